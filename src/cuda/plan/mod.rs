@@ -1,0 +1,48 @@
+//! Problem + device facts -> launch plan. Pure: nothing here talks to a driver, so every plan for every
+//! GPU can be printed and tested on a machine that has none.
+
+pub mod add;
+pub mod matmul;
+pub mod softmax;
+pub mod tile_order;
+
+use std::fmt;
+
+/// One kernel launch, complete: what is printed is what runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LaunchPlan<P> {
+    pub kernel: Kernel,
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads per block in x, y, z.
+    pub block: [u32; 3],
+    /// Dynamic shared memory per block, in bytes.
+    pub shared_bytes: u32,
+    /// The kernel's single parameter, by value.
+    pub params: P,
+}
+
+/// A kernel by the file it lives in (`kernels/{file}.cu`) and its symbol, `{op}_{variant}_{dtype}`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    pub file: &'static str,
+    pub name: String,
+}
+
+impl<P: fmt::Debug> fmt::Display for LaunchPlan<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([gx, gy, gz], [bx, by, bz]) = (self.grid, self.block);
+        write!(
+            f,
+            "{} ({}.cu): grid {gx}x{gy}x{gz}, block {bx}x{by}x{bz}, {} bytes of shared memory",
+            self.kernel.name, self.kernel.file, self.shared_bytes
+        )
+    }
+}
+
+/// A Rust mirror of a kernel's parameter struct.
+///
+/// # Safety
+/// The type must be `#[repr(C)]`, plain data, and laid out exactly as the struct of the same name in the
+/// kernel's file; both sides assert size and offsets.
+pub unsafe trait KernelParams: Copy + fmt::Debug {}

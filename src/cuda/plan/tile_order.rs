@@ -1,0 +1,1 @@
+//! The order in which a matmul's blocks visit the tiles of the result.

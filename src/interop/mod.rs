@@ -1,0 +1,1 @@
+//! How a foreign tensor becomes a view, and how results go back.

@@ -1,0 +1,13 @@
+//! tilewise: `add`, `softmax` and `matmul` on the memory of the caller's own tensors.
+//!
+//! One way through, always downwards: [`python`] takes arguments, [`interop`] turns foreign tensors into
+//! views, [`ops`] decides what the call means, and [`cpu`] or [`cuda`] does it.
+
+pub mod cpu;
+pub mod cuda;
+pub mod dtype;
+pub mod error;
+pub mod interop;
+pub mod ops;
+pub mod python;
+pub mod tensor;

@@ -1,0 +1,197 @@
+//! add: out = x + alpha * y, with torch.add's broadcasting and promotion.
+
+use super::output::{OutputSpec, check_out};
+use super::{Scalar, Strided};
+use crate::dtype::{Category, DType};
+use crate::error::{Error, Result};
+use crate::tensor::{Device, Dims, TensorView, layout};
+
+const OP: &str = "add";
+
+/// The second operand.
+#[derive(Clone, Debug)]
+pub enum Addend {
+    Tensor(TensorView),
+    /// A Python number, or the value of a 0-dimensional CPU tensor beside a CUDA tensor.
+    Scalar {
+        value: Scalar,
+        origin: ScalarOrigin,
+    },
+}
+
+/// Decides how much a scalar counts in promotion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScalarOrigin {
+    /// A Python number: only its category counts, and only if it is the highest.
+    Number,
+    /// A 0-dimensional tensor of this dtype: below tensors with dimensions, above numbers.
+    ZeroDimensional(DType),
+}
+
+/// A whole addition over a merged index space; every operand steps through `shape`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AddProblem {
+    pub device: Device,
+    pub shape: Dims,
+    pub x: Strided,
+    pub y: AddendProblem,
+    pub out: Strided,
+    /// Already of the result's category and within its range.
+    pub alpha: Scalar,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum AddendProblem {
+    Tensor(Strided),
+    /// Used in the arithmetic type (float32 for halves, float64 for float64, the wrapped integer for
+    /// integers), without a rounding of its own.
+    Scalar(Scalar),
+}
+
+impl AddProblem {
+    /// Number of elements.
+    pub fn len(&self) -> i64 {
+        layout::len(&self.shape)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.shape.contains(&0)
+    }
+}
+
+/// torch.result_type(x, y). `default_float` is what an integer tensor plus a Python float becomes.
+pub fn result_dtype(x: &TensorView, y: &Addend, default_float: DType) -> DType {
+    // (with dimensions, 0-dimensional, Python number): each keeps the promotion of its own kind, and a
+    // lower kind only matters where its category is higher.
+    let mut kinds: [Option<DType>; 3] = [None; 3];
+    let mut join = |kind: usize, dtype: DType| {
+        kinds[kind] = Some(kinds[kind].map_or(dtype, |d| d.promote(dtype)));
+    };
+    join(usize::from(x.rank() == 0), x.dtype);
+    match y {
+        Addend::Tensor(t) => join(usize::from(t.rank() == 0), t.dtype),
+        Addend::Scalar { origin: ScalarOrigin::ZeroDimensional(d), .. } => join(1, *d),
+        Addend::Scalar { value, origin: ScalarOrigin::Number } => join(
+            2,
+            match value {
+                Scalar::Bool(_) => DType::Bool,
+                Scalar::Int(_) => DType::I64,
+                Scalar::Float(_) => default_float,
+            },
+        ),
+    }
+    let combine = |high: Option<DType>, low: Option<DType>| match (high, low) {
+        (Some(h), Some(l)) if l.category() > h.category() => Some(h.promote(l)),
+        (Some(h), _) => Some(h),
+        (None, l) => l,
+    };
+    combine(kinds[0], combine(kinds[1], kinds[2])).unwrap_or(x.dtype)
+}
+
+/// Shape, dtype and memory order of x + y.
+pub fn output(x: &TensorView, y: &Addend, default_float: DType) -> Result<OutputSpec> {
+    let dtype = result_dtype(x, y, default_float);
+    let operands: Vec<&TensorView> = match y {
+        Addend::Tensor(t) => vec![x, t],
+        Addend::Scalar { .. } => vec![x],
+    };
+    let shapes: Vec<&[i64]> = operands.iter().map(|t| t.shape.as_slice()).collect();
+    let shape = layout::broadcast(&shapes).ok_or_else(|| Error::NotBroadcastable {
+        op: OP,
+        x: x.shape.clone(),
+        y: shapes.last().map(|s| Dims::from_slice(s)).unwrap_or_default(),
+    })?;
+    if shape.iter().try_fold(1i64, |n, &s| n.checked_mul(s)).is_none() {
+        return Err(Error::TooLarge { op: OP, shape });
+    }
+    let strides = layout::common_order(&shape, &operands);
+    Ok(OutputSpec { shape, strides, dtype, device: x.device })
+}
+
+/// Refuses alphas that torch.add refuses, and converts the rest to the result's category.
+fn checked_alpha(alpha: Scalar, result: DType) -> Result<Scalar> {
+    let shown = match alpha {
+        Scalar::Bool(b) => (if b { "True" } else { "False" }).to_string(),
+        Scalar::Int(i) => i.to_string(),
+        Scalar::Float(f) => f.to_string(),
+    };
+    let fits = match (result.category(), alpha) {
+        (Category::Bool, Scalar::Bool(b)) => return Ok(Scalar::Bool(b)),
+        (Category::Bool, Scalar::Int(i)) => return Ok(Scalar::Bool(i != 0)),
+        (_, Scalar::Bool(_)) => {
+            let remedy = "a number, or bool tensors";
+            return Err(Error::AlphaKind { alpha: shown, kind: "bool", result, remedy });
+        }
+        (Category::Bool | Category::Integer, Scalar::Float(_)) => {
+            let remedy = "an integer alpha, or convert x to a floating dtype";
+            return Err(Error::AlphaKind { alpha: shown, kind: "float", result, remedy });
+        }
+        (Category::Integer, Scalar::Int(i)) => match result {
+            // A negative factor of an unsigned type wraps, so that x - y can be written as alpha=-1.
+            DType::U8 => (-255..=255).contains(&i),
+            DType::I8 => i8::try_from(i).is_ok(),
+            DType::I16 => i16::try_from(i).is_ok(),
+            DType::I32 => i32::try_from(i).is_ok(),
+            _ => true,
+        },
+        (Category::Float, a) => {
+            let f = a.as_f64();
+            result == DType::F64 || !f.is_finite() || f.abs() <= f64::from(f32::MAX)
+        }
+    };
+    match (fits, result.category()) {
+        (false, _) => Err(Error::AlphaRange { alpha: shown, result }),
+        (true, Category::Float) => Ok(Scalar::Float(alpha.as_f64())),
+        (true, _) => Ok(alpha),
+    }
+}
+
+/// Validates `alpha`; to be called before anything is allocated.
+pub fn check_alpha(alpha: Scalar, spec: &OutputSpec) -> Result<()> {
+    checked_alpha(alpha, spec.dtype).map(|_| ())
+}
+
+/// The addition of `x` and `y` into `out`, which is either fresh or the caller's own.
+pub fn problem(
+    x: &TensorView,
+    y: &Addend,
+    alpha: Scalar,
+    spec: &OutputSpec,
+    out: &TensorView,
+) -> Result<AddProblem> {
+    let alpha = checked_alpha(alpha, spec.dtype)?;
+    let mut inputs = vec![("x", x, true)];
+    if let Addend::Tensor(t) = y {
+        inputs.push(("y", t, true));
+    }
+    check_out(OP, spec, out, &inputs)?;
+    let read = |t: &TensorView| layout::broadcast_strides(&t.shape, &t.strides, &spec.shape);
+    let strided = |t: &TensorView, strides| Strided { address: t.address, dtype: t.dtype, strides };
+    let x_strides = read(x);
+    Ok(match y {
+        Addend::Tensor(t) => {
+            let merged = layout::merge(&spec.shape, [&x_strides, &read(t), &out.strides]);
+            let [xs, ys, os] = merged.strides;
+            AddProblem {
+                device: spec.device,
+                shape: merged.shape,
+                x: strided(x, xs),
+                y: AddendProblem::Tensor(strided(t, ys)),
+                out: strided(out, os),
+                alpha,
+            }
+        }
+        Addend::Scalar { value, .. } => {
+            let merged = layout::merge(&spec.shape, [&x_strides, &out.strides]);
+            let [xs, os] = merged.strides;
+            AddProblem {
+                device: spec.device,
+                shape: merged.shape,
+                x: strided(x, xs),
+                y: AddendProblem::Scalar(*value),
+                out: strided(out, os),
+                alpha,
+            }
+        }
+    })
+}

@@ -1,0 +1,45 @@
+//! What an operation means: accepts or refuses, broadcasts, decides dtype and shape. The result is a
+//! *problem*, plain data that a backend can solve without asking anything back.
+
+pub mod add;
+pub mod dispatch;
+pub mod matmul;
+pub mod output;
+pub mod softmax;
+
+use crate::dtype::DType;
+
+/// A number that is not a tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scalar {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+}
+
+impl Scalar {
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Scalar::Bool(b) => f64::from(u8::from(b)),
+            Scalar::Int(i) => i as f64,
+            Scalar::Float(f) => f,
+        }
+    }
+
+    /// As an integer; a float is truncated towards zero.
+    pub fn as_i64(self) -> i64 {
+        match self {
+            Scalar::Bool(b) => i64::from(b),
+            Scalar::Int(i) => i,
+            Scalar::Float(f) => f as i64,
+        }
+    }
+}
+
+/// Where an operand of a merged index space starts and how it steps, in elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Strided {
+    pub address: usize,
+    pub dtype: DType,
+    pub strides: crate::tensor::Dims,
+}
