@@ -133,6 +133,10 @@ pub enum Error {
     )]
     NoDriver { op: &'static str, looked_for: &'static str },
     #[error(
+        "{op}: there is no {device}; the CUDA driver shows {count} device(s). Check CUDA_VISIBLE_DEVICES"
+    )]
+    NoSuchGpu { op: &'static str, device: Device, count: usize },
+    #[error(
         "{op}: {device} has compute capability {major}.{minor}; this build has kernels for 7.5 and newer. Move the tensors to the CPU, or use a newer GPU"
     )]
     GpuTooOld { op: &'static str, device: Device, major: u32, minor: u32 },
@@ -196,6 +200,7 @@ impl Error {
             | DeviceNotSupported { .. }
             | NoMemory { .. }
             | NoDriver { .. }
+            | NoSuchGpu { .. }
             | GpuTooOld { .. } => Family::Device,
             RequiresGrad { .. }
             | TensorKind { .. }

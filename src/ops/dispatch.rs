@@ -7,8 +7,7 @@ use crate::error::Result;
 use crate::tensor::Device;
 use crate::{cpu, cuda};
 
-/// Where work is queued: nothing for the CPU, a raw CUstream (0: the legacy default stream) for CUDA.
-pub type RawStream = usize;
+pub use crate::cuda::RawStream;
 
 pub fn add(problem: &AddProblem, stream: RawStream) -> Result<()> {
     match (problem.is_empty(), problem.device) {

@@ -1,0 +1,221 @@
+//! The CUDA driver, and the only place that launches through it. Every function here returns errors of
+//! ours; none panics when there is no driver.
+
+use std::ffi::{CString, c_void};
+use std::sync::OnceLock;
+
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys;
+
+use super::RawStream;
+use super::device::DeviceFacts;
+use crate::error::{Error, Result};
+
+/// What the loader looks for.
+const LIBRARY: &str = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+
+/// Names a driver error and what was being done.
+pub fn error(op: &'static str, during: &'static str, error: DriverError) -> Error {
+    let text = |s: std::result::Result<&std::ffi::CStr, DriverError>| {
+        s.map_or_else(|e| format!("error {}", e.0 as u32), |s| s.to_string_lossy().into_owned())
+    };
+    Error::Cuda { op, name: text(error.error_name()), description: text(error.error_string()), during }
+}
+
+/// Loads and initialises the driver, once; every other function here relies on it having been asked.
+pub fn require(op: &'static str) -> Result<()> {
+    static STATE: OnceLock<Option<std::result::Result<(), DriverError>>> = OnceLock::new();
+    let state = STATE.get_or_init(|| {
+        // SAFETY: only looks the library up; loading it runs NVIDIA's own constructors, which the
+        // process would run anyway at its first CUDA call.
+        let present = unsafe { sys::is_culib_present() };
+        present.then(result::init)
+    });
+    match state {
+        None => Err(Error::NoDriver { op, looked_for: LIBRARY }),
+        Some(Err(e)) => Err(error(op, "initialising the driver", *e)),
+        Some(Ok(())) => Ok(()),
+    }
+}
+
+pub fn device_count(op: &'static str) -> Result<usize> {
+    require(op)?;
+    let count = result::device::get_count().map_err(|e| error(op, "counting devices", e))?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// Asks the driver for everything a plan may depend on.
+pub fn facts(op: &'static str, ordinal: i32) -> Result<DeviceFacts> {
+    use sys::CUdevice_attribute_enum as A;
+    require(op)?;
+    let fail = |e| error(op, "reading the device's attributes", e);
+    let device = result::device::get(ordinal).map_err(fail)?;
+    let attribute = |which| -> Result<u32> {
+        // SAFETY: `device` came from cuDeviceGet just above.
+        let value = unsafe { result::device::get_attribute(device, which) }.map_err(fail)?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    };
+    Ok(DeviceFacts {
+        name: result::device::get_name(device).map_err(fail)?,
+        compute_capability: (
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        threads_per_multiprocessor: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?,
+        registers_per_multiprocessor: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+        shared_bytes_per_multiprocessor: attribute(
+            A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+        )?,
+        shared_bytes_per_block: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        l2_bytes: u64::from(attribute(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
+        // SAFETY: `device` came from cuDeviceGet just above.
+        memory_bytes: unsafe { result::device::total_mem(device) }.map_err(fail)? as u64,
+    })
+}
+
+/// A device's primary context, the one torch uses too. Retained for the life of the process.
+#[derive(Debug)]
+pub struct Context(sys::CUcontext);
+
+// SAFETY: a context handle is a name that any thread may pass to the driver, which locks internally.
+unsafe impl Send for Context {}
+// SAFETY: as above; the handle is never changed after creation.
+unsafe impl Sync for Context {}
+
+impl Context {
+    pub fn primary(op: &'static str, ordinal: i32) -> Result<Context> {
+        require(op)?;
+        let fail = |e| error(op, "retaining the device's primary context", e);
+        let device = result::device::get(ordinal).map_err(fail)?;
+        // SAFETY: `device` came from cuDeviceGet just above.
+        unsafe { result::primary_ctx::retain(device) }.map(Context).map_err(fail)
+    }
+
+    /// Makes this context current until the guard goes; free when it is current already.
+    pub fn enter(&self, op: &'static str) -> Result<Entered> {
+        let fail = |e| error(op, "making the device's context current", e);
+        if result::ctx::get_current().map_err(fail)? == Some(self.0) {
+            return Ok(Entered { pushed: false });
+        }
+        // SAFETY: the context is retained for the life of the process, so the handle is valid.
+        unsafe { sys::cuCtxPushCurrent_v2(self.0) }.result().map_err(fail)?;
+        Ok(Entered { pushed: true })
+    }
+}
+
+/// Gives the caller's context back when dropped.
+#[derive(Debug)]
+pub struct Entered {
+    pushed: bool,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = std::ptr::null_mut();
+            // SAFETY: pops what `enter` pushed on this thread; `popped` outlives the call. The only
+            // failure is a driver already shut down, where there is nothing to restore.
+            let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
+        }
+    }
+}
+
+/// A loaded fatbin. Never unloaded: its functions live as long as the process.
+#[derive(Debug)]
+pub struct Module(sys::CUmodule);
+
+// SAFETY: a module handle is a name that any thread may pass to the driver, which locks internally.
+unsafe impl Send for Module {}
+// SAFETY: as above; the handle is never changed after creation.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// Loads an image into the current context. Legal while a stream of this thread is being captured:
+    /// the capture mode is relaxed for the moment of loading, which queues no work.
+    pub fn load(op: &'static str, image: &'static [u8]) -> Result<Module> {
+        let fail = |e| error(op, "loading the kernels", e);
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: exchanges this thread's capture mode with the value behind a valid pointer.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result().map_err(fail)?;
+        // SAFETY: `image` is a complete fatbin written by nvcc, 64-byte aligned and static.
+        let loaded = unsafe { result::module::load_data(image.as_ptr().cast()) };
+        // SAFETY: puts back the mode that the first exchange returned.
+        let restored = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result();
+        let module = loaded.map_err(fail)?;
+        restored.map_err(fail)?;
+        Ok(Module(module))
+    }
+
+    /// Finds a kernel and lets it use all the dynamic shared memory a block may have.
+    pub fn function(&self, op: &'static str, name: &str, shared_limit: u32) -> Result<Function> {
+        use sys::CUfunction_attribute_enum as A;
+        let fail = |e| error(op, "looking up a kernel", e);
+        let symbol =
+            CString::new(name).map_err(|_| fail(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)))?;
+        // SAFETY: the module was loaded by `load` and is never unloaded.
+        let function = unsafe { result::module::get_function(self.0, symbol) }.map_err(fail)?;
+        // SAFETY: `function` came from the driver just above.
+        let fixed = unsafe {
+            result::function::get_function_attribute(function, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
+        }
+        .map_err(fail)?;
+        let limit = i32::try_from(shared_limit).unwrap_or(0) - fixed;
+        // SAFETY: as above.
+        unsafe {
+            result::function::set_function_attribute(
+                function,
+                A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                limit,
+            )
+        }
+        .map_err(fail)?;
+        Ok(Function(function))
+    }
+}
+
+/// A kernel, ready to be launched in its context.
+#[derive(Clone, Copy, Debug)]
+pub struct Function(sys::CUfunction);
+
+// SAFETY: a function handle is a name that any thread may pass to the driver, which locks internally.
+unsafe impl Send for Function {}
+// SAFETY: as above; the handle is never changed after creation.
+unsafe impl Sync for Function {}
+
+/// Grid, block and dynamic shared memory of a launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared_bytes: u32,
+}
+
+/// Queues one kernel on `stream` of the current context.
+///
+/// # Safety
+/// `parameter` must point to the kernel's one parameter struct, and every address in it must stay valid
+/// until the queued work is done.
+pub unsafe fn launch(
+    op: &'static str,
+    function: Function,
+    shape: Shape,
+    stream: RawStream,
+    parameter: *const c_void,
+) -> Result<()> {
+    let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
+    let stream = std::ptr::with_exposed_provenance_mut(stream);
+    let mut parameters = [parameter.cast_mut()];
+    // SAFETY: the driver copies the struct before it returns; the caller vouches for its addresses.
+    unsafe {
+        result::launch_kernel(
+            function.0,
+            (gx, gy, gz),
+            (bx, by, bz),
+            shape.shared_bytes,
+            stream,
+            &mut parameters,
+        )
+    }
+    .map_err(|e| error(op, "launching a kernel", e))
+}
