@@ -6,6 +6,8 @@ pub mod dispatch;
 pub mod matmul;
 pub mod output;
 pub mod softmax;
+#[cfg(test)]
+mod tests;
 
 use crate::dtype::DType;
 

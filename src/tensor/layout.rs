@@ -93,24 +93,17 @@ pub fn merge<const N: usize>(shape: &[i64], strides: [&[i64]; N]) -> Merged<N> {
     dims.sort_by_key(|&d| std::cmp::Reverse(strides[N - 1][d].unsigned_abs()));
     let mut merged = Merged { shape: Dims::new(), strides: std::array::from_fn(|_| Dims::new()) };
     for &d in &dims {
-        let joins = merged.shape.last().is_some()
-            && (0..N)
-                .all(|i| merged.strides[i].last().is_some_and(|&outer| outer == shape[d] * strides[i][d]));
-        if joins {
-            if let Some(size) = merged.shape.last_mut() {
-                *size *= shape[d];
+        let size = shape[d];
+        let continues = |(outer, own): (&Dims, &&[i64])| outer.last().is_some_and(|&o| o == size * own[d]);
+        let joins = !merged.shape.is_empty() && merged.strides.iter().zip(&strides).all(continues);
+        for (kept, own) in merged.strides.iter_mut().zip(&strides) {
+            if joins {
+                kept.pop();
             }
-            for i in 0..N {
-                if let Some(stride) = merged.strides[i].last_mut() {
-                    *stride = strides[i][d];
-                }
-            }
-        } else {
-            merged.shape.push(shape[d]);
-            for i in 0..N {
-                merged.strides[i].push(strides[i][d]);
-            }
+            kept.push(own[d]);
         }
+        let outer = if joins { merged.shape.pop().unwrap_or(1) } else { 1 };
+        merged.shape.push(outer * size);
     }
     merged
 }
