@@ -1,5 +1,15 @@
 //! How a CPU solves a problem: rayon over rows and blocks, SIMD inside, the gemm crate for products.
+//!
+//! Reading order: [`isa`] (instruction sets and how code is compiled for each), [`element`] (what a dtype
+//! can do), [`operand`] (strided memory as contiguous blocks), [`parallel`]; then the three operations.
 
 pub mod add;
+pub mod element;
+pub mod isa;
 pub mod matmul;
+pub mod operand;
+pub mod parallel;
 pub mod softmax;
+
+#[cfg(test)]
+mod tests;

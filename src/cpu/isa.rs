@@ -1,0 +1,146 @@
+//! Instruction sets: code is written once, compiled for each, and chosen when it runs.
+//!
+//! Loops are plain Rust that LLVM vectorises; only conversions of halves, which it cannot see through, are
+//! intrinsics. A value of an [`Isa`] type is the proof that the CPU has it: only [`dispatch`] makes one.
+
+/// Elements that half conversions handle at a time: one AVX-512 register of float32.
+pub const LANES: usize = 16;
+
+pub trait Isa: Copy + Send + Sync + 'static {
+    /// Whether a fused multiply-add is one instruction; without one it would be a library call.
+    const FMA: bool;
+
+    fn widen_f16(self, bits: [u16; LANES]) -> [f32; LANES];
+    /// Rounds to nearest, ties to even.
+    fn narrow_f16(self, values: [f32; LANES]) -> [u16; LANES];
+}
+
+/// Work to be compiled for every instruction set. `run` and what it calls in its loops must be
+/// `#[inline(always)]`, for only code inlined into the chosen entry is compiled for that instruction set.
+pub trait Kernel {
+    type Output;
+    fn run<I: Isa>(self, isa: I) -> Self::Output;
+}
+
+/// Runs `kernel` with the widest instruction set that this CPU has.
+#[inline]
+pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if x86::has_avx512() {
+            // SAFETY: the CPU has just been found to have every feature that the entry enables.
+            return unsafe { x86::run_avx512(kernel) };
+        }
+        if x86::has_avx2() {
+            // SAFETY: as above.
+            return unsafe { x86::run_avx2(kernel) };
+        }
+    }
+    kernel.run(Portable(()))
+}
+
+/// The target's baseline.
+#[derive(Clone, Copy, Debug)]
+pub struct Portable(());
+
+impl Isa for Portable {
+    const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+
+    #[inline(always)]
+    fn widen_f16(self, bits: [u16; LANES]) -> [f32; LANES] {
+        bits.map(|b| half::f16::from_bits(b).to_f32())
+    }
+
+    #[inline(always)]
+    fn narrow_f16(self, values: [f32; LANES]) -> [u16; LANES] {
+        values.map(|v| half::f16::from_f32(v).to_bits())
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::mem::transmute;
+
+    use super::{Isa, Kernel, LANES};
+
+    /// AVX-512 F, BW, DQ and VL, with all of [`Avx2`]: x86-64-v4.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Avx512(());
+
+    /// AVX2, FMA and F16C: x86-64-v3.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Avx2(());
+
+    #[inline]
+    pub fn has_avx512() -> bool {
+        has_avx2()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+    }
+
+    #[inline]
+    pub fn has_avx2() -> bool {
+        is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    pub fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+        kernel.run(Avx512(()))
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    pub fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+        kernel.run(Avx2(()))
+    }
+
+    impl Isa for Avx512 {
+        const FMA: bool = true;
+
+        #[inline(always)]
+        fn widen_f16(self, bits: [u16; LANES]) -> [f32; LANES] {
+            // SAFETY: a value of Avx512 exists only within `run_avx512`, whose caller has found AVX-512;
+            // the arrays have the size of the registers and any bits are valid for both.
+            unsafe { transmute(_mm512_cvtph_ps(transmute::<[u16; LANES], __m256i>(bits))) }
+        }
+
+        #[inline(always)]
+        fn narrow_f16(self, values: [f32; LANES]) -> [u16; LANES] {
+            // SAFETY: as in `widen_f16`.
+            unsafe {
+                let values = transmute::<[f32; LANES], __m512>(values);
+                transmute(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values))
+            }
+        }
+    }
+
+    impl Isa for Avx2 {
+        const FMA: bool = true;
+
+        #[inline(always)]
+        fn widen_f16(self, bits: [u16; LANES]) -> [f32; LANES] {
+            // SAFETY: a value of Avx2 exists only within `run_avx2`, whose caller has found F16C; the
+            // arrays have the size of two registers and any bits are valid for both.
+            unsafe {
+                let [low, high] = transmute::<[u16; LANES], [__m128i; 2]>(bits);
+                transmute([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
+            }
+        }
+
+        #[inline(always)]
+        fn narrow_f16(self, values: [f32; LANES]) -> [u16; LANES] {
+            // SAFETY: as in `widen_f16`.
+            unsafe {
+                let [low, high] = transmute::<[f32; LANES], [__m256; 2]>(values);
+                transmute([
+                    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(low),
+                    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(high),
+                ])
+            }
+        }
+    }
+}

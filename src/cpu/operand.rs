@@ -1,0 +1,301 @@
+//! Strided memory, seen as one long row of elements: handed out in place where it is contiguous, copied
+//! (and converted) block by block into a small buffer where it is not.
+//!
+//! Every kernel of add and softmax thus works on contiguous slices of one type.
+
+use std::marker::PhantomData;
+use std::{mem, ptr, slice};
+
+use half::{bf16, f16};
+
+use super::element::{Bool, Element, map_lanes};
+use super::isa::{Isa, Kernel, dispatch};
+use crate::dtype::DType;
+use crate::tensor::Dims;
+
+/// Elements in a staging buffer: three of them, of 8 bytes each, fit the first-level cache.
+pub const BLOCK: usize = 1024;
+
+/// An index space in row-major order, and where each index lies.
+#[derive(Clone, Debug)]
+struct Walk {
+    address: usize,
+    /// No dimension of size 1 and no two that step as one; the last is the run of equal steps.
+    shape: Dims,
+    strides: Dims,
+}
+
+impl Walk {
+    fn new(address: usize, shape: &[i64], strides: &[i64]) -> Walk {
+        let mut walk = Walk { address, shape: Dims::new(), strides: Dims::new() };
+        for (&size, &stride) in shape.iter().zip(strides).filter(|&(&size, _)| size != 1) {
+            match (walk.shape.last_mut(), walk.strides.last_mut()) {
+                (Some(outer), Some(step)) if *step == size * stride => {
+                    *outer *= size;
+                    *step = stride;
+                }
+                _ => {
+                    walk.shape.push(size);
+                    walk.strides.push(stride);
+                }
+            }
+        }
+        if walk.shape.is_empty() {
+            walk.shape.push(1);
+            walk.strides.push(1);
+        }
+        walk
+    }
+
+    /// Splits a linear index into one per dimension; also the offset they lead to, in elements.
+    fn locate(&self, start: usize) -> (Dims, i64) {
+        let mut index = Dims::from_elem(0, self.shape.len());
+        let (mut rest, mut offset) = (start as i64, 0);
+        for (i, (&size, &stride)) in index.iter_mut().zip(self.shape.iter().zip(&self.strides)).rev() {
+            *i = rest % size;
+            rest /= size;
+            offset += *i * stride;
+        }
+        (index, offset)
+    }
+
+    /// Where `start` lies and how many elements from there on follow one another without a gap.
+    fn contiguous_from(&self, start: usize) -> (i64, usize) {
+        match (self.shape.as_slice(), self.strides.as_slice()) {
+            (&[size], &[1]) => (start as i64, size as usize - start),
+            (&[.., inner], &[.., 1]) => {
+                let (index, offset) = self.locate(start);
+                (offset, (inner - index.last().copied().unwrap_or(0)) as usize)
+            }
+            _ => (0, 0),
+        }
+    }
+
+    /// Calls `f` with the offset, step and length of each run within `len` elements from `start` on.
+    fn for_runs(&self, start: usize, len: usize, mut f: impl FnMut(isize, isize, usize)) {
+        let (Some(&inner), Some(&step)) = (self.shape.last(), self.strides.last()) else { return };
+        let (mut index, mut offset) = self.locate(start);
+        let mut within = index.pop().unwrap_or(0);
+        let mut left = len;
+        loop {
+            let run = left.min((inner - within) as usize);
+            f(offset as isize, step as isize, run);
+            left -= run;
+            if left == 0 {
+                return;
+            }
+            offset -= within * step;
+            within = 0;
+            for (i, (&size, &stride)) in index.iter_mut().zip(self.shape.iter().zip(&self.strides)).rev() {
+                *i += 1;
+                offset += stride;
+                if *i < size {
+                    break;
+                }
+                offset -= size * stride;
+                *i = 0;
+            }
+        }
+    }
+
+    fn pointer<T>(&self) -> *mut T {
+        ptr::with_exposed_provenance_mut(self.address)
+    }
+
+    /// Copies elements from `start` on into `to`, without converting them.
+    ///
+    /// # Safety
+    /// The walk is over elements of type T that may be read, and `to` is not among them.
+    unsafe fn gather<T: Copy>(&self, start: usize, to: &mut [T]) {
+        let base = self.pointer::<T>();
+        let mut done = 0;
+        self.for_runs(start, to.len(), |offset, step, run| {
+            let from = base.wrapping_offset(offset).cast_const();
+            let to = &mut to[done..done + run];
+            done += run;
+            // SAFETY: runs stay within the walk, which the caller vouches for. The memory may be less
+            // aligned than T asks for, so nothing here relies on alignment.
+            unsafe {
+                match step {
+                    1 => ptr::copy_nonoverlapping(from.cast::<u8>(), to.as_mut_ptr().cast(), size_of_val(to)),
+                    0 => to.fill(from.read_unaligned()),
+                    _ => {
+                        for (i, t) in to.iter_mut().enumerate() {
+                            *t = from.wrapping_offset(i as isize * step).read_unaligned();
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// An input, read as elements of type T whatever its own dtype is.
+#[derive(Clone, Debug)]
+pub struct Source<T> {
+    walk: Walk,
+    dtype: DType,
+    /// Whether slices of the memory itself may be handed out.
+    in_place: bool,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Source<T> {
+    /// # Safety
+    /// Every index of `shape` is an element of `dtype` that may be read while the source is in use. It is
+    /// written only through a [`Target`], which either does not overlap it or steps through the same
+    /// elements in the same order; `written` is the address of that target.
+    pub unsafe fn new(
+        address: usize,
+        dtype: DType,
+        shape: &[i64],
+        strides: &[i64],
+        written: usize,
+    ) -> Source<T> {
+        let in_place = dtype == T::DTYPE && address.is_multiple_of(align_of::<T>()) && address != written;
+        Source { walk: Walk::new(address, shape, strides), dtype, in_place, element: PhantomData }
+    }
+
+    /// How many elements from `start` on [`slice`](Self::slice) can give.
+    #[inline]
+    pub fn reach(&self, start: usize) -> usize {
+        if self.in_place { self.walk.contiguous_from(start).1 } else { 0 }
+    }
+
+    /// The memory itself, or nothing if it does not reach that far.
+    #[inline]
+    pub fn slice(&self, start: usize, len: usize) -> Option<&[T]> {
+        let (offset, reach) = self.walk.contiguous_from(start);
+        if !self.in_place || len > reach {
+            return None;
+        }
+        let first = self.walk.pointer::<T>().wrapping_offset(offset as isize);
+        // SAFETY: `new` vouches for the memory, which is aligned, of type T, not written while `in_place`,
+        // and contiguous for `reach` elements.
+        Some(unsafe { slice::from_raw_parts(first, len) })
+    }
+
+    /// The elements from `start` on: the memory itself where possible, else a copy in `buffer`.
+    #[inline]
+    pub fn block<'a>(&'a self, start: usize, len: usize, buffer: &'a mut [T]) -> &'a [T] {
+        match self.slice(start, len) {
+            Some(slice) => slice,
+            None => {
+                self.load(start, &mut buffer[..len]);
+                &buffer[..len]
+            }
+        }
+    }
+
+    /// Copies the elements from `start` on, converted to T.
+    #[inline(never)]
+    pub fn load(&self, start: usize, to: &mut [T]) {
+        match self.dtype {
+            DType::Bool => self.load_from::<Bool>(start, to),
+            DType::U8 => self.load_from::<u8>(start, to),
+            DType::I8 => self.load_from::<i8>(start, to),
+            DType::I16 => self.load_from::<i16>(start, to),
+            DType::I32 => self.load_from::<i32>(start, to),
+            DType::I64 => self.load_from::<i64>(start, to),
+            DType::F16 => self.load_from::<f16>(start, to),
+            DType::BF16 => self.load_from::<bf16>(start, to),
+            DType::F32 => self.load_from::<f32>(start, to),
+            DType::F64 => self.load_from::<f64>(start, to),
+        }
+    }
+
+    fn load_from<E: Element>(&self, start: usize, to: &mut [T]) {
+        if E::DTYPE == T::DTYPE {
+            // SAFETY: `new` vouches for the memory; its elements are T; `to` is the caller's own buffer.
+            return unsafe { self.walk.gather(start, to) };
+        }
+        let mut raw = [E::default(); BLOCK];
+        for (i, to) in to.chunks_mut(BLOCK).enumerate() {
+            let raw = &mut raw[..to.len()];
+            // SAFETY: `new` vouches for the memory; its elements are E; `raw` is a local.
+            unsafe { self.walk.gather(start + i * BLOCK, raw) };
+            dispatch(Convert { from: raw, to });
+        }
+    }
+}
+
+struct Convert<'a, E, T> {
+    from: &'a [E],
+    to: &'a mut [T],
+}
+
+impl<E: Element, T: Element> Kernel for Convert<'_, E, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        map_lanes(self.from, self.to, |group| T::from_lanes(isa, group));
+    }
+}
+
+/// The output.
+#[derive(Clone, Debug)]
+pub struct Target<T> {
+    walk: Walk,
+    in_place: bool,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Target<T> {
+    /// # Safety
+    /// Every index of `shape` is an element of type T of its own, which may be written and is read or
+    /// written by nobody else while the target is in use, but through a [`Source`] told of it.
+    pub unsafe fn new(address: usize, shape: &[i64], strides: &[i64]) -> Target<T> {
+        let in_place = address.is_multiple_of(align_of::<T>());
+        Target { walk: Walk::new(address, shape, strides), in_place, element: PhantomData }
+    }
+
+    /// How many elements from `start` on [`slice`](Self::slice) can give.
+    #[inline]
+    pub fn reach(&self, start: usize) -> usize {
+        if self.in_place { self.walk.contiguous_from(start).1 } else { 0 }
+    }
+
+    /// The memory itself, or nothing if it does not reach that far.
+    ///
+    /// # Safety
+    /// No other slice of these elements, from this target or another, is alive.
+    #[inline]
+    #[allow(clippy::mut_from_ref)] // Threads share a target and write disjoint parts of it.
+    pub unsafe fn slice(&self, start: usize, len: usize) -> Option<&mut [T]> {
+        let (offset, reach) = self.walk.contiguous_from(start);
+        if !self.in_place || len > reach {
+            return None;
+        }
+        let first = self.walk.pointer::<T>().wrapping_offset(offset as isize);
+        // SAFETY: `new` vouches for the memory, which is aligned and contiguous for `reach` elements; the
+        // caller for there being no other reference. Any bits are a valid T.
+        Some(unsafe { slice::from_raw_parts_mut(first, len) })
+    }
+
+    /// Writes `from` to the elements from `start` on.
+    ///
+    /// # Safety
+    /// No slice of these elements is alive, and no other thread uses them.
+    #[inline(never)]
+    pub unsafe fn store(&self, start: usize, from: &[T]) {
+        let base = self.walk.pointer::<T>();
+        let mut done = 0;
+        self.walk.for_runs(start, from.len(), |offset, step, run| {
+            let to = base.wrapping_offset(offset);
+            let from = &from[done..done + run];
+            done += run;
+            // SAFETY: runs stay within the walk, which `new` vouches for; `from` is a buffer, not the
+            // target itself, since no slice of that is alive. No alignment is assumed.
+            unsafe {
+                if step == 1 {
+                    ptr::copy_nonoverlapping(from.as_ptr().cast::<u8>(), to.cast(), mem::size_of_val(from));
+                } else {
+                    for (i, &f) in from.iter().enumerate() {
+                        to.wrapping_offset(i as isize * step).write_unaligned(f);
+                    }
+                }
+            }
+        });
+    }
+}

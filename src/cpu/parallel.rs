@@ -1,0 +1,81 @@
+//! Work over threads: a pool that survives fork, and loops that stay serial when threads cost more.
+
+use std::ops::Range;
+use std::process;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// Waking the pool from outside takes 5 to 30 us; below this much serial work it does not pay.
+const SERIAL_BELOW_NS: f64 = 100_000.0;
+
+struct Pool {
+    process: u32,
+    threads: ThreadPool,
+}
+
+/// The pool of this process, or null. Replaced pools are leaked: their threads live in another process.
+static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+
+/// A pool of our own instead of rayon's global one, since a forked child (a torch DataLoader worker, say)
+/// inherits a pool without its threads and would wait for them forever. None if threads cannot be had.
+fn pool() -> Option<&'static ThreadPool> {
+    let current = POOL.load(Ordering::Acquire);
+    // SAFETY: POOL is null or came from Box::into_raw below, fully initialised, and is never freed.
+    if let Some(pool) = unsafe { current.as_ref() }
+        && pool.process == process::id()
+    {
+        return Some(&pool.threads);
+    }
+    let threads = ThreadPoolBuilder::new().thread_name(|i| format!("tilewise-{i}")).build().ok()?;
+    let fresh = Box::into_raw(Box::new(Pool { process: process::id(), threads }));
+    match POOL.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: `fresh` was made just now and POOL owns it forever.
+        Ok(_) => Some(unsafe { &(*fresh).threads }),
+        Err(winner) => {
+            // SAFETY: another thread of this process was quicker, so `fresh` was never shared; `winner` is
+            // never freed.
+            let (pool, _) = unsafe { (&*winner, Box::from_raw(fresh)) };
+            Some(&pool.threads)
+        }
+    }
+}
+
+/// Threads that parallel loops use.
+pub fn threads() -> usize {
+    pool().map_or(1, ThreadPool::current_num_threads)
+}
+
+/// Whether work of about `nanoseconds` on one thread is worth more threads.
+pub fn pays(nanoseconds: f64) -> bool {
+    nanoseconds > SERIAL_BELOW_NS && threads() > 1
+}
+
+/// Runs `work` within the pool, so that rayon calls made by other crates use it; `work` is told whether
+/// there are threads to use.
+pub fn within<R: Send>(work: impl FnOnce(bool) -> R + Send) -> R {
+    match pool() {
+        Some(pool) => pool.install(|| work(true)),
+        None => work(false),
+    }
+}
+
+/// Calls `work` for every task of 0..tasks, in any order.
+pub fn for_each(tasks: usize, parallel: bool, work: impl Fn(usize) + Sync + Send) {
+    match pool() {
+        Some(pool) if parallel && tasks > 1 => pool.install(|| (0..tasks).into_par_iter().for_each(work)),
+        _ => (0..tasks).for_each(work),
+    }
+}
+
+/// Calls `work` on pieces of 0..`len`, each a multiple of `multiple` long but the last.
+pub fn for_ranges(len: usize, multiple: usize, nanoseconds: f64, work: impl Fn(Range<usize>) + Sync + Send) {
+    if !pays(nanoseconds) {
+        return work(0..len);
+    }
+    // Several pieces a thread, so that one that is late does not hold up the rest.
+    let piece = len.div_ceil(threads() * 4).next_multiple_of(multiple);
+    for_each(len.div_ceil(piece), true, |i| work(i * piece..len.min((i + 1) * piece)));
+}
