@@ -1,0 +1,90 @@
+# Everything from a bare checkout: each target makes the virtual environment it needs in .venv.
+# Needs Python >= 3.10 with its headers, Rust and gcc; neither a GPU nor a CUDA toolkit.
+#   make demo PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# What compiles (maturin and the parts of nvcc, as pyproject.toml lists them) lives in an environment of its
+# own: torch depends on other releases of the same NVIDIA packages, and mixed parts of nvcc do not compile.
+TOOLS := $(VENV)/build-tools
+BUILD_REQUIRES = $(shell sed -n "/^requires = \[/,/^\]/s/^ *\"\(.*\)\",/'\1'/p" pyproject.toml)
+WHEELS := target/wheels
+
+# build.rs asks this interpreter for nvcc, and PyO3 links against its library.
+export PYO3_PYTHON := $(CURDIR)/$(TOOLS)/bin/python
+unexport VIRTUAL_ENV
+# The test binaries load libpython, which need not be where the loader looks.
+LIBPYTHON := $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))')
+export LD_LIBRARY_PATH := $(LIBPYTHON)$(if $(LD_LIBRARY_PATH),:$(LD_LIBRARY_PATH))
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+SOURCES := $(shell find src kernels python -name '*.rs' -o -name '*.cu' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi') \
+	build.rs Cargo.toml Cargo.lock pyproject.toml
+
+PIP := $(BIN)/python -m pip
+
+.PHONY: demo wheel test lint test-rust test-python bench clean help
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
+
+demo: $(VENV)/.installed  ## install, run every operation on the best device present, compare with torch
+	$(BIN)/python -m tilewise.demo
+
+test: lint test-rust test-python  ## everything CI runs
+
+lint: $(VENV)/.developing  ## formatting, clippy, ruff, mypy, stubtest
+	cargo fmt --check
+	cargo clippy --all-targets --locked -- -D warnings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest tilewise._core
+
+test-rust: $(TOOLS)/.ready
+	cargo test --locked
+
+test-python: $(VENV)/.developing
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.benching  ## time every operation against torch and others (quick set; see README for the full one)
+	$(BIN)/python -m tilewise.bench all --quick
+
+clean:  ## remove the environment and everything built
+	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find python tests -name __pycache__ -prune -exec rm -rf {} +
+
+wheel: $(WHEELS)/.built  ## build the wheel into target/wheels
+
+# pip 25.1 is the first that knows dependency groups.
+$(VENV)/.pip:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade 'pip>=25.1'
+	@touch $@
+
+$(TOOLS)/.ready: $(VENV)/.pip pyproject.toml
+	$(PYTHON) -m venv --without-pip $(TOOLS)
+	$(PIP) --python $(TOOLS)/bin/python install --quiet $(BUILD_REQUIRES)
+	@touch $@
+
+$(WHEELS)/.built: $(TOOLS)/.ready $(SOURCES)
+	@rm -rf $(WHEELS)
+	$(TOOLS)/bin/maturin build --release --locked --interpreter $(PYO3_PYTHON) --out $(WHEELS)
+	@touch $@
+
+# The second line replaces an older build of the same version, which pip would otherwise keep.
+$(VENV)/.installed: $(WHEELS)/.built
+	$(PIP) install --progress-bar off "$$(ls $(WHEELS)/*.whl)[torch]"
+	$(PIP) install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
+	@touch $@
+
+$(VENV)/.developing: $(VENV)/.installed pyproject.toml
+	$(PIP) install --quiet --group test --group lint
+	@touch $@
+
+$(VENV)/.benching: $(VENV)/.installed
+	$(PIP) install --quiet "$$(ls $(WHEELS)/*.whl)[bench]"
+	@touch $@

@@ -1,0 +1,127 @@
+"""One call: the same in torch, the right answer, how wrong a result is, what the call costs at the least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import tilewise
+
+ACTIVATIONS: dict[str, Callable[..., Any]] = {
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+@dataclass
+class Call:
+    """`tilewise.<op>(*args, **options)` on torch tensors."""
+
+    op: str
+    args: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def by_tilewise(self) -> Callable[[], Any]:
+        return partial(getattr(tilewise, self.op), *self.args, **self.options)
+
+    def by_torch(self) -> Callable[[], Any]:
+        """What a torch user would write today."""
+        options = dict(self.options)
+        bias, activation = options.pop("bias", None), options.pop("activation", None)
+        function = partial(getattr(torch, self.op), *self.args, **options)
+        if bias is not None:
+            function = partial(torch.addmm, bias, *self.args)
+        if activation is None:
+            return function
+        activate = ACTIVATIONS[activation]
+        return lambda: activate(function())
+
+    def reference(self) -> torch.Tensor:
+        """The result in float64, by torch; exact for integers."""
+        options = {key: _widened(value) for key, value in self.options.items()}
+        return Call(self.op, tuple(map(_widened, self.args)), options).by_torch()()
+
+    # --- how wrong a result is
+
+    def worst_error(self, result: Any, reference: torch.Tensor) -> float:
+        """The largest error as a share of what is tolerated: above 1, or NaN, the result is wrong.
+
+        Infinite for a result of another shape or dtype than torch's.
+        """
+        dtype = self.result_dtype()
+        if not torch.is_tensor(result) or result.shape != reference.shape or result.dtype != dtype:
+            return math.inf
+        if not dtype.is_floating_point:
+            return 0.0 if torch.equal(result, reference) else math.inf
+        if not result.numel():
+            return 0.0
+        relative, absolute = self._tolerance(torch.finfo(dtype))
+        allowed = reference.abs().mul_(relative).add_(absolute)
+        difference = result.to(torch.float64, copy=True).sub_(reference).abs_()
+        return float(difference.div_(allowed).max())
+
+    def _tolerance(self, info: torch.finfo) -> tuple[float, float]:
+        wide = torch.finfo(torch.float64 if self.args[0].dtype == torch.float64 else torch.float32)
+        smallest = info.tiny * info.eps
+        if self.op == "matmul":
+            # A sum over k terms of size 1, accumulated in an unknown order.
+            return 2 * info.eps, 8 * wide.eps * int(self.args[0].shape[-1])
+        if self.op == "softmax":
+            # exp of a difference of up to ten or so, and a long sum, cost some roundings.
+            return max(2 * info.eps, 32 * wide.eps), smallest
+        # log_softmax loses what cancels when the logarithm of the sum is subtracted.
+        return 2 * info.eps, 32 * wide.eps if self.op == "log_softmax" else smallest
+
+    # --- what the call costs at the least
+
+    def result_dtype(self) -> torch.dtype:
+        if self.op == "add":
+            return torch.result_type(*self.args)
+        return self.options.get("dtype") or self.args[0].dtype
+
+    def result_shape(self) -> tuple[int, ...]:
+        if self.op == "add":
+            return tuple(torch.broadcast_shapes(*(t.shape for t in self.args if torch.is_tensor(t))))
+        if self.op == "matmul":
+            return (*self.args[0].shape[:-1], self.args[1].shape[-1])
+        return tuple(self.args[0].shape)
+
+    def min_bytes(self) -> int:
+        """Every input element read once (an expanded one too), every result element written once."""
+        tensors = [t for t in (*self.args, self.options.get("bias")) if torch.is_tensor(t)]
+        read = sum(_stored_elements(t) * int(t.element_size()) for t in tensors)
+        return read + math.prod(self.result_shape()) * int(self.result_dtype().itemsize)
+
+    def flops(self) -> int:
+        if self.op != "matmul":
+            return 0
+        return 2 * math.prod(self.result_shape()) * int(self.args[0].shape[-1])
+
+
+def describe(share: float) -> str | None:
+    """What is wrong with a result of this `worst_error`; None if nothing is."""
+    if share <= 1:
+        return None
+    if share == math.inf:
+        return "WRONG: infinitely off, or of another shape or dtype than torch's"
+    return f"WRONG: {share:.3g} times the tolerated error"
+
+
+def _widened(value: Any) -> Any:
+    """Floating-point tensors, and the dtype asked for, in float64."""
+    if isinstance(value, torch.dtype):
+        return torch.float64
+    return value.double() if torch.is_tensor(value) and value.is_floating_point() else value
+
+
+def _stored_elements(tensor: Any) -> int:
+    return math.prod(n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride != 0)

@@ -1,0 +1,196 @@
+"""Which calls are timed: the shapes, dtypes and layouts that people use, and those that are hard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from .calls import Call
+
+Build = Callable[[torch.device], Call]
+
+
+@dataclass(frozen=True)
+class Case:
+    op: str
+    name: str
+    dtype: str
+    build: Build
+
+
+def cases(op: str, device: str, quick: bool) -> Iterator[Case]:
+    return {"add": _add, "softmax": _softmax, "matmul": _matmul}[op](device == "cuda", quick)
+
+
+def _case(op: str, name: str, dtype: torch.dtype, build: Callable[..., Call], *arguments: object) -> Case:
+    return Case(op, name, str(dtype).removeprefix("torch."), partial(build, dtype, *arguments))
+
+
+def _random(device: torch.device, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=dtype, device=device)
+
+
+# --- add
+
+
+def _add(cuda: bool, quick: bool) -> Iterator[Case]:
+    powers = {(True, False): range(16, 29, 2), (True, True): (16, 22, 26), (False, False): range(12, 25, 4)}
+    for dtype in (torch.bfloat16, torch.float32):
+        for power in powers.get((cuda, quick), (12, 20)):
+            yield _case("add", f"contiguous 2^{power}", dtype, _add_flat, 1 << power)
+    side = (4096 if quick else 8192) if cuda else (512 if quick else 2048)
+    for dtype in (torch.bfloat16,) if quick else (torch.bfloat16, torch.float32):
+        for kind in _SECOND_OPERANDS:
+            yield _case("add", f"{side}x{side} + {kind}", dtype, _add_matrix, side, kind)
+
+
+def _add_flat(dtype: torch.dtype, size: int, device: torch.device) -> Call:
+    return Call("add", (_random(device, dtype, size), _random(device, dtype, size)))
+
+
+_SECOND_OPERANDS: dict[str, Callable[[torch.device, torch.dtype, int], torch.Tensor | float]] = {
+    "row": lambda device, dtype, n: _random(device, dtype, n),
+    "column": lambda device, dtype, n: _random(device, dtype, n, 1),
+    "number": lambda device, dtype, n: 1.5,
+    "transposed": lambda device, dtype, n: _random(device, dtype, n, n).T,
+    "column slice": lambda device, dtype, n: _random(device, dtype, n, 2 * n)[:, :n],
+    "mixed dtype": lambda device, dtype, n: _random(
+        device, torch.float32 if dtype == torch.bfloat16 else torch.bfloat16, n, n
+    ),
+}
+
+
+def _add_matrix(dtype: torch.dtype, side: int, kind: str, device: torch.device) -> Call:
+    return Call("add", (_random(device, dtype, side, side), _SECOND_OPERANDS[kind](device, dtype, side)))
+
+
+# --- softmax
+
+_ROW_LENGTHS = (128, 256, 512, 781, 1024, 2048, 4096, 8192, 12672, 16384, 32768, 65536, 131072, 262144)
+
+
+def _softmax(cuda: bool, quick: bool) -> Iterator[Case]:
+    lengths = ((256, 1024, 4096, 8192, 32768) if quick else _ROW_LENGTHS) if cuda else (128, 781, 4096, 65536)
+    elements, most_rows = (1 << 28, 32768) if cuda else (1 << (18 if quick else 22), 4096)
+    for dtype in (torch.bfloat16,) if cuda and quick else (torch.bfloat16, torch.float32):
+        for n in lengths:
+            yield _softmax_case(dtype, (max(4, min(most_rows, elements // n)), n))
+    shapes = _SOFTMAX_CUDA if cuda else _SOFTMAX_CPU
+    for dtype in (torch.bfloat16,) if quick else (torch.bfloat16, torch.float32):
+        for shape, dim in shapes[:3] if quick else shapes:
+            yield _softmax_case(dtype, shape, dim)
+        rows, n = (16384, 8192) if cuda else (512, 1024)
+        yield _case("softmax", f"{rows}x{n} column slice", dtype, _softmax_slice, rows, n)
+    shape = (16384, 8192) if cuda else (512, 1024)
+    yield _case("softmax", f"{_x(shape)} -> float32", torch.bfloat16, _softmax_call, shape, -1, torch.float32)
+
+
+# dim 0, an inner dim, tiny rows, few long rows, one very long row, a vocabulary.
+_SOFTMAX_CUDA: list[tuple[tuple[int, ...], int]] = [
+    ((8192, 8192), 0),
+    ((4, 131072), -1),
+    ((1 << 20, 16), -1),
+    ((64, 4096, 64), 1),
+    ((65536, 16), 0),
+    ((1 << 18, 64), -1),
+    ((8, 8), -1),
+    ((1, 1 << 24), -1),
+    ((4096, 50257), -1),
+]
+_SOFTMAX_CPU: list[tuple[tuple[int, ...], int]] = [
+    ((1024, 1024), 0),
+    ((4, 131072), -1),
+    ((1 << 15, 16), -1),
+    ((16, 512, 64), 1),
+    ((64, 50257), -1),
+]
+
+
+def _softmax_case(dtype: torch.dtype, shape: tuple[int, ...], dim: int = -1) -> Case:
+    name = _x(shape) if dim == -1 else f"{_x(shape)} dim {dim}"
+    return _case("softmax", name, dtype, _softmax_call, shape, dim, None)
+
+
+def _softmax_call(
+    dtype: torch.dtype, shape: tuple[int, ...], dim: int, to: torch.dtype | None, device: torch.device
+) -> Call:
+    return Call("softmax", (_random(device, dtype, *shape),), {"dim": dim} | ({"dtype": to} if to else {}))
+
+
+def _softmax_slice(dtype: torch.dtype, rows: int, n: int, device: torch.device) -> Call:
+    return Call("softmax", (_random(device, dtype, rows, n + 64)[:, :n],), {"dim": -1})
+
+
+# --- matmul
+
+_HALVES = (torch.bfloat16, torch.float16)
+_SQUARES = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+_ODD = [(1000, 1000, 1000), (2047, 2047, 2047), (4095, 4097, 4099), (4096, 4096, 4097), (4096, 4097, 4096)]
+# (tokens, features out, features in) of linear layers of a model of 7 to 8 billion parameters.
+_LLM = [
+    (1, 4096, 4096),
+    (16, 4096, 4096),
+    (64, 14336, 4096),
+    (512, 4096, 4096),
+    (2048, 14336, 4096),
+    (4096, 4096, 14336),
+]
+
+
+def _matmul(cuda: bool, quick: bool) -> Iterator[Case]:
+    if not cuda:
+        yield from _matmul_cpu(quick)
+        return
+    for dtype in _HALVES[:1] if quick else _HALVES:
+        for n in (512, 1024, 4096, 8192) if quick else _SQUARES:
+            yield _matmul_case(dtype, (n, n, n))
+    for layout in ("nt",) if quick else ("nt", "tn", "tt"):
+        yield _matmul_case(torch.bfloat16, (4096, 4096, 4096), layout)
+    for extra in ("leaky_relu", "bias"):
+        for n in (4096,) if quick else (1024, 4096, 8192):
+            yield _matmul_case(torch.bfloat16, (n, n, n), extra=extra)
+    for shape in _LLM[1:6:3] if quick else _LLM:
+        yield _matmul_case(torch.bfloat16, shape, "nt")
+    for shape in [_ODD[2]] if quick else [*_ODD, (8192, 8192, 64), (512, 512, 65536)]:
+        yield _matmul_case(torch.bfloat16, shape)
+    for n in (1024,) if quick else (1024, 4096):
+        yield _matmul_case(torch.float32, (n, n, n))
+    if not quick:
+        yield _matmul_case(torch.float64, (2048, 2048, 2048))
+
+
+def _matmul_cpu(quick: bool) -> Iterator[Case]:
+    for dtype in (torch.float32, torch.bfloat16):
+        for n in (64, 256) if quick else (64, 256, 512, 1024):
+            yield _matmul_case(dtype, (n, n, n))
+    for layout in ("nt", "tn", "tt"):
+        yield _matmul_case(torch.float32, (256, 256, 256), layout)
+    yield _matmul_case(torch.float32, (256, 256, 256), extra="leaky_relu")
+    yield _matmul_case(torch.float32, (255, 257, 259))
+
+
+def _matmul_case(
+    dtype: torch.dtype, shape: tuple[int, int, int], layout: str = "nn", extra: str | None = None
+) -> Case:
+    m, n, k = shape
+    size = f"{m}^3" if m == n == k else _x(shape)
+    name = f"{size} {layout} {extra}" if extra else f"{size} {layout}"
+    return _case("matmul", name, dtype, _matmul_call, shape, layout, extra)
+
+
+def _matmul_call(
+    dtype: torch.dtype, shape: tuple[int, int, int], layout: str, extra: str | None, device: torch.device
+) -> Call:
+    m, n, k = shape
+    a = _random(device, dtype, m, k) if layout[0] == "n" else _random(device, dtype, k, m).T
+    b = _random(device, dtype, k, n) if layout[1] == "n" else _random(device, dtype, n, k).T
+    if extra == "bias":
+        return Call("matmul", (a, b), {"bias": _random(device, dtype, n)})
+    return Call("matmul", (a, b), {"activation": extra} if extra else {})
+
+
+def _x(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

@@ -1,0 +1,87 @@
+"""Who else can make a call: torch, torch.compile, Triton, and quack and Liger where installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+
+import torch
+
+from .calls import Call
+from .timing import Thunk
+
+
+def candidates(call: Call, wanted: tuple[str, ...]) -> dict[str, Thunk]:
+    """tilewise and every wanted peer that is installed and claims to support the call."""
+    found: dict[str, Thunk] = {"tilewise": call.by_tilewise()}
+    for name in wanted:
+        if (function := _PEERS[name](call)) is not None:
+            found[name] = function
+    return found
+
+
+def _compile(call: Call) -> Thunk:
+    # Without the reset, torch would fall back to eager, silently, once it has compiled eight shapes.
+    torch.compiler.reset()
+    compiled: Thunk = torch.compile(call.by_torch(), dynamic=False, fullgraph=True)
+    return compiled
+
+
+def _triton(call: Call) -> Thunk | None:
+    tensors = [t for t in call.args if torch.is_tensor(t)]
+    if find_spec("triton") is None or tensors[0].device.type != "cuda":
+        return None
+    from . import triton_baseline as baseline
+
+    if call.op == "add":
+        first = tensors[0]
+        plain = not call.options and len(tensors) == 2
+        plain = plain and all(
+            t.is_contiguous() and (t.shape, t.dtype) == (first.shape, first.dtype) for t in tensors
+        )
+        return partial(baseline.add, *tensors) if plain else None
+    if call.op == "softmax":
+        return partial(baseline.softmax, tensors[0]) if _rows(call) and tensors[0].shape[1] <= 65536 else None
+    if "bias" in call.options or tensors[0].dim() != 2:
+        return None
+    return partial(baseline.matmul, tensors[0], tensors[1], call.options.get("activation", ""))
+
+
+def _quack(call: Call) -> Thunk | None:
+    if find_spec("quack") is None or call.args[0].device.type != "cuda":
+        return None
+    if call.op == "softmax" and _rows(call):
+        from quack.softmax import softmax
+
+        return partial(softmax, call.args[0])
+    if call.op == "matmul" and not call.options and call.args[0].dtype.itemsize == 2:
+        from quack.gemm_interface import gemm
+
+        return partial(gemm, *call.args)
+    return None
+
+
+def _liger(call: Call) -> Thunk | None:
+    if find_spec("liger_kernel") is None or call.op != "softmax" or call.args[0].device.type != "cuda":
+        return None
+    if not _rows(call) or call.args[0].shape[1] > 65536:
+        return None
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction
+
+    return partial(LigerSoftmaxFunction.apply, call.args[0])
+
+
+def _rows(call: Call) -> bool:
+    """Softmax of a matrix over contiguous rows, without a change of dtype: what the others support."""
+    x = call.args[0]
+    return bool(call.options == {"dim": -1} and x.dim() == 2 and x.stride(1) == 1)
+
+
+_PEERS: dict[str, Callable[[Call], Thunk | None]] = {
+    "torch": Call.by_torch,
+    "triton": _triton,
+    "quack": _quack,
+    "liger": _liger,
+    "compile": _compile,
+}

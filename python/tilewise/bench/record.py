@@ -1,0 +1,77 @@
+"""Records of a run: figures, the machine they were taken on, the digest of the sources they speak of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from tilewise.info import collect
+
+# What decides speed on a GPU. A record is stale once any of these files has changed.
+SOURCES = ("kernels/**/*.cu", "kernels/**/*.cuh", "src/cuda/**/*.rs", "build.rs")
+
+
+class NoCheckout(RuntimeError):
+    """No source checkout around the current directory."""
+
+
+def checkout() -> Path:
+    """The source tree that holds the current directory, or this file."""
+    for start in (Path.cwd(), Path(__file__).resolve().parent):
+        for folder in (start, *start.parents):
+            if (folder / "build.rs").is_file() and (folder / "kernels").is_dir():
+                return folder
+    raise NoCheckout("no folder with build.rs and kernels/ here or above: run inside a checkout of tilewise")
+
+
+def digest(root: Path | None = None) -> str:
+    """sha256 over names and contents of `SOURCES`, in the order of their names."""
+    root = root or checkout()
+    total = hashlib.sha256()
+    for path in sorted({path for pattern in SOURCES for path in root.glob(pattern)}):
+        content = path.read_bytes()
+        total.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        total.update(content)
+    return total.hexdigest()
+
+
+def is_current(record: Path, root: Path | None = None) -> bool:
+    """Whether the record was made from the sources as they are now."""
+    return bool(json.loads(record.read_text())["digest"] == digest(root))
+
+
+def describe(command: str, device: str, day: str | None, tests: str | None) -> dict[str, Any]:
+    """Everything about a run but its figures."""
+    facts: dict[str, Any] = {
+        "date": day or date.today().isoformat(),
+        "device": device,
+        "command": command,
+    }
+    try:
+        facts["digest"] = digest()
+    except NoCheckout:
+        facts["digest"] = None
+    if tests:
+        facts["tests"] = tests
+    environ = collect()
+    # A record is published: it says nothing of where things lie on the machine.
+    environ.pop("environment")
+    if isinstance(environ["tilewise"], dict):
+        environ["tilewise"].pop("module", None)
+    return facts | {"environment": environ}
+
+
+def write(folder: Path, run: dict[str, Any], summary: str) -> Path:
+    """Writes `{date}-{device}-{operations}.json` and a Markdown summary beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    operations = sorted({case["op"] for case in run["cases"]})
+    what = "all" if operations == ["add", "matmul", "softmax"] else "-".join(operations)
+    device = re.sub(r"[^a-z0-9]+", "-", run["device"].lower()).strip("-")
+    path = folder / f"{run['date']}-{device}-{what}.json"
+    path.write_text(json.dumps(run, indent=1) + "\n")
+    path.with_suffix(".md").write_text(summary)
+    return path

@@ -1,0 +1,115 @@
+"""Side-by-side timing: candidates take turns, round after round, so that drift and heat hit all alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+Thunk = Callable[[], Any]
+
+
+class Clock(Protocol):
+    """Times single calls on one device."""
+
+    def warm_up(self, call: Thunk) -> float:
+        """Runs `call` a few times and returns about how many milliseconds one takes."""
+
+    def sample(self, call: Thunk, repetitions: int) -> list[float]:
+        """Milliseconds of each of `repetitions` calls."""
+
+
+class CudaClock:
+    """Device time between two events around each call, with nothing of the inputs left in L2."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        l2_bytes: int = torch.cuda.get_device_properties(device).L2_cache_size
+        self.flush = torch.empty(max(4 * l2_bytes, 128 << 20), dtype=torch.uint8, device=device)
+
+    def warm_up(self, call: Thunk) -> float:
+        for _ in range(3):
+            call()
+        torch.cuda.synchronize(self.device)
+        start = time.perf_counter()
+        for _ in range(3):
+            call()
+        torch.cuda.synchronize(self.device)
+        return (time.perf_counter() - start) * 1e3 / 3
+
+    def sample(self, call: Thunk, repetitions: int) -> list[float]:
+        events = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in range(repetitions)
+        ]
+        # The device spins while the host queues the whole batch; without that a short kernel's events would
+        # measure how quickly Python comes back. 200 us of host time a call is ample, at about 2 GHz.
+        torch.cuda._sleep(repetitions * 400_000)
+        for start, stop in events:
+            self.flush.zero_()
+            start.record()
+            call()
+            stop.record()
+        torch.cuda.synchronize(self.device)
+        return [start.elapsed_time(stop) for start, stop in events]
+
+
+class CpuClock:
+    """Wall time of each call; caches are left as the call before left them."""
+
+    def warm_up(self, call: Thunk) -> float:
+        call()
+        return min(self.sample(call, 2))
+
+    def sample(self, call: Thunk, repetitions: int) -> list[float]:
+        times = []
+        for _ in range(repetitions):
+            start = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - start) * 1e3)
+        return times
+
+
+def clock_for(device: torch.device) -> Clock:
+    return CudaClock(device) if device.type == "cuda" else CpuClock()
+
+
+@dataclass
+class Timings:
+    """Milliseconds per candidate, and what stopped the candidates that have none."""
+
+    median: dict[str, float] = field(default_factory=dict)
+    # Half the samples lie within this share of the median.
+    spread: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+def interleave(candidates: Mapping[str, Thunk], clock: Clock, *, rounds: int, budget_ms: float) -> Timings:
+    """Medians over `rounds` turns of each candidate, each turn about `budget_ms` long."""
+    result = Timings()
+    repetitions: dict[str, int] = {}
+    for name, call in candidates.items():
+        try:
+            estimate = clock.warm_up(call)
+        except Exception as error:
+            result.errors[name] = one_line(error)
+        else:
+            repetitions[name] = max(3, min(50, int(budget_ms / max(estimate, 1e-3))))
+    samples: dict[str, list[float]] = {name: [] for name in repetitions}
+    for _ in range(rounds):
+        for name in repetitions:
+            samples[name] += clock.sample(candidates[name], repetitions[name])
+    for name, times in samples.items():
+        median = statistics.median(times)
+        result.median[name] = median
+        result.spread[name] = statistics.median(abs(t - median) for t in times) / median if median else 0.0
+    return result
+
+
+def one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:200]
