@@ -73,12 +73,14 @@ def _guarded(probe: Callable[[], Any]) -> Any:
 
 
 def _tilewise() -> dict[str, Any]:
-    core = importlib.import_module("tilewise._core")
+    module = importlib.import_module("tilewise")
+    build = module.build_info()
     return {
-        "version": core.__version__,
-        "module": core.__file__,
-        "nvcc": _guarded(lambda: core.NVCC_VERSION),
-        "targets": _guarded(lambda: core.TARGETS),
+        "version": build["version"],
+        "location": os.path.dirname(str(module.__file__)),
+        "nvcc": build["nvcc"],
+        "targets": ", ".join(build["targets"]),
+        "kernels": len({kernel["kernel"] for kernel in build["kernels"]}),
     }
 
 
@@ -127,8 +129,12 @@ def _driver_version() -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
 
 
-def _devices() -> Any:
-    return list(importlib.import_module("tilewise").devices())
+def _devices() -> list[str]:
+    return [
+        f"{device['index']}: {device['name']}, compute capability {'.'.join(map(str, device['compute_capability']))}, "
+        f"{device['memory_bytes'] / 2**30:.0f} GiB"
+        for device in importlib.import_module("tilewise").devices()
+    ]
 
 
 def _lines(facts: Mapping[str, Any], indent: str = "") -> list[str]:

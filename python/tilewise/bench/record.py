@@ -61,7 +61,7 @@ def describe(command: str, device: str, day: str | None, tests: str | None) -> d
     # A record is published: it says nothing of where things lie on the machine.
     environ.pop("environment")
     if isinstance(environ["tilewise"], dict):
-        environ["tilewise"].pop("module", None)
+        environ["tilewise"].pop("location", None)
     return facts | {"environment": environ}
 
 
