@@ -54,13 +54,15 @@ pub enum Error {
     DTypeArgument { op: &'static str, got: String, accepted: String },
     #[error("{op}: `{argument}` must be a number (bool, int or float), got {got}")]
     NotANumber { op: &'static str, argument: &'static str, got: String },
+    #[error("{op}: `{argument}` must be an integer, got {got}")]
+    NotAnInteger { op: &'static str, argument: &'static str, got: String },
     #[error("add: alpha={alpha} is a {kind}, which cannot scale a result of dtype {result}; pass {remedy}")]
     AlphaKind { alpha: String, kind: &'static str, result: DType, remedy: &'static str },
     #[error(
         "add: alpha={alpha} does not fit into {result}, the dtype of the result; pass a smaller alpha or convert x first"
     )]
     AlphaRange { alpha: String, result: DType },
-    #[error("{op}: `{argument}`={value} does not fit into int64; pass a smaller number or a float")]
+    #[error("{op}: `{argument}`={value} does not fit into int64; pass a number that does")]
     IntegerRange { op: &'static str, argument: &'static str, value: String },
 
     // --- shape
@@ -94,9 +96,9 @@ pub enum Error {
     OutOverlapsItself { op: &'static str },
     #[error("{op}: `out` shares memory with `{argument}`{but}; pass an `out` of its own memory")]
     OutOverlapsInput { op: &'static str, argument: &'static str, but: &'static str },
-    #[error("{op}: `{argument}` is stored {got}, which cannot be read through strides; {remedy}")]
+    #[error("{op}: `{argument}` is stored {got}, which cannot be used as it is; {remedy}")]
     Storage { op: &'static str, argument: &'static str, got: String, remedy: &'static str },
-    #[error("{op}: `{argument}` is a numpy array whose {problem}; pass numpy.ascontiguousarray({argument})")]
+    #[error("{op}: `{argument}` is a numpy array whose {problem}; pass {argument}.copy()")]
     NumpyLayout { op: &'static str, argument: &'static str, problem: &'static str },
 
     // --- device
@@ -179,6 +181,7 @@ impl Error {
             | OutDType { .. }
             | DTypeArgument { .. }
             | NotANumber { .. }
+            | NotAnInteger { .. }
             | AlphaKind { .. }
             | AlphaRange { .. }
             | IntegerRange { .. } => Family::DType,

@@ -1,1 +1,35 @@
 //! How a foreign tensor becomes a view, and how results go back.
+//!
+//! [`Call`] is the whole interface: take the arguments, make or take the output, run. Where the memory
+//! comes from is decided once per Python type (`source`): torch (`torch`, through the DLPack exchange
+//! table in `exchange`) or numpy (`numpy`).
+
+mod allocate;
+mod call;
+mod descriptor;
+mod exchange;
+mod numpy;
+pub mod scalar;
+mod source;
+mod torch;
+
+pub use call::{Call, Operand, Tensor};
+pub use source::loaded_module;
+
+use crate::dtype::DType;
+
+/// Which argument of which operation is being taken, for messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Argument {
+    pub op: &'static str,
+    pub name: &'static str,
+    /// The dtypes the operation takes.
+    pub accepted: &'static [DType],
+}
+
+/// Whether an argument is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Input,
+    Output,
+}

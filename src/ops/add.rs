@@ -113,7 +113,7 @@ fn checked_alpha(alpha: Scalar, result: DType) -> Result<Scalar> {
     let shown = match alpha {
         Scalar::Bool(b) => (if b { "True" } else { "False" }).to_string(),
         Scalar::Int(i) => i.to_string(),
-        Scalar::Float(f) => f.to_string(),
+        Scalar::Float(f) => format!("{f:?}"),
     };
     let fits = match (result.category(), alpha) {
         (Category::Bool, Scalar::Bool(b)) => return Ok(Scalar::Bool(b)),

@@ -1,8 +1,26 @@
 //! The Python face: arguments in, result out, exceptions.
 
+mod arguments;
+mod exceptions;
+mod functions;
+mod info;
+
 use pyo3::prelude::*;
 
+/// The compiled part of tilewise; import tilewise instead.
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("__version__", env!("CARGO_PKG_VERSION"))
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    exceptions::register(module)?;
+    for function in [
+        wrap_pyfunction!(functions::add, module)?,
+        wrap_pyfunction!(functions::softmax, module)?,
+        wrap_pyfunction!(functions::log_softmax, module)?,
+        wrap_pyfunction!(functions::matmul, module)?,
+        wrap_pyfunction!(info::devices, module)?,
+        wrap_pyfunction!(info::build_info, module)?,
+    ] {
+        module.add_function(function)?;
+    }
+    Ok(())
 }

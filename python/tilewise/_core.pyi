@@ -1,0 +1,87 @@
+"""The compiled part of tilewise; import tilewise instead."""
+
+from typing import Any, Final, Literal, SupportsIndex, TypeAlias, TypedDict, TypeVar, type_check_only
+
+__all__ = [
+    "CudaError",
+    "DTypeError",
+    "DeviceError",
+    "DimError",
+    "LayoutError",
+    "ShapeError",
+    "TilewiseError",
+    "UnsupportedError",
+    "__version__",
+    "add",
+    "build_info",
+    "devices",
+    "log_softmax",
+    "matmul",
+    "softmax",
+]
+
+__version__: Final[str]
+
+# torch.Tensor, numpy.ndarray, or any object with __dlpack__ and __dlpack_device__. The result is of the
+# same type as the first tensor.
+_Tensor = TypeVar("_Tensor")
+
+# A torch.dtype, a numpy dtype or scalar type, or a name such as "float32".
+_DType: TypeAlias = Any
+
+class TilewiseError(Exception): ...
+class DTypeError(TilewiseError, TypeError): ...
+class ShapeError(TilewiseError, ValueError): ...
+class DimError(ShapeError, IndexError): ...
+class LayoutError(TilewiseError, ValueError): ...
+class DeviceError(TilewiseError, ValueError): ...
+class UnsupportedError(TilewiseError, NotImplementedError): ...
+class CudaError(TilewiseError, RuntimeError): ...
+
+def add(x: _Tensor, y: _Tensor | float, *, alpha: float = 1, out: _Tensor | None = None) -> _Tensor: ...
+def softmax(
+    x: _Tensor, dim: SupportsIndex = -1, *, dtype: _DType = None, out: _Tensor | None = None
+) -> _Tensor: ...
+def log_softmax(
+    x: _Tensor, dim: SupportsIndex = -1, *, dtype: _DType = None, out: _Tensor | None = None
+) -> _Tensor: ...
+def matmul(
+    a: _Tensor,
+    b: _Tensor,
+    *,
+    bias: _Tensor | None = None,
+    activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None = None,
+    negative_slope: float = 0.01,
+    precision: Literal["ieee", "tf32"] = "ieee",
+    out: _Tensor | None = None,
+) -> _Tensor: ...
+
+@type_check_only
+class _Device(TypedDict):
+    index: int
+    name: str
+    compute_capability: tuple[int, int]
+    memory_bytes: int
+    multiprocessors: int
+    l2_bytes: int
+    shared_bytes_per_block: int
+
+@type_check_only
+class _Kernel(TypedDict):
+    file: str
+    kernel: str
+    target: str
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+
+@type_check_only
+class _BuildInfo(TypedDict):
+    version: str
+    nvcc: str
+    targets: list[str]
+    kernels: list[_Kernel]
+
+def devices() -> list[_Device]: ...
+def build_info() -> _BuildInfo: ...

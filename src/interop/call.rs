@@ -1,0 +1,221 @@
+//! One call: its arguments are taken one by one, must agree, and the work runs where they live.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyFloat;
+
+use super::allocate::{self, Output};
+use super::source::{Source, type_name};
+use super::{Argument, Role, numpy, scalar};
+use crate::cuda::RawStream;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::add::{Addend, ScalarOrigin};
+use crate::ops::output::OutputSpec;
+use crate::tensor::{Device, TensorView};
+
+/// CPU work of fewer elementary steps is over before giving up the GIL would pay.
+const RELEASE_GIL_FROM: i64 = 1 << 14;
+
+/// A tensor of the caller's, alive as long as this is.
+#[derive(Debug)]
+pub struct Tensor<'py> {
+    pub view: TensorView,
+    pub(super) object: Bound<'py, PyAny>,
+    pub(super) source: Arc<Source>,
+}
+
+/// The second operand of add.
+#[derive(Debug)]
+pub struct Operand<'py> {
+    pub addend: Addend,
+    /// Keeps the memory of `addend` alive.
+    _tensor: Option<Tensor<'py>>,
+}
+
+/// The tensors of one call to one operation.
+pub struct Call<'py> {
+    py: Python<'py>,
+    op: &'static str,
+    accepted: &'static [DType],
+    first: Option<First<'py>>,
+}
+
+impl std::fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("op", &self.op).field("first", &self.first).finish_non_exhaustive()
+    }
+}
+
+/// What the first tensor of a call decides for all others.
+#[derive(Debug)]
+struct First<'py> {
+    name: &'static str,
+    object: Bound<'py, PyAny>,
+    source: Arc<Source>,
+    device: Device,
+}
+
+impl<'py> Call<'py> {
+    /// `accepted` are the dtypes the operation takes, for messages.
+    pub fn new(py: Python<'py>, op: &'static str, accepted: &'static [DType]) -> Call<'py> {
+        Call { py, op, accepted, first: None }
+    }
+
+    pub fn argument(&self, name: &'static str) -> Argument {
+        Argument { op: self.op, name, accepted: self.accepted }
+    }
+
+    /// Takes an input.
+    pub fn input(&mut self, name: &'static str, object: &Bound<'py, PyAny>) -> Result<Tensor<'py>> {
+        let tensor = self.take(name, Role::Input, object)?;
+        self.same_library(name, &tensor)?;
+        self.same_device(name, &tensor)?;
+        Ok(tensor)
+    }
+
+    /// Takes what may be a tensor or a number.
+    pub fn operand(&mut self, name: &'static str, object: &Bound<'py, PyAny>) -> Result<Operand<'py>> {
+        let argument = self.argument(name);
+        let number =
+            |value| Operand { addend: Addend::Scalar { value, origin: ScalarOrigin::Number }, _tensor: None };
+        let zero_dimensional = |value, dtype| Operand {
+            addend: Addend::Scalar { value, origin: ScalarOrigin::ZeroDimensional(dtype) },
+            _tensor: None,
+        };
+        if let Some(value) = scalar::python_number(argument, object)? {
+            return Ok(number(value));
+        }
+        match *Source::of(object)? {
+            // As in each library itself: a number to torch, an array without dimensions to the others.
+            Source::NumpyScalar => {
+                let (value, dtype) = scalar::numpy_scalar(argument, object)?;
+                let torch = self.first.as_ref().is_some_and(|f| matches!(*f.source, Source::Torch(_)));
+                return Ok(if torch { number(value) } else { zero_dimensional(value, dtype) });
+            }
+            Source::None => {
+                return match object.cast::<PyFloat>() {
+                    Ok(float) => Ok(number(crate::ops::Scalar::Float(float.value()))),
+                    Err(_) => Err(scalar::not_an_operand(argument, object)),
+                };
+            }
+            _ => {}
+        }
+        let tensor = self.take(name, Role::Input, object)?;
+        self.same_library(name, &tensor)?;
+        let beside_cuda = self.first.as_ref().is_some_and(|f| matches!(f.device, Device::Cuda(_)));
+        if beside_cuda && tensor.view.device == Device::Cpu && tensor.view.rank() == 0 {
+            // SAFETY: `tensor` keeps the memory alive.
+            let value = unsafe { scalar::read(&tensor.view) };
+            return Ok(zero_dimensional(value, tensor.view.dtype));
+        }
+        self.same_device(name, &tensor)?;
+        Ok(Operand { addend: Addend::Tensor(tensor.view.clone()), _tensor: Some(tensor) })
+    }
+
+    /// What an integer tensor plus a Python float becomes. Asked of torch only where it decides.
+    pub fn default_float(&self, x: &Tensor<'py>, y: &Addend) -> Result<DType> {
+        let asked = !x.view.dtype.is_float()
+            && matches!(
+                y,
+                Addend::Scalar { value: crate::ops::Scalar::Float(_), origin: ScalarOrigin::Number }
+            );
+        match &*x.source {
+            Source::Torch(class) if asked => Ok(class.torch.default_dtype(self.py)?),
+            _ => Ok(DType::F32),
+        }
+    }
+
+    /// The caller's `out`, or a fresh one from the library of `like`. Nothing is allocated before all
+    /// that can be checked without an output has been.
+    pub fn output(
+        &mut self,
+        spec: &OutputSpec,
+        out: Option<&Bound<'py, PyAny>>,
+        like: &Tensor<'py>,
+    ) -> Result<Output<'py>> {
+        match out {
+            Some(object) => {
+                let tensor = self.take("out", Role::Output, object)?;
+                self.same_library("out", &tensor)?;
+                self.same_device("out", &tensor)?;
+                Ok(Output::given(tensor))
+            }
+            None => allocate::fresh(self.argument("out"), spec, like),
+        }
+    }
+
+    /// Solves a problem of about `steps` elementary steps and returns what the caller gets.
+    pub fn run(
+        self,
+        out: Output<'py>,
+        steps: i64,
+        solve: impl FnOnce(RawStream) -> Result<()> + Send,
+    ) -> Result<Bound<'py, PyAny>> {
+        let stream = self.stream()?;
+        match out.view.device {
+            Device::Cpu if steps >= RELEASE_GIL_FROM => self.py.detach(|| solve(stream))?,
+            // A launch takes microseconds; getting the GIL back may take milliseconds.
+            _ => solve(stream)?,
+        }
+        out.finish()
+    }
+
+    fn stream(&self) -> Result<RawStream> {
+        let Some(First { source, device: Device::Cuda(ordinal), .. }) = &self.first else { return Ok(0) };
+        match &**source {
+            Source::Torch(class) => Ok(class.stream(self.py, *ordinal)?),
+            _ => Ok(0),
+        }
+    }
+
+    fn take(&self, name: &'static str, role: Role, object: &Bound<'py, PyAny>) -> Result<Tensor<'py>> {
+        let argument = self.argument(name);
+        let source = Source::of(object)?;
+        let (object, view) = match &*source {
+            Source::Torch(class) => class.take(argument, role, object)?,
+            Source::Numpy(class) => (object.clone(), numpy::take(argument, *class, object)?),
+            Source::NumpyScalar | Source::None => {
+                return Err(Error::NotATensor { op: self.op, argument: name, got: type_name(object) });
+            }
+        };
+        Ok(Tensor { view, object, source })
+    }
+
+    fn same_library(&self, name: &'static str, tensor: &Tensor<'py>) -> Result<()> {
+        match &self.first {
+            Some(first) if !first.source.mixes_with(&tensor.source) => Err(Error::KindsDiffer {
+                op: self.op,
+                argument: name,
+                got: type_name(&tensor.object),
+                other: first.name,
+                expected: type_name(&first.object),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first tensor sets the device; the others must be there too.
+    fn same_device(&mut self, name: &'static str, tensor: &Tensor<'py>) -> Result<()> {
+        let Some(first) = &self.first else {
+            self.first = Some(First {
+                name,
+                object: tensor.object.clone(),
+                source: Arc::clone(&tensor.source),
+                device: tensor.view.device,
+            });
+            return Ok(());
+        };
+        if first.device == tensor.view.device {
+            return Ok(());
+        }
+        Err(Error::DevicesDiffer {
+            op: self.op,
+            argument: name,
+            got: tensor.view.device,
+            other: first.name,
+            expected: first.device,
+        })
+    }
+}

@@ -1,0 +1,200 @@
+//! From a foreign description of a tensor to a checked view.
+
+use std::fmt::Write as _;
+
+use dlpark::ffi::{DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLTensor};
+use smallvec::SmallVec;
+
+use super::Argument;
+use crate::dtype::{self, DType};
+use crate::error::{Error, Result};
+use crate::tensor::{Device, Dims, TensorView, layout};
+
+/// No library makes tensors of more dimensions than this.
+const MAX_RANK: i32 = 64;
+
+/// The view a DLPack descriptor describes.
+///
+/// # Safety
+/// `shape` and `strides` of `raw` must each be null or point to `ndim` readable integers.
+pub unsafe fn view(argument: Argument, raw: &DLTensor, writable: bool) -> Result<TensorView> {
+    let rank = match raw.ndim {
+        n @ 0..=MAX_RANK => n.unsigned_abs() as usize,
+        n => return Err(malformed(argument, format!("its descriptor has {n} dimensions"))),
+    };
+    let read = |pointer: *const i64| -> Option<Dims> {
+        if rank == 0 {
+            return Some(Dims::new());
+        }
+        // SAFETY: not null, so by the caller's promise there are `rank` integers to read.
+        (!pointer.is_null())
+            .then(|| SmallVec::from_slice(unsafe { std::slice::from_raw_parts(pointer, rank) }))
+    };
+    let Some(shape) = read(raw.shape) else {
+        return Err(malformed(argument, "its descriptor has no shape".into()));
+    };
+    // Before DLPack 1.2, no strides meant row-major.
+    let strides = read(raw.strides).unwrap_or_else(|| layout::contiguous_strides(&shape));
+    let address = raw.data as usize;
+    checked(
+        argument,
+        TensorView {
+            address: if address == 0 { 0 } else { address.wrapping_add(raw.byte_offset as usize) },
+            dtype: dtype(argument, raw.dtype)?,
+            device: device(argument, raw.device)?,
+            shape,
+            strides,
+            writable,
+        },
+    )
+}
+
+/// Refuses views that no backend could read, and gives dimensions of size 1, whose strides mean nothing,
+/// the strides that a row-major tensor would have there: plans can then tell layouts by strides alone.
+pub fn checked(argument: Argument, mut view: TensorView) -> Result<TensorView> {
+    let Argument { op, name, .. } = argument;
+    if view.shape.iter().any(|&n| n < 0) {
+        return Err(malformed(argument, "its descriptor has a negative size".into()));
+    }
+    // Zero sizes count as one, so that no product of some of the sizes can overflow later.
+    if view.shape.iter().try_fold(1i64, |n, &s| n.checked_mul(s.max(1))).is_none() {
+        return Err(Error::TooLarge { op, shape: view.shape });
+    }
+    let mut row_major = 1i64;
+    for (&size, stride) in view.shape.iter().zip(&mut view.strides).rev() {
+        if size == 1 {
+            *stride = row_major;
+        }
+        row_major = stride.saturating_mul(size.max(1)).saturating_abs().max(1);
+    }
+    if view.is_empty() {
+        return Ok(view);
+    }
+    if view.address == 0 {
+        return Err(Error::NoMemory { op, argument: name });
+    }
+    if !view.address.is_multiple_of(view.dtype.size()) {
+        return Err(Error::Storage {
+            op,
+            argument: name,
+            got: "at an address that is not a multiple of its element size".into(),
+            remedy: "pass a copy of it",
+        });
+    }
+    Ok(view)
+}
+
+fn malformed(argument: Argument, reason: String) -> Error {
+    Error::Producer { op: argument.op, argument: argument.name, reason }
+}
+
+pub fn not_accepted(argument: Argument, got: String) -> Error {
+    let accepted = dtype::list(argument.accepted);
+    Error::DTypeNotAccepted { op: argument.op, argument: argument.name, got, accepted }
+}
+
+fn dtype(argument: Argument, raw: DLDataType) -> Result<DType> {
+    DType::from_dlpack(raw.code.0, raw.bits, raw.lanes).ok_or_else(|| not_accepted(argument, dtype_name(raw)))
+}
+
+/// The name a DLPack type has in Python, as far as it has one.
+fn dtype_name(raw: DLDataType) -> String {
+    let mut name = match raw.code {
+        DLDataTypeCode::INT => format!("int{}", raw.bits),
+        DLDataTypeCode::UINT => format!("uint{}", raw.bits),
+        DLDataTypeCode::FLOAT => format!("float{}", raw.bits),
+        DLDataTypeCode::BFLOAT => format!("bfloat{}", raw.bits),
+        DLDataTypeCode::COMPLEX => format!("complex{}", raw.bits),
+        DLDataTypeCode::BOOL => "bool".into(),
+        DLDataTypeCode::FLOAT8_E3M4 => "float8_e3m4".into(),
+        DLDataTypeCode::FLOAT8_E4M3 => "float8_e4m3".into(),
+        DLDataTypeCode::FLOAT8_E4M3B11FNUZ => "float8_e4m3b11fnuz".into(),
+        DLDataTypeCode::FLOAT8_E4M3FN => "float8_e4m3fn".into(),
+        DLDataTypeCode::FLOAT8_E4M3FNUZ => "float8_e4m3fnuz".into(),
+        DLDataTypeCode::FLOAT8_E5M2 => "float8_e5m2".into(),
+        DLDataTypeCode::FLOAT8_E5M2FNUZ => "float8_e5m2fnuz".into(),
+        DLDataTypeCode::FLOAT8_E8M0FNU => "float8_e8m0fnu".into(),
+        DLDataTypeCode::FLOAT6_E2M3FN => "float6_e2m3fn".into(),
+        DLDataTypeCode::FLOAT6_E3M2FN => "float6_e3m2fn".into(),
+        DLDataTypeCode::FLOAT4_E2M1FN => "float4_e2m1fn".into(),
+        other => format!("DLPack type code {}, {} bits", other.0, raw.bits),
+    };
+    if raw.lanes != 1 {
+        let _ = write!(name, "x{}", raw.lanes);
+    }
+    name
+}
+
+pub fn device(argument: Argument, raw: DLDevice) -> Result<Device> {
+    let name = match raw.device_type {
+        DLDeviceType::CPU | DLDeviceType::CUDAHOST => return Ok(Device::Cpu),
+        DLDeviceType::CUDA | DLDeviceType::CUDAMANAGED => return Ok(Device::Cuda(raw.device_id)),
+        DLDeviceType::OPENCL => "opencl",
+        DLDeviceType::VULKAN => "vulkan",
+        DLDeviceType::METAL => "metal",
+        DLDeviceType::ROCM | DLDeviceType::ROCMHOST => "rocm",
+        DLDeviceType::ONEAPI => "oneapi",
+        DLDeviceType::WEBGPU => "webgpu",
+        DLDeviceType::HEXAGON => "hexagon",
+        DLDeviceType::MAIA => "maia",
+        DLDeviceType::TRN => "trainium",
+        _ => "a device of another kind",
+    };
+    let got = format!("{name}:{}", raw.device_id);
+    Err(Error::DeviceNotSupported { op: argument.op, argument: argument.name, got })
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+
+    const X: Argument = Argument { op: "add", name: "x", accepted: &DType::ALL };
+
+    fn floats(shape: Dims, strides: Dims, address: usize) -> TensorView {
+        TensorView { address, dtype: DType::F32, device: Device::Cpu, shape, strides, writable: true }
+    }
+
+    #[test]
+    fn strides_of_single_elements_become_row_major() {
+        let view = checked(X, floats(smallvec![2, 1, 3, 1], smallvec![3, 77, 1, -5], 64)).unwrap();
+        assert_eq!(view.strides.as_slice(), &[3, 3, 1, 1]);
+        let transposed = checked(X, floats(smallvec![1, 2], smallvec![9, 8], 64)).unwrap();
+        assert_eq!(transposed.strides.as_slice(), &[16, 8]);
+    }
+
+    #[test]
+    fn unreadable_views_are_refused() {
+        let refused = |v| checked(X, v).unwrap_err();
+        assert!(matches!(refused(floats(smallvec![1], smallvec![1], 0)), Error::NoMemory { .. }));
+        assert!(matches!(refused(floats(smallvec![1], smallvec![1], 66)), Error::Storage { .. }));
+        assert!(matches!(refused(floats(smallvec![-1], smallvec![1], 64)), Error::Producer { .. }));
+        let huge = floats(smallvec![1 << 62, 4, 0], smallvec![1, 1, 1], 64);
+        assert!(matches!(refused(huge), Error::TooLarge { .. }));
+        assert!(checked(X, floats(smallvec![0], smallvec![1], 0)).is_ok());
+    }
+
+    #[test]
+    fn descriptors() {
+        let shape = [2i64, 3];
+        let mut data = [0f32; 8];
+        let raw = DLTensor {
+            data: data.as_mut_ptr().cast(),
+            ndim: 2,
+            dtype: DLDataType { code: DLDataTypeCode::FLOAT, bits: 32, lanes: 1 },
+            device: DLDevice { device_type: DLDeviceType::CUDAHOST, device_id: 0 },
+            shape: shape.as_ptr().cast_mut(),
+            strides: std::ptr::null_mut(),
+            byte_offset: 8,
+        };
+        // SAFETY: the shape outlives the call and there are no strides.
+        let view = unsafe { view(X, &raw, false) }.unwrap();
+        assert_eq!(view.address, data.as_ptr() as usize + 8);
+        assert_eq!(view.strides.as_slice(), &[3, 1]);
+        assert_eq!((view.device, view.writable), (Device::Cpu, false));
+        let complex = DLDataType { code: DLDataTypeCode::COMPLEX, bits: 64, lanes: 1 };
+        assert_eq!(dtype_name(complex), "complex64");
+        assert!(dtype(X, complex).is_err());
+    }
+}

@@ -1,0 +1,144 @@
+//! Numbers that are not tensors: Python's own, numpy's scalars, and the value of a 0-dimensional tensor.
+
+use half::{bf16, f16};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt};
+
+use super::source::{Source, type_name};
+use super::{Argument, descriptor, numpy};
+use crate::dtype::{Category, DType};
+use crate::error::{Error, Result};
+use crate::ops::Scalar;
+use crate::tensor::TensorView;
+
+/// The value of a Python bool, int or float; None for anything else.
+pub fn python_number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Option<Scalar>> {
+    Ok(if let Ok(float) = object.cast_exact::<PyFloat>() {
+        Some(Scalar::Float(float.value()))
+    } else if let Ok(bool) = object.cast_exact::<PyBool>() {
+        Some(Scalar::Bool(bool.is_true()))
+    } else if object.is_instance_of::<PyInt>() {
+        Some(integer(argument, object)?)
+    } else if object.is_instance_of::<PyFloat>() {
+        // numpy.float64 is a float too; every other subclass counts as the float it holds.
+        Some(Scalar::Float(object.extract()?))
+    } else {
+        None
+    })
+}
+
+/// A number where no tensor may stand: bool, int, float or a numpy scalar.
+pub fn number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
+    if let Some(number) = python_number(argument, object)? {
+        return Ok(number);
+    }
+    if let Source::NumpyScalar = *Source::of(object)?
+        && let Ok((value, _)) = numpy_scalar(argument, object)
+    {
+        return Ok(value);
+    }
+    Err(Error::NotANumber { op: argument.op, argument: argument.name, got: type_name(object) })
+}
+
+/// The value and the dtype of a numpy scalar.
+pub fn numpy_scalar(argument: Argument, object: &Bound<'_, PyAny>) -> Result<(Scalar, DType)> {
+    let py = object.py();
+    let dtype = object.getattr(intern!(py, "dtype"))?.cast_into().map_err(PyErr::from)?;
+    let dtype = numpy::dtype(argument, &dtype)?;
+    let value = match dtype.category() {
+        Category::Bool => Scalar::Bool(object.is_truthy()?),
+        Category::Integer => integer(argument, object)?,
+        Category::Float => Scalar::Float(object.call_method0(intern!(py, "__float__"))?.extract()?),
+    };
+    Ok((value, dtype))
+}
+
+/// A whole number of 64 bits, from anything with `__index__`.
+fn integer(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
+    object.extract().map(Scalar::Int).map_err(|_| Error::IntegerRange {
+        op: argument.op,
+        argument: argument.name,
+        value: shown(object),
+    })
+}
+
+/// How a value looks in a message. Python refuses to print integers of thousands of digits.
+pub fn shown(object: &Bound<'_, PyAny>) -> String {
+    object.repr().map_or_else(|_| format!("a {} too long to print", type_name(object)), |r| r.to_string())
+}
+
+/// An integer argument such as dim=.
+pub fn index(argument: Argument, object: &Bound<'_, PyAny>) -> Result<i64> {
+    if !object.hasattr(intern!(object.py(), "__index__"))? {
+        let Argument { op, name, .. } = argument;
+        return Err(Error::NotAnInteger { op, argument: name, got: type_name(object) });
+    }
+    match integer(argument, object)? {
+        Scalar::Int(i) => Ok(i),
+        other => Ok(other.as_i64()),
+    }
+}
+
+/// Refuses what is neither a tensor nor a number.
+pub fn not_an_operand(argument: Argument, object: &Bound<'_, PyAny>) -> Error {
+    if object.is_instance_of::<PyComplex>() {
+        return descriptor::not_accepted(argument, "complex".into());
+    }
+    Error::NotATensor { op: argument.op, argument: argument.name, got: type_name(object) }
+}
+
+/// The value of a 0-dimensional tensor on the CPU.
+///
+/// # Safety
+/// The memory the view describes must be alive.
+pub unsafe fn read(view: &TensorView) -> Scalar {
+    let pointer: *const u8 = std::ptr::with_exposed_provenance(view.address);
+    // SAFETY: a 0-dimensional view has one element, at an address that `descriptor::checked` found
+    // aligned and not null; a bool is read as a byte, so that any pattern is valid.
+    unsafe {
+        match view.dtype {
+            DType::Bool => Scalar::Bool(*pointer != 0),
+            DType::U8 => Scalar::Int(i64::from(*pointer)),
+            DType::I8 => Scalar::Int(i64::from(*pointer.cast::<i8>())),
+            DType::I16 => Scalar::Int(i64::from(*pointer.cast::<i16>())),
+            DType::I32 => Scalar::Int(i64::from(*pointer.cast::<i32>())),
+            DType::I64 => Scalar::Int(*pointer.cast::<i64>()),
+            DType::F16 => Scalar::Float((*pointer.cast::<f16>()).to_f64()),
+            DType::BF16 => Scalar::Float((*pointer.cast::<bf16>()).to_f64()),
+            DType::F32 => Scalar::Float(f64::from(*pointer.cast::<f32>())),
+            DType::F64 => Scalar::Float(*pointer.cast::<f64>()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::{Device, Dims};
+
+    #[test]
+    fn reads_one_element_of_every_dtype() {
+        let bits: [u64; 1] = [0x4248_0000_4248_c248];
+        let view = |dtype| TensorView {
+            address: bits.as_ptr().expose_provenance(),
+            dtype,
+            device: Device::Cpu,
+            shape: Dims::new(),
+            strides: Dims::new(),
+            writable: false,
+        };
+        // SAFETY: `bits` outlives every read.
+        let value = |dtype| unsafe { read(&view(dtype)) };
+        assert_eq!(value(DType::Bool), Scalar::Bool(true));
+        assert_eq!(value(DType::U8), Scalar::Int(0x48));
+        assert_eq!(value(DType::I8), Scalar::Int(0x48));
+        assert_eq!(value(DType::I16), Scalar::Int(i64::from(0xc248_u16.cast_signed())));
+        assert_eq!(value(DType::I32), Scalar::Int(0x4248_c248));
+        assert_eq!(value(DType::I64), Scalar::Int(0x4248_0000_4248_c248));
+        assert_eq!(value(DType::F16), Scalar::Float(f16::from_bits(0xc248).to_f64()));
+        assert_eq!(value(DType::BF16), Scalar::Float(-50.0));
+        assert_eq!(value(DType::F32), Scalar::Float(f64::from(f32::from_bits(0x4248_c248))));
+        assert_eq!(value(DType::F64), Scalar::Float(f64::from_bits(0x4248_0000_4248_c248)));
+    }
+}

@@ -1,0 +1,284 @@
+//! torch tensors in: what the exchange table does not check, and reading attributes where there is no
+//! table (torch before 2.10).
+
+use pyo3::exceptions::{PyException, PyMemoryError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyTuple, PyType};
+
+use super::exchange::Table;
+use super::source::loaded_module;
+use super::{Argument, Role, descriptor};
+use crate::cuda::RawStream;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::tensor::{Device, Dims, TensorView};
+
+/// The objects of the torch module that calls need, looked up once.
+#[derive(Debug)]
+pub struct Torch {
+    tensor: Py<PyType>,
+    is_grad_enabled: Py<PyAny>,
+    get_default_dtype: Py<PyAny>,
+    pub empty: Py<PyAny>,
+    pub empty_like: Py<PyAny>,
+    pub empty_strided: Py<PyAny>,
+    pub increment_version: Py<PyAny>,
+    /// In the order of `DType::ALL`.
+    dtypes: [Py<PyAny>; DType::ALL.len()],
+}
+
+impl Torch {
+    /// None while torch is not imported (or only half).
+    pub fn get(py: Python<'_>) -> PyResult<Option<&'static Torch>> {
+        static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
+        if let Some(torch) = TORCH.get(py) {
+            return Ok(Some(torch));
+        }
+        let Some(module) = loaded_module(py, "torch")? else { return Ok(None) };
+        if module.getattr_opt("get_default_dtype")?.is_none() || module.getattr_opt("autograd")?.is_none() {
+            return Ok(None);
+        }
+        TORCH.get_or_try_init(py, || Torch::of(&module)).map(Some)
+    }
+
+    fn of(module: &Bound<'_, PyAny>) -> PyResult<Torch> {
+        let attribute = |name: &str| module.getattr(name).map(Bound::unbind);
+        let dtypes: Vec<Py<PyAny>> =
+            DType::ALL.into_iter().map(|d| attribute(d.name())).collect::<PyResult<_>>()?;
+        Ok(Torch {
+            tensor: module.getattr("Tensor")?.cast_into::<PyType>()?.unbind(),
+            is_grad_enabled: attribute("is_grad_enabled")?,
+            get_default_dtype: attribute("get_default_dtype")?,
+            empty: attribute("empty")?,
+            empty_like: attribute("empty_like")?,
+            empty_strided: attribute("empty_strided")?,
+            increment_version: module
+                .getattr("autograd")?
+                .getattr("graph")?
+                .getattr("increment_version")?
+                .unbind(),
+            dtypes: dtypes.try_into().map_err(|_| PyException::new_err("torch lacks a dtype"))?,
+        })
+    }
+
+    pub fn dtype<'py>(&self, py: Python<'py>, dtype: DType) -> &Bound<'py, PyAny> {
+        self.dtypes[dtype as usize].bind(py)
+    }
+
+    fn dtype_of(&self, object: &Bound<'_, PyAny>) -> Option<DType> {
+        DType::ALL.into_iter().find(|&d| self.dtypes[d as usize].is(object))
+    }
+
+    fn grad_enabled(&self, py: Python<'_>) -> PyResult<bool> {
+        self.is_grad_enabled.bind(py).call0()?.is_truthy()
+    }
+
+    /// What a Python float makes of an integer tensor.
+    pub fn default_dtype(&self, py: Python<'_>) -> PyResult<DType> {
+        let dtype = self.get_default_dtype.bind(py).call0()?;
+        Ok(self.dtype_of(&dtype).unwrap_or(DType::F32))
+    }
+}
+
+/// What is known of `torch.Tensor` or of a subclass.
+#[derive(Debug)]
+pub struct TorchClass {
+    pub torch: &'static Torch,
+    table: Option<Table>,
+    /// A subclass that replaces what tensors do, and need not have memory of its own.
+    dispatch: Option<Dispatch>,
+    /// Results should be of this subclass, as torch's own would be.
+    pub subclass: Option<Py<PyType>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dispatch {
+    Fake,
+    Other,
+}
+
+impl TorchClass {
+    pub fn of<'py>(class: &Bound<'py, PyType>) -> PyResult<Option<TorchClass>> {
+        let py = class.py();
+        let Some(torch) = Torch::get(py)? else { return Ok(None) };
+        let tensor = torch.tensor.bind(py);
+        if !class.is_subclass(tensor)? {
+            return Ok(None);
+        }
+        let overrides = |name: &str| -> PyResult<bool> {
+            // Class methods are bound anew at each look: compare the functions below.
+            let function = |method: Bound<'py, PyAny>| -> PyResult<Bound<'py, PyAny>> {
+                Ok(method.getattr_opt("__func__")?.unwrap_or(method))
+            };
+            Ok(!function(class.getattr(name)?)?.is(&function(tensor.getattr(name)?)?))
+        };
+        let dispatch = match overrides("__torch_dispatch__")? {
+            false => None,
+            true if class.name()? == "FakeTensor" => Some(Dispatch::Fake),
+            true => Some(Dispatch::Other),
+        };
+        // Parameter and the like replace __torch_function__ because their results are plain tensors.
+        let plain = class.is(tensor) || overrides("__torch_function__")?;
+        Ok(Some(TorchClass {
+            torch,
+            table: Table::of_type(class)?,
+            dispatch,
+            subclass: (!plain).then(|| class.clone().unbind()),
+        }))
+    }
+
+    /// The tensor to use (the object itself, but for negated views) and its view.
+    pub fn take<'py>(
+        &self,
+        argument: Argument,
+        role: Role,
+        object: &Bound<'py, PyAny>,
+    ) -> Result<(Bound<'py, PyAny>, TensorView)> {
+        let py = object.py();
+        let Argument { op, name, .. } = argument;
+        match self.dispatch {
+            Some(Dispatch::Fake) => return Err(Error::NoMemory { op, argument: name }),
+            Some(Dispatch::Other) => {
+                let got =
+                    format!("a {}, a subclass with __torch_dispatch__", super::source::type_name(object));
+                return Err(Error::TensorKind {
+                    op,
+                    argument: name,
+                    got,
+                    remedy: "pass a plain torch.Tensor",
+                });
+            }
+            None => {}
+        }
+        if is_true(&object.getattr(intern!(py, "requires_grad"))?) && self.torch.grad_enabled(py)? {
+            return Err(Error::RequiresGrad { op, argument: name });
+        }
+        // The negative bit (torch.conj(z).imag) is invisible in memory: reading past it would be wrong.
+        if is_true(&object.call_method0(intern!(py, "is_neg"))?) {
+            if role == Role::Output {
+                return Err(Error::Storage {
+                    op,
+                    argument: name,
+                    got: "negated (a view with the negative bit)".into(),
+                    remedy: "pass a fresh tensor",
+                });
+            }
+            let resolved = object.call_method0(intern!(py, "resolve_neg"))?;
+            let view = self.view(argument, &resolved)?;
+            return Ok((resolved, view));
+        }
+        Ok((object.clone(), self.view(argument, object)?))
+    }
+
+    fn view(&self, argument: Argument, object: &Bound<'_, PyAny>) -> Result<TensorView> {
+        let view = match self.table {
+            Some(table) => table
+                .describe(object, |raw| {
+                    // SAFETY: the table filled `raw`, whose shape and strides last while `describe` runs.
+                    unsafe { descriptor::view(argument, raw, true) }
+                })
+                .unwrap_or_else(|raised| Err(Error::Python(raised))),
+            None => self.view_by_attributes(argument, object),
+        };
+        view.map_err(|error| match error {
+            Error::Python(raised) => explain(argument, object, raised),
+            ours => ours,
+        })
+    }
+
+    fn view_by_attributes(&self, argument: Argument, object: &Bound<'_, PyAny>) -> Result<TensorView> {
+        let py = object.py();
+        let device = object.getattr(intern!(py, "device"))?;
+        let kind: String = device.getattr(intern!(py, "type"))?.extract()?;
+        let device = match kind.as_str() {
+            "cpu" => Device::Cpu,
+            "cuda" => Device::Cuda(device.getattr(intern!(py, "index"))?.extract()?),
+            "meta" => return Err(Error::NoMemory { op: argument.op, argument: argument.name }),
+            _ => {
+                let got = device.str()?.to_string();
+                return Err(Error::DeviceNotSupported { op: argument.op, argument: argument.name, got });
+            }
+        };
+        let dtype = object.getattr(intern!(py, "dtype"))?;
+        let dtype = match self.torch.dtype_of(&dtype) {
+            Some(dtype) => dtype,
+            None => {
+                let name = dtype.str()?.to_string();
+                return Err(descriptor::not_accepted(argument, name.trim_start_matches("torch.").into()));
+            }
+        };
+        let dims = |sizes: Bound<'_, PyAny>| -> Result<Dims> {
+            let sizes = sizes.cast_into::<PyTuple>().map_err(PyErr::from)?;
+            sizes.iter().map(|n| n.extract::<i64>().map_err(Error::from)).collect()
+        };
+        descriptor::checked(
+            argument,
+            TensorView {
+                address: object.call_method0(intern!(py, "data_ptr"))?.extract()?,
+                dtype,
+                device,
+                shape: dims(object.getattr(intern!(py, "shape"))?)?,
+                strides: dims(object.call_method0(intern!(py, "stride"))?)?,
+                writable: true,
+            },
+        )
+    }
+
+    /// torch's current stream of a device, on this thread.
+    pub fn stream(&self, py: Python<'_>, ordinal: i32) -> PyResult<RawStream> {
+        if let Some(table) = self.table {
+            return table.stream(py, ordinal);
+        }
+        py.import("torch._C")?.call_method1("_cuda_getCurrentRawStream", (ordinal,))?.extract()
+    }
+}
+
+fn is_true(object: &Bound<'_, PyAny>) -> bool {
+    object.is(PyBool::new(object.py(), true))
+}
+
+/// Why torch would not describe a tensor, in our words: its own text ends in a C++ stack trace.
+fn explain(argument: Argument, object: &Bound<'_, PyAny>, raised: PyErr) -> Error {
+    let py = object.py();
+    let Argument { op, name, .. } = argument;
+    if !raised.is_instance_of::<PyException>(py) || raised.is_instance_of::<PyMemoryError>(py) {
+        return Error::Python(raised);
+    }
+    let truth = |attribute: &str| object.getattr(attribute).is_ok_and(|v| is_true(&v));
+    let layout =
+        object.getattr("layout").and_then(|l| l.str()).map_or_else(|_| String::new(), |s| s.to_string());
+    let storage = |got: String, remedy| Error::Storage { op, argument: name, got, remedy };
+    if truth("is_nested") {
+        return storage(
+            "as a nested tensor".into(),
+            "pass its parts, or torch.nested.to_padded_tensor of it",
+        );
+    }
+    if layout != "torch.strided" && layout.starts_with("torch.") {
+        return storage(format!("in layout {layout}"), "pass its .to_dense()");
+    }
+    if truth("is_quantized") {
+        return storage("quantised".into(), "pass its .dequantize()");
+    }
+    if truth("is_meta") {
+        return Error::NoMemory { op, argument: name };
+    }
+    let wrapped = py
+        .import("torch._C._functorch")
+        .and_then(|m| m.call_method1("is_functorch_wrapped_tensor", (object,)))
+        .is_ok_and(|v| is_true(&v));
+    if wrapped {
+        let got = "a tensor inside torch.func (vmap, grad, jvp, ...)".into();
+        return Error::TensorKind { op, argument: name, got, remedy: "call it outside of the transform" };
+    }
+    let reason = first_line(&raised.value(py).to_string());
+    Error::Producer { op, argument: name, reason }
+}
+
+/// The sentence of an exception, without the trace that C++ appends to it.
+pub fn first_line(text: &str) -> String {
+    let line = text.lines().next().unwrap_or("no reason given").trim().trim_end_matches('.');
+    line.to_string()
+}

@@ -1,0 +1,95 @@
+//! Arguments that are not tensors: what a caller may write, and what it means.
+
+use std::convert::Infallible;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyFloat, PyString};
+
+use crate::dtype::{self, DType};
+use crate::error::{Error, Result};
+use crate::interop::{Argument, scalar};
+use crate::ops::Scalar;
+use crate::ops::matmul::{Activation, Precision};
+
+/// A keyword argument with a default that is not None, taken as it comes: what it may be is decided by
+/// us, in our words, and not by its Rust type in PyO3's.
+#[derive(Debug)]
+pub enum Keyword<'a, 'py> {
+    Default,
+    Given(Borrowed<'a, 'py, PyAny>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Keyword<'a, 'py> {
+    type Error = Infallible;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> std::result::Result<Self, Infallible> {
+        Ok(Keyword::Given(object))
+    }
+}
+
+impl Keyword<'_, '_> {
+    pub fn number(&self, argument: Argument, default: Scalar) -> Result<Scalar> {
+        match self {
+            Keyword::Default => Ok(default),
+            Keyword::Given(object) => scalar::number(argument, object),
+        }
+    }
+
+    pub fn index(&self, argument: Argument, default: i64) -> Result<i64> {
+        match self {
+            Keyword::Default => Ok(default),
+            Keyword::Given(object) => scalar::index(argument, object),
+        }
+    }
+
+    pub fn precision(&self) -> Result<Precision> {
+        match self {
+            Keyword::Default => Ok(Precision::Ieee),
+            Keyword::Given(object) => Precision::from_name(&name(object)),
+        }
+    }
+}
+
+/// The text of a string; anything else as Python would print it, which no name of ours matches.
+fn name(object: &Bound<'_, PyAny>) -> String {
+    object.cast::<PyString>().map_or_else(|_| scalar::shown(object), |s| s.to_string_lossy().into_owned())
+}
+
+pub fn activation(object: Option<&Bound<'_, PyAny>>, negative_slope: f64) -> Result<Activation> {
+    Activation::from_name(object.map(name).as_deref(), negative_slope)
+}
+
+/// dtype=: a name, a torch.dtype, a numpy.dtype, or whatever numpy.dtype() makes one of.
+pub fn dtype(op: &'static str, object: Option<&Bound<'_, PyAny>>) -> Result<Option<DType>> {
+    let Some(object) = object else { return Ok(None) };
+    let name = dtype_name(object).unwrap_or(None);
+    match name.as_deref().and_then(DType::from_name) {
+        Some(dtype) => Ok(Some(dtype)),
+        None => Err(Error::DTypeArgument {
+            op,
+            got: scalar::shown(object),
+            accepted: dtype::list(&DType::FLOATS),
+        }),
+    }
+}
+
+fn dtype_name(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let py = object.py();
+    if let Ok(name) = object.cast::<PyString>() {
+        return Ok(Some(name.to_string_lossy().into_owned()));
+    }
+    let printed = object.str()?.to_string_lossy().into_owned();
+    if let Some(name) = printed.strip_prefix("torch.") {
+        let is_torch = object.get_type().module()? == "torch";
+        return Ok(is_torch.then(|| name.to_string()));
+    }
+    if object.is(py.get_type::<PyFloat>()) {
+        return Ok(Some("float64".into()));
+    }
+    let Some(numpy) = crate::interop::loaded_module(py, "numpy")? else { return Ok(None) };
+    let dtype = numpy.call_method1("dtype", (object,))?;
+    if !dtype.getattr("isnative")?.is_truthy()? {
+        return Ok(None);
+    }
+    dtype.getattr("name")?.extract().map(Some)
+}

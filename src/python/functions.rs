@@ -1,0 +1,237 @@
+//! The operations, as Python sees them. Each takes its tensors, asks `ops` what the call means, gets an
+//! output, and runs.
+
+use pyo3::prelude::*;
+
+use super::arguments::{self, Keyword};
+use super::exceptions::raise;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::interop::Call;
+use crate::ops::softmax::Kind;
+use crate::ops::{self, Scalar, dispatch};
+
+/// `x + alpha * y`, as torch.add.
+///
+/// Args:
+///     x: tensor of any shape. dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16,
+///         float32, float64.
+///     y: tensor whose shape broadcasts with x's, or a number. A 0-dimensional CPU tensor may stand
+///         beside a CUDA x.
+///     alpha: number that multiplies y. A float needs a floating result.
+///     out: where to write the result: of its shape, dtype and device, and either exactly x or y or
+///         memory of its own.
+///
+/// Returns:
+///     A tensor of x's library on x's device, of the broadcast shape and of dtype
+///     torch.result_type(x, y); or `out`. float16 and bfloat16 are added in float32 and rounded once;
+///     integers wrap.
+///
+/// Raises:
+///     DTypeError: not a tensor, a dtype that is not accepted, or an alpha that does not suit the result.
+///     ShapeError: shapes do not broadcast, or `out` has the wrong one.
+///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
+///     DeviceError: tensors of different devices or libraries.
+///     UnsupportedError: a tensor requires grad.
+///
+/// Example:
+///     >>> tilewise.add(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]), alpha=2)
+///     tensor([21., 42.])
+///
+/// Meaning: src/ops/add.rs. CPU: src/cpu/add.rs. CUDA: kernels/add.cu, planned in src/cuda/plan/add.rs.
+#[pyfunction]
+#[pyo3(
+    signature = (x, y, *, alpha = Keyword::Default, out = None),
+    text_signature = "(x, y, *, alpha=1, out=None)"
+)]
+pub fn add<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, PyAny>,
+    y: &Bound<'py, PyAny>,
+    alpha: Keyword<'_, 'py>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let run = || -> Result<Bound<'py, PyAny>> {
+        let mut call = Call::new(py, "add", &DType::ALL);
+        let x = call.input("x", x)?;
+        let y = call.operand("y", y)?;
+        let alpha = alpha.number(call.argument("alpha"), Scalar::Int(1))?;
+        let spec = ops::add::output(&x.view, &y.addend, call.default_float(&x, &y.addend)?)?;
+        ops::add::check_alpha(alpha, &spec)?;
+        let out = call.output(&spec, out, &x)?;
+        let problem = ops::add::problem(&x.view, &y.addend, alpha, &spec, &out.view)?;
+        call.run(out, problem.len(), |stream| dispatch::add(&problem, stream))
+    };
+    run().map_err(|error| raise(py, error))
+}
+
+/// Softmax along one dimension, as torch.softmax.
+///
+/// Args:
+///     x: tensor of any shape. dtypes: float16, bfloat16, float32, float64.
+///     dim: the dimension whose elements sum to one; negative counts from the last.
+///     dtype: dtype to convert x to while it is read, and of the result: a torch.dtype, a numpy dtype or
+///         a name such as "float32".
+///     out: where to write the result: of its shape, dtype and device, and either exactly x or memory of
+///         its own.
+///
+/// Returns:
+///     A tensor of x's library, device and shape, of `dtype` or else x's; or `out`. Computed in float32
+///     (float64 for float64) with the maximum subtracted, and rounded once. A row of only -inf gives NaN,
+///     as in torch.
+///
+/// Raises:
+///     DTypeError: not a tensor, or a dtype that is not floating.
+///     DimError: `dim` is out of range.
+///     ShapeError, LayoutError: `out` has the wrong shape, is read-only or overlaps x.
+///     DeviceError: tensors of different devices or libraries.
+///     UnsupportedError: a tensor requires grad.
+///
+/// Example:
+///     >>> tilewise.softmax(torch.zeros(2, 4))
+///     tensor([[0.2500, 0.2500, 0.2500, 0.2500],
+///             [0.2500, 0.2500, 0.2500, 0.2500]])
+///
+/// Meaning: src/ops/softmax.rs. CPU: src/cpu/softmax.rs. CUDA: kernels/softmax.cu, planned in
+/// src/cuda/plan/softmax.rs.
+#[pyfunction]
+#[pyo3(
+    signature = (x, dim = Keyword::Default, *, dtype = None, out = None),
+    text_signature = "(x, dim=-1, *, dtype=None, out=None)"
+)]
+pub fn softmax<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, PyAny>,
+    dim: Keyword<'_, 'py>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    along_dim(py, Kind::Softmax, x, &dim, dtype, out)
+}
+
+/// Logarithm of softmax along one dimension, as torch.log_softmax: `x - max - log(sum(exp(x - max)))`,
+/// never the logarithm of a rounded softmax.
+///
+/// Args:
+///     x: tensor of any shape. dtypes: float16, bfloat16, float32, float64.
+///     dim: the dimension whose exponentials sum to one; negative counts from the last.
+///     dtype: dtype to convert x to while it is read, and of the result: a torch.dtype, a numpy dtype or
+///         a name such as "float32".
+///     out: where to write the result: of its shape, dtype and device, and either exactly x or memory of
+///         its own.
+///
+/// Returns:
+///     A tensor of x's library, device and shape, of `dtype` or else x's; or `out`. Computed in float32
+///     (float64 for float64) and rounded once.
+///
+/// Raises:
+///     As softmax.
+///
+/// Example:
+///     >>> tilewise.log_softmax(torch.zeros(4))
+///     tensor([-1.3863, -1.3863, -1.3863, -1.3863])
+///
+/// Lives where softmax lives.
+#[pyfunction]
+#[pyo3(
+    signature = (x, dim = Keyword::Default, *, dtype = None, out = None),
+    text_signature = "(x, dim=-1, *, dtype=None, out=None)"
+)]
+pub fn log_softmax<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, PyAny>,
+    dim: Keyword<'_, 'py>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    along_dim(py, Kind::LogSoftmax, x, &dim, dtype, out)
+}
+
+fn along_dim<'py>(
+    py: Python<'py>,
+    kind: Kind,
+    x: &Bound<'py, PyAny>,
+    dim: &Keyword<'_, 'py>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let run = || -> Result<Bound<'py, PyAny>> {
+        let mut call = Call::new(py, kind.name(), &DType::FLOATS);
+        let x = call.input("x", x)?;
+        let dim = dim.index(call.argument("dim"), -1)?;
+        let spec = ops::softmax::output(kind, &x.view, arguments::dtype(kind.name(), dtype)?)?;
+        ops::softmax::checked_dim(kind, dim, x.view.rank())?;
+        let out = call.output(&spec, out, &x)?;
+        let problem = ops::softmax::problem(kind, &x.view, dim, &spec, &out.view)?;
+        call.run(out, x.view.len(), |stream| dispatch::softmax(&problem, stream))
+    };
+    run().map_err(|error| raise(py, error))
+}
+
+/// `activation(a @ b + bias)`, with the shapes of torch.matmul.
+///
+/// Args:
+///     a: tensor of shape (..., m, k) or (k,). dtypes: float16, bfloat16, float32, float64.
+///     b: tensor of shape (..., k, n) or (k,), of a's dtype. Leading dimensions broadcast.
+///     bias: tensor of shape (n,) of a's dtype, added to every row.
+///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
+///     negative_slope: what leaky_relu multiplies negative values by.
+///     precision: "ieee" multiplies float32 as float32; "tf32" may round float32 inputs to 10 bits of
+///         mantissa where the device has hardware for that.
+///     out: where to write the result: of its shape, dtype and device, and memory of its own.
+///
+/// Returns:
+///     A tensor of a's library, device and dtype, of shape (..., m, n), without m or n where a or b is
+///     1-dimensional; or `out`. float16 and bfloat16 are accumulated in float32 and rounded once, after
+///     bias and activation.
+///
+/// Raises:
+///     DTypeError: not a tensor, dtypes that differ or are not floating.
+///     ShapeError: sizes do not fit, bias is not (n,), or `out` has the wrong shape.
+///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
+///     DeviceError: tensors of different devices or libraries.
+///     UnsupportedError: a tensor requires grad; an activation or precision that is not known.
+///
+/// Example:
+///     >>> tilewise.matmul(torch.eye(2), torch.tensor([[1.0, -2.0], [3.0, 4.0]]), activation="relu")
+///     tensor([[1., 0.],
+///             [3., 4.]])
+///
+/// Meaning: src/ops/matmul.rs. CPU: src/cpu/matmul.rs. CUDA: kernels/matmul_*.cu, planned in
+/// src/cuda/plan/matmul.rs.
+#[pyfunction]
+#[pyo3(
+    signature = (
+        a, b, *, bias = None, activation = None, negative_slope = Keyword::Default,
+        precision = Keyword::Default, out = None
+    ),
+    text_signature = "(a, b, *, bias=None, activation=None, negative_slope=0.01, precision='ieee', out=None)"
+)]
+pub fn matmul<'py>(
+    py: Python<'py>,
+    a: &Bound<'py, PyAny>,
+    b: &Bound<'py, PyAny>,
+    bias: Option<&Bound<'py, PyAny>>,
+    activation: Option<&Bound<'py, PyAny>>,
+    negative_slope: Keyword<'_, 'py>,
+    precision: Keyword<'_, 'py>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let run = || -> Result<Bound<'py, PyAny>> {
+        let mut call = Call::new(py, "matmul", &DType::FLOATS);
+        let a = call.input("a", a)?;
+        let b = call.input("b", b)?;
+        let bias = bias.map(|bias| call.input("bias", bias)).transpose()?;
+        let bias = bias.as_ref().map(|t| &t.view);
+        let slope = negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
+        let activation = arguments::activation(activation, slope.as_f64())?;
+        let precision = precision.precision()?;
+        let spec = ops::matmul::output(&a.view, &b.view, bias)?;
+        let out = call.output(&spec, out, &a)?;
+        let operands = ops::matmul::Operands { a: &a.view, b: &b.view, bias, out: &out.view };
+        let problem = ops::matmul::problem(&operands, activation, precision, &spec)?;
+        let steps = problem.k.max(1).saturating_mul(out.view.len());
+        call.run(out, steps, |stream| dispatch::matmul(&problem, stream))
+    };
+    run().map_err(|error| raise(py, error))
+}

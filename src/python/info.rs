@@ -1,0 +1,94 @@
+//! What this machine has and what this build contains.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use super::exceptions::raise;
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::{driver, module};
+use crate::error::{Error, Result};
+
+const OP: &str = "devices";
+
+/// The CUDA devices that the driver shows, in its order; none without a driver or a device.
+///
+/// Returns:
+///     A list of dicts: index, name, compute_capability (major, minor), memory_bytes, multiprocessors,
+///     l2_bytes, shared_bytes_per_block.
+///
+/// Raises:
+///     CudaError: there is a driver, but it fails.
+///
+/// Example:
+///     >>> [d["name"] for d in tilewise.devices()]
+///     ['NVIDIA H200']
+///
+/// Lives in src/python/info.rs; the driver is asked in src/cuda/driver.rs.
+#[pyfunction]
+#[pyo3(text_signature = "()")]
+pub fn devices(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
+    let found = PyList::empty(py);
+    for (index, facts) in facts().map_err(|error| raise(py, error))?.into_iter().enumerate() {
+        let device = PyDict::new(py);
+        device.set_item("index", index)?;
+        device.set_item("name", facts.name)?;
+        device.set_item("compute_capability", facts.compute_capability)?;
+        device.set_item("memory_bytes", facts.memory_bytes)?;
+        device.set_item("multiprocessors", facts.multiprocessors)?;
+        device.set_item("l2_bytes", facts.l2_bytes)?;
+        device.set_item("shared_bytes_per_block", facts.shared_bytes_per_block)?;
+        found.append(device)?;
+    }
+    Ok(found)
+}
+
+fn facts() -> Result<Vec<DeviceFacts>> {
+    let count = match driver::device_count(OP) {
+        Ok(count) => count,
+        Err(Error::NoDriver { .. }) => 0,
+        Err(Error::Cuda { name, .. }) if name == "CUDA_ERROR_NO_DEVICE" => 0,
+        Err(error) => return Err(error),
+    };
+    (0..count).map(|ordinal| driver::facts(OP, i32::try_from(ordinal).unwrap_or(i32::MAX))).collect()
+}
+
+/// What this build was made of: version, nvcc, GPU targets, and what every kernel needs.
+///
+/// Returns:
+///     A dict: version; nvcc (the compiler's version); targets (sm_* for machine code, compute_* for PTX);
+///     kernels, a list of dicts with file, kernel, target, registers (per thread), shared_bytes (static,
+///     per block), stack_bytes and spill_bytes (per thread), as ptxas reported them.
+///
+/// Example:
+///     >>> sum(k["spill_bytes"] for k in tilewise.build_info()["kernels"])
+///     0
+///
+/// Lives in src/python/info.rs; build.rs compiles the kernels and writes the figures down.
+#[pyfunction]
+#[pyo3(text_signature = "()")]
+pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let kernels = PyList::empty(py);
+    let mut targets: Vec<&str> = Vec::new();
+    for fatbin in module::FATBINS {
+        targets.extend(fatbin.targets);
+        for resources in fatbin.kernels {
+            let kernel = PyDict::new(py);
+            kernel.set_item("file", fatbin.file)?;
+            kernel.set_item("kernel", resources.kernel)?;
+            kernel.set_item("target", resources.target)?;
+            kernel.set_item("registers", resources.registers)?;
+            kernel.set_item("shared_bytes", resources.shared_bytes)?;
+            kernel.set_item("stack_bytes", resources.stack_bytes)?;
+            kernel.set_item("spill_bytes", resources.spill_bytes)?;
+            kernels.append(kernel)?;
+        }
+    }
+    targets.sort_unstable();
+    targets.dedup();
+    let info = PyDict::new(py);
+    info.set_item("version", env!("CARGO_PKG_VERSION"))?;
+    info.set_item("nvcc", module::NVCC_VERSION)?;
+    info.set_item("targets", targets)?;
+    info.set_item("kernels", kernels)?;
+    Ok(info)
+}
