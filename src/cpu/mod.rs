@@ -1,11 +1,14 @@
 //! How a CPU solves a problem: rayon over rows and blocks, SIMD inside, the gemm crate for products.
 //!
 //! Reading order: [`isa`] (instruction sets and how code is compiled for each), [`element`] (what a dtype
-//! can do), [`operand`] (strided memory as contiguous blocks), [`parallel`]; then the three operations.
+//! can do), [`float`], [`operand`] (strided memory as contiguous blocks), [`parallel`]; then the three operations.
 
 pub mod add;
 pub mod element;
+pub mod exp;
+pub mod float;
 pub mod isa;
+pub mod lanes;
 pub mod matmul;
 pub mod operand;
 pub mod parallel;

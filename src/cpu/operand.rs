@@ -8,8 +8,9 @@ use std::{mem, ptr, slice};
 
 use half::{bf16, f16};
 
-use super::element::{Bool, Element, map_lanes};
+use super::element::{Bool, Element};
 use super::isa::{Isa, Kernel, dispatch};
+use super::lanes::map_lanes;
 use crate::dtype::DType;
 use crate::tensor::Dims;
 

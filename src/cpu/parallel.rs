@@ -64,9 +64,17 @@ pub fn within<R: Send>(work: impl FnOnce(bool) -> R + Send) -> R {
 
 /// Calls `work` for every task of 0..tasks, in any order.
 pub fn for_each(tasks: usize, parallel: bool, work: impl Fn(usize) + Sync + Send) {
-    match pool() {
-        Some(pool) if parallel && tasks > 1 => pool.install(|| (0..tasks).into_par_iter().for_each(work)),
-        _ => (0..tasks).for_each(work),
+    match if parallel && tasks > 1 { pool() } else { None } {
+        Some(pool) => pool.install(|| (0..tasks).into_par_iter().for_each(work)),
+        None => (0..tasks).for_each(work),
+    }
+}
+
+/// `work` of every task of 0..tasks, in order.
+pub fn map<R: Send>(tasks: usize, parallel: bool, work: impl Fn(usize) -> R + Sync + Send) -> Vec<R> {
+    match if parallel && tasks > 1 { pool() } else { None } {
+        Some(pool) => pool.install(|| (0..tasks).into_par_iter().map(work).collect()),
+        None => (0..tasks).map(work).collect(),
     }
 }
 

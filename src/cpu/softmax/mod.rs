@@ -1,0 +1,102 @@
+//! softmax and log_softmax: whole rows at a time where a row's elements are neighbours ([`rows`]), many
+//! columns at a time where it is the rows themselves that are ([`columns`]).
+//!
+//! Both work in pieces whose size depends on the problem alone: one piece is solved in a single visit; of
+//! several, each first reports its largest element and its sum of exponentials, and is visited again once
+//! these are known for the row. The order of every sum is thus independent of the number of threads.
+
+mod columns;
+mod rows;
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::exp::Exp;
+use super::float::Float;
+use super::isa::{Isa, LANES};
+use super::operand::{Source, Target};
+use super::parallel;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::softmax::{Kind, SoftmaxProblem};
+use crate::tensor::Dims;
+
+pub fn run(problem: &SoftmaxProblem) -> Result<()> {
+    match problem.out.dtype {
+        DType::F16 => softmax::<f16>(problem),
+        DType::BF16 => softmax::<bf16>(problem),
+        DType::F64 => softmax::<f64>(problem),
+        // The only other dtype that `ops::softmax` lets through.
+        _ => softmax::<f32>(problem),
+    }
+    Ok(())
+}
+
+fn softmax<T: Float>(problem: &SoftmaxProblem) {
+    match columns::split(problem) {
+        Some(split) => columns::solve::<T>(problem, &split),
+        None => rows::solve::<T>(problem),
+    }
+}
+
+/// `x` and `out` over an index space of the kernel's choosing.
+fn operands<T: Float>(
+    problem: &SoftmaxProblem,
+    shape: &[i64],
+    x_strides: &[i64],
+    out_strides: &[i64],
+) -> (Source<T>, Target<T>) {
+    let SoftmaxProblem { x, out, .. } = problem;
+    // SAFETY: a problem's operands are memory that the caller keeps alive for the call, of the given shape;
+    // `check_out` has refused outputs that overlap themselves, or x without being exactly it. Slices of x are
+    // only held while they are copied into a buffer, never while `out` is written, hence no `written`.
+    unsafe {
+        (Source::new(x.address, x.dtype, shape, x_strides, 0), Target::new(out.address, shape, out_strides))
+    }
+}
+
+/// Calls `solve(unit, parallel)` for units of work that can themselves be solved by several threads: over
+/// the units where there are enough of them, else one after the other with all threads in each.
+fn for_units(units: usize, pieces: usize, nanoseconds: f64, solve: impl Fn(usize, bool) + Sync + Send) {
+    if !parallel::pays(nanoseconds) {
+        (0..units).for_each(|unit| solve(unit, false));
+    } else if pieces == 1 || units >= 2 * parallel::threads() {
+        parallel::for_each(units, true, |unit| solve(unit, false));
+    } else {
+        (0..units).for_each(|unit| solve(unit, true));
+    }
+}
+
+/// What finishes the elements of a row with this sum of exponentials: the factor of each exponential, or
+/// what is subtracted from x - maximum.
+#[inline(always)]
+fn finishing<R: Exp>(kind: Kind, sum: f64) -> R {
+    match kind {
+        Kind::Softmax => R::from_element(1.0 / sum),
+        Kind::LogSoftmax => R::from_element(sum.ln()),
+    }
+}
+
+/// The larger of each pair; of a NaN and a number, `a`. NaNs come back through the sums.
+#[inline(always)]
+fn larger<R: Exp>(a: [R; LANES], b: [R; LANES]) -> [R; LANES] {
+    std::array::from_fn(|i| if b[i] > a[i] { b[i] } else { a[i] })
+}
+
+/// What exponentials are relative to: the maximum, or 0 if that is -inf, so that a piece of nothing but -inf
+/// sums to 0 and not to NaN. A whole row of it still comes out as NaN, from 0 / 0.
+#[inline(always)]
+fn base<R: Exp>(maximum: R) -> R {
+    if maximum == R::NEG_INFINITY { R::default() } else { maximum }
+}
+
+/// The sum of a piece whose maximum is `own`, relative to the row's maximum.
+#[inline(always)]
+fn rescaled<R: Exp, I: Isa>(isa: I, sum: f64, own: R, row: R) -> f64 {
+    if own == row { sum } else { sum * R::exp_difference(isa, own, row).to_f64() }
+}
+
+fn concat(dims: &[i64], rest: &[i64]) -> Dims {
+    dims.iter().chain(rest).copied().collect()
+}
