@@ -130,11 +130,12 @@ def _driver_version() -> str:
 
 
 def _devices() -> list[str]:
-    return [
-        f"{device['index']}: {device['name']}, compute capability {'.'.join(map(str, device['compute_capability']))}, "
-        f"{device['memory_bytes'] / 2**30:.0f} GiB"
-        for device in importlib.import_module("tilewise").devices()
-    ]
+    described = []
+    for device in importlib.import_module("tilewise").devices():
+        capability = ".".join(map(str, device["compute_capability"]))
+        memory = f"{device['memory_bytes'] / 2**30:.0f} GiB"
+        described.append(f"{device['index']}: {device['name']}, compute capability {capability}, {memory}")
+    return described
 
 
 def _lines(facts: Mapping[str, Any], indent: str = "") -> list[str]:
