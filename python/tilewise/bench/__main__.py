@@ -101,13 +101,7 @@ def command(options: argparse.Namespace) -> str:
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="python -m tilewise.bench", description=__doc__)
     add = result.add_argument
-    add(
-        "operations",
-        nargs="*",
-        choices=[*OPERATIONS, "all"],
-        default=["all"],
-        help="what to time (default: all)",
-    )
+    add("operations", nargs="*", type=_operation, default=["all"], help="add, softmax, matmul; default: all")
     add("--device", choices=["cpu", "cuda"], help="default: cuda if torch sees a device")
     add("--quick", action="store_true", help="fewer cases and shorter turns: under a minute on a large GPU")
     add("--only", metavar="TEXT", help="only cases whose operation, name and dtype contain TEXT")
@@ -140,6 +134,13 @@ def parser() -> argparse.ArgumentParser:
 # peers.py imports torch, which --help and --check-record can do without.
 PEERS = ("torch", "triton", "quack", "liger", "compile")
 DEFAULT_PEERS = PEERS[:4]
+
+
+def _operation(text: str) -> str:
+    # Not argparse's own choices: before Python 3.12 they refuse the default of nargs="*".
+    if text not in (*OPERATIONS, "all"):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(OPERATIONS)}, all")
+    return text
 
 
 def _peers(text: str) -> tuple[str, ...]:
