@@ -221,3 +221,6 @@ impl From<pyo3::PyErr> for Error {
         Error::Python(error)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! Every message, once, as its reader sees it. After changing a sentence, look at the difference that
+//! `TILEWISE_UPDATE_SNAPSHOTS=1 cargo test` makes in messages.txt.
+
+use std::fmt::Write as _;
+
+use smallvec::smallvec;
+
+use super::*;
+use crate::ops::matmul::Activation as Act;
+
+fn every_error() -> Vec<Error> {
+    use Error::*;
+    let (op, argument) = ("softmax", "x");
+    let cuda = Device::Cuda(1);
+    vec![
+        NotATensor { op, argument, got: "list".into() },
+        DTypeNotAccepted { op, argument, got: "int64".into(), accepted: crate::dtype::list(&DType::FLOATS) },
+        DTypesDiffer { op: "matmul", argument: "b", got: DType::F32, other: "a", expected: DType::F16 },
+        OutDType { op, got: DType::F32, expected: DType::BF16 },
+        DTypeArgument { op, got: "int32".into(), accepted: crate::dtype::list(&DType::FLOATS) },
+        NotANumber { op: "add", argument: "alpha", got: "a str".into() },
+        NotAnInteger { op, argument: "dim", got: "a float".into() },
+        AlphaKind { alpha: "0.5".into(), kind: "float", result: DType::I32, remedy: "an integer alpha" },
+        AlphaRange { alpha: "300".into(), result: DType::I8 },
+        IntegerRange { op: "add", argument: "y", value: "9223372036854775808".into() },
+        NotBroadcastable { op: "add", x: smallvec![2, 3], y: smallvec![4] },
+        InnerSizesDiffer { a: smallvec![2, 3], b: smallvec![4, 5], inner_a: 3, inner_b: 4 },
+        InnerSizesDiffer { a: smallvec![2, 3], b: smallvec![4], inner_a: 3, inner_b: 4 },
+        BatchNotBroadcastable { a: smallvec![2], b: smallvec![3] },
+        ZeroDimensional { argument: "a" },
+        BiasShape { got: smallvec![1, 8], expected: 8 },
+        OutShape { op, got: smallvec![3], expected: smallvec![2, 3] },
+        TooLarge { op: "add", shape: smallvec![1 << 40, 1 << 40] },
+        DimOutOfRange { op, dim: 2, rank: 2 },
+        DimOutOfRange { op, dim: -2, rank: 0 },
+        ReadOnlyOut { op },
+        OutOverlapsItself { op },
+        OutOverlapsInput { op, argument, but: " without being exactly it" },
+        OutOverlapsInput { op: "matmul", argument: "a", but: "" },
+        Storage { op, argument, got: "in layout torch.sparse_coo".into(), remedy: "pass its .to_dense()" },
+        NumpyLayout { op, argument, problem: "bytes are not in this machine's order" },
+        DevicesDiffer { op: "add", argument: "y", got: Device::Cpu, other: "x", expected: cuda },
+        KindsDiffer {
+            op: "add",
+            argument: "y",
+            got: "numpy.ndarray".into(),
+            other: "x",
+            expected: "Tensor".into(),
+        },
+        DeviceNotSupported { op, argument, got: "mps:0".into() },
+        NoMemory { op, argument },
+        NoDriver { op, looked_for: "libcuda.so.1" },
+        NoSuchGpu { op, device: cuda, count: 1 },
+        GpuTooOld { op, device: cuda, major: 6, minor: 1 },
+        RequiresGrad { op, argument },
+        TensorKind { op, argument, got: "a tensor inside torch.func".into(), remedy: "call it outside" },
+        Activation { got: "tanh".into(), accepted: Act::NAMES.join(", ") },
+        Precision { got: "bf16".into() },
+        Producer { op, argument, reason: "it raised BufferError".into() },
+        Cuda {
+            op,
+            name: "CUDA_ERROR_ILLEGAL_ADDRESS".into(),
+            description: "an illegal memory access was encountered".into(),
+            during: "launching a kernel",
+        },
+    ]
+}
+
+#[test]
+fn messages_are_as_recorded() {
+    let mut text = String::new();
+    for error in every_error() {
+        let family = error.family().map_or_else(|| "-".into(), |f| format!("{f:?}"));
+        writeln!(text, "{family}: {error}").unwrap();
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/error/messages.txt");
+    if std::env::var_os("TILEWISE_UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(path).unwrap());
+}
+
+#[test]
+fn no_variant_is_left_out() {
+    let declared = include_str!("../error.rs").matches("#[error(").count();
+    let seen: std::collections::HashSet<_> = every_error().iter().map(std::mem::discriminant).collect();
+    // All but Error::Python, whose text is the caller's library's.
+    assert_eq!(seen.len(), declared - 1);
+}

@@ -1,0 +1,146 @@
+"""Small and ragged calls that between them launch every CUDA kernel of the build.
+
+Two readers: tests/test_kernel_coverage.py, which proves the claim, and compute-sanitizer, which watches the
+kernels at work:
+
+    compute-sanitizer --tool memcheck python tests/kernel_cases.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+
+import tilewise as tw
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *FLOATS)
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+Case = tuple[str, Callable[[], object]]
+
+
+def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    if dtype.is_floating_point:
+        return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype)
+    return torch.randint(0, 2, shape, device="cuda").to(dtype)
+
+
+def add_cases() -> Iterator[Case]:
+    for dtype in DTYPES:
+        x, y = random(70, 264, dtype=dtype), random(70, 264, dtype=dtype)
+        flat, other = random(20011, dtype=dtype), random(20011, dtype=dtype)
+        row, column = random(264, dtype=dtype), random(70, 1, dtype=dtype)
+        pairs = {
+            "contiguous": (x, y),
+            "one element": (flat[:1], other[:1]),
+            "ragged": (flat, other),
+            "equal offsets": (flat[1:], other[1:]),
+            "unequal offsets": (flat[1:-2], other[3:]),
+            "row bias": (x, row),
+            "column bias": (x, column),
+            "ragged row bias": (x[:, :261], row[3:]),
+            "transposed": (x, random(264, 70, dtype=dtype).T),
+            "column slice": (x[:, 8:200], y[:, :192]),
+            "every second": (x[:, ::2], y[:, 1::2]),
+            "permuted": (x.view(70, 8, 33).permute(2, 0, 1), y.view(33, 70, 8)),
+            "scalar": (x, 2),
+            "ragged scalar": (flat[1:], 2),
+            "strided scalar": (x[:, ::3], 2),
+            "mixed": (x, random(70, 264, dtype=torch.float32)),
+            "mixed from bool": (random(70, 264, dtype=torch.bool), y),
+            "mixed strided": (x.T, random(264, 70, dtype=torch.int16)),
+        }
+        for name, (a, b) in pairs.items():
+            yield f"add {dtype} {name}", lambda a=a, b=b: tw.add(a, b)
+    many = random(*[2] * 13, dtype=torch.float32)
+    yield "add of many dimensions", lambda: tw.add(many, many.permute(*reversed(range(13))))
+
+
+def softmax_cases() -> Iterator[Case]:
+    lengths = (1, 5, 16, 33, 64, 128, 257, 781, 1024, 2048, 4096, 5001, 8192, 16384, 20000, 32768, 50257, 70000, 140001)
+    for function in (tw.softmax, tw.log_softmax):
+        for dtype in FLOATS:
+            for n in lengths:
+                x = random(3 if n > 5000 else 37, n, dtype=dtype)
+                name = f"{function.__name__} {dtype} {n}"
+                yield name, lambda f=function, x=x: f(x)
+                yield f"{name} sliced", lambda f=function, x=x: f(x[:, 1:] if x.shape[1] > 1 else x)
+                yield f"{name} reversed dims", lambda f=function, x=x: f(x.T, dim=0)
+                if n <= 5001:
+                    yield f"{name} dim 0", lambda f=function, x=x: f(x, dim=0)
+                    yield f"{name} every second", lambda f=function, x=x: f(x[:, ::2])
+            wide = random(300, 40, 24, dtype=dtype)
+            for dim in (0, 1, 2):
+                yield f"{function.__name__} {dtype} dim {dim}", lambda f=function, x=wide, d=dim: f(x, dim=d)
+            for target in FLOATS:
+                for n in (128, 1000, 9000):
+                    x = random(9, n, dtype=dtype)
+                    yield (
+                        f"{function.__name__} {dtype} to {target} {n}",
+                        lambda f=function, x=x, t=target: f(x, dtype=t),
+                    )
+            long = random(4000, 8, dtype=dtype)
+            yield f"{function.__name__} {dtype} long columns", lambda f=function, x=long: f(x, dim=0)
+        many = random(6000, 256, dtype=torch.bfloat16)
+        yield f"{function.__name__} many rows", lambda f=function, x=many: f(x)
+
+
+def operand(rows: int, columns: int, dtype: torch.dtype, transposed: bool) -> torch.Tensor:
+    return random(columns, rows, dtype=dtype).T if transposed else random(rows, columns, dtype=dtype)
+
+
+def matmul_cases() -> Iterator[Case]:
+    sizes = ((1, 1, 1), (3, 70, 33), (65, 130, 48), (129, 255, 257), (256, 256, 64), (300, 520, 96), (40, 2000, 24))
+    for dtype in FLOATS:
+        for m, n, k in sizes:
+            for layout in LAYOUTS:
+                a = operand(m, k, dtype, layout[0] == "t")
+                b = operand(k, n, dtype, layout[1] == "t")
+                yield f"matmul {dtype} {m}x{n}x{k} {layout}", lambda a=a, b=b: tw.matmul(a, b)
+        a, b, bias = random(130, 64, dtype=dtype), random(64, 136, dtype=dtype), random(136, dtype=dtype)
+        for activation in ("relu", "leaky_relu", "gelu", "gelu_tanh", "silu"):
+            yield (
+                f"matmul {dtype} {activation}",
+                lambda a=a, b=b, bias=bias, f=activation: tw.matmul(a, b, bias=bias, activation=f),
+            )
+        wide, tall = random(130, 400, dtype=dtype), random(400, 136, dtype=dtype)
+        yield f"matmul {dtype} every second", lambda a=wide[:, ::2], b=tall[::2]: tw.matmul(a, b)
+        yield f"matmul {dtype} odd stride", lambda a=wide[:, 1:66], b=tall[3:68, 1:]: tw.matmul(a, b)
+        yield f"matmul {dtype} strided out", lambda a=a, b=b: tw.matmul(a, b, out=torch.empty_like(b.new_empty(136, 130)).T)
+        batch = random(3, 1, 65, 40, dtype=dtype)
+        yield f"matmul {dtype} batch", lambda a=batch, b=random(5, 40, 33, dtype=dtype): tw.matmul(a, b)
+        yield f"matmul {dtype} no inner", lambda a=a[:, :0], b=b[:0], bias=bias: tw.matmul(a, b, bias=bias)
+        yield f"matmul {dtype} vectors", lambda a=a, b=b: (tw.matmul(a[0], b), tw.matmul(a, b[:, 0]))
+    for size in (512, 1030):
+        for layout in LAYOUTS:
+            for dtype in FLOATS[:3]:
+                a = operand(size, size, dtype, layout[0] == "t")
+                b = operand(size, size, dtype, layout[1] == "t")
+                yield f"matmul {dtype} {size} {layout}", lambda a=a, b=b: tw.matmul(a, b)
+    x = random(300, 72, dtype=torch.float32)
+    yield "matmul tf32", lambda: tw.matmul(x, x.T, precision="tf32")
+
+
+def cases() -> Iterator[Case]:
+    torch.manual_seed(0)
+    yield from add_cases()
+    yield from softmax_cases()
+    yield from matmul_cases()
+
+
+def main() -> None:
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    count = 0
+    for name, call in cases():
+        if name.startswith(wanted):
+            call()
+            count += 1
+    torch.cuda.synchronize()
+    print(f"{count} calls")
+
+
+if __name__ == "__main__":
+    main()
