@@ -3,6 +3,7 @@
 pub mod device;
 pub mod driver;
 pub mod launch;
+pub mod memory;
 pub mod module;
 pub mod plan;
 

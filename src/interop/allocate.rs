@@ -1,4 +1,4 @@
-//! Results, made by the caller's own library with its own allocator.
+//! Results, made by the caller's own library with its own allocator wherever it has one to ask.
 
 use std::sync::Arc;
 
@@ -7,65 +7,101 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyTuple};
 
 use super::call::Tensor;
-use super::source::Source;
+use super::export::Exported;
+use super::producer::{Producer, refused};
+use super::source::{Source, loaded_module, type_name};
 use super::torch::TorchClass;
 use super::{Argument, Role, numpy};
+use crate::cuda::RawStream;
 use crate::error::{Error, Result};
 use crate::ops::output::OutputSpec;
-use crate::tensor::TensorView;
+use crate::tensor::{Device, TensorView};
 
-/// Where the result is written, and what the caller gets for it.
+/// Where the result is written.
 #[derive(Debug)]
 pub struct Output<'py> {
     pub view: TensorView,
-    tensor: Tensor<'py>,
+    result: Returned<'py>,
+}
+
+/// What the caller gets for it.
+#[derive(Debug)]
+enum Returned<'py> {
     /// The caller's own `out`.
-    given: bool,
+    Given(Tensor<'py>),
+    Fresh(Tensor<'py>),
+    /// Memory of ours, to be handed to the library's `from_dlpack` once it is written.
+    Exported {
+        memory: Bound<'py, Exported>,
+        from_dlpack: Bound<'py, PyAny>,
+    },
 }
 
 impl<'py> Output<'py> {
     pub(super) fn given(tensor: Tensor<'py>) -> Output<'py> {
-        Output { view: tensor.view.clone(), tensor, given: true }
+        Output { view: tensor.view.clone(), result: Returned::Given(tensor) }
     }
 
     /// Called when the work is done or queued.
-    pub(super) fn finish(self) -> Result<Bound<'py, PyAny>> {
-        let object = self.tensor.object;
-        let py = object.py();
-        if let Source::Torch(class) = &*self.tensor.source {
-            if self.given {
-                // Autograd compares versions to notice that what it saved has been overwritten.
-                class.torch.increment_version.bind(py).call1((&object,))?;
-            } else if let Some(subclass) = &class.subclass {
-                return Ok(object.call_method1(intern!(py, "as_subclass"), (subclass,))?);
+    pub(super) fn finish(self, op: &'static str) -> Result<Bound<'py, PyAny>> {
+        match self.result {
+            Returned::Given(tensor) => {
+                if let Source::Torch(class) = &*tensor.source {
+                    // Autograd compares versions to notice that what it saved has been overwritten.
+                    let increment = class.torch.increment_version.bind(tensor.object.py());
+                    increment.call1((&tensor.object,))?;
+                }
+                Ok(tensor.object)
+            }
+            Returned::Fresh(tensor) => match &*tensor.source {
+                Source::Torch(TorchClass { subclass: Some(subclass), .. }) => {
+                    let name = intern!(tensor.object.py(), "as_subclass");
+                    Ok(tensor.object.call_method1(name, (subclass,))?)
+                }
+                _ => Ok(tensor.object),
+            },
+            Returned::Exported { memory, from_dlpack } => {
+                from_dlpack.call1((memory,)).map_err(|raised| refused(op, "out", raised))
             }
         }
-        Ok(object)
     }
 }
 
 /// An uninitialised tensor as `spec` says, of the library of `like`.
-pub fn fresh<'py>(argument: Argument, spec: &OutputSpec, like: &Tensor<'py>) -> Result<Output<'py>> {
+pub fn fresh<'py>(
+    argument: Argument,
+    spec: &OutputSpec,
+    like: &Tensor<'py>,
+    stream: impl FnOnce() -> Result<RawStream>,
+) -> Result<Output<'py>> {
+    let py = like.object.py();
     let (object, view) = match &*like.source {
-        Source::Torch(class) => {
-            let object = torch_empty(class, spec, like)?;
-            class.take(argument, Role::Output, &object)?
-        }
+        Source::Torch(class) => class.take(argument, Role::Output, &torch_empty(class, spec, like)?)?,
         Source::Numpy(class) => {
-            let object = numpy_empty(spec, like)?;
+            let empty = py.import(intern!(py, "numpy"))?.getattr(intern!(py, "empty"))?;
+            let object = permuted_empty(&empty, spec, like)?;
             let view = numpy::take(argument, *class, &object)?;
             (object, view)
         }
+        Source::Producer(producer) if producer.is_cupy() => {
+            let object = cupy_empty(spec, like)?;
+            let view = producer.take(argument, Role::Output, &object)?.view;
+            (object, view)
+        }
+        Source::Producer(producer) => {
+            let from_dlpack = from_dlpack(argument, producer, like)?;
+            let exported = Exported::allocate(argument.op, spec, stream()?)?;
+            let view = exported.view();
+            let memory = Bound::new(py, exported)?;
+            return Ok(Output { view, result: Returned::Exported { memory, from_dlpack } });
+        }
         Source::NumpyScalar | Source::None => {
-            return Err(Error::NotATensor {
-                op: argument.op,
-                argument: argument.name,
-                got: super::source::type_name(&like.object),
-            });
+            let got = type_name(&like.object);
+            return Err(Error::NotATensor { op: argument.op, argument: argument.name, got });
         }
     };
     let tensor = Tensor { view: view.clone(), object, source: Arc::clone(&like.source) };
-    Ok(Output { view, tensor, given: false })
+    Ok(Output { view, result: Returned::Fresh(tensor) })
 }
 
 fn torch_empty<'py>(
@@ -90,10 +126,14 @@ fn torch_empty<'py>(
     torch.empty_strided.bind(py).call((shape, strides), Some(&options))
 }
 
-/// numpy has no `empty_strided`: the dimensions are allocated in the order of their strides, then put back.
-fn numpy_empty<'py>(spec: &OutputSpec, like: &Tensor<'py>) -> PyResult<Bound<'py, PyAny>> {
-    let py = like.object.py();
-    let empty = py.import(intern!(py, "numpy"))?.getattr(intern!(py, "empty"))?;
+/// numpy and cupy have no `empty_strided`: the dimensions are allocated in the order of their strides,
+/// then put back.
+fn permuted_empty<'py>(
+    empty: &Bound<'py, PyAny>,
+    spec: &OutputSpec,
+    like: &Tensor<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = empty.py();
     let dtype = if spec.dtype == like.view.dtype {
         like.object.getattr(intern!(py, "dtype"))?
     } else {
@@ -110,4 +150,44 @@ fn numpy_empty<'py>(spec: &OutputSpec, like: &Tensor<'py>) -> PyResult<Bound<'py
         back[d] = position;
     }
     empty.call1((allocated, dtype))?.call_method1(intern!(py, "transpose"), (PyTuple::new(py, back)?,))
+}
+
+/// cupy allocates on its current device, which need not be that of the inputs.
+fn cupy_empty<'py>(spec: &OutputSpec, like: &Tensor<'py>) -> PyResult<Bound<'py, PyAny>> {
+    let py = like.object.py();
+    let cupy = py.import(intern!(py, "cupy"))?;
+    let empty = cupy.getattr(intern!(py, "empty"))?;
+    let Device::Cuda(ordinal) = spec.device else { return permuted_empty(&empty, spec, like) };
+    let device = cupy.getattr(intern!(py, "cuda"))?.call_method1(intern!(py, "Device"), (ordinal,))?;
+    device.call_method0(intern!(py, "__enter__"))?;
+    let made = permuted_empty(&empty, spec, like);
+    device.call_method1(intern!(py, "__exit__"), (py.None(), py.None(), py.None()))?;
+    made
+}
+
+/// The function that makes a tensor of a library over memory of ours: of its array namespace, or of the
+/// library itself.
+fn from_dlpack<'py>(
+    argument: Argument,
+    producer: &Producer,
+    like: &Tensor<'py>,
+) -> Result<Bound<'py, PyAny>> {
+    let py = like.object.py();
+    let name = intern!(py, "from_dlpack");
+    if let Some(namespace) = like.object.getattr_opt(intern!(py, "__array_namespace__"))?
+        && let Some(function) = namespace.call0()?.getattr_opt(name)?
+    {
+        return Ok(function);
+    }
+    if producer.library != "__main__"
+        && let Some(library) = loaded_module(py, &producer.library)?
+        && let Some(function) = library.getattr_opt(name)?
+    {
+        return Ok(function);
+    }
+    let reason = format!(
+        "{} has no from_dlpack to make a result with, so only calls with `out` are possible",
+        type_name(&like.object)
+    );
+    Err(Error::Producer { op: argument.op, argument: "x", reason })
 }

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 
 use super::allocate::{self, Output};
+use super::producer::{self, Hold};
 use super::source::{Source, type_name};
 use super::{Argument, Role, numpy, scalar};
 use crate::cuda::RawStream;
@@ -40,6 +41,8 @@ pub struct Call<'py> {
     op: &'static str,
     accepted: &'static [DType],
     first: Option<First<'py>>,
+    /// Tensors that libraries lent us for the call.
+    holds: Vec<Hold>,
 }
 
 impl std::fmt::Debug for Call<'_> {
@@ -60,7 +63,7 @@ struct First<'py> {
 impl<'py> Call<'py> {
     /// `accepted` are the dtypes the operation takes, for messages.
     pub fn new(py: Python<'py>, op: &'static str, accepted: &'static [DType]) -> Call<'py> {
-        Call { py, op, accepted, first: None }
+        Call { py, op, accepted, first: None, holds: Vec::new() }
     }
 
     pub fn argument(&self, name: &'static str) -> Argument {
@@ -142,7 +145,7 @@ impl<'py> Call<'py> {
                 self.same_device("out", &tensor)?;
                 Ok(Output::given(tensor))
             }
-            None => allocate::fresh(self.argument("out"), spec, like),
+            None => allocate::fresh(self.argument("out"), spec, like, || self.stream()),
         }
     }
 
@@ -159,23 +162,32 @@ impl<'py> Call<'py> {
             // A launch takes microseconds; getting the GIL back may take milliseconds.
             _ => solve(stream)?,
         }
-        out.finish()
+        let device = out.view.device;
+        let result = out.finish(self.op);
+        producer::release(self.op, device, stream, self.holds)?;
+        result
     }
 
     fn stream(&self) -> Result<RawStream> {
         let Some(First { source, device: Device::Cuda(ordinal), .. }) = &self.first else { return Ok(0) };
         match &**source {
             Source::Torch(class) => Ok(class.stream(self.py, *ordinal)?),
-            _ => Ok(0),
+            Source::Producer(producer) => producer.stream(self.py, *ordinal),
+            Source::Numpy(_) | Source::NumpyScalar | Source::None => Ok(0),
         }
     }
 
-    fn take(&self, name: &'static str, role: Role, object: &Bound<'py, PyAny>) -> Result<Tensor<'py>> {
+    fn take(&mut self, name: &'static str, role: Role, object: &Bound<'py, PyAny>) -> Result<Tensor<'py>> {
         let argument = self.argument(name);
         let source = Source::of(object)?;
         let (object, view) = match &*source {
             Source::Torch(class) => class.take(argument, role, object)?,
             Source::Numpy(class) => (object.clone(), numpy::take(argument, *class, object)?),
+            Source::Producer(producer) => {
+                let imported = producer.take(argument, role, object)?;
+                self.holds.extend(imported.hold);
+                (object.clone(), imported.view)
+            }
             Source::NumpyScalar | Source::None => {
                 return Err(Error::NotATensor { op: self.op, argument: name, got: type_name(object) });
             }

@@ -5,6 +5,7 @@
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
+use dlpark::Managed;
 use dlpark::ffi::{
     DLDeviceType, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLPackExchangeAPI, DLPackExchangeAPIHeader,
     DLTensor,
@@ -81,15 +82,20 @@ impl Table {
     }
 
     /// Describes `object`, which must be of the type this table was found on, to `read`. The description
-    /// is valid only meanwhile.
-    pub fn describe<T>(&self, object: &Bound<'_, PyAny>, read: impl FnOnce(&DLTensor) -> T) -> PyResult<T> {
+    /// is valid only meanwhile; the memory is, while both `object` and the tensor that some libraries make
+    /// for the purpose live.
+    pub fn describe<T>(
+        &self,
+        object: &Bound<'_, PyAny>,
+        read: impl FnOnce(&DLTensor) -> T,
+    ) -> PyResult<(T, Option<Managed<DLManagedTensorVersioned>>)> {
         let py = object.py();
         let (api, pointer) = (self.api(), object.as_ptr().cast::<c_void>());
         if let Some(fill) = api.dltensor_from_py_object_no_sync {
             let mut raw = DLTensor::default();
             // SAFETY: `object` is alive and of the table's type, the GIL is held, `raw` is ours to fill.
             return match unsafe { fill(pointer, &raw mut raw) } {
-                0 => Ok(read(&raw)),
+                0 => Ok((read(&raw), None)),
                 _ => Err(raised(py)),
             };
         }
@@ -101,12 +107,12 @@ impl Table {
         if unsafe { export(pointer, &raw mut managed) } != 0 {
             return Err(raised(py));
         }
-        // SAFETY: the table just gave us this tensor; from here on dlpark releases it, once. The object
-        // itself, which the caller holds, keeps the memory alive beyond that.
-        let owned = unsafe { dlpark::Managed::from_raw(managed) }
-            .map_err(|e| PyBufferError::new_err(e.to_string()))?;
+        // SAFETY: the table just gave us this tensor; from here on dlpark releases it, once.
+        let owned =
+            unsafe { Managed::from_raw(managed) }.map_err(|e| PyBufferError::new_err(e.to_string()))?;
         // SAFETY: nobody else knows this descriptor.
-        Ok(read(unsafe { owned.tensor() }))
+        let described = read(unsafe { owned.tensor() });
+        Ok((described, Some(owned)))
     }
 
     /// The stream that the library queues its own work on, on this thread.

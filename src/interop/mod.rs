@@ -2,13 +2,16 @@
 //!
 //! [`Call`] is the whole interface: take the arguments, make or take the output, run. Where the memory
 //! comes from is decided once per Python type (`source`): torch (`torch`, through the DLPack exchange
-//! table in `exchange`) or numpy (`numpy`).
+//! table in `exchange`), numpy (`numpy`), or any other library (`producer`, by `__dlpack__`; its results in
+//! `export`).
 
 mod allocate;
 mod call;
 mod descriptor;
 mod exchange;
+mod export;
 mod numpy;
+mod producer;
 pub mod scalar;
 mod source;
 mod torch;

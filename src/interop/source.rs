@@ -7,6 +7,7 @@ use pyo3::types::PyType;
 use pyo3::{Py, intern};
 
 use super::numpy;
+use super::producer::Producer;
 use super::torch::TorchClass;
 
 /// How the instances of one Python type are taken.
@@ -16,6 +17,8 @@ pub enum Source {
     Numpy(numpy::ArrayClass),
     /// `numpy.float32(3)` and the like.
     NumpyScalar,
+    /// Anything else with `__dlpack__`.
+    Producer(Producer),
     /// Not a tensor.
     None,
 }
@@ -58,6 +61,9 @@ impl Source {
         if let Some(numpy) = numpy::classify(class)? {
             return Ok(numpy);
         }
+        if class.hasattr(intern!(class.py(), "__dlpack__"))? {
+            return Ok(Source::Producer(Producer::of(class)?));
+        }
         Ok(Source::None)
     }
 
@@ -65,6 +71,7 @@ impl Source {
     pub fn mixes_with(&self, other: &Source) -> bool {
         match (self, other) {
             (Source::Torch(_), Source::Torch(_)) | (Source::Numpy(_), Source::Numpy(_)) => true,
+            (Source::Producer(a), Source::Producer(b)) => a.library == b.library,
             _ => false,
         }
     }

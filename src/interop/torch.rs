@@ -179,6 +179,7 @@ impl TorchClass {
                     // SAFETY: the table filled `raw`, whose shape and strides last while `describe` runs.
                     unsafe { descriptor::view(argument, raw, true) }
                 })
+                .map(|(view, _)| view)
                 .unwrap_or_else(|raised| Err(Error::Python(raised))),
             None => self.view_by_attributes(argument, object),
         };

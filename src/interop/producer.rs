@@ -1,0 +1,231 @@
+//! Tensors of any other library in, by `__dlpack__`.
+
+use std::sync::{Mutex, PoisonError};
+
+use dlpark::DlpackFlags;
+use dlpark::ffi::{DLDevice, DLDeviceType, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+use dlpark::python::{ImportedDlpack, from_dlpack};
+use pyo3::exceptions::{PyException, PyMemoryError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
+
+use super::exchange::Table;
+use super::torch::first_line;
+use super::{Argument, Role, descriptor};
+use crate::cuda::RawStream;
+use crate::cuda::memory::Event;
+use crate::error::{Error, Result};
+use crate::tensor::{Device, TensorView};
+
+/// What is known of a type with `__dlpack__`.
+#[derive(Debug)]
+pub struct Producer {
+    /// The top-level module of the type: `cupy`, `jaxlib`.
+    pub library: String,
+    stream: StreamOf,
+    /// Arrays of this library are never written; older capsules cannot say so themselves.
+    immutable: bool,
+}
+
+/// Whom to ask for the stream that a library works on.
+#[derive(Clone, Copy, Debug)]
+enum StreamOf {
+    Table(Table),
+    Cupy,
+    /// Nobody: tensors are handed over on the legacy default stream.
+    Unknown,
+}
+
+/// A tensor taken, and what must live until the work on it is done.
+#[derive(Debug)]
+pub struct Imported {
+    pub view: TensorView,
+    pub hold: Option<Hold>,
+}
+
+impl Producer {
+    pub fn of(class: &Bound<'_, PyType>) -> PyResult<Producer> {
+        let module = class.module()?.to_string();
+        let library = module.split('.').next().unwrap_or_default().to_string();
+        let stream = match Table::of_type(class)? {
+            Some(table) => StreamOf::Table(table),
+            None if library == "cupy" => StreamOf::Cupy,
+            None => StreamOf::Unknown,
+        };
+        let immutable = library.starts_with("jax");
+        Ok(Producer { library, stream, immutable })
+    }
+
+    pub fn is_cupy(&self) -> bool {
+        matches!(self.stream, StreamOf::Cupy)
+    }
+
+    /// Where work on this library's tensors is queued.
+    pub fn stream(&self, py: Python<'_>, ordinal: i32) -> Result<RawStream> {
+        Ok(match self.stream {
+            StreamOf::Table(table) => table.stream(py, ordinal)?,
+            StreamOf::Cupy => py
+                .import("cupy.cuda")?
+                .call_method1("get_current_stream", (ordinal,))?
+                .getattr("ptr")?
+                .extract()?,
+            StreamOf::Unknown => 0,
+        })
+    }
+
+    pub fn take(&self, argument: Argument, role: Role, object: &Bound<'_, PyAny>) -> Result<Imported> {
+        release_done();
+        let Argument { op, name, .. } = argument;
+        if role == Role::Output && self.immutable {
+            return Err(Error::ReadOnlyOut { op });
+        }
+        let imported = match self.stream {
+            StreamOf::Table(table) => table.describe(object, |raw| {
+                // SAFETY: the table filled `raw`, whose shape and strides last while `describe` runs.
+                unsafe { descriptor::view(argument, raw, true) }
+            }),
+            StreamOf::Cupy | StreamOf::Unknown => return self.import(argument, role, object),
+        };
+        match imported {
+            Ok((view, managed)) => Ok(Imported {
+                view: view?,
+                hold: managed.map(|m| Hold::new(ImportedDlpack::Versioned(m), false)),
+            }),
+            Err(raised) => Err(refused(op, name, raised)),
+        }
+    }
+
+    fn import(&self, argument: Argument, role: Role, object: &Bound<'_, PyAny>) -> Result<Imported> {
+        let (py, Argument { op, name, .. }) = (object.py(), argument);
+        let refuse = |raised| refused(op, name, raised);
+        let (kind, id): (u32, i32) = object
+            .call_method0(intern!(py, "__dlpack_device__"))
+            .and_then(|d| d.extract())
+            .map_err(refuse)?;
+        let device =
+            descriptor::device(argument, DLDevice { device_type: DLDeviceType(kind), device_id: id })?;
+        let stream = match device {
+            Device::Cpu => None,
+            Device::Cuda(ordinal) => Some(self.stream(py, ordinal)?),
+        };
+        let ours_to_order = stream.is_some() && !self.is_cupy();
+        if role == Role::Output && ours_to_order {
+            return Err(Error::TensorKind {
+                op,
+                argument: name,
+                got: "a CUDA tensor of a library whose stream cannot be asked for".into(),
+                remedy: "leave `out` away",
+            });
+        }
+        let capsule = capsule(object, stream).map_err(refuse)?;
+        let managed = from_dlpack(capsule.as_borrowed(), None, None).map_err(refuse)?;
+        let flags = managed.flags();
+        let raw = match &managed {
+            // SAFETY: the capsule gave us the tensor; nobody changes its descriptor.
+            ImportedDlpack::Legacy(tensor) => unsafe { tensor.tensor() },
+            // SAFETY: as above.
+            ImportedDlpack::Versioned(tensor) => unsafe { tensor.tensor() },
+        };
+        // SAFETY: DLPack promises that shape and strides are as long as the tensor has dimensions.
+        let view = unsafe { descriptor::view(argument, raw, !flags.contains(DlpackFlags::READ_ONLY)) }?;
+        if view.device != device {
+            let reason = format!("it said to be on {device}, but is on {}", view.device);
+            return Err(Error::Producer { op, argument: name, reason });
+        }
+        let copied = flags.contains(DlpackFlags::IS_COPIED);
+        if copied && role == Role::Output {
+            let got = "so that its library hands out a copy".into();
+            return Err(Error::Storage { op, argument: name, got, remedy: "leave `out` away" });
+        }
+        Ok(Imported { view, hold: Some(Hold::new(managed, ours_to_order || copied)) })
+    }
+}
+
+/// `object.__dlpack__(...)`: with the version we know, which producers of before 2024 do not take.
+fn capsule<'py>(object: &Bound<'py, PyAny>, stream: Option<RawStream>) -> PyResult<Bound<'py, PyAny>> {
+    let py = object.py();
+    let export = object.getattr(intern!(py, "__dlpack__"))?;
+    let options = PyDict::new(py);
+    if let Some(stream) = stream {
+        // The protocol's 1 is the legacy default stream; its 0 is forbidden as ambiguous.
+        options.set_item(intern!(py, "stream"), stream.max(1))?;
+    }
+    options.set_item(intern!(py, "max_version"), (DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION))?;
+    match export.call((), Some(&options)) {
+        Err(raised) if raised.is_instance_of::<PyTypeError>(py) => {
+            options.del_item(intern!(py, "max_version"))?;
+            export.call((), Some(&options))
+        }
+        other => other,
+    }
+}
+
+/// An exception of somebody's `__dlpack__` or `from_dlpack`, in our words.
+pub fn refused(op: &'static str, argument: &'static str, raised: PyErr) -> Error {
+    Python::attach(|py| {
+        if !raised.is_instance_of::<PyException>(py) || raised.is_instance_of::<PyMemoryError>(py) {
+            return Error::Python(raised);
+        }
+        let kind = raised.get_type(py).name().map_or_else(|_| "error".into(), |n| n.to_string());
+        let reason = format!("{kind}: {}", first_line(&raised.value(py).to_string()));
+        Error::Producer { op, argument, reason }
+    })
+}
+
+/// An imported tensor: dropping it tells its library that we are done.
+#[derive(Debug)]
+pub struct Hold {
+    _imported: Kept,
+    /// Whether queued work still needs it after the call.
+    until_done: bool,
+}
+
+struct Kept(#[expect(dead_code, reason = "only its drop matters")] ImportedDlpack);
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ImportedDlpack")
+    }
+}
+
+impl Hold {
+    fn new(imported: ImportedDlpack, until_done: bool) -> Hold {
+        Hold { _imported: Kept(imported), until_done }
+    }
+}
+
+/// Tensors that queued work may still be reading, each with the point after which it does not.
+static UNTIL_DONE: Mutex<Vec<(Event, Vec<Hold>)>> = Mutex::new(Vec::new());
+
+/// Lets go of the tensors of a call: at once where the library itself orders its memory by the stream the
+/// work is on, else when the work is done, as seen by a later call.
+pub fn release(op: &'static str, device: Device, stream: RawStream, holds: Vec<Hold>) -> Result<()> {
+    let Device::Cuda(ordinal) = device else { return Ok(()) };
+    let kept: Vec<Hold> = holds.into_iter().filter(|h| h.until_done).collect();
+    if kept.is_empty() {
+        return Ok(());
+    }
+    match Event::record(op, ordinal, stream) {
+        Ok(event) => {
+            UNTIL_DONE.lock().unwrap_or_else(PoisonError::into_inner).push((event, kept));
+            Ok(())
+        }
+        Err(error) => {
+            // Without a point to wait for, losing the memory is the one safe choice.
+            std::mem::forget(kept);
+            Err(error)
+        }
+    }
+}
+
+fn release_done() {
+    let mut pending = UNTIL_DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if pending.is_empty() {
+        return;
+    }
+    let done: Vec<_> = pending.extract_if(.., |(event, _)| event.is_done()).collect();
+    drop(pending);
+    // Outside the lock: a library's deleter may run Python code.
+    drop(done);
+}
