@@ -15,6 +15,9 @@ pub trait Exp: Real {
     /// e^(x - m) for x <= m. The rounding error of the subtraction is carried along: at x - m = -80 it
     /// alone would be 3.8e-6 of a float32 result. NaN if x is NaN or m infinite, but 0 for x = -inf < m.
     fn exp_difference<I: Isa>(isa: I, x: Self, m: Self) -> Self;
+
+    /// e^(x + error) for x <= 0 and a correction of less than an ulp, which is ignored where the result is 0.
+    fn exp_carrying<I: Isa>(isa: I, x: Self, error: Self) -> Self;
 }
 
 macro_rules! exp {
@@ -39,10 +42,15 @@ macro_rules! exp {
                 // Knuth's TwoSum of x and -m.
                 let m_part = difference - x;
                 let error = (x - (difference - m_part)) + (-m - m_part);
-                let vanishes = difference < $lowest;
-                let difference = if vanishes { $lowest } else { difference };
+                Exp::exp_carrying(isa, difference, error)
+            }
+
+            #[inline(always)]
+            fn exp_carrying<I: Isa>(isa: I, x: $type, error: $type) -> $type {
+                let vanishes = x < $lowest;
+                let x = if vanishes { $lowest } else { x };
                 let error = if vanishes { 0.0 } else { error };
-                Reduced::reduced(isa, difference, error)
+                Reduced::reduced(isa, x, error)
             }
         }
 

@@ -13,6 +13,7 @@ pub mod matmul;
 pub mod operand;
 pub mod parallel;
 pub mod softmax;
+pub mod widened;
 
 #[cfg(test)]
 mod tests;

@@ -53,12 +53,28 @@ pub fn pays(nanoseconds: f64) -> bool {
     nanoseconds > SERIAL_BELOW_NS && threads() > 1
 }
 
-/// Runs `work` within the pool, so that rayon calls made by other crates use it; `work` is told whether
-/// there are threads to use.
-pub fn within<R: Send>(work: impl FnOnce(bool) -> R + Send) -> R {
-    match pool() {
+/// Runs `work` within the pool if `parallel`, so that rayon calls made by other crates use it; `work` is
+/// told whether there are threads to use.
+pub fn within(parallel: bool, work: impl FnOnce(bool) + Send) {
+    match if parallel { pool() } else { None } {
         Some(pool) => pool.install(|| work(true)),
         None => work(false),
+    }
+}
+
+/// Calls `work` with the index of every row of `width` elements and the row.
+pub fn for_rows<T: Send>(
+    elements: &mut [T],
+    width: usize,
+    parallel: bool,
+    work: impl Fn(usize, &mut [T]) + Sync + Send,
+) {
+    match if parallel { pool() } else { None } {
+        Some(pool) => pool.install(|| {
+            let rows = elements.par_chunks_mut(width).with_min_len((8192 / width).max(1));
+            rows.enumerate().for_each(|(i, row)| work(i, row));
+        }),
+        None => elements.chunks_mut(width).enumerate().for_each(|(i, row)| work(i, row)),
     }
 }
 

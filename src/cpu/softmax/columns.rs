@@ -2,8 +2,8 @@
 //! own, so that memory is read along its lines although the rows run across them.
 
 use super::*;
-use crate::cpu::float::{narrow, widen};
 use crate::cpu::isa::{Kernel, dispatch};
+use crate::cpu::widened;
 
 /// Elements of a tile that are kept widened at a time: 128 KiB of float32, within the second-level cache.
 const PIECE: usize = 32768;
@@ -100,28 +100,19 @@ impl<T: Float> Tile<'_, T> {
     fn load<I: Isa>(&self, isa: I, range: Range<usize>) -> Groups<T::Real> {
         let groups = self.groups();
         let mut values = vec![[T::Real::default(); LANES]; range.len() * groups];
-        let mut block = vec![T::default(); self.width];
         for (l, row) in range.zip(values.chunks_exact_mut(groups)) {
-            let x = self.x.block(self.first + l * self.step, self.width, &mut block);
-            widen(isa, x, &mut row.as_flattened_mut()[..self.width]);
+            let start = self.first + l * self.step;
+            widened::load(isa, self.x, start, &mut row.as_flattened_mut()[..self.width]);
         }
         values
     }
 
     #[inline(always)]
     fn store<I: Isa>(&self, isa: I, range: Range<usize>, values: &[[T::Real; LANES]]) {
-        let mut block = vec![T::default(); self.width];
         for (l, row) in range.zip(values.chunks_exact(self.groups())) {
-            let (start, row) = (self.first + l * self.step, &row.as_flattened()[..self.width]);
+            let start = self.first + l * self.step;
             // SAFETY: every piece of a tile is visited by one thread, which holds no other slice.
-            match unsafe { self.out.slice(start, self.width) } {
-                Some(slice) => narrow(isa, row, slice),
-                None => {
-                    narrow(isa, row, &mut block);
-                    // SAFETY: as above, and no slice is held at all.
-                    unsafe { self.out.store(start, &block) };
-                }
-            }
+            unsafe { widened::store(isa, self.out, start, &row.as_flattened()[..self.width]) };
         }
     }
 }

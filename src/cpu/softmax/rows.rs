@@ -1,9 +1,8 @@
 //! Row by row, through a buffer of the arithmetic type.
 
 use super::*;
-use crate::cpu::float::{narrow, widen};
 use crate::cpu::isa::{Kernel, dispatch};
-use crate::cpu::operand::BLOCK;
+use crate::cpu::widened;
 
 /// Elements of a row that are kept widened at a time: 64 KiB of float32, well within the second-level
 /// cache. A longer row is visited in pieces of this size.
@@ -50,34 +49,13 @@ impl<T: Float> Rows<'_, T> {
         to.resize(len.div_ceil(LANES), [T::Real::NEG_INFINITY; LANES]);
         let (values, padding) = to.as_flattened_mut().split_at_mut(len);
         padding.fill(T::Real::NEG_INFINITY);
-        match self.x.slice(start, len) {
-            Some(slice) => widen(isa, slice, values),
-            None => {
-                let mut block = [T::default(); BLOCK];
-                for (i, values) in values.chunks_mut(BLOCK).enumerate() {
-                    let block = &mut block[..values.len()];
-                    self.x.load(start + i * BLOCK, block);
-                    widen(isa, block, values);
-                }
-            }
-        }
+        widened::load(isa, self.x, start, values);
     }
 
     #[inline(always)]
     fn store<I: Isa>(&self, isa: I, start: usize, from: &[T::Real]) {
         // SAFETY: every row, and every piece of one, is visited by one thread, which holds no other slice.
-        match unsafe { self.out.slice(start, from.len()) } {
-            Some(slice) => narrow(isa, from, slice),
-            None => {
-                let mut block = [T::default(); BLOCK];
-                for (i, values) in from.chunks(BLOCK).enumerate() {
-                    let block = &mut block[..values.len()];
-                    narrow(isa, values, block);
-                    // SAFETY: as above, and no slice is held at all.
-                    unsafe { self.out.store(start + i * BLOCK, block) };
-                }
-            }
-        }
+        unsafe { widened::store(isa, self.out, start, from) };
     }
 }
 

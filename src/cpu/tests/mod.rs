@@ -1,6 +1,7 @@
 //! Values against naive loops in float64 (or in wrapping i64), over random dtypes, shapes and strides.
 
 mod add;
+mod matmul;
 mod softmax;
 
 use half::{bf16, f16};
@@ -137,6 +138,11 @@ impl Tensor {
             word[at % 8] = *b;
             self.memory[at / 8] = u64::from_ne_bytes(word);
         }
+    }
+
+    /// Elements that the memory has room for.
+    pub fn len(&self) -> i64 {
+        (self.memory.len() * 8 / self.dtype.size()) as i64
     }
 
     pub fn position(&self, index: &[i64]) -> i64 {

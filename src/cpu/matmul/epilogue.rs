@@ -1,0 +1,92 @@
+//! What happens to an accumulator before it is rounded: bias, then activation.
+
+use crate::cpu::exp::Exp;
+use crate::cpu::float::Real;
+use crate::cpu::isa::Isa;
+use crate::ops::matmul::Activation;
+
+/// Applies bias and activation to a row of accumulators.
+#[inline(always)]
+pub fn apply<R: Activate, I: Isa>(isa: I, activation: Activation, bias: Option<&[R]>, row: &mut [R]) {
+    if let Some(bias) = bias {
+        for (v, &b) in row.iter_mut().zip(bias) {
+            *v = *v + b;
+        }
+    }
+    let zero = R::default();
+    match activation {
+        Activation::None => {}
+        // Written so that a NaN is kept.
+        Activation::Relu => each(row, |v| if v < zero { zero } else { v }),
+        Activation::LeakyRelu { negative_slope } => {
+            let slope = R::from_element(negative_slope);
+            each(row, |v| if v > zero { v } else { v * slope });
+        }
+        Activation::Gelu => each(row, |v| R::gelu(isa, v)),
+        Activation::GeluTanh => {
+            // 0.5 (1 + tanh y) is sigmoid(2 y).
+            let scale = R::from_element(2.0 * (2.0 / std::f64::consts::PI).sqrt());
+            let cubic = scale * R::from_element(0.044715);
+            each(row, |v| v * sigmoid(isa, v * (v * v).mul_add(isa, cubic, scale)));
+        }
+        Activation::Silu => each(row, |v| v * sigmoid(isa, v)),
+    }
+}
+
+#[inline(always)]
+fn each<R: Copy>(row: &mut [R], f: impl Fn(R) -> R) {
+    for v in row {
+        *v = f(*v);
+    }
+}
+
+/// 1 / (1 + e^-v), by way of e^-|v|, which cannot overflow and keeps the smallest results exact.
+#[inline(always)]
+fn sigmoid<R: Activate, I: Isa>(isa: I, v: R) -> R {
+    let zero = R::default();
+    let one = R::from_element(1.0);
+    let e = R::exp(isa, if v > zero { -v } else { v });
+    (if v > zero { one } else { e }) / (one + e)
+}
+
+pub trait Activate: Exp + std::ops::Div<Output = Self> {
+    /// v times the normal distribution's probability of at most v.
+    fn gelu<I: Isa>(isa: I, v: Self) -> Self;
+}
+
+impl Activate for f32 {
+    /// For u = |v|, the tail beyond u is e^(-u^2 / 2) t P(t) with t = 1 / (1 + 0.3 u); P is a least-squares
+    /// fit of degree 9 over u in [0, 15], within 4e-9 of the tail's own size. Unlike 1 + erf(v / sqrt 2) it
+    /// does not cancel for negative v, and it vectorises.
+    #[inline(always)]
+    fn gelu<I: Isa>(isa: I, v: f32) -> f32 {
+        const P: [f32; 10] = [
+            -0.020833317,
+            0.11356315,
+            -0.23083034,
+            0.19521828,
+            -0.08222338,
+            0.09762378,
+            0.07789724,
+            0.11033725,
+            0.11956007,
+            0.11968726,
+        ];
+        let u = v.abs();
+        // Beyond 15 the tail is 0 in float32; infinities would make NaNs of their squares' errors.
+        let u = if u > 15.0 { 15.0 } else { u };
+        let t = 1.0 / (1.0 + 0.3 * u);
+        let p = P.into_iter().fold(0.0, |p: f32, c| Real::mul_add(p, isa, t, c));
+        let square = u * u;
+        let lost = if I::FMA { u.fused(u, -square) } else { 0.0 };
+        let tail = f32::exp_carrying(isa, -0.5 * square, -0.5 * lost) * t * p;
+        v * if v < 0.0 { tail } else { 1.0 - tail }
+    }
+}
+
+impl Activate for f64 {
+    #[inline(always)]
+    fn gelu<I: Isa>(_: I, v: f64) -> f64 {
+        v * (0.5 * libm::erfc(-v * std::f64::consts::FRAC_1_SQRT_2))
+    }
+}

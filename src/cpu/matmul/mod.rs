@@ -1,0 +1,136 @@
+//! matmul: products of matrices through the gemm crate ([`blocks`]), products with a vector by loops of our
+//! own ([`vector`]), and what is done to an accumulator before it is rounded ([`epilogue`]).
+
+mod blocks;
+pub mod epilogue;
+mod vector;
+
+use half::{bf16, f16};
+
+use self::epilogue::Activate;
+use super::float::Float;
+use super::isa::{Isa, Kernel, dispatch};
+use super::operand::Source;
+use super::{parallel, widened};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::ops::matmul::{Activation, MatmulProblem, Matrix};
+
+pub fn run(problem: &MatmulProblem) -> Result<()> {
+    match problem.dtype {
+        DType::F16 => matmul::<f16>(problem),
+        DType::BF16 => matmul::<bf16>(problem),
+        DType::F64 => matmul::<f64>(problem),
+        // The only other dtype that `ops::matmul` lets through.
+        _ => matmul::<f32>(problem),
+    }
+    Ok(())
+}
+
+/// One product of the batch: where its matrices start and how they step, in elements.
+#[derive(Clone, Copy)]
+struct Product<'a, R> {
+    m: usize,
+    n: usize,
+    k: usize,
+    a: Placed,
+    b: Placed,
+    out: Placed,
+    /// One value a column.
+    bias: Option<&'a [R]>,
+    activation: Activation,
+}
+
+/// A matrix in memory.
+#[derive(Clone, Copy)]
+struct Placed {
+    address: usize,
+    row_stride: i64,
+    col_stride: i64,
+}
+
+impl Placed {
+    fn transposed(self) -> Placed {
+        Placed { address: self.address, row_stride: self.col_stride, col_stride: self.row_stride }
+    }
+}
+
+/// Products of fewer operations than this (about 0.1 ms on one thread) are never split over threads when
+/// there are several of them.
+const SMALL: f64 = 2e7;
+
+fn matmul<T: Float<Real: Activate>>(problem: &MatmulProblem) {
+    let (m, n, k) = (problem.m as usize, problem.n as usize, problem.k as usize);
+    let bias = problem.bias.as_ref().map(|bias| {
+        // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused
+        // an `out` that overlaps it.
+        let source = unsafe { Source::<T>::new(bias.address, T::DTYPE, &[problem.n], &[bias.stride], 0) };
+        let mut values = vec![T::Real::default(); n];
+        dispatch(Load { source: &source, to: &mut values });
+        values
+    });
+    let solve = |index: usize, parallel: bool| {
+        let place = |matrix: &Matrix| place(matrix, T::DTYPE, &problem.batch, index);
+        let product = Product {
+            m,
+            n,
+            k,
+            a: place(&problem.a),
+            b: place(&problem.b),
+            out: place(&problem.out),
+            bias: bias.as_deref(),
+            activation: problem.activation,
+        };
+        if m == 1 || n == 1 {
+            vector::solve::<T>(product, parallel);
+        } else {
+            blocks::solve::<T>(product, parallel);
+        }
+    };
+    let products = problem.batch_count() as usize;
+    let operations = 2.0 * m as f64 * n as f64 * k as f64;
+    // A nanosecond does some 100 operations of a matrix product, 10 of one with a vector, which is bound by
+    // memory, and makes a call.
+    let nanoseconds = 50.0 + operations / if m == 1 || n == 1 { 10.0 } else { 100.0 };
+    if products == 1 {
+        solve(0, parallel::pays(nanoseconds));
+    } else if !parallel::pays(nanoseconds * products as f64) {
+        (0..products).for_each(|index| solve(index, false));
+    } else if operations < SMALL || products >= 4 * parallel::threads() {
+        parallel::for_ranges(products, 1, nanoseconds * products as f64, |range| {
+            range.for_each(|index| solve(index, false));
+        });
+    } else {
+        (0..products).for_each(|index| solve(index, parallel::pays(nanoseconds)));
+    }
+}
+
+/// The matrix at `index` of the batch.
+fn place(matrix: &Matrix, dtype: DType, batch: &[i64], index: usize) -> Placed {
+    let (mut rest, mut offset) = (index as i64, 0);
+    for (&size, &stride) in batch.iter().zip(&matrix.batch_strides).rev() {
+        offset += rest % size * stride;
+        rest /= size;
+    }
+    let bytes = offset * dtype.size() as i64;
+    Placed {
+        address: matrix.address.wrapping_add_signed(bytes as isize),
+        row_stride: matrix.row_stride,
+        col_stride: matrix.col_stride,
+    }
+}
+
+/// Reads a whole source.
+struct Load<'a, T: Float> {
+    source: &'a Source<T>,
+    to: &'a mut [T::Real],
+}
+
+impl<T: Float> Kernel for Load<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        widened::load(isa, self.source, 0, self.to);
+    }
+}

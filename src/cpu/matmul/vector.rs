@@ -1,0 +1,244 @@
+//! Matrix times vector, and vector times matrix: every element of the matrix is used once, so the time is
+//! that of reading it, in the order in which it lies in memory.
+
+use std::ops::Range;
+
+use super::*;
+use crate::cpu::float::Real;
+use crate::cpu::isa::LANES;
+use crate::cpu::operand::Target;
+
+/// Elements of k that are summed in one go; the sums of longer ones are added up afterwards. Depends on
+/// nothing, since it decides the order of the sums.
+const DEPTH: usize = 4096;
+
+/// Elements of a tile, about: 20 us of work.
+const TILE: usize = 131072;
+
+/// out[i] = sum over k of matrix[i, k] * vector[k], for `len` results.
+struct Problem<'a, T: Float> {
+    len: usize,
+    k: usize,
+    /// Over (i, k), or over (k, i) if `across`.
+    matrix: Source<T>,
+    /// Whether neighbours in memory belong to different results.
+    across: bool,
+    vector: Source<T>,
+    out: Target<T>,
+    /// One value a result, or one for all.
+    bias: Option<&'a [T::Real]>,
+    activation: Activation,
+}
+
+pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: bool) {
+    let Product { m, n, k, a, b, out, bias, activation } = product;
+    // A row times a matrix is the transposed matrix times a column.
+    let (len, matrix, vector, vector_stride, out_stride) = if n == 1 {
+        (m, a, b, b.row_stride, out.row_stride)
+    } else {
+        (n, b.transposed(), a, a.col_stride, out.col_stride)
+    };
+    let across = matrix.row_stride.unsigned_abs() < matrix.col_stride.unsigned_abs();
+    let (mut shape, mut strides) = ([len as i64, k as i64], [matrix.row_stride, matrix.col_stride]);
+    if across {
+        shape.reverse();
+        strides.reverse();
+    }
+    // SAFETY: a problem's operands are memory of the given shapes that the caller keeps alive, and
+    // `check_out` has refused outputs that overlap themselves or an input.
+    let problem = unsafe {
+        Problem {
+            len,
+            k,
+            matrix: Source::<T>::new(matrix.address, T::DTYPE, &shape, &strides, 0),
+            across,
+            vector: Source::new(vector.address, T::DTYPE, &[k as i64], &[vector_stride], 0),
+            out: Target::new(out.address, &[len as i64], &[out_stride]),
+            bias,
+            activation,
+        }
+    };
+    let depth = k.min(DEPTH);
+    // Across, a tile is a few pages wide, so that its sums stay in the first-level cache.
+    let wanted = if across { 1024 } else { TILE / depth.max(1) };
+    let width = len.min(wanted.clamp(16, 4096));
+    let (tiles, pieces) = (len.div_ceil(width), k.div_ceil(DEPTH).max(1));
+    let tile = |i: usize| i * width..len.min((i + 1) * width);
+    let piece = |i: usize| i * DEPTH..k.min((i + 1) * DEPTH);
+    let problem = &problem;
+    if pieces == 1 {
+        return parallel::for_each(tiles, parallel, |t| {
+            let sums = dispatch(Sums { problem, results: tile(t), depth: piece(0) });
+            dispatch(Finish { problem, start: tile(t).start, sums });
+        });
+    }
+    let parts = parallel::map(tiles * pieces, parallel, |i| {
+        dispatch(Sums { problem, results: tile(i / pieces), depth: piece(i % pieces) })
+    });
+    parallel::for_each(tiles, parallel, |t| {
+        let mut sums = vec![T::Real::default(); tile(t).len()];
+        for part in &parts[t * pieces..(t + 1) * pieces] {
+            for (s, &p) in sums.iter_mut().zip(part) {
+                *s = *s + p;
+            }
+        }
+        dispatch(Finish { problem, start: tile(t).start, sums });
+    });
+}
+
+/// The sums of some results over some of k.
+struct Sums<'a, T: Float> {
+    problem: &'a Problem<'a, T>,
+    results: Range<usize>,
+    depth: Range<usize>,
+}
+
+impl<T: Float> Kernel for Sums<'_, T> {
+    type Output = Vec<T::Real>;
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) -> Vec<T::Real> {
+        let Sums { problem, results, depth } = self;
+        if depth.is_empty() {
+            return vec![T::Real::default(); results.len()];
+        }
+        let mut vector = vec![T::Real::default(); depth.len()];
+        widened::load(isa, &problem.vector, depth.start, &mut vector);
+        let mut sums = vec![T::Real::default(); results.len()];
+        if problem.across {
+            across(isa, problem, depth.start, results.start, &vector, &mut sums);
+        } else {
+            let mut buffer = vec![T::default(); depth.len()];
+            for (result, sum) in results.zip(&mut sums) {
+                let row = problem.matrix.block(result * problem.k + depth.start, depth.len(), &mut buffer);
+                *sum = dot(isa, row, &vector);
+            }
+        }
+        sums
+    }
+}
+
+/// Adds up rows of the matrix as it lies in memory, each times an element of the vector, four at a time so
+/// that the sums are loaded and stored a quarter as often.
+#[inline(always)]
+fn across<T: Float, I: Isa>(
+    isa: I,
+    problem: &Problem<'_, T>,
+    first: usize,
+    column: usize,
+    vector: &[T::Real],
+    sums: &mut [T::Real],
+) {
+    let width = sums.len();
+    let mut buffers: [Vec<T>; 4] = std::array::from_fn(|_| vec![T::default(); width]);
+    let (fours, rest) = vector.as_chunks::<4>();
+    for (i, factors) in fours.iter().enumerate() {
+        let [a, b, c, d] = &mut buffers;
+        let start = (first + 4 * i) * problem.len + column;
+        let row = |j: usize, buffer| problem.matrix.block(start + j * problem.len, width, buffer);
+        add_scaled(isa, [row(0, a), row(1, b), row(2, c), row(3, d)], factors, sums);
+    }
+    for (i, &factor) in rest.iter().enumerate() {
+        let start = (first + 4 * fours.len() + i) * problem.len + column;
+        let row = problem.matrix.block(start, width, &mut buffers[0]);
+        add_scaled(isa, [row], &[factor], sums);
+    }
+}
+
+/// sums += the sum over j of rows[j] * factors[j].
+#[inline(always)]
+fn add_scaled<T: Float, I: Isa, const N: usize>(
+    isa: I,
+    rows: [&[T]; N],
+    factors: &[T::Real; N],
+    sums: &mut [T::Real],
+) {
+    let step = |mut sums: [T::Real; LANES], rows: [[T; LANES]; N]| {
+        for (row, &factor) in rows.into_iter().zip(factors) {
+            let row = T::widen_lanes(isa, row);
+            for (s, x) in sums.iter_mut().zip(row) {
+                *s = x.mul_add(isa, factor, *s);
+            }
+        }
+        sums
+    };
+    let groups = rows.map(|row| row.as_chunks::<LANES>().0);
+    let (sum_groups, sum_rest) = sums.as_chunks_mut::<LANES>();
+    for (g, s) in sum_groups.iter_mut().enumerate() {
+        *s = step(*s, groups.map(|row| row[g]));
+    }
+    if !sum_rest.is_empty() {
+        let rests = rows.map(|row| padded(row.as_chunks::<LANES>().1));
+        let results = step(padded(sum_rest), rests);
+        sum_rest.copy_from_slice(&results[..sum_rest.len()]);
+    }
+}
+
+/// Up to a group's worth of elements, filled up with zeros.
+#[inline(always)]
+fn padded<T: Copy + Default>(rest: &[T]) -> [T; LANES] {
+    let mut group = [T::default(); LANES];
+    group[..rest.len()].copy_from_slice(rest);
+    group
+}
+
+#[inline(always)]
+fn dot<T: Float, I: Isa>(isa: I, row: &[T], vector: &[T::Real]) -> T::Real {
+    let (row_groups, row_rest) = row.as_chunks::<LANES>();
+    let (vector_groups, vector_rest) = vector.as_chunks::<LANES>();
+    let add = |sums: &mut [T::Real; LANES], x: [T; LANES], v: &[T::Real; LANES]| {
+        for (s, (x, &v)) in sums.iter_mut().zip(T::widen_lanes(isa, x).into_iter().zip(v)) {
+            *s = x.mul_add(isa, v, *s);
+        }
+    };
+    // Four accumulators, to hide the latency of the multiply-add.
+    let mut sums = [[T::Real::default(); LANES]; 4];
+    let (row_fours, row_ones) = row_groups.as_chunks::<4>();
+    let (vector_fours, vector_ones) = vector_groups.as_chunks::<4>();
+    for (x, v) in row_fours.iter().zip(vector_fours) {
+        for (s, (x, v)) in sums.iter_mut().zip(x.iter().zip(v)) {
+            add(s, *x, v);
+        }
+    }
+    for (x, v) in row_ones.iter().zip(vector_ones) {
+        add(&mut sums[0], *x, v);
+    }
+    add(&mut sums[1], padded(row_rest), &padded(vector_rest));
+    let [mut total, b, c, d] = sums;
+    for (t, (b, (c, d))) in total.iter_mut().zip(b.into_iter().zip(c.into_iter().zip(d))) {
+        *t = (*t + b) + (c + d);
+    }
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            total[i] = total[i] + total[i + width];
+        }
+    }
+    total[0]
+}
+
+/// Bias, activation and rounding of sums on their way to the output.
+struct Finish<'a, T: Float> {
+    problem: &'a Problem<'a, T>,
+    start: usize,
+    sums: Vec<T::Real>,
+}
+
+impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Finish { problem, start, mut sums } = self;
+        let bias = match problem.bias {
+            // One column has one bias, which every result shares.
+            Some(&[one]) => Some(vec![one; sums.len()]),
+            Some(bias) => Some(bias[start..start + sums.len()].to_vec()),
+            None => None,
+        };
+        epilogue::apply(isa, problem.activation, bias.as_deref(), &mut sums);
+        // SAFETY: tiles are disjoint and each is finished by one thread, which holds no slice of it.
+        unsafe { widened::store(isa, &problem.out, start, &sums) };
+    }
+}
