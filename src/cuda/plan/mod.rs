@@ -2,6 +2,7 @@
 //! GPU can be printed and tested on a machine that has none.
 
 pub mod add;
+pub mod index;
 pub mod matmul;
 pub mod softmax;
 pub mod tile_order;

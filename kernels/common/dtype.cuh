@@ -1,0 +1,137 @@
+// Element types on the device: the numbers the host knows them by, how they convert, and how several of
+// them move in one access.
+#pragma once
+
+#include <cstdint>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+// DType::tag() of src/dtype.rs.
+enum DTypeTag : uint32_t { TAG_BOOL, TAG_U8, TAG_I8, TAG_I16, TAG_I32, TAG_I64, TAG_F16, TAG_BF16, TAG_F32, TAG_F64 };
+
+// A torch bool: one byte, true if not zero. Not C++'s bool, whose other bit patterns are undefined.
+struct boolean {
+    uint8_t byte;
+};
+using u8 = uint8_t;
+using i8 = int8_t;
+using i16 = int16_t;
+using i32 = int32_t;
+using i64 = int64_t;
+using f16 = __half;
+using bf16 = __nv_bfloat16;
+using f32 = float;
+using f64 = double;
+
+template <class A, class B> inline constexpr bool same_type = false;
+template <class A> inline constexpr bool same_type<A, A> = true;
+template <class T> inline constexpr bool is_half = same_type<T, f16> || same_type<T, bf16>;
+
+// The value as a type that has arithmetic.
+template <class T> __device__ __forceinline__ T number(T v) { return v; }
+__device__ __forceinline__ float number(f16 v) { return __half2float(v); }
+__device__ __forceinline__ float number(bf16 v) { return __bfloat162float(v); }
+__device__ __forceinline__ uint32_t number(boolean v) { return v.byte != 0; }
+
+// Rounds to nearest even. float64 reaches the halves by way of float32, as in torch.
+template <class To, class From> __device__ __forceinline__ To convert(From v) {
+    if constexpr (same_type<To, From>) {
+        return v;
+    } else if constexpr (same_type<To, f16>) {
+        return __float2half_rn(static_cast<float>(number(v)));
+    } else if constexpr (same_type<To, bf16>) {
+        return __float2bfloat16_rn(static_cast<float>(number(v)));
+    } else if constexpr (same_type<To, boolean>) {
+        return boolean{static_cast<uint8_t>(number(v) != 0)};
+    } else {
+        return static_cast<To>(number(v));
+    }
+}
+
+// Calls f with a value of the type that `tag` stands for.
+template <class F> __device__ __forceinline__ void with_float_type(uint32_t tag, F f) {
+    switch (tag) {
+    case TAG_F16: f(f16{}); break;
+    case TAG_BF16: f(bf16{}); break;
+    case TAG_F32: f(f32{}); break;
+    default: f(f64{}); break;
+    }
+}
+template <class F> __device__ __forceinline__ void with_type(uint32_t tag, F f) {
+    switch (tag) {
+    case TAG_BOOL: f(boolean{}); break;
+    case TAG_U8: f(u8{}); break;
+    case TAG_I8: f(i8{}); break;
+    case TAG_I16: f(i16{}); break;
+    case TAG_I32: f(i32{}); break;
+    case TAG_I64: f(i64{}); break;
+    default: with_float_type(tag, f); break;
+    }
+}
+
+// The unsigned integer, or vector of them, of a given size: one memory access.
+template <int Bytes> struct WordOf;
+template <> struct WordOf<1> { using type = uint8_t; };
+template <> struct WordOf<2> { using type = uint16_t; };
+template <> struct WordOf<4> { using type = uint32_t; };
+template <> struct WordOf<8> { using type = uint2; };
+template <> struct WordOf<16> { using type = uint4; };
+template <int Bytes> using Word = typename WordOf<Bytes>::type;
+
+template <class T, int N> struct Pack {
+    T v[N];
+};
+
+// Elements of a 16-byte access.
+template <class T> inline constexpr int lanes_of = 16 / static_cast<int>(sizeof(T));
+
+// N elements in accesses of `Bytes` each, to which `p` must be aligned; by default as wide as can be.
+template <class T, int N> inline constexpr int widest = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
+
+template <class T, int N, int Bytes = widest<T, N>> __device__ __forceinline__ Pack<T, N> load_pack(const T* p) {
+    constexpr int count = N * sizeof(T) / Bytes;
+    Word<Bytes> words[count];
+#pragma unroll
+    for (int i = 0; i < count; ++i) words[i] = reinterpret_cast<const Word<Bytes>*>(p)[i];
+    Pack<T, N> pack;
+    __builtin_memcpy(&pack, words, sizeof(pack));
+    return pack;
+}
+
+template <class T, int N, int Bytes = widest<T, N>>
+__device__ __forceinline__ void store_pack(T* p, const Pack<T, N>& pack) {
+    constexpr int count = N * sizeof(T) / Bytes;
+    Word<Bytes> words[count];
+    __builtin_memcpy(words, &pack, sizeof(pack));
+#pragma unroll
+    for (int i = 0; i < count; ++i) reinterpret_cast<Word<Bytes>*>(p)[i] = words[i];
+}
+
+// 16 bytes on their way from memory, to be looked into later. Elements of a half type would be separated
+// by the compiler right behind the load, inside whatever branch it stands in, and so would be waited for
+// there, one load after the other; opaque words are not.
+struct Granule {
+    uint32_t word[4];
+
+    template <class T> static __device__ __forceinline__ Granule of(const Pack<T, lanes_of<T>>& pack) {
+        Granule g;
+        __builtin_memcpy(&g, &pack, sizeof(g));
+        return g;
+    }
+    template <class T> __device__ __forceinline__ Pack<T, lanes_of<T>> unpack() const {
+        Granule g = *this;
+        asm("" : "+r"(g.word[0]), "+r"(g.word[1]), "+r"(g.word[2]), "+r"(g.word[3]));
+        Pack<T, lanes_of<T>> pack;
+        __builtin_memcpy(&pack, &g, sizeof(pack));
+        return pack;
+    }
+};
+
+// In accesses of `Bytes`, to which p is aligned.
+template <int Bytes = 16> __device__ __forceinline__ Granule load_granule(const void* p) {
+    const Pack<uint32_t, 4> words = load_pack<uint32_t, 4, Bytes>(static_cast<const uint32_t*>(p));
+    return {{words.v[0], words.v[1], words.v[2], words.v[3]}};
+}
+__device__ __forceinline__ void store_granule(void* p, const Granule& g) {
+    *static_cast<uint4*>(p) = make_uint4(g.word[0], g.word[1], g.word[2], g.word[3]);
+}

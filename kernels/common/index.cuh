@@ -1,0 +1,57 @@
+// From a flat index to offsets of strided operands.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define TILEWISE_HD __host__ __device__ __forceinline__
+#else
+#define TILEWISE_HD inline
+#endif
+
+// Division of n < 2^63 by a size fixed at launch: (n + high word of n * multiplier) >> shift, about ten
+// instructions where a 64-bit division is a hundred. The host computes the two numbers (Divisor::new in
+// src/cuda/plan/index.rs).
+struct Divisor {
+    uint64_t multiplier;
+    uint32_t shift;
+    uint32_t unused;
+
+    TILEWISE_HD uint64_t quotient(uint64_t n) const {
+#ifdef __CUDA_ARCH__
+        const uint64_t high = __umul64hi(n, multiplier);
+#else
+        const uint64_t high = static_cast<uint64_t>((static_cast<unsigned __int128>(n) * multiplier) >> 64);
+#endif
+        return (high + n) >> shift;
+    }
+};
+
+// One dimension of an index space that N operands walk at once; strides in elements.
+template <int N> struct Dim {
+    uint64_t size;
+    int64_t strides[N];
+    Divisor divisor;
+};
+static_assert(sizeof(Dim<2>) == 40 && sizeof(Dim<3>) == 48, "mirrored in src/cuda/plan/index.rs");
+
+template <int N> struct Offsets {
+    int64_t at[N];
+    uint64_t inner;  // index within the last dimension
+};
+
+// Where the flat (row-major) index `flat` lies. The outermost dimension needs no division.
+template <int N> TILEWISE_HD Offsets<N> locate(const Dim<N>* dims, uint32_t rank, uint64_t flat) {
+    Offsets<N> result = {};
+    result.inner = flat;
+#pragma unroll 1
+    for (uint32_t d = rank - 1; d > 0; --d) {
+        const uint64_t rest = dims[d].divisor.quotient(flat);
+        const uint64_t index = flat - rest * dims[d].size;
+        if (d == rank - 1) result.inner = index;
+        for (int i = 0; i < N; ++i) result.at[i] += static_cast<int64_t>(index) * dims[d].strides[i];
+        flat = rest;
+    }
+    for (int i = 0; i < N; ++i) result.at[i] += static_cast<int64_t>(flat) * dims[0].strides[i];
+    return result;
+}

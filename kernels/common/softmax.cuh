@@ -1,0 +1,157 @@
+// What the softmax kernels share: their parameters, their arithmetic, and rows as sequences of 16-byte
+// granules.
+#pragma once
+
+#include "dtype.cuh"
+#include "index.cuh"
+#include "reduce.cuh"
+
+constexpr int INLINE_RANK = 4;
+constexpr int MAX_RANK = 64;
+
+// Mirrored by SoftmaxParams in src/cuda/plan/softmax.rs. The dimensions come last, and a kernel declares
+// only as many of them as it can use: what it does not declare is not copied by a launch.
+template <int Rank> struct SoftmaxParams {
+    uint64_t x, out;                // addresses
+    uint64_t rows;                  // column: index space of the outer dimensions
+    uint64_t length;                // elements per row
+    uint64_t columns;               // column: neighbouring rows, one element apart
+    uint64_t tiles;                 // pieces of work for a block
+    int64_t x_stride, out_stride;   // along a row
+    uint32_t log;                   // log_softmax
+    uint32_t lane_bits;             // warp: 2^this lanes per row. column: 2^this threads side by side
+    uint32_t stages;                // pipeline: rows in shared memory
+    uint32_t slots;                 // 16-byte slots of shared memory per thread (and stage)
+    uint32_t x_access, out_access;  // rows: out_access 0 if stores must be element-wise. column: bytes per access
+    uint32_t x_tag, out_tag;
+    uint32_t rank;                  // at least 1
+    uint32_t unused;
+    Dim<2> dims[Rank];              // over rows; strides of x and out
+};
+static_assert(sizeof(SoftmaxParams<INLINE_RANK>) == 104 + 40 * INLINE_RANK, "");
+static_assert(sizeof(SoftmaxParams<MAX_RANK>) == 104 + 40 * MAX_RANK && sizeof(SoftmaxParams<MAX_RANK>) < 4096, "");
+
+// The arithmetic of a result type. Always exp(x - max): the form exp2(x * log2(e) - max * log2(e)) overflows
+// for masks made of the smallest finite number, and loses digits.
+template <class Out> struct Math {
+    using C = float;
+    static __device__ __forceinline__ float exp(float v) { return expf(v); }
+    static __device__ __forceinline__ float log(float v) { return logf(v); }
+};
+struct HalfMath {
+    using C = float;
+    // ex2.approx: its error, 1e-5 for the smallest results, is far below a half's rounding.
+    static __device__ __forceinline__ float exp(float v) { return __expf(v); }
+    static __device__ __forceinline__ float log(float v) { return logf(v); }
+};
+template <> struct Math<f16> : HalfMath {};
+template <> struct Math<bf16> : HalfMath {};
+template <> struct Math<f64> {
+    using C = double;
+    static __device__ __forceinline__ double exp(double v) { return ::exp(v); }
+    static __device__ __forceinline__ double log(double v) { return ::log(v); }
+};
+
+// x in the arithmetic type, rounded to the result's dtype on the way.
+template <class Out, class In> __device__ __forceinline__ typename Math<Out>::C widen(In v) {
+    return static_cast<typename Math<Out>::C>(number(convert<Out>(v)));
+}
+
+__device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ __forceinline__ double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+
+// What turns an element of a finished row into a result: exp(x - base) / sum, or x - base - log(sum). Both
+// are one multiply-add, exact in one of its halves, so that no branch is needed at the end.
+template <class Out> struct Finish {
+    using M = Math<Out>;
+    using C = typename M::C;
+    C base, factor, term;
+    bool log;
+
+    __device__ __forceinline__ Finish() {}
+    __device__ __forceinline__ Finish(const Partial<C>& row, bool log)
+        : base(row.base()), factor(log ? C(1) : C(1) / row.sum), term(log ? -M::log(row.sum) : C(0)), log(log) {}
+
+    // From exp(x - base), or x - base.
+    __device__ __forceinline__ Out scaled(C v) const { return convert<Out>(multiply_add(v, factor, term)); }
+    __device__ __forceinline__ Out operator()(C x) const { return scaled(log ? x - base : M::exp(x - base)); }
+};
+
+// Takes a batch of elements into an online partial: one rescaling for all of them.
+template <class Out, int N, class C>
+__device__ __forceinline__ void take(Partial<C>& row, const C (&x)[N]) {
+    using M = Math<Out>;
+    Partial<C> next = {row.max, 0};
+#pragma unroll
+    for (int k = 0; k < N; ++k) next.max = larger(next.max, x[k]);
+    const C base = next.base();
+#pragma unroll
+    for (int k = 0; k < N; ++k) next.sum += M::exp(x[k] - base);
+    next.sum += row.sum * M::exp(row.max - base);
+    row = next;
+}
+
+// One row, cut into granules of 16 aligned bytes of x. `shift` elements of the first granule lie before
+// the row; they, and what lies behind its end, are never touched and read as -inf.
+template <class In, class Out, class Index> struct Row {
+    static constexpr int E = lanes_of<In>;
+    const In* x = nullptr;
+    Out* out = nullptr;
+    Index length = 0;
+    int shift = 0;
+
+    __device__ __forceinline__ Row() {}
+    __device__ __forceinline__ Row(const In* x, Out* out, Index length)
+        : x(x), out(out), length(length), shift(static_cast<int>(reinterpret_cast<uint64_t>(x) % 16 / sizeof(In))) {}
+
+    __device__ __forceinline__ Index first(Index granule) const { return granule * E - shift; }
+    __device__ __forceinline__ bool whole(Index first) const { return first >= 0 && first + E <= length; }
+
+    __device__ __forceinline__ Granule load(Index granule) const {
+        const Index i = first(granule);
+        return whole(i) ? load_granule(x + i) : load_part(i);
+    }
+    __device__ __forceinline__ Granule load_part(Index i) const {
+        Pack<In, E> pack;
+#pragma unroll
+        for (int k = 0; k < E; ++k) {
+            const bool inside = i + k >= 0 && i + k < length;
+            pack.v[k] = inside ? x[i + k] : convert<In>(-infinity<float>());
+        }
+        return Granule::of(pack);
+    }
+    __device__ __forceinline__ void store(Index granule, const Pack<Out, E>& pack, bool vectors) const {
+        const Index i = first(granule);
+        if (vectors && whole(i)) {
+            store_pack(out + i, pack);
+        } else {
+#pragma unroll
+            for (int k = 0; k < E; ++k) {
+                if (i + k >= 0 && i + k < length) out[i + k] = pack.v[k];
+            }
+        }
+    }
+};
+
+// Index: int where a row has fewer than 2^31 elements.
+template <class In, class Out, class Index, int Rank>
+__device__ __forceinline__ Row<In, Out, Index> row_at(const SoftmaxParams<Rank>& p, uint64_t row) {
+    const Offsets<2> o = locate(p.dims, p.rank, row);
+    return {reinterpret_cast<const In*>(p.x) + o.at[0], reinterpret_cast<Out*>(p.out) + o.at[1], static_cast<Index>(p.length)};
+}
+
+// The elements of a granule of In in the arithmetic type.
+template <class In, class Out>
+__device__ __forceinline__ void widen_granule(const Granule& granule, typename Math<Out>::C (&x)[lanes_of<In>]) {
+    const auto pack = granule.unpack<In>();
+#pragma unroll
+    for (int k = 0; k < lanes_of<In>; ++k) x[k] = widen<Out>(pack.v[k]);
+}
+
+template <class Out, int E, class C>
+__device__ __forceinline__ Pack<Out, E> finish_pack(const Finish<Out>& finish, const C (&x)[E]) {
+    Pack<Out, E> pack;
+#pragma unroll
+    for (int k = 0; k < E; ++k) pack.v[k] = finish(x[k]);
+    return pack;
+}

@@ -1,0 +1,261 @@
+// targets: 75 80 90 100 120 ptx:75
+//
+// softmax and log_softmax of rows whose elements lie side by side. x is rounded to the result's dtype,
+// then exp(x - max) / sum, or x - max - log(sum), in float32 (float64 for float64), rounded once.
+//
+// Per element: one or two exponentials; one read and one write, until a row is too long for the variant
+// `online`, which then reads part of it twice.
+//
+// Variants, as chosen in src/cuda/plan/softmax.rs by row length:
+//   warpVxR   a group of 1 to 32 lanes keeps R rows at a time in registers, V 16-byte granules per lane and
+//             row. V * R loads are in flight per lane before the first use.
+//   block     a block of 64 to 1024 threads keeps one row in registers.
+//   pipeline  persistent grid (grid-stride over rows): a block keeps `stages` rows in shared memory and asks for
+//             a granule of a coming row (cp.async) as soon as it has written the granule of the present row
+//             that lies in its place. Each thread reads only what it copied itself, so the only barrier is
+//             that of the reduction.
+//   online    any length: two passes over the row; the granules that fit stay in shared memory between them.
+// Rows may start anywhere and have any length: a row's partial first and last granules move by element.
+//
+// Measured: nothing yet.
+
+#include "softmax.cuh"
+
+constexpr int WARP_THREADS = 128;
+
+// ------------------------------------------------------------------------------- rows kept in registers
+
+struct LaneGroup {
+    int lanes;
+    template <class C, class Op> __device__ __forceinline__ C reduce(C v, Op op, C*) const {
+        return reduce_lanes(v, op, lanes);
+    }
+};
+struct BlockGroup {
+    template <class C, class Op> __device__ __forceinline__ C reduce(C v, Op op, C* scratch) const {
+        return reduce_block(v, op, Op::template identity<C>(), scratch);
+    }
+};
+
+// Rows row, row + row_step, ...: R of them, V granules per thread each; `member` of `members` threads.
+template <class In, class Out, int V, int R, class Group, int Rank>
+__device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, Group group, uint64_t row, uint64_t row_step,
+                                                  int member, int members, typename Math<Out>::C* scratch) {
+    using M = Math<Out>;
+    using C = typename M::C;
+    constexpr int E = lanes_of<In>;
+    Granule raw[R][V];
+    Row<In, Out, int> rows[R];
+    C v[R][V][E];
+
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+        if (row + r * row_step < p.rows) rows[r] = row_at<In, Out, int>(p, row + r * row_step);
+#pragma unroll
+        for (int i = 0; i < V; ++i) raw[r][i] = rows[r].load(member + i * members);
+    }
+    C max[R], sum[R];
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+        max[r] = -infinity<C>();
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            widen_granule<In, Out>(raw[r][i], v[r][i]);
+#pragma unroll
+            for (int k = 0; k < E; ++k) max[r] = larger(max[r], v[r][i][k]);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r) max[r] = group.reduce(max[r], Max(), scratch);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+        const C base = Partial<C>{max[r], 0}.base();
+        sum[r] = 0;
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+#pragma unroll
+            for (int k = 0; k < E; ++k) {
+                const C shifted = v[r][i][k] - base;
+                const C e = M::exp(shifted);
+                sum[r] += e;
+                v[r][i][k] = p.log ? shifted : e;
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r) sum[r] = group.reduce(sum[r], Sum(), scratch + 32);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+        const Finish<Out> finish(Partial<C>{max[r], sum[r]}, p.log);
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+            Pack<Out, E> pack;
+#pragma unroll
+            for (int k = 0; k < E; ++k) pack.v[k] = finish.scaled(v[r][i][k]);
+            rows[r].store(member + i * members, pack, p.out_access);
+        }
+    }
+}
+
+template <class In, class Out, int V, int R> __device__ __forceinline__ void softmax_warp(const SoftmaxParams<INLINE_RANK>& p) {
+    const int lanes = 1 << p.lane_bits, groups = WARP_THREADS >> p.lane_bits;
+    const int group = threadIdx.x >> p.lane_bits, lane = threadIdx.x & (lanes - 1);
+    for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+        const uint64_t row = tile * (groups * R) + group;
+        rows_in_registers<In, Out, V, R>(p, LaneGroup{lanes}, row, groups, lane, lanes, nullptr);
+    }
+}
+
+template <class In, class Out, int V> __device__ __forceinline__ void softmax_block(const SoftmaxParams<INLINE_RANK>& p) {
+    __shared__ typename Math<Out>::C scratch[64];
+    for (uint64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
+        rows_in_registers<In, Out, V, 1>(p, BlockGroup{}, row, 0, threadIdx.x, blockDim.x, scratch);
+    }
+}
+
+// --------------------------------------------------------------------------- rows kept in shared memory
+
+__device__ __forceinline__ void copy_async(uint4* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+    const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+#else
+    *to = *static_cast<const uint4*>(from);
+#endif
+}
+__device__ __forceinline__ void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Until at most `pending` of the thread's latest groups are unfinished.
+__device__ __forceinline__ void wait_for_copies(uint32_t pending) {
+#if __CUDA_ARCH__ >= 800
+    switch (pending) {
+    case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
+    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
+    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
+    default: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
+    }
+#endif
+}
+
+template <class In, class Out>
+__device__ __forceinline__ void fetch_granule(const Row<In, Out, int>& row, int granule, uint4* slot) {
+    const int i = row.first(granule);
+    if (row.whole(i)) {
+        copy_async(slot, row.x + i);
+    } else {
+        store_granule(slot, row.load_part(i));
+    }
+}
+
+template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(const SoftmaxParams<INLINE_RANK>& p) {
+    using M = Math<Out>;
+    using C = typename M::C;
+    constexpr int E = lanes_of<In>;
+    extern __shared__ uint4 slots[];  // [stage][slot][thread]
+    __shared__ Partial<C> scratch[2][32];
+    const uint32_t slots_per_stage = p.slots * blockDim.x;
+    const auto slot = [&](uint32_t stage, uint32_t s) { return slots + stage * slots_per_stage + s * blockDim.x + threadIdx.x; };
+    const auto granule = [&](uint32_t s) { return static_cast<int>(s * blockDim.x + threadIdx.x); };
+
+    for (uint32_t stage = 0; stage < p.stages; ++stage) {
+        const uint64_t coming = blockIdx.x + static_cast<uint64_t>(stage) * gridDim.x;
+        if (coming < p.rows) {
+            const auto row = row_at<In, Out, int>(p, coming);
+            for (uint32_t s = 0; s < p.slots; ++s) fetch_granule(row, granule(s), slot(stage, s));
+        }
+        commit_copies();
+    }
+    uint32_t stage = 0, parity = 0;
+    for (uint64_t index = blockIdx.x; index < p.rows; index += gridDim.x) {
+        wait_for_copies(p.stages - 1);
+        auto partial = Partial<C>::empty();
+        C v[E];
+        for (uint32_t s = 0; s < p.slots; ++s) {
+            widen_granule<In, Out>(load_granule(slot(stage, s)), v);
+            take<Out>(partial, v);
+        }
+        partial = reduce_block(partial, Merge<M>(), Partial<C>::empty(), scratch[parity]);
+        const Finish<Out> finish(partial, p.log);
+
+        const auto row = row_at<In, Out, int>(p, index);
+        const uint64_t coming = index + static_cast<uint64_t>(p.stages) * gridDim.x;
+        const auto next = coming < p.rows ? row_at<In, Out, int>(p, coming) : row;
+        for (uint32_t s = 0; s < p.slots; ++s) {
+            widen_granule<In, Out>(load_granule(slot(stage, s)), v);
+            row.store(granule(s), finish_pack(finish, v), p.out_access);
+            if (coming < p.rows) fetch_granule(next, granule(s), slot(stage, s));
+        }
+        commit_copies();
+        stage = stage + 1 == p.stages ? 0 : stage + 1;
+        parity ^= 1;
+    }
+}
+
+template <class In, class Out> __device__ __forceinline__ void softmax_online(const SoftmaxParams<INLINE_RANK>& p) {
+    using M = Math<Out>;
+    using C = typename M::C;
+    constexpr int E = lanes_of<In>, BATCH = 4;
+    extern __shared__ uint4 slots[];  // [slot][thread]
+    __shared__ Partial<C> scratch[2][32];
+    uint32_t parity = 0;
+    for (uint64_t index = blockIdx.x; index < p.rows; index += gridDim.x) {
+        const auto row = row_at<In, Out, int64_t>(p, index);
+        const int64_t granules = (p.length + row.shift + E - 1) / E;
+        const int64_t rounds = (granules + blockDim.x - 1) / blockDim.x;  // of one granule per thread
+        auto partial = Partial<C>::empty();
+        for (int64_t round = 0; round < rounds; round += BATCH) {
+            Granule raw[BATCH];
+#pragma unroll
+            for (int b = 0; b < BATCH; ++b) raw[b] = row.load((round + b) * blockDim.x + threadIdx.x);
+#pragma unroll
+            for (int b = 0; b < BATCH; ++b) {
+                if (round + b < p.slots) store_granule(slots + (round + b) * blockDim.x + threadIdx.x, raw[b]);
+                C v[E];
+                widen_granule<In, Out>(raw[b], v);
+                take<Out>(partial, v);
+            }
+        }
+        partial = reduce_block(partial, Merge<M>(), Partial<C>::empty(), scratch[parity]);
+        parity ^= 1;
+        const Finish<Out> finish(partial, p.log);
+        // Backwards: what was read last is still in the caches.
+        for (int64_t round = (rounds - 1) / BATCH * BATCH; round >= 0; round -= BATCH) {
+            Granule raw[BATCH];
+#pragma unroll
+            for (int b = 0; b < BATCH; ++b) {
+                const int64_t granule = (round + b) * blockDim.x + threadIdx.x;
+                raw[b] = round + b < p.slots ? load_granule(slots + granule) : row.load(granule);
+            }
+#pragma unroll
+            for (int b = 0; b < BATCH; ++b) {
+                C v[E];
+                widen_granule<In, Out>(raw[b], v);
+                row.store((round + b) * blockDim.x + threadIdx.x, finish_pack(finish, v), p.out_access);
+            }
+        }
+    }
+}
+
+// -------------------------------------------------------------------------------------------- exported
+
+#define KERNEL(THREADS, NAME) \
+    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p)
+
+// 32 values per thread, 16 of float64, are the registers' share.
+#define EXPORT(IN, OUT, NAME, BLOCK_VECTORS)                                                  \
+    KERNEL(WARP_THREADS, softmax_warp1x4_##NAME) { softmax_warp<IN, OUT, 1, 4>(p); }          \
+    KERNEL(WARP_THREADS, softmax_warp2x2_##NAME) { softmax_warp<IN, OUT, 2, 2>(p); }          \
+    KERNEL(WARP_THREADS, softmax_warp4x1_##NAME) { softmax_warp<IN, OUT, 4, 1>(p); }          \
+    KERNEL(1024, softmax_block_##NAME) { softmax_block<IN, OUT, BLOCK_VECTORS>(p); }          \
+    KERNEL(1024, softmax_pipeline_##NAME) { softmax_pipeline<IN, OUT>(p); }                   \
+    KERNEL(1024, softmax_online_##NAME) { softmax_online<IN, OUT>(p); }
+
+EXPORT(f16, f16, f16, 4)
+EXPORT(bf16, bf16, bf16, 4)
+EXPORT(f32, f32, f32, 8)
+EXPORT(f64, f64, f64, 4)
+EXPORT(f16, f32, f16_f32, 4)
+EXPORT(bf16, f32, bf16_f32, 4)

@@ -1,0 +1,92 @@
+//! Strided index spaces as kernels take them: the mirror of kernels/common/index.cuh.
+
+use std::mem::offset_of;
+
+/// Most dimensions a kernel can walk. Merged dimensions have at least two indices each, and their product
+/// is an i64, so there are at most 62.
+pub const MAX_RANK: usize = 64;
+
+/// Division of n < 2^63 by a fixed number as a multiplication and a shift.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Divisor {
+    multiplier: u64,
+    shift: u32,
+    unused: u32,
+}
+
+impl Divisor {
+    /// Round-up method: with 2^shift the power of two at or above `by`, the multiplier is the 65-bit
+    /// ceil(2^(64 + shift) / by) without its top bit, which the addition of n stands in for.
+    pub fn new(by: u64) -> Divisor {
+        let shift = by.next_power_of_two().trailing_zeros();
+        let excess = (1u128 << shift) - u128::from(by);
+        let multiplier = ((excess << 64) / u128::from(by) + 1) as u64;
+        Divisor { multiplier, shift, unused: 0 }
+    }
+}
+
+/// One dimension that `N` operands walk at once; strides in elements.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dim<const N: usize> {
+    size: u64,
+    strides: [i64; N],
+    divisor: Divisor,
+}
+
+const _: () = assert!(size_of::<Dim<2>>() == 40 && size_of::<Dim<3>>() == 48);
+const _: () = assert!(offset_of!(Dim<2>, divisor) == 24 && offset_of!(Dim<3>, divisor) == 32);
+
+impl<const N: usize> Dim<N> {
+    fn new(size: i64, strides: [i64; N]) -> Dim<N> {
+        let size = size.unsigned_abs();
+        Dim { size, strides, divisor: Divisor::new(size.max(1)) }
+    }
+}
+
+/// The dimensions of `shape`, outermost first, and their number, which is at least one.
+pub fn dims<const N: usize>(shape: &[i64], strides: [&[i64]; N]) -> ([Dim<N>; MAX_RANK], u32) {
+    let mut dims = [Dim::new(1, [0; N]); MAX_RANK];
+    for (d, (dim, &size)) in dims.iter_mut().zip(shape).enumerate() {
+        *dim = Dim::new(size, strides.map(|s| s.get(d).copied().unwrap_or(0)));
+    }
+    (dims, shape.len().clamp(1, MAX_RANK) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quotient(d: Divisor, n: u64) -> u64 {
+        let high = ((u128::from(n) * u128::from(d.multiplier)) >> 64) as u64;
+        (high + n) >> d.shift
+    }
+
+    #[test]
+    fn divides_exactly() {
+        let top = (1u64 << 63) - 1;
+        let mut sizes: Vec<u64> = (1..3000).collect();
+        for bits in 11..63 {
+            sizes.extend([(1 << bits) - 1, 1 << bits, (1 << bits) + 1, (1 << bits) + (1 << (bits / 2))]);
+        }
+        sizes.push(top);
+        for by in sizes {
+            let d = Divisor::new(by);
+            let near = |n: u64| [n.saturating_sub(1), n, (n + 1).min(top)];
+            let multiples =
+                [1, 2, 3, 1000, top / by / 2, top / by].map(|k: u64| near(k.saturating_mul(by).min(top)));
+            for n in multiples.into_iter().flatten().chain([0, 1, 1 << 32, top]) {
+                assert_eq!(quotient(d, n), n / by, "{n} / {by}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_element_is_one_dimension() {
+        let (d, rank) = dims::<2>(&[], [&[], &[]]);
+        assert_eq!((rank, d[0].size, d[0].strides), (1, 1, [0, 0]));
+        let (d, rank) = dims(&[3, 5], [&[5, 1], &[0, -1]]);
+        assert_eq!((rank, d[1].size, d[1].strides, d[2].size), (2, 5, [1, -1], 1));
+    }
+}
