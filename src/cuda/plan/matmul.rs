@@ -1,1 +1,275 @@
-//! Stub.
+//! How a GPU multiplies: which kernel, which tile, in what order.
+
+mod params;
+
+pub use params::MatmulParams;
+use params::{BatchDims, MAX_BATCH_RANK};
+
+use super::tile_order::group_m;
+use super::{Kernel, LaunchPlan};
+use crate::cuda::device::DeviceFacts;
+use crate::dtype::DType;
+use crate::ops::matmul::{Activation, MatmulProblem, Matrix};
+use crate::tensor::Dims;
+
+/// A tile of the result that one block computes, and what is known of its speed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Tile {
+    name: &'static str,
+    m: u32,
+    n: u32,
+    threads: u32,
+    /// Dynamic shared memory: stages * (m + n) * k * element size.
+    shared_bytes: u32,
+    /// Blocks that a multiprocessor's registers have room for.
+    blocks: u32,
+    /// Share of the multiprocessor's arithmetic that one block reaches alone, and that all together reach.
+    /// First estimates.
+    alone: f64,
+    together: f64,
+}
+
+#[rustfmt::skip]
+const MMA_TILES: [Tile; 4] = [
+    Tile { name: "128x256", m: 128, n: 256, threads: 256, shared_bytes: 147_456, blocks: 1, alone: 1.00, together: 1.00 },
+    Tile { name: "128x128", m: 128, n: 128, threads: 128, shared_bytes:  49_152, blocks: 2, alone: 0.85, together: 0.97 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 128, shared_bytes:  49_152, blocks: 4, alone: 0.50, together: 0.70 },
+    Tile { name: "32x64",   m:  32, n:  64, threads: 128, shared_bytes:  98_304, blocks: 2, alone: 0.30, together: 0.50 },
+];
+#[rustfmt::skip]
+const MMA_ANY_TILES: [Tile; 2] = [
+    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 32_768, blocks: 1, alone: 0.35, together: 0.35 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 128, shared_bytes: 16_384, blocks: 4, alone: 0.15, together: 0.25 },
+];
+#[rustfmt::skip]
+const SIMT_TILES: [Tile; 2] = [
+    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 0, blocks: 2, alone: 0.70, together: 0.85 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 0, blocks: 3, alone: 0.45, together: 0.70 },
+];
+
+/// Multiply-adds of one multiprocessor in a clock: mma.sync on Hopper, and a float32 pipeline.
+const MMA_RATE: f64 = 1270.0;
+const SIMT_RATE: f64 = 128.0;
+/// Clocks from a block's start to its first product, and from its last to its end for each element.
+const FILL_CLOCKS: f64 = 1500.0;
+const STORE_CLOCKS: f64 = 0.05;
+
+/// How an operand reaches shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Asynchronous copies of `bytes` along k, or along the dimension shared with the result.
+    AlongK {
+        bytes: u32,
+    },
+    AlongMn {
+        bytes: u32,
+    },
+    /// Single elements.
+    Elements,
+}
+
+impl Access {
+    fn bytes(self) -> u32 {
+        match self {
+            Access::AlongK { bytes } | Access::AlongMn { bytes } => bytes,
+            Access::Elements => 2,
+        }
+    }
+}
+
+pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulParams> {
+    let p = Oriented::new(problem);
+    let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
+    let a = access(&p.a, p.a.row_stride, p.a.col_stride, p.m, p.k, problem.dtype);
+    let b = access(&p.b, p.b.col_stride, p.b.row_stride, p.n, p.k, problem.dtype);
+    let (file, tiles, layout, rate) = if !halves || device.compute_capability < (8, 0) {
+        let tiles = if problem.dtype == DType::F64 { &SIMT_TILES[1..] } else { &SIMT_TILES[..] };
+        ("matmul_simt", tiles, "", SIMT_RATE)
+    } else if a == Access::Elements || b == Access::Elements {
+        ("matmul_mma", &MMA_ANY_TILES[..], "_any", MMA_RATE)
+    } else {
+        let layout = match (a, b) {
+            (Access::AlongK { .. }, Access::AlongK { .. }) => "_kk",
+            (Access::AlongK { .. }, _) => "_kn",
+            (_, Access::AlongK { .. }) => "_mk",
+            (_, _) => "_mn",
+        };
+        ("matmul_mma", &MMA_TILES[..], layout, MMA_RATE)
+    };
+    let products = problem.batch.iter().fold(1u64, |n, &size| n.saturating_mul(size.unsigned_abs()));
+    let tile = fastest(tiles, &p, products, rate, device);
+
+    let tiles_along = |size: i64, tile: u32| u32::try_from(size.unsigned_abs().div_ceil(u64::from(tile)));
+    let tiles_m = tiles_along(p.m, tile.m).unwrap_or(u32::MAX);
+    let tiles_n = tiles_along(p.n, tile.n).unwrap_or(u32::MAX);
+    let blocks = u64::from(tiles_m).saturating_mul(u64::from(tiles_n)).saturating_mul(products);
+    let concurrent = device.multiprocessors * resident(tile, device);
+    let mut params = MatmulParams {
+        a: p.a.address,
+        b: p.b.address,
+        bias: p.bias,
+        out: p.out.address,
+        m: p.m,
+        n: p.n,
+        k: p.k,
+        a_row: p.a.row_stride,
+        a_col: p.a.col_stride,
+        b_row: p.b.row_stride,
+        b_col: p.b.col_stride,
+        out_row: p.out.row_stride,
+        out_col: p.out.col_stride,
+        bias_row: p.bias_row,
+        bias_col: p.bias_col,
+        negative_slope: 0.0,
+        blocks,
+        tiles_m,
+        tiles_n,
+        group_m: group_m(tiles_m, tiles_n, (tile.m, tile.n), concurrent),
+        batch_rank: problem.batch.len().min(MAX_BATCH_RANK) as u32,
+        activation: 0,
+        a_bytes: a.bytes(),
+        b_bytes: b.bytes(),
+        a_k_fast: u32::from(k_fast(p.a.row_stride, p.a.col_stride, p.m, p.k)),
+        b_k_fast: u32::from(k_fast(p.b.col_stride, p.b.row_stride, p.n, p.k)),
+        out_vector: u32::from(p.rows_allow_vectors(problem.dtype)),
+        batch_shape: fill(&problem.batch),
+        a_batch: fill(&p.a.batch_strides),
+        b_batch: fill(&p.b.batch_strides),
+        out_batch: fill(&p.out.batch_strides),
+    };
+    (params.activation, params.negative_slope) = activation(problem.activation);
+    LaunchPlan {
+        kernel: Kernel { file, name: format!("{file}_{}{layout}_{}", tile.name, problem.dtype.suffix()) },
+        grid: grid(blocks),
+        block: [tile.threads, 1, 1],
+        shared_bytes: tile.shared_bytes,
+        params,
+    }
+}
+
+/// The problem, turned so that the result's rows are what is contiguous: out^T = b^T a^T otherwise.
+struct Oriented {
+    m: i64,
+    n: i64,
+    k: i64,
+    a: Matrix,
+    b: Matrix,
+    out: Matrix,
+    bias: usize,
+    bias_row: i64,
+    bias_col: i64,
+}
+
+impl Oriented {
+    fn new(p: &MatmulProblem) -> Oriented {
+        let (bias, step) = p.bias.as_ref().map_or((0, 0), |bias| (bias.address, bias.stride));
+        let by_columns =
+            p.m > 1 && (p.n == 1 || p.out.row_stride.unsigned_abs() < p.out.col_stride.unsigned_abs());
+        let transposed = |x: &Matrix| Matrix {
+            row_stride: x.col_stride,
+            col_stride: x.row_stride,
+            batch_strides: x.batch_strides.clone(),
+            ..*x
+        };
+        if by_columns {
+            let (a, b, out) = (transposed(&p.b), transposed(&p.a), transposed(&p.out));
+            Oriented { m: p.n, n: p.m, k: p.k, a, b, out, bias, bias_row: step, bias_col: 0 }
+        } else {
+            let (a, b, out) = (p.a.clone(), p.b.clone(), p.out.clone());
+            Oriented { m: p.m, n: p.n, k: p.k, a, b, out, bias, bias_row: 0, bias_col: step }
+        }
+    }
+
+    /// Whether as many neighbouring columns as a thread holds (four, or 16 bytes) are always aligned.
+    fn rows_allow_vectors(&self, dtype: DType) -> bool {
+        let bytes = 16.min(4 * dtype.size()) as u32;
+        let row = if self.m > 1 { self.out.row_stride } else { 0 };
+        self.out.col_stride == 1 && alignment(&self.out, row, dtype) >= bytes
+    }
+}
+
+/// How an operand whose strides are `mn` along the dimension shared with the result (of this size) and
+/// `k` can be read.
+fn access(x: &Matrix, mn_stride: i64, k_stride: i64, mn: i64, k: i64, dtype: DType) -> Access {
+    // The stride of a dimension of size 1 is never taken.
+    let along = |unit: i64, unit_size: i64, lead: i64, lead_size: i64| {
+        let lead = if lead_size > 1 { lead } else { 0 };
+        if unit == 1 || unit_size <= 1 { alignment(x, lead, dtype) } else { 0 }
+    };
+    let (along_k, along_mn) = (along(k_stride, k, mn_stride, mn), along(mn_stride, mn, k_stride, k));
+    match along_k.max(along_mn) {
+        ..4 => Access::Elements,
+        bytes if along_k > along_mn || along_k == along_mn && k >= mn => Access::AlongK { bytes },
+        bytes => Access::AlongMn { bytes },
+    }
+}
+
+/// The largest of 1 to 16 bytes that divides the address of every row's first element.
+fn alignment(x: &Matrix, lead: i64, dtype: DType) -> u32 {
+    let steps = x.batch_strides.iter().fold(lead, |all, &stride| all | stride);
+    let low_bits = (steps as usize).wrapping_mul(dtype.size()) | x.address | 16;
+    1 << low_bits.trailing_zeros()
+}
+
+fn k_fast(mn_stride: i64, k_stride: i64, mn: i64, k: i64) -> bool {
+    mn <= 1 || k > 1 && k_stride.unsigned_abs() <= mn_stride.unsigned_abs()
+}
+
+/// Blocks of this tile that one multiprocessor runs at the same time; a block's shared memory comes with
+/// 1 KB for the system.
+fn resident(tile: &Tile, device: &DeviceFacts) -> u32 {
+    let by_shared = device.shared_bytes_per_multiprocessor / (tile.shared_bytes + 1024);
+    tile.blocks.min(by_shared).min(device.threads_per_multiprocessor / tile.threads).max(1)
+}
+
+/// The tile with the least estimated time: each multiprocessor takes its share of the tiles in rounds of
+/// as many as fit, and a last round that does not fill it runs slower.
+fn fastest<'t>(tiles: &'t [Tile], p: &Oriented, products: u64, rate: f64, device: &DeviceFacts) -> &'t Tile {
+    let clocks = |tile: &Tile| {
+        let count = (p.m as f64 / f64::from(tile.m)).ceil() * (p.n as f64 / f64::from(tile.n)).ceil();
+        let each = (count * products as f64 / f64::from(device.multiprocessors)).ceil();
+        let fit = f64::from(resident(tile, device));
+        let (full, rest) = ((each / fit).floor(), each % fit);
+        let area = f64::from(tile.m * tile.n);
+        let round = |blocks: f64, share: f64| {
+            FILL_CLOCKS + blocks * area * (p.k as f64 / (rate * share) + STORE_CLOCKS)
+        };
+        let last = if rest > 0.0 { round(rest, tile.together.min(tile.alone * rest)) } else { 0.0 };
+        full * round(fit, tile.together) + last
+    };
+    let fits = |tile: &&Tile| tile.shared_bytes <= device.shared_bytes_per_block;
+    tiles
+        .iter()
+        .filter(fits)
+        .min_by(|x, y| clocks(x).total_cmp(&clocks(y)))
+        .unwrap_or(&tiles[tiles.len() - 1])
+}
+
+/// Blocks in x, and in y what x cannot count.
+fn grid(blocks: u64) -> [u32; 3] {
+    let y = blocks.div_ceil(i32::MAX as u64).clamp(1, 65_535);
+    [u32::try_from(blocks.div_ceil(y)).unwrap_or(i32::MAX as u32), y as u32, 1]
+}
+
+/// `ActivationKind` in kernels/common/epilogue.cuh, and leaky_relu's slope.
+fn activation(activation: Activation) -> (u32, f64) {
+    match activation {
+        Activation::None => (0, 0.0),
+        Activation::Relu => (1, 0.0),
+        Activation::LeakyRelu { negative_slope } => (2, negative_slope),
+        Activation::Gelu => (3, 0.0),
+        Activation::GeluTanh => (4, 0.0),
+        Activation::Silu => (5, 0.0),
+    }
+}
+
+fn fill(dims: &Dims) -> BatchDims {
+    let mut filled = [0; MAX_BATCH_RANK];
+    for (to, &from) in filled.iter_mut().zip(dims) {
+        *to = from;
+    }
+    filled
+}
+
+#[cfg(test)]
+mod tests;

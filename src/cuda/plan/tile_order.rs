@@ -1,1 +1,121 @@
-//! The order in which a matmul's blocks visit the tiles of the result.
+//! The order in which a matmul's blocks visit the tiles of the result. The twin of
+//! kernels/common/tile_order.cuh.
+
+/// Row and column of a tile.
+pub type Tile = (u32, u32);
+
+/// Bands of `group_m` rows of tiles, each band walked down its columns: blocks that run at the same time
+/// then share both rows of a and columns of b in L2. The last band may have fewer rows.
+/// Needs `pid < num_m * num_n < 2^32` and `1 <= group_m <= num_m`.
+pub fn tile_at(pid: u32, num_m: u32, num_n: u32, group_m: u32) -> Tile {
+    let num_in_group = group_m * num_n;
+    let first_m = pid / num_in_group * group_m;
+    let group_size = group_m.min(num_m - first_m);
+    let in_group = pid % num_in_group;
+    (first_m + in_group % group_size, in_group / group_size)
+}
+
+/// How many rows of tiles to band together when `concurrent` blocks run at the same time: as many as make
+/// the rows of a plus the columns of b that those blocks read, tile_m high and tile_n wide, the fewest.
+pub fn group_m(num_m: u32, num_n: u32, (tile_m, tile_n): (u32, u32), concurrent: u32) -> u32 {
+    let footprint = |group: u32| {
+        // Blocks beyond the end of a band are in the next.
+        let rows = group.max(concurrent.div_ceil(num_n)).min(num_m);
+        let columns = concurrent.div_ceil(rows).min(num_n);
+        u64::from(rows) * u64::from(tile_m) + u64::from(columns) * u64::from(tile_n)
+    };
+    [8, 16, 4, 2, 1].into_iter().min_by_key(|&group| footprint(group)).unwrap_or(8).min(num_m)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::fmt::Write as _;
+    use std::process::Command;
+
+    /// (num_m, num_n, group_m)
+    fn cases() -> Vec<(u32, u32, u32)> {
+        let mut cases = vec![(1, 70_000, 1), (70_000, 1, 8), (257, 129, 16), (100, 7, 100)];
+        for num_m in 1..=19 {
+            for num_n in [1, 2, 3, 5, 8, 13] {
+                cases.extend((1..=num_m).map(|group_m| (num_m, num_n, group_m)));
+            }
+        }
+        cases
+    }
+
+    #[test]
+    fn every_tile_is_visited_once() {
+        for (num_m, num_n, group_m) in cases() {
+            let seen: HashSet<Tile> =
+                (0..num_m * num_n).map(|pid| tile_at(pid, num_m, num_n, group_m)).collect();
+            assert_eq!(seen.len() as u32, num_m * num_n, "{num_m} x {num_n} by {group_m}");
+            assert!(seen.iter().all(|&(m, n)| m < num_m && n < num_n), "{num_m} x {num_n} by {group_m}");
+        }
+    }
+
+    #[test]
+    fn bands_are_walked_down_their_columns() {
+        // Ten rows in bands of four: the last has two.
+        let first: Vec<Tile> = (0..6).map(|pid| tile_at(pid, 10, 8, 4)).collect();
+        assert_eq!(first, [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1)]);
+        let last: Vec<Tile> = (64..68).map(|pid| tile_at(pid, 10, 8, 4)).collect();
+        assert_eq!(last, [(8, 0), (9, 0), (8, 1), (9, 1)]);
+    }
+
+    #[test]
+    fn groups_keep_the_footprint_small() {
+        assert_eq!(group_m(32, 16, (128, 256), 132), 16);
+        assert_eq!(group_m(32, 32, (128, 128), 264), 16);
+        assert_eq!(group_m(16, 16, (128, 128), 64), 8);
+        assert_eq!(group_m(1, 500, (64, 64), 132), 1);
+        assert_eq!(group_m(500, 1, (64, 64), 132), 8);
+    }
+
+    #[test]
+    fn the_kernels_order_is_this_one() {
+        let mut table = String::new();
+        for (num_m, num_n, group_m) in cases() {
+            let _ = write!(table, "{{{num_m}, {num_n}, {group_m}}},");
+        }
+        let main = format!(
+            "#include \"tile_order.cuh\"\n#include <cstdio>\n\
+             const uint32_t cases[][3] = {{{table}}};\n\
+             int main() {{\n\
+             for (const auto& c : cases) for (uint32_t pid = 0; pid < c[0] * c[1]; ++pid) {{\n\
+             const Tile t = tile_at(pid, c[0], c[1], c[2]);\n\
+             std::printf(\"%u %u\\n\", t.m, t.n);\n}}\n}}\n"
+        );
+        let folder = std::env::temp_dir().join(format!("tilewise-tile-order-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (source, program) = (folder.join("main.cpp"), folder.join("main"));
+        std::fs::write(&source, main).unwrap();
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+        let include = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/common");
+        let compiled = Command::new(&compiler)
+            .args(["-std=c++17", "-I", include, "-o"])
+            .arg(&program)
+            .arg(&source)
+            .status();
+        match compiled {
+            Err(e) => return println!("skipped: no C++ compiler ({compiler}: {e})"),
+            Ok(status) => assert!(status.success(), "tile_order.cuh does not compile as C++"),
+        }
+        let printed = Command::new(&program).output().unwrap().stdout;
+        std::fs::remove_dir_all(&folder).unwrap();
+        let theirs = String::from_utf8(printed).unwrap();
+        let mut theirs = theirs.lines();
+        for (num_m, num_n, group_m) in cases() {
+            for pid in 0..num_m * num_n {
+                let (m, n) = tile_at(pid, num_m, num_n, group_m);
+                assert_eq!(
+                    theirs.next(),
+                    Some(format!("{m} {n}").as_str()),
+                    "{num_m} {num_n} {group_m} {pid}"
+                );
+            }
+        }
+        assert_eq!(theirs.next(), None);
+    }
+}

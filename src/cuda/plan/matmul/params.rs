@@ -1,0 +1,89 @@
+//! What the matmul kernels are told.
+
+use std::fmt;
+use std::mem::{offset_of, size_of};
+
+use crate::cuda::plan::KernelParams;
+
+/// More dimensions than any tensor has. Those of size 1 are dropped before, so 2^62 products would do.
+pub const MAX_BATCH_RANK: usize = 62;
+pub type BatchDims = [i64; MAX_BATCH_RANK];
+
+/// The mirror of `MatmulParams` in kernels/common/matmul.cuh. Strides in elements.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq)]
+pub struct MatmulParams {
+    pub a: usize,
+    pub b: usize,
+    /// 0: none.
+    pub bias: usize,
+    pub out: usize,
+    pub m: i64,
+    pub n: i64,
+    pub k: i64,
+    pub a_row: i64,
+    pub a_col: i64,
+    pub b_row: i64,
+    pub b_col: i64,
+    pub out_row: i64,
+    pub out_col: i64,
+    /// One of the two is 0.
+    pub bias_row: i64,
+    pub bias_col: i64,
+    pub negative_slope: f64,
+    /// Tiles of all products. The grid may hold a few more.
+    pub blocks: u64,
+    pub tiles_m: u32,
+    pub tiles_n: u32,
+    pub group_m: u32,
+    pub batch_rank: u32,
+    pub activation: u32,
+    /// Bytes of one asynchronous copy along the operand's unit stride: 16, 8 or 4; 2 if it has none.
+    pub a_bytes: u32,
+    pub b_bytes: u32,
+    /// For kernels that load single elements: whether neighbouring threads step along k.
+    pub a_k_fast: u32,
+    pub b_k_fast: u32,
+    /// Whether a thread's neighbouring columns may be written at once.
+    pub out_vector: u32,
+    pub batch_shape: BatchDims,
+    pub a_batch: BatchDims,
+    pub b_batch: BatchDims,
+    pub out_batch: BatchDims,
+}
+
+const _: () = {
+    assert!(size_of::<MatmulParams>() == 2160);
+    assert!(offset_of!(MatmulParams, m) == 32);
+    assert!(offset_of!(MatmulParams, a_row) == 56);
+    assert!(offset_of!(MatmulParams, bias_row) == 104);
+    assert!(offset_of!(MatmulParams, negative_slope) == 120);
+    assert!(offset_of!(MatmulParams, tiles_m) == 136);
+    assert!(offset_of!(MatmulParams, out_vector) == 172);
+    assert!(offset_of!(MatmulParams, batch_shape) == 176);
+    assert!(offset_of!(MatmulParams, out_batch) == 1664);
+};
+
+// SAFETY: repr(C) integers and floats without padding, in the order of the struct of the same name in
+// kernels/common/matmul.cuh; both sides assert the size and offsets above.
+unsafe impl KernelParams for MatmulParams {}
+
+impl fmt::Debug for MatmulParams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rank = self.batch_rank as usize;
+        f.debug_struct("MatmulParams")
+            .field("m, n, k", &(self.m, self.n, self.k))
+            .field("a", &(self.a, self.a_row, self.a_col, &self.a_batch[..rank]))
+            .field("b", &(self.b, self.b_row, self.b_col, &self.b_batch[..rank]))
+            .field("out", &(self.out, self.out_row, self.out_col, &self.out_batch[..rank]))
+            .field("batch", &&self.batch_shape[..rank])
+            .field("bias", &(self.bias, self.bias_row, self.bias_col))
+            .field("activation", &(self.activation, self.negative_slope))
+            .field("blocks", &self.blocks)
+            .field("tiles_m, tiles_n, group_m", &(self.tiles_m, self.tiles_n, self.group_m))
+            .field("a_bytes, b_bytes", &(self.a_bytes, self.b_bytes))
+            .field("a_k_fast, b_k_fast", &(self.a_k_fast, self.b_k_fast))
+            .field("out_vector", &self.out_vector)
+            .finish()
+    }
+}

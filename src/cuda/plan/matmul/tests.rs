@@ -1,0 +1,171 @@
+//! What is chosen for which problem on which GPU.
+
+use super::*;
+use crate::cuda::device::examples;
+use crate::ops::matmul::{Bias, Precision};
+use crate::tensor::Device;
+
+/// Row-major operands, none of which exists.
+fn problem(dtype: DType, batch: i64, m: i64, k: i64, n: i64) -> MatmulProblem {
+    let matrix = |address, rows: i64, cols: i64| Matrix {
+        address,
+        row_stride: cols,
+        col_stride: 1,
+        batch_strides: if batch > 1 { Dims::from_slice(&[rows * cols]) } else { Dims::new() },
+    };
+    MatmulProblem {
+        device: Device::Cuda(0),
+        dtype,
+        m,
+        n,
+        k,
+        batch: if batch > 1 { Dims::from_slice(&[batch]) } else { Dims::new() },
+        a: matrix(1 << 40, m, k),
+        b: matrix(2 << 40, k, n),
+        out: matrix(3 << 40, m, n),
+        bias: None,
+        activation: Activation::None,
+        precision: Precision::Ieee,
+    }
+}
+
+/// (dtype, (batch, m, k, n), kernel)
+type Choice = (DType, (i64, i64, i64, i64), &'static str);
+
+fn check(device: &DeviceFacts, choices: &[Choice]) {
+    for &(dtype, (batch, m, k, n), kernel) in choices {
+        let plan = plan(&problem(dtype, batch, m, k, n), device);
+        let shape = format!("{}: {batch} x {m} x {k} x {n}", device.name);
+        assert_eq!(plan.kernel.name, kernel, "{shape}");
+        let p = &plan.params;
+        assert!(plan.shared_bytes <= device.shared_bytes_per_block, "{shape}");
+        assert_eq!(p.blocks, u64::from(p.tiles_m) * u64::from(p.tiles_n) * batch as u64, "{shape}");
+        let launched = u64::from(plan.grid[0]) * u64::from(plan.grid[1]);
+        assert!(launched >= p.blocks && launched < p.blocks + u64::from(plan.grid[1]), "{shape}");
+        assert!((1..=p.tiles_m).contains(&p.group_m), "{shape}");
+    }
+}
+
+#[test]
+fn choices() {
+    use DType::{BF16, F16, F32, F64};
+    check(
+        &examples::h200(),
+        &[
+            (BF16, (1, 8192, 8192, 8192), "matmul_mma_128x256_kn_bf16"),
+            (F16, (1, 4096, 4096, 4096), "matmul_mma_128x256_kn_f16"),
+            (BF16, (1, 2048, 2048, 2048), "matmul_mma_128x256_kn_bf16"),
+            (BF16, (1, 1024, 1024, 1024), "matmul_mma_64x64_kn_bf16"),
+            (BF16, (1, 256, 256, 256), "matmul_mma_32x64_kn_bf16"),
+            (BF16, (1, 16, 4096, 4096), "matmul_mma_32x64_kn_bf16"),
+            (BF16, (1, 128, 4096, 4096), "matmul_mma_64x64_kn_bf16"),
+            (BF16, (1, 4096, 4096, 1), "matmul_mma_32x64_kk_bf16"),
+            (BF16, (64, 128, 64, 128), "matmul_mma_64x64_kn_bf16"),
+            (BF16, (1, 4095, 4095, 4095), "matmul_mma_128x128_any_bf16"),
+            (BF16, (1, 63, 63, 63), "matmul_mma_64x64_any_bf16"),
+            (F32, (1, 4096, 4096, 4096), "matmul_simt_128x128_f32"),
+            (F32, (1, 512, 512, 512), "matmul_simt_64x64_f32"),
+            (F64, (1, 4096, 4096, 4096), "matmul_simt_64x64_f64"),
+        ],
+    );
+    check(
+        &examples::a100(),
+        &[
+            (BF16, (1, 8192, 8192, 8192), "matmul_mma_128x256_kn_bf16"),
+            (BF16, (1, 2048, 2048, 2048), "matmul_mma_128x128_kn_bf16"),
+        ],
+    );
+    // 99 KB of shared memory a block leave out the largest tile.
+    for device in [examples::l4(), examples::rtx5090()] {
+        check(
+            &device,
+            &[
+                (F16, (1, 8192, 8192, 8192), "matmul_mma_128x128_kn_f16"),
+                (F16, (1, 256, 256, 256), "matmul_mma_32x64_kn_f16"),
+                (F32, (1, 8192, 8192, 8192), "matmul_simt_128x128_f32"),
+            ],
+        );
+    }
+    check(
+        &examples::t4(),
+        &[
+            (F16, (1, 4096, 4096, 4096), "matmul_simt_128x128_f16"),
+            (BF16, (1, 16, 4096, 4096), "matmul_simt_64x64_bf16"),
+        ],
+    );
+}
+
+#[test]
+fn layouts() {
+    let base = problem(DType::F16, 1, 512, 256, 512);
+    let kernel = |p: &MatmulProblem| {
+        let plan = plan(p, &examples::h200());
+        (plan.kernel.name.split('_').nth(3).unwrap().to_string(), plan.params.a_bytes, plan.params.b_bytes)
+    };
+    assert_eq!(kernel(&base), ("kn".into(), 16, 16));
+    let mut columns = base.clone();
+    (columns.a.row_stride, columns.a.col_stride) = (1, 512);
+    (columns.b.row_stride, columns.b.col_stride) = (1, 256);
+    assert_eq!(kernel(&columns), ("mk".into(), 16, 16));
+    // Rows that start on 8 and on 4 bytes are copied in smaller pieces; on 2, element by element.
+    for (lead, address, expected) in [
+        (260, 1 << 40, ("kn", 8)),
+        (258, 1 << 40, ("kn", 4)),
+        (256, (1 << 40) + 4, ("kn", 4)),
+        (257, 1 << 40, ("any", 2)),
+        (256, (1 << 40) + 2, ("any", 2)),
+        (-256, 1 << 40, ("kn", 16)),
+        (0, 1 << 40, ("kn", 16)),
+    ] {
+        let mut odd = base.clone();
+        (odd.a.row_stride, odd.a.address) = (lead, address);
+        assert_eq!(kernel(&odd), (expected.0.into(), expected.1, 16), "{lead} {address:x}");
+    }
+    let mut reversed = base.clone();
+    reversed.a.col_stride = -1;
+    assert_eq!(kernel(&reversed).0, "any");
+    // A dimension of size 1 has no stride worth looking at.
+    let mut row = problem(DType::F16, 1, 1, 256, 512);
+    row.a.row_stride = 3;
+    assert_eq!(kernel(&row), ("kn".into(), 16, 16));
+    let mut unaligned_batch = problem(DType::F16, 3, 512, 256, 512);
+    unaligned_batch.b.batch_strides[0] += 2;
+    assert_eq!(kernel(&unaligned_batch), ("kn".into(), 16, 4));
+}
+
+#[test]
+fn a_result_by_columns_is_computed_transposed() {
+    let mut p = problem(DType::BF16, 1, 512, 256, 1024);
+    (p.out.row_stride, p.out.col_stride) = (1, 512);
+    p.bias = Some(Bias { address: 4 << 40, stride: 1 });
+    let turned = plan(&p, &examples::h200());
+    let q = &turned.params;
+    assert_eq!((q.m, q.n, q.k), (1024, 512, 256));
+    assert_eq!((q.a, q.a_row, q.a_col), (p.b.address, 1, 1024));
+    assert_eq!((q.b, q.b_row, q.b_col), (p.a.address, 1, 256));
+    assert_eq!((q.out_row, q.out_col, q.out_vector), (512, 1, 1));
+    assert_eq!((q.bias_row, q.bias_col), (1, 0));
+    assert!(turned.kernel.name.contains("_mk_"), "{turned}");
+    p.out.row_stride = 1025;
+    p.out.col_stride = 1;
+    let straight = plan(&p, &examples::h200());
+    assert_eq!((straight.params.m, straight.params.bias_col, straight.params.out_vector), (512, 1, 0));
+}
+
+#[test]
+fn extremes() {
+    let mut many = problem(DType::F16, 1 << 33, 1, 1, 1);
+    many.k = 0;
+    let all = plan(&many, &examples::h200());
+    assert_eq!(all.params.blocks, 1 << 33);
+    assert_eq!(all.grid, [1_717_986_919, 5, 1]);
+    let long = plan(&problem(DType::F16, 1, 1 << 36, 8, 1), &examples::h200());
+    assert_eq!(u64::from(long.params.tiles_m) * u64::from(long.params.tiles_n), long.params.blocks);
+    let mut deep = problem(DType::F64, 1, 4, 4, 4);
+    deep.batch = Dims::from_elem(2, 40);
+    for matrix in [&mut deep.a, &mut deep.b, &mut deep.out] {
+        matrix.batch_strides = Dims::from_elem(16, 40);
+    }
+    assert_eq!(plan(&deep, &examples::t4()).params.batch_rank, 40);
+    assert_eq!(plan(&deep, &examples::t4()).params.blocks, 1 << 40);
+}
