@@ -79,8 +79,9 @@ impl Activate for f32 {
         let p = P.into_iter().fold(0.0, |p: f32, c| Real::mul_add(p, isa, t, c));
         let square = u * u;
         let lost = if I::FMA { u.fused(u, -square) } else { 0.0 };
-        let tail = f32::exp_carrying(isa, -0.5 * square, -0.5 * lost) * t * p;
-        v * if v < 0.0 { tail } else { 1.0 - tail }
+        let e = f32::exp_carrying(isa, -0.5 * square, -0.5 * lost);
+        // In this order e alone may be below the normal range.
+        if v < 0.0 { e * (t * p * v) } else { v * (1.0 - e * (t * p)) }
     }
 }
 
