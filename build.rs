@@ -27,6 +27,10 @@ fn main() {
 
 fn build() -> Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo did not set OUT_DIR")?);
+    // target/kernels: shared by all profiles, so that checking, testing and building compile once.
+    let target = out.ancestors().nth(4).ok_or("OUT_DIR is not below a target folder")?;
+    let cache = target.join("kernels");
+    fs::create_dir_all(&cache).map_err(|e| format!("cannot make {}: {e}", cache.display()))?;
     let nvcc = find_nvcc()?;
     let version = nvcc_version(&nvcc)?;
     let headers = sources_below(Path::new("kernels"), "cuh")?;
@@ -40,7 +44,7 @@ fn build() -> Result<()> {
         for _ in 0..jobs.min(files.len()) {
             scope.spawn(|| {
                 while let Some(file) = queue.lock().ok().and_then(|mut q| q.pop_front()) {
-                    let compiled = compile(&nvcc, &version, file, &headers, &out);
+                    let compiled = compile(&nvcc, &version, file, &headers, &cache);
                     if let Ok(mut done) = done.lock() {
                         done.push(compiled);
                     }
@@ -144,10 +148,22 @@ fn nvcc_version(nvcc: &Path) -> Result<String> {
 
 // --- one kernel file
 
+const NVCC_FLAGS: [&str; 8] = [
+    "-std=c++17",
+    "-O3",
+    "-fatbin",
+    "--compress-mode=size",
+    "-Xptxas",
+    "-v",
+    "-Ikernels",
+    "-Ikernels/common",
+];
+
 struct Compiled {
     stem: String,
     targets: Vec<String>,
     kernels: Vec<Resources>,
+    fatbin: PathBuf,
 }
 
 struct Resources {
@@ -182,31 +198,29 @@ fn compile(
     version: &str,
     file: &Path,
     headers: &[(PathBuf, String)],
-    out: &Path,
+    cache: &Path,
 ) -> Result<Compiled> {
     let text = fs::read_to_string(file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
     let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let (names, gencode) = targets(file, &text)?;
-    let fatbin = out.join(format!("{stem}.fatbin"));
-    let report_file = out.join(format!("{stem}.ptxas"));
-    let key_file = out.join(format!("{stem}.key"));
+    let (targets, gencode) = targets(file, &text)?;
 
     // Only what changed is compiled again: headers and flags count, paths and times do not.
     let mut hasher = DefaultHasher::new();
-    (version, &text, headers, &gencode, include_str!("build.rs")).hash(&mut hasher);
-    let key = format!("{:016x}", hasher.finish());
-    if fs::read_to_string(&key_file).is_ok_and(|k| k == key) && fatbin.exists() {
-        let report =
-            fs::read_to_string(&report_file).map_err(|e| format!("cannot read the ptxas report: {e}"))?;
-        return Ok(Compiled { kernels: resources(file, &report)?, stem, targets: names });
+    (version, &text, headers, &gencode, NVCC_FLAGS).hash(&mut hasher);
+    let fatbin = cache.join(format!("{stem}-{:016x}.fatbin", hasher.finish()));
+    let report_file = fatbin.with_extension("ptxas");
+    let failed = |e| format!("cannot write to {}: {e}", cache.display());
+    if let (true, Ok(report)) = (fatbin.exists(), fs::read_to_string(&report_file)) {
+        return Ok(Compiled { kernels: resources(file, &report)?, stem, targets, fatbin });
     }
 
+    // Another build may be at the same file: each writes under a name of its own, and renames.
+    let unfinished = fatbin.with_extension(std::process::id().to_string());
     let output = Command::new(nvcc)
-        .args(["-std=c++17", "-O3", "-fatbin", "--compress-mode=size", "-Xptxas", "-v"])
-        .args(["-I", "kernels", "-I", "kernels/common"])
+        .args(NVCC_FLAGS)
         .args(&gencode)
         .arg("-o")
-        .arg(&fatbin)
+        .arg(&unfinished)
         .arg(file)
         .output()
         .map_err(|e| format!("nvcc does not run: {e}"))?;
@@ -216,8 +230,9 @@ fn compile(
         return Err(format!("nvcc could not compile {}:\n{report}", file.display()));
     }
     let kernels = resources(file, &report)?;
-    fs::write(&report_file, &report).and_then(|()| fs::write(&key_file, key)).map_err(|e| e.to_string())?;
-    Ok(Compiled { stem, targets: names, kernels })
+    fs::write(&report_file, &report).map_err(failed)?;
+    fs::rename(&unfinished, &fatbin).map_err(failed)?;
+    Ok(Compiled { stem, targets, kernels, fatbin })
 }
 
 /// Reads `ptxas -v`; refuses what would silently cost speed.
@@ -269,11 +284,8 @@ fn table(version: &str, compiled: &[Compiled]) -> String {
         format!("pub const NVCC_VERSION: &str = {version:?};\n\npub static FATBINS: &[Fatbin] = &[\n");
     for c in compiled {
         let _ = writeln!(rust, "    Fatbin {{ file: {:?}, targets: &{:?},", c.stem, c.targets);
-        let _ = writeln!(
-            rust,
-            "        image: &Aligned(*include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{}.fatbin\"))),\n        kernels: &[",
-            c.stem
-        );
+        let _ =
+            writeln!(rust, "        image: &Aligned(*include_bytes!({:?})),\n        kernels: &[", c.fatbin);
         for k in &c.kernels {
             let _ = writeln!(
                 rust,

@@ -17,14 +17,17 @@ use crate::ops::softmax::SoftmaxProblem;
 /// A CUstream as an integer; 0 is the legacy default stream. Meaningless on the CPU.
 pub type RawStream = usize;
 
-pub fn add(_problem: &AddProblem, ordinal: i32, _stream: RawStream) -> Result<()> {
-    Gpu::get("x", ordinal).map(|_| ())
+pub fn add(problem: &AddProblem, ordinal: i32, stream: RawStream) -> Result<()> {
+    let gpu = Gpu::get("add", ordinal)?;
+    launch::launch("add", gpu, &plan::add::plan(problem, &gpu.facts), stream)
 }
 
-pub fn softmax(_problem: &SoftmaxProblem, ordinal: i32, _stream: RawStream) -> Result<()> {
-    Gpu::get("x", ordinal).map(|_| ())
+pub fn softmax(problem: &SoftmaxProblem, ordinal: i32, stream: RawStream) -> Result<()> {
+    let op = problem.kind.name();
+    let gpu = Gpu::get(op, ordinal)?;
+    launch::launch(op, gpu, &plan::softmax::plan(problem, &gpu.facts), stream)
 }
 
 pub fn matmul(_problem: &MatmulProblem, ordinal: i32, _stream: RawStream) -> Result<()> {
-    Gpu::get("x", ordinal).map(|_| ())
+    Gpu::get("matmul", ordinal).map(|_| ())
 }
