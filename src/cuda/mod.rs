@@ -28,6 +28,7 @@ pub fn softmax(problem: &SoftmaxProblem, ordinal: i32, stream: RawStream) -> Res
     launch::launch(op, gpu, &plan::softmax::plan(problem, &gpu.facts), stream)
 }
 
-pub fn matmul(_problem: &MatmulProblem, ordinal: i32, _stream: RawStream) -> Result<()> {
-    Gpu::get("matmul", ordinal).map(|_| ())
+pub fn matmul(problem: &MatmulProblem, ordinal: i32, stream: RawStream) -> Result<()> {
+    let gpu = Gpu::get("matmul", ordinal)?;
+    launch::launch("matmul", gpu, &plan::matmul::plan(problem, &gpu.facts), stream)
 }
