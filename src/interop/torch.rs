@@ -20,6 +20,7 @@ use crate::tensor::{Device, Dims, TensorView};
 pub struct Torch {
     tensor: Py<PyType>,
     is_grad_enabled: Py<PyAny>,
+    forward_ad: Py<PyAny>,
     get_default_dtype: Py<PyAny>,
     pub empty: Py<PyAny>,
     pub empty_like: Py<PyAny>,
@@ -50,6 +51,7 @@ impl Torch {
         Ok(Torch {
             tensor: module.getattr("Tensor")?.cast_into::<PyType>()?.unbind(),
             is_grad_enabled: attribute("is_grad_enabled")?,
+            forward_ad: module.getattr("autograd")?.getattr("forward_ad")?.unbind(),
             get_default_dtype: attribute("get_default_dtype")?,
             empty: attribute("empty")?,
             empty_like: attribute("empty_like")?,
@@ -73,6 +75,19 @@ impl Torch {
 
     fn grad_enabled(&self, py: Python<'_>) -> PyResult<bool> {
         self.is_grad_enabled.bind(py).call0()?.is_truthy()
+    }
+
+    /// Whether a tensor carries a tangent of forward-mode differentiation, which its memory does not show.
+    fn is_dual(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let py = object.py();
+        let forward = self.forward_ad.bind(py);
+        // torch's own guard: -1 outside of every dual_level.
+        let level = forward.getattr_opt(intern!(py, "_current_level"))?;
+        if level.is_none_or(|l| l.extract::<i64>().unwrap_or(-1) < 0) {
+            return Ok(false);
+        }
+        let unpacked = forward.call_method1(intern!(py, "unpack_dual"), (object,))?;
+        Ok(!unpacked.getattr(intern!(py, "tangent"))?.is_none())
     }
 
     /// What a Python float makes of an integer tensor.
@@ -154,6 +169,14 @@ impl TorchClass {
         }
         if is_true(&object.getattr(intern!(py, "requires_grad"))?) && self.torch.grad_enabled(py)? {
             return Err(Error::RequiresGrad { op, argument: name });
+        }
+        if self.torch.is_dual(object)? {
+            return Err(Error::TensorKind {
+                op,
+                argument: name,
+                got: "a dual tensor of forward-mode differentiation".into(),
+                remedy: "pass its primal, of torch.autograd.forward_ad.unpack_dual",
+            });
         }
         // The negative bit (torch.conj(z).imag) is invisible in memory: reading past it would be wrong.
         if is_true(&object.call_method0(intern!(py, "is_neg"))?) {
