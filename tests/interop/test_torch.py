@@ -1,0 +1,143 @@
+"""torch tensors in and out: whose allocator, which class, what torch's own bookkeeping is told."""
+
+import pytest
+import tilewise as tw
+import torch
+from support.tolerance import assert_identical
+
+
+def test_results_are_torchs_own_tensors(device):
+    x = torch.randn(4, 5, device=device)
+    for got in (tw.add(x, 1), tw.softmax(x), tw.matmul(x, x.mT)):
+        assert type(got) is torch.Tensor
+        assert got.device == x.device
+        assert not got.requires_grad
+        assert got.is_leaf
+        # Memory of torch's own allocator can grow in place; memory lent by DLPack cannot.
+        got.resize_(100, 100)
+
+
+def test_parameters_are_taken_without_gradients(device):
+    weight = torch.nn.Parameter(torch.randn(5, 3, device=device))
+    x = torch.randn(4, 5, device=device)
+    with torch.no_grad():
+        got = tw.matmul(x, weight)
+    assert type(got) is torch.Tensor
+    assert not got.requires_grad
+    assert torch.allclose(got, x @ weight.detach(), atol=1e-5)
+    assert tw.add(weight.detach(), 1).shape == weight.shape
+    frozen = torch.nn.Parameter(torch.randn(5, device=device), requires_grad=False)
+    assert_identical(tw.add(frozen, 1), frozen + 1)
+
+
+def test_inference_mode(device):
+    with torch.inference_mode():
+        x = torch.randn(8, device=device)
+        got = tw.add(x, 1)
+        assert_identical(got, x + 1)
+        assert tw.softmax(x, out=got) is got
+    assert_identical(tw.add(x, 1), x + 1)
+
+
+def test_writing_out_is_a_change_that_autograd_sees(device):
+    # torch saved y for the backward of p * y: overwriting it must be noticed, as it is for torch.add(out=).
+    p = torch.ones(4, device=device, requires_grad=True)
+    y = torch.full((4,), 2.0, device=device)
+    product = (p * y).sum()
+    tw.add(torch.zeros(4, device=device), 7, out=y)
+    assert_identical(y, torch.full_like(y, 7.0))
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        product.backward()
+
+
+def test_reading_is_no_change(device):
+    x = torch.randn(4, 4, device=device)
+    before = x._version
+    tw.add(x, x)
+    tw.softmax(x)
+    tw.matmul(x, x, bias=x[0])
+    assert x._version == before
+
+
+def test_negated_views_give_right_numbers(device):
+    z = torch.randn(6, dtype=torch.complex64, device=device)
+    negated = torch.conj(z).imag
+    assert negated.is_neg()
+    expected = -z.imag
+    assert_identical(tw.add(negated, 0.0), expected)
+    assert_identical(tw.softmax(negated), tw.softmax(expected.clone()))
+    assert_identical(tw.matmul(negated, negated), tw.matmul(expected.clone(), expected.clone()))
+    before = z.clone()
+    with pytest.raises(tw.LayoutError, match="negative bit"):
+        tw.add(torch.ones(6, device=device), 1, out=negated)
+    assert_identical(torch.view_as_real(z), torch.view_as_real(before))
+
+
+def test_the_parts_of_complex_tensors_are_plain_views(device):
+    z = torch.randn(6, dtype=torch.complex64, device=device)
+    assert_identical(tw.add(z.real, z.imag), z.real + z.imag)
+
+
+def test_a_subclass_without_its_own_dispatch(device):
+    class Named(torch.Tensor):
+        pass
+
+    x = torch.randn(5, device=device).as_subclass(Named)
+    got = tw.add(x, 1)
+    assert isinstance(got, torch.Tensor)
+    assert_identical(got.as_subclass(torch.Tensor), x.as_subclass(torch.Tensor) + 1)
+
+
+def test_shared_and_mapped_memory(tmp_path):
+    shared = torch.arange(6.0).share_memory_()
+    assert_identical(tw.add(shared, 1), torch.arange(1.0, 7.0))
+    path = str(tmp_path / "numbers")
+    mapped = torch.from_file(path, shared=True, size=6)
+    tw.add(shared, 1, out=mapped)
+    assert torch.from_file(path, size=6).tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.gpu
+def test_pinned_memory_is_cpu_memory():
+    x = torch.arange(6.0).pin_memory()
+    got = tw.add(x, 1)
+    assert got.device.type == "cpu"
+    assert_identical(got, torch.arange(1.0, 7.0))
+
+
+@pytest.mark.gpu
+def test_outputs_come_from_torchs_caching_allocator():
+    x = torch.randn(1 << 20, device="cuda")
+    tw.add(x, 1)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    y = tw.add(x, 1)
+    assert torch.cuda.memory_allocated() - before == y.numel() * 4
+    del y
+    assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.gpu
+def test_nothing_is_allocated_with_out():
+    x, w = (
+        torch.randn(1024, 1024, device="cuda"),
+        torch.randn(1024, 1024, device="cuda", dtype=torch.bfloat16),
+    )
+    out, product = torch.empty_like(x), torch.empty_like(w)
+    calls = [
+        lambda: tw.add(x, x, out=out),
+        lambda: tw.softmax(x, out=out),
+        lambda: tw.softmax(x.mT, 0, out=out),
+        lambda: tw.matmul(w, w, out=product),
+        lambda: tw.matmul(w.mT, w.mT, activation="gelu", out=product),
+    ]
+    for call in calls:
+        call()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_stats()["allocation.all.allocated"]
+        free = torch.cuda.mem_get_info()[0]
+        for _ in range(20):
+            call()
+        torch.cuda.synchronize()
+        assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+        assert torch.cuda.mem_get_info()[0] == free

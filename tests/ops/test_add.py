@@ -1,0 +1,119 @@
+"""add on dense tensors: values, sizes around every vector and block width, scalars, alpha."""
+
+import pytest
+import tilewise as tw
+import torch
+from support import reference
+from support.tolerance import ALL, FLOATS, INTEGERS, assert_identical, assert_rounded
+
+# Around the widths of a 16-byte vector, a warp, a block and a grid, for elements of every size.
+SIZES = [
+    *range(1, 19),
+    *(n + d for n in (32, 64, 128, 256, 512, 1024, 2048, 4096, 16384) for d in (-1, 0, 1)),
+    65537,
+    1_000_003,
+]
+
+
+def values(shape, dtype, device):
+    if dtype == torch.bool:
+        return torch.randint(0, 2, shape, device=device).bool()
+    if dtype.is_floating_point:
+        return torch.randn(shape, dtype=torch.float64, device=device).to(dtype)
+    limits = torch.iinfo(dtype)
+    return torch.randint(limits.min, limits.max, shape, dtype=dtype, device=device)
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_every_size_agrees_bit_for_bit_with_torch(device, dtype):
+    for size in SIZES:
+        x, y = values((size,), dtype, device), values((size,), dtype, device)
+        assert_identical(tw.add(x, y), torch.add(x, y), f"{size} elements:")
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("alpha", [0, 2, -1, 0.3, -1e-3, 1000.5])
+def test_alpha_scales_y_before_one_rounding(device, dtype, alpha):
+    x, y = values((3, 1025), dtype, device), values((3, 1025), dtype, device)
+    expected, error = reference.add(x, y, dtype, alpha)
+    assert_rounded(tw.add(x, y, alpha=alpha), expected, error)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_halves_are_rounded_once(device, dtype):
+    # alpha * y is a little more than half a step of 1. Rounded on its own it would be exactly half a step,
+    # and the tie would go down to 1.
+    step = torch.finfo(dtype).eps
+    x, y = torch.ones(9, dtype=dtype, device=device), torch.full((9,), step, dtype=dtype, device=device)
+    assert tw.add(x, y, alpha=0.5 + step / 8).tolist() == [1 + step] * 9
+    assert tw.add(x, step * (0.5 + step / 8)).tolist() == [1 + step] * 9
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("alpha", [1, 0, 2, -1, 7, 100])
+def test_integers_wrap(device, dtype, alpha):
+    limits = torch.iinfo(dtype)
+    edges = torch.tensor(
+        [limits.min, limits.min + 1, 0, 1, limits.max - 1, limits.max], dtype=dtype, device=device
+    )
+    x, y = edges.repeat(6), edges.repeat_interleave(6)
+    assert_identical(tw.add(x, y, alpha=alpha), torch.add(x, y, alpha=alpha))
+
+
+@pytest.mark.parametrize("alpha", [True, False, 0, 1, 5])
+def test_bools_add_by_or(device, alpha):
+    x = torch.tensor([False, False, True, True], device=device)
+    y = torch.tensor([False, True, False, True], device=device)
+    assert_identical(tw.add(x, y, alpha=alpha), x | (y & bool(alpha)))
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("number", [True, 0, 3, -2, 0.1, 1e-3, float("inf"), float("nan")])
+def test_python_numbers(device, dtype, number):
+    x = values((2, 515), dtype, device)
+    expected, got = torch.add(x, number), tw.add(x, number)
+    if got.dtype.is_floating_point:
+        assert got.dtype == expected.dtype
+        total, error = reference.add(x, float(number), got.dtype)
+        assert_rounded(got, total, error)
+    else:
+        assert_identical(got, expected)
+
+
+def test_alpha_with_a_number(device):
+    x = torch.arange(7, device=device)
+    assert_identical(tw.add(x, 3, alpha=-2), torch.add(x, 3, alpha=-2))
+    x = torch.linspace(-1, 1, 7, device=device)
+    assert_identical(tw.add(x, 3, alpha=0.5), x + 1.5)
+
+
+def test_the_default_dtype_is_torchs(device):
+    x = torch.arange(5, device=device)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert_identical(tw.add(x, 0.1), torch.add(x, 0.1))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert tw.add(x, 0.1).dtype == torch.float32
+
+
+def test_the_same_tensor_twice(device):
+    x = values((77,), torch.float32, device)
+    assert_identical(tw.add(x, x), 2 * x)
+
+
+def test_inputs_are_not_written(device):
+    x, y = values((33, 5), torch.float32, device), values((33, 5), torch.float32, device)
+    before = x.clone(), y.clone()
+    tw.add(x, y, alpha=3)
+    assert_identical(x, before[0])
+    assert_identical(y, before[1])
+
+
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+def test_the_result_keeps_the_memory_order_of_its_inputs(device, memory_format):
+    x = values((2, 3, 4, 5), torch.float32, device).to(memory_format=memory_format)
+    y = values((2, 3, 4, 5), torch.float32, device).to(memory_format=memory_format)
+    got = tw.add(x, y)
+    assert got.stride() == torch.add(x, y).stride()
+    assert_identical(got, torch.add(x, y))

@@ -1,0 +1,190 @@
+"""matmul of two matrices: ragged edges, layouts, bias, activations, precision."""
+
+import pytest
+import tilewise as tw
+import torch
+from support import reference, views
+from support.tolerance import FLOATS, assert_identical, assert_rounded
+
+EDGES = [*range(1, 18), 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257]
+LAYOUTS = [
+    (views.contiguous, views.contiguous),
+    (views.contiguous, views.transposed),
+    (views.transposed, views.contiguous),
+    (views.transposed, views.transposed),
+]
+dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+def pair(m, n, k, dtype, device):
+    a = torch.randn(m, k, dtype=torch.float64, device=device).to(dtype)
+    b = torch.randn(k, n, dtype=torch.float64, device=device).to(dtype)
+    return a, b
+
+
+def check(a, b, context="", **options):
+    got = tw.matmul(a, b, **options)
+    tf32 = options.pop("precision", "ieee") == "tf32" and a.dtype == torch.float32
+    options.pop("negative_slope", None)
+    expected, error = reference.matmul(a, b, tf32=tf32, **options)
+    assert got.dtype == a.dtype
+    assert got.is_contiguous()
+    assert_rounded(got, expected, error, context)
+
+
+@dtypes
+@pytest.mark.parametrize("edge", EDGES)
+def test_ragged_edges_in_every_layout(device, dtype, edge):
+    for m, n, k in [(edge, 40, 24), (33, edge, 40), (40, 33, edge)]:
+        a, b = pair(m, n, k, dtype, device)
+        for lay_a, lay_b in LAYOUTS:
+            context = f"({m}, {k}) {lay_a.__name__} @ ({k}, {n}) {lay_b.__name__}:"
+            check(lay_a(a), lay_b(b), context)
+
+
+@dtypes
+@pytest.mark.parametrize("seed", range(12))
+def test_ragged_shapes_in_odd_memory(device, dtype, seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def pick(choices):
+        return choices[int(torch.randint(len(choices), (), generator=generator))]
+
+    for _ in range(4):
+        m, n, k = pick(EDGES), pick(EDGES), pick([*EDGES, 511, 1024, 1030])
+        a, b = pair(m, n, k, dtype, device)
+        # Odd leading strides, misaligned bases, steps in both directions, NaN all around.
+        make_a, make_b = pick(views.MATRIX_MAKERS), pick(views.MATRIX_MAKERS)
+        context = f"({m}, {k}) {make_a.__name__} @ ({k}, {n}) {make_b.__name__}:"
+        check(make_a(a), make_b(b), context)
+
+
+@dtypes
+@pytest.mark.parametrize(
+    "shape", [(512, 512, 512), (384, 640, 1000), (1000, 129, 2050), (130, 1026, 257)], ids=str
+)
+def test_many_tiles_in_every_layout(device, dtype, shape):
+    a, b = pair(*shape, dtype, device)
+    for lay_a, lay_b in LAYOUTS:
+        check(lay_a(a), lay_b(b), f"{lay_a.__name__} @ {lay_b.__name__}:")
+
+
+@dtypes
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1, 9001), (1, 300, 4096), (300, 1, 4096), (2, 3, 20000), (5000, 3, 2), (1, 70001, 3)],
+    ids=str,
+)
+def test_long_and_thin(device, dtype, shape):
+    a, b = pair(*shape, dtype, device)
+    for lay_a, lay_b in LAYOUTS:
+        check(lay_a(a), lay_b(b), f"{lay_a.__name__} @ {lay_b.__name__}:")
+
+
+@pytest.mark.gpu
+@dtypes
+@pytest.mark.parametrize("shape", [(4096, 4096, 512), (2047, 4099, 1031), (8192, 1024, 264)], ids=str)
+def test_more_tiles_than_multiprocessors(dtype, shape):
+    a, b = pair(*shape, dtype, "cuda")
+    for lay_a, lay_b in LAYOUTS:
+        check(lay_a(a), lay_b(b), f"{lay_a.__name__} @ {lay_b.__name__}:")
+
+
+@dtypes
+@pytest.mark.parametrize("activation", list(reference.ACTIVATIONS))
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_bias_and_activation(device, dtype, activation, with_bias):
+    for m, n, k in [(1, 1, 1), (65, 47, 33), (3, 257, 64), (129, 128, 256)]:
+        a, b = pair(m, n, k, dtype, device)
+        bias = torch.randn(n, device=device).to(dtype) * 3 if with_bias else None
+        check(a, b, f"({m}, {k}) @ ({k}, {n}):", bias=bias, activation=activation)
+
+
+@dtypes
+def test_the_activation_is_applied_before_the_rounding(device, dtype):
+    # With a slope of 1024 a rounding of the product to halves would show 1024 times.
+    a, b = pair(40, 24, 100, dtype, device)
+    got = tw.matmul(a, b, activation="leaky_relu", negative_slope=1024.0)
+    product, error = reference.matmul(a, b)
+    assert_rounded(got, torch.where(product > 0, product, product * 1024), error * 1024)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.01, -0.5, 1, 2.5])
+def test_negative_slope(device, slope):
+    a, b = pair(17, 19, 23, torch.float32, device)
+    product, error = reference.matmul(a, b)
+    got = tw.matmul(a, b, activation="leaky_relu", negative_slope=slope)
+    assert_rounded(got, torch.where(product > 0, product, product * slope), 4 * error)
+
+
+def test_the_default_slope_is_torchs(device):
+    a, b = pair(17, 19, 23, torch.float32, device)
+    implied = tw.matmul(a, b, activation="leaky_relu")
+    assert_identical(implied, tw.matmul(a, b, activation="leaky_relu", negative_slope=0.01))
+
+
+def test_negative_slope_means_nothing_without_leaky_relu(device):
+    a, b = pair(9, 8, 7, torch.float32, device)
+    assert_identical(
+        tw.matmul(a, b, activation="relu", negative_slope=5.0), tw.matmul(a, b, activation="relu")
+    )
+
+
+@dtypes
+def test_bias_in_any_memory(device, dtype):
+    a, b = pair(35, 66, 20, dtype, device)
+    bias = torch.randn(66, device=device).to(dtype)
+    for make in (views.sliced, views.every_second, views.misaligned):
+        check(a, b, f"{make.__name__}:", bias=make(bias))
+    check(a, b, "expanded:", bias=bias[:1].expand(66))
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 64), (130, 257, 1000), (5, 3, 7)], ids=str)
+def test_ieee_float32_keeps_what_tf32_would_drop(device, shape):
+    a, b = pair(*shape, torch.float32, device)
+    check(a, b)
+    # 1 + 2^-20 has no tf32 representation.
+    m, n, _ = shape
+    got = tw.matmul(torch.full((m, 1), 1 + 2.0**-20, device=device), torch.ones(1, n, device=device))
+    assert_identical(got, torch.full((m, n), 1 + 2.0**-20, device=device))
+
+
+@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("shape", [(64, 64, 64), (130, 257, 1000), (5, 3, 7)], ids=str)
+def test_tf32_is_close(device, shape, activation):
+    a, b = pair(*shape, torch.float32, device)
+    for lay_a, lay_b in LAYOUTS:
+        check(lay_a(a), lay_b(b), precision="tf32", activation=activation)
+
+
+@dtypes
+def test_precision_changes_nothing_but_float32(device, dtype):
+    if dtype == torch.float32:
+        pytest.skip("float32 is what precision is about")
+    a, b = pair(33, 44, 55, dtype, device)
+    assert_identical(tw.matmul(a, b, precision="tf32"), tw.matmul(a, b, precision="ieee"))
+
+
+@dtypes
+def test_accumulation_is_not_in_halves(device, dtype):
+    # 4096 ones: a float16 sum would stop at 2048, a bfloat16 sum at 256.
+    ones = torch.ones(8, 4096, dtype=dtype, device=device)
+    assert_identical(tw.matmul(ones, ones.mT), torch.full((8, 8), 4096.0, dtype=dtype, device=device))
+
+
+@dtypes
+def test_identity_and_selection_are_exact(device, dtype):
+    a, _ = pair(130, 1, 70, dtype, device)
+    assert_identical(tw.matmul(a, torch.eye(70, dtype=dtype, device=device)), a)
+    rows = torch.randperm(130, device=device)
+    selection = torch.eye(130, dtype=dtype, device=device)[rows]
+    assert_identical(tw.matmul(selection, a), a[rows])
+
+
+def test_inputs_are_not_written(device):
+    a, b = pair(20, 30, 40, torch.float32, device)
+    bias = torch.randn(30, device=device)
+    before = [t.clone() for t in (a, b, bias)]
+    tw.matmul(a, b, bias=bias, activation="gelu")
+    for now, then in zip((a, b, bias), before, strict=True):
+        assert_identical(now, then)

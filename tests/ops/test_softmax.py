@@ -1,0 +1,165 @@
+"""softmax and log_softmax along the last dimension and any other, with and without dtype=."""
+
+import pytest
+import tilewise as tw
+import torch
+from support.reference import SOFTMAX
+from support.tolerance import FLOATS, assert_identical, assert_rounded
+
+# Row lengths on both sides of every width at which a kernel could change its way: vectors, warps, blocks,
+# the register and shared memory capacity of a block, odd vocabularies, rows longer than any of them.
+SHORT = [*range(1, 18), 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257]
+LONG = [
+    511,
+    513,
+    781,
+    1000,
+    1023,
+    1024,
+    1025,
+    2047,
+    2048,
+    2049,
+    3073,
+    4095,
+    4096,
+    4097,
+    6145,
+    8192,
+    8193,
+    12672,
+]
+LONGER = [16384, 16385, 24576, 32768, 32769, 50257, 65536, 65537, 131072, 131073, 262144, 300001]
+
+OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}
+ops = pytest.mark.parametrize("op", list(OPS))
+dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+def check(op, x, dim=-1, dtype=None, context=""):
+    got = OPS[op](x, dim, dtype=dtype)
+    expected, error = SOFTMAX[op](x, dim, dtype)
+    assert got.dtype == (dtype or x.dtype)
+    assert got.is_contiguous()
+    assert_rounded(got, expected, error, context)
+    return got
+
+
+@ops
+@dtypes
+def test_short_rows(device, op, dtype):
+    for n in SHORT:
+        for rows in (1, 3, 37, 300):
+            check(op, torch.randn(rows, n, device=device).to(dtype), context=f"({rows}, {n}):")
+
+
+@ops
+@dtypes
+@pytest.mark.parametrize("n", LONG)
+def test_long_rows(device, op, dtype, n):
+    for rows in (1, 7):
+        check(op, torch.randn(rows, n, device=device).to(dtype), context=f"({rows}, {n}):")
+
+
+@ops
+@dtypes
+@pytest.mark.parametrize("n", LONGER)
+def test_longer_rows(device, op, dtype, n):
+    check(op, torch.randn(3, n, device=device).to(dtype))
+
+
+@ops
+@dtypes
+@pytest.mark.parametrize("n", [64, 1000, 8192])
+def test_more_rows_than_any_grid_holds_at_once(device, op, dtype, n):
+    rows = 70000 * 64 // n if device == "cuda" else 2000
+    check(op, torch.randn(rows, n, device=device).to(dtype))
+
+
+@ops
+@dtypes
+@pytest.mark.parametrize("scale", [1e-3, 10, 100])
+@pytest.mark.parametrize("shift", [0, 1000, -30000])
+def test_scale_and_shift(device, op, dtype, scale, shift):
+    x = (torch.randn(5, 777, dtype=torch.float64, device=device) * scale + shift).to(dtype)
+    check(op, x)
+
+
+@ops
+@dtypes
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (5,),
+        (3, 4),
+        (2, 3, 4),
+        (65, 33, 7),
+        (4, 257, 3),
+        (2, 1000, 40),
+        (3, 2, 5, 4),
+        (2, 1, 3, 1, 4, 2, 3),
+        (129, 1, 2),
+    ],
+    ids=str,
+)
+def test_every_dim(device, op, dtype, shape):
+    x = torch.randn(shape, device=device).to(dtype)
+    for dim in range(-len(shape), len(shape)):
+        check(op, x, dim, context=f"dim {dim}:")
+
+
+@ops
+@dtypes
+@pytest.mark.parametrize("shape", [(5000, 3), (33, 4099), (1024, 130), (2, 20000, 9)], ids=str)
+def test_a_long_dim_that_is_not_the_last(device, op, dtype, shape):
+    check(op, torch.randn(shape, device=device).to(dtype), dim=-2)
+
+
+@ops
+@pytest.mark.parametrize("target", FLOATS, ids=str)
+@dtypes
+def test_dtype_converts_before_computing(device, op, dtype, target):
+    for shape, dim in [((7, 65), -1), ((7, 65), 0), ((3, 5000), -1)]:
+        check(op, torch.randn(shape, dtype=torch.float64, device=device).to(dtype), dim, target)
+
+
+def test_dtype_is_applied_to_the_input_not_only_to_the_result(device):
+    # In float16 both inputs are 2048 and the probabilities equal; in float32 they differ.
+    x = torch.tensor([2048.0, 2049.0], device=device)
+    assert tw.softmax(x, dtype=torch.float16).tolist() == [0.5, 0.5]
+    assert tw.softmax(x, dtype=torch.float32).tolist() != [0.5, 0.5]
+    # The other way the result keeps what float16 could not hold.
+    x = torch.tensor([0.0, -20.0], dtype=torch.float16, device=device)
+    expected = torch.softmax(x.double(), 0)[1].item()
+    assert tw.softmax(x, dtype=torch.float32)[1].item() == pytest.approx(expected, rel=2e-6)
+
+
+@dtypes
+def test_rows_sum_to_one(device, dtype):
+    for n in (3, 100, 5000, 70001):
+        total = tw.softmax(torch.randn(4, n, device=device).to(dtype)).double().sum(-1)
+        # Each probability is off by half a step at most, so the sum by half a step of 1.
+        assert (total - 1).abs().max() < 1.1 * torch.finfo(dtype).eps + (
+            n * 2**-25 if dtype == torch.float16 else 2e-6
+        )
+
+
+@dtypes
+def test_equal_inputs_share_equally(device, dtype):
+    for n in (1, 2, 16, 4096, 65536):
+        got = tw.softmax(torch.full((2, n), 3.0, dtype=dtype, device=device))
+        assert_identical(got, torch.full_like(got, 1 / n))
+
+
+def test_dim_defaults_to_the_last(device):
+    x = torch.randn(4, 5, 6, device=device)
+    assert_identical(tw.softmax(x), tw.softmax(x, 2))
+    assert_identical(tw.log_softmax(x), tw.log_softmax(x, dim=2))
+
+
+@ops
+def test_the_input_is_not_written(device, op):
+    x = torch.randn(7, 300, device=device)
+    before = x.clone()
+    OPS[op](x)
+    assert_identical(x, before)

@@ -1,0 +1,258 @@
+"""Each variant of the error enum: its classes, its whole message, and a call that provokes it."""
+
+# ruff: noqa: E501 (a sentence is easier to find when it is whole)
+
+import numpy as np
+import tilewise as tw
+import torch
+from support.producer import Producer
+
+x = torch.ones(2, 3)
+FLOATS = "float16, bfloat16, float32, float64"
+ALL = f"bool, uint8, int8, int16, int32, int64, {FLOATS}"
+
+DTYPE = (tw.DTypeError, TypeError)
+SHAPE = (tw.ShapeError, ValueError)
+DIM = (tw.DimError, IndexError)
+LAYOUT = (tw.LayoutError, ValueError)
+DEVICE = (tw.DeviceError, ValueError)
+UNSUPPORTED = (tw.UnsupportedError, NotImplementedError)
+
+
+def read_only():
+    array = np.ones(3)
+    array.flags.writeable = False
+    return array
+
+
+class Failing(Producer):
+    def __dlpack__(self, **options):
+        raise BufferError("out of ink.\nC++ stack trace: 0x1234")
+
+
+# Variant, classes, message, call.
+CASES = [
+    (
+        "NotATensor",
+        DTYPE,
+        "add: `x` is a list, not a tensor; pass a torch.Tensor, a numpy.ndarray or any object with __dlpack__",
+        lambda: tw.add([1.0], 1),
+    ),
+    (
+        "NotATensor",
+        DTYPE,
+        "matmul: `bias` is a float, not a tensor; pass a torch.Tensor, a numpy.ndarray or any object with __dlpack__",
+        lambda: tw.matmul(x, x.mT, bias=1.0),
+    ),
+    (
+        "DTypeNotAccepted",
+        DTYPE,
+        f"softmax: `x` has dtype int64; accepted: {FLOATS}. Convert it first, e.g. x.to(...) or x.astype(...)",
+        lambda: tw.softmax(x.long()),
+    ),
+    (
+        "DTypeNotAccepted",
+        DTYPE,
+        f"add: `y` has dtype complex64; accepted: {ALL}. Convert it first, e.g. y.to(...) or y.astype(...)",
+        lambda: tw.add(x, x.to(torch.complex64)),
+    ),
+    (
+        "DTypesDiffer",
+        DTYPE,
+        "matmul: `b` has dtype float64, but a has float32; they must be alike. Convert one of them first",
+        lambda: tw.matmul(x, x.mT.double()),
+    ),
+    (
+        "DTypesDiffer",
+        DTYPE,
+        "matmul: `bias` has dtype float16, but a has float32; they must be alike. Convert one of them first",
+        lambda: tw.matmul(x, x.mT, bias=torch.ones(2).half()),
+    ),
+    (
+        "OutDType",
+        DTYPE,
+        "add: `out` has dtype int32, but the result is float32; pass an `out` of dtype float32",
+        lambda: tw.add(x, x, out=x.int()),
+    ),
+    (
+        "DTypeArgument",
+        DTYPE,
+        f"log_softmax: dtype=int32 is not a dtype this operation can return; accepted: {FLOATS}",
+        lambda: tw.log_softmax(x, dtype=torch.int32),
+    ),
+    (
+        "NotANumber",
+        DTYPE,
+        "add: `alpha` must be a number (bool, int or float), got str",
+        lambda: tw.add(x, x, alpha="2"),
+    ),
+    ("NotAnInteger", DTYPE, "softmax: `dim` must be an integer, got float", lambda: tw.softmax(x, 1.0)),
+    (
+        "AlphaKind",
+        DTYPE,
+        "add: alpha=0.5 is a float, which cannot scale a result of dtype int64; pass an integer alpha, or convert x to a floating dtype",
+        lambda: tw.add(x.long(), x.long(), alpha=0.5),
+    ),
+    (
+        "AlphaKind",
+        DTYPE,
+        "add: alpha=True is a bool, which cannot scale a result of dtype float32; pass a number, or bool tensors",
+        lambda: tw.add(x, x, alpha=True),
+    ),
+    (
+        "AlphaRange",
+        DTYPE,
+        "add: alpha=300 does not fit into int8, the dtype of the result; pass a smaller alpha or convert x first",
+        lambda: tw.add(x.char(), x.char(), alpha=300),
+    ),
+    (
+        "IntegerRange",
+        DTYPE,
+        "add: `y`=1180591620717411303424 does not fit into int64; pass a number that does",
+        lambda: tw.add(x, 2**70),
+    ),
+    (
+        "NotBroadcastable",
+        SHAPE,
+        "add: shapes (2, 3) of x and (2,) of y do not broadcast; sizes must be equal or 1, counted from the last dimension",
+        lambda: tw.add(x, torch.ones(2)),
+    ),
+    (
+        "InnerSizesDiffer",
+        SHAPE,
+        "matmul: a of shape (2, 3) and b of shape (2, 3) do not fit: a's last size 3 must equal b's second-last size 2. Transpose one of them?",
+        lambda: tw.matmul(x, x),
+    ),
+    (
+        "InnerSizesDiffer",
+        SHAPE,
+        "matmul: a of shape (2, 3) and b of shape (2,) do not fit: a's last size 3 must equal b's only size 2. Transpose one of them?",
+        lambda: tw.matmul(x, torch.ones(2)),
+    ),
+    (
+        "BatchNotBroadcastable",
+        SHAPE,
+        "matmul: batch sizes (2,) of a and (4, 3) of b do not broadcast; they must be equal or 1, counted from the last batch dimension",
+        lambda: tw.matmul(torch.ones(2, 1, 1), torch.ones(4, 3, 1, 1)),
+    ),
+    (
+        "ZeroDimensional",
+        SHAPE,
+        "matmul: `b` is 0-dimensional; it must have at least one dimension. Multiply by a number with `*` instead",
+        lambda: tw.matmul(x, torch.tensor(2.0)),
+    ),
+    (
+        "BiasShape",
+        SHAPE,
+        "matmul: `bias` has shape (3,), but must have shape (2,), one value per column of the result",
+        lambda: tw.matmul(x, x.mT, bias=torch.ones(3)),
+    ),
+    (
+        "OutShape",
+        SHAPE,
+        "softmax: `out` has shape (6,), but the result has shape (2, 3); pass an `out` of that shape",
+        lambda: tw.softmax(x, out=torch.empty(6)),
+    ),
+    (
+        "TooLarge",
+        SHAPE,
+        "add: the result of shape (4294967296, 4294967296) would have more elements than int64 can count",
+        lambda: tw.add(torch.ones(1, 1).expand(1, 2**32), torch.ones(1, 1).expand(2**32, 1)),
+    ),
+    (
+        "DimOutOfRange",
+        DIM,
+        "softmax: dim=2 is out of range for a tensor of 2 dimensions; accepted: -2 to 1",
+        lambda: tw.softmax(x, 2),
+    ),
+    (
+        "DimOutOfRange",
+        DIM,
+        "log_softmax: dim=-2 is out of range for a tensor of 0 dimensions; accepted: -1 to 0",
+        lambda: tw.log_softmax(torch.tensor(1.0), -2),
+    ),
+    (
+        "ReadOnlyOut",
+        LAYOUT,
+        "add: `out` is read-only; pass a writable tensor",
+        lambda: tw.add(np.ones(3), 1, out=read_only()),
+    ),
+    (
+        "OutOverlapsItself",
+        LAYOUT,
+        "add: `out` overlaps itself (an expanded or sliding view), so writing it has no one result; pass out.clone() or a fresh tensor",
+        lambda: tw.add(x, 1, out=torch.ones(3).expand(2, 3)),
+    ),
+    (
+        "OutOverlapsInput",
+        LAYOUT,
+        "add: `out` shares memory with `x` without being exactly it; pass an `out` of its own memory",
+        lambda: (lambda p: tw.add(p[1:], 1, out=p[:-1]))(torch.ones(5)),
+    ),
+    (
+        "OutOverlapsInput",
+        LAYOUT,
+        "matmul: `out` shares memory with `a`; pass an `out` of its own memory",
+        lambda: (lambda p: tw.matmul(p, torch.ones(3, 3), out=p))(torch.ones(3, 3)),
+    ),
+    (
+        "Storage",
+        LAYOUT,
+        "add: `x` is stored in layout torch.sparse_coo, which cannot be used as it is; pass its .to_dense()",
+        lambda: tw.add(x.to_sparse(), 1),
+    ),
+    (
+        "NumpyLayout",
+        LAYOUT,
+        "softmax: `x` is a numpy array whose elements are not aligned; pass x.copy()",
+        lambda: tw.softmax(np.frombuffer(bytes(17), "f4", offset=1)),
+    ),
+    (
+        "KindsDiffer",
+        DEVICE,
+        "add: `y` is a numpy.ndarray, but x is a torch.Tensor; all tensors of a call must come from one library. Convert one of them first",
+        lambda: tw.add(x, np.ones(3)),
+    ),
+    (
+        "DeviceNotSupported",
+        DEVICE,
+        "add: `x` is on metal:0; supported devices: cpu and cuda. Move it first, e.g. x.cpu()",
+        lambda: tw.add(Producer(np.ones(3), device=(8, 0)), 1),
+    ),
+    (
+        "NoMemory",
+        DEVICE,
+        "softmax: `x` has no memory behind it (a meta or fake tensor); pass a tensor that holds data",
+        lambda: tw.softmax(torch.ones(3, device="meta")),
+    ),
+    (
+        "RequiresGrad",
+        UNSUPPORTED,
+        "softmax: `x` requires grad, and gradients are not supported yet; pass x.detach(), or call inside torch.no_grad()",
+        lambda: tw.softmax(torch.ones(3, requires_grad=True)),
+    ),
+    (
+        "TensorKind",
+        UNSUPPORTED,
+        "add: `x` is a masked array, which is not supported; pass its .filled(...)",
+        lambda: tw.add(np.ma.masked_array([1.0], mask=[True]), 1),
+    ),
+    (
+        "Activation",
+        UNSUPPORTED,
+        'matmul: activation="swish" is not known; accepted: None, "relu", "leaky_relu", "gelu", "gelu_tanh", "silu"',
+        lambda: tw.matmul(x, x.mT, activation="swish"),
+    ),
+    (
+        "Precision",
+        UNSUPPORTED,
+        'matmul: precision="fp8" is not known; accepted: "ieee", "tf32"',
+        lambda: tw.matmul(x, x.mT, precision="fp8"),
+    ),
+    (
+        "Producer",
+        UNSUPPORTED,
+        "add: `x` could not be taken by DLPack: BufferError: out of ink. Convert it to a torch.Tensor or a numpy.ndarray first",
+        lambda: tw.add(Failing(np.ones(3)), 1),
+    ),
+]

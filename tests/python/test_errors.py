@@ -1,0 +1,74 @@
+"""Every sentence of src/error.rs, word for word, with its class and the builtin it derives from."""
+
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tilewise as tw
+from error_cases import CASES, x
+from support.producer import CUDA, Producer
+
+# Said by other tests, or only by a machine that no test can ask for.
+ELSEWHERE = {
+    "DevicesDiffer": "cuda/test_devices.py",
+    "NoDriver": "python/test_import.py",
+    "NoSuchGpu": "needs a producer that lies: below, where there is a driver",
+    "GpuTooOld": "needs a GPU older than compute capability 7.5",
+    "Cuda": "needs a failing driver",
+    "Python": "exceptions of the caller's own library: interop/test_producers.py",
+}
+
+
+@pytest.mark.parametrize(("variant", "classes", "message", "call"), CASES, ids=[c[0] for c in CASES])
+def test_message(variant, classes, message, call):
+    with pytest.raises(tw.TilewiseError) as caught:
+        call()
+    assert str(caught.value) == message
+    assert type(caught.value) is classes[0]
+    assert isinstance(caught.value, classes[1])
+
+
+def test_every_variant_has_its_message_here():
+    source = Path(__file__).parents[2] / "src" / "error.rs"
+    if not source.exists():
+        pytest.skip("the sources are not here")
+    enum = source.read_text().split("pub enum Error {")[1].split("\n}")[0]
+    variants = set(re.findall(r"^    ([A-Z]\w+)\s*[{(,]", enum, re.MULTILINE))
+    assert len(variants) > 30
+    assert variants == {case[0] for case in CASES} | set(ELSEWHERE)
+
+
+def test_the_classes():
+    for name, builtin in [
+        ("DTypeError", TypeError),
+        ("ShapeError", ValueError),
+        ("DimError", IndexError),
+        ("LayoutError", ValueError),
+        ("DeviceError", ValueError),
+        ("UnsupportedError", NotImplementedError),
+        ("CudaError", RuntimeError),
+    ]:
+        error = getattr(tw, name)
+        assert issubclass(error, tw.TilewiseError)
+        assert issubclass(error, builtin)
+        assert error.__module__ == "tilewise"
+        assert error.__name__ == name
+    assert issubclass(tw.DimError, tw.ShapeError)
+    assert issubclass(tw.TilewiseError, Exception)
+
+
+def test_errors_can_be_pickled():
+    with pytest.raises(tw.DimError) as caught:
+        tw.softmax(x, 9)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is tw.DimError
+    assert str(again) == str(caught.value)
+
+
+def test_a_device_that_is_not_there():
+    # A producer may claim any device; what is said depends on the machine.
+    said = "there is no cuda:99" if tw.devices() else "no CUDA driver|there is no cuda:99"
+    with pytest.raises(tw.DeviceError, match=said):
+        tw.add(Producer(np.ones(3), device=(CUDA, 99)), 1)

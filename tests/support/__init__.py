@@ -1,0 +1,1 @@
+"""What the tests share: references, tolerances, views, guarded memory, a hand-made DLPack producer."""

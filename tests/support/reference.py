@@ -1,0 +1,68 @@
+"""Each operation in float64 by torch, with the error its own arithmetic may add to the final rounding."""
+
+import torch
+import torch.nn.functional as F
+
+from support.tolerance import ARITHMETIC
+
+
+def add(x, y, dtype, alpha=1):
+    """x + alpha * y and its error: two roundings of the arithmetic type."""
+    x, y = (t.double() if isinstance(t, torch.Tensor) else t for t in (x, y))
+    size = abs(x) + abs(alpha * y)
+    return x + alpha * y, 2 * ARITHMETIC[dtype] * size.nan_to_num(posinf=0.0)
+
+
+def softmax(x, dim=-1, dtype=None):
+    """2e-6 of each probability (2e-14 for float64); more only where x - max is itself rounded far from 0."""
+    dtype = dtype or x.dtype
+    x = x.to(dtype).double()
+    reference = torch.softmax(x, dim)
+    step = ARITHMETIC[dtype]
+    distance = (x.amax(dim, keepdim=True) - x).nan_to_num(0.0).clamp(max=1e3) if x.numel() else x
+    relative = (4 * step * distance).clamp(min=2e-6 if step > 2.0**-50 else 2e-14)
+    # Probabilities too small for a normal number of the arithmetic type may be flushed to zero.
+    flushed = 0.0 if dtype == torch.float64 else 2.0**-126
+    return reference, reference.nan_to_num(0.0) * relative + flushed
+
+
+def log_softmax(x, dim=-1, dtype=None):
+    dtype = dtype or x.dtype
+    reference = torch.log_softmax(x.to(dtype).double(), dim)
+    step = ARITHMETIC[dtype]
+    size = reference.abs().nan_to_num(0.0, posinf=0.0)
+    return reference, size * 4 * step + (2e-6 if step > 2.0**-50 else 2e-14)
+
+
+SOFTMAX = {"softmax": softmax, "log_softmax": log_softmax}
+
+ACTIVATIONS = {
+    None: lambda v: v,
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda v: F.gelu(v, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+def matmul(a, b, bias=None, activation=None, tf32=False):
+    """act(a @ b + bias); the error grows with the root of K, as partial sums of either sign do."""
+    k = a.shape[-1]
+    step = ARITHMETIC[a.dtype]
+    a64, b64 = a.double(), b.double()
+    accumulator = torch.matmul(a64, b64)
+    size = torch.matmul(a64.abs(), b64.abs())
+    if bias is not None:
+        accumulator = accumulator + bias.double()
+        size = size + bias.double().abs()
+    relative = 2 * step * (k**0.5 + 2)
+    if tf32:
+        # Both factors keep 10 bits after the point, rounded or cut off.
+        relative += 2.0**-9
+    reference = ACTIVATIONS[activation](accumulator)
+    error = size * relative
+    if activation is not None:
+        # No activation is steeper than 1.2, and evaluating it costs a few roundings of its argument.
+        error = 1.2 * error + 16 * step * accumulator.abs()
+    return reference, error.nan_to_num(0.0, posinf=0.0)
