@@ -1,0 +1,184 @@
+"""The benchmark refuses wrong results, reports peers that fail, and compares what it says it compares."""
+
+import json
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tilewise as tw
+from tilewise.bench import __main__ as bench
+from tilewise.bench import cases, measure, record, timing
+from tilewise.bench.calls import Call
+
+
+def run(*arguments):
+    return bench.main(["add", "--device", "cpu", "--quick", "--only", "2^12 float32", *arguments])
+
+
+def test_a_run_writes_its_figures(tmp_path, capsys):
+    file = tmp_path / "figures.json"
+    assert (
+        run(
+            "--json",
+            str(file),
+            "--record",
+            str(tmp_path / "kept"),
+            "--date",
+            "2026-01-02",
+            "--tests",
+            "1 passed",
+        )
+        == 0
+    )
+    (case,) = json.loads(file.read_text())["cases"]
+    assert case["bytes"] == 3 * 4 * 4096
+    assert set(case["milliseconds"]) == {"tilewise", "torch", "copy"}
+    times = case["milliseconds"]
+    assert case["ratios"]["torch"] == pytest.approx(times["torch"] / times["tilewise"])
+    kept = json.loads((tmp_path / "kept" / "2026-01-02-cpu-add.json").read_text())
+    assert kept["tests"] == "1 passed"
+    assert kept["command"] == "python -m tilewise.bench add --quick --device cpu --only '2^12 float32'"
+    assert str(tmp_path) not in json.dumps(kept)
+    assert "contiguous 2^12" in (tmp_path / "kept" / "2026-01-02-cpu-add.md").read_text()
+    assert "contiguous 2^12" in capsys.readouterr().out
+
+
+def test_a_wrong_result_fails_the_run_and_is_not_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tw, "add", lambda x, y: torch.add(x, y) * (1 + 1e-5))
+    assert run("--record", str(tmp_path)) == 1
+    assert "WRONG" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_exception_of_ours_fails_the_run(monkeypatch, capsys):
+    def broken(x, y):
+        raise tw.ShapeError("no such shape")
+
+    monkeypatch.setattr(tw, "add", broken)
+    assert run() == 1
+    assert "no such shape" in capsys.readouterr().err
+
+
+def test_a_peer_that_fails_is_named_and_the_others_are_timed():
+    def raises():
+        raise RuntimeError("out of luck")
+
+    timings = timing.interleave(
+        {"good": lambda: 1, "bad": raises}, timing.CpuClock(), rounds=2, budget_ms=0.1
+    )
+    assert timings.errors == {"bad": "RuntimeError: out of luck"}
+    assert set(timings.median) == {"good"}
+
+
+def test_candidates_take_turns():
+    class Clock:
+        def __init__(self):
+            self.turns = []
+
+        def warm_up(self, call):
+            return 1.0
+
+        def sample(self, call, repetitions):
+            self.turns.append(call())
+            return [{"slow": 3.0, "fast": 2.0}[call()]] * repetitions
+
+    clock = Clock()
+    timings = timing.interleave(
+        {"slow": lambda: "slow", "fast": lambda: "fast"}, clock, rounds=2, budget_ms=5
+    )
+    assert clock.turns == ["slow", "fast", "slow", "fast"]
+    assert timings.median == {"slow": 3.0, "fast": 2.0}
+
+
+def test_ratios_say_who_is_faster():
+    m = measure.Measurement("matmul", "case", "float32", bytes=1000, flops=10**9)
+    m.milliseconds = {"tilewise": 2.0, "torch": 3.0, "triton": 1.0, "copy": 0.5}
+    m.compare(measure.Ceilings(copy_bytes_per_second=1e6, flops_per_second={"float32": 1e12}))
+    assert m.best_peer == "triton"
+    assert m.ratios == pytest.approx(
+        {"torch": 1.5, "triton": 0.5, "copy": 0.25, "of copy ceiling": 0.5, "of matmul ceiling": 0.5}
+    )
+
+
+@pytest.mark.parametrize("op", ["add", "softmax", "matmul"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("quick", [True, False])
+def test_every_case_is_one_call_of_its_own(op, device, quick):
+    seen = set()
+    for case in cases.cases(op, device, quick):
+        call = case.build(torch.device("meta"))
+        assert call.op == op
+        assert call.reference().shape == call.result_shape()
+        assert call.by_torch()().dtype == call.result_dtype()
+        assert call.min_bytes() > 0
+        assert (call.flops() > 0) == (op == "matmul")
+        seen.add((case.name, case.dtype))
+    assert len(seen) == len(list(cases.cases(op, device, quick)))
+
+
+def test_an_expanded_operand_is_read_once():
+    x, row = torch.zeros(8, 100), torch.zeros(100).expand(8, 100)
+    assert Call("add", (x, row)).min_bytes() == 4 * (800 + 100 + 800)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("op", ["add", "softmax", "log_softmax", "matmul"])
+def test_torch_is_right_and_one_changed_element_is_wrong(op, dtype):
+    x, y = torch.randn(64, 64, dtype=dtype), torch.randn(64, 64, dtype=dtype)
+    call = Call(op, (x, y)) if op in ("add", "matmul") else Call(op, (x,), {"dim": -1})
+    reference, result = call.reference(), call.by_torch()()
+    assert call.worst_error(result, reference) <= 1
+    for index in [(0, 0), (63, 63)]:
+        off = result.clone()
+        off[index] += max(0.1 * abs(off[index].item()), 0.01 * reference.abs().mean().item())
+        assert call.worst_error(off, reference) > 1
+        off[index] = math.nan
+        assert not call.worst_error(off, reference) <= 1
+    assert (
+        call.worst_error(result.float() if dtype != torch.float32 else result.half(), reference) == math.inf
+    )
+    assert call.worst_error(result[:1], reference) == math.inf
+
+
+def test_a_record_is_current_until_a_source_changes(tmp_path):
+    for name in (
+        "kernels/add.cu",
+        "kernels/common/x.cuh",
+        "src/cuda/mod.rs",
+        "src/cuda/plan/add.rs",
+        "build.rs",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "src/lib.rs").write_text("not part of it")
+    kept = tmp_path / "record.json"
+    kept.write_text(json.dumps({"digest": record.digest(tmp_path)}))
+    assert record.is_current(kept, tmp_path)
+    (tmp_path / "src/lib.rs").write_text("changed")
+    assert record.is_current(kept, tmp_path)
+    for name in ("kernels/common/x.cuh", "src/cuda/plan/add.rs", "build.rs"):
+        before = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(before + "\n")
+        assert not record.is_current(kept, tmp_path)
+        (tmp_path / name).write_text(before)
+    (tmp_path / "kernels/add.cu").rename(tmp_path / "kernels/sum.cu")
+    assert not record.is_current(kept, tmp_path)
+
+
+def test_the_digest_of_this_checkout_is_found():
+    assert len(record.digest()) == 64
+    assert (record.checkout() / "build.rs").is_file()
+
+
+@pytest.mark.parametrize("arguments", [["subtract"], ["--peers", "torch,nobody"], ["--device", "tpu"]])
+def test_unknown_words_are_refused(arguments, capsys):
+    with pytest.raises(SystemExit):
+        bench.main(arguments)
+    assert arguments[-1].split(",")[-1] in capsys.readouterr().err
+
+
+def test_no_such_case(capsys):
+    assert bench.main(["add", "--device", "cpu", "--only", "2^99"]) == 2
+    assert "2^99" in capsys.readouterr().err

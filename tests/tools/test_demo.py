@@ -1,0 +1,40 @@
+"""The demo is right on every device present, and says so when it is not."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tilewise as tw
+from tilewise import demo
+
+
+def test_every_row_is_right(capsys):
+    assert demo.main() == 0
+    printed = capsys.readouterr()
+    assert "WRONG" not in printed.out
+    assert not printed.err
+
+
+def test_a_wrong_row_is_named_and_fails_the_demo(monkeypatch, capsys):
+    right = tw.softmax
+
+    def wrong(x, dim, dtype=None):
+        result = right(x, dim, dtype=dtype)
+        return result if dim == -1 else result + 1
+
+    monkeypatch.setattr(tw, "softmax", wrong)
+    assert demo.main() == 1
+    printed = capsys.readouterr()
+    assert "softmax: bfloat16 over dim 0: WRONG" in printed.err
+    assert "over the last dim" not in printed.err
+
+
+def test_an_exception_is_a_row_like_any_other(monkeypatch, capsys):
+    def broken(a, b, **options):
+        raise tw.UnsupportedError("not today")
+
+    monkeypatch.setattr(tw, "matmul", broken)
+    assert demo.main() == 1
+    printed = capsys.readouterr()
+    assert "RAISED" in printed.out
+    assert "UnsupportedError: not today" in printed.err

@@ -1,0 +1,43 @@
+"""The environment report: always there, whatever is broken."""
+
+import json
+import subprocess
+import sys
+
+import tilewise as tw
+from support import fresh
+
+
+def test_it_names_the_version_and_this_python():
+    printed = fresh.run("import tilewise; print(tilewise.info())")
+    assert tw.__version__ in printed
+    assert sys.version.split()[0] in printed
+
+
+def test_the_function_still_works_once_the_module_was_imported():
+    fresh.run("import tilewise, tilewise.info; assert tilewise.info() == tilewise.info.report()")
+
+
+def test_it_imports_neither_torch_nor_numpy():
+    fresh.run("import sys, tilewise; tilewise.info(); assert not {'torch', 'numpy'} & sys.modules.keys()")
+
+
+def test_as_json():
+    command = [sys.executable, "-m", "tilewise.info", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["tilewise"]["version"] == tw.__version__
+    assert not done.stderr
+
+
+def test_it_survives_a_broken_installation():
+    import tilewise.info
+
+    # None in sys.modules makes the import fail.
+    code = (
+        "import sys, runpy; sys.modules['tilewise'] = None; "
+        f"runpy.run_path({tilewise.info.__file__!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "unknown (" in done.stdout
+    assert sys.version.split()[0] in done.stdout
