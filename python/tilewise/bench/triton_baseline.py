@@ -1,4 +1,7 @@
-"""add, softmax and matmul as a reader of Triton's tutorials would write them: the baseline."""
+"""add, softmax and matmul as a reader of Triton's tutorials would write them: the baseline.
+
+Offsets are 32 bits wide, as there: tensors of less than 2^31 elements only.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def add_kernel(x_ptr, y_ptr, out_ptr, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = offsets < size
     x = tl.load(x_ptr + offsets, mask=inside)
     y = tl.load(y_ptr + offsets, mask=inside)
@@ -31,11 +34,10 @@ def softmax_kernel(  # type: ignore[no-untyped-def]
     column = tl.arange(0, BLOCK)
     inside = column < columns
     for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
-        start = row.to(tl.int64)
-        x = tl.load(x_ptr + start * x_row_stride + column, mask=inside, other=-float("inf")).to(tl.float32)
+        x = tl.load(x_ptr + row * x_row_stride + column, mask=inside, other=-float("inf")).to(tl.float32)
         numerator = tl.exp(x - tl.max(x, axis=0))
         result = numerator / tl.sum(numerator, axis=0)
-        tl.store(out_ptr + start * out_row_stride + column, result.to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(out_ptr + row * out_row_stride + column, result.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 # (columns, dtype, device) -> (blocks that fit the device at once, pipeline stages)
@@ -104,8 +106,8 @@ def matmul_kernel(  # type: ignore[no-untyped-def]
     rows = tile_m * TILE_M + tl.arange(0, TILE_M)
     columns = tile_n * TILE_N + tl.arange(0, TILE_N)
     depth = tl.arange(0, TILE_K)
-    a = a_ptr + (rows % m).to(tl.int64)[:, None] * a_row + depth[None, :] * a_column
-    b = b_ptr + depth[:, None] * b_row + (columns % n).to(tl.int64)[None, :] * b_column
+    a = a_ptr + (rows % m)[:, None] * a_row + depth[None, :] * a_column
+    b = b_ptr + depth[:, None] * b_row + (columns % n)[None, :] * b_column
     sums = tl.zeros((TILE_M, TILE_N), dtype=tl.float32)
     for step in range(tl.cdiv(k, TILE_K)):
         left = k - step * TILE_K
@@ -116,7 +118,7 @@ def matmul_kernel(  # type: ignore[no-untyped-def]
         b += TILE_K * b_row
     if ACTIVATION == "leaky_relu":
         sums = tl.where(sums >= 0, sums, 0.01 * sums)
-    out = out_ptr + rows.to(tl.int64)[:, None] * out_row + columns[None, :]
+    out = out_ptr + rows[:, None] * out_row + columns[None, :]
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     tl.store(out, sums.to(out_ptr.dtype.element_ty), mask=inside)
 
