@@ -11,7 +11,8 @@
 // Variants, matmul_mma_{tile}_{layout}_{dtype}; src/cuda/plan/matmul.rs chooses:
 //   layout  {k or m}{k or n}: the dimension with unit stride in a, in b. Each has its own image in shared
 //           memory, and ldmatrix or its transposing form brings both to the same fragments.
-//           "any": some operand has no unit stride, or odd rows: plain loads of single elements.
+//           "any": an operand has no unit stride, or rows that are not whole, aligned 16-byte chunks: loads
+//           of single elements.
 //   tile    256 x 128 large results: the fewest bytes of shared memory and of L2 for each flop
 //           128 x 128 two blocks a multiprocessor hide each other's fill and epilogue; fits 99 KB parts
 //            64 x  64 results with too few larger tiles to fill the device
@@ -124,7 +125,7 @@ __device__ __forceinline__ int k_left(int64_t k, int tile) {
     return int(max(int64_t(0), min(int64_t(S::BK), k - int64_t(tile) * S::BK)));
 }
 
-// Both operands have a unit stride and rows aligned to 4 bytes or more.
+// Both operands have a unit stride, and rows of whole 16-byte chunks aligned to that.
 template <typename T, class S, Major A, Major B>
 __device__ __forceinline__ void matmul_async(const MatmulParams& p) {
     using SharedA = SharedTile<S::BM, S::BK, A>;
@@ -134,54 +135,55 @@ __device__ __forceinline__ void matmul_async(const MatmulParams& p) {
 
     Work<T> work;
     if (!locate<S::BM, S::BN>(p, work)) return;
-    AsyncCopier<T, S::BM, S::BK, A, S::THREADS> copy_a(work.a, A == Major::K ? p.a_row : p.a_col, work.rows,
-                                                       int(p.a_bytes));
-    AsyncCopier<T, S::BN, S::BK, B, S::THREADS> copy_b(work.b, B == Major::K ? p.b_col : p.b_row, work.cols,
-                                                       int(p.b_bytes));
+    AsyncCopier<T, S::BM, S::BK, A, S::THREADS> copy_a(work.a, A == Major::K ? p.a_row : p.a_col, work.rows);
+    AsyncCopier<T, S::BN, S::BK, B, S::THREADS> copy_b(work.b, B == Major::K ? p.b_col : p.b_row, work.cols);
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));
     const int tiles = int((p.k + S::BK - 1) / S::BK);
     Warp<T, S, A, B> warp;
 
-    // One commit group per tile of k, empty past the last, so that the waits count alike everywhere.
-    const auto fetch = [&](int tile, int stage) {
-        if (tile < tiles) {
-            const int left = k_left<S>(p.k, tile);
-            copy_a.copy(shared + stage * STAGE, left);
-            copy_b.copy(shared + stage * STAGE + SharedA::BYTES, left);
+    // The copies of one tile of k start in as many parts as it has steps, one before the arithmetic of each,
+    // so as not to crowd it out. `remaining` is k from that tile on; past the end they write zeros.
+    int64_t remaining = p.k;
+    const auto fetch = [&](int stage, int part, int parts) {
+        const int left = int(min(remaining, int64_t(S::BK)));
+        copy_a.copy(shared + stage * STAGE, left, part, parts);
+        copy_b.copy(shared + stage * STAGE + SharedA::BYTES, left, part, parts);
+        if (part + 1 == parts) {
+            ptx::cp_async_commit();
+            remaining -= S::BK;
         }
-        ptx::cp_async_commit();
     };
     const auto read = [&](int set, int stage, int k_step) {
         warp.read(set, shared + stage * STAGE, shared + stage * STAGE + SharedA::BYTES, k_step);
     };
 
+    int read_stage = 0, write_stage = S::STAGES - 1;
     if (tiles > 0) {
-#pragma unroll
-        for (int tile = 0; tile < S::STAGES - 1; ++tile) fetch(tile, tile);
+#pragma unroll 1
+        for (int stage = 0; stage < S::STAGES - 1; ++stage) fetch(stage, 0, 1);
         ptx::cp_async_wait<S::STAGES - 2>();
         __syncthreads();
         read(0, 0, 0);
+        fetch(write_stage, 0, S::K_STEPS);
     }
-    int read_stage = 0, write_stage = S::STAGES - 1;
     for (int tile = 0; tile < tiles; ++tile) {
 #pragma unroll
         for (int step = 0; step < S::K_STEPS; ++step) {
             if (step == S::K_STEPS - 1) {
-                // Everyone has read the last of this tile into registers: its buffer is free after the
-                // barrier. The next tile has arrived: all but the STAGES - 2 newest groups have.
-                read_stage = read_stage + 1 == S::STAGES ? 0 : read_stage + 1;
+                // Everyone has read the last of this tile into registers: after the barrier its buffer is
+                // free. The next tile has arrived: all but the STAGES - 2 newest have.
                 ptx::cp_async_wait<S::STAGES - 2>();
                 __syncthreads();
+                write_stage = read_stage;
+                read_stage = read_stage + 1 == S::STAGES ? 0 : read_stage + 1;
             }
-            // Past the last tile this reads what an old one left, and nothing uses it.
+            // Past the last tile this reads zeros, and nothing uses them.
             read((step + 1) % 2, read_stage, (step + 1) % S::K_STEPS);
-            if (step == 0) {
-                fetch(tile + S::STAGES - 1, write_stage);
-                write_stage = write_stage + 1 == S::STAGES ? 0 : write_stage + 1;
-            }
+            fetch(write_stage, (step + 1) % S::K_STEPS, S::K_STEPS);
             warp.multiply(step % 2);
         }
     }
+    ptx::cp_async_wait<0>();
     __syncthreads();
     warp.finish_all(p, work, shared_memory);
 }

@@ -39,8 +39,7 @@ __device__ __forceinline__ void copy_element(Acc* shared, const T* global, bool 
 #if __CUDA_ARCH__ >= 800
     if constexpr (sizeof(T) == sizeof(Acc)) {
         const uint32_t to = uint32_t(__cvta_generic_to_shared(shared));
-        if (sizeof(T) == 4) ptx::cp_async_4(to, global, valid ? 4 : 0);
-        else ptx::cp_async_8(to, global, valid ? 8 : 0);
+        ptx::cp_async<sizeof(T)>(to, global, valid);
         return;
     }
 #endif
@@ -70,8 +69,7 @@ struct Copier {
     using Buffer = Acc[BK][ROW];
 
     const T* source;  // this thread's first element of the next tile
-    int64_t step;     // from one of its elements to the next
-    int k, offset;    // of its first element, in the tile and in shared memory
+    int k, offset;    // of that element, in the tile and in shared memory
     int room;         // how far the operand's mn reaches past it
 
     __device__ __forceinline__ Copier(const T* tile, int64_t mn_stride, int64_t k_stride, int mn_left, bool k_fast) {
@@ -79,21 +77,21 @@ struct Copier {
         const int mn = k_fast ? t / BK : t % MN;
         k = k_fast ? t % BK : t / MN;
         source = tile + mn * mn_stride + k * k_stride;
-        step = k_fast ? THREADS / BK * mn_stride : THREADS / MN * k_stride;
         offset = k * ROW + mn;
         room = mn_left - mn;
     }
 
     // Starts the copies of the next tile, of which k_left steps of k exist.
-    __device__ __forceinline__ void copy(Buffer& shared, int k_left, int64_t k_stride, bool k_fast) {
-        if (k_fast) copy_along<THREADS / BK, 0>(&shared[0][0] + offset, k_left);
-        else copy_along<0, THREADS / MN>(&shared[0][0] + offset, k_left);
+    __device__ __forceinline__ void copy(Buffer& shared, int64_t mn_stride, int64_t k_stride, int k_left, bool k_fast) {
+        Acc* first = &shared[0][0] + offset;
+        if (k_fast) copy_along<THREADS / BK, 0>(first, THREADS / BK * mn_stride, k_left);
+        else copy_along<0, THREADS / MN>(first, THREADS / MN * k_stride, k_left);
         source += BK * k_stride;
     }
 
 private:
     template <int MN_STEP, int K_STEP>
-    __device__ __forceinline__ void copy_along(Acc* shared, int k_left) const {
+    __device__ __forceinline__ void copy_along(Acc* shared, int64_t step, int k_left) const {
         const T* from = source;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
@@ -144,8 +142,8 @@ __device__ __forceinline__ void matmul(const MatmulParams& p) {
     const auto fetch = [&](int tile, int stage) {
         if (tile < tiles) {
             const int left = int(min(int64_t(S::BK), p.k - int64_t(tile) * S::BK));
-            copy_a.copy(shared_a[stage], left, p.a_col, p.a_k_fast);
-            copy_b.copy(shared_b[stage], left, p.b_row, p.b_k_fast);
+            copy_a.copy(shared_a[stage], p.a_row, p.a_col, left, p.a_k_fast);
+            copy_b.copy(shared_b[stage], p.b_col, p.b_row, left, p.b_k_fast);
         }
         commit();
     };

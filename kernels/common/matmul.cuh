@@ -25,21 +25,20 @@ struct MatmulParams {
     uint32_t tiles_m, tiles_n, group_m;
     uint32_t batch_rank;
     uint32_t activation;
-    uint32_t a_bytes, b_bytes;    // asynchronous copies: 16, 8 or 4 bytes at once along the unit stride
-    uint32_t a_k_fast, b_k_fast;  // element loads: neighbouring threads step along k, not along m or n
+    uint32_t a_k_fast, b_k_fast;  // single elements: neighbouring threads step along k, not along m or n
     uint32_t out_vector;          // 1: a thread's neighbouring columns may be written at once
     int64_t batch_shape[MAX_BATCH_RANK];  // outermost first
     int64_t a_batch[MAX_BATCH_RANK], b_batch[MAX_BATCH_RANK], out_batch[MAX_BATCH_RANK];
 };
-static_assert(sizeof(MatmulParams) == 2160, "src/cuda/plan/matmul.rs");
+static_assert(sizeof(MatmulParams) == 2152, "src/cuda/plan/matmul.rs");
 static_assert(offsetof(MatmulParams, m) == 32, "src/cuda/plan/matmul.rs");
 static_assert(offsetof(MatmulParams, a_row) == 56, "src/cuda/plan/matmul.rs");
 static_assert(offsetof(MatmulParams, bias_row) == 104, "src/cuda/plan/matmul.rs");
 static_assert(offsetof(MatmulParams, negative_slope) == 120, "src/cuda/plan/matmul.rs");
 static_assert(offsetof(MatmulParams, tiles_m) == 136, "src/cuda/plan/matmul.rs");
-static_assert(offsetof(MatmulParams, out_vector) == 172, "src/cuda/plan/matmul.rs");
-static_assert(offsetof(MatmulParams, batch_shape) == 176, "src/cuda/plan/matmul.rs");
-static_assert(offsetof(MatmulParams, out_batch) == 1664, "src/cuda/plan/matmul.rs");
+static_assert(offsetof(MatmulParams, out_vector) == 164, "src/cuda/plan/matmul.rs");
+static_assert(offsetof(MatmulParams, batch_shape) == 168, "src/cuda/plan/matmul.rs");
+static_assert(offsetof(MatmulParams, out_batch) == 1656, "src/cuda/plan/matmul.rs");
 
 // What one block works on.
 template <typename T>

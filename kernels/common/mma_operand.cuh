@@ -6,65 +6,50 @@
 #include "common/ptx/ldmatrix.cuh"
 #include "common/shared_tile.cuh"
 
-// Brings tiles in by asynchronous copies along the operand's unit stride. Every thread copies the same
-// 16-byte chunk column of every (THREADS / CHUNKS)-th row, so most of the arithmetic is done once.
+// Brings tiles in by asynchronous copies of 16 bytes along the operand's unit stride. Rows are aligned to
+// that and hold whole chunks. Every thread copies the same chunk column of every ROW_STEP-th row, top down,
+// so that all it needs is one pointer on the move.
 template <typename T, int MN, int BK, Major MAJOR, int THREADS>
 struct AsyncCopier {
     using Shared = SharedTile<MN, BK, MAJOR>;
     static constexpr int ROW_STEP = THREADS / Shared::CHUNKS;
+    static constexpr int COUNT = Shared::ROWS / ROW_STEP;  // copies a thread and tile
     static_assert(THREADS % Shared::CHUNKS == 0 && Shared::ROWS % ROW_STEP == 0, "every thread copies alike");
     static_assert(ROW_STEP % 8 == 0, "the swizzle repeats after 8 rows");
 
-    const T* source;   // this thread's first chunk of the next tile
-    int64_t row_step;  // elements between its rows
-    int64_t tile_step;
-    int row, column;   // of its first chunk; column in elements
-    int mn_left;       // how much of the tile lies inside the operand
-    int bytes;         // of one copy
+    const T* source;   // this thread's next chunk
+    int64_t row_step;  // elements from one of its rows to the next
+    int64_t turn;      // from past the last row of a tile to the first of the next
+    int along, across;
     uint32_t offset;   // of its first chunk in shared memory
 
-    // `tile` is element (0, k = 0) of the tile; `lead` the stride of the other dimension.
-    __device__ __forceinline__ AsyncCopier(const T* tile, int64_t lead, int mn_left, int bytes)
-        : row_step(lead * ROW_STEP), mn_left(mn_left), bytes(bytes) {
-        row = threadIdx.x / Shared::CHUNKS;
-        const int chunk = threadIdx.x % Shared::CHUNKS;
-        column = chunk * 8;
-        source = tile + row * lead + column;
-        tile_step = MAJOR == Major::K ? BK : lead * BK;
+    // `tile` is element (0, k = 0) of the tile, `lead` the stride of the dimension that has no unit stride.
+    __device__ __forceinline__ AsyncCopier(const T* tile, int64_t lead, int mn_left) : row_step(lead * ROW_STEP) {
+        const int row = threadIdx.x / Shared::CHUNKS, chunk = threadIdx.x % Shared::CHUNKS;
+        source = tile + row * lead + chunk * 8;
         offset = Shared::offset(row, chunk);
-    }
-
-    // Starts the copies of the next tile, of which k_left steps of k exist (possibly none).
-    __device__ __forceinline__ void copy(uint32_t shared, int k_left) {
-        const int rows = MAJOR == Major::K ? mn_left : k_left;
-        const int inside = ((MAJOR == Major::K ? k_left : mn_left) - column) * int(sizeof(T));
-        const int valid = max(0, min(16, inside));
-        if (bytes == 16) {
-            each_row([&](int i, const T* from) {
-                ptx::cp_async_16(shared + at(i), from, row + i * ROW_STEP < rows ? valid : 0);
-            });
+        if (MAJOR == Major::K) {
+            turn = BK - MN * lead;
+            along = chunk * 8;
+            across = mn_left - row;
         } else {
-            // The same 16 bytes in two or four pieces, for rows that are only 8- or 4-byte aligned.
-            each_row([&](int i, const T* from) {
-                const int available = row + i * ROW_STEP < rows ? valid : 0;
-                for (int piece = 0; piece < 16; piece += bytes) {
-                    const char* start = reinterpret_cast<const char*>(from) + piece;
-                    const int left = max(0, min(bytes, available - piece));
-                    if (bytes == 8) ptx::cp_async_8(shared + at(i) + piece, start, left);
-                    else ptx::cp_async_4(shared + at(i) + piece, start, left);
-                }
-            });
+            turn = 0;
+            along = 0;
+            across = chunk * 8 < mn_left ? row : BK;
         }
-        source += tile_step;
     }
 
-private:
-    __device__ __forceinline__ uint32_t at(int i) const { return offset + i * ROW_STEP * Shared::ROW_BYTES; }
-
-    template <typename F>
-    __device__ __forceinline__ void each_row(F&& f) const {
+    // Starts the copies number i with i * parts / COUNT == part; the parts of a tile must come in order.
+    // k_left steps of k exist, possibly none; outside the operand the copies write zeros.
+    __device__ __forceinline__ void copy(uint32_t shared, int k_left, int part, int parts) {
+        const int rows = MAJOR == Major::K ? (along < k_left ? across : 0) : k_left - across;
 #pragma unroll
-        for (int i = 0; i < Shared::ROWS / ROW_STEP; ++i) f(i, source + i * row_step);
+        for (int i = 0; i < COUNT; ++i) {
+            if (i * parts / COUNT != part) continue;
+            ptx::cp_async_16(shared + offset + i * ROW_STEP * Shared::ROW_BYTES, source, i * ROW_STEP < rows);
+            source += row_step;
+        }
+        if (MAJOR == Major::K && part + 1 == parts) source += turn;
     }
 };
 

@@ -5,22 +5,31 @@
 
 namespace ptx {
 
-// Copies the first `bytes` (0 to 16) and writes zeros for the rest; with 0 nothing is read. Goes past L1,
-// and asks L2 for the whole 128-byte line: the next k tile wants the other half.
-__device__ __forceinline__ void cp_async_16(uint32_t shared, const void* global, int bytes) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
-                 "r"(bytes)
-                 : "memory");
+// 16 bytes, or zeros without reading anything. Goes past L1, and asks L2 for the whole 128-byte line: the
+// next k tile wants the other half.
+__device__ __forceinline__ void cp_async_16(uint32_t shared, const void* global, bool valid) {
+    asm volatile(
+        "{\n"
+        ".reg .pred ignore;\n"
+        "setp.eq.u32 ignore, %2, 0;\n"
+        "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, ignore;\n"
+        "}" ::"r"(shared),
+        "l"(global), "r"(uint32_t(valid))
+        : "memory");
 }
 
-__device__ __forceinline__ void cp_async_8(uint32_t shared, const void* global, int bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(global), "r"(bytes)
-                 : "memory");
-}
-
-__device__ __forceinline__ void cp_async_4(uint32_t shared, const void* global, int bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(global), "r"(bytes)
-                 : "memory");
+// 4 or 8 bytes, or zeros; through L1.
+template <int BYTES>
+__device__ __forceinline__ void cp_async(uint32_t shared, const void* global, bool valid) {
+    static_assert(BYTES == 4 || BYTES == 8, "");
+    asm volatile(
+        "{\n"
+        ".reg .pred ignore;\n"
+        "setp.eq.u32 ignore, %2, 0;\n"
+        "cp.async.ca.shared.global [%0], [%1], %3, ignore;\n"
+        "}" ::"r"(shared),
+        "l"(global), "r"(uint32_t(valid)), "n"(BYTES)
+        : "memory");
 }
 
 __device__ __forceinline__ void cp_async_commit() {

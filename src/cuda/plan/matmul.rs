@@ -57,24 +57,11 @@ const STORE_CLOCKS: f64 = 0.05;
 /// How an operand reaches shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
-    /// Asynchronous copies of `bytes` along k, or along the dimension shared with the result.
-    AlongK {
-        bytes: u32,
-    },
-    AlongMn {
-        bytes: u32,
-    },
+    /// 16 bytes at once, along k or along the dimension shared with the result.
+    AlongK,
+    AlongMn,
     /// Single elements.
     Elements,
-}
-
-impl Access {
-    fn bytes(self) -> u32 {
-        match self {
-            Access::AlongK { bytes } | Access::AlongMn { bytes } => bytes,
-            Access::Elements => 2,
-        }
-    }
 }
 
 pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulParams> {
@@ -89,9 +76,9 @@ pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulP
         ("matmul_mma", &MMA_ANY_TILES[..], "_any", MMA_RATE)
     } else {
         let layout = match (a, b) {
-            (Access::AlongK { .. }, Access::AlongK { .. }) => "_kk",
-            (Access::AlongK { .. }, _) => "_kn",
-            (_, Access::AlongK { .. }) => "_mk",
+            (Access::AlongK, Access::AlongK) => "_kk",
+            (Access::AlongK, _) => "_kn",
+            (_, Access::AlongK) => "_mk",
             (_, _) => "_mn",
         };
         ("matmul_mma", &MMA_TILES[..], layout, MMA_RATE)
@@ -127,8 +114,6 @@ pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulP
         group_m: group_m(tiles_m, tiles_n, (tile.m, tile.n), concurrent),
         batch_rank: problem.batch.len().min(MAX_BATCH_RANK) as u32,
         activation: 0,
-        a_bytes: a.bytes(),
-        b_bytes: b.bytes(),
         a_k_fast: u32::from(k_fast(p.a.row_stride, p.a.col_stride, p.m, p.k)),
         b_k_fast: u32::from(k_fast(p.b.col_stride, p.b.row_stride, p.n, p.k)),
         out_vector: u32::from(p.rows_allow_vectors(problem.dtype)),
@@ -188,19 +173,20 @@ impl Oriented {
     }
 }
 
-/// How an operand whose strides are `mn` along the dimension shared with the result (of this size) and
-/// `k` can be read.
+/// How an operand can be read whose strides are `mn_stride` along the dimension it shares with the result
+/// (of size `mn`) and `k_stride`: 16 bytes at once if it consists of nothing else.
 fn access(x: &Matrix, mn_stride: i64, k_stride: i64, mn: i64, k: i64, dtype: DType) -> Access {
-    // The stride of a dimension of size 1 is never taken.
-    let along = |unit: i64, unit_size: i64, lead: i64, lead_size: i64| {
+    let whole = |unit: i64, unit_size: i64, lead: i64, lead_size: i64| {
+        // The stride of a dimension of size 1 is never taken.
         let lead = if lead_size > 1 { lead } else { 0 };
-        if unit == 1 || unit_size <= 1 { alignment(x, lead, dtype) } else { 0 }
+        unit == 1 && unit_size as usize * dtype.size() % 16 == 0 && alignment(x, lead, dtype) == 16
     };
-    let (along_k, along_mn) = (along(k_stride, k, mn_stride, mn), along(mn_stride, mn, k_stride, k));
-    match along_k.max(along_mn) {
-        ..4 => Access::Elements,
-        bytes if along_k > along_mn || along_k == along_mn && k >= mn => Access::AlongK { bytes },
-        bytes => Access::AlongMn { bytes },
+    if whole(k_stride, k, mn_stride, mn) {
+        Access::AlongK
+    } else if whole(mn_stride, mn, k_stride, k) {
+        Access::AlongMn
+    } else {
+        Access::Elements
     }
 }
 

@@ -38,9 +38,6 @@ pub struct MatmulParams {
     pub group_m: u32,
     pub batch_rank: u32,
     pub activation: u32,
-    /// Bytes of one asynchronous copy along the operand's unit stride: 16, 8 or 4; 2 if it has none.
-    pub a_bytes: u32,
-    pub b_bytes: u32,
     /// For kernels that load single elements: whether neighbouring threads step along k.
     pub a_k_fast: u32,
     pub b_k_fast: u32,
@@ -53,15 +50,15 @@ pub struct MatmulParams {
 }
 
 const _: () = {
-    assert!(size_of::<MatmulParams>() == 2160);
+    assert!(size_of::<MatmulParams>() == 2152);
     assert!(offset_of!(MatmulParams, m) == 32);
     assert!(offset_of!(MatmulParams, a_row) == 56);
     assert!(offset_of!(MatmulParams, bias_row) == 104);
     assert!(offset_of!(MatmulParams, negative_slope) == 120);
     assert!(offset_of!(MatmulParams, tiles_m) == 136);
-    assert!(offset_of!(MatmulParams, out_vector) == 172);
-    assert!(offset_of!(MatmulParams, batch_shape) == 176);
-    assert!(offset_of!(MatmulParams, out_batch) == 1664);
+    assert!(offset_of!(MatmulParams, out_vector) == 164);
+    assert!(offset_of!(MatmulParams, batch_shape) == 168);
+    assert!(offset_of!(MatmulParams, out_batch) == 1656);
 };
 
 // SAFETY: repr(C) integers and floats without padding, in the order of the struct of the same name in
@@ -81,7 +78,6 @@ impl fmt::Debug for MatmulParams {
             .field("activation", &(self.activation, self.negative_slope))
             .field("blocks", &self.blocks)
             .field("tiles_m, tiles_n, group_m", &(self.tiles_m, self.tiles_n, self.group_m))
-            .field("a_bytes, b_bytes", &(self.a_bytes, self.b_bytes))
             .field("a_k_fast, b_k_fast", &(self.a_k_fast, self.b_k_fast))
             .field("out_vector", &self.out_vector)
             .finish()
