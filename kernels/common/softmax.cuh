@@ -19,7 +19,7 @@ template <int Rank> struct SoftmaxParams {
     uint64_t tiles;                 // pieces of work for a block
     int64_t x_stride, out_stride;   // along a row
     uint32_t log;                   // log_softmax
-    uint32_t lane_bits;             // warp: 2^this lanes per row. column: 2^this threads side by side
+    uint32_t lane_bits;             // warp: 2^this lanes per row. column: 2^this threads side by side, at most half of the block
     uint32_t stages;                // pipeline: rows in shared memory
     uint32_t slots;                 // 16-byte slots of shared memory per thread (and stage)
     uint32_t x_access, out_access;  // rows: out_access 0 if stores must be element-wise. column: bytes per access

@@ -192,8 +192,10 @@ fn choose_column(p: &SoftmaxProblem, device: &DeviceFacts) -> Variant {
     let widest = granules.next_power_of_two().trailing_zeros().min(3);
     let rounds = |lane_bits: u32| length.div_ceil(STRIDED_THREADS >> lane_bits);
     let lane_bits = (1..=widest).rev().find(|&bits| rounds(bits) <= slots).unwrap_or(widest.min(1));
-    // Short rows: more columns, so that no thread is idle.
-    let spare = (STRIDED_THREADS / length.next_power_of_two().min(STRIDED_THREADS)).trailing_zeros();
+    // Short rows: more columns, so that no thread is idle. Two threads at least share a column, because
+    // the exchange has room for half of the threads.
+    let down = length.next_power_of_two().clamp(2, STRIDED_THREADS);
+    let spare = (STRIDED_THREADS / down).trailing_zeros();
     let lane_bits = lane_bits.max(spare.min(granules.next_power_of_two().trailing_zeros()));
     Variant::Column { lane_bits, slots: slots.min(rounds(lane_bits)) }
 }
@@ -497,7 +499,7 @@ mod tests {
             }
             Variant::Column { lane_bits, .. } => {
                 let wide = plan.params.columns.div_ceil(lanes << lane_bits) * (lanes << lane_bits);
-                assert!(wide >= plan.params.columns && (1u64 << lane_bits) <= STRIDED_THREADS);
+                assert!(wide >= plan.params.columns && (2u64 << lane_bits) <= STRIDED_THREADS);
                 assert_eq!(plan.params.rows * plan.params.columns, p.row_count().unsigned_abs());
             }
             _ => {}
