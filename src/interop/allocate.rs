@@ -11,7 +11,7 @@ use super::export::Exported;
 use super::producer::{Producer, refused};
 use super::source::{Source, loaded_module, type_name};
 use super::torch::TorchClass;
-use super::{Argument, Role, numpy};
+use super::{Argument, Role, descriptor, numpy};
 use crate::cuda::RawStream;
 use crate::error::{Error, Result};
 use crate::ops::output::OutputSpec;
@@ -28,8 +28,14 @@ pub struct Output<'py> {
 #[derive(Debug)]
 enum Returned<'py> {
     /// The caller's own `out`.
-    Given(Tensor<'py>),
-    Fresh(Tensor<'py>),
+    Given {
+        object: Bound<'py, PyAny>,
+        source: Arc<Source>,
+    },
+    Fresh {
+        object: Bound<'py, PyAny>,
+        source: Arc<Source>,
+    },
     /// Memory of ours, to be handed to the library's `from_dlpack` once it is written.
     Exported {
         memory: Bound<'py, Exported>,
@@ -39,26 +45,24 @@ enum Returned<'py> {
 
 impl<'py> Output<'py> {
     pub(super) fn given(tensor: Tensor<'py>) -> Output<'py> {
-        Output { view: tensor.view.clone(), result: Returned::Given(tensor) }
+        let Tensor { view, object, source } = tensor;
+        Output { view, result: Returned::Given { object, source } }
     }
 
     /// Called when the work is done or queued.
     pub(super) fn finish(self, op: &'static str) -> Result<Bound<'py, PyAny>> {
         match self.result {
-            Returned::Given(tensor) => {
-                if let Source::Torch(class) = &*tensor.source {
-                    // Autograd compares versions to notice that what it saved has been overwritten.
-                    let increment = class.torch.increment_version.bind(tensor.object.py());
-                    increment.call1((&tensor.object,))?;
+            Returned::Given { object, source } => {
+                if let Source::Torch(class) = &*source {
+                    class.torch.overwritten(&object)?;
                 }
-                Ok(tensor.object)
+                Ok(object)
             }
-            Returned::Fresh(tensor) => match &*tensor.source {
+            Returned::Fresh { object, source } => match &*source {
                 Source::Torch(TorchClass { subclass: Some(subclass), .. }) => {
-                    let name = intern!(tensor.object.py(), "as_subclass");
-                    Ok(tensor.object.call_method1(name, (subclass,))?)
+                    Ok(object.call_method1(intern!(object.py(), "as_subclass"), (subclass,))?)
                 }
-                _ => Ok(tensor.object),
+                _ => Ok(object),
             },
             Returned::Exported { memory, from_dlpack } => {
                 from_dlpack.call1((memory,)).map_err(|raised| refused(op, "out", raised))
@@ -75,18 +79,23 @@ pub fn fresh<'py>(
     stream: impl FnOnce() -> Result<RawStream>,
 ) -> Result<Output<'py>> {
     let py = like.object.py();
-    let (object, view) = match &*like.source {
-        Source::Torch(class) => class.take(argument, Role::Output, &torch_empty(class, spec, like)?)?,
+    let mut view = descriptor::blank();
+    let object = match &*like.source {
+        Source::Torch(class) => {
+            let object = torch_empty(class, spec, like)?;
+            class.view(argument, &object, &mut view)?;
+            object
+        }
         Source::Numpy(class) => {
             let empty = py.import(intern!(py, "numpy"))?.getattr(intern!(py, "empty"))?;
             let object = permuted_empty(&empty, spec, like)?;
-            let view = numpy::take(argument, *class, &object)?;
-            (object, view)
+            numpy::take(argument, *class, &object, &mut view)?;
+            object
         }
         Source::Producer(producer) if producer.is_cupy() => {
             let object = cupy_empty(spec, like)?;
-            let view = producer.take(argument, Role::Output, &object)?.view;
-            (object, view)
+            producer.take(argument, Role::Output, &object, &mut view)?;
+            object
         }
         Source::Producer(producer) => {
             let from_dlpack = from_dlpack(argument, producer, like)?;
@@ -100,8 +109,7 @@ pub fn fresh<'py>(
             return Err(Error::NotATensor { op: argument.op, argument: argument.name, got });
         }
     };
-    let tensor = Tensor { view: view.clone(), object, source: Arc::clone(&like.source) };
-    Ok(Output { view, result: Returned::Fresh(tensor) })
+    Ok(Output { view, result: Returned::Fresh { object, source: Arc::clone(&like.source) } })
 }
 
 fn torch_empty<'py>(

@@ -8,7 +8,7 @@ use pyo3::types::PyFloat;
 use super::allocate::{self, Output};
 use super::producer::{self, Hold};
 use super::source::{Source, type_name};
-use super::{Argument, Role, numpy, scalar};
+use super::{Argument, Role, descriptor, numpy, scalar};
 use crate::cuda::RawStream;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ pub struct Tensor<'py> {
 pub struct Operand<'py> {
     pub addend: Addend,
     /// Keeps the memory of `addend` alive.
-    _tensor: Option<Tensor<'py>>,
+    _object: Option<Bound<'py, PyAny>>,
 }
 
 /// The tensors of one call to one operation.
@@ -82,10 +82,10 @@ impl<'py> Call<'py> {
     pub fn operand(&mut self, name: &'static str, object: &Bound<'py, PyAny>) -> Result<Operand<'py>> {
         let argument = self.argument(name);
         let number =
-            |value| Operand { addend: Addend::Scalar { value, origin: ScalarOrigin::Number }, _tensor: None };
+            |value| Operand { addend: Addend::Scalar { value, origin: ScalarOrigin::Number }, _object: None };
         let zero_dimensional = |value, dtype| Operand {
             addend: Addend::Scalar { value, origin: ScalarOrigin::ZeroDimensional(dtype) },
-            _tensor: None,
+            _object: None,
         };
         if let Some(value) = scalar::python_number(argument, object)? {
             return Ok(number(value));
@@ -114,7 +114,7 @@ impl<'py> Call<'py> {
             return Ok(zero_dimensional(value, tensor.view.dtype));
         }
         self.same_device(name, &tensor)?;
-        Ok(Operand { addend: Addend::Tensor(tensor.view.clone()), _tensor: Some(tensor) })
+        Ok(Operand { addend: Addend::Tensor(tensor.view), _object: Some(tensor.object) })
     }
 
     /// What an integer tensor plus a Python float becomes. Asked of torch only where it decides.
@@ -180,19 +180,18 @@ impl<'py> Call<'py> {
     fn take(&mut self, name: &'static str, role: Role, object: &Bound<'py, PyAny>) -> Result<Tensor<'py>> {
         let argument = self.argument(name);
         let source = Source::of(object)?;
-        let (object, view) = match &*source {
-            Source::Torch(class) => class.take(argument, role, object)?,
-            Source::Numpy(class) => (object.clone(), numpy::take(argument, *class, object)?),
+        let mut tensor = Tensor { view: descriptor::blank(), object: object.clone(), source };
+        match &*tensor.source {
+            Source::Torch(class) => tensor.object = class.take(argument, role, object, &mut tensor.view)?,
+            Source::Numpy(class) => numpy::take(argument, *class, object, &mut tensor.view)?,
             Source::Producer(producer) => {
-                let imported = producer.take(argument, role, object)?;
-                self.holds.extend(imported.hold);
-                (object.clone(), imported.view)
+                self.holds.extend(producer.take(argument, role, object, &mut tensor.view)?);
             }
             Source::NumpyScalar | Source::None => {
                 return Err(Error::NotATensor { op: self.op, argument: name, got: type_name(object) });
             }
-        };
-        Ok(Tensor { view, object, source })
+        }
+        Ok(tensor)
     }
 
     fn same_library(&self, name: &'static str, tensor: &Tensor<'py>) -> Result<()> {

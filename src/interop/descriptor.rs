@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use dlpark::ffi::{DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLTensor};
-use smallvec::SmallVec;
 
 use super::Argument;
 use crate::dtype::{self, DType};
@@ -13,52 +12,58 @@ use crate::tensor::{Device, Dims, TensorView, layout};
 /// No library makes tensors of more dimensions than this.
 const MAX_RANK: i32 = 64;
 
-/// The view a DLPack descriptor describes.
+/// A view to be filled in: views are large, and moving them about costs more than reading them.
+pub fn blank() -> TensorView {
+    TensorView {
+        address: 0,
+        dtype: DType::F32,
+        device: Device::Cpu,
+        shape: Dims::new(),
+        strides: Dims::new(),
+        writable: true,
+    }
+}
+
+/// Fills a blank view with what a DLPack descriptor says.
 ///
 /// # Safety
 /// `shape` and `strides` of `raw` must each be null or point to `ndim` readable integers.
-pub unsafe fn view(argument: Argument, raw: &DLTensor, writable: bool) -> Result<TensorView> {
+pub unsafe fn read(argument: Argument, raw: &DLTensor, view: &mut TensorView) -> Result<()> {
     let rank = match raw.ndim {
         n @ 0..=MAX_RANK => n.unsigned_abs() as usize,
         n => return Err(malformed(argument, format!("its descriptor has {n} dimensions"))),
     };
-    let read = |pointer: *const i64| -> Option<Dims> {
-        if rank == 0 {
-            return Some(Dims::new());
+    if rank > 0 {
+        if raw.shape.is_null() {
+            return Err(malformed(argument, "its descriptor has no shape".into()));
         }
         // SAFETY: not null, so by the caller's promise there are `rank` integers to read.
-        (!pointer.is_null())
-            .then(|| SmallVec::from_slice(unsafe { std::slice::from_raw_parts(pointer, rank) }))
-    };
-    let Some(shape) = read(raw.shape) else {
-        return Err(malformed(argument, "its descriptor has no shape".into()));
-    };
-    // Before DLPack 1.2, no strides meant row-major.
-    let strides = read(raw.strides).unwrap_or_else(|| layout::contiguous_strides(&shape));
+        view.shape.extend_from_slice(unsafe { std::slice::from_raw_parts(raw.shape, rank) });
+        if raw.strides.is_null() {
+            // Before DLPack 1.2, no strides meant row-major.
+            view.strides = layout::contiguous_strides(&view.shape);
+        } else {
+            // SAFETY: as above.
+            view.strides.extend_from_slice(unsafe { std::slice::from_raw_parts(raw.strides, rank) });
+        }
+    }
+    view.dtype = dtype(argument, raw.dtype)?;
+    view.device = device(argument, raw.device)?;
     let address = raw.data as usize;
-    checked(
-        argument,
-        TensorView {
-            address: if address == 0 { 0 } else { address.wrapping_add(raw.byte_offset as usize) },
-            dtype: dtype(argument, raw.dtype)?,
-            device: device(argument, raw.device)?,
-            shape,
-            strides,
-            writable,
-        },
-    )
+    view.address = if address == 0 { 0 } else { address.wrapping_add(raw.byte_offset as usize) };
+    check(argument, view)
 }
 
 /// Refuses views that no backend could read, and gives dimensions of size 1, whose strides mean nothing,
 /// the strides that a row-major tensor would have there: plans can then tell layouts by strides alone.
-pub fn checked(argument: Argument, mut view: TensorView) -> Result<TensorView> {
+pub fn check(argument: Argument, view: &mut TensorView) -> Result<()> {
     let Argument { op, name, .. } = argument;
     if view.shape.iter().any(|&n| n < 0) {
         return Err(malformed(argument, "its descriptor has a negative size".into()));
     }
     // Zero sizes count as one, so that no product of some of the sizes can overflow later.
     if view.shape.iter().try_fold(1i64, |n, &s| n.checked_mul(s.max(1))).is_none() {
-        return Err(Error::TooLarge { op, shape: view.shape });
+        return Err(Error::TooLarge { op, shape: view.shape.clone() });
     }
     let mut row_major = 1i64;
     for (&size, stride) in view.shape.iter().zip(&mut view.strides).rev() {
@@ -68,7 +73,7 @@ pub fn checked(argument: Argument, mut view: TensorView) -> Result<TensorView> {
         row_major = stride.saturating_mul(size.max(1)).saturating_abs().max(1);
     }
     if view.is_empty() {
-        return Ok(view);
+        return Ok(());
     }
     if view.address == 0 {
         return Err(Error::NoMemory { op, argument: name });
@@ -81,7 +86,7 @@ pub fn checked(argument: Argument, mut view: TensorView) -> Result<TensorView> {
             remedy: "pass a copy of it",
         });
     }
-    Ok(view)
+    Ok(())
 }
 
 fn malformed(argument: Argument, reason: String) -> Error {
@@ -158,21 +163,23 @@ mod tests {
 
     #[test]
     fn strides_of_single_elements_become_row_major() {
-        let view = checked(X, floats(smallvec![2, 1, 3, 1], smallvec![3, 77, 1, -5], 64)).unwrap();
+        let mut view = floats(smallvec![2, 1, 3, 1], smallvec![3, 77, 1, -5], 64);
+        check(X, &mut view).unwrap();
         assert_eq!(view.strides.as_slice(), &[3, 3, 1, 1]);
-        let transposed = checked(X, floats(smallvec![1, 2], smallvec![9, 8], 64)).unwrap();
+        let mut transposed = floats(smallvec![1, 2], smallvec![9, 8], 64);
+        check(X, &mut transposed).unwrap();
         assert_eq!(transposed.strides.as_slice(), &[16, 8]);
     }
 
     #[test]
     fn unreadable_views_are_refused() {
-        let refused = |v| checked(X, v).unwrap_err();
+        let refused = |mut v| check(X, &mut v).unwrap_err();
         assert!(matches!(refused(floats(smallvec![1], smallvec![1], 0)), Error::NoMemory { .. }));
         assert!(matches!(refused(floats(smallvec![1], smallvec![1], 66)), Error::Storage { .. }));
         assert!(matches!(refused(floats(smallvec![-1], smallvec![1], 64)), Error::Producer { .. }));
         let huge = floats(smallvec![1 << 62, 4, 0], smallvec![1, 1, 1], 64);
         assert!(matches!(refused(huge), Error::TooLarge { .. }));
-        assert!(checked(X, floats(smallvec![0], smallvec![1], 0)).is_ok());
+        assert!(check(X, &mut floats(smallvec![0], smallvec![1], 0)).is_ok());
     }
 
     #[test]
@@ -188,11 +195,12 @@ mod tests {
             strides: std::ptr::null_mut(),
             byte_offset: 8,
         };
+        let mut view = blank();
         // SAFETY: the shape outlives the call and there are no strides.
-        let view = unsafe { view(X, &raw, false) }.unwrap();
+        unsafe { read(X, &raw, &mut view) }.unwrap();
         assert_eq!(view.address, data.as_ptr() as usize + 8);
         assert_eq!(view.strides.as_slice(), &[3, 1]);
-        assert_eq!((view.device, view.writable), (Device::Cpu, false));
+        assert_eq!((view.device, view.dtype), (Device::Cpu, DType::F32));
         let complex = DLDataType { code: DLDataTypeCode::COMPLEX, bits: 64, lanes: 1 };
         assert_eq!(dtype_name(complex), "complex64");
         assert!(dtype(X, complex).is_err());

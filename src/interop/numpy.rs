@@ -8,7 +8,7 @@ use super::source::{Source, loaded_module};
 use super::{Argument, descriptor};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::tensor::{Device, TensorView};
+use crate::tensor::TensorView;
 
 /// What is known of `numpy.ndarray` or of a subclass.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +35,13 @@ pub fn classify(class: &Bound<'_, PyType>) -> PyResult<Option<Source>> {
     Ok(is("generic")?.then_some(Source::NumpyScalar))
 }
 
-/// The view of an array; `object` must be of a type that `classify` called an array.
-pub fn take(argument: Argument, class: ArrayClass, object: &Bound<'_, PyAny>) -> Result<TensorView> {
+/// Fills in the view of an array; `object` must be of a type that `classify` called an array.
+pub fn take(
+    argument: Argument,
+    class: ArrayClass,
+    object: &Bound<'_, PyAny>,
+    view: &mut TensorView,
+) -> Result<()> {
     let Argument { op, name, .. } = argument;
     if class.masked {
         let got = "a masked array".into();
@@ -44,28 +49,24 @@ pub fn take(argument: Argument, class: ArrayClass, object: &Bound<'_, PyAny>) ->
     }
     // SAFETY: the caller vouches for the type, and numpy is loaded, as that type is its own.
     let array = unsafe { object.cast_unchecked::<PyUntypedArray>() };
-    let dtype = dtype(argument, &array.dtype())?;
-    let size = dtype.size() as isize;
-    let shape = array.shape().iter().map(|&n| n as i64).collect();
+    view.dtype = dtype(argument, &array.dtype())?;
+    let size = view.dtype.size() as isize;
     let layout = |problem| Error::NumpyLayout { op, argument: name, problem };
-    let mut strides = crate::tensor::Dims::new();
     for (&n, &bytes) in array.shape().iter().zip(array.strides()) {
         if bytes % size != 0 && n > 1 && !array.is_empty() {
             return Err(layout("strides are not multiples of its element size"));
         }
-        strides.push((bytes / size) as i64);
+        view.shape.push(n as i64);
+        view.strides.push((bytes / size) as i64);
     }
     // SAFETY: as above; the fields of a live array are readable while the GIL is held.
     let fields = unsafe { &*npyffi::_PyArray_GET_ITEM_DATA(array.as_array_ptr()) };
-    let address = fields.data as usize;
-    if !array.is_empty() && !address.is_multiple_of(dtype.size()) {
+    view.address = fields.data as usize;
+    if !view.is_empty() && !view.address.is_multiple_of(view.dtype.size()) {
         return Err(layout("elements are not aligned"));
     }
-    let writable = fields.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
-    descriptor::checked(
-        argument,
-        TensorView { address, dtype, device: Device::Cpu, shape, strides, writable },
-    )
+    view.writable = fields.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
+    descriptor::check(argument, view)
 }
 
 /// The dtype of an array or scalar.

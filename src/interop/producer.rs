@@ -37,13 +37,6 @@ enum StreamOf {
     Unknown,
 }
 
-/// A tensor taken, and what must live until the work on it is done.
-#[derive(Debug)]
-pub struct Imported {
-    pub view: TensorView,
-    pub hold: Option<Hold>,
-}
-
 impl Producer {
     pub fn of(class: &Bound<'_, PyType>) -> PyResult<Producer> {
         let module = class.module()?.to_string();
@@ -74,29 +67,38 @@ impl Producer {
         })
     }
 
-    pub fn take(&self, argument: Argument, role: Role, object: &Bound<'_, PyAny>) -> Result<Imported> {
+    /// Fills in the view of a tensor, and returns what must live until the work on it is done.
+    pub fn take(
+        &self,
+        argument: Argument,
+        role: Role,
+        object: &Bound<'_, PyAny>,
+        view: &mut TensorView,
+    ) -> Result<Option<Hold>> {
         release_done();
         let Argument { op, name, .. } = argument;
         if role == Role::Output && self.immutable {
             return Err(Error::ReadOnlyOut { op });
         }
-        let imported = match self.stream {
-            StreamOf::Table(table) => table.describe(object, |raw| {
-                // SAFETY: the table filled `raw`, whose shape and strides last while `describe` runs.
-                unsafe { descriptor::view(argument, raw, true) }
-            }),
-            StreamOf::Cupy | StreamOf::Unknown => return self.import(argument, role, object),
+        let StreamOf::Table(table) = self.stream else {
+            return self.import(argument, role, object, view).map(Some);
         };
-        match imported {
-            Ok((view, managed)) => Ok(Imported {
-                view: view?,
-                hold: managed.map(|m| Hold::new(ImportedDlpack::Versioned(m), false)),
-            }),
-            Err(raised) => Err(refused(op, name, raised)),
-        }
+        let described = table.describe(object, |raw| {
+            // SAFETY: the table filled `raw`, whose shape and strides last while `describe` runs.
+            unsafe { descriptor::read(argument, raw, view) }
+        });
+        let (read, managed) = described.map_err(|raised| refused(op, name, raised))?;
+        read?;
+        Ok(managed.map(|m| Hold::new(ImportedDlpack::Versioned(m), false)))
     }
 
-    fn import(&self, argument: Argument, role: Role, object: &Bound<'_, PyAny>) -> Result<Imported> {
+    fn import(
+        &self,
+        argument: Argument,
+        role: Role,
+        object: &Bound<'_, PyAny>,
+        view: &mut TensorView,
+    ) -> Result<Hold> {
         let (py, Argument { op, name, .. }) = (object.py(), argument);
         let refuse = |raised| refused(op, name, raised);
         let (kind, id): (u32, i32) = object
@@ -128,7 +130,8 @@ impl Producer {
             ImportedDlpack::Versioned(tensor) => unsafe { tensor.tensor() },
         };
         // SAFETY: DLPack promises that shape and strides are as long as the tensor has dimensions.
-        let view = unsafe { descriptor::view(argument, raw, !flags.contains(DlpackFlags::READ_ONLY)) }?;
+        unsafe { descriptor::read(argument, raw, view) }?;
+        view.writable = !flags.contains(DlpackFlags::READ_ONLY);
         if view.device != device {
             let reason = format!("it said to be on {device}, but is on {}", view.device);
             return Err(Error::Producer { op, argument: name, reason });
@@ -138,7 +141,7 @@ impl Producer {
             let got = "so that its library hands out a copy".into();
             return Err(Error::Storage { op, argument: name, got, remedy: "leave `out` away" });
         }
-        Ok(Imported { view, hold: Some(Hold::new(managed, ours_to_order || copied)) })
+        Ok(Hold::new(managed, ours_to_order || copied))
     }
 }
 

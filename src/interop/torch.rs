@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyTuple, PyType};
 
 use super::exchange::Table;
-use super::source::loaded_module;
+use super::source::{loaded_module, type_name};
 use super::{Argument, Role, descriptor};
 use crate::cuda::RawStream;
 use crate::dtype::DType;
@@ -25,7 +25,7 @@ pub struct Torch {
     pub empty: Py<PyAny>,
     pub empty_like: Py<PyAny>,
     pub empty_strided: Py<PyAny>,
-    pub increment_version: Py<PyAny>,
+    increment_version: IncrementVersion,
     /// In the order of `DType::ALL`.
     dtypes: [Py<PyAny>; DType::ALL.len()],
 }
@@ -56,13 +56,15 @@ impl Torch {
             empty: attribute("empty")?,
             empty_like: attribute("empty_like")?,
             empty_strided: attribute("empty_strided")?,
-            increment_version: module
-                .getattr("autograd")?
-                .getattr("graph")?
-                .getattr("increment_version")?
-                .unbind(),
+            increment_version: IncrementVersion::of(module)?,
             dtypes: dtypes.try_into().map_err(|_| PyException::new_err("torch lacks a dtype"))?,
         })
+    }
+
+    /// Tells autograd that a tensor has been overwritten: it compares versions to notice that what it
+    /// saved for a backward pass has changed.
+    pub fn overwritten(&self, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.increment_version.call(tensor)
     }
 
     pub fn dtype<'py>(&self, py: Python<'py>, dtype: DType) -> &Bound<'py, PyAny> {
@@ -94,6 +96,38 @@ impl Torch {
     pub fn default_dtype(&self, py: Python<'_>) -> PyResult<DType> {
         let dtype = self.get_default_dtype.bind(py).call0()?;
         Ok(self.dtype_of(&dtype).unwrap_or(DType::F32))
+    }
+}
+
+/// torch.autograd.graph.increment_version, or below it the function in C at a third of the cost, which
+/// takes a tuple (since torch 2.5).
+#[derive(Debug)]
+enum IncrementVersion {
+    Public(Py<PyAny>),
+    Direct(Py<PyAny>),
+}
+
+impl IncrementVersion {
+    fn of(module: &Bound<'_, PyAny>) -> PyResult<IncrementVersion> {
+        let probe = module.call_method1("empty", (0,))?;
+        match module.getattr("_C")?.getattr_opt("_increment_version")? {
+            Some(direct) if direct.call1(((probe,),)).is_ok() => {
+                Ok(IncrementVersion::Direct(direct.unbind()))
+            }
+            _ => {
+                let public = module.getattr("autograd")?.getattr("graph")?.getattr("increment_version")?;
+                Ok(IncrementVersion::Public(public.unbind()))
+            }
+        }
+    }
+
+    fn call(&self, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = tensor.py();
+        match self {
+            IncrementVersion::Public(function) => function.bind(py).call1((tensor,)),
+            IncrementVersion::Direct(function) => function.bind(py).call1(((tensor,),)),
+        }
+        .map(|_| ())
     }
 }
 
@@ -144,20 +178,21 @@ impl TorchClass {
         }))
     }
 
-    /// The tensor to use (the object itself, but for negated views) and its view.
+    /// Fills in the view of a tensor, and returns the tensor it is of: the object itself, but for negated
+    /// views.
     pub fn take<'py>(
         &self,
         argument: Argument,
         role: Role,
         object: &Bound<'py, PyAny>,
-    ) -> Result<(Bound<'py, PyAny>, TensorView)> {
+        view: &mut TensorView,
+    ) -> Result<Bound<'py, PyAny>> {
         let py = object.py();
         let Argument { op, name, .. } = argument;
         match self.dispatch {
             Some(Dispatch::Fake) => return Err(Error::NoMemory { op, argument: name }),
             Some(Dispatch::Other) => {
-                let got =
-                    format!("a {}, a subclass with __torch_dispatch__", super::source::type_name(object));
+                let got = format!("a {}, a subclass with __torch_dispatch__", type_name(object));
                 return Err(Error::TensorKind {
                     op,
                     argument: name,
@@ -179,44 +214,50 @@ impl TorchClass {
             });
         }
         // The negative bit (torch.conj(z).imag) is invisible in memory: reading past it would be wrong.
-        if is_true(&object.call_method0(intern!(py, "is_neg"))?) {
-            if role == Role::Output {
-                return Err(Error::Storage {
-                    op,
-                    argument: name,
-                    got: "negated (a view with the negative bit)".into(),
-                    remedy: "pass a fresh tensor",
-                });
-            }
-            let resolved = object.call_method0(intern!(py, "resolve_neg"))?;
-            let view = self.view(argument, &resolved)?;
-            return Ok((resolved, view));
+        if !is_true(&object.call_method0(intern!(py, "is_neg"))?) {
+            self.view(argument, object, view)?;
+            return Ok(object.clone());
         }
-        Ok((object.clone(), self.view(argument, object)?))
+        if role == Role::Output {
+            return Err(Error::Storage {
+                op,
+                argument: name,
+                got: "negated (a view with the negative bit)".into(),
+                remedy: "pass a fresh tensor",
+            });
+        }
+        let resolved = object.call_method0(intern!(py, "resolve_neg"))?;
+        self.view(argument, &resolved, view)?;
+        Ok(resolved)
     }
 
-    fn view(&self, argument: Argument, object: &Bound<'_, PyAny>) -> Result<TensorView> {
-        let view = match self.table {
+    /// Fills in the view of a tensor that nothing but its memory has to be asked of.
+    pub fn view(&self, argument: Argument, object: &Bound<'_, PyAny>, view: &mut TensorView) -> Result<()> {
+        let described = match self.table {
             Some(table) => table
                 .describe(object, |raw| {
                     // SAFETY: the table filled `raw`, whose shape and strides last while `describe` runs.
-                    unsafe { descriptor::view(argument, raw, true) }
+                    unsafe { descriptor::read(argument, raw, view) }
                 })
-                .map(|(view, _)| view)
-                .unwrap_or_else(|raised| Err(Error::Python(raised))),
-            None => self.view_by_attributes(argument, object),
+                .map_or_else(|raised| Err(Error::Python(raised)), |(read, _)| read),
+            None => self.view_by_attributes(argument, object, view),
         };
-        view.map_err(|error| match error {
+        described.map_err(|error| match error {
             Error::Python(raised) => explain(argument, object, raised),
             ours => ours,
         })
     }
 
-    fn view_by_attributes(&self, argument: Argument, object: &Bound<'_, PyAny>) -> Result<TensorView> {
+    fn view_by_attributes(
+        &self,
+        argument: Argument,
+        object: &Bound<'_, PyAny>,
+        view: &mut TensorView,
+    ) -> Result<()> {
         let py = object.py();
         let device = object.getattr(intern!(py, "device"))?;
         let kind: String = device.getattr(intern!(py, "type"))?.extract()?;
-        let device = match kind.as_str() {
+        view.device = match kind.as_str() {
             "cpu" => Device::Cpu,
             "cuda" => Device::Cuda(device.getattr(intern!(py, "index"))?.extract()?),
             "meta" => return Err(Error::NoMemory { op: argument.op, argument: argument.name }),
@@ -226,7 +267,7 @@ impl TorchClass {
             }
         };
         let dtype = object.getattr(intern!(py, "dtype"))?;
-        let dtype = match self.torch.dtype_of(&dtype) {
+        view.dtype = match self.torch.dtype_of(&dtype) {
             Some(dtype) => dtype,
             None => {
                 let name = dtype.str()?.to_string();
@@ -237,17 +278,10 @@ impl TorchClass {
             let sizes = sizes.cast_into::<PyTuple>().map_err(PyErr::from)?;
             sizes.iter().map(|n| n.extract::<i64>().map_err(Error::from)).collect()
         };
-        descriptor::checked(
-            argument,
-            TensorView {
-                address: object.call_method0(intern!(py, "data_ptr"))?.extract()?,
-                dtype,
-                device,
-                shape: dims(object.getattr(intern!(py, "shape"))?)?,
-                strides: dims(object.call_method0(intern!(py, "stride"))?)?,
-                writable: true,
-            },
-        )
+        view.address = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        view.shape = dims(object.getattr(intern!(py, "shape"))?)?;
+        view.strides = dims(object.call_method0(intern!(py, "stride"))?)?;
+        descriptor::check(argument, view)
     }
 
     /// torch's current stream of a device, on this thread.
