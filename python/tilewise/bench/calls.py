@@ -77,7 +77,7 @@ class Call:
             return 2 * info.eps, 8 * wide.eps * int(self.args[0].shape[-1])
         if self.op == "softmax":
             # exp of a difference of up to ten or so, and a long sum, cost some roundings.
-            return max(2 * info.eps, 32 * wide.eps), smallest
+            return max(2 * info.eps, 64 * wide.eps), smallest
         # log_softmax loses what cancels when the logarithm of the sum is subtracted.
         return 2 * info.eps, 32 * wide.eps if self.op == "log_softmax" else smallest
 
