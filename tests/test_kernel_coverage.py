@@ -3,9 +3,8 @@
 import kernel_cases
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
-
 from tilewise import _core
+from torch.profiler import ProfilerActivity, profile
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -17,7 +16,9 @@ def test_every_kernel_is_launched() -> None:
         torch.cuda.synchronize()
     launched = {event.key for event in trace.key_averages()}
     major, minor = torch.cuda.get_device_capability()
-    built = {k["kernel"] for k in _core.build_info()["kernels"] if k["target"].rstrip("a") == f"sm_{major}{minor}"}
+    built = {
+        k["kernel"] for k in _core.build_info()["kernels"] if k["target"].rstrip("a") == f"sm_{major}{minor}"
+    }
     assert built, "the build has no machine code for this device"
     missing = sorted(built - launched)
     assert not missing, f"never launched: {missing}"
