@@ -1,11 +1,4 @@
-//! What a plan needs to know about a GPU, and the GPUs of this machine.
-
-use std::sync::{Mutex, OnceLock, PoisonError};
-
-use super::driver::{self, Context};
-use super::module::Loaded;
-use crate::error::{Error, Result};
-use crate::tensor::Device;
+//! What a plan needs to know about a GPU.
 
 /// The facts of one device that plans depend on. All per-multiprocessor figures are hardware limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,58 +15,6 @@ pub struct DeviceFacts {
     pub shared_bytes_per_block: u32,
     pub l2_bytes: u64,
     pub memory_bytes: u64,
-}
-
-/// A device in use: its facts, its primary context and the kernels loaded on it.
-#[derive(Debug)]
-pub struct Gpu {
-    pub facts: DeviceFacts,
-    pub context: Context,
-    pub loaded: Loaded,
-}
-
-/// Kernels exist for this capability and newer.
-const OLDEST: (u32, u32) = (7, 5);
-
-impl Gpu {
-    /// The device of this ordinal, opened at first use and kept for the life of the process.
-    pub fn get(op: &'static str, ordinal: i32) -> Result<&'static Gpu> {
-        static GPUS: OnceLock<Vec<OnceLock<Gpu>>> = OnceLock::new();
-        static OPENING: Mutex<()> = Mutex::new(());
-        let gpus = match GPUS.get() {
-            Some(gpus) => gpus,
-            None => {
-                let count = driver::device_count(op)?;
-                GPUS.get_or_init(|| (0..count).map(|_| OnceLock::new()).collect())
-            }
-        };
-        let slot = usize::try_from(ordinal).ok().and_then(|i| gpus.get(i)).ok_or(Error::NoSuchGpu {
-            op,
-            device: Device::Cuda(ordinal),
-            count: gpus.len(),
-        })?;
-        if let Some(gpu) = slot.get() {
-            return Ok(gpu);
-        }
-        let _one_at_a_time = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(gpu) = slot.get() {
-            return Ok(gpu);
-        }
-        let facts = driver::facts(op, ordinal)?;
-        let (major, minor) = facts.compute_capability;
-        if (major, minor) < OLDEST {
-            return Err(Error::GpuTooOld { op, device: Device::Cuda(ordinal), major, minor });
-        }
-        let gpu = Gpu { facts, context: Context::primary(op, ordinal)?, loaded: Loaded::default() };
-        Ok(slot.get_or_init(|| gpu))
-    }
-}
-
-/// The facts of every device the driver shows; none without a driver.
-pub fn all() -> Vec<DeviceFacts> {
-    const OP: &str = "devices";
-    let count = driver::device_count(OP).unwrap_or(0);
-    (0..count).filter_map(|i| driver::facts(OP, i32::try_from(i).ok()?).ok()).collect()
 }
 
 /// Real devices, so that plans can be tested without one.

@@ -1,8 +1,8 @@
 //! From a plan to one kernel queued on the caller's stream.
 
 use super::RawStream;
-use super::device::Gpu;
 use super::driver::{self, Shape};
+use super::gpu::Gpu;
 use super::plan::{KernelParams, LaunchPlan};
 use crate::error::Result;
 

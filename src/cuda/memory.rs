@@ -5,8 +5,8 @@ use std::ptr::with_exposed_provenance_mut;
 use cudarc::driver::{result, sys};
 
 use super::RawStream;
-use super::device::Gpu;
 use super::driver::error;
+use super::gpu::Gpu;
 use crate::error::Result;
 
 /// Memory from the device's stream-ordered pool, given back when dropped.

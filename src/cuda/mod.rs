@@ -2,12 +2,13 @@
 
 pub mod device;
 pub mod driver;
+pub mod gpu;
 pub mod launch;
 pub mod memory;
 pub mod module;
 pub mod plan;
 
-use device::Gpu;
+use gpu::Gpu;
 
 use crate::error::Result;
 use crate::ops::add::AddProblem;
