@@ -20,11 +20,12 @@
 //
 // Per product: 2 m n k flops; 2 (m k + k n + m n) bytes at least; each tile row of b and tile column of a
 // is read again from L2, which the grouped order of blocks (common/tile_order.cuh) keeps small.
-#include "common/matmul.cuh"
-#include "common/ptx/cp_async.cuh"
-#include "common/mma_operand.cuh"
-#include "common/ptx/mma.cuh"
-#include "common/shared_tile.cuh"
+
+#include "matmul.cuh"
+#include "mma_operand.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mma.cuh"
+#include "shared_tile.cuh"
 
 // A tile shape: the block's BM x BN result, BK steps of k at a time, and the WM x WN part of one warp.
 template <int BM_, int BN_, int BK_, int WM_, int WN_, int STAGES_, int BLOCKS_>
@@ -39,15 +40,15 @@ struct Shape {
 };
 
 // One warp's part of the result and the two fragments' worth of operands in flight.
-template <typename T, class S, Major A, Major B>
+template <class T, class S, Major A, Major B>
 struct Warp {
     static constexpr int MT = S::WM / 16, NT = S::WN / 8;
 
     float accumulator[MT][NT][4] = {};
     uint32_t a[2][MT][4], b[2][NT / 2][4];
     int row, col;  // within the tile
-    FragmentReader<S::BM, S::BK, A, Side::A> a_reader;
-    FragmentReader<S::BN, S::BK, B, Side::B> b_reader;
+    FragmentReader<SharedTile<S::BM, S::BK, A>, A, Side::A> a_reader;
+    FragmentReader<SharedTile<S::BN, S::BK, B>, B, Side::B> b_reader;
 
     __device__ __forceinline__ Warp()
         : row(threadIdx.x / 32 / S::WARPS_N * S::WM),
@@ -126,7 +127,7 @@ __device__ __forceinline__ int k_left(int64_t k, int tile) {
 }
 
 // Both operands have a unit stride, and rows of whole 16-byte chunks aligned to that.
-template <typename T, class S, Major A, Major B>
+template <class T, class S, Major A, Major B>
 __device__ __forceinline__ void matmul_async(const MatmulParams& p) {
     using SharedA = SharedTile<S::BM, S::BK, A>;
     using SharedB = SharedTile<S::BN, S::BK, B>;
@@ -189,7 +190,7 @@ __device__ __forceinline__ void matmul_async(const MatmulParams& p) {
 }
 
 // Any strides and any alignment: two buffers, the next tile's elements held in registers meanwhile.
-template <typename T, class S>
+template <class T, class S>
 __device__ __forceinline__ void matmul_any(const MatmulParams& p) {
     using SharedA = SharedTile<S::BM, S::BK, Major::K>;
     using SharedB = SharedTile<S::BN, S::BK, Major::K>;
@@ -239,30 +240,30 @@ using Tile128x128 = Shape<128, 128, 32, 64, 64, 3, 2>;
 using Tile64x64 = Shape<64, 64, 64, 32, 32, 3, 4>;
 using Tile32x64 = Shape<32, 64, 64, 32, 16, 8, 2>;
 using Any128x128 = Shape<128, 128, 32, 64, 32, 2, 1>;
-using Any64x64 = Shape<64, 64, 32, 32, 32, 2, 3>;
+using Any64x64 = Shape<64, 64, 32, 32, 16, 2, 2>;
 
-#define MATMUL_ASYNC(tile, layout, a, b, suffix, T)                                             \
-    extern "C" __global__ void __launch_bounds__(Tile##tile::THREADS, Tile##tile::BLOCKS)       \
-        matmul_mma_##tile##_##layout##_##suffix(const __grid_constant__ MatmulParams p) {       \
-        matmul_async<T, Tile##tile, Major::a, Major::b>(p);                                     \
+#define MATMUL_ASYNC(tile, layout, a, b, suffix, T)                                       \
+    extern "C" __global__ void __launch_bounds__(Tile##tile::THREADS, Tile##tile::BLOCKS) \
+        matmul_mma_##tile##_##layout##_##suffix(const __grid_constant__ MatmulParams p) { \
+        matmul_async<T, Tile##tile, Major::a, Major::b>(p);                               \
     }
-#define MATMUL_ANY(tile, suffix, T)                                                             \
-    extern "C" __global__ void __launch_bounds__(Any##tile::THREADS, Any##tile::BLOCKS)         \
-        matmul_mma_##tile##_any_##suffix(const __grid_constant__ MatmulParams p) {              \
-        matmul_any<T, Any##tile>(p);                                                            \
+#define MATMUL_ANY(tile, suffix, T)                                                     \
+    extern "C" __global__ void __launch_bounds__(Any##tile::THREADS, Any##tile::BLOCKS) \
+        matmul_mma_##tile##_any_##suffix(const __grid_constant__ MatmulParams p) {      \
+        matmul_any<T, Any##tile>(p);                                                    \
     }
-#define MATMUL_LAYOUTS(tile, suffix, T)          \
-    MATMUL_ASYNC(tile, kk, K, K, suffix, T)      \
-    MATMUL_ASYNC(tile, kn, K, MN, suffix, T)     \
-    MATMUL_ASYNC(tile, mk, MN, K, suffix, T)     \
+#define MATMUL_LAYOUTS(tile, suffix, T)      \
+    MATMUL_ASYNC(tile, kk, K, K, suffix, T)  \
+    MATMUL_ASYNC(tile, kn, K, MN, suffix, T) \
+    MATMUL_ASYNC(tile, mk, MN, K, suffix, T) \
     MATMUL_ASYNC(tile, mn, MN, MN, suffix, T)
-#define MATMUL_DTYPE(suffix, T)          \
-    MATMUL_LAYOUTS(128x256, suffix, T)   \
-    MATMUL_LAYOUTS(128x128, suffix, T)   \
-    MATMUL_LAYOUTS(64x64, suffix, T)     \
-    MATMUL_LAYOUTS(32x64, suffix, T)     \
-    MATMUL_ANY(128x128, suffix, T)       \
+#define MATMUL_DTYPE(suffix, T)        \
+    MATMUL_LAYOUTS(128x256, suffix, T) \
+    MATMUL_LAYOUTS(128x128, suffix, T) \
+    MATMUL_LAYOUTS(64x64, suffix, T)   \
+    MATMUL_LAYOUTS(32x64, suffix, T)   \
+    MATMUL_ANY(128x128, suffix, T)     \
     MATMUL_ANY(64x64, suffix, T)
 
-MATMUL_DTYPE(f16, __half)
-MATMUL_DTYPE(bf16, __nv_bfloat16)
+MATMUL_DTYPE(f16, f16)
+MATMUL_DTYPE(bf16, bf16)

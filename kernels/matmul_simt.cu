@@ -14,10 +14,11 @@
 //   64x64    4 x 4 a thread: four times the blocks for smaller results, and float64 always (registers)
 //
 // Per product: 2 m n k flops; size (m k + k n + m n) bytes at least.
-#include "common/matmul.cuh"
-#include "common/ptx/cp_async.cuh"
 
-template <typename Acc_, int BM_, int BN_, int BK_, int TM_, int TN_>
+#include "matmul.cuh"
+#include "ptx/cp_async.cuh"
+
+template <class Acc_, int BM_, int BN_, int BK_, int TM_, int TN_>
 struct Shape {
     using Acc = Acc_;
     static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_;
@@ -34,7 +35,7 @@ struct Shape {
 // Starts the copy of one element to shared memory, or of a zero if it is not valid. Where the types differ,
 // and before sm_80, there is nothing asynchronous: the element goes through a register, and other blocks'
 // arithmetic hides the wait.
-template <typename T, typename Acc>
+template <class T, class Acc>
 __device__ __forceinline__ void copy_element(Acc* shared, const T* global, bool valid) {
 #if __CUDA_ARCH__ >= 800
     if constexpr (sizeof(T) == sizeof(Acc)) {
@@ -43,7 +44,7 @@ __device__ __forceinline__ void copy_element(Acc* shared, const T* global, bool 
         return;
     }
 #endif
-    *shared = valid ? widen<Acc>(*global) : Acc(0);
+    *shared = valid ? convert<Acc>(*global) : Acc(0);
 }
 
 __device__ __forceinline__ void commit() {
@@ -62,7 +63,7 @@ __device__ __forceinline__ void wait() {
 // One operand on its way to shared memory, laid out [k][mn]. `mn` is the dimension it shares with the
 // result. Neighbouring threads read along the smaller stride; every thread's elements are (mn, k) plus
 // multiples of one step, whichever that is.
-template <typename T, typename Acc, int MN, int BK, int THREADS>
+template <class T, class Acc, int MN, int BK, int THREADS>
 struct Copier {
     static constexpr int COUNT = MN * BK / THREADS;
     static constexpr int ROW = MN + 16 / sizeof(Acc);  // padded, still aligned to 16 bytes
@@ -84,8 +85,10 @@ struct Copier {
     // Starts the copies of the next tile, of which k_left steps of k exist.
     __device__ __forceinline__ void copy(Buffer& shared, int64_t mn_stride, int64_t k_stride, int k_left, bool k_fast) {
         Acc* first = &shared[0][0] + offset;
-        if (k_fast) copy_along<THREADS / BK, 0>(first, THREADS / BK * mn_stride, k_left);
-        else copy_along<0, THREADS / MN>(first, THREADS / MN * k_stride, k_left);
+        if (k_fast)
+            copy_along<THREADS / BK, 0>(first, THREADS / BK * mn_stride, k_left);
+        else
+            copy_along<0, THREADS / MN>(first, THREADS / MN * k_stride, k_left);
         source += BK * k_stride;
     }
 
@@ -103,7 +106,7 @@ private:
 };
 
 // `COUNT` of a thread's values of one row of shared memory: runs of VEC, `stride` apart.
-template <int VEC, int COUNT, typename Acc>
+template <int VEC, int COUNT, class Acc>
 __device__ __forceinline__ void read_runs(Acc (&v)[COUNT], const Acc* row, int stride) {
     struct alignas(16) Run {
         Acc element[VEC];
@@ -116,7 +119,7 @@ __device__ __forceinline__ void read_runs(Acc (&v)[COUNT], const Acc* row, int s
     }
 }
 
-template <typename T, class S>
+template <class T, class S>
 __device__ __forceinline__ void matmul(const MatmulParams& p) {
     using Acc = typename S::Acc;
     using CopierA = Copier<T, Acc, S::BM, S::BK, S::THREADS>;
@@ -192,18 +195,18 @@ using Float128x128 = Shape<float, 128, 128, 8, 8, 8>;
 using Float64x64 = Shape<float, 64, 64, 16, 4, 4>;
 using Double64x64 = Shape<double, 64, 64, 8, 4, 4>;
 
-#define MATMUL(tile, suffix, T, S, BLOCKS)                                   \
-    extern "C" __global__ void __launch_bounds__(S::THREADS, BLOCKS)         \
+#define MATMUL(tile, suffix, T, S, BLOCKS)                                      \
+    extern "C" __global__ void __launch_bounds__(S::THREADS, BLOCKS)            \
         matmul_simt_##tile##_##suffix(const __grid_constant__ MatmulParams p) { \
-        matmul<T, S>(p);                                                     \
+        matmul<T, S>(p);                                                        \
     }
 MATMUL(128x128, f32, float, Float128x128, 2)
 MATMUL(64x64, f32, float, Float64x64, 3)
 MATMUL(64x64, f64, double, Double64x64, 2)
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
-MATMUL(128x128, f16, __half, Float128x128, 2)
-MATMUL(64x64, f16, __half, Float64x64, 3)
-MATMUL(128x128, bf16, __nv_bfloat16, Float128x128, 2)
-MATMUL(64x64, bf16, __nv_bfloat16, Float64x64, 3)
+MATMUL(128x128, f16, f16, Float128x128, 2)
+MATMUL(64x64, f16, f16, Float64x64, 3)
+MATMUL(128x128, bf16, bf16, Float128x128, 2)
+MATMUL(64x64, bf16, bf16, Float64x64, 3)
 #endif

@@ -2,9 +2,6 @@
 // accumulator's own precision (float, or double for float64).
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 // The numbers that src/cuda/plan/matmul.rs writes into MatmulParams::activation.
@@ -19,60 +16,32 @@ __device__ __forceinline__ double exp_of(double x) { return exp(x); }
 
 // One runtime switch for a run of elements: `kind` is the same for the whole grid, so the branch is
 // uniform, and a kernel for each activation would multiply the binary by six.
-template <int N, typename Acc>
+template <int N, class Acc>
 __device__ __forceinline__ void activate(Acc (&v)[N], uint32_t kind, Acc slope) {
     switch (kind) {
-        case ACT_RELU:  // written so that NaN stays NaN, as in torch
+    case ACT_RELU:  // written so that NaN stays NaN, as in torch
 #pragma unroll
-            for (int i = 0; i < N; ++i) v[i] = v[i] < Acc(0) ? Acc(0) : v[i];
-            break;
-        case ACT_LEAKY_RELU:
+        for (int i = 0; i < N; ++i) v[i] = v[i] < Acc(0) ? Acc(0) : v[i];
+        break;
+    case ACT_LEAKY_RELU:
 #pragma unroll
-            for (int i = 0; i < N; ++i) v[i] = v[i] > Acc(0) ? v[i] : v[i] * slope;
-            break;
-        case ACT_GELU:
+        for (int i = 0; i < N; ++i) v[i] = v[i] > Acc(0) ? v[i] : v[i] * slope;
+        break;
+    case ACT_GELU:
 #pragma unroll
-            for (int i = 0; i < N; ++i)
-                v[i] = Acc(0.5) * v[i] * (Acc(1) + erf_of(v[i] * Acc(0.70710678118654752440)));
-            break;
-        case ACT_GELU_TANH:
+        for (int i = 0; i < N; ++i) v[i] = Acc(0.5) * v[i] * (Acc(1) + erf_of(v[i] * Acc(0.70710678118654752440)));
+        break;
+    case ACT_GELU_TANH:
 #pragma unroll
-            for (int i = 0; i < N; ++i) {
-                const Acc inner = Acc(0.79788456080286535588) * (v[i] + Acc(0.044715) * v[i] * v[i] * v[i]);
-                v[i] = Acc(0.5) * v[i] * (Acc(1) + tanh_of(inner));
-            }
-            break;
-        case ACT_SILU:
+        for (int i = 0; i < N; ++i) {
+            const Acc inner = Acc(0.79788456080286535588) * (v[i] + Acc(0.044715) * v[i] * v[i] * v[i]);
+            v[i] = Acc(0.5) * v[i] * (Acc(1) + tanh_of(inner));
+        }
+        break;
+    case ACT_SILU:
 #pragma unroll
-            for (int i = 0; i < N; ++i) v[i] = v[i] / (Acc(1) + exp_of(-v[i]));
-            break;
-        default: break;
+        for (int i = 0; i < N; ++i) v[i] = v[i] / (Acc(1) + exp_of(-v[i]));
+        break;
+    default: break;
     }
-}
-
-// Element types to and from the accumulator's.
-template <typename Acc, typename T>
-__device__ __forceinline__ Acc widen(T x) {
-    return static_cast<Acc>(x);
-}
-template <>
-__device__ __forceinline__ float widen<float, __half>(__half x) {
-    return __half2float(x);
-}
-template <>
-__device__ __forceinline__ float widen<float, __nv_bfloat16>(__nv_bfloat16 x) {
-    return __bfloat162float(x);
-}
-
-template <typename T, typename Acc>
-__device__ __forceinline__ T narrow(Acc x) {
-    return static_cast<T>(x);
-}
-template <>
-__device__ __forceinline__ __half narrow<__half, float>(float x) {
-    return __float2half_rn(x);
-}
-template <>
-__device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16, float>(float x) {
-    return __float2bfloat16_rn(x);
 }

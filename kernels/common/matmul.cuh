@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/epilogue.cuh"
-#include "common/tile_order.cuh"
+#include "dtype.cuh"
+#include "epilogue.cuh"
+#include "tile_order.cuh"
 
 constexpr int MAX_BATCH_RANK = 62;
 
@@ -41,7 +42,7 @@ static_assert(offsetof(MatmulParams, batch_shape) == 168, "src/cuda/plan/matmul.
 static_assert(offsetof(MatmulParams, out_batch) == 1656, "src/cuda/plan/matmul.rs");
 
 // What one block works on.
-template <typename T>
+template <class T>
 struct Work {
     const T* a;        // (first row of the tile, 0) of this product's a
     const T* b;        // (0, first column of the tile) of this product's b
@@ -58,7 +59,7 @@ __device__ __forceinline__ uint64_t divide(uint64_t n, uint64_t d, uint64_t& lef
 }
 
 // False for the blocks that only fill up the grid.
-template <int BM, int BN, typename T>
+template <int BM, int BN, class T>
 __device__ __forceinline__ bool locate(const MatmulParams& p, Work<T>& work) {
     uint64_t pid = uint64_t(blockIdx.y) * gridDim.x + blockIdx.x;
     if (pid >= p.blocks) return false;
@@ -85,7 +86,7 @@ __device__ __forceinline__ bool locate(const MatmulParams& p, Work<T>& work) {
 }
 
 // Finishes and stores the elements (row, col + e * step) of the tile, whose accumulators are v[e].
-template <int N, typename T, typename Acc>
+template <int N, class T, class Acc>
 __device__ __forceinline__ void finish(const MatmulParams& p, const Work<T>& work, int row, int col, int step,
                                        Acc (&v)[N]) {
     struct alignas(sizeof(T) * N) Pack {
@@ -97,7 +98,7 @@ __device__ __forceinline__ void finish(const MatmulParams& p, const Work<T>& wor
 #pragma unroll
         for (int e = 0; e < N; ++e) {
             const int c = col + e * step;
-            if (c < work.cols) v[e] += widen<Acc>(bias[(work.col + c) * p.bias_col]);
+            if (c < work.cols) v[e] += convert<Acc>(bias[(work.col + c) * p.bias_col]);
         }
     }
     activate(v, p.activation, Acc(p.negative_slope));
@@ -105,13 +106,13 @@ __device__ __forceinline__ void finish(const MatmulParams& p, const Work<T>& wor
     if (p.out_vector && step == 1 && col + N <= work.cols) {
         Pack pack;
 #pragma unroll
-        for (int e = 0; e < N; ++e) pack.element[e] = narrow<T>(v[e]);
+        for (int e = 0; e < N; ++e) pack.element[e] = convert<T>(v[e]);
         *reinterpret_cast<Pack*>(out + col) = pack;
         return;
     }
 #pragma unroll
     for (int e = 0; e < N; ++e) {
         const int c = col + e * step;
-        if (c < work.cols) out[c * p.out_col] = narrow<T>(v[e]);
+        if (c < work.cols) out[c * p.out_col] = convert<T>(v[e]);
     }
 }

@@ -32,9 +32,7 @@ __device__ __forceinline__ void cp_async(uint32_t shared, const void* global, bo
         : "memory");
 }
 
-__device__ __forceinline__ void cp_async_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
+__device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most `PENDING` of this thread's groups are still under way.
 template <int PENDING>

@@ -39,7 +39,7 @@ const MMA_TILES: [Tile; 4] = [
 #[rustfmt::skip]
 const MMA_ANY_TILES: [Tile; 2] = [
     Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 32_768, blocks: 1, alone: 0.35, together: 0.35 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 128, shared_bytes: 16_384, blocks: 4, alone: 0.15, together: 0.25 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 16_384, blocks: 2, alone: 0.15, together: 0.25 },
 ];
 #[rustfmt::skip]
 const SIMT_TILES: [Tile; 2] = [
@@ -179,7 +179,7 @@ fn access(x: &Matrix, mn_stride: i64, k_stride: i64, mn: i64, k: i64, dtype: DTy
     let whole = |unit: i64, unit_size: i64, lead: i64, lead_size: i64| {
         // The stride of a dimension of size 1 is never taken.
         let lead = if lead_size > 1 { lead } else { 0 };
-        unit == 1 && unit_size as usize * dtype.size() % 16 == 0 && alignment(x, lead, dtype) == 16
+        unit == 1 && (unit_size as usize * dtype.size()).is_multiple_of(16) && alignment(x, lead, dtype) == 16
     };
     if whole(k_stride, k, mn_stride, mn) {
         Access::AlongK

@@ -2,6 +2,8 @@
 //! GPU can be printed and tested on a machine that has none.
 
 pub mod add;
+#[cfg(test)]
+mod host_cpp;
 pub mod index;
 pub mod matmul;
 pub mod softmax;

@@ -32,7 +32,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
     use std::fmt::Write as _;
-    use std::process::Command;
+
+    use crate::cuda::plan::host_cpp;
 
     /// (num_m, num_n, group_m)
     fn cases() -> Vec<(u32, u32, u32)> {
@@ -87,24 +88,7 @@ mod tests {
              const Tile t = tile_at(pid, c[0], c[1], c[2]);\n\
              std::printf(\"%u %u\\n\", t.m, t.n);\n}}\n}}\n"
         );
-        let folder = std::env::temp_dir().join(format!("tilewise-tile-order-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let (source, program) = (folder.join("main.cpp"), folder.join("main"));
-        std::fs::write(&source, main).unwrap();
-        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
-        let include = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/common");
-        let compiled = Command::new(&compiler)
-            .args(["-std=c++17", "-I", include, "-o"])
-            .arg(&program)
-            .arg(&source)
-            .status();
-        match compiled {
-            Err(e) => return println!("skipped: no C++ compiler ({compiler}: {e})"),
-            Ok(status) => assert!(status.success(), "tile_order.cuh does not compile as C++"),
-        }
-        let printed = Command::new(&program).output().unwrap().stdout;
-        std::fs::remove_dir_all(&folder).unwrap();
-        let theirs = String::from_utf8(printed).unwrap();
+        let Some(theirs) = host_cpp::run(&main) else { return };
         let mut theirs = theirs.lines();
         for (num_m, num_n, group_m) in cases() {
             for pid in 0..num_m * num_n {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cuda::device::examples;
+use crate::cuda::plan::host_cpp;
 use crate::ops::matmul::{Bias, Precision};
 use crate::tensor::Device;
 
@@ -173,4 +174,65 @@ fn extremes() {
     }
     assert_eq!(plan(&deep, &examples::t4()).params.batch_rank, 40);
     assert_eq!(plan(&deep, &examples::t4()).params.blocks, 1 << 40);
+}
+
+/// Everything about kernels/common/shared_tile.cuh that can be enumerated, for every shape in use.
+#[test]
+fn shared_memory_has_room_for_all_and_no_bank_conflicts() {
+    host_cpp::run(
+        r#"
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include "shared_tile.cuh"
+
+void check(bool good, const char* what) {
+    if (!good) std::puts(what), std::exit(1);
+}
+// Eight 16-byte accesses are served at once if they lie in eight different groups of four banks.
+bool together(const int (&offsets)[8]) {
+    std::set<int> groups;
+    for (int offset : offsets) groups.insert(offset / 16 % 8);
+    return groups.size() == 8;
+}
+// A warp's part of the tile is WARP wide.
+template <int MN, int BK, int WARP, Major MAJOR> void tile() {
+    using S = SharedTile<MN, BK, MAJOR>;
+    std::set<int> chunks;
+    for (int mn = 0; mn < MN; ++mn)
+        for (int k = 0; k < BK; ++k) chunks.insert(S::element(mn, k));
+    check(int(chunks.size()) == MN * BK / 8 && *chunks.begin() == 0 && *chunks.rbegin() == S::BYTES - 16,
+          "chunks overlap or leave the tile");
+    for (int chunk = 0; chunk < S::ROWS * S::CHUNKS; chunk += 8) {
+        int written[8];
+        for (int t = 0; t < 8; ++t) written[t] = S::offset((chunk + t) / S::CHUNKS, (chunk + t) % S::CHUNKS);
+        check(together(written), "copies meet in a bank");
+    }
+    for (Side side : {Side::A, Side::B})
+        for (int first = 0; first < MN; first += WARP)
+            for (int i = 0; i < WARP / 16; ++i)
+                for (int j = 0; j < BK / 16; ++j)
+                    for (int matrix = 0; matrix < 4; ++matrix) {
+                        const int mn_half = side == Side::A ? matrix % 2 : matrix / 2;
+                        const int k_half = side == Side::A ? matrix / 2 : matrix % 2;
+                        const int mn = first + 16 * i + 8 * mn_half, k = 16 * j + 8 * k_half;
+                        int read[8];
+                        for (int row = 0; row < 8; ++row) {
+                            read[row] = S::step(S::fragment(side, first, matrix * 8 + row), i, j);
+                            const int want = MAJOR == Major::K ? S::element(mn + row, k) : S::element(mn, k + row);
+                            check(read[row] == want, "a lane points elsewhere");
+                        }
+                        check(together(read), "ldmatrix meets in a bank");
+                    }
+}
+template <int MN, int BK, int WARP> void both() {
+    tile<MN, BK, WARP, Major::K>();
+    tile<MN, BK, WARP, Major::MN>();
+}
+int main() {
+    both<128, 64, 64>(), both<256, 64, 64>(), both<128, 32, 64>(), both<128, 32, 32>();
+    both<64, 64, 32>(), both<64, 64, 16>(), both<32, 64, 32>(), both<64, 32, 32>(), both<64, 32, 16>();
+}
+"#,
+    );
 }
