@@ -11,8 +11,8 @@
 //   vector_loop  the same, as a grid-stride loop over the tiles.
 //   strided      one dtype, up to 6 dimensions of any strides: broadcast, sliced, permuted, or contiguous
 //                with unequal misalignment. A thread makes 16 consecutive, aligned bytes of the result and
-//                reads each operand with the widest accesses that its address allows.
-//   convert      the same for any mix of dtypes and any number of dimensions.
+//                reads each operand with the widest accesses that its address allows. 32-bit indices.
+//   convert      the same for any mix of dtypes, any number of dimensions and any size.
 // y may be a number in all of them.
 //
 // Loads in flight: VECTORS (2) 16-byte loads per operand and thread are issued before the first use.
@@ -36,22 +36,34 @@ template <int Rank> struct AddParams {
     uint64_t y_begin, y_end;
     uint64_t alpha, scalar;   // in the arithmetic type, low bits
     uint32_t scalar_y;        // y is `scalar`
-    uint32_t head;            // vector: elements before the first boundary. Else: elements by which chunk 0 starts before index 0
+    uint32_t head;  // vector: elements before the first boundary. Else: elements by which chunk 0 starts before index 0
     uint32_t x_tag, y_tag;
-    uint32_t rank;            // at least 1
-    uint32_t unused;
-    Dim<3> dims[Rank];        // strides of x, y, out
+    uint32_t rank;  // at least 1
+    uint32_t linear;  // the result is contiguous
+    Dim<3> dims[Rank];  // strides of x, y, out
 };
 static_assert(sizeof(AddParams<INLINE_RANK>) == 112 + 48 * INLINE_RANK, "");
 static_assert(sizeof(AddParams<MAX_RANK>) == 112 + 48 * MAX_RANK && sizeof(AddParams<MAX_RANK>) < 4096, "");
 
 // What T is added in.
-template <class T> struct ArithmeticOf { using type = uint32_t; };
-template <> struct ArithmeticOf<i64> { using type = uint64_t; };
-template <> struct ArithmeticOf<f16> { using type = float; };
-template <> struct ArithmeticOf<bf16> { using type = float; };
-template <> struct ArithmeticOf<f32> { using type = float; };
-template <> struct ArithmeticOf<f64> { using type = double; };
+template <class T> struct ArithmeticOf {
+    using type = uint32_t;
+};
+template <> struct ArithmeticOf<i64> {
+    using type = uint64_t;
+};
+template <> struct ArithmeticOf<f16> {
+    using type = float;
+};
+template <> struct ArithmeticOf<bf16> {
+    using type = float;
+};
+template <> struct ArithmeticOf<f32> {
+    using type = float;
+};
+template <> struct ArithmeticOf<f64> {
+    using type = double;
+};
 template <class T> using Arithmetic = typename ArithmeticOf<T>::type;
 
 template <class A> __device__ __forceinline__ A from_bits(uint64_t bits) {
@@ -143,35 +155,49 @@ template <class T> __device__ __forceinline__ void add_vector_loop(const AddPara
 
 // --------------------------------------------------------------------------------------------- strided
 
+// Where the elements of a chunk are in an operand: `left` of them from offset `here` on, and, if the chunk
+// runs over the end of the last dimension, the others from offset `there` on.
+template <class Index> struct Segments {
+    Signed<Index> here, there;
+    Index left;
+
+    __device__ __forceinline__ Signed<Index> at(int k, Signed<Index> stride) const {
+        return k < left ? here + k * stride : there + static_cast<Signed<Index>>(k - left) * stride;
+    }
+};
+
 // An operand of the result's own dtype: 16 bytes of it. Fetching and unpacking are apart, so that both
 // operands' loads are in flight together.
 template <class T> struct Same {
     static constexpr int WIDTH = lanes_of<T>;
-    uint4 low, high;
     static constexpr uint32_t SPLAT = 16;
+    uint4 low, high;
     uint32_t skew;  // bytes by which the elements start later than `low`; SPLAT: all are the first of `low`
 
-    __device__ __forceinline__ void fetch(uint64_t base, int64_t offset, int64_t stride, uint64_t begin, uint64_t end, uint32_t) {
-        const T* p = reinterpret_cast<const T*>(base) + offset;
+    template <class Index>
+    __device__ __forceinline__ void fetch(uint64_t base, Segments<Index> segments, int64_t stride, uint64_t begin,
+                                          uint64_t end, uint32_t) {
+        const T* p = reinterpret_cast<const T*>(base) + segments.here;
         const uint64_t address = reinterpret_cast<uint64_t>(p);
         const uint32_t past = address % 16;
+        const bool whole = segments.left >= WIDTH;
         skew = 0;
-        if (stride == 1 && past == 0) {
+        if (whole && stride == 1 && past == 0) {
             low = *reinterpret_cast<const uint4*>(p);
-        } else if (stride == 1 && address - past >= begin && address - past + 32 <= end) {
+        } else if (whole && stride == 1 && address - past >= begin && address - past + 32 <= end) {
             // Unaligned: the two aligned vectors around it, as long as both are the operand's own memory.
             const uint4* around = reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(p) - past);
             low = around[0];
             high = around[1];
             skew = past;
-        } else if (stride == 0) {
+        } else if (whole && stride == 0) {
             const T v = *p;
             __builtin_memcpy(&low, &v, sizeof(v));
             skew = SPLAT;
         } else {
             Pack<T, WIDTH> pack;
 #pragma unroll
-            for (int k = 0; k < WIDTH; ++k, p += stride) pack.v[k] = *p;
+            for (int k = 0; k < WIDTH; ++k) pack.v[k] = reinterpret_cast<const T*>(base)[segments.at(k, stride)];
             __builtin_memcpy(&low, &pack, sizeof(low));
         }
     }
@@ -208,23 +234,32 @@ template <class T> struct Tagged {
     static constexpr int WIDTH = 4;
     uint64_t bits[WIDTH];
 
-    template <class U> __device__ __forceinline__ void fetch_as(uint64_t base, int64_t offset, int64_t stride) {
-        const U* p = reinterpret_cast<const U*>(base) + offset;
-        if (stride == 1 && reinterpret_cast<uint64_t>(p) % widest<U, WIDTH> == 0) {
-            const Pack<U, WIDTH> pack = load_pack<U, WIDTH>(p);
+    template <class U, class Index>
+    __device__ __forceinline__ void fetch_as(uint64_t base, Segments<Index> segments, int64_t stride) {
+        const U* p = reinterpret_cast<const U*>(base);
+        if (segments.left >= WIDTH && stride == 1 &&
+            reinterpret_cast<uint64_t>(p + segments.here) % widest<U, WIDTH> == 0) {
+            const Pack<U, WIDTH> pack = load_pack<U, WIDTH>(p + segments.here);
 #pragma unroll
             for (int k = 0; k < WIDTH; ++k) bits[k] = pack.v[k];
         } else {
 #pragma unroll
-            for (int k = 0; k < WIDTH; ++k, p += stride) bits[k] = *p;
+            for (int k = 0; k < WIDTH; ++k) bits[k] = p[segments.at(k, stride)];
         }
     }
-    __device__ __forceinline__ void fetch(uint64_t base, int64_t offset, int64_t stride, uint64_t, uint64_t, uint32_t tag) {
+    template <class Index>
+    __device__ __forceinline__ void fetch(uint64_t base, Segments<Index> segments, int64_t stride, uint64_t, uint64_t,
+                                          uint32_t tag) {
         switch (tag) {
-        case TAG_BOOL: case TAG_U8: case TAG_I8: fetch_as<uint8_t>(base, offset, stride); break;
-        case TAG_I16: case TAG_F16: case TAG_BF16: fetch_as<uint16_t>(base, offset, stride); break;
-        case TAG_I32: case TAG_F32: fetch_as<uint32_t>(base, offset, stride); break;
-        default: fetch_as<uint64_t>(base, offset, stride); break;
+        case TAG_BOOL:
+        case TAG_U8:
+        case TAG_I8: fetch_as<uint8_t>(base, segments, stride); break;
+        case TAG_I16:
+        case TAG_F16:
+        case TAG_BF16: fetch_as<uint16_t>(base, segments, stride); break;
+        case TAG_I32:
+        case TAG_F32: fetch_as<uint32_t>(base, segments, stride); break;
+        default: fetch_as<uint64_t>(base, segments, stride); break;
         }
     }
     __device__ __forceinline__ Pack<T, WIDTH> get(uint32_t tag) const {
@@ -246,43 +281,50 @@ template <class T> struct Tagged {
     }
 };
 
-// The chunk of WIDTH elements from flat index `first` on, where not all of it is inside one segment of
-// the last dimension: element by element.
-template <class T, class Operand, int Rank>
+// The elements from flat index `first` on, one after the other.
+template <class T, class Operand, class Index, int Rank>
 __device__ __forceinline__ void add_ragged(const AddParams<Rank>& p, int64_t first) {
     const auto alpha = from_bits<Arithmetic<T>>(p.alpha);
 #pragma unroll 1
     for (int k = 0; k < Operand::WIDTH; ++k) {
         const int64_t i = first + k;
         if (i < 0 || i >= static_cast<int64_t>(p.elements)) continue;
-        const Offsets<3> o = locate(p.dims, p.rank, i);
+        const auto o = locate(p.dims, p.rank, static_cast<Index>(i));
         const T a = Operand::one(p.x, o.at[0], p.x_tag);
         const auto b = p.scalar_y ? from_bits<Arithmetic<T>>(p.scalar) : widen(Operand::one(p.y, o.at[1], p.y_tag));
         reinterpret_cast<T*>(p.out)[o.at[2]] = sum(a, alpha, b);
     }
 }
 
-template <class T, class Operand, int Rank> __device__ __forceinline__ void add_strided(const AddParams<Rank>& p) {
+template <class T, class Operand, class Index, int Rank>
+__device__ __forceinline__ void add_strided(const AddParams<Rank>& p) {
     constexpr int E = Operand::WIDTH;
     const auto alpha = from_bits<Arithmetic<T>>(p.alpha);
     const auto scalar = from_bits<Arithmetic<T>>(p.scalar);
     const Dim<3>& inner = p.dims[p.rank - 1];
     for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+        const uint64_t chunk = tile * (blockDim.x * VECTORS) + threadIdx.x;
+        const auto start = [&](int i) { return static_cast<int64_t>((chunk + i * blockDim.x) * E) - p.head; };
         Operand a[VECTORS], b[VECTORS];
-        int64_t to[VECTORS];
-        uint32_t ragged = 0;  // bit i: chunk i
+        Signed<Index> to[VECTORS];
+        uint32_t ragged = 0;  // bit i: chunk i is none of the regular ones
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-            const uint64_t chunk = tile * (blockDim.x * VECTORS) + i * blockDim.x + threadIdx.x;
-            const int64_t first = static_cast<int64_t>(chunk * E) - p.head;
-            const Offsets<3> o = locate(p.dims, p.rank, first < 0 ? 0 : first);
+            const int64_t first = start(i);
+            const auto o = locate(p.dims, p.rank, static_cast<Index>(first < 0 ? 0 : first));
+            const Index left = static_cast<Index>(inner.size) - o.inner;
             to[i] = o.at[2];
-            if (first < 0 || first + E > static_cast<int64_t>(p.elements) || o.inner + E > inner.size) {
+            const bool crossing = left < E;
+            if (first < 0 || first + E > static_cast<int64_t>(p.elements) ||
+                (crossing && (!p.linear || inner.size < E))) {
                 ragged |= 1u << i;
                 continue;
             }
-            a[i].fetch(p.x, o.at[0], inner.strides[0], p.x_begin, p.x_end, p.x_tag);
-            if (!p.scalar_y) b[i].fetch(p.y, o.at[1], inner.strides[1], p.y_begin, p.y_end, p.y_tag);
+            auto next = o;
+            if (crossing) next = locate(p.dims, p.rank, static_cast<Index>(first + left));
+            a[i].fetch(p.x, Segments<Index>{o.at[0], next.at[0], left}, inner.strides[0], p.x_begin, p.x_end, p.x_tag);
+            if (p.scalar_y) continue;
+            b[i].fetch(p.y, Segments<Index>{o.at[1], next.at[1], left}, inner.strides[1], p.y_begin, p.y_end, p.y_tag);
         }
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
@@ -307,29 +349,28 @@ template <class T, class Operand, int Rank> __device__ __forceinline__ void add_
         }
 #pragma unroll 1
         for (int i = 0; i < VECTORS; ++i) {
-            const uint64_t chunk = tile * (blockDim.x * VECTORS) + i * blockDim.x + threadIdx.x;
-            if (ragged & (1u << i)) add_ragged<T, Operand>(p, static_cast<int64_t>(chunk * E) - p.head);
+            if (ragged & (1u << i)) add_ragged<T, Operand, Index>(p, start(i));
         }
     }
 }
 
 // -------------------------------------------------------------------------------------------- exported
 
-#define EXPORT(T, NAME)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS) add_vector_##NAME(const __grid_constant__ AddParams<1> p) {   \
-        add_vector<T>(p, blockIdx.x);                                                                                   \
-    }                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                               \
-        add_vector_loop_##NAME(const __grid_constant__ AddParams<1> p) {                                                \
-        add_vector_loop<T>(p);                                                                                          \
-    }                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) == 1 ? 2 : 3)                                       \
-        add_strided_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) {                                          \
-        add_strided<T, Same<T>>(p);                                                                                     \
-    }                                                                                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                            \
-        add_convert_##NAME(const __grid_constant__ AddParams<MAX_RANK> p) {                                             \
-        add_strided<T, Tagged<T>>(p);                                                                                   \
+#define EXPORT(T, NAME)                                                                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS) add_vector_##NAME(const __grid_constant__ AddParams<1> p) { \
+        add_vector<T>(p, blockIdx.x);                                                                                 \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                             \
+        add_vector_loop_##NAME(const __grid_constant__ AddParams<1> p) {                                              \
+        add_vector_loop<T>(p);                                                                                        \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) == 1 ? 2 : 3)                                     \
+        add_strided_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) {                                        \
+        add_strided<T, Same<T>, uint32_t>(p);                                                                         \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                          \
+        add_convert_##NAME(const __grid_constant__ AddParams<MAX_RANK> p) {                                           \
+        add_strided<T, Tagged<T>, uint64_t>(p);                                                                       \
     }
 
 EXPORT(boolean, bool)

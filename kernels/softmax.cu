@@ -37,10 +37,26 @@ struct BlockGroup {
     }
 };
 
+// Subtracts `base` and adds up the exponentials, which take the values' place unless Log.
+template <class M, bool Log, int V, int E, class C>
+__device__ __forceinline__ void sum_of_exp(C (&v)[V][E], C base, C& sum) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+#pragma unroll
+        for (int k = 0; k < E; ++k) {
+            const C shifted = v[i][k] - base;
+            const C e = M::exp(shifted);
+            sum += e;
+            v[i][k] = Log ? shifted : e;
+        }
+    }
+}
+
 // Rows row, row + row_step, ...: R of them, V granules per thread each; `member` of `members` threads.
 template <class In, class Out, int V, int R, class Group, int Rank>
-__device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, Group group, uint64_t row, uint64_t row_step,
-                                                  int member, int members, typename Math<Out>::C* scratch) {
+__device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, Group group, uint64_t row,
+                                                  uint64_t row_step, int member, int members,
+                                                  typename Math<Out>::C* scratch) {
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
@@ -50,7 +66,7 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
 
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-        if (row + r * row_step < p.rows) rows[r] = row_at<In, Out, int>(p, row + r * row_step);
+        rows[r] = row_at<In, Out, int>(p, row + r * row_step);
 #pragma unroll
         for (int i = 0; i < V; ++i) raw[r][i] = rows[r].load(member + i * members);
     }
@@ -71,15 +87,10 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
     for (int r = 0; r < R; ++r) {
         const C base = Partial<C>{max[r], 0}.base();
         sum[r] = 0;
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-#pragma unroll
-            for (int k = 0; k < E; ++k) {
-                const C shifted = v[r][i][k] - base;
-                const C e = M::exp(shifted);
-                sum[r] += e;
-                v[r][i][k] = p.log ? shifted : e;
-            }
+        if (p.log) {
+            sum_of_exp<M, true>(v[r], base, sum[r]);
+        } else {
+            sum_of_exp<M, false>(v[r], base, sum[r]);
         }
     }
 #pragma unroll
@@ -97,7 +108,8 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
     }
 }
 
-template <class In, class Out, int V, int R> __device__ __forceinline__ void softmax_warp(const SoftmaxParams<INLINE_RANK>& p) {
+template <class In, class Out, int V, int R> __device__ __forceinline__ void softmax_warp(
+    const SoftmaxParams<INLINE_RANK>& p) {
     const int lanes = 1 << p.lane_bits, groups = WARP_THREADS >> p.lane_bits;
     const int group = threadIdx.x >> p.lane_bits, lane = threadIdx.x & (lanes - 1);
     for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
@@ -106,7 +118,8 @@ template <class In, class Out, int V, int R> __device__ __forceinline__ void sof
     }
 }
 
-template <class In, class Out, int V> __device__ __forceinline__ void softmax_block(const SoftmaxParams<INLINE_RANK>& p) {
+template <class In, class Out, int V> __device__ __forceinline__ void softmax_block(
+    const SoftmaxParams<INLINE_RANK>& p) {
     __shared__ typename Math<Out>::C scratch[64];
     for (uint64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
         rows_in_registers<In, Out, V, 1>(p, BlockGroup{}, row, 0, threadIdx.x, blockDim.x, scratch);
@@ -157,7 +170,9 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
     extern __shared__ uint4 slots[];  // [stage][slot][thread]
     __shared__ Partial<C> scratch[2][32];
     const uint32_t slots_per_stage = p.slots * blockDim.x;
-    const auto slot = [&](uint32_t stage, uint32_t s) { return slots + stage * slots_per_stage + s * blockDim.x + threadIdx.x; };
+    const auto slot = [&](uint32_t stage, uint32_t s) {
+        return slots + stage * slots_per_stage + s * blockDim.x + threadIdx.x;
+    };
     const auto granule = [&](uint32_t s) { return static_cast<int>(s * blockDim.x + threadIdx.x); };
 
     for (uint32_t stage = 0; stage < p.stages; ++stage) {
@@ -182,7 +197,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
 
         const auto row = row_at<In, Out, int>(p, index);
         const uint64_t coming = index + static_cast<uint64_t>(p.stages) * gridDim.x;
-        const auto next = coming < p.rows ? row_at<In, Out, int>(p, coming) : row;
+        const auto next = row_at<In, Out, int>(p, coming);
         for (uint32_t s = 0; s < p.slots; ++s) {
             widen_granule<In, Out>(load_granule(slot(stage, s)), v);
             row.store(granule(s), finish_pack(finish, v), p.out_access);
@@ -245,12 +260,12 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
     extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p)
 
 // 32 values per thread, 16 of float64, are the registers' share.
-#define EXPORT(IN, OUT, NAME, BLOCK_VECTORS)                                                  \
-    KERNEL(WARP_THREADS, softmax_warp1x4_##NAME) { softmax_warp<IN, OUT, 1, 4>(p); }          \
-    KERNEL(WARP_THREADS, softmax_warp2x2_##NAME) { softmax_warp<IN, OUT, 2, 2>(p); }          \
-    KERNEL(WARP_THREADS, softmax_warp4x1_##NAME) { softmax_warp<IN, OUT, 4, 1>(p); }          \
-    KERNEL(1024, softmax_block_##NAME) { softmax_block<IN, OUT, BLOCK_VECTORS>(p); }          \
-    KERNEL(1024, softmax_pipeline_##NAME) { softmax_pipeline<IN, OUT>(p); }                   \
+#define EXPORT(IN, OUT, NAME, BLOCK_VECTORS)                                         \
+    KERNEL(WARP_THREADS, softmax_warp1x2_##NAME) { softmax_warp<IN, OUT, 1, 2>(p); } \
+    KERNEL(WARP_THREADS, softmax_warp2x1_##NAME) { softmax_warp<IN, OUT, 2, 1>(p); } \
+    KERNEL(WARP_THREADS, softmax_warp4x1_##NAME) { softmax_warp<IN, OUT, 4, 1>(p); } \
+    KERNEL(1024, softmax_block_##NAME) { softmax_block<IN, OUT, BLOCK_VECTORS>(p); } \
+    KERNEL(1024, softmax_pipeline_##NAME) { softmax_pipeline<IN, OUT>(p); }          \
     KERNEL(1024, softmax_online_##NAME) { softmax_online<IN, OUT>(p); }
 
 EXPORT(f16, f16, f16, 4)

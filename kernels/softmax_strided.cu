@@ -34,7 +34,7 @@ template <class T> __device__ __forceinline__ Granule load_columns(const T* p, i
 template <class T, int E>
 __device__ __forceinline__ void store_columns(T* p, const Pack<T, E>& pack, int valid, uint32_t bytes) {
     constexpr int size = E * sizeof(T);
-    if (size >= 16 && valid == E && bytes >= 16) return store_pack<T, E, size < 16 ? size : 16>(p, pack);
+    if (size >= 16 && valid == E && bytes >= 16) return store_pack < T, E, size<16 ? size : 16>(p, pack);
     if constexpr (sizeof(T) <= 4) {
         if (valid == E && bytes >= 8) return store_pack<T, E, 8>(p, pack);
     }
@@ -63,7 +63,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
         const int64_t first = ((tile - outer * per_outer) * across + column) * E;
         const int64_t left = static_cast<int64_t>(p.columns) - first;
         const int valid = left < 0 ? 0 : left < E ? static_cast<int>(left) : E;
-        const Offsets<2> o = locate(p.dims, p.rank, outer);
+        const auto o = locate(p.dims, p.rank, outer);
         const In* x = reinterpret_cast<const In*>(p.x) + o.at[0] + first + start * p.x_stride;
         Out* out = reinterpret_cast<Out*>(p.out) + o.at[1] + first + start * p.out_stride;
         const int64_t rounds = start < length ? (length - start + down - 1) / down : 0;
@@ -96,7 +96,8 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
             __syncthreads();
 #pragma unroll
             for (int e = 0; e < E; ++e) {
-                if (start >= half && start < 2 * half) exchange[e * (blockDim.x / 2) + threadIdx.x - half * across] = partial[e];
+                if (start >= half && start < 2 * half)
+                    exchange[e * (blockDim.x / 2) + threadIdx.x - half * across] = partial[e];
             }
             __syncthreads();
 #pragma unroll
@@ -141,7 +142,8 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
 // --------------------------------------------------------------------------------------------- general
 
 // Acc: f32, or f64 for a float64 result.
-template <class Acc> __device__ __forceinline__ Acc load_any(uint64_t base, int64_t offset, uint32_t tag, uint32_t out_tag) {
+template <class Acc> __device__ __forceinline__ Acc load_any(uint64_t base, int64_t offset, uint32_t tag,
+                                                             uint32_t out_tag) {
     Acc v;
     with_float_type(tag, [&](auto type) { v = convert<Acc>(reinterpret_cast<const decltype(type)*>(base)[offset]); });
     if (out_tag == TAG_F16) v = convert<Acc>(convert<f16>(v));
@@ -154,14 +156,15 @@ template <class Acc> __device__ __forceinline__ void softmax_general(const Softm
     uint32_t parity = 0;
     const int64_t length = p.length;
     for (uint64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-        const Offsets<2> o = locate(p.dims, p.rank, row);
+        const auto o = locate(p.dims, p.rank, row);
         auto partial = Partial<Acc>::empty();
         for (int64_t i = threadIdx.x; i < length; i += BATCH * blockDim.x) {
             Acc v[BATCH];
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 const int64_t at = i + b * blockDim.x;
-                v[b] = at < length ? load_any<Acc>(p.x, o.at[0] + at * p.x_stride, p.x_tag, p.out_tag) : -infinity<Acc>();
+                v[b] =
+                    at < length ? load_any<Acc>(p.x, o.at[0] + at * p.x_stride, p.x_tag, p.out_tag) : -infinity<Acc>();
             }
             take<Acc>(partial, v);
         }
@@ -180,10 +183,10 @@ template <class Acc> __device__ __forceinline__ void softmax_general(const Softm
 
 // -------------------------------------------------------------------------------------------- exported
 
-#define EXPORT(IN, OUT, NAME)                                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(OUT) == 8 ? 1 : 2)                              \
-        softmax_column_##NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p) {                            \
-        softmax_column<IN, OUT>(p);                                                                              \
+#define EXPORT(IN, OUT, NAME)                                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(OUT) == 8 ? 1 : 2)   \
+        softmax_column_##NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p) { \
+        softmax_column<IN, OUT>(p);                                                   \
     }
 
 EXPORT(f16, f16, f16)
@@ -193,9 +196,11 @@ EXPORT(f64, f64, f64)
 EXPORT(f16, f32, f16_f32)
 EXPORT(bf16, f32, bf16_f32)
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) softmax_general_f32(const __grid_constant__ SoftmaxParams<MAX_RANK> p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    softmax_general_f32(const __grid_constant__ SoftmaxParams<MAX_RANK> p) {
     softmax_general<f32>(p);
 }
-extern "C" __global__ void __launch_bounds__(THREADS, 2) softmax_general_f64(const __grid_constant__ SoftmaxParams<MAX_RANK> p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+    softmax_general_f64(const __grid_constant__ SoftmaxParams<MAX_RANK> p) {
     softmax_general<f64>(p);
 }

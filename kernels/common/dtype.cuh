@@ -71,11 +71,21 @@ template <class F> __device__ __forceinline__ void with_type(uint32_t tag, F f) 
 
 // The unsigned integer, or vector of them, of a given size: one memory access.
 template <int Bytes> struct WordOf;
-template <> struct WordOf<1> { using type = uint8_t; };
-template <> struct WordOf<2> { using type = uint16_t; };
-template <> struct WordOf<4> { using type = uint32_t; };
-template <> struct WordOf<8> { using type = uint2; };
-template <> struct WordOf<16> { using type = uint4; };
+template <> struct WordOf<1> {
+    using type = uint8_t;
+};
+template <> struct WordOf<2> {
+    using type = uint16_t;
+};
+template <> struct WordOf<4> {
+    using type = uint32_t;
+};
+template <> struct WordOf<8> {
+    using type = uint2;
+};
+template <> struct WordOf<16> {
+    using type = uint4;
+};
 template <int Bytes> using Word = typename WordOf<Bytes>::type;
 
 template <class T, int N> struct Pack {

@@ -9,13 +9,13 @@
 #define TILEWISE_HD inline
 #endif
 
-// Division of n < 2^63 by a size fixed at launch: (n + high word of n * multiplier) >> shift, about ten
-// instructions where a 64-bit division is a hundred. The host computes the two numbers (Divisor::new in
-// src/cuda/plan/index.rs).
+// Division by a size fixed at launch, of n < 2^63 in about ten instructions (where a 64-bit division takes a
+// hundred) and of n < 2^31 in three: (n + high word of n * multiplier) >> shift. The host computes the
+// numbers (Divisor::new in src/cuda/plan/index.rs).
 struct Divisor {
     uint64_t multiplier;
     uint32_t shift;
-    uint32_t unused;
+    uint32_t narrow_multiplier;
 
     TILEWISE_HD uint64_t quotient(uint64_t n) const {
 #ifdef __CUDA_ARCH__
@@ -23,6 +23,10 @@ struct Divisor {
 #else
         const uint64_t high = static_cast<uint64_t>((static_cast<unsigned __int128>(n) * multiplier) >> 64);
 #endif
+        return (high + n) >> shift;
+    }
+    TILEWISE_HD uint32_t quotient(uint32_t n) const {
+        const uint32_t high = static_cast<uint32_t>((static_cast<uint64_t>(n) * narrow_multiplier) >> 32);
         return (high + n) >> shift;
     }
 };
@@ -35,23 +39,37 @@ template <int N> struct Dim {
 };
 static_assert(sizeof(Dim<2>) == 40 && sizeof(Dim<3>) == 48, "mirrored in src/cuda/plan/index.rs");
 
-template <int N> struct Offsets {
-    int64_t at[N];
-    uint64_t inner;  // index within the last dimension
+template <class Index> struct SignedOf {
+    using type = int64_t;
+};
+template <> struct SignedOf<uint32_t> {
+    using type = int32_t;
+};
+template <class Index> using Signed = typename SignedOf<Index>::type;
+
+template <int N, class Index> struct Offsets {
+    Signed<Index> at[N];
+    Index inner;  // index within the last dimension
 };
 
-// Where the flat (row-major) index `flat` lies. The outermost dimension needs no division.
-template <int N> TILEWISE_HD Offsets<N> locate(const Dim<N>* dims, uint32_t rank, uint64_t flat) {
-    Offsets<N> result = {};
+// Where the flat (row-major) index `flat` lies. With a 32-bit Index, flat indices and all offsets must be
+// below 2^31. The outermost dimension needs no division.
+template <int N, class Index>
+TILEWISE_HD Offsets<N, Index> locate(const Dim<N>* dims, uint32_t rank, Index flat) {
+    Offsets<N, Index> result = {};
     result.inner = flat;
 #pragma unroll 1
     for (uint32_t d = rank - 1; d > 0; --d) {
-        const uint64_t rest = dims[d].divisor.quotient(flat);
-        const uint64_t index = flat - rest * dims[d].size;
+        const Index rest = dims[d].divisor.quotient(flat);
+        const Index index = flat - rest * static_cast<Index>(dims[d].size);
         if (d == rank - 1) result.inner = index;
-        for (int i = 0; i < N; ++i) result.at[i] += static_cast<int64_t>(index) * dims[d].strides[i];
+        for (int i = 0; i < N; ++i) {
+            result.at[i] += static_cast<Signed<Index>>(index) * static_cast<Signed<Index>>(dims[d].strides[i]);
+        }
         flat = rest;
     }
-    for (int i = 0; i < N; ++i) result.at[i] += static_cast<int64_t>(flat) * dims[0].strides[i];
+    for (int i = 0; i < N; ++i) {
+        result.at[i] += static_cast<Signed<Index>>(flat) * static_cast<Signed<Index>>(dims[0].strides[i]);
+    }
     return result;
 }

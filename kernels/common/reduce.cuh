@@ -47,9 +47,13 @@ template <class C> __device__ __forceinline__ Partial<C> shuffle_xor(Partial<C> 
     return v;
 }
 
-// Over aligned groups of `lanes` (a power of two) lanes. All 32 lanes of the warp must take part.
+// Over aligned groups of `lanes` (a power of two) lanes. All 32 lanes of the warp must take part. Unrolled
+// with uniform conditions: a loop costs more than the steps themselves.
 template <class V, class Op> __device__ __forceinline__ V reduce_lanes(V v, Op op, int lanes) {
-    for (int step = lanes / 2; step > 0; step /= 2) v = op(v, shuffle_xor(v, step));
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        if (step < lanes) v = op(v, shuffle_xor(v, step));
+    }
     return v;
 }
 

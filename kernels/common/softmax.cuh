@@ -19,17 +19,27 @@ template <int Rank> struct SoftmaxParams {
     uint64_t tiles;                 // pieces of work for a block
     int64_t x_stride, out_stride;   // along a row
     uint32_t log;                   // log_softmax
-    uint32_t lane_bits;             // warp: 2^this lanes per row. column: 2^this threads side by side, at most half of the block
-    uint32_t stages;                // pipeline: rows in shared memory
-    uint32_t slots;                 // 16-byte slots of shared memory per thread (and stage)
+    uint32_t lane_bits;  // warp: 2^this lanes per row. column: 2^this threads side by side, at most half of the block
+    uint32_t stages;  // pipeline: rows in shared memory
+    uint32_t slots;  // 16-byte slots of shared memory per thread (and stage)
     uint32_t x_access, out_access;  // rows: out_access 0 if stores must be element-wise. column: bytes per access
     uint32_t x_tag, out_tag;
-    uint32_t rank;                  // at least 1
+    uint32_t rank;  // at least 1
     uint32_t unused;
-    Dim<2> dims[Rank];              // over rows; strides of x and out
+    Dim<2> dims[Rank];  // over rows; strides of x and out
 };
 static_assert(sizeof(SoftmaxParams<INLINE_RANK>) == 104 + 40 * INLINE_RANK, "");
 static_assert(sizeof(SoftmaxParams<MAX_RANK>) == 104 + 40 * MAX_RANK && sizeof(SoftmaxParams<MAX_RANK>) < 4096, "");
+
+__device__ __forceinline__ float approximate_exp2(float v) {
+#ifdef __CUDA_ARCH__
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+    return r;
+#else
+    return exp2f(v);
+#endif
+}
 
 // The arithmetic of a result type. Always exp(x - max): the form exp2(x * log2(e) - max * log2(e)) overflows
 // for masks made of the smallest finite number, and loses digits.
@@ -37,12 +47,15 @@ template <class Out> struct Math {
     using C = float;
     static __device__ __forceinline__ float exp(float v) { return expf(v); }
     static __device__ __forceinline__ float log(float v) { return logf(v); }
+    static __device__ __forceinline__ float reciprocal(float v) { return 1.0f / v; }
 };
+// The relative error of the approximations, 1e-5 for the smallest results, is far below a half's rounding;
+// results below 1.2e-38 become 0.
 struct HalfMath {
     using C = float;
-    // ex2.approx: its error, 1e-5 for the smallest results, is far below a half's rounding.
-    static __device__ __forceinline__ float exp(float v) { return __expf(v); }
+    static __device__ __forceinline__ float exp(float v) { return approximate_exp2(v * 1.4426950408889634f); }
     static __device__ __forceinline__ float log(float v) { return logf(v); }
+    static __device__ __forceinline__ float reciprocal(float v) { return __fdividef(1.0f, v); }
 };
 template <> struct Math<f16> : HalfMath {};
 template <> struct Math<bf16> : HalfMath {};
@@ -50,6 +63,7 @@ template <> struct Math<f64> {
     using C = double;
     static __device__ __forceinline__ double exp(double v) { return ::exp(v); }
     static __device__ __forceinline__ double log(double v) { return ::log(v); }
+    static __device__ __forceinline__ double reciprocal(double v) { return 1.0 / v; }
 };
 
 // x in the arithmetic type, rounded to the result's dtype on the way.
@@ -70,7 +84,10 @@ template <class Out> struct Finish {
 
     __device__ __forceinline__ Finish() {}
     __device__ __forceinline__ Finish(const Partial<C>& row, bool log)
-        : base(row.base()), factor(log ? C(1) : C(1) / row.sum), term(log ? -M::log(row.sum) : C(0)), log(log) {}
+        : base(row.base()),
+          factor(log ? C(1) : M::reciprocal(row.sum)),
+          term(log ? -M::log(row.sum) : C(0)),
+          log(log) {}
 
     // From exp(x - base), or x - base.
     __device__ __forceinline__ Out scaled(C v) const { return convert<Out>(multiply_add(v, factor, term)); }
@@ -95,17 +112,21 @@ __device__ __forceinline__ void take(Partial<C>& row, const C (&x)[N]) {
 // the row; they, and what lies behind its end, are never touched and read as -inf.
 template <class In, class Out, class Index> struct Row {
     static constexpr int E = lanes_of<In>;
-    const In* x = nullptr;
-    Out* out = nullptr;
-    Index length = 0;
-    int shift = 0;
+    const In* x;
+    Out* out;
+    Index length;
+    int shift;
 
     __device__ __forceinline__ Row() {}
     __device__ __forceinline__ Row(const In* x, Out* out, Index length)
-        : x(x), out(out), length(length), shift(static_cast<int>(reinterpret_cast<uint64_t>(x) % 16 / sizeof(In))) {}
+        : x(x),
+          out(out),
+          length(length),
+          shift(static_cast<uint32_t>(reinterpret_cast<uint64_t>(x)) % 16 / sizeof(In)) {}
 
+    // Of the first element of a granule: its index, and whether the whole granule is in the row.
     __device__ __forceinline__ Index first(Index granule) const { return granule * E - shift; }
-    __device__ __forceinline__ bool whole(Index first) const { return first >= 0 && first + E <= length; }
+    __device__ __forceinline__ bool whole(Index first) const { return first >= 0 && first <= length - E; }
 
     __device__ __forceinline__ Granule load(Index granule) const {
         const Index i = first(granule);
@@ -133,19 +154,36 @@ template <class In, class Out, class Index> struct Row {
     }
 };
 
-// Index: int where a row has fewer than 2^31 elements.
+// A row without elements if there is no such row. Index: int where a row has fewer than 2^31 elements.
 template <class In, class Out, class Index, int Rank>
 __device__ __forceinline__ Row<In, Out, Index> row_at(const SoftmaxParams<Rank>& p, uint64_t row) {
-    const Offsets<2> o = locate(p.dims, p.rank, row);
-    return {reinterpret_cast<const In*>(p.x) + o.at[0], reinterpret_cast<Out*>(p.out) + o.at[1], static_cast<Index>(p.length)};
+    const Index length = row < p.rows ? p.length : 0;
+    const In* x = reinterpret_cast<const In*>(p.x);
+    Out* out = reinterpret_cast<Out*>(p.out);
+    if (row >= p.rows) row = 0;
+    if (p.rank == 1) {
+        const int64_t at = row;
+        return {x + at * p.dims[0].strides[0], out + at * p.dims[0].strides[1], length};
+    }
+    const auto o = locate(p.dims, p.rank, row);
+    return {x + o.at[0], out + o.at[1], length};
 }
 
 // The elements of a granule of In in the arithmetic type.
 template <class In, class Out>
 __device__ __forceinline__ void widen_granule(const Granule& granule, typename Math<Out>::C (&x)[lanes_of<In>]) {
-    const auto pack = granule.unpack<In>();
+    if constexpr (same_type<In, bf16> && same_type<typename Math<Out>::C, float>) {
+        // One instruction an element.
 #pragma unroll
-    for (int k = 0; k < lanes_of<In>; ++k) x[k] = widen<Out>(pack.v[k]);
+        for (int k = 0; k < 4; ++k) {
+            x[2 * k] = __uint_as_float(granule.word[k] << 16);
+            x[2 * k + 1] = __uint_as_float(granule.word[k] & 0xffff0000u);
+        }
+    } else {
+        const auto pack = granule.unpack<In>();
+#pragma unroll
+        for (int k = 0; k < lanes_of<In>; ++k) x[k] = widen<Out>(pack.v[k]);
+    }
 }
 
 template <class Out, int E, class C>

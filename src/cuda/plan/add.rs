@@ -18,6 +18,8 @@ const VECTORS: u64 = 2;
 const INLINE_RANK: usize = 6;
 /// Elements per chunk of the convert variant: Tagged::WIDTH in add.cu.
 const CONVERT_WIDTH: u64 = 4;
+/// Flat indices and offsets of the strided variant are below this.
+const NARROW: u64 = (1 << 31) - 4096;
 const MAX_BLOCKS: u64 = i32::MAX as u64;
 
 /// How the blocks share the tiles of a contiguous addition.
@@ -47,7 +49,7 @@ pub struct AddParams {
     x_tag: u32,
     y_tag: u32,
     rank: u32,
-    unused: u32,
+    linear: u32,
     dims: [Dim<3>; MAX_RANK],
 }
 
@@ -88,7 +90,12 @@ pub fn plan_scheduled(problem: &AddProblem, device: &DeviceFacts, wish: Schedule
         let head = ((16 - misaligned(out)) % 16 / size).min(elements);
         ("vector", (elements - head) / lanes, head)
     } else {
-        let (name, width) = match alike && problem.shape.len() <= INLINE_RANK {
+        let narrow = elements < NARROW
+            && [x, y, out].into_iter().all(|s| {
+                let [begin, end] = bytes_of(s, &problem.shape);
+                end.wrapping_sub(begin) / s.dtype.size() as u64 <= NARROW
+            });
+        let (name, width) = match alike && narrow && problem.shape.len() <= INLINE_RANK {
             true => ("strided", lanes),
             false => ("convert", CONVERT_WIDTH),
         };
@@ -131,7 +138,7 @@ pub fn plan_scheduled(problem: &AddProblem, device: &DeviceFacts, wish: Schedule
             x_tag: x.dtype.tag(),
             y_tag: y.dtype.tag(),
             rank,
-            unused: 0,
+            linear: u32::from(linear(out)),
             dims,
         },
     }

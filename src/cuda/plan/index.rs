@@ -6,13 +6,13 @@ use std::mem::offset_of;
 /// is an i64, so there are at most 62.
 pub const MAX_RANK: usize = 64;
 
-/// Division of n < 2^63 by a fixed number as a multiplication and a shift.
+/// Division by a fixed number as a multiplication and a shift, for n < 2^63 and, narrow, for n < 2^31.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divisor {
     multiplier: u64,
     shift: u32,
-    unused: u32,
+    narrow_multiplier: u32,
 }
 
 impl Divisor {
@@ -22,7 +22,9 @@ impl Divisor {
         let shift = by.next_power_of_two().trailing_zeros();
         let excess = (1u128 << shift) - u128::from(by);
         let multiplier = ((excess << 64) / u128::from(by) + 1) as u64;
-        Divisor { multiplier, shift, unused: 0 }
+        // The same with 2^(32 + shift); any number will do for sizes that no narrow index space has.
+        let narrow_multiplier = ((excess << 32) / u128::from(by) + 1) as u32;
+        Divisor { multiplier, shift, narrow_multiplier }
     }
 }
 
@@ -63,6 +65,11 @@ mod tests {
         (high + n) >> d.shift
     }
 
+    fn narrow_quotient(d: Divisor, n: u32) -> u32 {
+        let high = ((u64::from(n) * u64::from(d.narrow_multiplier)) >> 32) as u32;
+        (high + n) >> d.shift
+    }
+
     #[test]
     fn divides_exactly() {
         let top = (1u64 << 63) - 1;
@@ -76,8 +83,12 @@ mod tests {
             let near = |n: u64| [n.saturating_sub(1), n, (n + 1).min(top)];
             let multiples =
                 [1, 2, 3, 1000, top / by / 2, top / by].map(|k: u64| near(k.saturating_mul(by).min(top)));
-            for n in multiples.into_iter().flatten().chain([0, 1, 1 << 32, top]) {
+            let ends = [0, 1, (1 << 31) - 1, ((1 << 31) / by * by).saturating_sub(1), 1 << 32, top];
+            for n in multiples.into_iter().flatten().chain(ends) {
                 assert_eq!(quotient(d, n), n / by, "{n} / {by}");
+                if n < 1 << 31 && by < 1 << 31 {
+                    assert_eq!(narrow_quotient(d, n as u32), (n / by) as u32, "narrow {n} / {by}");
+                }
             }
         }
     }

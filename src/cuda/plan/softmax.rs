@@ -150,9 +150,9 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape) -> Vari
     match granules {
         0..=32 => {
             let lane_bits = granules.next_power_of_two().trailing_zeros();
-            Variant::Warp { vectors: 1, rows: 4, lane_bits }
+            Variant::Warp { vectors: 1, rows: 2, lane_bits }
         }
-        33..=64 => Variant::Warp { vectors: 2, rows: 2, lane_bits: 5 },
+        33..=64 => Variant::Warp { vectors: 2, rows: 1, lane_bits: 5 },
         65..=128 => Variant::Warp { vectors: 4, rows: 1, lane_bits: 5 },
         // Two blocks or more on a multiprocessor: one row loads while another is stored.
         _ if block_threads <= MAX_THREADS / 2 => Variant::Block { threads: block_threads },
@@ -345,9 +345,9 @@ mod tests {
         let on_h200 = |dtype, length| name(&contiguous(dtype, 1000, length), &examples::h200());
         for (length, expected) in [
             (1, "column_bf16"),
-            (2, "warp1x4_bf16"),
-            (256, "warp1x4_bf16"),
-            (512, "warp2x2_bf16"),
+            (2, "warp1x2_bf16"),
+            (256, "warp1x2_bf16"),
+            (512, "warp2x1_bf16"),
             (1024, "warp4x1_bf16"),
             (1032, "block_bf16"),
             (16384, "block_bf16"),
@@ -390,16 +390,16 @@ mod tests {
         let expanded = problem(same, (512, 0, 1), &[(64, 512, 512)], (0, 0));
         assert_eq!(name(&expanded, &device), "general_f32");
         let upcast = problem((F16, F32), (512, 1, 1), &[(64, 512, 512)], (0, 0));
-        assert_eq!(name(&upcast, &device), "warp2x2_f16_f32");
+        assert_eq!(name(&upcast, &device), "warp2x1_f16_f32");
         let downcast = problem((F32, BF16), (512, 1, 1), &[(64, 512, 512)], (0, 0));
         assert_eq!(name(&downcast, &device), "general_f32");
         let to_double = problem((F32, F64), (512, 1, 1), &[(64, 512, 512)], (0, 0));
         assert_eq!(name(&to_double, &device), "general_f64");
         let reversed = problem(same, (512, 1, 1), &[(64, -512, 512)], (63 * 512, 0));
-        assert_eq!(name(&reversed, &device), "warp2x2_bf16");
+        assert_eq!(name(&reversed, &device), "warp2x1_bf16");
         let deep: Vec<_> = (0..5).rev().map(|d| (2, 3i64.pow(d) * 600, 3i64.pow(d) * 600)).collect();
         assert_eq!(name(&problem(same, (512, 1, 1), &deep, (0, 0)), &device), "general_f32");
-        assert_eq!(name(&problem(same, (512, 1, 1), &deep[1..], (0, 0)), &device), "warp2x2_bf16");
+        assert_eq!(name(&problem(same, (512, 1, 1), &deep[1..], (0, 0)), &device), "warp2x1_bf16");
     }
 
     #[test]
