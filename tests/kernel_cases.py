@@ -54,12 +54,13 @@ def add_cases() -> Iterator[Case]:
         }
         for name, (a, b) in pairs.items():
             yield f"add {dtype} {name}", lambda a=a, b=b: tw.add(a, b)
-    many = random(*[2] * 13, dtype=torch.float32)
-    yield "add of many dimensions", lambda: tw.add(many, many.permute(*reversed(range(13))))
+        many = random(*[2] * 13, dtype=dtype)
+        turned = many.permute(*reversed(range(13)))
+        yield f"add {dtype} many dimensions", lambda a=many, b=turned: tw.add(a, b)
 
 
 def softmax_cases() -> Iterator[Case]:
-    lengths = [1, 5, 16, 33, 64, 128, 257, 781, 1024, 2048, 4096, 5001, 8192, 16384]
+    lengths = [1, 5, 16, 33, 64, 128, 200, 257, 400, 781, 1024, 2048, 4096, 5001, 8192, 16384]
     lengths += [20000, 32768, 50257, 70000, 140001]
     for function in (tw.softmax, tw.log_softmax):
         for dtype in FLOATS:
@@ -76,12 +77,11 @@ def softmax_cases() -> Iterator[Case]:
             for dim in (0, 1, 2):
                 yield f"{function.__name__} {dtype} dim {dim}", lambda f=function, x=wide, d=dim: f(x, dim=d)
             for target in FLOATS:
-                for n in (128, 1000, 9000):
+                for n in lengths:
                     x = random(9, n, dtype=dtype)
-                    yield (
-                        f"{function.__name__} {dtype} to {target} {n}",
-                        lambda f=function, x=x, t=target: f(x, dtype=t),
-                    )
+                    name = f"{function.__name__} {dtype} to {target} {n}"
+                    yield name, lambda f=function, x=x, t=target: f(x, dtype=t)
+                    yield f"{name} dim 0", lambda f=function, x=x, t=target: f(x, dim=0, dtype=t)
             long = random(4000, 8, dtype=dtype)
             yield f"{function.__name__} {dtype} long columns", lambda f=function, x=long: f(x, dim=0)
         many = random(6000, 256, dtype=torch.bfloat16)
@@ -94,7 +94,8 @@ def operand(rows: int, columns: int, dtype: torch.dtype, transposed: bool) -> to
 
 def matmul_cases() -> Iterator[Case]:
     sizes = [(1, 1, 1), (3, 70, 33), (65, 130, 48), (129, 255, 257), (256, 256, 64), (300, 520, 96)]
-    sizes += [(40, 2000, 24)]
+    # Then enough tiles of every size to fill a GPU: aligned, and with edges that fit no vector.
+    sizes += [(40, 2000, 24), (2048, 2048, 64), (1100, 1160, 520), (4096, 4096, 64), (2047, 2051, 65)]
     for dtype in FLOATS:
         for m, n, k in sizes:
             for layout in LAYOUTS:
@@ -116,12 +117,6 @@ def matmul_cases() -> Iterator[Case]:
         yield f"matmul {dtype} batch", lambda a=batch, b=matrices: tw.matmul(a, b)
         yield f"matmul {dtype} no inner", lambda a=a[:, :0], b=b[:0], bias=bias: tw.matmul(a, b, bias=bias)
         yield f"matmul {dtype} vectors", lambda a=a, b=b: (tw.matmul(a[0], b), tw.matmul(a, b[:, 0]))
-    for size in (512, 1030):
-        for layout in LAYOUTS:
-            for dtype in FLOATS[:3]:
-                a = operand(size, size, dtype, layout[0] == "t")
-                b = operand(size, size, dtype, layout[1] == "t")
-                yield f"matmul {dtype} {size} {layout}", lambda a=a, b=b: tw.matmul(a, b)
     x = random(300, 72, dtype=torch.float32)
     yield "matmul tf32", lambda: tw.matmul(x, x.T, precision="tf32")
 
