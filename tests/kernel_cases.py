@@ -95,7 +95,7 @@ def operand(rows: int, columns: int, dtype: torch.dtype, transposed: bool) -> to
 def matmul_cases() -> Iterator[Case]:
     sizes = [(1, 1, 1), (3, 70, 33), (65, 130, 48), (129, 255, 257), (256, 256, 64), (300, 520, 96)]
     # Then enough tiles of every size to fill a GPU: aligned, and with edges that fit no vector.
-    sizes += [(40, 2000, 24), (2048, 2048, 64), (1100, 1160, 520), (4096, 4096, 64), (2047, 2051, 65)]
+    sizes += [(40, 2000, 24), (384, 768, 64), (1280, 1280, 64), (2048, 2048, 64), (2047, 2051, 65)]
     for dtype in FLOATS:
         for m, n, k in sizes:
             for layout in LAYOUTS:

@@ -61,7 +61,9 @@ def test_ragged_shapes_in_odd_memory(device, dtype, seed):
 
 @dtypes
 @pytest.mark.parametrize(
-    "shape", [(512, 512, 512), (384, 640, 1000), (1000, 129, 2050), (130, 1026, 257)], ids=str
+    "shape",
+    [(384, 768, 64), (1280, 1280, 64), (384, 640, 1000), (1000, 129, 2050), (130, 1026, 257)],
+    ids=str,
 )
 def test_many_tiles_in_every_layout(device, dtype, shape):
     a, b = pair(*shape, dtype, device)
@@ -83,7 +85,7 @@ def test_long_and_thin(device, dtype, shape):
 
 @pytest.mark.gpu
 @dtypes
-@pytest.mark.parametrize("shape", [(4096, 4096, 512), (2047, 4099, 1031), (8192, 1024, 264)], ids=str)
+@pytest.mark.parametrize("shape", [(2048, 2048, 512), (2047, 4099, 1031), (8192, 1024, 264)], ids=str)
 def test_more_tiles_than_multiprocessors(dtype, shape):
     a, b = pair(*shape, dtype, "cuda")
     for lay_a, lay_b in LAYOUTS:
