@@ -3,7 +3,7 @@
 // out = x + alpha * y, elementwise: operands are converted to the result's dtype, the sum is computed in
 // float32 for halves (float64 for float64, wrapping integers, logical or for bool) and rounded once.
 //
-// Per element: one flop pair; 2 or 3 times the element size in bytes. Everything here is about memory.
+// Per element: 2 flops; 3 element sizes of traffic, 2 with a number for y or a broadcast one. All about memory.
 //
 // Variants, as chosen in src/cuda/plan/add.rs:
 //   vector       one dtype, everything contiguous, all pointers equally far from a 16-byte boundary.

@@ -59,6 +59,7 @@ pub fn dims<const N: usize>(shape: &[i64], strides: [&[i64]; N]) -> ([Dim<N>; MA
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::plan::host_cpp;
 
     fn quotient(d: Divisor, n: u64) -> u64 {
         let high = ((u128::from(n) * u128::from(d.multiplier)) >> 64) as u64;
@@ -91,6 +92,61 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The header itself, compiled as plain C++, walks every index of some spaces in both widths.
+    #[test]
+    fn the_kernels_offsets_are_these() {
+        let spaces: [&[(i64, [i64; 2])]; 4] = [
+            &[(7, [3, -2])],
+            &[(5, [0, 12]), (12, [1, 1])],
+            &[(3, [-100, 7]), (1, [9, 9]), (33, [2, 0])],
+            &[(2, [1 << 40, 5]), (3, [-1, 1 << 20]), (4, [10, 1]), (5, [1, 1 << 33])],
+        ];
+        let mut main = String::from(
+            "#include \"index.cuh\"\n#include <cstdio>\n\
+             template <class Index> void walk(const Dim<2>* d, uint32_t rank, Index n) {\n\
+             for (Index i = 0; i < n; ++i) { auto o = locate(d, rank, i);\n\
+             printf(\"%lld %lld %llu\\n\", (long long)o.at[0], (long long)o.at[1], (unsigned long long)o.inner); } }\n\
+             int main() {\n",
+        );
+        let mut expected = Vec::new();
+        for space in spaces {
+            let shape: Vec<i64> = space.iter().map(|s| s.0).collect();
+            let strides = [0, 1].map(|i| space.iter().map(|s| s.1[i]).collect::<Vec<i64>>());
+            let (dims, rank) = dims(&shape, [&strides[0], &strides[1]]);
+            let literals: Vec<String> = dims[..rank as usize]
+                .iter()
+                .map(|d| {
+                    let by = d.divisor;
+                    format!(
+                        "{{{}u, {{{}, {}}}, {{{}u, {}u, {}u}}}}",
+                        d.size, d.strides[0], d.strides[1], by.multiplier, by.shift, by.narrow_multiplier
+                    )
+                })
+                .collect();
+            let elements: i64 = shape.iter().product();
+            let widths: &[&str] = if shape.len() < 4 { &["uint64_t", "uint32_t"] } else { &["uint64_t"] };
+            for width in widths {
+                main += &format!(
+                    "{{ Dim<2> d[] = {{{}}}; walk<{width}>(d, {rank}, {elements}); }}\n",
+                    literals.join(", ")
+                );
+                for flat in 0..elements {
+                    let (mut rest, mut at, mut inner) = (flat, [0, 0], None);
+                    for &(size, strides) in space.iter().rev() {
+                        let index = rest % size;
+                        inner = inner.or(Some(index));
+                        at = [at[0] + index * strides[0], at[1] + index * strides[1]];
+                        rest /= size;
+                    }
+                    expected.push(format!("{} {} {}", at[0], at[1], inner.unwrap()));
+                }
+            }
+        }
+        main += "}\n";
+        let Some(theirs) = host_cpp::run(&main) else { return };
+        assert_eq!(theirs.lines().collect::<Vec<_>>(), expected);
     }
 
     #[test]
