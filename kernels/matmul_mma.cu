@@ -184,6 +184,9 @@ __device__ __forceinline__ void matmul_async(const MatmulParams& p) {
             warp.multiply(step % 2);
         }
     }
+    // The last parts were started but not committed, and a wait is only for what was: uncommitted zeros
+    // would land in the strips that the epilogue lays over the buffers.
+    ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
     __syncthreads();
     warp.finish_all(p, work, shared_memory);
