@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import tilewise as tw
 import torch
+from tilewise import _core
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *FLOATS)
@@ -25,6 +26,14 @@ def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     if dtype.is_floating_point:
         return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype)
     return torch.randint(0, 2, shape, device="cuda").to(dtype)
+
+
+def looped_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    _core.force_add_schedule("grid_stride")
+    try:
+        return tw.add(x, y)
+    finally:
+        _core.force_add_schedule(None)
 
 
 def add_cases() -> Iterator[Case]:

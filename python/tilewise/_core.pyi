@@ -15,6 +15,7 @@ __all__ = [
     "add",
     "build_info",
     "devices",
+    "force_add_schedule",
     "log_softmax",
     "matmul",
     "softmax",
@@ -85,3 +86,4 @@ class _BuildInfo(TypedDict):
 
 def devices() -> list[_Device]: ...
 def build_info() -> _BuildInfo: ...
+def force_add_schedule(schedule: Literal["fixed_grid", "grid_stride"] | None) -> None: ...

@@ -52,10 +52,3 @@ impl Gpu {
         Ok(slot.get_or_init(|| gpu))
     }
 }
-
-/// The facts of every device the driver shows; none without a driver.
-pub fn all() -> Vec<DeviceFacts> {
-    const OP: &str = "devices";
-    let count = driver::device_count(OP).unwrap_or(0);
-    (0..count).filter_map(|i| driver::facts(OP, i32::try_from(i).ok()?).ok()).collect()
-}

@@ -1,6 +1,7 @@
 //! The Python face: arguments in, result out, exceptions.
 
 mod arguments;
+mod developer;
 mod exceptions;
 mod functions;
 mod info;
@@ -19,6 +20,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(functions::matmul, module)?,
         wrap_pyfunction!(info::devices, module)?,
         wrap_pyfunction!(info::build_info, module)?,
+        wrap_pyfunction!(developer::force_add_schedule, module)?,
     ] {
         module.add_function(function)?;
     }

@@ -61,13 +61,8 @@ const _: () = assert!(size_of::<AddParams>() == 112 + 48 * MAX_RANK && size_of::
 // size and the offset of the last field are asserted here and there.
 unsafe impl KernelParams for AddParams {}
 
-pub fn plan(problem: &AddProblem, device: &DeviceFacts) -> LaunchPlan<AddParams> {
-    // Measured on: nothing yet. A fixed grid is the simpler code and what the fastest peers do.
-    plan_scheduled(problem, device, Schedule::FixedGrid)
-}
-
-/// The plan under a given schedule, for comparing the two.
-pub fn plan_scheduled(problem: &AddProblem, device: &DeviceFacts, wish: Schedule) -> LaunchPlan<AddParams> {
+/// `forced` takes the schedule of a contiguous addition out of the plan's hands.
+pub fn plan(problem: &AddProblem, device: &DeviceFacts, forced: Option<Schedule>) -> LaunchPlan<AddParams> {
     let (x, out) = (&problem.x, &problem.out);
     let (y, scalar) = match &problem.y {
         AddendProblem::Tensor(y) => (y, 0),
@@ -113,7 +108,9 @@ pub fn plan_scheduled(problem: &AddProblem, device: &DeviceFacts, wish: Schedule
     }
     let tiles = units.div_ceil(threads * VECTORS).max(1);
     let resident = multiprocessors * (u64::from(device.threads_per_multiprocessor) / threads);
-    let looping = vector && (wish == Schedule::GridStride || tiles > MAX_BLOCKS);
+    let schedule =
+        forced.unwrap_or(if tiles > MAX_BLOCKS { Schedule::GridStride } else { Schedule::FixedGrid });
+    let looping = vector && schedule == Schedule::GridStride;
     let blocks = if looping { tiles.min(resident) } else { tiles.min(MAX_BLOCKS) };
     let variant = if looping { "vector_loop" } else { name };
 
@@ -212,7 +209,7 @@ mod tests {
     #[test]
     fn variants() {
         use DType::*;
-        let name = |p: &AddProblem| plan(p, &examples::h200()).kernel.name;
+        let name = |p: &AddProblem| plan(p, &examples::h200(), None).kernel.name;
         assert_eq!(name(&contiguous(1000, BF16, [0, 0, 0])), "add_vector_bf16");
         assert_eq!(name(&contiguous(1000, BF16, [3, 3, 3])), "add_vector_bf16");
         assert_eq!(name(&contiguous(1000, BF16, [3, 3, 11])), "add_vector_bf16");
@@ -255,14 +252,14 @@ mod tests {
             (15, 100, 1),
             (0, 0x1_0000_0007, 0),
         ] {
-            let p = plan(&contiguous(n, DType::BF16, [offset; 3]), &examples::h200());
+            let p = plan(&contiguous(n, DType::BF16, [offset; 3]), &examples::h200(), None);
             assert_eq!(p.params.head, head, "offset {offset}");
             assert!(
                 p.params.head == p.params.elements as u32
                     || (p.params.x + 2 * u64::from(head)).is_multiple_of(16)
             );
         }
-        let p = plan(&contiguous(100, DType::F32, [1, 2, 3]), &examples::h200());
+        let p = plan(&contiguous(100, DType::F32, [1, 2, 3]), &examples::h200(), None);
         assert_eq!(p.params.head, 3, "chunk 0 starts on the boundary before the result");
     }
 
@@ -273,7 +270,7 @@ mod tests {
                 for n in [1, 15, 16, 4095, 1 << 20, (1 << 31) + 5, 1 << 35, 1 << 41] {
                     for offsets in [[0, 0, 0], [1, 1, 1], [1, 0, 1]] {
                         for wish in [Schedule::FixedGrid, Schedule::GridStride] {
-                            let plan = plan_scheduled(&contiguous(n, dtype, offsets), &device, wish);
+                            let plan = plan(&contiguous(n, dtype, offsets), &device, Some(wish));
                             let [blocks, y, z] = plan.grid;
                             assert!(blocks >= 1 && u64::from(blocks) <= MAX_BLOCKS && (y, z) == (1, 1));
                             assert!((MIN_THREADS..=MAX_THREADS).contains(&u64::from(plan.block[0])));
@@ -303,7 +300,7 @@ mod tests {
 
     #[test]
     fn small_problems_spread_out() {
-        let plan = plan(&contiguous(1 << 16, DType::BF16, [0; 3]), &examples::h200());
+        let plan = plan(&contiguous(1 << 16, DType::BF16, [0; 3]), &examples::h200(), None);
         assert_eq!((plan.grid[0], plan.block[0]), (64, 64));
     }
 
@@ -335,7 +332,7 @@ mod tests {
         let shape = [4, 5, 6];
         let strides = layout::contiguous_strides(&shape);
         let at = |offset| strided(DType::F64, offset, &strides);
-        let plan = plan(&problem(&shape, at(0), Some(at(0)), at(0)), &examples::t4());
+        let plan = plan(&problem(&shape, at(0), Some(at(0)), at(0)), &examples::t4(), None);
         assert_eq!(plan.kernel.name, "add_strided_f64");
         assert_eq!(plan.params.rank, 3);
     }
