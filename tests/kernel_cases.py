@@ -63,6 +63,7 @@ def add_cases() -> Iterator[Case]:
         }
         for name, (a, b) in pairs.items():
             yield f"add {dtype} {name}", lambda a=a, b=b: tw.add(a, b)
+        yield f"add {dtype} as a grid-stride loop", lambda a=flat, b=other: looped_add(a, b)
         many = random(*[2] * 13, dtype=dtype)
         turned = many.permute(*reversed(range(13)))
         yield f"add {dtype} many dimensions", lambda a=many, b=turned: tw.add(a, b)

@@ -108,8 +108,11 @@ pub fn plan(problem: &AddProblem, device: &DeviceFacts, forced: Option<Schedule>
     }
     let tiles = units.div_ceil(threads * VECTORS).max(1);
     let resident = multiprocessors * (u64::from(device.threads_per_multiprocessor) / threads);
-    let schedule =
-        forced.unwrap_or(if tiles > MAX_BLOCKS { Schedule::GridStride } else { Schedule::FixedGrid });
+    // A grid that would be too large loops in any case.
+    let schedule = match tiles > MAX_BLOCKS {
+        true => Schedule::GridStride,
+        false => forced.unwrap_or(Schedule::FixedGrid),
+    };
     let looping = vector && schedule == Schedule::GridStride;
     let blocks = if looping { tiles.min(resident) } else { tiles.min(MAX_BLOCKS) };
     let variant = if looping { "vector_loop" } else { name };
