@@ -1,5 +1,7 @@
 //! add: out = x + alpha * y, with torch.add's broadcasting and promotion.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::output::{OutputSpec, check_out};
 use super::{Scalar, Strided};
 use crate::dtype::{Category, DType};
@@ -91,11 +93,11 @@ pub fn result_dtype(x: &TensorView, y: &Addend, default_float: DType) -> DType {
 /// Shape, dtype and memory order of x + y.
 pub fn output(x: &TensorView, y: &Addend, default_float: DType) -> Result<OutputSpec> {
     let dtype = result_dtype(x, y, default_float);
-    let operands: Vec<&TensorView> = match y {
-        Addend::Tensor(t) => vec![x, t],
-        Addend::Scalar { .. } => vec![x],
+    let operands: SmallVec<[&TensorView; 2]> = match y {
+        Addend::Tensor(t) => smallvec![x, t],
+        Addend::Scalar { .. } => smallvec![x],
     };
-    let shapes: Vec<&[i64]> = operands.iter().map(|t| t.shape.as_slice()).collect();
+    let shapes: SmallVec<[&[i64]; 2]> = operands.iter().map(|t| t.shape.as_slice()).collect();
     let shape = layout::broadcast(&shapes).ok_or_else(|| Error::NotBroadcastable {
         op: OP,
         x: x.shape.clone(),
@@ -160,7 +162,7 @@ pub fn problem(
     out: &TensorView,
 ) -> Result<AddProblem> {
     let alpha = checked_alpha(alpha, spec.dtype)?;
-    let mut inputs = vec![("x", x, true)];
+    let mut inputs: SmallVec<[_; 2]> = smallvec![("x", x, true)];
     if let Addend::Tensor(t) = y {
         inputs.push(("y", t, true));
     }

@@ -1,6 +1,11 @@
 //! Questions about shapes and strides: contiguity, broadcasting, merging, overlap. Pure functions.
 
+use smallvec::SmallVec;
+
 use super::{Dims, TensorView};
+
+/// Numbers of dimensions. Like `Dims`, without an allocation up to six: a call has microseconds in all.
+type Axes = SmallVec<[usize; 6]>;
 
 /// Number of elements of a shape.
 pub fn len(shape: &[i64]) -> i64 {
@@ -46,25 +51,29 @@ pub fn broadcast_strides(shape: &[i64], strides: &[i64], target: &[i64]) -> Dims
 /// Dense strides for a result of `shape`: the common memory order of those operands that have the full
 /// shape, so that the sum of two channels_last tensors is channels_last; row-major if they disagree.
 pub fn common_order(shape: &[i64], operands: &[&TensorView]) -> Dims {
-    let full: Vec<&&TensorView> = operands.iter().filter(|t| t.shape.as_slice() == shape).collect();
-    let mut order: Vec<usize> = (0..shape.len()).collect();
+    let row_major = contiguous_strides(shape);
+    let full: SmallVec<[&&TensorView; 2]> = operands.iter().filter(|t| t.shape.as_slice() == shape).collect();
+    if full.iter().all(|t| t.strides == row_major) {
+        return row_major;
+    }
+    let mut order: Axes = (0..shape.len()).collect();
     if let Some(first) = full.first() {
         order.sort_by_key(|&d| {
             std::cmp::Reverse(if shape[d] == 1 { 0 } else { first.strides[d].unsigned_abs() })
         });
         // Only a real permutation counts: no broadcast step, and every operand in the same order.
         let sorted = |t: &TensorView| {
-            let steps: Vec<u64> =
+            let steps: SmallVec<[u64; 6]> =
                 order.iter().filter(|&&d| shape[d] != 1).map(|&d| t.strides[d].unsigned_abs()).collect();
             steps.windows(2).all(|w| w[0] > w[1]) && !steps.contains(&0)
         };
         if !full.iter().all(|t| sorted(t)) {
-            return contiguous_strides(shape);
+            return row_major;
         }
         // Dimensions of size 1 have no order of their own: leave them where row-major puts them.
-        let moving: Vec<usize> = order.iter().copied().filter(|&d| shape[d] != 1).collect();
+        let moving: Axes = order.iter().copied().filter(|&d| shape[d] != 1).collect();
         if moving.windows(2).all(|w| w[0] < w[1]) {
-            return contiguous_strides(shape);
+            return row_major;
         }
     }
     let mut strides = Dims::from_elem(1, shape.len());
@@ -87,7 +96,7 @@ pub struct Merged<const N: usize> {
 /// neighbours that every operand walks as one. Operand order of elements is free, so only for
 /// element-wise work and for batch dimensions.
 pub fn merge<const N: usize>(shape: &[i64], strides: [&[i64]; N]) -> Merged<N> {
-    let mut dims: Vec<usize> = (0..shape.len()).filter(|&d| shape[d] != 1).collect();
+    let mut dims: Axes = (0..shape.len()).filter(|&d| shape[d] != 1).collect();
     // The last operand is the output: its writes should be sequential. No two of its strides are equal,
     // since outputs that overlap themselves are refused.
     dims.sort_by_key(|&d| std::cmp::Reverse(strides[N - 1][d].unsigned_abs()));
