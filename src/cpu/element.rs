@@ -1,7 +1,6 @@
 //! What every dtype can do: convert, and add. The floating dtypes are in [`super::float`].
 
-use super::isa::{Isa, LANES};
-use super::lanes::{each, map};
+use super::isa::Isa;
 use crate::dtype::DType;
 use crate::ops::Scalar;
 
@@ -21,13 +20,17 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
     fn from_element<E: Element>(element: E) -> Self;
 
     #[inline(always)]
-    fn lanes_to_f32<I: Isa>(_: I, values: [Self; LANES]) -> [f32; LANES] {
-        values.map(Self::to_f32)
+    fn to_f32s<I: Isa>(_: I, from: &[Self], to: &mut [f32]) {
+        for (t, &f) in to.iter_mut().zip(from) {
+            *t = f.to_f32();
+        }
     }
     /// As `from_element`.
     #[inline(always)]
-    fn from_lanes<E: Element, I: Isa>(_: I, values: [E; LANES]) -> [Self; LANES] {
-        values.map(Self::from_element)
+    fn convert<E: Element, I: Isa>(_: I, from: &[E], to: &mut [Self]) {
+        for (t, &f) in to.iter_mut().zip(from) {
+            *t = Self::from_element(f);
+        }
     }
 
     /// A number in the arithmetic type, with the rounding of that type only.
@@ -88,6 +91,22 @@ impl Element for Bool {
     #[inline(always)]
     fn add_scalar<I: Isa>(_: I, x: &[Bool], y: bool, alpha: bool, out: &mut [Bool]) {
         map(x, out, |a| Bool::from(a.to_bool() | (alpha & y)));
+    }
+}
+
+/// out = f(x, y), element by element.
+#[inline(always)]
+fn each<T: Copy>(x: &[T], y: &[T], out: &mut [T], f: impl Fn(T, T) -> T) {
+    for (o, (&a, &b)) in out.iter_mut().zip(x.iter().zip(y)) {
+        *o = f(a, b);
+    }
+}
+
+/// out = f(x), element by element.
+#[inline(always)]
+fn map<T: Copy>(x: &[T], out: &mut [T], f: impl Fn(T) -> T) {
+    for (o, &a) in out.iter_mut().zip(x) {
+        *o = f(a);
     }
 }
 

@@ -8,6 +8,11 @@ use super::isa::Isa;
 
 pub trait Exp: Real {
     const NEG_INFINITY: Self;
+    /// An integer that is ordered as the numbers are, for LLVM vectorises no maximum of floats.
+    type Key: Copy + Ord;
+
+    fn key(self) -> Self::Key;
+    fn from_key(key: Self::Key) -> Self;
 
     /// e^x, within 2 ulp.
     fn exp<I: Isa>(isa: I, x: Self) -> Self;
@@ -22,12 +27,25 @@ pub trait Exp: Real {
 
 macro_rules! exp {
     (
-        $type:ident, $bits:ident, mantissa $mantissa:literal, bias $bias:literal,
+        $type:ident, $bits:ident, $key:ident, mantissa $mantissa:literal, bias $bias:literal,
         lowest $lowest:literal, highest $highest:literal, ln2 $high:literal + $low:literal,
         factorials [$first:literal $(, $rest:literal)*]
     ) => {
         impl Exp for $type {
             const NEG_INFINITY: $type = $type::NEG_INFINITY;
+            type Key = $key;
+
+            #[inline(always)]
+            fn key(self) -> $key {
+                // Of two negative numbers the one with the larger magnitude is the smaller.
+                let bits = self.to_bits() as $key;
+                bits ^ ((bits >> ($key::BITS - 1)) & $key::MAX)
+            }
+
+            #[inline(always)]
+            fn from_key(key: $key) -> $type {
+                $type::from_bits((key ^ ((key >> ($key::BITS - 1)) & $key::MAX)) as $bits)
+            }
 
             #[inline(always)]
             fn exp<I: Isa>(isa: I, x: $type) -> $type {
@@ -81,12 +99,12 @@ trait Reduced: Real {
 }
 
 exp!(
-    f32, u32, mantissa 23, bias 127, lowest -110.0, highest 90.0,
+    f32, u32, i32, mantissa 23, bias 127, lowest -110.0, highest 90.0,
     ln2 0.693_145_75 + 1.428_606_8e-6,
     factorials [5040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0]
 );
 exp!(
-    f64, u64, mantissa 52, bias 1023, lowest -760.0, highest 720.0,
+    f64, u64, i64, mantissa 52, bias 1023, lowest -760.0, highest 720.0,
     ln2 0.693_147_180_369_123_8 + 1.908_214_929_270_587_7e-10,
     factorials [
         6227020800.0, 479001600.0, 39916800.0, 3628800.0, 362880.0, 40320.0, 5040.0, 720.0, 120.0, 24.0, 6.0,

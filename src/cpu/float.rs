@@ -7,7 +7,6 @@ use half::{bf16, f16};
 use super::element::Element;
 use super::exp::Exp;
 use super::isa::{Isa, LANES};
-use super::lanes::{each, map, map_lanes, zip_lanes};
 use crate::dtype::DType;
 use crate::ops::Scalar;
 
@@ -30,24 +29,31 @@ pub trait Real:
     }
 }
 
-/// The floating dtypes, as groups of lanes that widen to a [`Real`] and narrow back with one rounding.
+/// The sum of a power of two of values, by halves: quick, and of few roundings.
+#[inline(always)]
+pub fn pairwise<R: Real, const N: usize>(mut values: [R; N]) -> R {
+    let mut width = N;
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            values[i] = values[i] + values[i + width];
+        }
+    }
+    values[0]
+}
+
+/// The floating dtypes: each is computed in its [`Real`] and rounded back once. Slices have one length.
 pub trait Float: Element {
     type Real: Exp;
 
-    fn widen_lanes<I: Isa>(isa: I, values: [Self; LANES]) -> [Self::Real; LANES];
-    fn narrow_lanes<I: Isa>(isa: I, values: [Self::Real; LANES]) -> [Self; LANES];
-}
-
-/// to = from, exactly.
-#[inline(always)]
-pub fn widen<T: Float, I: Isa>(isa: I, from: &[T], to: &mut [T::Real]) {
-    map_lanes(from, to, |group| T::widen_lanes(isa, group));
-}
-
-/// to = from, rounded to nearest.
-#[inline(always)]
-pub fn narrow<T: Float, I: Isa>(isa: I, from: &[T::Real], to: &mut [T]) {
-    map_lanes(from, to, |group| T::narrow_lanes(isa, group));
+    /// to = from, exactly.
+    fn widen<I: Isa>(isa: I, from: &[Self], to: &mut [Self::Real]);
+    /// to = from, rounded to nearest, ties to even.
+    fn narrow<I: Isa>(isa: I, from: &[Self::Real], to: &mut [Self]);
+    /// to = from * factor, rounded likewise; `from` may be left scaled.
+    fn narrow_scaled<I: Isa>(isa: I, from: &mut [Self::Real], factor: Self::Real, to: &mut [Self]);
+    /// `from` itself if it is of the arithmetic type already, else a copy in `buffer`.
+    fn real<'a, I: Isa>(isa: I, from: &'a [Self], buffer: &'a mut [Self::Real]) -> &'a [Self::Real];
 }
 
 macro_rules! real {
@@ -84,11 +90,15 @@ macro_rules! real {
             }
             #[inline(always)]
             fn add<I: Isa>(isa: I, x: &[$type], y: &[$type], alpha: $type, out: &mut [$type]) {
-                each(x, y, out, |a, b| Real::mul_add(b, isa, alpha, a));
+                for (o, (&a, &b)) in out.iter_mut().zip(x.iter().zip(y)) {
+                    *o = Real::mul_add(b, isa, alpha, a);
+                }
             }
             #[inline(always)]
             fn add_scalar<I: Isa>(isa: I, x: &[$type], y: $type, alpha: $type, out: &mut [$type]) {
-                map(x, out, |a| Real::mul_add(y, isa, alpha, a));
+                for (o, &a) in out.iter_mut().zip(x) {
+                    *o = Real::mul_add(y, isa, alpha, a);
+                }
             }
         }
 
@@ -107,12 +117,22 @@ macro_rules! real {
             type Real = $type;
 
             #[inline(always)]
-            fn widen_lanes<I: Isa>(_: I, values: [$type; LANES]) -> [$type; LANES] {
-                values
+            fn widen<I: Isa>(_: I, from: &[$type], to: &mut [$type]) {
+                to.copy_from_slice(from);
             }
             #[inline(always)]
-            fn narrow_lanes<I: Isa>(_: I, values: [$type; LANES]) -> [$type; LANES] {
-                values
+            fn narrow<I: Isa>(_: I, from: &[$type], to: &mut [$type]) {
+                to.copy_from_slice(from);
+            }
+            #[inline(always)]
+            fn narrow_scaled<I: Isa>(_: I, from: &mut [$type], factor: $type, to: &mut [$type]) {
+                for (t, &f) in to.iter_mut().zip(&*from) {
+                    *t = f * factor;
+                }
+            }
+            #[inline(always)]
+            fn real<'a, I: Isa>(_: I, from: &'a [$type], _: &'a mut [$type]) -> &'a [$type] {
+                from
             }
         }
     };
@@ -121,8 +141,97 @@ macro_rules! real {
 real!(f32, DType::F32, to_f32);
 real!(f64, DType::F64, to_f64);
 
+impl Float for bf16 {
+    type Real = f32;
+
+    #[inline(always)]
+    fn widen<I: Isa>(_: I, from: &[bf16], to: &mut [f32]) {
+        for (t, &f) in to.iter_mut().zip(from) {
+            *t = widen_bf16(f);
+        }
+    }
+    #[inline(always)]
+    fn narrow<I: Isa>(_: I, from: &[f32], to: &mut [bf16]) {
+        for (t, &f) in to.iter_mut().zip(from) {
+            *t = narrow_bf16(f);
+        }
+    }
+    #[inline(always)]
+    fn narrow_scaled<I: Isa>(_: I, from: &mut [f32], factor: f32, to: &mut [bf16]) {
+        for (t, &f) in to.iter_mut().zip(&*from) {
+            *t = narrow_bf16(f * factor);
+        }
+    }
+    #[inline(always)]
+    fn real<'a, I: Isa>(isa: I, from: &'a [bf16], buffer: &'a mut [f32]) -> &'a [f32] {
+        Self::widen(isa, from, &mut buffer[..from.len()]);
+        &buffer[..from.len()]
+    }
+}
+
+#[inline(always)]
+fn widen_bf16(value: bf16) -> f32 {
+    f32::from_bits(u32::from(value.to_bits()) << 16)
+}
+
+#[inline(always)]
+fn narrow_bf16(value: f32) -> bf16 {
+    let bits = value.to_bits();
+    // Adding just under half of the last place that stays, or exactly half if that place is odd, carries into
+    // it when the nearest is above. A NaN could carry into infinity: keep it, quiet.
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    let kept = if value.is_nan() { bits | 0x0040_0000 } else { rounded };
+    bf16::from_bits((kept >> 16) as u16)
+}
+
+impl Float for f16 {
+    type Real = f32;
+
+    #[inline(always)]
+    fn widen<I: Isa>(isa: I, from: &[f16], to: &mut [f32]) {
+        let ((groups, rest), (to_groups, to_rest)) = (from.as_chunks(), to.as_chunks_mut());
+        for (t, f) in to_groups.iter_mut().zip(groups) {
+            *t = isa.widen_f16(*f);
+        }
+        if !rest.is_empty() {
+            to_rest.copy_from_slice(&isa.widen_f16(padded(rest))[..rest.len()]);
+        }
+    }
+    #[inline(always)]
+    fn narrow<I: Isa>(isa: I, from: &[f32], to: &mut [f16]) {
+        let ((groups, rest), (to_groups, to_rest)) = (from.as_chunks(), to.as_chunks_mut());
+        for (t, f) in to_groups.iter_mut().zip(groups) {
+            *t = isa.narrow_f16(*f);
+        }
+        if !rest.is_empty() {
+            to_rest.copy_from_slice(&isa.narrow_f16(padded(rest))[..rest.len()]);
+        }
+    }
+    #[inline(always)]
+    fn narrow_scaled<I: Isa>(isa: I, from: &mut [f32], factor: f32, to: &mut [f16]) {
+        for f in &mut *from {
+            *f *= factor;
+        }
+        Self::narrow(isa, from, to);
+    }
+    #[inline(always)]
+    fn real<'a, I: Isa>(isa: I, from: &'a [f16], buffer: &'a mut [f32]) -> &'a [f32] {
+        Self::widen(isa, from, &mut buffer[..from.len()]);
+        &buffer[..from.len()]
+    }
+}
+
+/// Less than a group of elements, filled up with zeros.
+#[inline(always)]
+fn padded<T: Copy + Default>(rest: &[T]) -> [T; LANES] {
+    let mut group = [T::default(); LANES];
+    group[..rest.len()].copy_from_slice(rest);
+    group
+}
+
+/// What both halves do alike; the additions differ in how they vectorise.
 macro_rules! half_float {
-    ($type:ty, $dtype:expr) => {
+    ($type:ty, $dtype:expr, $add:item, $add_scalar:item) => {
         impl Element for $type {
             const DTYPE: DType = $dtype;
             type Arith = f32;
@@ -148,68 +257,84 @@ macro_rules! half_float {
                 <$type>::from_f32(element.to_f32())
             }
             #[inline(always)]
-            fn lanes_to_f32<I: Isa>(isa: I, values: [$type; LANES]) -> [f32; LANES] {
-                Self::widen_lanes(isa, values)
+            fn to_f32s<I: Isa>(isa: I, from: &[$type], to: &mut [f32]) {
+                Self::widen(isa, from, to);
             }
             #[inline(always)]
-            fn from_lanes<E: Element, I: Isa>(isa: I, values: [E; LANES]) -> [$type; LANES] {
-                Self::narrow_lanes(isa, E::lanes_to_f32(isa, values))
+            fn convert<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [$type]) {
+                let mut buffer = [0.0; 256];
+                for (from, to) in from.chunks(256).zip(to.chunks_mut(256)) {
+                    let buffer = &mut buffer[..from.len()];
+                    E::to_f32s(isa, from, buffer);
+                    Self::narrow(isa, buffer, to);
+                }
             }
             fn arith(scalar: Scalar) -> f32 {
                 f32::arith(scalar)
             }
             #[inline(always)]
-            fn add<I: Isa>(isa: I, x: &[$type], y: &[$type], alpha: f32, out: &mut [$type]) {
-                let group = |a: [$type; LANES], b: [$type; LANES]| {
-                    let (a, b) = (Self::widen_lanes(isa, a), Self::widen_lanes(isa, b));
-                    let sum = std::array::from_fn(|i| Real::mul_add(b[i], isa, alpha, a[i]));
-                    Self::narrow_lanes(isa, sum)
-                };
-                zip_lanes(x, y, out, group);
-            }
+            $add
             #[inline(always)]
-            fn add_scalar<I: Isa>(isa: I, x: &[$type], y: f32, alpha: f32, out: &mut [$type]) {
-                map_lanes(x, out, |group| {
-                    let sum = Self::widen_lanes(isa, group).map(|a| Real::mul_add(y, isa, alpha, a));
-                    Self::narrow_lanes(isa, sum)
-                });
-            }
+            $add_scalar
         }
     };
 }
 
-half_float!(f16, DType::F16);
-half_float!(bf16, DType::BF16);
-
-impl Float for f16 {
-    type Real = f32;
-
-    #[inline(always)]
-    fn widen_lanes<I: Isa>(isa: I, values: [f16; LANES]) -> [f32; LANES] {
-        isa.widen_f16(values.map(f16::to_bits))
+half_float!(
+    bf16,
+    DType::BF16,
+    fn add<I: Isa>(isa: I, x: &[bf16], y: &[bf16], alpha: f32, out: &mut [bf16]) {
+        for (o, (&a, &b)) in out.iter_mut().zip(x.iter().zip(y)) {
+            *o = narrow_bf16(Real::mul_add(widen_bf16(b), isa, alpha, widen_bf16(a)));
+        }
+    },
+    fn add_scalar<I: Isa>(isa: I, x: &[bf16], y: f32, alpha: f32, out: &mut [bf16]) {
+        for (o, &a) in out.iter_mut().zip(x) {
+            *o = narrow_bf16(Real::mul_add(y, isa, alpha, widen_bf16(a)));
+        }
     }
-    #[inline(always)]
-    fn narrow_lanes<I: Isa>(isa: I, values: [f32; LANES]) -> [f16; LANES] {
-        isa.narrow_f16(values).map(f16::from_bits)
+);
+
+half_float!(
+    f16,
+    DType::F16,
+    fn add<I: Isa>(isa: I, x: &[f16], y: &[f16], alpha: f32, out: &mut [f16]) {
+        let ((x_groups, x_rest), (y_groups, y_rest)) = (x.as_chunks(), y.as_chunks());
+        let (out_groups, out_rest) = out.as_chunks_mut();
+        for (o, (a, b)) in out_groups.iter_mut().zip(x_groups.iter().zip(y_groups)) {
+            *o = add_group(isa, *a, *b, alpha);
+        }
+        if !out_rest.is_empty() {
+            let sums = add_group(isa, padded(x_rest), padded(y_rest), alpha);
+            out_rest.copy_from_slice(&sums[..out_rest.len()]);
+        }
+    },
+    fn add_scalar<I: Isa>(isa: I, x: &[f16], y: f32, alpha: f32, out: &mut [f16]) {
+        let ((x_groups, x_rest), (out_groups, out_rest)) = (x.as_chunks(), out.as_chunks_mut());
+        for (o, a) in out_groups.iter_mut().zip(x_groups) {
+            *o = add_scalar_group(isa, *a, y, alpha);
+        }
+        if !out_rest.is_empty() {
+            let sums = add_scalar_group(isa, padded(x_rest), y, alpha);
+            out_rest.copy_from_slice(&sums[..out_rest.len()]);
+        }
     }
+);
+
+#[inline(always)]
+fn add_group<I: Isa>(isa: I, x: [f16; LANES], y: [f16; LANES], alpha: f32) -> [f16; LANES] {
+    let (mut sum, y) = (isa.widen_f16(x), isa.widen_f16(y));
+    for i in 0..LANES {
+        sum[i] = Real::mul_add(y[i], isa, alpha, sum[i]);
+    }
+    isa.narrow_f16(sum)
 }
 
-impl Float for bf16 {
-    type Real = f32;
-
-    #[inline(always)]
-    fn widen_lanes<I: Isa>(_: I, values: [bf16; LANES]) -> [f32; LANES] {
-        values.map(|v| f32::from_bits(u32::from(v.to_bits()) << 16))
+#[inline(always)]
+fn add_scalar_group<I: Isa>(isa: I, x: [f16; LANES], y: f32, alpha: f32) -> [f16; LANES] {
+    let mut sum = isa.widen_f16(x);
+    for s in &mut sum {
+        *s = Real::mul_add(y, isa, alpha, *s);
     }
-    #[inline(always)]
-    fn narrow_lanes<I: Isa>(_: I, values: [f32; LANES]) -> [bf16; LANES] {
-        values.map(|v| {
-            let bits = v.to_bits();
-            // Adding just under half of the last place that stays, or exactly half if that place is odd,
-            // carries into it when the nearest is above. A NaN could carry into infinity: keep it quiet.
-            let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-            let kept = if v.is_nan() { bits | 0x0040_0000 } else { rounded };
-            bf16::from_bits((kept >> 16) as u16)
-        })
-    }
+    isa.narrow_f16(sum)
 }

@@ -1,22 +1,27 @@
 //! Instruction sets: code is written once, compiled for each, and chosen when it runs.
 //!
-//! Loops are plain Rust that LLVM vectorises; only conversions of halves, which it cannot see through, are
+//! Loops are plain Rust that LLVM vectorises; only conversions of float16, which it cannot see through, are
 //! intrinsics. A value of an [`Isa`] type is the proof that the CPU has it: only [`dispatch`] makes one.
+//!
+//! Only what is inlined into [`dispatch`]'s entries is compiled for their instruction set, and a closure is
+//! inlined only where LLVM finds it cheap: exp in a closure took 30 times as long. Code under a [`Kernel`] is
+//! therefore loops and `#[inline(always)]` functions, and closures of an operation or two at most.
 
-/// Elements that half conversions handle at a time: one AVX-512 register of float32.
+use half::f16;
+
+/// Elements in a group that is worked on at a time: one AVX-512 register of float32.
 pub const LANES: usize = 16;
 
 pub trait Isa: Copy + Send + Sync + 'static {
     /// Whether a fused multiply-add is one instruction; without one it would be a library call.
     const FMA: bool;
 
-    fn widen_f16(self, bits: [u16; LANES]) -> [f32; LANES];
+    fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES];
     /// Rounds to nearest, ties to even.
-    fn narrow_f16(self, values: [f32; LANES]) -> [u16; LANES];
+    fn narrow_f16(self, values: [f32; LANES]) -> [f16; LANES];
 }
 
-/// Work to be compiled for every instruction set. `run` and what it calls in its loops must be
-/// `#[inline(always)]`, for only code inlined into the chosen entry is compiled for that instruction set.
+/// Work to be compiled for every instruction set; `run` is to be `#[inline(always)]`.
 pub trait Kernel {
     type Output;
     fn run<I: Isa>(self, isa: I) -> Self::Output;
@@ -47,13 +52,13 @@ impl Isa for Portable {
     const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
     #[inline(always)]
-    fn widen_f16(self, bits: [u16; LANES]) -> [f32; LANES] {
-        bits.map(|b| half::f16::from_bits(b).to_f32())
+    fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES] {
+        values.map(f16::to_f32)
     }
 
     #[inline(always)]
-    fn narrow_f16(self, values: [f32; LANES]) -> [u16; LANES] {
-        values.map(|v| half::f16::from_f32(v).to_bits())
+    fn narrow_f16(self, values: [f32; LANES]) -> [f16; LANES] {
+        values.map(f16::from_f32)
     }
 }
 
@@ -61,6 +66,8 @@ impl Isa for Portable {
 mod x86 {
     use std::arch::x86_64::*;
     use std::mem::transmute;
+
+    use half::f16;
 
     use super::{Isa, Kernel, LANES};
 
@@ -102,14 +109,14 @@ mod x86 {
         const FMA: bool = true;
 
         #[inline(always)]
-        fn widen_f16(self, bits: [u16; LANES]) -> [f32; LANES] {
+        fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES] {
             // SAFETY: a value of Avx512 exists only within `run_avx512`, whose caller has found AVX-512;
             // the arrays have the size of the registers and any bits are valid for both.
-            unsafe { transmute(_mm512_cvtph_ps(transmute::<[u16; LANES], __m256i>(bits))) }
+            unsafe { transmute(_mm512_cvtph_ps(transmute::<[f16; LANES], __m256i>(values))) }
         }
 
         #[inline(always)]
-        fn narrow_f16(self, values: [f32; LANES]) -> [u16; LANES] {
+        fn narrow_f16(self, values: [f32; LANES]) -> [f16; LANES] {
             // SAFETY: as in `widen_f16`.
             unsafe {
                 let values = transmute::<[f32; LANES], __m512>(values);
@@ -122,17 +129,17 @@ mod x86 {
         const FMA: bool = true;
 
         #[inline(always)]
-        fn widen_f16(self, bits: [u16; LANES]) -> [f32; LANES] {
+        fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES] {
             // SAFETY: a value of Avx2 exists only within `run_avx2`, whose caller has found F16C; the
             // arrays have the size of two registers and any bits are valid for both.
             unsafe {
-                let [low, high] = transmute::<[u16; LANES], [__m128i; 2]>(bits);
+                let [low, high] = transmute::<[f16; LANES], [__m128i; 2]>(values);
                 transmute([_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)])
             }
         }
 
         #[inline(always)]
-        fn narrow_f16(self, values: [f32; LANES]) -> [u16; LANES] {
+        fn narrow_f16(self, values: [f32; LANES]) -> [f16; LANES] {
             // SAFETY: as in `widen_f16`.
             unsafe {
                 let [low, high] = transmute::<[f32; LANES], [__m256; 2]>(values);

@@ -8,7 +8,6 @@ pub mod element;
 pub mod exp;
 pub mod float;
 pub mod isa;
-pub mod lanes;
 pub mod matmul;
 pub mod operand;
 pub mod parallel;

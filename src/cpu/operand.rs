@@ -10,7 +10,6 @@ use half::{bf16, f16};
 
 use super::element::{Bool, Element};
 use super::isa::{Isa, Kernel, dispatch};
-use super::lanes::map_lanes;
 use crate::dtype::DType;
 use crate::tensor::Dims;
 
@@ -61,6 +60,7 @@ impl Walk {
     }
 
     /// Where `start` lies and how many elements from there on follow one another without a gap.
+    #[inline]
     fn contiguous_from(&self, start: usize) -> (i64, usize) {
         match (self.shape.as_slice(), self.strides.as_slice()) {
             (&[size], &[1]) => (start as i64, size as usize - start),
@@ -230,7 +230,7 @@ impl<E: Element, T: Element> Kernel for Convert<'_, E, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        map_lanes(self.from, self.to, |group| T::from_lanes(isa, group));
+        T::convert(isa, self.from, self.to);
     }
 }
 

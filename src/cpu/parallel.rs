@@ -86,11 +86,19 @@ pub fn for_each(tasks: usize, parallel: bool, work: impl Fn(usize) + Sync + Send
     }
 }
 
-/// `work` of every task of 0..tasks, in order.
-pub fn map<R: Send>(tasks: usize, parallel: bool, work: impl Fn(usize) -> R + Sync + Send) -> Vec<R> {
+/// `work` of every task of 0..tasks, in order, with a scratch of `init` that tasks on one thread may share.
+pub fn map_with<S, R: Send>(
+    tasks: usize,
+    parallel: bool,
+    init: impl Fn() -> S + Sync + Send,
+    work: impl Fn(&mut S, usize) -> R + Sync + Send,
+) -> Vec<R> {
     match if parallel && tasks > 1 { pool() } else { None } {
-        Some(pool) => pool.install(|| (0..tasks).into_par_iter().map(work).collect()),
-        None => (0..tasks).map(work).collect(),
+        Some(pool) => pool.install(|| (0..tasks).into_par_iter().map_init(init, work).collect()),
+        None => {
+            let mut scratch = init();
+            (0..tasks).map(|task| work(&mut scratch, task)).collect()
+        }
     }
 }
 

@@ -14,29 +14,39 @@ pub fn apply<R: Activate, I: Isa>(isa: I, activation: Activation, bias: Option<&
         }
     }
     let zero = R::default();
+    // Loops in full, for closures might not be inlined: see `cpu::lanes`.
     match activation {
         Activation::None => {}
-        // Written so that a NaN is kept.
-        Activation::Relu => each(row, |v| if v < zero { zero } else { v }),
+        Activation::Relu => {
+            for v in row {
+                // Written so that a NaN is kept.
+                *v = if *v < zero { zero } else { *v };
+            }
+        }
         Activation::LeakyRelu { negative_slope } => {
             let slope = R::from_element(negative_slope);
-            each(row, |v| if v > zero { v } else { v * slope });
+            for v in row {
+                *v = if *v > zero { *v } else { *v * slope };
+            }
         }
-        Activation::Gelu => each(row, |v| R::gelu(isa, v)),
+        Activation::Gelu => {
+            for v in row {
+                *v = R::gelu(isa, *v);
+            }
+        }
         Activation::GeluTanh => {
             // 0.5 (1 + tanh y) is sigmoid(2 y).
             let scale = R::from_element(2.0 * (2.0 / std::f64::consts::PI).sqrt());
             let cubic = scale * R::from_element(0.044715);
-            each(row, |v| v * sigmoid(isa, v * (v * v).mul_add(isa, cubic, scale)));
+            for v in row {
+                *v = *v * sigmoid(isa, *v * (*v * *v).mul_add(isa, cubic, scale));
+            }
         }
-        Activation::Silu => each(row, |v| v * sigmoid(isa, v)),
-    }
-}
-
-#[inline(always)]
-fn each<R: Copy>(row: &mut [R], f: impl Fn(R) -> R) {
-    for v in row {
-        *v = f(*v);
+        Activation::Silu => {
+            for v in row {
+                *v = *v * sigmoid(isa, *v);
+            }
+        }
     }
 }
 
@@ -76,7 +86,10 @@ impl Activate for f32 {
         // Beyond 15 the tail is 0 in float32; infinities would make NaNs of their squares' errors.
         let u = if u > 15.0 { 15.0 } else { u };
         let t = 1.0 / (1.0 + 0.3 * u);
-        let p = P.into_iter().fold(0.0, |p: f32, c| Real::mul_add(p, isa, t, c));
+        let mut p = 0.0;
+        for c in P {
+            p = Real::mul_add(p, isa, t, c);
+        }
         let square = u * u;
         let lost = if I::FMA { u.fused(u, -square) } else { 0.0 };
         let e = f32::exp_carrying(isa, -0.5 * square, -0.5 * lost);

@@ -4,8 +4,7 @@
 use std::ops::Range;
 
 use super::*;
-use crate::cpu::float::Real;
-use crate::cpu::isa::LANES;
+use crate::cpu::float::{Real, pairwise};
 use crate::cpu::operand::Target;
 
 /// Elements of k that are summed in one go; the sums of longer ones are added up afterwards. Depends on
@@ -72,9 +71,12 @@ pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: 
             dispatch(Finish { problem, start: tile(t).start, sums });
         });
     }
-    let parts = parallel::map(tiles * pieces, parallel, |i| {
-        dispatch(Sums { problem, results: tile(i / pieces), depth: piece(i % pieces) })
-    });
+    let parts = parallel::map_with(
+        tiles * pieces,
+        parallel,
+        || (),
+        |(), i| dispatch(Sums { problem, results: tile(i / pieces), depth: piece(i % pieces) }),
+    );
     parallel::for_each(tiles, parallel, |t| {
         let mut sums = vec![T::Real::default(); tile(t).len()];
         for part in &parts[t * pieces..(t + 1) * pieces] {
@@ -109,9 +111,10 @@ impl<T: Float> Kernel for Sums<'_, T> {
             across(isa, problem, depth.start, results.start, &vector, &mut sums);
         } else {
             let mut buffer = vec![T::default(); depth.len()];
+            let mut widened = vec![T::Real::default(); depth.len()];
             for (result, sum) in results.zip(&mut sums) {
                 let row = problem.matrix.block(result * problem.k + depth.start, depth.len(), &mut buffer);
-                *sum = dot(isa, row, &vector);
+                *sum = dot(isa, T::real(isa, row, &mut widened), &vector);
             }
         }
         sums
@@ -131,91 +134,45 @@ fn across<T: Float, I: Isa>(
 ) {
     let width = sums.len();
     let mut buffers: [Vec<T>; 4] = std::array::from_fn(|_| vec![T::default(); width]);
+    let mut widened: [Vec<T::Real>; 4] = std::array::from_fn(|_| vec![T::Real::default(); width]);
+    let [a, b, c, d] = &mut buffers;
+    let [wide_a, wide_b, wide_c, wide_d] = &mut widened;
     let (fours, rest) = vector.as_chunks::<4>();
-    for (i, factors) in fours.iter().enumerate() {
-        let [a, b, c, d] = &mut buffers;
+    for (i, &[p, q, r, s]) in fours.iter().enumerate() {
         let start = (first + 4 * i) * problem.len + column;
-        let row = |j: usize, buffer| problem.matrix.block(start + j * problem.len, width, buffer);
-        add_scaled(isa, [row(0, a), row(1, b), row(2, c), row(3, d)], factors, sums);
+        let a = T::real(isa, problem.matrix.block(start, width, a), wide_a);
+        let b = T::real(isa, problem.matrix.block(start + problem.len, width, b), wide_b);
+        let c = T::real(isa, problem.matrix.block(start + 2 * problem.len, width, c), wide_c);
+        let d = T::real(isa, problem.matrix.block(start + 3 * problem.len, width, d), wide_d);
+        let terms = a.iter().zip(b).zip(c.iter().zip(d));
+        for (sum, ((&a, &b), (&c, &d))) in sums.iter_mut().zip(terms) {
+            let low = b.mul_add(isa, q, a.mul_add(isa, p, *sum));
+            *sum = d.mul_add(isa, s, c.mul_add(isa, r, low));
+        }
     }
-    for (i, &factor) in rest.iter().enumerate() {
+    for (i, &p) in rest.iter().enumerate() {
         let start = (first + 4 * fours.len() + i) * problem.len + column;
-        let row = problem.matrix.block(start, width, &mut buffers[0]);
-        add_scaled(isa, [row], &[factor], sums);
+        let a = T::real(isa, problem.matrix.block(start, width, a), wide_a);
+        for (sum, &a) in sums.iter_mut().zip(a) {
+            *sum = a.mul_add(isa, p, *sum);
+        }
     }
 }
 
-/// sums += the sum over j of rows[j] * factors[j].
+/// The sum of the products, in 64 running sums that are added up pairwise.
 #[inline(always)]
-fn add_scaled<T: Float, I: Isa, const N: usize>(
-    isa: I,
-    rows: [&[T]; N],
-    factors: &[T::Real; N],
-    sums: &mut [T::Real],
-) {
-    let step = |mut sums: [T::Real; LANES], rows: [[T; LANES]; N]| {
-        for (row, &factor) in rows.into_iter().zip(factors) {
-            let row = T::widen_lanes(isa, row);
-            for (s, x) in sums.iter_mut().zip(row) {
-                *s = x.mul_add(isa, factor, *s);
-            }
-        }
-        sums
-    };
-    let groups = rows.map(|row| row.as_chunks::<LANES>().0);
-    let (sum_groups, sum_rest) = sums.as_chunks_mut::<LANES>();
-    for (g, s) in sum_groups.iter_mut().enumerate() {
-        *s = step(*s, groups.map(|row| row[g]));
-    }
-    if !sum_rest.is_empty() {
-        let rests = rows.map(|row| padded(row.as_chunks::<LANES>().1));
-        let results = step(padded(sum_rest), rests);
-        sum_rest.copy_from_slice(&results[..sum_rest.len()]);
-    }
-}
-
-/// Up to a group's worth of elements, filled up with zeros.
-#[inline(always)]
-fn padded<T: Copy + Default>(rest: &[T]) -> [T; LANES] {
-    let mut group = [T::default(); LANES];
-    group[..rest.len()].copy_from_slice(rest);
-    group
-}
-
-#[inline(always)]
-fn dot<T: Float, I: Isa>(isa: I, row: &[T], vector: &[T::Real]) -> T::Real {
-    let (row_groups, row_rest) = row.as_chunks::<LANES>();
-    let (vector_groups, vector_rest) = vector.as_chunks::<LANES>();
-    let add = |sums: &mut [T::Real; LANES], x: [T; LANES], v: &[T::Real; LANES]| {
-        for (s, (x, &v)) in sums.iter_mut().zip(T::widen_lanes(isa, x).into_iter().zip(v)) {
-            *s = x.mul_add(isa, v, *s);
-        }
-    };
-    // Four accumulators, to hide the latency of the multiply-add.
-    let mut sums = [[T::Real::default(); LANES]; 4];
-    let (row_fours, row_ones) = row_groups.as_chunks::<4>();
-    let (vector_fours, vector_ones) = vector_groups.as_chunks::<4>();
-    for (x, v) in row_fours.iter().zip(vector_fours) {
-        for (s, (x, v)) in sums.iter_mut().zip(x.iter().zip(v)) {
-            add(s, *x, v);
+fn dot<R: Real, I: Isa>(isa: I, x: &[R], y: &[R]) -> R {
+    let ((x_groups, x_rest), (y_groups, y_rest)) = (x.as_chunks::<64>(), y.as_chunks::<64>());
+    let mut sums = [R::default(); 64];
+    for (x, y) in x_groups.iter().zip(y_groups) {
+        for i in 0..64 {
+            sums[i] = x[i].mul_add(isa, y[i], sums[i]);
         }
     }
-    for (x, v) in row_ones.iter().zip(vector_ones) {
-        add(&mut sums[0], *x, v);
+    for (sum, (&x, &y)) in sums.iter_mut().zip(x_rest.iter().zip(y_rest)) {
+        *sum = x.mul_add(isa, y, *sum);
     }
-    add(&mut sums[1], padded(row_rest), &padded(vector_rest));
-    let [mut total, b, c, d] = sums;
-    for (t, (b, (c, d))) in total.iter_mut().zip(b.into_iter().zip(c.into_iter().zip(d))) {
-        *t = (*t + b) + (c + d);
-    }
-    let mut width = LANES;
-    while width > 1 {
-        width /= 2;
-        for i in 0..width {
-            total[i] = total[i] + total[i + width];
-        }
-    }
-    total[0]
+    pairwise(sums)
 }
 
 /// Bias, activation and rounding of sums on their way to the output.

@@ -2,11 +2,11 @@
 //! own, so that memory is read along its lines although the rows run across them.
 
 use super::*;
-use crate::cpu::isa::{Kernel, dispatch};
+use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
 
-/// Elements of a tile that are kept widened at a time: 128 KiB of float32, within the second-level cache.
-const PIECE: usize = 32768;
+/// Bytes of a tile that are kept widened at a time: half of a usual second-level cache.
+const PIECE: usize = 1 << 19;
 
 /// Elements of a column whose sum is formed in the arithmetic type before it goes into a float64.
 const RUN: usize = 16;
@@ -15,7 +15,7 @@ const RUN: usize = 16;
 pub struct Split {
     outer: usize,
     columns: usize,
-    /// Columns of a tile, a multiple of the lanes.
+    /// Columns of a tile, whole groups of lanes.
     width: usize,
 }
 
@@ -26,13 +26,19 @@ pub fn split(problem: &SoftmaxProblem) -> Option<Split> {
     if !neighbours || columns < 8 || problem.length == 1 {
         return None;
     }
-    let length = problem.length as usize;
-    let width = match PIECE / length {
-        // Too long for one visit: four cache lines of float32 a row.
-        0..LANES => 64,
-        fits => (fits / LANES * LANES).min(if length < 64 { 1024 } else { 64 }),
+    // As wide as fits in one visit, for narrow tiles with rows a power of two apart evict themselves from the
+    // cache; too long for that, four lines of float32.
+    let widest = if problem.length < 64 { 1024 } else { 256 };
+    let width = match piece(problem.out.dtype) / problem.length as usize {
+        0..32 => 64,
+        fits => (fits / LANES * LANES).min(widest),
     };
     Some(Split { outer: outer.iter().product::<i64>() as usize, columns: columns as usize, width })
+}
+
+/// Elements of a tile that are kept widened at a time.
+fn piece(dtype: DType) -> usize {
+    PIECE / if dtype == DType::F64 { 8 } else { 4 }
 }
 
 pub fn solve<T: Float>(problem: &SoftmaxProblem, split: &Split) {
@@ -47,10 +53,10 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem, split: &Split) {
     let (x, out) = operands::<T>(problem, &shape, &x_strides, &out_strides);
     let length = problem.length as usize;
     let tiles = columns.div_ceil(width);
-    let rows = PIECE / width;
+    let rows = piece(T::DTYPE) / width;
     let pieces = length.div_ceil(rows);
     let nanoseconds = 0.6 * (length * outer * columns) as f64;
-    for_units(outer * tiles, pieces, nanoseconds, |unit, parallel| {
+    for_units(outer * tiles, pieces, nanoseconds, Vec::new, |values, unit, parallel| {
         let column = unit % tiles * width;
         let tile = Tile {
             x: &x,
@@ -61,7 +67,7 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem, split: &Split) {
             width: width.min(columns - column),
         };
         if pieces == 1 {
-            dispatch(Whole { tile, length });
+            dispatch(Whole { tile, length, values });
         } else {
             long(tile, length, rows, parallel);
         }
@@ -87,99 +93,116 @@ impl<T> Clone for Tile<'_, T> {
 
 impl<T> Copy for Tile<'_, T> {}
 
-type Groups<R> = Vec<[R; LANES]>;
-
 impl<T: Float> Tile<'_, T> {
-    fn groups(&self) -> usize {
-        self.width.div_ceil(LANES)
+    /// Columns with those that fill up the last group of lanes: computed along, but never stored.
+    fn padded(&self) -> usize {
+        self.width.next_multiple_of(LANES)
     }
 
-    /// Widens `range` of every column, one group of lanes after the other, row by row. Lanes beyond the
-    /// tile's width hold zeros.
+    /// Whether the tile is all there is from one element of a column to the next.
+    fn is_whole(&self) -> bool {
+        self.step == self.width && self.width == self.padded()
+    }
+
+    /// Widens `range` of every column, row by row.
     #[inline(always)]
-    fn load<I: Isa>(&self, isa: I, range: Range<usize>) -> Groups<T::Real> {
-        let groups = self.groups();
-        let mut values = vec![[T::Real::default(); LANES]; range.len() * groups];
-        for (l, row) in range.zip(values.chunks_exact_mut(groups)) {
-            let start = self.first + l * self.step;
-            widened::load(isa, self.x, start, &mut row.as_flattened_mut()[..self.width]);
+    fn load<I: Isa>(&self, isa: I, range: Range<usize>, values: &mut Vec<T::Real>) {
+        let padded = self.padded();
+        values.resize(range.len() * padded, T::Real::default());
+        if self.is_whole() {
+            return widened::load(isa, self.x, self.first + range.start * self.step, values);
         }
-        values
+        for (l, row) in range.zip(values.chunks_exact_mut(padded)) {
+            widened::load(isa, self.x, self.first + l * self.step, &mut row[..self.width]);
+        }
     }
 
     #[inline(always)]
-    fn store<I: Isa>(&self, isa: I, range: Range<usize>, values: &[[T::Real; LANES]]) {
-        for (l, row) in range.zip(values.chunks_exact(self.groups())) {
-            let start = self.first + l * self.step;
+    fn store<I: Isa>(&self, isa: I, range: Range<usize>, values: &[T::Real]) {
+        if self.is_whole() {
             // SAFETY: every piece of a tile is visited by one thread, which holds no other slice.
-            unsafe { widened::store(isa, self.out, start, &row.as_flattened()[..self.width]) };
+            return unsafe { widened::store(isa, self.out, self.first + range.start * self.step, values) };
         }
+        for (l, row) in range.zip(values.chunks_exact(self.padded())) {
+            // SAFETY: as above.
+            unsafe { widened::store(isa, self.out, self.first + l * self.step, &row[..self.width]) };
+        }
+    }
+
+    /// Turns exponentials, or for log_softmax once more x, into the results.
+    #[inline(always)]
+    fn finish<I: Isa>(
+        &self,
+        isa: I,
+        range: Range<usize>,
+        values: &mut [T::Real],
+        bases: &[T::Real],
+        finishing: &[T::Real],
+    ) {
+        for row in values.chunks_exact_mut(bases.len()) {
+            match self.kind {
+                Kind::Softmax => {
+                    for (v, &factor) in row.iter_mut().zip(finishing) {
+                        *v = *v * factor;
+                    }
+                }
+                Kind::LogSoftmax => {
+                    for (v, (&base, &shift)) in row.iter_mut().zip(bases.iter().zip(finishing)) {
+                        *v = (*v - base) - shift;
+                    }
+                }
+            }
+        }
+        self.store(isa, range, values);
     }
 }
 
+/// The largest of each column, NaNs aside: those come back through the sums.
 #[inline(always)]
-fn maxima<R: Exp>(values: &[[R; LANES]], groups: usize) -> Groups<R> {
-    let mut maxima = vec![[R::NEG_INFINITY; LANES]; groups];
-    for row in values.chunks_exact(groups) {
+fn maxima<R: Exp>(values: &[R], padded: usize) -> Vec<R> {
+    let mut maxima = vec![R::NEG_INFINITY; padded];
+    for row in values.chunks_exact(padded) {
         for (m, &v) in maxima.iter_mut().zip(row) {
-            *m = larger(*m, v);
+            *m = if v > *m { v } else { *m };
         }
     }
     maxima
 }
 
-/// The sums of e^(x - base), each kept in place of its x if KEEP.
+/// Replaces every x by e^(x - base) and sums them up by columns.
 #[inline(always)]
-fn exponentials<R: Exp, I: Isa, const KEEP: bool>(
-    isa: I,
-    values: &mut [[R; LANES]],
-    bases: &[[R; LANES]],
-) -> Groups<f64> {
-    let groups = bases.len();
-    let mut totals = vec![[0.0; LANES]; groups];
-    for rows in values.chunks_mut(RUN * groups) {
-        for (g, (total, base)) in totals.iter_mut().zip(bases).enumerate() {
-            let mut sum = [R::default(); LANES];
-            for group in rows.iter_mut().skip(g).step_by(groups) {
-                let e: [R; LANES] = std::array::from_fn(|i| R::exp_difference(isa, group[i], base[i]));
-                for (s, e) in sum.iter_mut().zip(e) {
-                    *s = *s + e;
-                }
-                if KEEP {
-                    *group = e;
+fn exponentials<R: Exp, I: Isa>(isa: I, values: &mut [R], bases: &[R]) -> Vec<f64> {
+    let padded = bases.len();
+    let (bases, _) = bases.as_chunks::<LANES>();
+    let mut totals = vec![0.0; padded];
+    let mut sums = vec![[R::default(); LANES]; bases.len()];
+    for rows in values.chunks_mut(RUN * padded) {
+        sums.fill([R::default(); LANES]);
+        for row in rows.chunks_exact_mut(padded) {
+            let (groups, _) = row.as_chunks_mut::<LANES>();
+            for (group, (base, sum)) in groups.iter_mut().zip(bases.iter().zip(&mut sums)) {
+                for i in 0..LANES {
+                    group[i] = R::exp_difference(isa, group[i], base[i]);
+                    sum[i] = sum[i] + group[i];
                 }
             }
-            for (t, s) in total.iter_mut().zip(sum) {
-                *t += s.to_f64();
-            }
+        }
+        for (total, sum) in totals.iter_mut().zip(sums.as_flattened()) {
+            *total += sum.to_f64();
         }
     }
     totals
 }
 
-fn finishings<R: Exp>(kind: Kind, sums: &[[f64; LANES]]) -> Groups<R> {
-    sums.iter().map(|group| group.map(|sum| finishing(kind, sum))).collect()
-}
-
-/// Replaces every value by `f(value, base, finishing)`, the latter two of its column.
-#[inline(always)]
-fn finish<R: Exp>(
-    values: &mut [[R; LANES]],
-    bases: &[[R; LANES]],
-    finishing: &[[R; LANES]],
-    f: impl Fn(R, R, R) -> R,
-) {
-    for row in values.chunks_exact_mut(bases.len()) {
-        for (v, (b, s)) in row.iter_mut().zip(bases.iter().zip(finishing)) {
-            *v = std::array::from_fn(|i| f(v[i], b[i], s[i]));
-        }
-    }
+fn all<A: Copy, B>(values: &[A], f: impl Fn(A) -> B) -> Vec<B> {
+    values.iter().map(|&v| f(v)).collect()
 }
 
 /// A tile that is solved in a single visit.
-struct Whole<'a, T> {
+struct Whole<'a, T: Float> {
     tile: Tile<'a, T>,
     length: usize,
+    values: &'a mut Vec<T::Real>,
 }
 
 impl<T: Float> Kernel for Whole<'_, T> {
@@ -187,20 +210,14 @@ impl<T: Float> Kernel for Whole<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Whole { tile, length } = self;
-        let mut values = tile.load(isa, 0..length);
-        let bases: Groups<_> = maxima(&values, tile.groups()).into_iter().map(|m| m.map(base)).collect();
-        match tile.kind {
-            Kind::Softmax => {
-                let sums = exponentials::<_, _, true>(isa, &mut values, &bases);
-                finish(&mut values, &bases, &finishings(tile.kind, &sums), |e, _, factor| e * factor);
-            }
-            Kind::LogSoftmax => {
-                let sums = exponentials::<_, _, false>(isa, &mut values, &bases);
-                finish(&mut values, &bases, &finishings(tile.kind, &sums), |x, m, shift| (x - m) - shift);
-            }
+        let Whole { tile, length, values } = self;
+        tile.load(isa, 0..length, values);
+        let bases = all(&maxima(values, tile.padded()), base);
+        let sums = exponentials(isa, values, &bases);
+        if tile.kind == Kind::LogSoftmax {
+            tile.load(isa, 0..length, values);
         }
-        tile.store(isa, 0..length, &values);
+        tile.finish(isa, 0..length, values, &bases, &all(&sums, |sum| finishing(tile.kind, sum)));
     }
 }
 
@@ -208,66 +225,69 @@ impl<T: Float> Kernel for Whole<'_, T> {
 fn long<T: Float>(tile: Tile<'_, T>, length: usize, rows: usize, parallel: bool) {
     let pieces = length.div_ceil(rows);
     let range = |i: usize| i * rows..length.min((i + 1) * rows);
-    let parts = parallel::map(pieces, parallel, |i| dispatch(Survey { tile, range: range(i) }));
-    let (bases, sums) = dispatch(Combine { parts: &parts, groups: tile.groups() });
-    let finishing = finishings(tile.kind, &sums);
-    parallel::for_each(pieces, parallel, |i| {
-        dispatch(Write { tile, range: range(i), bases: &bases, finishing: &finishing });
+    let parts = parallel::map_with(pieces, parallel, Vec::new, |values, i| {
+        dispatch(Survey { tile, range: range(i), values })
+    });
+    let (bases, sums) = dispatch(Combine { parts: &parts, padded: tile.padded() });
+    let finishing = all(&sums, |sum| finishing(tile.kind, sum));
+    parallel::map_with(pieces, parallel, Vec::new, |values, i| {
+        dispatch(Write { tile, range: range(i), values, bases: &bases, finishing: &finishing });
     });
 }
 
 /// The maxima of a piece and its sums relative to those.
-struct Survey<'a, T> {
+struct Survey<'a, T: Float> {
     tile: Tile<'a, T>,
     range: Range<usize>,
+    values: &'a mut Vec<T::Real>,
 }
 
 impl<T: Float> Kernel for Survey<'_, T> {
-    type Output = (Groups<T::Real>, Groups<f64>);
+    type Output = (Vec<T::Real>, Vec<f64>);
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> Self::Output {
-        let mut values = self.tile.load(isa, self.range);
-        let maxima = maxima(&values, self.tile.groups());
-        let bases: Groups<_> = maxima.iter().map(|m| m.map(base)).collect();
-        let sums = exponentials::<_, _, false>(isa, &mut values, &bases);
+        self.tile.load(isa, self.range, self.values);
+        let maxima = maxima(self.values, self.tile.padded());
+        let sums = exponentials(isa, self.values, &all(&maxima, base));
         (maxima, sums)
     }
 }
 
+/// Bases and sums of the columns, given those of their pieces.
 struct Combine<'a, R> {
-    parts: &'a [(Groups<R>, Groups<f64>)],
-    groups: usize,
+    parts: &'a [(Vec<R>, Vec<f64>)],
+    padded: usize,
 }
 
 impl<R: Exp> Kernel for Combine<'_, R> {
-    type Output = (Groups<R>, Groups<f64>);
+    type Output = (Vec<R>, Vec<f64>);
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> Self::Output {
-        let mut row = vec![[R::NEG_INFINITY; LANES]; self.groups];
+        let mut row = vec![R::NEG_INFINITY; self.padded];
         for (own, _) in self.parts {
             for (m, &o) in row.iter_mut().zip(own) {
-                *m = larger(*m, o);
+                *m = if o > *m { o } else { *m };
             }
         }
-        let mut totals = vec![[0.0; LANES]; self.groups];
+        let mut totals = vec![0.0; self.padded];
         for (own, sums) in self.parts {
-            for (total, (sum, (own, row))) in totals.iter_mut().zip(sums.iter().zip(own.iter().zip(&row))) {
-                for (i, t) in total.iter_mut().enumerate() {
-                    *t += rescaled(isa, sum[i], own[i], row[i]);
-                }
+            for (total, (&sum, (&own, &row))) in totals.iter_mut().zip(sums.iter().zip(own.iter().zip(&row)))
+            {
+                *total += rescaled(isa, sum, own, row);
             }
         }
-        (row.into_iter().map(|m| m.map(base)).collect(), totals)
+        (all(&row, base), totals)
     }
 }
 
 struct Write<'a, T: Float> {
     tile: Tile<'a, T>,
     range: Range<usize>,
-    bases: &'a [[T::Real; LANES]],
-    finishing: &'a [[T::Real; LANES]],
+    values: &'a mut Vec<T::Real>,
+    bases: &'a [T::Real],
+    finishing: &'a [T::Real],
 }
 
 impl<T: Float> Kernel for Write<'_, T> {
@@ -275,14 +295,11 @@ impl<T: Float> Kernel for Write<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Write { tile, range, bases, finishing } = self;
-        let mut values = tile.load(isa, range.clone());
-        match tile.kind {
-            Kind::Softmax => finish(&mut values, bases, finishing, |x, m, factor| {
-                T::Real::exp_difference(isa, x, m) * factor
-            }),
-            Kind::LogSoftmax => finish(&mut values, bases, finishing, |x, m, shift| (x - m) - shift),
+        let Write { tile, range, values, bases, finishing } = self;
+        tile.load(isa, range.clone(), values);
+        if tile.kind == Kind::Softmax {
+            exponentials(isa, values, bases);
         }
-        tile.store(isa, range, &values);
+        tile.finish(isa, range, values, bases, finishing);
     }
 }

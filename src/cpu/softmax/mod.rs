@@ -14,7 +14,7 @@ use half::{bf16, f16};
 
 use super::exp::Exp;
 use super::float::Float;
-use super::isa::{Isa, LANES};
+use super::isa::Isa;
 use super::operand::{Source, Target};
 use super::parallel;
 use crate::dtype::DType;
@@ -56,16 +56,18 @@ fn operands<T: Float>(
     }
 }
 
-/// Calls `solve(unit, parallel)` for units of work that can themselves be solved by several threads: over
-/// the units where there are enough of them, else one after the other with all threads in each.
-fn for_units(units: usize, pieces: usize, nanoseconds: f64, solve: impl Fn(usize, bool) + Sync + Send) {
-    if !parallel::pays(nanoseconds) {
-        (0..units).for_each(|unit| solve(unit, false));
-    } else if pieces == 1 || units >= 2 * parallel::threads() {
-        parallel::for_each(units, true, |unit| solve(unit, false));
-    } else {
-        (0..units).for_each(|unit| solve(unit, true));
-    }
+/// Calls `solve(scratch, unit, parallel)` for units of work that can themselves be solved by several threads:
+/// over the units where there are enough of them, else one after the other with all threads in each.
+fn for_units<S>(
+    units: usize,
+    pieces: usize,
+    nanoseconds: f64,
+    init: impl Fn() -> S + Sync + Send,
+    solve: impl Fn(&mut S, usize, bool) + Sync + Send,
+) {
+    let pays = parallel::pays(nanoseconds);
+    let over_units = pays && (pieces == 1 || units >= 2 * parallel::threads());
+    parallel::map_with(units, over_units, init, |scratch, unit| solve(scratch, unit, pays && !over_units));
 }
 
 /// What finishes the elements of a row with this sum of exponentials: the factor of each exponential, or
@@ -76,12 +78,6 @@ fn finishing<R: Exp>(kind: Kind, sum: f64) -> R {
         Kind::Softmax => R::from_element(1.0 / sum),
         Kind::LogSoftmax => R::from_element(sum.ln()),
     }
-}
-
-/// The larger of each pair; of a NaN and a number, `a`. NaNs come back through the sums.
-#[inline(always)]
-fn larger<R: Exp>(a: [R; LANES], b: [R; LANES]) -> [R; LANES] {
-    std::array::from_fn(|i| if b[i] > a[i] { b[i] } else { a[i] })
 }
 
 /// What exponentials are relative to: the maximum, or 0 if that is -inf, so that a piece of nothing but -inf

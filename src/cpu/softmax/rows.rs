@@ -1,14 +1,17 @@
 //! Row by row, through a buffer of the arithmetic type.
 
 use super::*;
-use crate::cpu::isa::{Kernel, dispatch};
+use crate::cpu::float::pairwise;
+use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
 
-/// Elements of a row that are kept widened at a time: 64 KiB of float32, well within the second-level
-/// cache. A longer row is visited in pieces of this size.
+/// Longest row that is solved in a single visit: 256 KiB of float32, well within the second-level cache.
+const SHORT: usize = 65536;
+
+/// Elements that a longer row is visited in at a time.
 const PIECE: usize = 16384;
 
-/// Groups of lanes whose sum is formed in the arithmetic type before it goes into a float64: 16 roundings at
+/// Groups of elements whose sum is formed in the arithmetic type before it goes into a float64: 16 roundings at
 /// most are added to those of the exponentials, however long the row.
 const GROUPS: usize = 16;
 
@@ -20,10 +23,10 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem) {
     let (rows, length) = (problem.row_count() as usize, problem.length as usize);
     let rows_of = Rows { x: &x, out: &out, kind: problem.kind, length };
     let nanoseconds = rows as f64 * (30.0 + 0.5 * length as f64);
-    if length <= PIECE {
+    if length <= SHORT {
         parallel::for_ranges(rows, 1, nanoseconds, |range| dispatch(Short { rows: rows_of, range }));
     } else {
-        for_units(rows, 2, nanoseconds, |row, parallel| long(rows_of, row, parallel));
+        for_units(rows, 2, nanoseconds, || (), |(), row, parallel| long(rows_of, row, parallel));
     }
 }
 
@@ -43,66 +46,128 @@ impl<T> Clone for Rows<'_, T> {
 impl<T> Copy for Rows<'_, T> {}
 
 impl<T: Float> Rows<'_, T> {
-    /// Widens the elements from `start` on; the last group is filled up with -inf, which adds nothing.
+    /// The elements from `start` on: the memory itself where that will do, else a copy in `wide`.
     #[inline(always)]
-    fn load<I: Isa>(&self, isa: I, start: usize, len: usize, to: &mut Vec<[T::Real; LANES]>) {
-        to.resize(len.div_ceil(LANES), [T::Real::NEG_INFINITY; LANES]);
-        let (values, padding) = to.as_flattened_mut().split_at_mut(len);
-        padding.fill(T::Real::NEG_INFINITY);
-        widened::load(isa, self.x, start, values);
+    fn load<'a, I: Isa>(
+        &'a self,
+        isa: I,
+        start: usize,
+        len: usize,
+        wide: &'a mut Vec<T::Real>,
+    ) -> &'a [T::Real] {
+        wide.resize(len, T::Real::default());
+        match self.x.slice(start, len) {
+            Some(slice) => T::real(isa, slice, wide),
+            None => {
+                widened::load(isa, self.x, start, wide);
+                wide
+            }
+        }
     }
 
+    /// Writes `values`, times `factor`.
     #[inline(always)]
-    fn store<I: Isa>(&self, isa: I, start: usize, from: &[T::Real]) {
+    fn store_scaled<I: Isa>(&self, isa: I, start: usize, values: &mut [T::Real], factor: T::Real) {
         // SAFETY: every row, and every piece of one, is visited by one thread, which holds no other slice.
-        unsafe { widened::store(isa, self.out, start, from) };
-    }
-}
-
-#[inline(always)]
-fn maximum<R: Exp>(values: &[[R; LANES]]) -> R {
-    // Four accumulators, to hide the latency of the comparison.
-    let (fours, rest) = values.as_chunks::<4>();
-    let mut maxima = [[R::NEG_INFINITY; LANES]; 4];
-    for four in fours {
-        for (m, &v) in maxima.iter_mut().zip(four) {
-            *m = larger(*m, v);
+        match unsafe { self.out.slice(start, values.len()) } {
+            Some(slice) => T::narrow_scaled(isa, values, factor, slice),
+            None => {
+                for v in &mut *values {
+                    *v = *v * factor;
+                }
+                // SAFETY: as above, and no slice is held at all.
+                unsafe { widened::store(isa, self.out, start, values) };
+            }
         }
     }
-    let [mut a, b, c, d] = maxima;
-    for &other in [b, c, d].iter().chain(rest) {
-        a = larger(a, other);
+
+    /// Writes x - maximum - shift.
+    #[inline(always)]
+    fn store_shifted<I: Isa>(
+        &self,
+        isa: I,
+        start: usize,
+        [maximum, shift]: [T::Real; 2],
+        x: &[T::Real],
+        values: &mut [T::Real],
+    ) {
+        for (v, &x) in values.iter_mut().zip(x) {
+            *v = (x - maximum) - shift;
+        }
+        // SAFETY: every row, and every piece of one, is visited by one thread. `x` may be the memory that is
+        // written here, but is not read any more.
+        unsafe { widened::store(isa, self.out, start, values) };
     }
-    a.into_iter().fold(R::NEG_INFINITY, |a, b| if b > a { b } else { a })
 }
 
-/// The sum of e^(x - maximum), each kept in place of its x if `keep`.
+/// What a thread widens and computes in.
+struct Scratch<R> {
+    wide: Vec<R>,
+    values: Vec<R>,
+}
+
+impl<R> Scratch<R> {
+    fn new() -> Scratch<R> {
+        Scratch { wide: Vec::new(), values: Vec::new() }
+    }
+}
+
+/// The largest of `x`. Some NaNs count as large and some as small, but none is lost: they come back through
+/// the sums.
 #[inline(always)]
-fn exponentials<R: Exp, I: Isa, const KEEP: bool>(isa: I, values: &mut [[R; LANES]], maximum: R) -> f64 {
-    let base = base(maximum);
+fn maximum<R: Exp>(x: &[R]) -> R {
+    let mut largest = R::NEG_INFINITY.key();
+    for v in x {
+        largest = largest.max(v.key());
+    }
+    R::from_key(largest)
+}
+
+/// Fills `values` with e^(x - base) and sums them up.
+#[inline(always)]
+fn exponentials<R: Exp, I: Isa>(isa: I, x: &[R], base: R, values: &mut [R]) -> f64 {
+    let ((x, x_rest), (values, values_rest)) = (x.as_chunks(), values.as_chunks_mut());
     let mut total = [0.0f64; LANES];
-    for groups in values.chunks_mut(GROUPS) {
+    for (x, values) in x.chunks(GROUPS).zip(values.chunks_mut(GROUPS)) {
         let mut sum = [R::default(); LANES];
-        for group in groups {
-            let e = group.map(|x| R::exp_difference(isa, x, base));
-            for (s, e) in sum.iter_mut().zip(e) {
-                *s = *s + e;
-            }
-            if KEEP {
-                *group = e;
-            }
+        for (x, v) in x.iter().zip(values) {
+            exponentials_of_group(isa, x, base, v, &mut sum);
         }
-        for (t, s) in total.iter_mut().zip(sum) {
-            *t += s.to_f64();
+        for i in 0..LANES {
+            total[i] += sum[i].to_f64();
         }
     }
-    total.iter().sum()
+    if !x_rest.is_empty() {
+        let mut x = [R::NEG_INFINITY; LANES];
+        x[..x_rest.len()].copy_from_slice(x_rest);
+        let (mut v, mut sum) = ([R::default(); LANES], [R::default(); LANES]);
+        exponentials_of_group(isa, &x, base, &mut v, &mut sum);
+        values_rest.copy_from_slice(&v[..x_rest.len()]);
+        for i in 0..LANES {
+            total[i] += sum[i].to_f64();
+        }
+    }
+    pairwise(total)
+}
+
+#[inline(always)]
+fn exponentials_of_group<R: Exp, I: Isa>(
+    isa: I,
+    x: &[R; LANES],
+    base: R,
+    values: &mut [R; LANES],
+    sum: &mut [R; LANES],
+) {
+    for i in 0..LANES {
+        values[i] = R::exp_difference(isa, x[i], base);
+        sum[i] = sum[i] + values[i];
+    }
 }
 
 /// Rows that are solved in a single visit.
 struct Short<'a, T> {
     rows: Rows<'a, T>,
-    range: std::ops::Range<usize>,
+    range: Range<usize>,
 }
 
 impl<T: Float> Kernel for Short<'_, T> {
@@ -110,37 +175,20 @@ impl<T: Float> Kernel for Short<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let rows = self.rows;
-        let length = rows.length;
-        let mut values = Vec::new();
-        for row in self.range {
-            rows.load(isa, row * length, length, &mut values);
-            let m = maximum(&values);
-            let sum = match rows.kind {
-                Kind::Softmax => exponentials::<_, _, true>(isa, &mut values, m),
-                Kind::LogSoftmax => exponentials::<_, _, false>(isa, &mut values, m),
-            };
+        let Short { rows, range } = self;
+        let len = rows.length;
+        let Scratch { mut wide, mut values } = Scratch::new();
+        values.resize(len, T::Real::default());
+        for row in range {
+            let x = rows.load(isa, row * len, len, &mut wide);
+            let base = base(maximum(x));
+            let sum = exponentials(isa, x, base, &mut values);
             let finishing = finishing(rows.kind, sum);
             match rows.kind {
-                Kind::Softmax => scale(&mut values, finishing),
-                Kind::LogSoftmax => subtract(&mut values, base(m), finishing),
+                Kind::Softmax => rows.store_scaled(isa, row * len, &mut values, finishing),
+                Kind::LogSoftmax => rows.store_shifted(isa, row * len, [base, finishing], x, &mut values),
             }
-            rows.store(isa, row * length, &values.as_flattened()[..length]);
         }
-    }
-}
-
-#[inline(always)]
-fn scale<R: Exp>(values: &mut [[R; LANES]], factor: R) {
-    for v in values.as_flattened_mut() {
-        *v = *v * factor;
-    }
-}
-
-#[inline(always)]
-fn subtract<R: Exp>(values: &mut [[R; LANES]], maximum: R, shift: R) {
-    for v in values.as_flattened_mut() {
-        *v = (*v - maximum) - shift;
     }
 }
 
@@ -148,23 +196,24 @@ fn subtract<R: Exp>(values: &mut [[R; LANES]], maximum: R, shift: R) {
 fn long<T: Float>(rows: Rows<'_, T>, row: usize, parallel: bool) {
     let pieces = rows.length.div_ceil(PIECE);
     let piece = |i: usize| (row * rows.length + i * PIECE, PIECE.min(rows.length - i * PIECE));
-    let parts = parallel::map(pieces, parallel, |i| {
+    let parts = parallel::map_with(pieces, parallel, Scratch::new, |scratch, i| {
         let (start, len) = piece(i);
-        dispatch(Survey { rows, start, len })
+        dispatch(Survey { rows, start, len, scratch })
     });
-    let (m, sum) = dispatch(Combine(&parts));
+    let (base, sum) = dispatch(Combine(&parts));
     let finishing = finishing(rows.kind, sum);
-    parallel::for_each(pieces, parallel, |i| {
+    parallel::map_with(pieces, parallel, Scratch::new, |scratch, i| {
         let (start, len) = piece(i);
-        dispatch(Write { rows, start, len, maximum: m, finishing });
+        dispatch(Write { rows, start, len, scratch, base, finishing });
     });
 }
 
 /// The maximum of a piece and its sum of exponentials relative to that.
-struct Survey<'a, T> {
+struct Survey<'a, T: Float> {
     rows: Rows<'a, T>,
     start: usize,
     len: usize,
+    scratch: &'a mut Scratch<T::Real>,
 }
 
 impl<T: Float> Kernel for Survey<'_, T> {
@@ -172,13 +221,15 @@ impl<T: Float> Kernel for Survey<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> (T::Real, f64) {
-        let mut values = Vec::new();
-        self.rows.load(isa, self.start, self.len, &mut values);
-        let m = maximum(&values);
-        (m, exponentials::<_, _, false>(isa, &mut values, m))
+        let Survey { rows, start, len, scratch: Scratch { wide, values } } = self;
+        let x = rows.load(isa, start, len, wide);
+        values.resize(len, T::Real::default());
+        let m = maximum(x);
+        (m, exponentials(isa, x, base(m), values))
     }
 }
 
+/// Base and sum of a row, given those of its pieces.
 struct Combine<'a, R>(&'a [(R, f64)]);
 
 impl<R: Exp> Kernel for Combine<'_, R> {
@@ -186,8 +237,14 @@ impl<R: Exp> Kernel for Combine<'_, R> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> (R, f64) {
-        let m = self.0.iter().fold(R::NEG_INFINITY, |m, part| if part.0 > m { part.0 } else { m });
-        (m, self.0.iter().map(|&(own, sum)| rescaled(isa, sum, own, m)).sum())
+        let (mut m, mut total) = (R::NEG_INFINITY, 0.0);
+        for &(own, _) in self.0 {
+            m = if own > m { own } else { m };
+        }
+        for &(own, sum) in self.0 {
+            total += rescaled(isa, sum, own, m);
+        }
+        (base(m), total)
     }
 }
 
@@ -195,7 +252,8 @@ struct Write<'a, T: Float> {
     rows: Rows<'a, T>,
     start: usize,
     len: usize,
-    maximum: T::Real,
+    scratch: &'a mut Scratch<T::Real>,
+    base: T::Real,
     finishing: T::Real,
 }
 
@@ -204,17 +262,15 @@ impl<T: Float> Kernel for Write<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let base = base(self.maximum);
-        let mut values = Vec::new();
-        self.rows.load(isa, self.start, self.len, &mut values);
-        match self.rows.kind {
+        let Write { rows, start, len, scratch: Scratch { wide, values }, base, finishing } = self;
+        let x = rows.load(isa, start, len, wide);
+        values.resize(len, T::Real::default());
+        match rows.kind {
             Kind::Softmax => {
-                for group in &mut values {
-                    *group = group.map(|x| T::Real::exp_difference(isa, x, base) * self.finishing);
-                }
+                exponentials(isa, x, base, values);
+                rows.store_scaled(isa, start, values, finishing);
             }
-            Kind::LogSoftmax => subtract(&mut values, base, self.finishing),
+            Kind::LogSoftmax => rows.store_shifted(isa, start, [base, finishing], x, values),
         }
-        self.rows.store(isa, self.start, &values.as_flattened()[..self.len]);
     }
 }

@@ -108,7 +108,7 @@ fn any_shape_dim_and_pair_of_dtypes() {
 #[test]
 fn long_rows_and_columns_in_pieces() {
     let mut random = Random::new(6);
-    for (shape, dim) in [([2, 33000], 1), ([20000, 2], 0), ([1000, 70], 0), ([2500, 9], 0), ([3, 16385], 1)] {
+    for (shape, dim) in [([2, 70000], 1), ([70000, 1], 0), ([6000, 70], 0), ([5000, 16], 0), ([3, 1000], 1)] {
         for dtype in [DType::F32, DType::BF16] {
             let x = Tensor::contiguous(&mut random, dtype, &shape);
             for kind in KINDS {
@@ -137,7 +137,7 @@ fn masks_infinities_nan_and_small_probabilities() {
         [1e30, 1.0],
     ];
     // Solved in one visit, and in pieces, by columns and by rows.
-    for (length, width) in [(2, 8), (67, 8), (4200, 8), (17000, 1)] {
+    for (length, width) in [(2, 8), (67, 8), (4200, 8), (67000, 1)] {
         for row in rows {
             let mut x = Tensor::contiguous(&mut random, DType::F32, &[length, width]);
             for (i, position) in (0..length * width).enumerate() {
@@ -160,7 +160,7 @@ fn masks_infinities_nan_and_small_probabilities() {
 #[test]
 fn into_its_own_input() {
     let mut random = Random::new(8);
-    for (shape, dim) in [([30, 50], 1), ([30, 50], 0), ([1, 50000], 1), ([50000, 1], 0), ([2500, 40], 0)] {
+    for (shape, dim) in [([30, 50], 1), ([30, 50], 0), ([1, 70000], 1), ([70000, 1], 0), ([5000, 40], 0)] {
         let mut x = Tensor::contiguous(&mut random, DType::F32, &shape);
         let mut out = Tensor::contiguous(&mut random, DType::F32, &shape);
         solve(Kind::Softmax, &x, dim, &mut out);
