@@ -59,12 +59,11 @@ def test_ragged_shapes_in_odd_memory(device, dtype, seed):
         check(make_a(a), make_b(b), context)
 
 
+MANY_TILES = [(384, 768, 64), (1280, 1280, 64), (384, 640, 1000), (1000, 129, 2050), (130, 1026, 257)]
+
+
 @dtypes
-@pytest.mark.parametrize(
-    "shape",
-    [(384, 768, 64), (1280, 1280, 64), (384, 640, 1000), (1000, 129, 2050), (130, 1026, 257)],
-    ids=str,
-)
+@pytest.mark.parametrize("shape", MANY_TILES, ids=str)
 def test_many_tiles_in_every_layout(device, dtype, shape):
     a, b = pair(*shape, dtype, device)
     for lay_a, lay_b in LAYOUTS:

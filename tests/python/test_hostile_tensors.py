@@ -183,6 +183,7 @@ def test_transforms_are_refused_rather_than_bypassed(transform, op):
         transform(op)(torch.randn(4, 4))
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_forward_mode_gradients_are_refused_rather_than_dropped():
     import torch.autograd.forward_ad as forward
 
