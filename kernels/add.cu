@@ -124,33 +124,37 @@ __device__ __forceinline__ void add_tile(const AddParams<1>& p, uint64_t first, 
     }
 }
 
-template <class T> __device__ __forceinline__ void add_vector(const AddParams<1>& p, uint64_t tile) {
+template <class T, bool Loop, bool ScalarY> __device__ __forceinline__ void add_tiles(const AddParams<1>& p) {
     constexpr int E = lanes_of<T>;
     const uint64_t vectors = (p.elements - p.head) / E;
-    const uint64_t first = tile * (blockDim.x * VECTORS);
-    const bool full = first + blockDim.x * VECTORS <= vectors;
-    if (full && p.scalar_y) {
-        add_tile<T, true, true>(p, first + threadIdx.x, vectors);
-    } else if (full) {
-        add_tile<T, true, false>(p, first + threadIdx.x, vectors);
-    } else if (p.scalar_y) {
-        add_tile<T, false, true>(p, first + threadIdx.x, vectors);
-    } else {
-        add_tile<T, false, false>(p, first + threadIdx.x, vectors);
+    const uint64_t per_tile = blockDim.x * VECTORS, full_tiles = vectors / per_tile;
+    uint64_t tile = blockIdx.x;
+    if constexpr (Loop) {
+#pragma unroll 1
+        for (; tile < full_tiles; tile += gridDim.x) {
+            add_tile<T, true, ScalarY>(p, tile * per_tile + threadIdx.x, vectors);
+        }
+    } else if (tile < full_tiles) {
+        add_tile<T, true, ScalarY>(p, tile * per_tile + threadIdx.x, vectors);
     }
+    if (tile == full_tiles) add_tile<T, false, ScalarY>(p, tile * per_tile + threadIdx.x, vectors);
+
     // Fewer than 16 bytes before the first boundary and after the last.
     const uint64_t body = vectors * E;
-    if (tile == 0 && threadIdx.x < p.elements - body) {
+    if (blockIdx.x == 0 && threadIdx.x < p.elements - body) {
         const uint64_t i = threadIdx.x < p.head ? threadIdx.x : body + threadIdx.x;
-        const auto alpha = from_bits<Arithmetic<T>>(p.alpha);
+        const auto b = ScalarY ? from_bits<Arithmetic<T>>(p.scalar) : widen(reinterpret_cast<const T*>(p.y)[i]);
         const T a = reinterpret_cast<const T*>(p.x)[i];
-        const auto b = p.scalar_y ? from_bits<Arithmetic<T>>(p.scalar) : widen(reinterpret_cast<const T*>(p.y)[i]);
-        reinterpret_cast<T*>(p.out)[i] = sum(a, alpha, b);
+        reinterpret_cast<T*>(p.out)[i] = sum(a, from_bits<Arithmetic<T>>(p.alpha), b);
     }
 }
 
-template <class T> __device__ __forceinline__ void add_vector_loop(const AddParams<1>& p) {
-    for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) add_vector<T>(p, tile);
+template <class T, bool Loop> __device__ __forceinline__ void add_vector(const AddParams<1>& p) {
+    if (p.scalar_y) {
+        add_tiles<T, Loop, true>(p);
+    } else {
+        add_tiles<T, Loop, false>(p);
+    }
 }
 
 // --------------------------------------------------------------------------------------------- strided
@@ -171,7 +175,7 @@ template <class Index> struct Segments {
 template <class T> struct Same {
     static constexpr int WIDTH = lanes_of<T>;
     static constexpr uint32_t SPLAT = 16;
-    uint4 low, high;
+    Granule low, high;
     uint32_t skew;  // bytes by which the elements start later than `low`; SPLAT: all are the first of `low`
 
     template <class Index>
@@ -183,12 +187,12 @@ template <class T> struct Same {
         const bool whole = segments.left >= WIDTH;
         skew = 0;
         if (whole && stride == 1 && past == 0) {
-            low = *reinterpret_cast<const uint4*>(p);
+            low = load_granule(p);
         } else if (whole && stride == 1 && address - past >= begin && address - past + 32 <= end) {
             // Unaligned: the two aligned vectors around it, as long as both are the operand's own memory.
-            const uint4* around = reinterpret_cast<const uint4*>(reinterpret_cast<const char*>(p) - past);
-            low = around[0];
-            high = around[1];
+            const char* around = reinterpret_cast<const char*>(p) - past;
+            low = load_granule(around);
+            high = load_granule(around + 16);
             skew = past;
         } else if (whole && stride == 0) {
             const T v = *p;
@@ -204,7 +208,9 @@ template <class T> struct Same {
 
     __device__ __forceinline__ Pack<T, WIDTH> get(uint32_t) const {
         Pack<T, WIDTH> pack;
-        uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        uint32_t w[8];
+        __builtin_memcpy(w, &low, sizeof(low));
+        __builtin_memcpy(w + 4, &high, sizeof(high));
         if (skew == SPLAT) {
             T v;
             __builtin_memcpy(&v, w, sizeof(v));
@@ -356,21 +362,22 @@ __device__ __forceinline__ void add_strided(const AddParams<Rank>& p) {
 
 // -------------------------------------------------------------------------------------------- exported
 
-#define EXPORT(T, NAME)                                                                                               \
-    extern "C" __global__ void __launch_bounds__(THREADS) add_vector_##NAME(const __grid_constant__ AddParams<1> p) { \
-        add_vector<T>(p, blockIdx.x);                                                                                 \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                             \
-        add_vector_loop_##NAME(const __grid_constant__ AddParams<1> p) {                                              \
-        add_vector_loop<T>(p);                                                                                        \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) == 1 ? 2 : 3)                                     \
-        add_strided_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) {                                        \
-        add_strided<T, Same<T>, uint32_t>(p);                                                                         \
-    }                                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                          \
-        add_convert_##NAME(const __grid_constant__ AddParams<MAX_RANK> p) {                                           \
-        add_strided<T, Tagged<T>, uint64_t>(p);                                                                       \
+#define EXPORT(T, NAME)                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)                      \
+        add_vector_##NAME(const __grid_constant__ AddParams<1> p) {               \
+        add_vector<T, false>(p);                                                  \
+    }                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)                      \
+        add_vector_loop_##NAME(const __grid_constant__ AddParams<1> p) {          \
+        add_vector<T, true>(p);                                                   \
+    }                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) == 1 ? 2 : 3) \
+        add_strided_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) {    \
+        add_strided<T, Same<T>, uint32_t>(p);                                     \
+    }                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                      \
+        add_convert_##NAME(const __grid_constant__ AddParams<MAX_RANK> p) {       \
+        add_strided<T, Tagged<T>, uint64_t>(p);                                   \
     }
 
 EXPORT(boolean, bool)

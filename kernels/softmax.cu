@@ -133,7 +133,7 @@ __device__ __forceinline__ void copy_async(uint4* to, const void* from) {
     const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 #else
-    *to = *static_cast<const uint4*>(from);
+    store_slot(to, load_granule(from));
 #endif
 }
 __device__ __forceinline__ void commit_copies() {
@@ -159,7 +159,7 @@ __device__ __forceinline__ void fetch_granule(const Row<In, Out, int>& row, int 
     if (row.whole(i)) {
         copy_async(slot, row.x + i);
     } else {
-        store_granule(slot, row.load_part(i));
+        store_slot(slot, row.load_part(i));
     }
 }
 
@@ -189,7 +189,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
         auto partial = Partial<C>::empty();
         C v[E];
         for (uint32_t s = 0; s < p.slots; ++s) {
-            widen_granule<In, Out>(load_granule(slot(stage, s)), v);
+            widen_granule<In, Out>(load_slot(slot(stage, s)), v);
             take<Out>(partial, v);
         }
         partial = reduce_block(partial, Merge<M>(), Partial<C>::empty(), scratch[parity]);
@@ -199,7 +199,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
         const uint64_t coming = index + static_cast<uint64_t>(p.stages) * gridDim.x;
         const auto next = row_at<In, Out, int>(p, coming);
         for (uint32_t s = 0; s < p.slots; ++s) {
-            widen_granule<In, Out>(load_granule(slot(stage, s)), v);
+            widen_granule<In, Out>(load_slot(slot(stage, s)), v);
             row.store(granule(s), finish_pack(finish, v), p.out_access);
             if (coming < p.rows) fetch_granule(next, granule(s), slot(stage, s));
         }
@@ -227,7 +227,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
             for (int b = 0; b < BATCH; ++b) raw[b] = row.load((round + b) * blockDim.x + threadIdx.x);
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
-                if (round + b < p.slots) store_granule(slots + (round + b) * blockDim.x + threadIdx.x, raw[b]);
+                if (round + b < p.slots) store_slot(slots + (round + b) * blockDim.x + threadIdx.x, raw[b]);
                 C v[E];
                 widen_granule<In, Out>(raw[b], v);
                 take<Out>(partial, v);
@@ -242,7 +242,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 const int64_t granule = (round + b) * blockDim.x + threadIdx.x;
-                raw[b] = round + b < p.slots ? load_granule(slots + granule) : row.load(granule);
+                raw[b] = round + b < p.slots ? load_slot(slots + granule) : row.load(granule);
             }
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {

@@ -33,8 +33,9 @@ template <class T> __device__ __forceinline__ Granule load_columns(const T* p, i
 }
 template <class T, int E>
 __device__ __forceinline__ void store_columns(T* p, const Pack<T, E>& pack, int valid, uint32_t bytes) {
-    constexpr int size = E * sizeof(T);
-    if (size >= 16 && valid == E && bytes >= 16) return store_pack < T, E, size<16 ? size : 16>(p, pack);
+    if constexpr (E * sizeof(T) >= 16) {
+        if (valid == E && bytes >= 16) return store_pack<T, E, 16>(p, pack);
+    }
     if constexpr (sizeof(T) <= 4) {
         if (valid == E && bytes >= 8) return store_pack<T, E, 8>(p, pack);
     }
@@ -79,7 +80,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
             }
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
-                if (round + b < p.slots) store_granule(slots + (round + b) * blockDim.x + threadIdx.x, raw[b]);
+                if (round + b < p.slots) store_slot(slots + (round + b) * blockDim.x + threadIdx.x, raw[b]);
             }
             C v[BATCH][E];
 #pragma unroll
@@ -121,7 +122,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 if (round + b < p.slots) {
-                    raw[b] = load_granule(slots + (round + b) * blockDim.x + threadIdx.x);
+                    raw[b] = load_slot(slots + (round + b) * blockDim.x + threadIdx.x);
                 } else {
                     raw[b] = load_columns(x + (round + b) * x_step, round + b < rounds ? valid : 0, p.x_access);
                 }

@@ -69,25 +69,6 @@ template <class F> __device__ __forceinline__ void with_type(uint32_t tag, F f) 
     }
 }
 
-// The unsigned integer, or vector of them, of a given size: one memory access.
-template <int Bytes> struct WordOf;
-template <> struct WordOf<1> {
-    using type = uint8_t;
-};
-template <> struct WordOf<2> {
-    using type = uint16_t;
-};
-template <> struct WordOf<4> {
-    using type = uint32_t;
-};
-template <> struct WordOf<8> {
-    using type = uint2;
-};
-template <> struct WordOf<16> {
-    using type = uint4;
-};
-template <int Bytes> using Word = typename WordOf<Bytes>::type;
-
 template <class T, int N> struct Pack {
     T v[N];
 };
@@ -95,26 +76,64 @@ template <class T, int N> struct Pack {
 // Elements of a 16-byte access.
 template <class T> inline constexpr int lanes_of = 16 / static_cast<int>(sizeof(T));
 
+// One access of 4, 8 or 16 bytes of global memory, aligned to its size. In PTX, because the compiler is
+// free to split a C++ vector store into words, and does.
+template <int Bytes> __device__ __forceinline__ void load_words(const void* p, uint32_t* w) {
+#ifdef __CUDA_ARCH__
+    const uint64_t at = __cvta_generic_to_global(p);
+    if constexpr (Bytes == 16) {
+        asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                     : "l"(at));
+    } else if constexpr (Bytes == 8) {
+        asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(at));
+    } else {
+        asm volatile("ld.global.b32 %0, [%1];" : "=r"(w[0]) : "l"(at));
+    }
+#else
+    __builtin_memcpy(w, __builtin_assume_aligned(p, Bytes), Bytes);
+#endif
+}
+template <int Bytes> __device__ __forceinline__ void store_words(void* p, const uint32_t* w) {
+#ifdef __CUDA_ARCH__
+    const uint64_t at = __cvta_generic_to_global(p);
+    if constexpr (Bytes == 16) {
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                     : "memory");
+    } else if constexpr (Bytes == 8) {
+        asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(w[0]), "r"(w[1]) : "memory");
+    } else {
+        asm volatile("st.global.b32 [%0], %1;" ::"l"(at), "r"(w[0]) : "memory");
+    }
+#else
+    __builtin_memcpy(__builtin_assume_aligned(p, Bytes), w, Bytes);
+#endif
+}
+
 // N elements in accesses of `Bytes` each, to which `p` must be aligned; by default as wide as can be.
 template <class T, int N> inline constexpr int widest = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
 
 template <class T, int N, int Bytes = widest<T, N>> __device__ __forceinline__ Pack<T, N> load_pack(const T* p) {
-    constexpr int count = N * sizeof(T) / Bytes;
-    Word<Bytes> words[count];
+    static_assert(Bytes >= 4, "");
+    uint32_t w[N * sizeof(T) / 4];
 #pragma unroll
-    for (int i = 0; i < count; ++i) words[i] = reinterpret_cast<const Word<Bytes>*>(p)[i];
+    for (int i = 0; i < int(N * sizeof(T)) / Bytes; ++i) {
+        load_words<Bytes>(reinterpret_cast<const char*>(p) + i * Bytes, w + i * Bytes / 4);
+    }
     Pack<T, N> pack;
-    __builtin_memcpy(&pack, words, sizeof(pack));
+    __builtin_memcpy(&pack, w, sizeof(pack));
     return pack;
 }
 
 template <class T, int N, int Bytes = widest<T, N>>
 __device__ __forceinline__ void store_pack(T* p, const Pack<T, N>& pack) {
-    constexpr int count = N * sizeof(T) / Bytes;
-    Word<Bytes> words[count];
-    __builtin_memcpy(words, &pack, sizeof(pack));
+    static_assert(Bytes >= 4, "");
+    uint32_t w[N * sizeof(T) / 4];
+    __builtin_memcpy(w, &pack, sizeof(pack));
 #pragma unroll
-    for (int i = 0; i < count; ++i) reinterpret_cast<Word<Bytes>*>(p)[i] = words[i];
+    for (int i = 0; i < int(N * sizeof(T)) / Bytes; ++i) {
+        store_words<Bytes>(reinterpret_cast<char*>(p) + i * Bytes, w + i * Bytes / 4);
+    }
 }
 
 // 16 bytes on their way from memory, to be looked into later. Elements of a half type would be separated
@@ -137,11 +156,21 @@ struct Granule {
     }
 };
 
-// In accesses of `Bytes`, to which p is aligned.
+// From global memory, in accesses of `Bytes`, to which p is aligned.
 template <int Bytes = 16> __device__ __forceinline__ Granule load_granule(const void* p) {
-    const Pack<uint32_t, 4> words = load_pack<uint32_t, 4, Bytes>(static_cast<const uint32_t*>(p));
-    return {{words.v[0], words.v[1], words.v[2], words.v[3]}};
+    Granule g;
+#pragma unroll
+    for (int i = 0; i < 16 / Bytes; ++i) {
+        load_words<Bytes>(static_cast<const char*>(p) + i * Bytes, g.word + i * Bytes / 4);
+    }
+    return g;
 }
-__device__ __forceinline__ void store_granule(void* p, const Granule& g) {
-    *static_cast<uint4*>(p) = make_uint4(g.word[0], g.word[1], g.word[2], g.word[3]);
+
+// In shared memory.
+__device__ __forceinline__ Granule load_slot(const uint4* slot) {
+    const uint4 w = *slot;
+    return {{w.x, w.y, w.z, w.w}};
+}
+__device__ __forceinline__ void store_slot(uint4* slot, const Granule& g) {
+    *slot = make_uint4(g.word[0], g.word[1], g.word[2], g.word[3]);
 }
