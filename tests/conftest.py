@@ -1,31 +1,15 @@
 """Devices, seeds, and what is left out on a machine without a GPU or without torch."""
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
 TORCH = importlib.util.find_spec("torch") is not None
 
 # The references are torch's; what remains without it runs in processes of its own or against numpy.
-collect_ignore = (
-    []
-    if TORCH
-    else [
-        "ops",
-        "cuda/test_streams.py",
-        "cuda/test_graphs.py",
-        "cuda/test_devices.py",
-        "cuda/test_big.py",
-        "interop/test_torch.py",
-        "interop/test_lifetime.py",
-        "python/test_errors.py",
-        "python/test_after_errors.py",
-        "python/test_hostile_options.py",
-        "python/test_hostile_tensors.py",
-        "python/test_threads.py",
-        "test_kernel_coverage.py",
-    ]
-)
+NEEDS_TORCH = [p for p in Path(__file__).parent.rglob("test_*.py") if "\nimport torch\n" in p.read_text()]
+collect_ignore = [] if TORCH else [str(p) for p in NEEDS_TORCH]
 
 
 def has_cuda():
@@ -38,7 +22,7 @@ def has_cuda():
 
 def pytest_report_header(config):
     if not TORCH:
-        return "torch is not installed: tests that compare with it are left out"
+        return f"torch is not installed: {len(NEEDS_TORCH)} files of tests that compare with it are left out"
     return f"devices under test: {', '.join(DEVICES)}"
 
 
