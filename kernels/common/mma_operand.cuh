@@ -4,6 +4,7 @@
 
 #include "ptx/cp_async.cuh"
 #include "ptx/ldmatrix.cuh"
+#include "ptx/shared.cuh"
 #include "shared_tile.cuh"
 
 // Brings tiles in by asynchronous copies of 16 bytes along the operand's unit stride. Rows are aligned to
@@ -11,11 +12,11 @@
 // so that all it needs is one pointer on the move.
 template <class T, int MN, int BK, Major MAJOR, int THREADS>
 struct AsyncCopier {
-    using Shared = SharedTile<MN, BK, MAJOR>;
+    using Shared = SharedTile<MN, BK, sizeof(T), MAJOR>;
     static constexpr int ROW_STEP = THREADS / Shared::CHUNKS;
     static constexpr int COUNT = Shared::ROWS / ROW_STEP;  // copies a thread and tile
     static_assert(THREADS % Shared::CHUNKS == 0 && Shared::ROWS % ROW_STEP == 0, "every thread copies alike");
-    static_assert(ROW_STEP % 8 == 0, "the swizzle repeats after 8 rows");
+    static_assert(ROW_STEP % Shared::PERIOD == 0, "every row of a thread is permuted alike");
 
     const T* source;   // this thread's next chunk
     int64_t row_step;  // elements from one of its rows to the next
@@ -28,12 +29,12 @@ struct AsyncCopier {
     // `tile` is element (0, k = 0) of the tile, `lead` the stride of the dimension that has no unit stride.
     __device__ __forceinline__ AsyncCopier(const T* tile, int64_t lead, int mn_left) : row_step(lead * ROW_STEP) {
         const int row = threadIdx.x / Shared::CHUNKS, chunk = threadIdx.x % Shared::CHUNKS;
-        source = tile + row * lead + chunk * 8;
+        source = tile + row * lead + chunk * Shared::EACH;
         offset = Shared::offset(row, chunk);
         turn = MAJOR == Major::K ? BK - MN * lead : 0;
-        k = MAJOR == Major::K ? chunk * 8 : row;
+        k = MAJOR == Major::K ? chunk * Shared::EACH : row;
         rows_left = mn_left - row;
-        inside = chunk * 8 < mn_left;
+        inside = chunk * Shared::EACH < mn_left;
     }
 
     // Starts the copies number i with i * parts / COUNT == part; the parts of a tile must come in order.
@@ -54,11 +55,11 @@ struct AsyncCopier {
 // Neighbouring threads read along the smaller stride.
 template <class T, int MN, int BK, int THREADS>
 struct ElementCopier {
-    using Shared = SharedTile<MN, BK, Major::K>;
+    using Shared = SharedTile<MN, BK, sizeof(T), Major::K>;
     static constexpr int COUNT = MN * BK / THREADS;  // elements a thread and tile
     static_assert(BK == 32 && THREADS % MN == 0 && COUNT % 8 == 0, "a warp reads a row, or a thread a chunk");
     static constexpr int ROW_STEP = THREADS / BK, CHUNK_STEP = THREADS / MN;  // from element to element
-    static_assert(ROW_STEP % 8 == 0, "the swizzle repeats after 8 rows");
+    static_assert(ROW_STEP % Shared::PERIOD == 0, "every row of a thread is permuted alike");
 
     const T* source;  // this thread's first element of the next tile
     int64_t mn_step, k_step;
@@ -100,7 +101,7 @@ struct ElementCopier {
         if (k_fast) {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
-                uint8_t* at = shared + Shared::element(mn, k) + k % 8 * 2 + i * ROW_STEP * Shared::ROW_BYTES;
+                uint8_t* at = shared + Shared::element(mn, k) + i * ROW_STEP * Shared::ROW_BYTES;
                 *reinterpret_cast<uint16_t*>(at) = held[i];
             }
         } else {
@@ -117,7 +118,7 @@ struct ElementCopier {
     }
 };
 
-// Reads 16 x 16 pieces of a tile as fragments.
+// Reads pieces of a tile as fragments: 16 elements of mn by 32 bytes of k.
 template <class Shared, Major MAJOR, Side SIDE>
 struct FragmentReader {
     uint32_t base;
@@ -126,12 +127,22 @@ struct FragmentReader {
     __device__ __forceinline__ explicit FragmentReader(int first)
         : base(Shared::fragment(SIDE, first, threadIdx.x % 32)) {}
 
-    // Rows (columns) first + 16 i to + 15, k from 16 j to + 15.
+    // Rows (columns) first + 16 i to + 15, bytes of k from 32 j to + 31.
     __device__ __forceinline__ void read(uint32_t (&fragment)[4], uint32_t shared, int i, int j) const {
         const uint32_t address = shared + Shared::step(base, i, j);
-        if (MAJOR == Major::K)
+        if constexpr (MAJOR == Major::K) {
             ptx::ldmatrix_x4(fragment, address);
-        else
+        } else if constexpr (Shared::TRANSPOSABLE) {
             ptx::ldmatrix_x4_trans(fragment, address);
+        } else {
+#pragma unroll
+            for (int low = 0; low < 2; ++low)
+#pragma unroll
+                for (int high = 0; high < 2; ++high) {
+                    const int at = SIDE == Side::A ? Shared::half(Shared::step(base, i, j), low, high)
+                                                   : Shared::half(Shared::step(base, i, j), high, low);
+                    fragment[high * 2 + low] = ptx::load_shared(shared + at);
+                }
+        }
     }
 };

@@ -11,42 +11,57 @@ enum class Major { K, MN };
 // (16x8 each) both halves of k first.
 enum class Side { A, B };
 
-// MN x BK 16-bit elements as rows of 16-byte chunks along the unit stride. Chunks are permuted within a
-// row by an XOR with the row's number, so that the eight rows of an 8x8 matrix at one chunk column, which
-// ldmatrix reads together, lie in eight different groups of four banks.
-template <int MN, int BK, Major MAJOR>
+// MN x BK elements of BYTES each, 2 or 4, as rows of 16-byte chunks along the unit stride. Chunks are
+// permuted within a row by an XOR with the row's number, so that what a warp reads together lies in
+// different banks: eight rows of an 8x8 matrix of 16-bit elements at one chunk column (ldmatrix), or four rows
+// of eight 4-byte elements, two chunks each, where ldmatrix cannot transpose.
+template <int MN, int BK, int BYTES_EACH, Major MAJOR>
 struct SharedTile {
+    static constexpr int EACH = 16 / BYTES_EACH;  // elements of a chunk
     static constexpr int ROWS = MAJOR == Major::K ? MN : BK;
-    static constexpr int CHUNKS = (MAJOR == Major::K ? BK : MN) / 8;  // per row
+    static constexpr int CHUNKS = (MAJOR == Major::K ? BK : MN) / EACH;  // of a row
     static constexpr int ROW_BYTES = CHUNKS * 16;
     static constexpr int BYTES = ROWS * ROW_BYTES;
-    static_assert(CHUNKS >= 4 && (CHUNKS & (CHUNKS - 1)) == 0, "rows of 64 bytes or more, a power of two");
+    static constexpr bool TRANSPOSABLE = MAJOR == Major::K || BYTES_EACH == 2;  // by ldmatrix
+    static constexpr int PERIOD = TRANSPOSABLE ? 8 : 4;  // rows after which the permutation repeats
+    static_assert(CHUNKS >= (TRANSPOSABLE ? 4 : 8) && (CHUNKS & (CHUNKS - 1)) == 0, "64 bytes or more, a power of two");
 
-    // Two rows of 64 bytes share the 32 banks, so there the XOR changes every other row.
-    TILEWISE_HOST_DEVICE static constexpr int swizzle(int row) { return CHUNKS == 4 ? (row >> 1) & 3 : row & 7; }
+    TILEWISE_HOST_DEVICE static constexpr int swizzle(int row) {
+        if (!TRANSPOSABLE) return (row & 3) * 2;
+        return CHUNKS == 4 ? (row >> 1) & 3 : row & 7;  // two rows of 64 bytes share the 32 banks
+    }
 
     // Byte offset of a chunk.
     TILEWISE_HOST_DEVICE static constexpr int offset(int row, int chunk) {
         return row * ROW_BYTES + ((chunk ^ swizzle(row)) << 4);
     }
 
-    // Byte offset of the chunk that holds element (mn, k), the first of eight along the unit stride.
+    // Byte offset of element (mn, k).
     TILEWISE_HOST_DEVICE static constexpr int element(int mn, int k) {
-        return MAJOR == Major::K ? offset(mn, k / 8) : offset(k, mn / 8);
+        const int row = MAJOR == Major::K ? mn : k, at = MAJOR == Major::K ? k : mn;
+        return offset(row, at / EACH) + at % EACH * BYTES_EACH;
     }
 
-    // The chunk whose address a lane gives to ldmatrix for the 16 x 16 piece at (mn, k = 0), as byte offset.
+    // A piece is 16 elements of mn by 32 bytes of k: four matrices of 8 elements of mn by 16 bytes of k. Byte
+    // offset of what a lane reads for the piece at (mn, k = 0): the chunk whose address it gives to ldmatrix, or,
+    // where that cannot transpose, its own element of the first matrix.
     TILEWISE_HOST_DEVICE static constexpr int fragment(Side side, int mn, int lane) {
+        if (!TRANSPOSABLE) return element(mn + lane / 4, lane % 4);
         const int row = lane & 7, low = lane >> 3 & 1, high = lane >> 4;
-        const int mn_half = (side == Side::A ? low : high) * 8, k_half = (side == Side::A ? high : low) * 8;
+        const int mn_half = (side == Side::A ? low : high) * 8, k_half = (side == Side::A ? high : low) * EACH;
         return MAJOR == Major::K ? element(mn + mn_half + row, k_half) : element(mn + mn_half, k_half + row);
     }
 
-    // The same for the piece 16 * i further along mn and 16 * j along k, from the offset of the first. Across
-    // the unit stride that is whole rows; along it an XOR, which the swizzle commutes with as long as
-    // mn is a multiple of a power of two that is larger than 16 * i.
+    // The same for the piece 16 * i further along mn and 32 bytes * j along k, from the offset of the first:
+    // across the unit stride whole rows; along it an XOR, which the permutation commutes with as long as mn is a
+    // multiple of a power of two that is larger than 16 * i.
     TILEWISE_HOST_DEVICE static constexpr int step(int fragment, int i, int j) {
-        const int along = MAJOR == Major::K ? j : i, across = MAJOR == Major::K ? i : j;
-        return (fragment ^ (along * 32)) + across * 16 * ROW_BYTES;
+        return MAJOR == Major::K ? (fragment ^ (j * 32)) + i * 16 * ROW_BYTES
+                                 : (fragment ^ (i * 16 * BYTES_EACH)) + j * 2 * EACH * ROW_BYTES;
+    }
+
+    // From a lane's element of the first matrix to that of another, where ldmatrix cannot transpose.
+    TILEWISE_HOST_DEVICE static constexpr int half(int first, int mn_half, int k_half) {
+        return (first ^ (mn_half * 8 * BYTES_EACH)) + k_half * EACH * ROW_BYTES;
     }
 };

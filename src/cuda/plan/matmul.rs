@@ -9,7 +9,7 @@ use super::tile_order::group_m;
 use super::{Kernel, LaunchPlan};
 use crate::cuda::device::DeviceFacts;
 use crate::dtype::DType;
-use crate::ops::matmul::{Activation, MatmulProblem, Matrix};
+use crate::ops::matmul::{Activation, MatmulProblem, Matrix, Precision};
 use crate::tensor::Dims;
 
 /// A tile of the result that one block computes, and what is known of its speed.
@@ -66,22 +66,25 @@ enum Access {
 
 pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulParams> {
     let p = Oriented::new(problem);
-    let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
     let a = access(&p.a, p.a.row_stride, p.a.col_stride, p.m, p.k, problem.dtype);
     let b = access(&p.b, p.b.col_stride, p.b.row_stride, p.n, p.k, problem.dtype);
-    let (file, tiles, layout, rate) = if !halves || device.compute_capability < (8, 0) {
-        let tiles = if problem.dtype == DType::F64 { &SIMT_TILES[1..] } else { &SIMT_TILES[..] };
-        ("matmul_simt", tiles, "", SIMT_RATE)
-    } else if a == Access::Elements || b == Access::Elements {
-        ("matmul_mma", &MMA_ANY_TILES[..], "_any", MMA_RATE)
-    } else {
-        let layout = match (a, b) {
-            (Access::AlongK, Access::AlongK) => "_kk",
-            (Access::AlongK, _) => "_kn",
-            (_, Access::AlongK) => "_mk",
-            (_, _) => "_mn",
-        };
-        ("matmul_mma", &MMA_TILES[..], layout, MMA_RATE)
+    let layout = match (a, b) {
+        (Access::Elements, _) | (_, Access::Elements) => "_any",
+        (Access::AlongK, Access::AlongK) => "_kk",
+        (Access::AlongK, Access::AlongMn) => "_kn",
+        (Access::AlongMn, Access::AlongK) => "_mk",
+        (Access::AlongMn, Access::AlongMn) => "_mn",
+    };
+    let tensor_cores = device.compute_capability >= (8, 0);
+    let may_round = problem.precision == Precision::Tf32 && layout != "_any";
+    let (file, tiles, layout, rate) = match problem.dtype {
+        DType::F16 | DType::BF16 if tensor_cores => {
+            let tiles = if layout == "_any" { &MMA_ANY_TILES[..] } else { &MMA_TILES[..] };
+            ("matmul_mma", tiles, layout, MMA_RATE)
+        }
+        DType::F32 if tensor_cores && may_round => ("matmul_tf32", &MMA_TILES[1..3], layout, MMA_RATE / 2.0),
+        DType::F64 => ("matmul_simt", &SIMT_TILES[1..], "", SIMT_RATE / 2.0),
+        _ => ("matmul_simt", &SIMT_TILES[..], "", SIMT_RATE),
     };
     let products = problem.batch.iter().fold(1u64, |n, &size| n.saturating_mul(size.unsigned_abs()));
     let tile = fastest(tiles, &p, products, rate, device);

@@ -130,6 +130,15 @@ fn layouts() {
     let mut ragged = base.clone();
     ragged.k = 255;
     assert_eq!(layout(&ragged), "any");
+    // float32 meets the tensor cores only where the caller permits and the layout allows.
+    let mut floats = problem(DType::F32, 1, 1024, 1024, 1024);
+    let kernel = |p: &MatmulProblem, device| plan(p, &device).kernel.name;
+    assert_eq!(kernel(&floats, examples::a100()), "matmul_simt_64x64_f32");
+    floats.precision = Precision::Tf32;
+    assert_eq!(kernel(&floats, examples::a100()), "matmul_tf32_64x64_kn_f32");
+    assert_eq!(kernel(&floats, examples::t4()), "matmul_simt_128x128_f32");
+    floats.b.row_stride = 1025;
+    assert_eq!(kernel(&floats, examples::a100()), "matmul_simt_64x64_f32");
     // A dimension of size 1 has no stride worth looking at.
     let mut row = problem(DType::F16, 1, 1, 256, 512);
     row.a.row_stride = 3;
@@ -196,38 +205,48 @@ bool together(const int (&offsets)[8]) {
     return groups.size() == 8;
 }
 // A warp's part of the tile is WARP wide.
-template <int MN, int BK, int WARP, Major MAJOR> void tile() {
-    using S = SharedTile<MN, BK, MAJOR>;
-    std::set<int> chunks;
+template <int MN, int BK, int WARP, int SIZE, Major MAJOR> void tile() {
+    using S = SharedTile<MN, BK, SIZE, MAJOR>;
+    std::set<int> elements;
     for (int mn = 0; mn < MN; ++mn)
-        for (int k = 0; k < BK; ++k) chunks.insert(S::element(mn, k));
-    check(int(chunks.size()) == MN * BK / 8 && *chunks.begin() == 0 && *chunks.rbegin() == S::BYTES - 16,
-          "chunks overlap or leave the tile");
+        for (int k = 0; k < BK; ++k) elements.insert(S::element(mn, k));
+    check(int(elements.size()) == MN * BK && *elements.begin() == 0 && *elements.rbegin() == S::BYTES - SIZE,
+          "elements overlap or leave the tile");
     for (int chunk = 0; chunk < S::ROWS * S::CHUNKS; chunk += 8) {
         int written[8];
         for (int t = 0; t < 8; ++t) written[t] = S::offset((chunk + t) / S::CHUNKS, (chunk + t) % S::CHUNKS);
         check(together(written), "copies meet in a bank");
     }
-    for (Side side : {Side::A, Side::B})
-        for (int first = 0; first < MN; first += WARP)
-            for (int i = 0; i < WARP / 16; ++i)
-                for (int j = 0; j < BK / 16; ++j)
-                    for (int matrix = 0; matrix < 4; ++matrix) {
+    for (int matrix = 0; matrix < 4; ++matrix)
+        for (Side side : {Side::A, Side::B})
+            for (int first = 0; first < MN; first += WARP)
+                for (int i = 0; i < WARP / 16; ++i)
+                    for (int j = 0; j < BK / (2 * S::EACH); ++j) {
                         const int mn_half = side == Side::A ? matrix % 2 : matrix / 2;
                         const int k_half = side == Side::A ? matrix / 2 : matrix % 2;
-                        const int mn = first + 16 * i + 8 * mn_half, k = 16 * j + 8 * k_half;
+                        const int mn = first + 16 * i + 8 * mn_half, k = S::EACH * (2 * j + k_half);
                         int read[8];
+                        std::set<int> banks;
                         for (int row = 0; row < 8; ++row) {
-                            read[row] = S::step(S::fragment(side, first, matrix * 8 + row), i, j);
+                            const int start = S::fragment(side, first, matrix * 8 + row);
+                            read[row] = S::step(start, i, j);
                             const int want = MAJOR == Major::K ? S::element(mn + row, k) : S::element(mn, k + row);
-                            check(read[row] == want, "a lane points elsewhere");
+                            check(read[row] == want || !S::TRANSPOSABLE, "a lane points elsewhere");
                         }
-                        check(together(read), "ldmatrix meets in a bank");
+                        check(together(read) || !S::TRANSPOSABLE, "ldmatrix meets in a bank");
+                        for (int lane = 0; lane < 32 && !S::TRANSPOSABLE; ++lane) {
+                            const int at = S::half(S::step(S::fragment(side, first, lane), i, j), mn_half, k_half);
+                            check(at == S::element(mn + lane / 4, k + lane % 4), "a lane reads elsewhere");
+                            banks.insert(at / 4 % 32);
+                        }
+                        check(banks.size() == 32 || S::TRANSPOSABLE, "lanes meet in a bank");
                     }
 }
 template <int MN, int BK, int WARP> void both() {
-    tile<MN, BK, WARP, Major::K>();
-    tile<MN, BK, WARP, Major::MN>();
+    tile<MN, BK, WARP, 2, Major::K>();
+    tile<MN, BK, WARP, 2, Major::MN>();
+    tile<MN, BK / 2, WARP, 4, Major::K>();
+    tile<MN, BK / 2, WARP, 4, Major::MN>();
 }
 int main() {
     both<128, 64, 64>(), both<256, 64, 64>(), both<128, 32, 64>(), both<128, 32, 32>();

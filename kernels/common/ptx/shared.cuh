@@ -1,0 +1,14 @@
+// Plain loads from shared memory by the 32-bit addresses that cp.async and ldmatrix take.
+#pragma once
+
+#include <cstdint>
+
+namespace ptx {
+
+__device__ __forceinline__ uint32_t load_shared(uint32_t shared) {
+    uint32_t word;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(shared) : "memory");
+    return word;
+}
+
+}  // namespace ptx

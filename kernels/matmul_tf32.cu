@@ -1,0 +1,33 @@
+// targets: 80 90 100 120 ptx:80
+//
+// matmul for float32 on tensor cores where the caller permits tf32 (precision="tf32"): both operands are rounded to 10
+// bits of mantissa on their way to the tensor core, sums are float. out = act(a @ b + bias).
+//
+// The same blocks as matmul_mma.cu at twice the bytes an element. Operands need rows of whole, aligned 16-byte
+// chunks; others are multiplied in full precision by matmul_simt.cu. ldmatrix brings 16-byte rows of four floats to
+// where the mma wants them, but cannot transpose 4-byte elements: operands without unit stride along k are read from
+// shared memory a float at a time.
+//
+// Variants, matmul_tf32_{tile}_{layout}_f32, are named and chosen as in matmul_mma.cu.
+//
+// Per product: 2 m n k flops; 4 (m k + k n + m n) bytes at least. Measured: nothing yet.
+
+#include "mma_block.cuh"
+
+//                                      BM   BN  bytes WM  WN stages blocks
+using Tile128x128 = Shape<f32, 128, 128, 64, 64, 64, 3, 2>;
+using Tile64x64 = Shape<f32, 64, 64, 128, 32, 32, 3, 4>;
+
+#define MATMUL(tile, layout, a, b)                                                        \
+    extern "C" __global__ void __launch_bounds__(Tile##tile::THREADS, Tile##tile::BLOCKS) \
+        matmul_tf32_##tile##_##layout##_f32(const __grid_constant__ MatmulParams p) {     \
+        matmul_async<Tile##tile, Major::a, Major::b>(p);                                  \
+    }
+#define MATMUL_LAYOUTS(tile) \
+    MATMUL(tile, kk, K, K)   \
+    MATMUL(tile, kn, K, MN)  \
+    MATMUL(tile, mk, MN, K)  \
+    MATMUL(tile, mn, MN, MN)
+
+MATMUL_LAYOUTS(128x128)
+MATMUL_LAYOUTS(64x64)
