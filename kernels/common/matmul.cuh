@@ -89,9 +89,6 @@ __device__ __forceinline__ bool locate(const MatmulParams& p, Work<T>& work) {
 template <int N, class T, class Acc>
 __device__ __forceinline__ void finish(const MatmulParams& p, const Work<T>& work, int row, int col, int step,
                                        Acc (&v)[N]) {
-    struct alignas(sizeof(T) * N) Pack {
-        T element[N];
-    };
     if (row >= work.rows) return;
     if (p.bias != nullptr) {
         const T* bias = static_cast<const T*>(p.bias) + (work.row + row) * p.bias_row;
@@ -104,10 +101,10 @@ __device__ __forceinline__ void finish(const MatmulParams& p, const Work<T>& wor
     activate(v, p.activation, Acc(p.negative_slope));
     T* out = work.out + (work.row + row) * p.out_row + work.col * p.out_col;
     if (p.out_vector && step == 1 && col + N <= work.cols) {
-        Pack pack;
+        Pack<T, N> pack;
 #pragma unroll
-        for (int e = 0; e < N; ++e) pack.element[e] = convert<T>(v[e]);
-        *reinterpret_cast<Pack*>(out + col) = pack;
+        for (int e = 0; e < N; ++e) pack.v[e] = convert<T>(v[e]);
+        store_pack(out + col, pack);
         return;
     }
 #pragma unroll
