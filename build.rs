@@ -210,8 +210,10 @@ fn compile(
     let fatbin = cache.join(format!("{stem}-{:016x}.fatbin", hasher.finish()));
     let report_file = fatbin.with_extension("ptxas");
     let failed = |e| format!("cannot write to {}: {e}", cache.display());
-    if let (true, Ok(report)) = (fatbin.exists(), fs::read_to_string(&report_file)) {
-        return Ok(Compiled { kernels: resources(file, &report)?, stem, targets, fatbin });
+    // An entry counts only if it is whole: an empty image would be embedded as readily as a good one.
+    let kept = fs::read_to_string(&report_file).ok().filter(|_| fatbin.metadata().is_ok_and(|m| m.len() > 0));
+    if let Some(Ok(kernels)) = kept.map(|report| resources(file, &report)) {
+        return Ok(Compiled { kernels, stem, targets, fatbin });
     }
 
     // Another build may be at the same file: each writes under a name of its own, and renames.
@@ -269,6 +271,9 @@ fn resources(file: &Path, report: &str) -> Result<Vec<Resources>> {
                 last.shared_bytes = number_before(line, " bytes smem");
             }
         }
+    }
+    if kernels.is_empty() {
+        return Err(format!("ptxas reported no kernel of {}: is that nvcc?", file.display()));
     }
     match kernels.iter().find(|k| k.spill_bytes > 0) {
         Some(k) => {

@@ -88,12 +88,12 @@ pub fn fresh<'py>(
         }
         Source::Numpy(class) => {
             let empty = py.import(intern!(py, "numpy"))?.getattr(intern!(py, "empty"))?;
-            let object = permuted_empty(&empty, spec, like)?;
+            let object = permuted_empty(argument, &empty, spec, like)?;
             numpy::take(argument, *class, &object, &mut view)?;
             object
         }
         Source::Producer(producer) if producer.is_cupy() => {
-            let object = cupy_empty(spec, like)?;
+            let object = cupy_empty(argument, spec, like)?;
             producer.take(argument, Role::Output, &object, &mut view)?;
             object
         }
@@ -137,18 +137,26 @@ fn torch_empty<'py>(
 /// numpy and cupy have no `empty_strided`: the dimensions are allocated in the order of their strides,
 /// then put back.
 fn permuted_empty<'py>(
+    argument: Argument,
     empty: &Bound<'py, PyAny>,
     spec: &OutputSpec,
     like: &Tensor<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
+) -> Result<Bound<'py, PyAny>> {
     let py = empty.py();
     let dtype = if spec.dtype == like.view.dtype {
         like.object.getattr(intern!(py, "dtype"))?
     } else {
-        spec.dtype.name().into_pyobject(py)?.into_any()
+        // numpy knows bfloat16 only by another package.
+        py.import(intern!(py, "numpy"))?.call_method1(intern!(py, "dtype"), (spec.dtype.name(),)).map_err(
+            |_| Error::DTypeArgument {
+                op: argument.op,
+                got: format!("{}, which numpy has only after `import ml_dtypes`,", spec.dtype),
+                accepted: "float16, float32, float64".into(),
+            },
+        )?
     };
     if spec.is_contiguous() {
-        return empty.call1((PyTuple::new(py, &spec.shape)?, dtype));
+        return Ok(empty.call1((PyTuple::new(py, &spec.shape)?, dtype))?);
     }
     let mut order: Vec<usize> = (0..spec.shape.len()).collect();
     order.sort_by_key(|&d| std::cmp::Reverse(spec.strides[d]));
@@ -157,18 +165,19 @@ fn permuted_empty<'py>(
     for (position, &d) in order.iter().enumerate() {
         back[d] = position;
     }
-    empty.call1((allocated, dtype))?.call_method1(intern!(py, "transpose"), (PyTuple::new(py, back)?,))
+    let back = PyTuple::new(py, back)?;
+    Ok(empty.call1((allocated, dtype))?.call_method1(intern!(py, "transpose"), (back,))?)
 }
 
 /// cupy allocates on its current device, which need not be that of the inputs.
-fn cupy_empty<'py>(spec: &OutputSpec, like: &Tensor<'py>) -> PyResult<Bound<'py, PyAny>> {
+fn cupy_empty<'py>(argument: Argument, spec: &OutputSpec, like: &Tensor<'py>) -> Result<Bound<'py, PyAny>> {
     let py = like.object.py();
     let cupy = py.import(intern!(py, "cupy"))?;
     let empty = cupy.getattr(intern!(py, "empty"))?;
-    let Device::Cuda(ordinal) = spec.device else { return permuted_empty(&empty, spec, like) };
+    let Device::Cuda(ordinal) = spec.device else { return permuted_empty(argument, &empty, spec, like) };
     let device = cupy.getattr(intern!(py, "cuda"))?.call_method1(intern!(py, "Device"), (ordinal,))?;
     device.call_method0(intern!(py, "__enter__"))?;
-    let made = permuted_empty(&empty, spec, like);
+    let made = permuted_empty(argument, &empty, spec, like);
     device.call_method1(intern!(py, "__exit__"), (py.None(), py.None(), py.None()))?;
     made
 }

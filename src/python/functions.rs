@@ -92,7 +92,7 @@ pub fn add<'py>(
 ///     tensor([[0.2500, 0.2500, 0.2500, 0.2500],
 ///             [0.2500, 0.2500, 0.2500, 0.2500]])
 ///
-/// Meaning: src/ops/softmax.rs. CPU: src/cpu/softmax.rs. CUDA: kernels/softmax.cu, planned in
+/// Meaning: src/ops/softmax.rs. CPU: src/cpu/softmax/. CUDA: kernels/softmax.cu, planned in
 /// src/cuda/plan/softmax.rs.
 #[pyfunction]
 #[pyo3(
@@ -197,7 +197,7 @@ fn along_dim<'py>(
 ///     tensor([[1., 0.],
 ///             [3., 4.]])
 ///
-/// Meaning: src/ops/matmul.rs. CPU: src/cpu/matmul.rs. CUDA: kernels/matmul_*.cu, planned in
+/// Meaning: src/ops/matmul.rs. CPU: src/cpu/matmul/. CUDA: kernels/matmul_*.cu, planned in
 /// src/cuda/plan/matmul.rs.
 #[pyfunction]
 #[pyo3(
