@@ -127,8 +127,12 @@ def matmul_cases() -> Iterator[Case]:
         yield f"matmul {dtype} batch", lambda a=batch, b=matrices: tw.matmul(a, b)
         yield f"matmul {dtype} no inner", lambda a=a[:, :0], b=b[:0], bias=bias: tw.matmul(a, b, bias=bias)
         yield f"matmul {dtype} vectors", lambda a=a, b=b: (tw.matmul(a[0], b), tw.matmul(a, b[:, 0]))
-    x = random(300, 72, dtype=torch.float32)
-    yield "matmul tf32", lambda: tw.matmul(x, x.T, precision="tf32")
+    for m, n, k in [(300, 520, 96), (2048, 2048, 64)]:
+        for layout in LAYOUTS:
+            a = operand(m, k, torch.float32, layout[0] == "t")
+            b = operand(k, n, torch.float32, layout[1] == "t")
+            call = lambda a=a, b=b: tw.matmul(a, b, precision="tf32")  # noqa: E731
+            yield f"matmul tf32 {m}x{n}x{k} {layout}", call
 
 
 def cases() -> Iterator[Case]:

@@ -9,7 +9,7 @@ import tilewise as tw
 KERNELS = Path(__file__).parents[2] / "kernels"
 # Targets whose machine code a wheel carries, and the sources that need one of the newer ones.
 TARGETS = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
-FROM_SM_80 = {"matmul_mma"}
+FROM_SM_80 = {"matmul_mma", "matmul_tf32"}
 
 
 @pytest.fixture(scope="module")
