@@ -62,7 +62,7 @@ pub fn within(parallel: bool, work: impl FnOnce(bool) + Send) {
     }
 }
 
-/// Calls `work` with the index of every row of `width` elements and the row.
+/// Calls `work` on pieces of whole rows of `width` elements, with the index of each piece's first row.
 pub fn for_rows<T: Send>(
     elements: &mut [T],
     width: usize,
@@ -71,10 +71,11 @@ pub fn for_rows<T: Send>(
 ) {
     match if parallel { pool() } else { None } {
         Some(pool) => pool.install(|| {
-            let rows = elements.par_chunks_mut(width).with_min_len((8192 / width).max(1));
-            rows.enumerate().for_each(|(i, row)| work(i, row));
+            let rows = (8192 / width).max(1);
+            let pieces = elements.par_chunks_mut(rows * width).enumerate();
+            pieces.for_each(|(i, piece)| work(i * rows, piece));
         }),
-        None => elements.chunks_mut(width).enumerate().for_each(|(i, row)| work(i, row)),
+        None => work(0, elements),
     }
 }
 

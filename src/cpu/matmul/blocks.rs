@@ -160,27 +160,32 @@ fn widened_block<T: Float>(
     // is written: `check_out` has refused outputs that overlap an input.
     let source =
         unsafe { Source::<T>::new(address, T::DTYPE, &shape, &[matrix.row_stride, matrix.col_stride], 0) };
-    let len = columns.len();
-    parallel::for_rows(to, width, parallel, |row, to| {
-        if row < rows.len() {
-            dispatch(LoadRow { source: &source, start: row * len, to: &mut to[..len] });
-        }
+    let (height, len) = (rows.len(), columns.len());
+    parallel::for_rows(to, width, parallel, |first, to| {
+        dispatch(LoadRows { source: &source, first, height, len, width, to });
     });
     Placed { address: to.as_ptr().expose_provenance(), row_stride: width as i64, col_stride: 1 }
 }
 
-struct LoadRow<'a, T: Float> {
+/// Widens rows from `first` on into rows of `width` elements, for as long as the source has any.
+struct LoadRows<'a, T: Float> {
     source: &'a Source<T>,
-    start: usize,
+    first: usize,
+    height: usize,
+    len: usize,
+    width: usize,
     to: &'a mut [T::Real],
 }
 
-impl<T: Float> Kernel for LoadRow<'_, T> {
+impl<T: Float> Kernel for LoadRows<'_, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        widened::load(isa, self.source, self.start, self.to);
+        let LoadRows { source, first, height, len, width, to } = self;
+        for (row, to) in (first..height).zip(to.chunks_exact_mut(width)) {
+            widened::load(isa, source, row * len, &mut to[..len]);
+        }
     }
 }
 
@@ -237,8 +242,8 @@ fn finish<T: Float<Real: Activate>>(
     let target = target::<T>(product.out, &rows, &columns);
     let width = columns.len();
     let bias = product.bias.map(|bias| &bias[columns]);
-    parallel::for_rows(&mut sums, width, parallel, |row, sums| {
-        dispatch(Finish { activation: product.activation, bias, sums, target: &target, start: row * width });
+    parallel::for_rows(&mut sums, width, parallel, |first, sums| {
+        dispatch(Finish { activation: product.activation, bias, sums, width, target: &target, first });
     });
 }
 
@@ -246,8 +251,9 @@ struct Finish<'a, T: Float> {
     activation: Activation,
     bias: Option<&'a [T::Real]>,
     sums: &'a mut [T::Real],
+    width: usize,
     target: &'a Target<T>,
-    start: usize,
+    first: usize,
 }
 
 impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
@@ -255,8 +261,11 @@ impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        epilogue::apply(isa, self.activation, self.bias, self.sums);
-        // SAFETY: each row of the output is visited by one thread, which holds no slice of it.
-        unsafe { widened::store(isa, self.target, self.start, self.sums) };
+        let Finish { activation, bias, sums, width, target, first } = self;
+        for (i, sums) in sums.chunks_exact_mut(width).enumerate() {
+            epilogue::apply(isa, activation, bias, sums);
+            // SAFETY: each row of the output is visited by one thread, which holds no slice of it.
+            unsafe { widened::store(isa, target, (first + i) * width, sums) };
+        }
     }
 }

@@ -91,7 +91,10 @@ impl Activate for f32 {
             p = Real::mul_add(p, isa, t, c);
         }
         let square = u * u;
-        let lost = if I::FMA { u.fused(u, -square) } else { 0.0 };
+        // What rounding took from the square, by Dekker's splitting.
+        let high = f32::from_bits(u.to_bits() & 0xffff_f000);
+        let low = u - high;
+        let lost = ((high * high - square) + 2.0 * high * low) + low * low;
         let e = f32::exp_carrying(isa, -0.5 * square, -0.5 * lost);
         // In this order e alone may be below the normal range.
         if v < 0.0 { e * (t * p * v) } else { v * (1.0 - e * (t * p)) }
