@@ -54,7 +54,7 @@ impl<'py> Output<'py> {
         match self.result {
             Returned::Given { object, source } => {
                 if let Source::Torch(class) = &*source {
-                    class.torch.overwritten(&object)?;
+                    class.torch.autograd.overwritten(&object)?;
                 }
                 Ok(object)
             }

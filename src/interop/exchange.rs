@@ -131,3 +131,101 @@ impl Table {
 fn raised(py: Python<'_>) -> PyErr {
     PyErr::take(py).unwrap_or_else(|| PyRuntimeError::new_err("the library gave no reason"))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_int;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use dlpark::DlpackFlags;
+    use dlpark::ffi::{DLDataType, DLDataTypeCode, DLDevice, DLPackVersion};
+    use pyo3::types::PyDict;
+
+    use super::*;
+
+    static RELEASED: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe extern "C" fn release(tensor: *mut DLManagedTensorVersioned) {
+        RELEASED.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: made by `export` with Box::into_raw, and released once.
+        drop(unsafe { Box::from_raw(tensor) });
+    }
+
+    unsafe extern "C" fn export(_: *mut c_void, out: *mut *mut DLManagedTensorVersioned) -> c_int {
+        let tensor = DLManagedTensorVersioned {
+            version: DLPackVersion { major: 1, minor: 0 },
+            manager_ctx: std::ptr::null_mut(),
+            deleter: Some(release),
+            flags: DlpackFlags::empty(),
+            dl_tensor: DLTensor {
+                device: DLDevice { device_type: DLDeviceType::CPU, device_id: 0 },
+                dtype: DLDataType { code: DLDataTypeCode::INT, bits: 64, lanes: 1 },
+                byte_offset: 24,
+                ..DLTensor::default()
+            },
+        };
+        // SAFETY: the caller's pointer is writable.
+        unsafe { *out = Box::into_raw(Box::new(tensor)) };
+        0
+    }
+
+    unsafe extern "C" fn stream(_: DLDeviceType, id: i32, out: *mut *mut c_void) -> c_int {
+        // SAFETY: the caller's pointer is writable.
+        unsafe { *out = std::ptr::without_provenance_mut(1000 + id as usize) };
+        0
+    }
+
+    fn table(major: u32, prev_api: *mut DLPackExchangeAPIHeader) -> *mut DLPackExchangeAPIHeader {
+        let header = DLPackExchangeAPIHeader { version: DLPackVersion { major, minor: 3 }, prev_api };
+        let table = DLPackExchangeAPI {
+            header,
+            managed_tensor_allocator: None,
+            managed_tensor_from_py_object_no_sync: Some(export),
+            managed_tensor_to_py_object_no_sync: None,
+            dltensor_from_py_object_no_sync: None,
+            current_work_stream: Some(stream),
+        };
+        Box::into_raw(Box::new(table)).cast()
+    }
+
+    fn class<'py>(py: Python<'py>, name: &str, address: usize) -> Bound<'py, PyType> {
+        let attributes = PyDict::new(py);
+        attributes.set_item(name, address).unwrap();
+        py.get_type::<PyType>().call1(("Tensor", (), attributes)).unwrap().cast_into().unwrap()
+    }
+
+    #[test]
+    fn an_older_table_without_views_is_found_and_its_tensors_released_once() {
+        Python::initialize();
+        Python::attach(|py| {
+            let newest = table(2, table(DLPACK_MAJOR_VERSION, std::ptr::null_mut()));
+            let class = class(py, "__c_dlpack_exchange_api__", newest.expose_provenance());
+            let found = Table::of_type(&class).unwrap().unwrap();
+            assert_eq!(found.stream(py, 7).unwrap(), 1007);
+            let object = class.call0().unwrap();
+            let (offset, owned) = found.describe(&object, |raw| raw.byte_offset).unwrap();
+            assert_eq!((offset, RELEASED.load(Ordering::Relaxed)), (24, 0));
+            drop(owned);
+            assert_eq!(RELEASED.load(Ordering::Relaxed), 1);
+        });
+    }
+
+    #[test]
+    fn tables_of_unknown_versions_and_other_attributes_are_none() {
+        Python::initialize();
+        Python::attach(|py| {
+            let unknown = table(2, std::ptr::null_mut()).expose_provenance();
+            for (name, value) in [
+                ("__dlpack_c_exchange_api__", unknown),
+                ("__dlpack_c_exchange_api__", 0),
+                ("__dlpack_c_exchange_api__", 3),
+                ("unrelated", unknown),
+            ] {
+                assert!(Table::of_type(&class(py, name, value)).unwrap().is_none());
+            }
+            let class = class(py, "__dlpack_c_exchange_api__", 0);
+            class.setattr("__dlpack_c_exchange_api__", "text").unwrap();
+            assert!(Table::of_type(&class).unwrap().is_none());
+        });
+    }
+}

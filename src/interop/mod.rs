@@ -6,6 +6,7 @@
 //! `export`).
 
 mod allocate;
+mod autograd;
 mod call;
 mod descriptor;
 mod exchange;

@@ -1,6 +1,7 @@
 //! Numbers that are not tensors: Python's own, numpy's scalars, and the value of a 0-dimensional tensor.
 
 use half::{bf16, f16};
+use pyo3::exceptions::PyOverflowError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt};
@@ -54,7 +55,7 @@ pub fn numpy_scalar(argument: Argument, object: &Bound<'_, PyAny>) -> Result<(Sc
     Ok((value, dtype))
 }
 
-/// A whole number of 64 bits, from anything with `__index__`.
+/// A whole number of 64 bits.
 fn integer(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
     object.extract().map(Scalar::Int).map_err(|_| Error::IntegerRange {
         op: argument.op,
@@ -68,16 +69,17 @@ pub fn shown(object: &Bound<'_, PyAny>) -> String {
     object.repr().map_or_else(|_| format!("a {} too long to print", type_name(object)), |r| r.to_string())
 }
 
-/// An integer argument such as dim=.
+/// An integer argument such as dim=: anything with `__index__`.
 pub fn index(argument: Argument, object: &Bound<'_, PyAny>) -> Result<i64> {
-    if !object.hasattr(intern!(object.py(), "__index__"))? {
-        let Argument { op, name, .. } = argument;
-        return Err(Error::NotAnInteger { op, argument: name, got: type_name(object) });
-    }
-    match integer(argument, object)? {
-        Scalar::Int(i) => Ok(i),
-        other => Ok(other.as_i64()),
-    }
+    let py = object.py();
+    let Argument { op, name, .. } = argument;
+    object.extract().map_err(|raised: PyErr| {
+        if raised.is_instance_of::<PyOverflowError>(py) {
+            Error::IntegerRange { op, argument: name, value: shown(object) }
+        } else {
+            Error::NotAnInteger { op, argument: name, got: type_name(object) }
+        }
+    })
 }
 
 /// Refuses what is neither a tensor nor a number.

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyTuple, PyType};
 
+use super::autograd::Autograd;
 use super::exchange::Table;
 use super::source::{loaded_module, type_name};
 use super::{Argument, Role, descriptor};
@@ -19,13 +20,11 @@ use crate::tensor::{Device, Dims, TensorView};
 #[derive(Debug)]
 pub struct Torch {
     tensor: Py<PyType>,
-    is_grad_enabled: Py<PyAny>,
-    forward_ad: Py<PyAny>,
+    pub autograd: Autograd,
     get_default_dtype: Py<PyAny>,
     pub empty: Py<PyAny>,
     pub empty_like: Py<PyAny>,
     pub empty_strided: Py<PyAny>,
-    increment_version: IncrementVersion,
     /// In the order of `DType::ALL`.
     dtypes: [Py<PyAny>; DType::ALL.len()],
 }
@@ -50,21 +49,13 @@ impl Torch {
             DType::ALL.into_iter().map(|d| attribute(d.name())).collect::<PyResult<_>>()?;
         Ok(Torch {
             tensor: module.getattr("Tensor")?.cast_into::<PyType>()?.unbind(),
-            is_grad_enabled: attribute("is_grad_enabled")?,
-            forward_ad: module.getattr("autograd")?.getattr("forward_ad")?.unbind(),
+            autograd: Autograd::of(module)?,
             get_default_dtype: attribute("get_default_dtype")?,
             empty: attribute("empty")?,
             empty_like: attribute("empty_like")?,
             empty_strided: attribute("empty_strided")?,
-            increment_version: IncrementVersion::of(module)?,
             dtypes: dtypes.try_into().map_err(|_| PyException::new_err("torch lacks a dtype"))?,
         })
-    }
-
-    /// Tells autograd that a tensor has been overwritten: it compares versions to notice that what it
-    /// saved for a backward pass has changed.
-    pub fn overwritten(&self, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.increment_version.call(tensor)
     }
 
     pub fn dtype<'py>(&self, py: Python<'py>, dtype: DType) -> &Bound<'py, PyAny> {
@@ -75,59 +66,10 @@ impl Torch {
         DType::ALL.into_iter().find(|&d| self.dtypes[d as usize].is(object))
     }
 
-    fn grad_enabled(&self, py: Python<'_>) -> PyResult<bool> {
-        self.is_grad_enabled.bind(py).call0()?.is_truthy()
-    }
-
-    /// Whether a tensor carries a tangent of forward-mode differentiation, which its memory does not show.
-    fn is_dual(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let py = object.py();
-        let forward = self.forward_ad.bind(py);
-        // torch's own guard: -1 outside of every dual_level.
-        let level = forward.getattr_opt(intern!(py, "_current_level"))?;
-        if level.is_none_or(|l| l.extract::<i64>().unwrap_or(-1) < 0) {
-            return Ok(false);
-        }
-        let unpacked = forward.call_method1(intern!(py, "unpack_dual"), (object,))?;
-        Ok(!unpacked.getattr(intern!(py, "tangent"))?.is_none())
-    }
-
     /// What a Python float makes of an integer tensor.
     pub fn default_dtype(&self, py: Python<'_>) -> PyResult<DType> {
         let dtype = self.get_default_dtype.bind(py).call0()?;
         Ok(self.dtype_of(&dtype).unwrap_or(DType::F32))
-    }
-}
-
-/// torch.autograd.graph.increment_version, or below it the function in C at a third of the cost, which
-/// takes a tuple (since torch 2.5).
-#[derive(Debug)]
-enum IncrementVersion {
-    Public(Py<PyAny>),
-    Direct(Py<PyAny>),
-}
-
-impl IncrementVersion {
-    fn of(module: &Bound<'_, PyAny>) -> PyResult<IncrementVersion> {
-        let probe = module.call_method1("empty", (0,))?;
-        match module.getattr("_C")?.getattr_opt("_increment_version")? {
-            Some(direct) if direct.call1(((probe,),)).is_ok() => {
-                Ok(IncrementVersion::Direct(direct.unbind()))
-            }
-            _ => {
-                let public = module.getattr("autograd")?.getattr("graph")?.getattr("increment_version")?;
-                Ok(IncrementVersion::Public(public.unbind()))
-            }
-        }
-    }
-
-    fn call(&self, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = tensor.py();
-        match self {
-            IncrementVersion::Public(function) => function.bind(py).call1((tensor,)),
-            IncrementVersion::Direct(function) => function.bind(py).call1(((tensor,),)),
-        }
-        .map(|_| ())
     }
 }
 
@@ -202,17 +144,7 @@ impl TorchClass {
             }
             None => {}
         }
-        if is_true(&object.getattr(intern!(py, "requires_grad"))?) && self.torch.grad_enabled(py)? {
-            return Err(Error::RequiresGrad { op, argument: name });
-        }
-        if self.torch.is_dual(object)? {
-            return Err(Error::TensorKind {
-                op,
-                argument: name,
-                got: "a dual tensor of forward-mode differentiation".into(),
-                remedy: "pass its primal, of torch.autograd.forward_ad.unpack_dual",
-            });
-        }
+        self.torch.autograd.refuse(argument, object)?;
         // The negative bit (torch.conj(z).imag) is invisible in memory: reading past it would be wrong.
         if !is_true(&object.call_method0(intern!(py, "is_neg"))?) {
             self.view(argument, object, view)?;
