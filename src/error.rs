@@ -31,7 +31,7 @@ pub enum Family {
 pub enum Error {
     // --- dtype
     #[error(
-        "{op}: `{argument}` is a {got}, not a tensor; pass a torch.Tensor, a numpy.ndarray or any object with __dlpack__"
+        "{op}: `{argument}` is of type {got}, not a tensor; pass a torch.Tensor, a numpy.ndarray or any object with __dlpack__"
     )]
     NotATensor { op: &'static str, argument: &'static str, got: String },
     #[error(

@@ -153,6 +153,7 @@ def test_the_context_is_restored_after_an_error():
 
 
 @ops
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")
 def test_a_call_neither_synchronises_nor_allocates_on_the_device(op):
     x = data()
     for _ in range(3):

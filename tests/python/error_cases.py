@@ -35,13 +35,13 @@ CASES = [
     (
         "NotATensor",
         DTYPE,
-        "add: `x` is a list, not a tensor; pass a torch.Tensor, a numpy.ndarray or any object with __dlpack__",
+        "add: `x` is of type list, not a tensor; pass a torch.Tensor, a numpy.ndarray or any object with __dlpack__",
         lambda: tw.add([1.0], 1),
     ),
     (
         "NotATensor",
         DTYPE,
-        "matmul: `bias` is a float, not a tensor; pass a torch.Tensor, a numpy.ndarray or any object with __dlpack__",
+        "matmul: `bias` is of type float, not a tensor; pass a torch.Tensor, a numpy.ndarray or any object with __dlpack__",
         lambda: tw.matmul(x, x.mT, bias=1.0),
     ),
     (
