@@ -7,6 +7,7 @@ pub mod add;
 pub mod element;
 pub mod exp;
 pub mod float;
+pub mod half_float;
 pub mod isa;
 pub mod matmul;
 pub mod operand;

@@ -56,7 +56,6 @@ impl Placed {
 /// # Safety
 /// `a` is m x k, `b` k x n and `out` m x n elements, aligned and alive; nothing else uses `out`, and its
 /// elements are distinct.
-#[allow(clippy::too_many_arguments)]
 unsafe fn gemm<R: Element>(
     (m, n, k): (usize, usize, usize),
     out: Placed,

@@ -14,7 +14,7 @@ pub fn apply<R: Activate, I: Isa>(isa: I, activation: Activation, bias: Option<&
         }
     }
     let zero = R::default();
-    // Loops in full, for closures might not be inlined: see `cpu::lanes`.
+    // Loops in full, for closures might not be inlined: see `cpu::isa`.
     match activation {
         Activation::None => {}
         Activation::Relu => {

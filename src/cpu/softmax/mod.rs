@@ -49,8 +49,8 @@ fn operands<T: Float>(
 ) -> (Source<T>, Target<T>) {
     let SoftmaxProblem { x, out, .. } = problem;
     // SAFETY: a problem's operands are memory that the caller keeps alive for the call, of the given shape;
-    // `check_out` has refused outputs that overlap themselves, or x without being exactly it. Slices of x are
-    // only held while they are copied into a buffer, never while `out` is written, hence no `written`.
+    // `check_out` has refused outputs that overlap themselves, or x without being exactly it. A slice of x is
+    // last used before any of its row is written, hence no `written`.
     unsafe {
         (Source::new(x.address, x.dtype, shape, x_strides, 0), Target::new(out.address, shape, out_strides))
     }

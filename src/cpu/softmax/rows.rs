@@ -81,22 +81,19 @@ impl<T: Float> Rows<'_, T> {
         }
     }
 
-    /// Writes x - maximum - shift.
+    /// Writes `values`.
     #[inline(always)]
-    fn store_shifted<I: Isa>(
-        &self,
-        isa: I,
-        start: usize,
-        [maximum, shift]: [T::Real; 2],
-        x: &[T::Real],
-        values: &mut [T::Real],
-    ) {
-        for (v, &x) in values.iter_mut().zip(x) {
-            *v = (x - maximum) - shift;
-        }
-        // SAFETY: every row, and every piece of one, is visited by one thread. `x` may be the memory that is
-        // written here, but is not read any more.
+    fn store<I: Isa>(&self, isa: I, start: usize, values: &[T::Real]) {
+        // SAFETY: as in `store_scaled`.
         unsafe { widened::store(isa, self.out, start, values) };
+    }
+}
+
+/// values = x - maximum - shift.
+#[inline(always)]
+fn shifted<R: Exp>(x: &[R], maximum: R, shift: R, values: &mut [R]) {
+    for (v, &x) in values.iter_mut().zip(x) {
+        *v = (x - maximum) - shift;
     }
 }
 
@@ -186,7 +183,10 @@ impl<T: Float> Kernel for Short<'_, T> {
             let finishing = finishing(rows.kind, sum);
             match rows.kind {
                 Kind::Softmax => rows.store_scaled(isa, row * len, &mut values, finishing),
-                Kind::LogSoftmax => rows.store_shifted(isa, row * len, [base, finishing], x, &mut values),
+                Kind::LogSoftmax => {
+                    shifted(x, base, finishing, &mut values);
+                    rows.store(isa, row * len, &values);
+                }
             }
         }
     }
@@ -270,7 +270,10 @@ impl<T: Float> Kernel for Write<'_, T> {
                 exponentials(isa, x, base, values);
                 rows.store_scaled(isa, start, values, finishing);
             }
-            Kind::LogSoftmax => rows.store_shifted(isa, start, [base, finishing], x, values),
+            Kind::LogSoftmax => {
+                shifted(x, base, finishing, values);
+                rows.store(isa, start, values);
+            }
         }
     }
 }

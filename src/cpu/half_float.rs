@@ -1,0 +1,207 @@
+//! float16 and bfloat16: computed in float32, rounded once.
+
+use half::{bf16, f16};
+
+use super::element::Element;
+use super::float::{Float, Real};
+use super::isa::{Isa, LANES};
+use crate::dtype::DType;
+use crate::ops::Scalar;
+
+impl Float for bf16 {
+    type Real = f32;
+
+    #[inline(always)]
+    fn widen<I: Isa>(_: I, from: &[bf16], to: &mut [f32]) {
+        for (t, &f) in to.iter_mut().zip(from) {
+            *t = widen_bf16(f);
+        }
+    }
+    #[inline(always)]
+    fn narrow<I: Isa>(_: I, from: &[f32], to: &mut [bf16]) {
+        for (t, &f) in to.iter_mut().zip(from) {
+            *t = narrow_bf16(f);
+        }
+    }
+    #[inline(always)]
+    fn narrow_scaled<I: Isa>(_: I, from: &mut [f32], factor: f32, to: &mut [bf16]) {
+        for (t, &f) in to.iter_mut().zip(&*from) {
+            *t = narrow_bf16(f * factor);
+        }
+    }
+    #[inline(always)]
+    fn real<'a, I: Isa>(isa: I, from: &'a [bf16], buffer: &'a mut [f32]) -> &'a [f32] {
+        Self::widen(isa, from, &mut buffer[..from.len()]);
+        &buffer[..from.len()]
+    }
+}
+
+#[inline(always)]
+fn widen_bf16(value: bf16) -> f32 {
+    f32::from_bits(u32::from(value.to_bits()) << 16)
+}
+
+#[inline(always)]
+fn narrow_bf16(value: f32) -> bf16 {
+    let bits = value.to_bits();
+    // Adding just under half of the last place that stays, or exactly half if that place is odd, carries into
+    // it when the nearest is above. A NaN could carry into infinity: keep it, quiet.
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    let kept = if value.is_nan() { bits | 0x0040_0000 } else { rounded };
+    bf16::from_bits((kept >> 16) as u16)
+}
+
+impl Float for f16 {
+    type Real = f32;
+
+    #[inline(always)]
+    fn widen<I: Isa>(isa: I, from: &[f16], to: &mut [f32]) {
+        let ((groups, rest), (to_groups, to_rest)) = (from.as_chunks(), to.as_chunks_mut());
+        for (t, f) in to_groups.iter_mut().zip(groups) {
+            *t = isa.widen_f16(*f);
+        }
+        if !rest.is_empty() {
+            to_rest.copy_from_slice(&isa.widen_f16(padded(rest))[..rest.len()]);
+        }
+    }
+    #[inline(always)]
+    fn narrow<I: Isa>(isa: I, from: &[f32], to: &mut [f16]) {
+        let ((groups, rest), (to_groups, to_rest)) = (from.as_chunks(), to.as_chunks_mut());
+        for (t, f) in to_groups.iter_mut().zip(groups) {
+            *t = isa.narrow_f16(*f);
+        }
+        if !rest.is_empty() {
+            to_rest.copy_from_slice(&isa.narrow_f16(padded(rest))[..rest.len()]);
+        }
+    }
+    #[inline(always)]
+    fn narrow_scaled<I: Isa>(isa: I, from: &mut [f32], factor: f32, to: &mut [f16]) {
+        for f in &mut *from {
+            *f *= factor;
+        }
+        Self::narrow(isa, from, to);
+    }
+    #[inline(always)]
+    fn real<'a, I: Isa>(isa: I, from: &'a [f16], buffer: &'a mut [f32]) -> &'a [f32] {
+        Self::widen(isa, from, &mut buffer[..from.len()]);
+        &buffer[..from.len()]
+    }
+}
+
+/// Less than a group of elements, filled up with zeros.
+#[inline(always)]
+fn padded<T: Copy + Default>(rest: &[T]) -> [T; LANES] {
+    let mut group = [T::default(); LANES];
+    group[..rest.len()].copy_from_slice(rest);
+    group
+}
+
+/// What both halves do alike; the additions differ in how they vectorise.
+macro_rules! half_float {
+    ($type:ty, $dtype:expr, $add:item, $add_scalar:item) => {
+        impl Element for $type {
+            const DTYPE: DType = $dtype;
+            type Arith = f32;
+
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                <$type>::to_f32(self)
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(<$type>::to_f32(self))
+            }
+            #[inline(always)]
+            fn to_i64(self) -> i64 {
+                <$type>::to_f32(self) as i64
+            }
+            #[inline(always)]
+            fn to_bool(self) -> bool {
+                <$type>::to_f32(self) != 0.0
+            }
+            #[inline(always)]
+            fn from_element<E: Element>(element: E) -> $type {
+                <$type>::from_f32(element.to_f32())
+            }
+            #[inline(always)]
+            fn to_f32s<I: Isa>(isa: I, from: &[$type], to: &mut [f32]) {
+                Self::widen(isa, from, to);
+            }
+            #[inline(always)]
+            fn convert<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [$type]) {
+                let mut buffer = [0.0; 256];
+                for (from, to) in from.chunks(256).zip(to.chunks_mut(256)) {
+                    let buffer = &mut buffer[..from.len()];
+                    E::to_f32s(isa, from, buffer);
+                    Self::narrow(isa, buffer, to);
+                }
+            }
+            fn arith(scalar: Scalar) -> f32 {
+                f32::arith(scalar)
+            }
+            #[inline(always)]
+            $add
+            #[inline(always)]
+            $add_scalar
+        }
+    };
+}
+
+half_float!(
+    bf16,
+    DType::BF16,
+    fn add<I: Isa>(isa: I, x: &[bf16], y: &[bf16], alpha: f32, out: &mut [bf16]) {
+        for (o, (&a, &b)) in out.iter_mut().zip(x.iter().zip(y)) {
+            *o = narrow_bf16(Real::mul_add(widen_bf16(b), isa, alpha, widen_bf16(a)));
+        }
+    },
+    fn add_scalar<I: Isa>(isa: I, x: &[bf16], y: f32, alpha: f32, out: &mut [bf16]) {
+        for (o, &a) in out.iter_mut().zip(x) {
+            *o = narrow_bf16(Real::mul_add(y, isa, alpha, widen_bf16(a)));
+        }
+    }
+);
+
+half_float!(
+    f16,
+    DType::F16,
+    fn add<I: Isa>(isa: I, x: &[f16], y: &[f16], alpha: f32, out: &mut [f16]) {
+        let ((x_groups, x_rest), (y_groups, y_rest)) = (x.as_chunks(), y.as_chunks());
+        let (out_groups, out_rest) = out.as_chunks_mut();
+        for (o, (a, b)) in out_groups.iter_mut().zip(x_groups.iter().zip(y_groups)) {
+            *o = add_group(isa, *a, *b, alpha);
+        }
+        if !out_rest.is_empty() {
+            let sums = add_group(isa, padded(x_rest), padded(y_rest), alpha);
+            out_rest.copy_from_slice(&sums[..out_rest.len()]);
+        }
+    },
+    fn add_scalar<I: Isa>(isa: I, x: &[f16], y: f32, alpha: f32, out: &mut [f16]) {
+        let ((x_groups, x_rest), (out_groups, out_rest)) = (x.as_chunks(), out.as_chunks_mut());
+        for (o, a) in out_groups.iter_mut().zip(x_groups) {
+            *o = add_scalar_group(isa, *a, y, alpha);
+        }
+        if !out_rest.is_empty() {
+            let sums = add_scalar_group(isa, padded(x_rest), y, alpha);
+            out_rest.copy_from_slice(&sums[..out_rest.len()]);
+        }
+    }
+);
+
+#[inline(always)]
+fn add_group<I: Isa>(isa: I, x: [f16; LANES], y: [f16; LANES], alpha: f32) -> [f16; LANES] {
+    let (mut sum, y) = (isa.widen_f16(x), isa.widen_f16(y));
+    for i in 0..LANES {
+        sum[i] = Real::mul_add(y[i], isa, alpha, sum[i]);
+    }
+    isa.narrow_f16(sum)
+}
+
+#[inline(always)]
+fn add_scalar_group<I: Isa>(isa: I, x: [f16; LANES], y: f32, alpha: f32) -> [f16; LANES] {
+    let mut sum = isa.widen_f16(x);
+    for s in &mut sum {
+        *s = Real::mul_add(y, isa, alpha, *s);
+    }
+    isa.narrow_f16(sum)
+}
