@@ -167,6 +167,15 @@ def test_a_record_is_current_until_a_source_changes(tmp_path):
     assert not record.is_current(kept, tmp_path)
 
 
+@pytest.mark.parametrize("text", [None, "not json", "[]", "{}"])
+def test_what_is_not_a_record_is_told_so(tmp_path, capsys, text):
+    file = tmp_path / "record.json"
+    if text is not None:
+        file.write_text(text)
+    assert bench.main(["--check-record", str(file)]) == 2
+    assert "not a record" in capsys.readouterr().err
+
+
 def test_the_digest_of_this_checkout_is_found():
     assert len(record.digest()) == 64
     assert (record.checkout() / "build.rs").is_file()

@@ -17,7 +17,11 @@ OPERATIONS = ("add", "softmax", "matmul")
 def main(arguments: list[str]) -> int:
     options = parser().parse_args(arguments)
     if options.check_record:
-        current = record.is_current(options.check_record)
+        try:
+            current = record.is_current(options.check_record)
+        except (record.NotARecord, record.NoCheckout) as error:
+            print(error, file=sys.stderr)
+            return 2
         print("current" if current else "stale: the sources have changed since it was made")
         return 0 if current else 1
     try:

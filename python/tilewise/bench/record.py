@@ -19,6 +19,10 @@ class NoCheckout(RuntimeError):
     """No source checkout around the current directory."""
 
 
+class NotARecord(ValueError):
+    """A file that --check-record cannot make sense of."""
+
+
 def checkout() -> Path:
     """The source tree that holds the current directory, or this file."""
     for start in (Path.cwd(), Path(__file__).resolve().parent):
@@ -41,7 +45,11 @@ def digest(root: Path | None = None) -> str:
 
 def is_current(record: Path, root: Path | None = None) -> bool:
     """Whether the record was made from the sources as they are now."""
-    return bool(json.loads(record.read_text())["digest"] == digest(root))
+    try:
+        recorded = json.loads(record.read_text())["digest"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotARecord(f"{record} is not a record of the benchmark: {error}") from error
+    return bool(recorded == digest(root))
 
 
 def describe(command: str, device: str, day: str | None, tests: str | None) -> dict[str, Any]:
