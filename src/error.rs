@@ -80,6 +80,8 @@ pub enum Error {
     BiasShape { got: Dims, expected: i64 },
     #[error("{op}: `out` has shape {}, but the result has shape {}; pass an `out` of that shape", display_dims(.got), display_dims(.expected))]
     OutShape { op: &'static str, got: Dims, expected: Dims },
+    #[error("{op}: `{argument}` has {rank} dimensions; at most {most} are accepted. Merge some with reshape")]
+    TooManyDimensions { op: &'static str, argument: &'static str, rank: i32, most: i32 },
     #[error("{op}: the result of shape {} would have more elements than int64 can count", display_dims(.shape))]
     TooLarge { op: &'static str, shape: Dims },
 
@@ -191,6 +193,7 @@ impl Error {
             | ZeroDimensional { .. }
             | BiasShape { .. }
             | OutShape { .. }
+            | TooManyDimensions { .. }
             | TooLarge { .. } => Family::Shape,
             DimOutOfRange { .. } => Family::Dim,
             ReadOnlyOut { .. }

@@ -30,6 +30,7 @@ fn every_error() -> Vec<Error> {
         ZeroDimensional { argument: "a" },
         BiasShape { got: smallvec![1, 8], expected: 8 },
         OutShape { op, got: smallvec![3], expected: smallvec![2, 3] },
+        TooManyDimensions { op, argument, rank: 65, most: 64 },
         TooLarge { op: "add", shape: smallvec![1 << 40, 1 << 40] },
         DimOutOfRange { op, dim: 2, rank: 2 },
         DimOutOfRange { op, dim: -2, rank: 0 },

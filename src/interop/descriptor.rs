@@ -9,7 +9,7 @@ use crate::dtype::{self, DType};
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Dims, TensorView, layout};
 
-/// No library makes tensors of more dimensions than this.
+/// numpy's own limit, and what the kernels' parameters have room for.
 const MAX_RANK: i32 = 64;
 
 /// A view to be filled in: views are large, and moving them about costs more than reading them.
@@ -31,6 +31,10 @@ pub fn blank() -> TensorView {
 pub unsafe fn read(argument: Argument, raw: &DLTensor, view: &mut TensorView) -> Result<()> {
     let rank = match raw.ndim {
         n @ 0..=MAX_RANK => n.unsigned_abs() as usize,
+        n if n > MAX_RANK => {
+            let Argument { op, name, .. } = argument;
+            return Err(Error::TooManyDimensions { op, argument: name, rank: n, most: MAX_RANK });
+        }
         n => return Err(malformed(argument, format!("its descriptor has {n} dimensions"))),
     };
     if rank > 0 {

@@ -64,9 +64,20 @@ fn integer(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
     })
 }
 
-/// How a value looks in a message. Python refuses to print integers of thousands of digits.
+/// How a value looks in a message, cut where it would bury the sentence. Python refuses to print integers
+/// of thousands of digits.
 pub fn shown(object: &Bound<'_, PyAny>) -> String {
-    object.repr().map_or_else(|_| format!("a {} too long to print", type_name(object)), |r| r.to_string())
+    object
+        .repr()
+        .map_or_else(|_| format!("a {} too long to print", type_name(object)), |r| shortened(&r.to_string()))
+}
+
+pub fn shortened(text: &str) -> String {
+    const MOST: usize = 80;
+    match text.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_string(),
+    }
 }
 
 /// An integer argument such as dim=: anything with `__index__`.

@@ -52,7 +52,9 @@ impl Keyword<'_, '_> {
 
 /// The text of a string; anything else as Python would print it, which no name of ours matches.
 fn name(object: &Bound<'_, PyAny>) -> String {
-    object.cast::<PyString>().map_or_else(|_| scalar::shown(object), |s| s.to_string_lossy().into_owned())
+    object
+        .cast::<PyString>()
+        .map_or_else(|_| scalar::shown(object), |s| scalar::shortened(&s.to_string_lossy()))
 }
 
 pub fn activation(object: Option<&Bound<'_, PyAny>>, negative_slope: f64) -> Result<Activation> {

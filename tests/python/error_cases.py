@@ -154,6 +154,12 @@ CASES = [
         lambda: tw.softmax(x, out=torch.empty(6)),
     ),
     (
+        "TooManyDimensions",
+        SHAPE,
+        "add: `x` has 70 dimensions; at most 64 are accepted. Merge some with reshape",
+        lambda: tw.add(torch.ones([1] * 70), 1),
+    ),
+    (
         "TooLarge",
         SHAPE,
         "add: the result of shape (4294967296, 4294967296) would have more elements than int64 can count",
