@@ -1,9 +1,9 @@
 """Small and ragged calls that between them launch every CUDA kernel of the build.
 
-Two readers: tests/test_kernel_coverage.py, which proves the claim, and compute-sanitizer, which watches the
-kernels at work:
+Two readers: test_kernel_coverage.py beside this file, which proves the claim, and compute-sanitizer, which
+watches the kernels at work:
 
-    compute-sanitizer --tool memcheck python tests/kernel_cases.py
+    compute-sanitizer --tool memcheck python tests/cuda/kernel_cases.py
 """
 
 from __future__ import annotations
