@@ -19,7 +19,9 @@
 // Per product: 2 m n k flops; 2 (m k + k n + m n) bytes at least. Each tile of a and b is read again from L2 by every
 // block in its row or column, which the grouped order of blocks (common/tile_order.cuh) keeps near.
 //
-// Measured: nothing yet.
+// Measured on an H200, bf16, cold L2, before the results' stores were made vectors: 4096^3 in the four layouts 442 to
+// 470 TFLOP/s, 0.58 to 0.60 of cuBLAS (which has wgmma); 8192^3 448; 1024^3 138, 512 x 512 x 65536 164, where
+// there are too few tiles; odd sizes ("any") 111 to 121, 0.75 to 0.96 of cuBLAS. leaky_relu costs 1 to 3 %.
 
 #include "mma_block.cuh"
 

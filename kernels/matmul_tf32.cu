@@ -10,7 +10,7 @@
 //
 // Variants, matmul_tf32_{tile}_{layout}_f32, are named and chosen as in matmul_mma.cu.
 //
-// Per product: 2 m n k flops; 4 (m k + k n + m n) bytes at least. Measured: nothing yet.
+// Per product: 2 m n k flops; 4 (m k + k n + m n) bytes at least. Its speed has not been measured.
 
 #include "mma_block.cuh"
 
