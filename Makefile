@@ -25,6 +25,9 @@ SOURCES := $(shell find src kernels python -name '*.rs' -o -name '*.cu' -o -name
 
 PIP := $(BIN)/python -m pip
 
+# A minute and a half to build, once.
+DENY := target/tools/bin/cargo-deny
+
 .PHONY: demo wheel test lint test-rust test-python bench clean help
 .DEFAULT_GOAL := help
 
@@ -36,13 +39,17 @@ demo: $(VENV)/.installed  ## install, run every operation on the best device pre
 
 test: lint test-rust test-python  ## everything CI runs
 
-lint: $(VENV)/.developing  ## formatting, clippy, ruff, mypy, stubtest
+lint: $(VENV)/.developing $(DENY)  ## formatting, clippy, licences, ruff, mypy, stubtest
 	cargo fmt --check
+	$(DENY) --log-level error check licenses bans sources
 	cargo clippy --all-targets --locked -- -D warnings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest tilewise._core
+
+$(DENY):
+	cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
 
 test-rust: $(TOOLS)/.ready
 	cargo test --locked
