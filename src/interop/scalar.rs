@@ -1,7 +1,7 @@
 //! Numbers that are not tensors: Python's own, numpy's scalars, and the value of a 0-dimensional tensor.
 
 use half::{bf16, f16};
-use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt};
@@ -87,8 +87,11 @@ pub fn index(argument: Argument, object: &Bound<'_, PyAny>) -> Result<i64> {
     object.extract().map_err(|raised: PyErr| {
         if raised.is_instance_of::<PyOverflowError>(py) {
             Error::IntegerRange { op, argument: name, value: shown(object) }
-        } else {
+        } else if raised.is_instance_of::<PyTypeError>(py) {
             Error::NotAnInteger { op, argument: name, got: type_name(object) }
+        } else {
+            // Out of the caller's own __index__.
+            Error::Python(raised)
         }
     })
 }

@@ -105,3 +105,25 @@ def test_calls_with_the_wrong_arguments():
     ):
         with pytest.raises(TypeError):
             call()
+
+
+class FromElsewhere:
+    """An integer of the caller's own."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __index__(self):
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+def test_dim_may_be_anything_that_is_an_index():
+    x = torch.randn(3, 4)
+    assert torch.equal(tw.softmax(x, FromElsewhere(0)), tw.softmax(x, 0))
+
+
+def test_an_exception_of_the_callers_own_index_is_passed_on():
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        tw.softmax(torch.randn(3), FromElsewhere(ZeroDivisionError("mine")))
