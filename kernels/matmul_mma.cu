@@ -26,12 +26,12 @@
 #include "mma_block.cuh"
 
 // Any strides and any alignment: two buffers, the next tile's elements held in registers meanwhile.
-template <class S> __device__ __forceinline__ void matmul_any(const MatmulParams& p) {
+template <class S, class Params> __device__ __forceinline__ void matmul_any(const Params& p) {
     using T = typename S::T;
     constexpr uint32_t STAGE_BYTES = S::template STAGE_BYTES<Major::K, Major::K>;
     static_assert(S::STAGES == 2, "one to read, one to write");
     Work<T> work;
-    if (!locate<S::BM, S::BN>(p, work)) return;
+    if (!find_work<S::BM, S::BN>(p, work)) return;
     ElementCopier<T, S::BM, S::BK, S::THREADS> copy_a(work.a, p.a_row, p.a_col, work.rows, p.a_k_fast);
     ElementCopier<T, S::BN, S::BK, S::THREADS> copy_b(work.b, p.b_col, p.b_row, work.cols, p.b_k_fast);
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));
@@ -75,14 +75,14 @@ template <class T> using Tile32x64 = Shape<T, 32, 64, 128, 32, 16, 8, 2>;
 template <class T> using Any128x128 = Shape<T, 128, 128, 64, 64, 32, 2, 1>;
 template <class T> using Any64x64 = Shape<T, 64, 64, 64, 32, 16, 2, 2>;
 
-#define MATMUL_ASYNC(tile, layout, a, b, T)                                                     \
-    extern "C" __global__ void __launch_bounds__(Tile##tile<T>::THREADS, Tile##tile<T>::BLOCKS) \
-        matmul_mma_##tile##_##layout##_##T(const __grid_constant__ MatmulParams p) {            \
-        matmul_async<Tile##tile<T>, Major::a, Major::b>(p);                                     \
+#define MATMUL_ASYNC(tile, layout, a, b, T)                                                       \
+    extern "C" __global__ void __launch_bounds__(Tile##tile<T>::THREADS, Tile##tile<T>::BLOCKS)   \
+        matmul_mma_##tile##_##layout##_##T(const __grid_constant__ MatmulParams<INLINE_RANK> p) { \
+        matmul_async<Tile##tile<T>, Major::a, Major::b>(p);                                       \
     }
-#define MATMUL_ANY(tile, T)                                                                   \
+#define MATMUL_ANY(tile, T, RANK)                                                             \
     extern "C" __global__ void __launch_bounds__(Any##tile<T>::THREADS, Any##tile<T>::BLOCKS) \
-        matmul_mma_##tile##_any_##T(const __grid_constant__ MatmulParams p) {                 \
+        matmul_mma_##tile##_any_##T(const __grid_constant__ MatmulParams<RANK> p) {           \
         matmul_any<Any##tile<T>>(p);                                                          \
     }
 #define MATMUL_LAYOUTS(tile, T)      \
@@ -90,13 +90,13 @@ template <class T> using Any64x64 = Shape<T, 64, 64, 64, 32, 16, 2, 2>;
     MATMUL_ASYNC(tile, kn, K, MN, T) \
     MATMUL_ASYNC(tile, mk, MN, K, T) \
     MATMUL_ASYNC(tile, mn, MN, MN, T)
-#define MATMUL_DTYPE(T)        \
-    MATMUL_LAYOUTS(128x256, T) \
-    MATMUL_LAYOUTS(128x128, T) \
-    MATMUL_LAYOUTS(64x64, T)   \
-    MATMUL_LAYOUTS(32x64, T)   \
-    MATMUL_ANY(128x128, T)     \
-    MATMUL_ANY(64x64, T)
+#define MATMUL_DTYPE(T)              \
+    MATMUL_LAYOUTS(128x256, T)       \
+    MATMUL_LAYOUTS(128x128, T)       \
+    MATMUL_LAYOUTS(64x64, T)         \
+    MATMUL_LAYOUTS(32x64, T)         \
+    MATMUL_ANY(128x128, T, MAX_RANK) \
+    MATMUL_ANY(64x64, T, INLINE_RANK)
 
 MATMUL_DTYPE(f16)
 MATMUL_DTYPE(bf16)

@@ -119,8 +119,7 @@ __device__ __forceinline__ void read_runs(Acc (&v)[COUNT], const Acc* row, int s
     }
 }
 
-template <class T, class S>
-__device__ __forceinline__ void matmul(const MatmulParams& p) {
+template <class T, class S, class Params> __device__ __forceinline__ void matmul(const Params& p) {
     using Acc = typename S::Acc;
     using CopierA = Copier<T, Acc, S::BM, S::BK, S::THREADS>;
     using CopierB = Copier<T, Acc, S::BN, S::BK, S::THREADS>;
@@ -130,7 +129,7 @@ __device__ __forceinline__ void matmul(const MatmulParams& p) {
     // Shared memory keeps it for the end: in registers it would cost the large tile its second block.
     __shared__ Work<T> kept;
     Work<T> work;
-    if (!locate<S::BM, S::BN>(p, work)) return;
+    if (!find_work<S::BM, S::BN>(p, work)) return;
     if (threadIdx.x == 0) kept = work;
     CopierA copy_a(work.a, p.a_row, p.a_col, work.rows, p.a_k_fast);
     CopierB copy_b(work.b, p.b_col, p.b_row, work.cols, p.b_k_fast);
@@ -195,18 +194,18 @@ using Float128x128 = Shape<float, 128, 128, 8, 8, 8>;
 using Float64x64 = Shape<float, 64, 64, 16, 4, 4>;
 using Double64x64 = Shape<double, 64, 64, 8, 4, 4>;
 
-#define MATMUL(tile, suffix, T, S, BLOCKS)                                      \
-    extern "C" __global__ void __launch_bounds__(S::THREADS, BLOCKS)            \
-        matmul_simt_##tile##_##suffix(const __grid_constant__ MatmulParams p) { \
-        matmul<T, S>(p);                                                        \
+#define MATMUL(tile, T, S, BLOCKS, RANK)                                         \
+    extern "C" __global__ void __launch_bounds__(S::THREADS, BLOCKS)             \
+        matmul_simt_##tile##_##T(const __grid_constant__ MatmulParams<RANK> p) { \
+        matmul<T, S>(p);                                                         \
     }
-MATMUL(128x128, f32, float, Float128x128, 2)
-MATMUL(64x64, f32, float, Float64x64, 3)
-MATMUL(64x64, f64, double, Double64x64, 2)
+MATMUL(128x128, f32, Float128x128, 2, MAX_RANK)
+MATMUL(64x64, f32, Float64x64, 3, INLINE_RANK)
+MATMUL(64x64, f64, Double64x64, 2, MAX_RANK)
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
-MATMUL(128x128, f16, f16, Float128x128, 2)
-MATMUL(64x64, f16, f16, Float64x64, 3)
-MATMUL(128x128, bf16, bf16, Float128x128, 2)
-MATMUL(64x64, bf16, bf16, Float64x64, 3)
+MATMUL(128x128, f16, Float128x128, 2, MAX_RANK)
+MATMUL(64x64, f16, Float64x64, 3, INLINE_RANK)
+MATMUL(128x128, bf16, Float128x128, 2, MAX_RANK)
+MATMUL(64x64, bf16, Float64x64, 3, INLINE_RANK)
 #endif

@@ -18,10 +18,10 @@
 using Tile128x128 = Shape<f32, 128, 128, 64, 64, 64, 3, 2>;
 using Tile64x64 = Shape<f32, 64, 64, 128, 32, 32, 3, 4>;
 
-#define MATMUL(tile, layout, a, b)                                                        \
-    extern "C" __global__ void __launch_bounds__(Tile##tile::THREADS, Tile##tile::BLOCKS) \
-        matmul_tf32_##tile##_##layout##_f32(const __grid_constant__ MatmulParams p) {     \
-        matmul_async<Tile##tile, Major::a, Major::b>(p);                                  \
+#define MATMUL(tile, layout, a, b)                                                                 \
+    extern "C" __global__ void __launch_bounds__(Tile##tile::THREADS, Tile##tile::BLOCKS)          \
+        matmul_tf32_##tile##_##layout##_f32(const __grid_constant__ MatmulParams<INLINE_RANK> p) { \
+        matmul_async<Tile##tile, Major::a, Major::b>(p);                                           \
     }
 #define MATMUL_LAYOUTS(tile) \
     MATMUL(tile, kk, K, K)   \

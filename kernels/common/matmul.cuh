@@ -7,13 +7,18 @@
 
 #include "dtype.cuh"
 #include "epilogue.cuh"
+#include "index.cuh"
 #include "tile_order.cuh"
 
-constexpr int MAX_BATCH_RANK = 62;
+// Batch dimensions that most kernels take, and that those do which serve whatever is left: "any" 128x128, simt
+// 128x128, and simt 64x64 for float64.
+constexpr int INLINE_RANK = 4;
+constexpr int MAX_RANK = 64;
 
-// out[i, j] = act(sum over k of a[i, k] b[k, j] + bias[i, j]) for every index of the batch. Strides in
-// elements. The mirror of MatmulParams in src/cuda/plan/matmul.rs, which asserts the same numbers.
-struct MatmulParams {
+// out[i, j] = act(sum over k of a[i, k] b[k, j] + bias[i, j]) for every index of the batch. Strides in elements. Mirrored
+// in src/cuda/plan/matmul/params.rs. The batch comes last: dimensions that a kernel does not declare are not copied by
+// a launch.
+template <int Rank> struct MatmulParams {
     const void* a;
     const void* b;
     const void* bias;  // null: none
@@ -22,24 +27,19 @@ struct MatmulParams {
     int64_t a_row, a_col, b_row, b_col, out_row, out_col;
     int64_t bias_row, bias_col;  // one of them is 0
     double negative_slope;
-    uint64_t blocks;  // tiles_m * tiles_n * products: the grid may hold a few more
+    uint64_t blocks;    // tiles of all products: the grid may hold a few more
+    Divisor per_product;  // by tiles_m * tiles_n
     uint32_t tiles_m, tiles_n, group_m;
-    uint32_t batch_rank;
     uint32_t activation;
     uint32_t a_k_fast, b_k_fast;  // single elements: neighbouring threads step along k, not along m or n
-    uint32_t out_vector;          // 1: a thread's neighbouring columns may be written at once
-    int64_t batch_shape[MAX_BATCH_RANK];  // outermost first
-    int64_t a_batch[MAX_BATCH_RANK], b_batch[MAX_BATCH_RANK], out_batch[MAX_BATCH_RANK];
+    uint32_t out_vector;          // a thread's neighbouring columns may be written at once
+    uint32_t batch_rank;          // at least 1
+    Dim<3> batch[Rank];           // outermost first; strides of a, b, out
 };
-static_assert(sizeof(MatmulParams) == 2152, "src/cuda/plan/matmul.rs");
-static_assert(offsetof(MatmulParams, m) == 32, "src/cuda/plan/matmul.rs");
-static_assert(offsetof(MatmulParams, a_row) == 56, "src/cuda/plan/matmul.rs");
-static_assert(offsetof(MatmulParams, bias_row) == 104, "src/cuda/plan/matmul.rs");
-static_assert(offsetof(MatmulParams, negative_slope) == 120, "src/cuda/plan/matmul.rs");
-static_assert(offsetof(MatmulParams, tiles_m) == 136, "src/cuda/plan/matmul.rs");
-static_assert(offsetof(MatmulParams, out_vector) == 164, "src/cuda/plan/matmul.rs");
-static_assert(offsetof(MatmulParams, batch_shape) == 168, "src/cuda/plan/matmul.rs");
-static_assert(offsetof(MatmulParams, out_batch) == 1656, "src/cuda/plan/matmul.rs");
+static_assert(sizeof(MatmulParams<INLINE_RANK>) == 184 + 48 * INLINE_RANK, "mirrored in Rust");
+static_assert(sizeof(MatmulParams<MAX_RANK>) == 184 + 48 * MAX_RANK && sizeof(MatmulParams<MAX_RANK>) < 4096, "");
+static_assert(offsetof(MatmulParams<1>, a_row) == 56 && offsetof(MatmulParams<1>, negative_slope) == 120, "");
+static_assert(offsetof(MatmulParams<1>, tiles_m) == 152 && offsetof(MatmulParams<1>, batch_rank) == 180, "");
 
 // What one block works on.
 template <class T>
@@ -51,44 +51,28 @@ struct Work {
     int rows, cols;    // how much of the tile lies inside the result
 };
 
-// n / d and what is left; 64-bit division is an order of magnitude slower and hardly ever needed.
-__device__ __forceinline__ uint64_t divide(uint64_t n, uint64_t d, uint64_t& left) {
-    const uint64_t q = ((n | d) >> 32) == 0 ? uint32_t(n) / uint32_t(d) : n / d;
-    left = n - q * d;
-    return q;
-}
-
 // False for the blocks that only fill up the grid.
-template <int BM, int BN, class T>
-__device__ __forceinline__ bool locate(const MatmulParams& p, Work<T>& work) {
-    uint64_t pid = uint64_t(blockIdx.y) * gridDim.x + blockIdx.x;
-    if (pid >= p.blocks) return false;
-    int64_t a = 0, b = 0, out = 0;
-    if (p.batch_rank > 0) {
-        uint64_t product = divide(pid, uint64_t(p.tiles_m) * p.tiles_n, pid);
-        for (int d = int(p.batch_rank) - 1; d >= 0; --d) {
-            uint64_t index = product;
-            if (d > 0) product = divide(product, uint64_t(p.batch_shape[d]), index);
-            a += int64_t(index) * p.a_batch[d];
-            b += int64_t(index) * p.b_batch[d];
-            out += int64_t(index) * p.out_batch[d];
-        }
-    }
-    const Tile tile = tile_at(uint32_t(pid), p.tiles_m, p.tiles_n, p.group_m);
+template <int BM, int BN, class T, class Params>
+__device__ __forceinline__ bool find_work(const Params& p, Work<T>& work) {
+    const uint64_t block = uint64_t(blockIdx.y) * gridDim.x + blockIdx.x;
+    if (block >= p.blocks) return false;
+    const uint64_t product = p.per_product.quotient(block);
+    const uint32_t pid = uint32_t(block - product * p.tiles_m * p.tiles_n);
+    const Tile tile = tile_at(pid, p.tiles_m, p.tiles_n, p.group_m);
+    const auto offset = locate(p.batch, p.batch_rank, product);
     work.row = int64_t(tile.m) * BM;
     work.col = int64_t(tile.n) * BN;
     work.rows = int(min(p.m - work.row, int64_t(BM)));
     work.cols = int(min(p.n - work.col, int64_t(BN)));
-    work.a = static_cast<const T*>(p.a) + a + work.row * p.a_row;
-    work.b = static_cast<const T*>(p.b) + b + work.col * p.b_col;
-    work.out = static_cast<T*>(p.out) + out;
+    work.a = static_cast<const T*>(p.a) + offset.at[0] + work.row * p.a_row;
+    work.b = static_cast<const T*>(p.b) + offset.at[1] + work.col * p.b_col;
+    work.out = static_cast<T*>(p.out) + offset.at[2];
     return true;
 }
 
 // Finishes and stores the elements (row, col + e * step) of the tile, whose accumulators are v[e].
-template <int N, class T, class Acc>
-__device__ __forceinline__ void finish(const MatmulParams& p, const Work<T>& work, int row, int col, int step,
-                                       Acc (&v)[N]) {
+template <int N, class T, class Acc, class Params>
+__device__ __forceinline__ void finish(const Params& p, const Work<T>& work, int row, int col, int step, Acc (&v)[N]) {
     if (row >= work.rows) return;
     if (p.bias != nullptr) {
         const T* bias = static_cast<const T*>(p.bias) + (work.row + row) * p.bias_row;

@@ -80,7 +80,7 @@ template <class S, Major A, Major B> struct Warp {
     // Finishes and writes the result, 16 rows at a time through the warp's own strip, so that a row's neighbours
     // are written together. The loop is not unrolled, to keep the activations' code small: the accumulators move
     // up instead.
-    __device__ __forceinline__ void finish_all(const MatmulParams& p, const Work<T>& work) {
+    template <class Params> __device__ __forceinline__ void finish_all(const Params& p, const Work<T>& work) {
         constexpr int LANES = S::WN / 4;  // on one row, four columns each
         float* strip = reinterpret_cast<float*>(shared_memory + threadIdx.x / 32 * S::STRIP_BYTES);
         const int lane = threadIdx.x % 32;
@@ -122,12 +122,12 @@ template <class S, Major A, Major B> struct Warp {
 
 // Operands that consist of whole, aligned 16-byte chunks along A and B. Copies run STAGES - 1 tiles of k ahead of the
 // arithmetic, fragments one step.
-template <class S, Major A, Major B> __device__ __forceinline__ void matmul_async(const MatmulParams& p) {
+template <class S, Major A, Major B, class Params> __device__ __forceinline__ void matmul_async(const Params& p) {
     using T = typename S::T;
     constexpr int STAGES = S::STAGES, STEPS = S::K_STEPS;
     constexpr uint32_t STAGE_BYTES = S::template STAGE_BYTES<A, B>;
     Work<T> work;
-    if (!locate<S::BM, S::BN>(p, work)) return;
+    if (!find_work<S::BM, S::BN>(p, work)) return;
     AsyncCopier<T, S::BM, S::BK, A, S::THREADS> copy_a(work.a, A == Major::K ? p.a_row : p.a_col, work.rows);
     AsyncCopier<T, S::BN, S::BK, B, S::THREADS> copy_b(work.b, B == Major::K ? p.b_col : p.b_row, work.cols);
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));

@@ -3,14 +3,16 @@
 mod params;
 
 pub use params::MatmulParams;
-use params::{BatchDims, MAX_BATCH_RANK};
 
+use super::index::{self, Divisor, MAX_RANK};
 use super::tile_order::group_m;
 use super::{Kernel, LaunchPlan};
 use crate::cuda::device::DeviceFacts;
 use crate::dtype::DType;
 use crate::ops::matmul::{Activation, MatmulProblem, Matrix, Precision};
-use crate::tensor::Dims;
+
+/// `INLINE_RANK` in kernels/common/matmul.cuh.
+const INLINE_RANK: usize = 4;
 
 /// A tile of the result that one block computes, and what is known of its speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,6 +25,8 @@ struct Tile {
     shared_bytes: u32,
     /// Blocks that a multiprocessor's registers have room for.
     blocks: u32,
+    /// Batch dimensions that the kernel takes.
+    rank: usize,
     /// Share of the multiprocessor's arithmetic that one block reaches alone, and that all together reach.
     /// First estimates.
     alone: f64,
@@ -31,20 +35,24 @@ struct Tile {
 
 #[rustfmt::skip]
 const MMA_TILES: [Tile; 4] = [
-    Tile { name: "128x256", m: 128, n: 256, threads: 256, shared_bytes: 147_456, blocks: 1, alone: 1.00, together: 1.00 },
-    Tile { name: "128x128", m: 128, n: 128, threads: 128, shared_bytes:  49_152, blocks: 2, alone: 0.85, together: 0.97 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 128, shared_bytes:  49_152, blocks: 4, alone: 0.50, together: 0.70 },
-    Tile { name: "32x64",   m:  32, n:  64, threads: 128, shared_bytes:  98_304, blocks: 2, alone: 0.30, together: 0.50 },
+    Tile { name: "128x256", m: 128, n: 256, threads: 256, shared_bytes: 147_456, blocks: 1, rank: INLINE_RANK, alone: 1.00, together: 1.00 },
+    Tile { name: "128x128", m: 128, n: 128, threads: 128, shared_bytes:  49_152, blocks: 2, rank: INLINE_RANK, alone: 0.85, together: 0.97 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 128, shared_bytes:  49_152, blocks: 4, rank: INLINE_RANK, alone: 0.50, together: 0.70 },
+    Tile { name: "32x64",   m:  32, n:  64, threads: 128, shared_bytes:  98_304, blocks: 2, rank: INLINE_RANK, alone: 0.30, together: 0.50 },
 ];
 #[rustfmt::skip]
 const MMA_ANY_TILES: [Tile; 2] = [
-    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 32_768, blocks: 1, alone: 0.35, together: 0.35 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 16_384, blocks: 2, alone: 0.15, together: 0.25 },
+    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 32_768, blocks: 1, rank: MAX_RANK,    alone: 0.35, together: 0.35 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 16_384, blocks: 2, rank: INLINE_RANK, alone: 0.15, together: 0.25 },
 ];
 #[rustfmt::skip]
 const SIMT_TILES: [Tile; 2] = [
-    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 0, blocks: 2, alone: 0.70, together: 0.85 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 0, blocks: 3, alone: 0.45, together: 0.70 },
+    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 0, blocks: 2, rank: MAX_RANK,    alone: 0.70, together: 0.85 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 0, blocks: 3, rank: INLINE_RANK, alone: 0.45, together: 0.70 },
+];
+#[rustfmt::skip]
+const SIMT_F64_TILES: [Tile; 1] = [
+    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 0, blocks: 2, rank: MAX_RANK,    alone: 0.60, together: 0.85 },
 ];
 
 /// Multiply-adds of one multiprocessor in a clock: mma.sync on Hopper, and a float32 pipeline.
@@ -69,6 +77,7 @@ pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulP
     let a = access(&p.a, p.a.row_stride, p.a.col_stride, p.m, p.k, problem.dtype);
     let b = access(&p.b, p.b.col_stride, p.b.row_stride, p.n, p.k, problem.dtype);
     let layout = match (a, b) {
+        _ if problem.batch.len() > INLINE_RANK => "_any",
         (Access::Elements, _) | (_, Access::Elements) => "_any",
         (Access::AlongK, Access::AlongK) => "_kk",
         (Access::AlongK, Access::AlongMn) => "_kn",
@@ -83,17 +92,23 @@ pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulP
             ("matmul_mma", tiles, layout, MMA_RATE)
         }
         DType::F32 if tensor_cores && may_round => ("matmul_tf32", &MMA_TILES[1..3], layout, MMA_RATE / 2.0),
-        DType::F64 => ("matmul_simt", &SIMT_TILES[1..], "", SIMT_RATE / 2.0),
+        DType::F64 => ("matmul_simt", &SIMT_F64_TILES[..], "", SIMT_RATE / 2.0),
         _ => ("matmul_simt", &SIMT_TILES[..], "", SIMT_RATE),
     };
     let products = problem.batch.iter().fold(1u64, |n, &size| n.saturating_mul(size.unsigned_abs()));
-    let tile = fastest(tiles, &p, products, rate, device);
+    let takes =
+        |tile: &&Tile| tile.shared_bytes <= device.shared_bytes_per_block && tile.rank >= problem.batch.len();
+    let clocks = |tile: &Tile| estimate(tile, &p, products, rate, device);
+    let fastest = tiles.iter().filter(takes).min_by(|x, y| clocks(x).total_cmp(&clocks(y)));
+    let tile = fastest.unwrap_or(&tiles[0]);
 
     let tiles_along = |size: i64, tile: u32| u32::try_from(size.unsigned_abs().div_ceil(u64::from(tile)));
     let tiles_m = tiles_along(p.m, tile.m).unwrap_or(u32::MAX);
     let tiles_n = tiles_along(p.n, tile.n).unwrap_or(u32::MAX);
     let blocks = u64::from(tiles_m).saturating_mul(u64::from(tiles_n)).saturating_mul(products);
     let concurrent = device.multiprocessors * resident(tile, device);
+    let strides = [&p.a, &p.b, &p.out].map(|x| x.batch_strides.as_slice());
+    let (batch, batch_rank) = index::dims(&problem.batch, strides);
     let mut params = MatmulParams {
         a: p.a.address,
         b: p.b.address,
@@ -112,18 +127,16 @@ pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulP
         bias_col: p.bias_col,
         negative_slope: 0.0,
         blocks,
+        per_product: Divisor::new(u64::from(tiles_m) * u64::from(tiles_n)),
         tiles_m,
         tiles_n,
         group_m: group_m(tiles_m, tiles_n, (tile.m, tile.n), concurrent),
-        batch_rank: problem.batch.len().min(MAX_BATCH_RANK) as u32,
         activation: 0,
         a_k_fast: u32::from(k_fast(p.a.row_stride, p.a.col_stride, p.m, p.k)),
         b_k_fast: u32::from(k_fast(p.b.col_stride, p.b.row_stride, p.n, p.k)),
         out_vector: u32::from(p.rows_allow_vectors(problem.dtype)),
-        batch_shape: fill(&problem.batch),
-        a_batch: fill(&p.a.batch_strides),
-        b_batch: fill(&p.b.batch_strides),
-        out_batch: fill(&p.out.batch_strides),
+        batch_rank,
+        batch,
     };
     (params.activation, params.negative_slope) = activation(problem.activation);
     LaunchPlan {
@@ -211,27 +224,18 @@ fn resident(tile: &Tile, device: &DeviceFacts) -> u32 {
     tile.blocks.min(by_shared).min(device.threads_per_multiprocessor / tile.threads).max(1)
 }
 
-/// The tile with the least estimated time: each multiprocessor takes its share of the tiles in rounds of
-/// as many as fit, and a last round that does not fill it runs slower.
-fn fastest<'t>(tiles: &'t [Tile], p: &Oriented, products: u64, rate: f64, device: &DeviceFacts) -> &'t Tile {
-    let clocks = |tile: &Tile| {
-        let count = (p.m as f64 / f64::from(tile.m)).ceil() * (p.n as f64 / f64::from(tile.n)).ceil();
-        let each = (count * products as f64 / f64::from(device.multiprocessors)).ceil();
-        let fit = f64::from(resident(tile, device));
-        let (full, rest) = ((each / fit).floor(), each % fit);
-        let area = f64::from(tile.m * tile.n);
-        let round = |blocks: f64, share: f64| {
-            FILL_CLOCKS + blocks * area * (p.k as f64 / (rate * share) + STORE_CLOCKS)
-        };
-        let last = if rest > 0.0 { round(rest, tile.together.min(tile.alone * rest)) } else { 0.0 };
-        full * round(fit, tile.together) + last
-    };
-    let fits = |tile: &&Tile| tile.shared_bytes <= device.shared_bytes_per_block;
-    tiles
-        .iter()
-        .filter(fits)
-        .min_by(|x, y| clocks(x).total_cmp(&clocks(y)))
-        .unwrap_or(&tiles[tiles.len() - 1])
+/// Clocks until the last tile is done. Each multiprocessor takes its share of the tiles in rounds of as many as fit,
+/// and a last round that does not fill it runs slower.
+fn estimate(tile: &Tile, p: &Oriented, products: u64, rate: f64, device: &DeviceFacts) -> f64 {
+    let count = (p.m as f64 / f64::from(tile.m)).ceil() * (p.n as f64 / f64::from(tile.n)).ceil();
+    let each = (count * products as f64 / f64::from(device.multiprocessors)).ceil();
+    let fit = f64::from(resident(tile, device));
+    let (full, rest) = ((each / fit).floor(), each % fit);
+    let area = f64::from(tile.m * tile.n);
+    let round =
+        |blocks: f64, share: f64| FILL_CLOCKS + blocks * area * (p.k as f64 / (rate * share) + STORE_CLOCKS);
+    let last = if rest > 0.0 { round(rest, tile.together.min(tile.alone * rest)) } else { 0.0 };
+    full * round(fit, tile.together) + last
 }
 
 /// Blocks in x, and in y what x cannot count.
@@ -250,14 +254,6 @@ fn activation(activation: Activation) -> (u32, f64) {
         Activation::GeluTanh => (4, 0.0),
         Activation::Silu => (5, 0.0),
     }
-}
-
-fn fill(dims: &Dims) -> BatchDims {
-    let mut filled = [0; MAX_BATCH_RANK];
-    for (to, &from) in filled.iter_mut().zip(dims) {
-        *to = from;
-    }
-    filled
 }
 
 #[cfg(test)]

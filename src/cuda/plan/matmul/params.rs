@@ -4,12 +4,9 @@ use std::fmt;
 use std::mem::{offset_of, size_of};
 
 use crate::cuda::plan::KernelParams;
+use crate::cuda::plan::index::{Dim, Divisor, MAX_RANK};
 
-/// More dimensions than any tensor has. Those of size 1 are dropped before, so 2^62 products would do.
-pub const MAX_BATCH_RANK: usize = 62;
-pub type BatchDims = [i64; MAX_BATCH_RANK];
-
-/// The mirror of `MatmulParams` in kernels/common/matmul.cuh. Strides in elements.
+/// The mirror of `MatmulParams<MAX_RANK>` in kernels/common/matmul.cuh. Strides in elements.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq)]
 pub struct MatmulParams {
@@ -33,47 +30,43 @@ pub struct MatmulParams {
     pub negative_slope: f64,
     /// Tiles of all products. The grid may hold a few more.
     pub blocks: u64,
+    pub per_product: Divisor,
     pub tiles_m: u32,
     pub tiles_n: u32,
     pub group_m: u32,
-    pub batch_rank: u32,
     pub activation: u32,
     /// For kernels that load single elements: whether neighbouring threads step along k.
     pub a_k_fast: u32,
     pub b_k_fast: u32,
     /// Whether a thread's neighbouring columns may be written at once.
     pub out_vector: u32,
-    pub batch_shape: BatchDims,
-    pub a_batch: BatchDims,
-    pub b_batch: BatchDims,
-    pub out_batch: BatchDims,
+    /// At least 1.
+    pub batch_rank: u32,
+    /// Strides of a, b, out.
+    pub batch: [Dim<3>; MAX_RANK],
 }
 
 const _: () = {
-    assert!(size_of::<MatmulParams>() == 2152);
-    assert!(offset_of!(MatmulParams, m) == 32);
+    assert!(size_of::<MatmulParams>() == 184 + 48 * MAX_RANK && size_of::<MatmulParams>() < 4096);
     assert!(offset_of!(MatmulParams, a_row) == 56);
-    assert!(offset_of!(MatmulParams, bias_row) == 104);
     assert!(offset_of!(MatmulParams, negative_slope) == 120);
-    assert!(offset_of!(MatmulParams, tiles_m) == 136);
-    assert!(offset_of!(MatmulParams, out_vector) == 164);
-    assert!(offset_of!(MatmulParams, batch_shape) == 168);
-    assert!(offset_of!(MatmulParams, out_batch) == 1656);
+    assert!(offset_of!(MatmulParams, tiles_m) == 152);
+    assert!(offset_of!(MatmulParams, batch_rank) == 180);
 };
 
-// SAFETY: repr(C) integers and floats without padding, in the order of the struct of the same name in
+// SAFETY: repr(C) integers and floats without padding, in the order and of the types of MatmulParams<MAX_RANK> in
 // kernels/common/matmul.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for MatmulParams {}
 
 impl fmt::Debug for MatmulParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rank = self.batch_rank as usize;
+        let batch = &self.batch[..self.batch_rank as usize];
         f.debug_struct("MatmulParams")
             .field("m, n, k", &(self.m, self.n, self.k))
-            .field("a", &(self.a, self.a_row, self.a_col, &self.a_batch[..rank]))
-            .field("b", &(self.b, self.b_row, self.b_col, &self.b_batch[..rank]))
-            .field("out", &(self.out, self.out_row, self.out_col, &self.out_batch[..rank]))
-            .field("batch", &&self.batch_shape[..rank])
+            .field("a", &(self.a, self.a_row, self.a_col))
+            .field("b", &(self.b, self.b_row, self.b_col))
+            .field("out", &(self.out, self.out_row, self.out_col))
+            .field("batch", &batch)
             .field("bias", &(self.bias, self.bias_row, self.bias_col))
             .field("activation", &(self.activation, self.negative_slope))
             .field("blocks", &self.blocks)

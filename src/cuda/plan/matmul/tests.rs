@@ -4,7 +4,7 @@ use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::host_cpp;
 use crate::ops::matmul::{Bias, Precision};
-use crate::tensor::Device;
+use crate::tensor::{Device, Dims};
 
 /// Row-major operands, none of which exists.
 fn problem(dtype: DType, batch: i64, m: i64, k: i64, n: i64) -> MatmulProblem {
@@ -176,13 +176,22 @@ fn extremes() {
     assert_eq!(all.grid, [1_717_986_919, 5, 1]);
     let long = plan(&problem(DType::F16, 1, 1 << 36, 8, 1), &examples::h200());
     assert_eq!(u64::from(long.params.tiles_m) * u64::from(long.params.tiles_n), long.params.blocks);
-    let mut deep = problem(DType::F64, 1, 4, 4, 4);
-    deep.batch = Dims::from_elem(2, 40);
-    for matrix in [&mut deep.a, &mut deep.b, &mut deep.out] {
-        matrix.batch_strides = Dims::from_elem(16, 40);
+    // More batch dimensions than most kernels take.
+    for (dtype, precision, kernel) in [
+        (DType::F64, Precision::Ieee, "matmul_simt_64x64_f64"),
+        (DType::F32, Precision::Tf32, "matmul_simt_128x128_f32"),
+        (DType::BF16, Precision::Ieee, "matmul_mma_128x128_any_bf16"),
+    ] {
+        let mut deep = problem(dtype, 1, 8, 8, 8);
+        deep.precision = precision;
+        deep.batch = Dims::from_elem(2, 40);
+        for matrix in [&mut deep.a, &mut deep.b, &mut deep.out] {
+            matrix.batch_strides = Dims::from_elem(64, 40);
+        }
+        let plan = plan(&deep, &examples::h200());
+        assert_eq!((plan.params.batch_rank, plan.params.blocks), (40, 1 << 40));
+        assert_eq!(plan.kernel.name, kernel);
     }
-    assert_eq!(plan(&deep, &examples::t4()).params.batch_rank, 40);
-    assert_eq!(plan(&deep, &examples::t4()).params.blocks, 1 << 40);
 }
 
 /// Everything about kernels/common/shared_tile.cuh that can be enumerated, for every shape in use.
