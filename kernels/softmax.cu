@@ -21,6 +21,7 @@
 // 512 0.96, 1024 0.95, 2048 0.98, 4096 0.97, 8192 0.98 (warp and block). 16384 0.88, 32768 0.66 (pipeline),
 // 65536 0.54, 262144 0.58 (online): what they lack is loads in flight while a row is reduced.
 
+#include "ptx/cp_async.cuh"
 #include "softmax.cuh"
 
 constexpr int WARP_THREADS = 128;
@@ -133,24 +134,24 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_bl
 __device__ __forceinline__ void copy_async(uint4* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
     const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+    ptx::cp_async_16(address, from);
 #else
     store_slot(to, load_granule(from));
 #endif
 }
 __device__ __forceinline__ void commit_copies() {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    ptx::cp_async_commit();
 #endif
 }
 // Until at most `pending` of the thread's latest groups are unfinished.
 __device__ __forceinline__ void wait_for_copies(uint32_t pending) {
 #if __CUDA_ARCH__ >= 800
     switch (pending) {
-    case 0: asm volatile("cp.async.wait_group 0;" ::: "memory"); break;
-    case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
-    case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
-    default: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
+    case 0: ptx::cp_async_wait<0>(); break;
+    case 1: ptx::cp_async_wait<1>(); break;
+    case 2: ptx::cp_async_wait<2>(); break;
+    default: ptx::cp_async_wait<3>(); break;
     }
 #endif
 }

@@ -6,6 +6,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "ptx/global.cuh"
+#include "ptx/math.cuh"
+
 // DType::tag() of src/dtype.rs.
 enum DTypeTag : uint32_t { TAG_BOOL, TAG_U8, TAG_I8, TAG_I16, TAG_I32, TAG_I64, TAG_F16, TAG_BF16, TAG_F32, TAG_F64 };
 
@@ -76,40 +79,6 @@ template <class T, int N> struct Pack {
 // Elements of a 16-byte access.
 template <class T> inline constexpr int lanes_of = 16 / static_cast<int>(sizeof(T));
 
-// One access of 4, 8 or 16 bytes of global memory, aligned to its size. In PTX, because the compiler is
-// free to split a C++ vector store into words, and does.
-template <int Bytes> __device__ __forceinline__ void load_words(const void* p, uint32_t* w) {
-#ifdef __CUDA_ARCH__
-    const uint64_t at = __cvta_generic_to_global(p);
-    if constexpr (Bytes == 16) {
-        asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                     : "l"(at));
-    } else if constexpr (Bytes == 8) {
-        asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(at));
-    } else {
-        asm volatile("ld.global.b32 %0, [%1];" : "=r"(w[0]) : "l"(at));
-    }
-#else
-    __builtin_memcpy(w, __builtin_assume_aligned(p, Bytes), Bytes);
-#endif
-}
-template <int Bytes> __device__ __forceinline__ void store_words(void* p, const uint32_t* w) {
-#ifdef __CUDA_ARCH__
-    const uint64_t at = __cvta_generic_to_global(p);
-    if constexpr (Bytes == 16) {
-        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
-                     : "memory");
-    } else if constexpr (Bytes == 8) {
-        asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(w[0]), "r"(w[1]) : "memory");
-    } else {
-        asm volatile("st.global.b32 [%0], %1;" ::"l"(at), "r"(w[0]) : "memory");
-    }
-#else
-    __builtin_memcpy(__builtin_assume_aligned(p, Bytes), w, Bytes);
-#endif
-}
-
 // N elements in accesses of `Bytes` each, to which `p` must be aligned; by default as wide as can be.
 template <class T, int N> inline constexpr int widest = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
 
@@ -118,7 +87,7 @@ template <class T, int N, int Bytes = widest<T, N>> __device__ __forceinline__ P
     uint32_t w[N * sizeof(T) / 4];
 #pragma unroll
     for (int i = 0; i < int(N * sizeof(T)) / Bytes; ++i) {
-        load_words<Bytes>(reinterpret_cast<const char*>(p) + i * Bytes, w + i * Bytes / 4);
+        ptx::load_global<Bytes>(reinterpret_cast<const char*>(p) + i * Bytes, w + i * Bytes / 4);
     }
     Pack<T, N> pack;
     __builtin_memcpy(&pack, w, sizeof(pack));
@@ -132,7 +101,7 @@ __device__ __forceinline__ void store_pack(T* p, const Pack<T, N>& pack) {
     __builtin_memcpy(w, &pack, sizeof(pack));
 #pragma unroll
     for (int i = 0; i < int(N * sizeof(T)) / Bytes; ++i) {
-        store_words<Bytes>(reinterpret_cast<char*>(p) + i * Bytes, w + i * Bytes / 4);
+        ptx::store_global<Bytes>(reinterpret_cast<char*>(p) + i * Bytes, w + i * Bytes / 4);
     }
 }
 
@@ -149,7 +118,7 @@ struct Granule {
     }
     template <class T> __device__ __forceinline__ Pack<T, lanes_of<T>> unpack() const {
         Granule g = *this;
-        asm("" : "+r"(g.word[0]), "+r"(g.word[1]), "+r"(g.word[2]), "+r"(g.word[3]));
+        ptx::hide(g.word);
         Pack<T, lanes_of<T>> pack;
         __builtin_memcpy(&pack, &g, sizeof(pack));
         return pack;
@@ -161,7 +130,7 @@ template <int Bytes = 16> __device__ __forceinline__ Granule load_granule(const 
     Granule g;
 #pragma unroll
     for (int i = 0; i < 16 / Bytes; ++i) {
-        load_words<Bytes>(static_cast<const char*>(p) + i * Bytes, g.word + i * Bytes / 4);
+        ptx::load_global<Bytes>(static_cast<const char*>(p) + i * Bytes, g.word + i * Bytes / 4);
     }
     return g;
 }

@@ -4,6 +4,7 @@
 
 #include "dtype.cuh"
 #include "index.cuh"
+#include "ptx/math.cuh"
 #include "reduce.cuh"
 
 constexpr int INLINE_RANK = 4;
@@ -31,16 +32,6 @@ template <int Rank> struct SoftmaxParams {
 static_assert(sizeof(SoftmaxParams<INLINE_RANK>) == 104 + 40 * INLINE_RANK, "");
 static_assert(sizeof(SoftmaxParams<MAX_RANK>) == 104 + 40 * MAX_RANK && sizeof(SoftmaxParams<MAX_RANK>) < 4096, "");
 
-__device__ __forceinline__ float approximate_exp2(float v) {
-#ifdef __CUDA_ARCH__
-    float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
-    return r;
-#else
-    return exp2f(v);
-#endif
-}
-
 // The arithmetic of a result type. Always exp(x - max): the form exp2(x * log2(e) - max * log2(e)) overflows
 // for masks made of the smallest finite number, and loses digits.
 template <class Out> struct Math {
@@ -53,7 +44,7 @@ template <class Out> struct Math {
 // results below 1.2e-38 become 0.
 struct HalfMath {
     using C = float;
-    static __device__ __forceinline__ float exp(float v) { return approximate_exp2(v * 1.4426950408889634f); }
+    static __device__ __forceinline__ float exp(float v) { return ptx::exp2_approximate(v * 1.4426950408889634f); }
     static __device__ __forceinline__ float log(float v) { return logf(v); }
     static __device__ __forceinline__ float reciprocal(float v) { return __fdividef(1.0f, v); }
 };

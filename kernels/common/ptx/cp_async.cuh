@@ -5,6 +5,11 @@
 
 namespace ptx {
 
+// 16 bytes past L1.
+__device__ __forceinline__ void cp_async_16(uint32_t shared, const void* global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
 // 16 bytes, or zeros without reading anything. Goes past L1, and asks L2 for the whole 128-byte line: the
 // next k tile wants the other half.
 __device__ __forceinline__ void cp_async_16(uint32_t shared, const void* global, bool valid) {

@@ -1,0 +1,34 @@
+// Accesses of 4, 8 or 16 bytes of global memory, aligned to their size. In PTX, because the compiler is free to
+// split a C++ vector store into words, and does.
+#pragma once
+
+#include <cstdint>
+
+namespace ptx {
+
+template <int Bytes> __device__ __forceinline__ void load_global(const void* p, uint32_t* w) {
+    const uint64_t at = __cvta_generic_to_global(p);
+    if constexpr (Bytes == 16) {
+        asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+                     : "l"(at));
+    } else if constexpr (Bytes == 8) {
+        asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(at));
+    } else {
+        asm volatile("ld.global.b32 %0, [%1];" : "=r"(w[0]) : "l"(at));
+    }
+}
+
+template <int Bytes> __device__ __forceinline__ void store_global(void* p, const uint32_t* w) {
+    const uint64_t at = __cvta_generic_to_global(p);
+    if constexpr (Bytes == 16) {
+        asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                     : "memory");
+    } else if constexpr (Bytes == 8) {
+        asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(w[0]), "r"(w[1]) : "memory");
+    } else {
+        asm volatile("st.global.b32 [%0], %1;" ::"l"(at), "r"(w[0]) : "memory");
+    }
+}
+
+}  // namespace ptx
