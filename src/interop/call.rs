@@ -27,14 +27,6 @@ pub struct Tensor<'py> {
     pub(super) source: Arc<Source>,
 }
 
-/// The second operand of add.
-#[derive(Debug)]
-pub struct Operand<'py> {
-    pub addend: Addend,
-    /// Keeps the memory of `addend` alive.
-    _object: Option<Bound<'py, PyAny>>,
-}
-
 /// The tensors of one call to one operation.
 pub struct Call<'py> {
     py: Python<'py>,
@@ -43,6 +35,8 @@ pub struct Call<'py> {
     first: Option<First<'py>>,
     /// Tensors that libraries lent us for the call.
     holds: Vec<Hold>,
+    /// Tensors that stand for arguments which memory alone does not describe.
+    resolved: Vec<Bound<'py, PyAny>>,
 }
 
 impl std::fmt::Debug for Call<'_> {
@@ -63,7 +57,7 @@ struct First<'py> {
 impl<'py> Call<'py> {
     /// `accepted` are the dtypes the operation takes, for messages.
     pub fn new(py: Python<'py>, op: &'static str, accepted: &'static [DType]) -> Call<'py> {
-        Call { py, op, accepted, first: None, holds: Vec::new() }
+        Call { py, op, accepted, first: None, holds: Vec::new(), resolved: Vec::new() }
     }
 
     pub fn argument(&self, name: &'static str) -> Argument {
@@ -78,15 +72,12 @@ impl<'py> Call<'py> {
         Ok(tensor)
     }
 
-    /// Takes what may be a tensor or a number.
-    pub fn operand(&mut self, name: &'static str, object: &Bound<'py, PyAny>) -> Result<Operand<'py>> {
+    /// Takes what may be a tensor or a number: the second operand of add.
+    pub fn operand(&mut self, name: &'static str, object: &Bound<'py, PyAny>) -> Result<Addend> {
         let argument = self.argument(name);
-        let number =
-            |value| Operand { addend: Addend::Scalar { value, origin: ScalarOrigin::Number }, _object: None };
-        let zero_dimensional = |value, dtype| Operand {
-            addend: Addend::Scalar { value, origin: ScalarOrigin::ZeroDimensional(dtype) },
-            _object: None,
-        };
+        let number = |value| Addend::Scalar { value, origin: ScalarOrigin::Number };
+        let zero_dimensional =
+            |value, dtype| Addend::Scalar { value, origin: ScalarOrigin::ZeroDimensional(dtype) };
         if let Some(value) = scalar::python_number(argument, object)? {
             return Ok(number(value));
         }
@@ -114,7 +105,7 @@ impl<'py> Call<'py> {
             return Ok(zero_dimensional(value, tensor.view.dtype));
         }
         self.same_device(name, &tensor)?;
-        Ok(Operand { addend: Addend::Tensor(tensor.view), _object: Some(tensor.object) })
+        Ok(Addend::Tensor(tensor.view))
     }
 
     /// What an integer tensor plus a Python float becomes. Asked of torch only where it decides.
@@ -182,7 +173,12 @@ impl<'py> Call<'py> {
         let source = Source::of(object)?;
         let mut tensor = Tensor { view: descriptor::blank(), object: object.clone(), source };
         match &*tensor.source {
-            Source::Torch(class) => tensor.object = class.take(argument, role, object, &mut tensor.view)?,
+            Source::Torch(class) => {
+                tensor.object = class.take(argument, role, object, &mut tensor.view)?;
+                if !tensor.object.is(object) {
+                    self.resolved.push(tensor.object.clone());
+                }
+            }
             Source::Numpy(class) => numpy::take(argument, *class, object, &mut tensor.view)?,
             Source::Producer(producer) => {
                 self.holds.extend(producer.take(argument, role, object, &mut tensor.view)?);

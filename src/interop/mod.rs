@@ -17,7 +17,8 @@ pub mod scalar;
 mod source;
 mod torch;
 
-pub use call::{Call, Operand, Tensor};
+pub use allocate::Output;
+pub use call::{Call, Tensor};
 pub use source::loaded_module;
 
 use crate::dtype::DType;

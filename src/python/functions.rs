@@ -1,15 +1,15 @@
-//! The operations, as Python sees them. Each takes its tensors, asks `ops` what the call means, gets an
-//! output, and runs.
+//! The operations, as Python sees them: what is written in `problems.rs` about their arguments, run.
 
 use pyo3::prelude::*;
 
-use super::arguments::{self, Keyword};
+use super::arguments::Keyword;
 use super::exceptions::raise;
+use super::problems::{self, MatmulOptions};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::Call;
+use crate::ops::dispatch;
 use crate::ops::softmax::Kind;
-use crate::ops::{self, Scalar, dispatch};
 
 /// `x + alpha * y`, as torch.add.
 ///
@@ -53,13 +53,7 @@ pub fn add<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let run = || -> Result<Bound<'py, PyAny>> {
         let mut call = Call::new(py, "add", &DType::ALL);
-        let x = call.input("x", x)?;
-        let y = call.operand("y", y)?;
-        let alpha = alpha.number(call.argument("alpha"), Scalar::Int(1))?;
-        let spec = ops::add::output(&x.view, &y.addend, call.default_float(&x, &y.addend)?)?;
-        ops::add::check_alpha(alpha, &spec)?;
-        let out = call.output(&spec, out, &x)?;
-        let problem = ops::add::problem(&x.view, &y.addend, alpha, &spec, &out.view)?;
+        let (out, problem) = problems::add(&mut call, x, y, &alpha, out)?;
         call.run(out, problem.len(), |stream| dispatch::add(&problem, stream))
     };
     run().map_err(|error| raise(py, error))
@@ -157,13 +151,9 @@ fn along_dim<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let run = || -> Result<Bound<'py, PyAny>> {
         let mut call = Call::new(py, kind.name(), &DType::FLOATS);
-        let x = call.input("x", x)?;
-        let dim = dim.index(call.argument("dim"), -1)?;
-        let spec = ops::softmax::output(kind, &x.view, arguments::dtype(kind.name(), dtype)?)?;
-        ops::softmax::checked_dim(kind, dim, x.view.rank())?;
-        let out = call.output(&spec, out, &x)?;
-        let problem = ops::softmax::problem(kind, &x.view, dim, &spec, &out.view)?;
-        call.run(out, x.view.len(), |stream| dispatch::softmax(&problem, stream))
+        let (out, problem) = problems::softmax(&mut call, kind, x, dim, dtype, out)?;
+        let elements = problem.row_count().saturating_mul(problem.length);
+        call.run(out, elements, |stream| dispatch::softmax(&problem, stream))
     };
     run().map_err(|error| raise(py, error))
 }
@@ -219,17 +209,8 @@ pub fn matmul<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let run = || -> Result<Bound<'py, PyAny>> {
         let mut call = Call::new(py, "matmul", &DType::FLOATS);
-        let a = call.input("a", a)?;
-        let b = call.input("b", b)?;
-        let bias = bias.map(|bias| call.input("bias", bias)).transpose()?;
-        let bias = bias.as_ref().map(|t| &t.view);
-        let slope = negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
-        let activation = arguments::activation(activation, slope.as_f64())?;
-        let precision = precision.precision()?;
-        let spec = ops::matmul::output(&a.view, &b.view, bias)?;
-        let out = call.output(&spec, out, &a)?;
-        let operands = ops::matmul::Operands { a: &a.view, b: &b.view, bias, out: &out.view };
-        let problem = ops::matmul::problem(&operands, activation, precision, &spec)?;
+        let options = MatmulOptions { bias, activation, negative_slope, precision, out };
+        let (out, problem) = problems::matmul(&mut call, a, b, &options)?;
         let steps = problem.k.max(1).saturating_mul(out.view.len());
         call.run(out, steps, |stream| dispatch::matmul(&problem, stream))
     };

@@ -5,6 +5,7 @@ mod developer;
 mod exceptions;
 mod functions;
 mod info;
+mod problems;
 
 use pyo3::prelude::*;
 

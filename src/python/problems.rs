@@ -1,0 +1,76 @@
+//! From the arguments of a call to the problem it poses and the output that will hold the result. What runs an
+//! operation and what explains it start here.
+
+use pyo3::prelude::*;
+
+use super::arguments::{self, Keyword};
+use crate::error::Result;
+use crate::interop::{Call, Output};
+use crate::ops::add::AddProblem;
+use crate::ops::matmul::{MatmulProblem, Operands};
+use crate::ops::softmax::{Kind, SoftmaxProblem};
+use crate::ops::{self, Scalar};
+
+pub fn add<'py>(
+    call: &mut Call<'py>,
+    x: &Bound<'py, PyAny>,
+    y: &Bound<'py, PyAny>,
+    alpha: &Keyword<'_, 'py>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> Result<(Output<'py>, AddProblem)> {
+    let x = call.input("x", x)?;
+    let y = call.operand("y", y)?;
+    let alpha = alpha.number(call.argument("alpha"), Scalar::Int(1))?;
+    let spec = ops::add::output(&x.view, &y, call.default_float(&x, &y)?)?;
+    ops::add::check_alpha(alpha, &spec)?;
+    let out = call.output(&spec, out, &x)?;
+    let problem = ops::add::problem(&x.view, &y, alpha, &spec, &out.view)?;
+    Ok((out, problem))
+}
+
+pub fn softmax<'py>(
+    call: &mut Call<'py>,
+    kind: Kind,
+    x: &Bound<'py, PyAny>,
+    dim: &Keyword<'_, 'py>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> Result<(Output<'py>, SoftmaxProblem)> {
+    let x = call.input("x", x)?;
+    let dim = dim.index(call.argument("dim"), -1)?;
+    let spec = ops::softmax::output(kind, &x.view, arguments::dtype(kind.name(), dtype)?)?;
+    ops::softmax::checked_dim(kind, dim, x.view.rank())?;
+    let out = call.output(&spec, out, &x)?;
+    let problem = ops::softmax::problem(kind, &x.view, dim, &spec, &out.view)?;
+    Ok((out, problem))
+}
+
+/// What a matmul may be given besides its operands.
+#[derive(Debug)]
+pub struct MatmulOptions<'a, 'py> {
+    pub bias: Option<&'a Bound<'py, PyAny>>,
+    pub activation: Option<&'a Bound<'py, PyAny>>,
+    pub negative_slope: Keyword<'a, 'py>,
+    pub precision: Keyword<'a, 'py>,
+    pub out: Option<&'a Bound<'py, PyAny>>,
+}
+
+pub fn matmul<'py>(
+    call: &mut Call<'py>,
+    a: &Bound<'py, PyAny>,
+    b: &Bound<'py, PyAny>,
+    options: &MatmulOptions<'_, 'py>,
+) -> Result<(Output<'py>, MatmulProblem)> {
+    let a = call.input("a", a)?;
+    let b = call.input("b", b)?;
+    let bias = options.bias.map(|bias| call.input("bias", bias)).transpose()?;
+    let bias = bias.as_ref().map(|t| &t.view);
+    let slope = options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
+    let activation = arguments::activation(options.activation, slope.as_f64())?;
+    let precision = options.precision.precision()?;
+    let spec = ops::matmul::output(&a.view, &b.view, bias)?;
+    let out = call.output(&spec, options.out, &a)?;
+    let operands = Operands { a: &a.view, b: &b.view, bias, out: &out.view };
+    let problem = ops::matmul::problem(&operands, activation, precision, &spec)?;
+    Ok((out, problem))
+}
