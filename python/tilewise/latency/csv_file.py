@@ -1,0 +1,77 @@
+"""Measurements from a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from itertools import zip_longest
+from pathlib import Path
+
+from .fit import fit_tpot, fit_ttft
+from .models import LatencyModel
+from .points import FitError
+
+TIME = re.compile(r"(tpot|ttft)(?:_(s|ms|us|ns))?")
+
+
+def fit_csv(path: str | os.PathLike[str], *, confidence: float = 0.95) -> list[LatencyModel]:
+    """Fits every model whose times the file has.
+
+    The first line names the columns: `t` and `tpot`; `s`, `t` and `ttft`; or all of them. A name such as
+    `tpot_ms` (also `_s`, `_us`, `_ns`) says the unit. A cell of `tpot` or `ttft` may be empty; other columns
+    are ignored.
+
+    Raises:
+        FitError: as `fit_tpot`, or the file has not these columns, or a cell is no number.
+        OSError: the file cannot be read.
+    """
+    path = Path(path)
+    try:
+        header, rows = _read(path)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FitError(f"{path.name} cannot be read as CSV: {error}") from None
+    found = [match for name in header if (match := TIME.fullmatch(name))]
+    if not found:
+        raise FitError(
+            f"{path.name} has no column tpot or ttft (tpot_ms, ttft_s, ...); its columns: {', '.join(header)}"
+        )
+    models: list[LatencyModel] = []
+    for match in found:
+        inputs = ("t",) if match[1] == "tpot" else ("s", "t")
+        if missing := [name for name in inputs if name not in header]:
+            raise FitError(f"{path.name} has {match[0]} but no column {' and no '.join(missing)}")
+        measured = [(line, row) for line, row in rows if row[match[0]]]
+        numbers = [
+            [_number(row[name], f"{path.name}, line {line}: {name}") for line, row in measured]
+            for name in (*inputs, match[0])
+        ]
+        unit = match[2] or ""
+        try:
+            if match[1] == "tpot":
+                models.append(fit_tpot(*numbers, confidence=confidence, unit=unit))
+            else:
+                models.append(fit_ttft(*numbers, confidence=confidence, unit=unit))
+        except FitError as error:
+            raise FitError(f"{path.name}: {error}") from None
+    return models
+
+
+def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """The names of the columns, and each further row with the number of its line."""
+    # utf-8-sig: spreadsheets put a mark at the beginning.
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        header = [name.strip().lower() for name in next(reader, [])]
+        rows = [
+            (reader.line_num, dict(zip_longest(header, map(str.strip, cells[: len(header)]), fillvalue="")))
+            for cells in reader
+        ]
+    return header, rows
+
+
+def _number(cell: str, place: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise FitError(f"{place} is {cell!r}, which is no number") from None
