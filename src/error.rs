@@ -3,6 +3,7 @@
 //! A message names the operation, the argument, what came, what is accepted and one remedy. The map from
 //! a variant to the Python class is [`Error::family`].
 
+use crate::cuda::device::PUBLISHED;
 use crate::dtype::DType;
 use crate::tensor::{Device, Dims, display_dims};
 
@@ -145,7 +146,12 @@ pub enum Error {
     )]
     GpuTooOld { op: &'static str, device: Device, major: u32, minor: u32 },
 
+    #[error("explain: device={got:?} is not known; accepted: None, \"cpu\", \"cuda\", \"cuda:0\" and so on, {}", list(&PUBLISHED))]
+    UnknownGpu { got: String },
+
     // --- unsupported
+    #[error("explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\"")]
+    NotExplained { got: String },
     #[error(
         "{op}: `{argument}` requires grad, and gradients are not supported yet; pass {argument}.detach(), or call inside torch.no_grad()"
     )]
@@ -170,6 +176,11 @@ pub enum Error {
     // --- raised by the caller's own library, passed on as it is (out of memory, KeyboardInterrupt, ...)
     #[error("{0}")]
     Python(pyo3::PyErr),
+}
+
+/// `"h200", "t4"`, as Python prints names.
+fn list(names: &[&str]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }
 
 impl Error {
@@ -207,8 +218,10 @@ impl Error {
             | NoMemory { .. }
             | NoDriver { .. }
             | NoSuchGpu { .. }
-            | GpuTooOld { .. } => Family::Device,
-            RequiresGrad { .. }
+            | GpuTooOld { .. }
+            | UnknownGpu { .. } => Family::Device,
+            NotExplained { .. }
+            | RequiresGrad { .. }
             | TensorKind { .. }
             | Activation { .. }
             | Precision { .. }

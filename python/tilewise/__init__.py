@@ -8,6 +8,8 @@ Importing this loads neither torch nor numpy nor a CUDA library; the driver is l
 that needs it. What runs where: README.md. The operations themselves: src/python/functions.rs.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from ._core import (
     CudaError,
     DeviceError,
@@ -26,6 +28,9 @@ from ._core import (
     softmax,
 )
 
+if TYPE_CHECKING:
+    from .explanation import explain as explain
+
 __all__ = [
     "CudaError",
     "DTypeError",
@@ -39,6 +44,7 @@ __all__ = [
     "add",
     "build_info",
     "devices",
+    "explain",
     "info",
     "log_softmax",
     "matmul",
@@ -54,3 +60,13 @@ def info() -> str:
     from .info import report
 
     return report()
+
+
+def __getattr__(name: str) -> Any:
+    """Loads tilewise.explain when it is first asked for: what it needs has no place in a bare import."""
+    if name == "explain":
+        from .explanation import explain
+
+        globals()[name] = explain
+        return explain
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

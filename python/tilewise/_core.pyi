@@ -15,6 +15,7 @@ __all__ = [
     "add",
     "build_info",
     "devices",
+    "explain",
     "force_add_schedule",
     "log_softmax",
     "matmul",
@@ -84,6 +85,7 @@ class _BuildInfo(TypedDict):
     targets: list[str]
     kernels: list[_Kernel]
 
+def explain(op: str, arguments: dict[str, Any], device: str | None = None) -> dict[str, dict[str, Any]]: ...
 def devices() -> list[_Device]: ...
 def build_info() -> _BuildInfo: ...
 def force_add_schedule(schedule: Literal["fixed_grid", "grid_stride"] | None) -> None: ...

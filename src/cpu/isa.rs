@@ -13,6 +13,7 @@ use half::f16;
 pub const LANES: usize = 16;
 
 pub trait Isa: Copy + Send + Sync + 'static {
+    const NAME: &'static str;
     /// Whether a fused multiply-add is one instruction; without one it would be a library call.
     const FMA: bool;
 
@@ -44,11 +45,25 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     kernel.run(Portable(()))
 }
 
+/// What [`dispatch`] chooses on this CPU.
+pub fn name() -> &'static str {
+    struct Name;
+    impl Kernel for Name {
+        type Output = &'static str;
+        #[inline(always)]
+        fn run<I: Isa>(self, _: I) -> Self::Output {
+            I::NAME
+        }
+    }
+    dispatch(Name)
+}
+
 /// The target's baseline.
 #[derive(Clone, Copy, Debug)]
 pub struct Portable(());
 
 impl Isa for Portable {
+    const NAME: &'static str = std::env::consts::ARCH;
     const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
 
     #[inline(always)]
@@ -106,6 +121,7 @@ mod x86 {
     }
 
     impl Isa for Avx512 {
+        const NAME: &'static str = "AVX-512";
         const FMA: bool = true;
 
         #[inline(always)]
@@ -126,6 +142,7 @@ mod x86 {
     }
 
     impl Isa for Avx2 {
+        const NAME: &'static str = "AVX2";
         const FMA: bool = true;
 
         #[inline(always)]

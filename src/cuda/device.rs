@@ -1,4 +1,11 @@
-//! What a plan needs to know about a GPU.
+//! What a plan needs to know about a GPU, and what its datasheet allows.
+
+mod published;
+
+pub use published::{PUBLISHED, published};
+
+use crate::dtype::DType;
+use crate::ops::matmul::Precision;
 
 /// The facts of one device that plans depend on. All per-multiprocessor figures are hardware limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,6 +15,7 @@ pub struct DeviceFacts {
     pub compute_capability: (u32, u32),
     pub multiprocessors: u32,
     pub threads_per_multiprocessor: u32,
+    pub blocks_per_multiprocessor: u32,
     pub registers_per_multiprocessor: u32,
     /// Shared memory of one multiprocessor, bytes.
     pub shared_bytes_per_multiprocessor: u32,
@@ -15,84 +23,119 @@ pub struct DeviceFacts {
     pub shared_bytes_per_block: u32,
     pub l2_bytes: u64,
     pub memory_bytes: u64,
+    /// The highest clock of the multiprocessors; 0 if the driver does not say, as for the next two.
+    pub clock_khz: u32,
+    pub memory_clock_khz: u32,
+    pub memory_bus_bits: u32,
 }
 
-/// Real devices, so that plans can be tested without one.
+impl DeviceFacts {
+    /// Bytes per second that the memory's pins can move: two transfers in a clock.
+    pub fn memory_bandwidth(&self) -> Option<f64> {
+        let bandwidth = 2e3 * f64::from(self.memory_clock_khz) * f64::from(self.memory_bus_bits) / 8.0;
+        (bandwidth > 0.0).then_some(bandwidth)
+    }
+
+    /// Operations per second, a multiply-add counting as two, at the highest clock: of the tensor cores where
+    /// they take the dtype (matrix products only), else of the plain pipelines.
+    pub fn arithmetic(&self, dtype: DType, precision: Precision, matrix: bool) -> Option<f64> {
+        let each = self.multiply_adds(dtype, precision, matrix)?;
+        let rate = 2e3 * f64::from(self.clock_khz) * f64::from(self.multiprocessors) * f64::from(each);
+        (rate > 0.0).then_some(rate)
+    }
+
+    /// Multiply-adds that one multiprocessor finishes in a clock, with float32 sums for halves. None for
+    /// GPUs newer than the table.
+    fn multiply_adds(&self, dtype: DType, precision: Precision, matrix: bool) -> Option<u32> {
+        // (halves on tensor cores, tf32 on tensor cores, float64 matrices, float32, float64)
+        let (half, tf32, f64_matrix, f32, f64) = match self.compute_capability {
+            (7, 5) => (512, 0, 2, 64, 2),
+            (8, 0) => (1024, 512, 64, 64, 32),
+            (8, _) => (512, 256, 2, 128, 2),
+            (9, 0) => (2048, 1024, 128, 128, 64),
+            (10, _) => (4096, 2048, 64, 128, 64),
+            (12, _) => (512, 256, 2, 128, 2),
+            _ => return None,
+        };
+        // GeForce cards sum halves in float32 at half the rate of the same chip in a workstation.
+        let slower = if self.name.contains("GeForce") && self.compute_capability >= (8, 0) { 2 } else { 1 };
+        Some(match (dtype, matrix) {
+            (DType::F64, true) => f64_matrix,
+            (DType::F64, false) => f64,
+            // Turing's tensor cores take float16 only.
+            (DType::BF16, true) if self.compute_capability == (7, 5) => f32,
+            (DType::F16 | DType::BF16, true) => half / slower,
+            (DType::F32, true) if precision == Precision::Tf32 && tf32 > 0 => tf32 / slower,
+            _ => f32,
+        })
+    }
+}
+
 #[cfg(test)]
 pub mod examples {
-    use super::DeviceFacts;
+    //! Published devices, by name, so that plans can be tested without one.
+    use super::{DeviceFacts, PUBLISHED, published};
 
     pub fn h200() -> DeviceFacts {
-        DeviceFacts {
-            name: "NVIDIA H200".into(),
-            compute_capability: (9, 0),
-            multiprocessors: 132,
-            threads_per_multiprocessor: 2048,
-            registers_per_multiprocessor: 65536,
-            shared_bytes_per_multiprocessor: 233_472,
-            shared_bytes_per_block: 232_448,
-            l2_bytes: 60 << 20,
-            memory_bytes: 141 << 30,
-        }
+        published("h200").unwrap()
     }
 
     pub fn a100() -> DeviceFacts {
-        DeviceFacts {
-            name: "NVIDIA A100-SXM4-80GB".into(),
-            compute_capability: (8, 0),
-            multiprocessors: 108,
-            threads_per_multiprocessor: 2048,
-            registers_per_multiprocessor: 65536,
-            shared_bytes_per_multiprocessor: 167_936,
-            shared_bytes_per_block: 166_912,
-            l2_bytes: 40 << 20,
-            memory_bytes: 80 << 30,
-        }
+        published("a100").unwrap()
     }
 
     pub fn l4() -> DeviceFacts {
-        DeviceFacts {
-            name: "NVIDIA L4".into(),
-            compute_capability: (8, 9),
-            multiprocessors: 58,
-            threads_per_multiprocessor: 1536,
-            registers_per_multiprocessor: 65536,
-            shared_bytes_per_multiprocessor: 102_400,
-            shared_bytes_per_block: 101_376,
-            l2_bytes: 48 << 20,
-            memory_bytes: 24 << 30,
-        }
+        published("l4").unwrap()
     }
 
     pub fn rtx5090() -> DeviceFacts {
-        DeviceFacts {
-            name: "NVIDIA GeForce RTX 5090".into(),
-            compute_capability: (12, 0),
-            multiprocessors: 170,
-            threads_per_multiprocessor: 1536,
-            registers_per_multiprocessor: 65536,
-            shared_bytes_per_multiprocessor: 102_400,
-            shared_bytes_per_block: 101_376,
-            l2_bytes: 96 << 20,
-            memory_bytes: 32 << 30,
-        }
+        published("rtx5090").unwrap()
     }
 
     pub fn t4() -> DeviceFacts {
-        DeviceFacts {
-            name: "Tesla T4".into(),
-            compute_capability: (7, 5),
-            multiprocessors: 40,
-            threads_per_multiprocessor: 1024,
-            registers_per_multiprocessor: 65536,
-            shared_bytes_per_multiprocessor: 65_536,
-            shared_bytes_per_block: 65_536,
-            l2_bytes: 4 << 20,
-            memory_bytes: 16 << 30,
-        }
+        published("t4").unwrap()
     }
 
     pub fn all() -> Vec<DeviceFacts> {
-        vec![h200(), a100(), l4(), rtx5090(), t4()]
+        PUBLISHED.iter().filter_map(|key| published(key)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ceilings_are_the_datasheets() {
+        // (device, TB/s of memory, dense TFLOP/s of float16 matrices), as NVIDIA publishes them.
+        let sheets = [
+            ("h200", 4.8, 989.0),
+            ("h100", 3.35, 989.0),
+            ("a100", 2.04, 312.0),
+            ("a10", 0.600, 125.0),
+            ("l4", 0.300, 121.0),
+            ("t4", 0.320, 65.0),
+            ("rtx3090", 0.936, 71.0),
+            ("rtx4090", 1.008, 165.2),
+            ("rtx5090", 1.792, 209.5),
+            ("b200", 8.0, 2250.0),
+        ];
+        for (key, terabytes, teraflops) in sheets {
+            let facts = published(key).unwrap();
+            let memory = facts.memory_bandwidth().unwrap() / 1e12;
+            let arithmetic = facts.arithmetic(DType::F16, Precision::Ieee, true).unwrap() / 1e12;
+            assert!((memory / terabytes - 1.0).abs() < 0.03, "{key}: {memory} TB/s");
+            // Tensor figures on the sheets of some are at a clock below the highest.
+            assert!((0.97..1.12).contains(&(arithmetic / teraflops)), "{key}: {arithmetic} TFLOP/s");
+        }
+    }
+
+    #[test]
+    fn unknown_clocks_and_gpus_have_no_ceiling() {
+        let silent = DeviceFacts { clock_khz: 0, memory_clock_khz: 0, ..examples::h200() };
+        assert_eq!(silent.memory_bandwidth(), None);
+        assert_eq!(silent.arithmetic(DType::F32, Precision::Ieee, false), None);
+        let newer = DeviceFacts { compute_capability: (13, 0), ..examples::h200() };
+        assert_eq!(newer.arithmetic(DType::F32, Precision::Ieee, false), None);
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod device;
 pub mod driver;
+pub mod explain;
 pub mod forced;
 pub mod gpu;
 pub mod launch;

@@ -53,6 +53,8 @@ fn every_error() -> Vec<Error> {
         NoDriver { op, looked_for: "libcuda.so.1" },
         NoSuchGpu { op, device: cuda, count: 1 },
         GpuTooOld { op, device: cuda, major: 6, minor: 1 },
+        UnknownGpu { got: "h900".into() },
+        NotExplained { got: "mul".into() },
         RequiresGrad { op, argument },
         TensorKind { op, argument, got: "a tensor inside torch.func".into(), remedy: "call it outside" },
         Activation { got: "tanh".into(), accepted: Act::NAMES.join(", ") },

@@ -36,6 +36,8 @@ enum Returned<'py> {
         object: Bound<'py, PyAny>,
         source: Arc<Source>,
     },
+    /// None: the problem is posed, not solved.
+    Nothing(Bound<'py, PyAny>),
     /// Memory of ours, to be handed to the library's `from_dlpack` once it is written.
     Exported {
         memory: Bound<'py, Exported>,
@@ -49,9 +51,17 @@ impl<'py> Output<'py> {
         Output { view, result: Returned::Given { object, source } }
     }
 
+    /// A result that is only reasoned about, at an address where no tensor is.
+    pub(super) fn imagined(py: Python<'py>, spec: &OutputSpec) -> Output<'py> {
+        let OutputSpec { shape, strides, dtype, device } = spec.clone();
+        let view = TensorView { address: 1 << 62, dtype, device, shape, strides, writable: true };
+        Output { view, result: Returned::Nothing(py.None().into_bound(py)) }
+    }
+
     /// Called when the work is done or queued.
     pub(super) fn finish(self, op: &'static str) -> Result<Bound<'py, PyAny>> {
         match self.result {
+            Returned::Nothing(none) => Ok(none),
             Returned::Given { object, source } => {
                 if let Source::Torch(class) = &*source {
                     class.torch.autograd.overwritten(&object)?;

@@ -37,6 +37,8 @@ pub struct Call<'py> {
     holds: Vec<Hold>,
     /// Tensors that stand for arguments which memory alone does not describe.
     resolved: Vec<Bound<'py, PyAny>>,
+    /// Nothing is to be run, so no result is allocated.
+    planning: bool,
 }
 
 impl std::fmt::Debug for Call<'_> {
@@ -57,7 +59,12 @@ struct First<'py> {
 impl<'py> Call<'py> {
     /// `accepted` are the dtypes the operation takes, for messages.
     pub fn new(py: Python<'py>, op: &'static str, accepted: &'static [DType]) -> Call<'py> {
-        Call { py, op, accepted, first: None, holds: Vec::new(), resolved: Vec::new() }
+        Call { py, op, accepted, first: None, holds: Vec::new(), resolved: Vec::new(), planning: false }
+    }
+
+    /// A call whose problem is wanted and not its result.
+    pub fn planning(py: Python<'py>, op: &'static str, accepted: &'static [DType]) -> Call<'py> {
+        Call { planning: true, ..Call::new(py, op, accepted) }
     }
 
     pub fn argument(&self, name: &'static str) -> Argument {
@@ -136,6 +143,7 @@ impl<'py> Call<'py> {
                 self.same_device("out", &tensor)?;
                 Ok(Output::given(tensor))
             }
+            None if self.planning => Ok(Output::imagined(self.py, spec)),
             None => allocate::fresh(self.argument("out"), spec, like, || self.stream()),
         }
     }

@@ -27,6 +27,18 @@ pub enum Activation {
 impl Activation {
     pub const NAMES: [&'static str; 5] = ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"];
 
+    /// As callers write it.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Activation::None => None,
+            Activation::Relu => Some("relu"),
+            Activation::LeakyRelu { .. } => Some("leaky_relu"),
+            Activation::Gelu => Some("gelu"),
+            Activation::GeluTanh => Some("gelu_tanh"),
+            Activation::Silu => Some("silu"),
+        }
+    }
+
     pub fn from_name(name: Option<&str>, negative_slope: f64) -> Result<Activation> {
         Ok(match name {
             None => Activation::None,

@@ -8,6 +8,7 @@ pub mod output;
 pub mod softmax;
 #[cfg(test)]
 mod tests;
+pub mod work;
 
 use crate::dtype::DType;
 

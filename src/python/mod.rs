@@ -3,6 +3,7 @@
 mod arguments;
 mod developer;
 mod exceptions;
+mod explain;
 mod functions;
 mod info;
 mod problems;
@@ -19,6 +20,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(functions::softmax, module)?,
         wrap_pyfunction!(functions::log_softmax, module)?,
         wrap_pyfunction!(functions::matmul, module)?,
+        wrap_pyfunction!(explain::explain_call, module)?,
         wrap_pyfunction!(info::devices, module)?,
         wrap_pyfunction!(info::build_info, module)?,
         wrap_pyfunction!(developer::force_add_schedule, module)?,

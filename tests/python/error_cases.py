@@ -250,6 +250,18 @@ CASES = [
         lambda: tw.matmul(x, x.mT, activation="swish"),
     ),
     (
+        "UnknownGpu",
+        DEVICE,
+        'explain: device="h900" is not known; accepted: None, "cpu", "cuda", "cuda:0" and so on, "h200", "h100", "b200", "a100", "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090"',
+        lambda: tw.explain(tw.add, x, 1, device="h900"),
+    ),
+    (
+        "NotExplained",
+        UNSUPPORTED,
+        'explain: op="mul" is not known; accepted: "add", "softmax", "log_softmax", "matmul"',
+        lambda: tw.explain("mul", x),
+    ),
+    (
         "Precision",
         UNSUPPORTED,
         'matmul: precision="fp8" is not known; accepted: "ieee", "tf32"',

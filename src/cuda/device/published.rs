@@ -5,7 +5,7 @@ use super::DeviceFacts;
 
 /// What `published` knows.
 pub const PUBLISHED: [&str; 10] =
-    ["h200", "h100", "b200", "a100", "a10g", "l4", "t4", "rtx3090", "rtx4090", "rtx5090"];
+    ["h200", "h100", "b200", "a100", "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090"];
 
 /// The facts of a device by its short name, in any case.
 pub fn published(name: &str) -> Option<DeviceFacts> {
@@ -16,7 +16,7 @@ pub fn published(name: &str) -> Option<DeviceFacts> {
         "h100" => ("NVIDIA H100 80GB HBM3", (9, 0), [132, 50, 80, 1980, 2619, 5120]),
         "b200" => ("NVIDIA B200", (10, 0), [148, 126, 180, 1965, 3996, 8192]),
         "a100" => ("NVIDIA A100-SXM4-80GB", (8, 0), [108, 40, 80, 1410, 1593, 5120]),
-        "a10g" => ("NVIDIA A10G", (8, 6), [80, 6, 24, 1710, 6251, 384]),
+        "a10" => ("NVIDIA A10", (8, 6), [72, 6, 24, 1695, 6251, 384]),
         "l4" => ("NVIDIA L4", (8, 9), [58, 48, 24, 2040, 6251, 192]),
         "t4" => ("Tesla T4", (7, 5), [40, 4, 16, 1590, 5001, 256]),
         "rtx3090" => ("NVIDIA GeForce RTX 3090", (8, 6), [82, 6, 24, 1695, 9751, 384]),

@@ -6,6 +6,7 @@ pub mod add;
 mod host_cpp;
 pub mod index;
 pub mod matmul;
+pub mod occupancy;
 pub mod softmax;
 pub mod tile_order;
 
@@ -48,4 +49,9 @@ impl<P: fmt::Debug> fmt::Display for LaunchPlan<P> {
 /// # Safety
 /// The type must be `#[repr(C)]`, plain data, and laid out exactly as the struct of the same name in the
 /// kernel's file; both sides assert size and offsets.
-pub unsafe trait KernelParams: Copy + fmt::Debug {}
+pub unsafe trait KernelParams: Copy + fmt::Debug {
+    /// The choices among the parameters, for who reads a plan: (name, value).
+    fn settings(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}

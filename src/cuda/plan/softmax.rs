@@ -55,7 +55,12 @@ const _: () = assert!(size_of::<SoftmaxParams>() == 104 + 40 * MAX_RANK && size_
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of softmax.cuh's
 // SoftmaxParams<MAX_RANK>; size and the offset of the last field are asserted here and there.
-unsafe impl KernelParams for SoftmaxParams {}
+unsafe impl KernelParams for SoftmaxParams {
+    fn settings(&self) -> Vec<(&'static str, u64)> {
+        let (lanes, stages, slots) = (1 << self.lane_bits, u64::from(self.stages), u64::from(self.slots));
+        [("lanes", lanes), ("stages", stages), ("slots", slots)].into_iter().filter(|s| s.1 > 0).collect()
+    }
+}
 
 /// The ways to do a softmax, with what is to be chosen for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! The order in which a matmul's blocks visit the tiles of the result. The twin of
 //! kernels/common/tile_order.cuh.
 
+use std::collections::HashSet;
+
 /// Row and column of a tile.
 pub type Tile = (u32, u32);
 
@@ -27,10 +29,17 @@ pub fn group_m(num_m: u32, num_n: u32, (tile_m, tile_n): (u32, u32), concurrent:
     [8, 16, 4, 2, 1].into_iter().min_by_key(|&group| footprint(group)).unwrap_or(8).min(num_m)
 }
 
+/// How many rows of tiles of a, and columns of tiles of b, the first `concurrent` blocks read between them.
+pub fn strips_read(num_m: u32, num_n: u32, group_m: u32, concurrent: u32) -> (u64, u64) {
+    let blocks = u64::from(concurrent).min(u64::from(num_m) * u64::from(num_n)) as u32;
+    let tiles = (0..blocks).map(|pid| tile_at(pid, num_m, num_n, group_m));
+    let (rows, columns): (HashSet<u32>, HashSet<u32>) = tiles.unzip();
+    (rows.len() as u64, columns.len() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::HashSet;
     use std::fmt::Write as _;
 
     use crate::cuda::plan::host_cpp;
@@ -72,6 +81,14 @@ mod tests {
         assert_eq!(group_m(16, 16, (128, 128), 64), 8);
         assert_eq!(group_m(1, 500, (64, 64), 132), 1);
         assert_eq!(group_m(500, 1, (64, 64), 132), 8);
+    }
+
+    #[test]
+    fn grouped_order_reads_fewer_strips() {
+        // Nine blocks of 9 x 9 tiles: one row of a and all of b, or three of each.
+        assert_eq!(strips_read(9, 9, 1, 9), (1, 9));
+        assert_eq!(strips_read(9, 9, 3, 9), (3, 3));
+        assert_eq!(strips_read(2, 2, 1, 100), (2, 2));
     }
 
     #[test]

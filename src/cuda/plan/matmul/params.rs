@@ -56,7 +56,12 @@ const _: () = {
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of MatmulParams<MAX_RANK> in
 // kernels/common/matmul.cuh; both sides assert the size and offsets above.
-unsafe impl KernelParams for MatmulParams {}
+unsafe impl KernelParams for MatmulParams {
+    fn settings(&self) -> Vec<(&'static str, u64)> {
+        let tiles = [("tiles_m", self.tiles_m), ("tiles_n", self.tiles_n), ("group_m", self.group_m)];
+        tiles.map(|(name, value)| (name, u64::from(value))).to_vec()
+    }
+}
 
 impl fmt::Debug for MatmulParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,0 +1,89 @@
+//! What solving a problem takes at least, on any device: each operand read once, the result written once.
+
+use super::Strided;
+use super::add::{AddProblem, AddendProblem};
+use super::matmul::{MatmulProblem, Matrix};
+use super::softmax::SoftmaxProblem;
+use crate::dtype::DType;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    pub bytes_read: u64,
+    pub bytes_written: u64,
+    /// Arithmetic operations; a multiply-add counts as two.
+    pub operations: u64,
+}
+
+impl Work {
+    pub fn bytes(self) -> u64 {
+        self.bytes_read.saturating_add(self.bytes_written)
+    }
+
+    /// Operations for each byte moved.
+    pub fn intensity(self) -> f64 {
+        self.operations as f64 / self.bytes().max(1) as f64
+    }
+}
+
+/// The product of sizes, of those dimensions along which an operand moves.
+fn moved(shape: &[i64], strides: &[i64]) -> u64 {
+    let sizes = shape.iter().zip(strides).filter(|&(_, &stride)| stride != 0);
+    sizes.fold(1, |n: u64, (&size, _)| n.saturating_mul(size.unsigned_abs()))
+}
+
+fn bytes(count: u64, dtype: DType) -> u64 {
+    count.saturating_mul(dtype.size() as u64)
+}
+
+impl AddProblem {
+    pub fn work(&self) -> Work {
+        let read = |operand: &Strided| bytes(moved(&self.shape, &operand.strides), operand.dtype);
+        let y = match &self.y {
+            AddendProblem::Tensor(y) => read(y),
+            AddendProblem::Scalar(_) => 0,
+        };
+        let elements = self.len().unsigned_abs();
+        Work {
+            bytes_read: read(&self.x).saturating_add(y),
+            bytes_written: bytes(elements, self.out.dtype),
+            operations: elements.saturating_mul(if self.alpha.as_f64() == 1.0 { 1 } else { 2 }),
+        }
+    }
+}
+
+impl SoftmaxProblem {
+    pub fn work(&self) -> Work {
+        let length = self.length.unsigned_abs();
+        let elements = self.row_count().unsigned_abs().saturating_mul(length);
+        let row = if self.x_stride == 0 { 1 } else { length };
+        Work {
+            bytes_read: bytes(moved(&self.rows, &self.x.strides).saturating_mul(row), self.x.dtype),
+            bytes_written: bytes(elements, self.out.dtype),
+            // Compare, subtract, exp, sum, scale.
+            operations: elements.saturating_mul(5),
+        }
+    }
+}
+
+impl MatmulProblem {
+    pub fn work(&self) -> Work {
+        let [m, n, k] = [self.m, self.n, self.k].map(i64::unsigned_abs);
+        let products = self.batch_count().unsigned_abs();
+        let read = |x: &Matrix, rows: u64, columns: u64| {
+            let rows = if x.row_stride == 0 { 1 } else { rows };
+            let columns = if x.col_stride == 0 { 1 } else { columns };
+            bytes(
+                moved(&self.batch, &x.batch_strides).saturating_mul(rows).saturating_mul(columns),
+                self.dtype,
+            )
+        };
+        let bias =
+            self.bias.as_ref().map_or(0, |bias| bytes(if bias.stride == 0 { 1 } else { n }, self.dtype));
+        let elements = products.saturating_mul(m).saturating_mul(n);
+        Work {
+            bytes_read: read(&self.a, m, k).saturating_add(read(&self.b, k, n)).saturating_add(bias),
+            bytes_written: bytes(elements, self.dtype),
+            operations: elements.saturating_mul(k.saturating_mul(2)),
+        }
+    }
+}

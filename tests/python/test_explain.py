@@ -1,0 +1,122 @@
+"""tilewise.explain: what it says of a call is what the call does, on GPUs that are here and that are not."""
+
+import json
+
+import numpy as np
+import pytest
+import tilewise as tw
+import torch
+
+GPUS = ["h200", "h100", "b200", "a100", "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090"]
+
+
+def meta(*shape, dtype=torch.bfloat16):
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+CALLS = {
+    "add": ((meta(1000, 300), meta(300)), {"alpha": 2}),
+    "add scalar": ((meta(7, dtype=torch.int32), 3), {}),
+    "softmax": ((meta(64, 4096),), {"dim": 0, "dtype": "float32"}),
+    "log_softmax": ((meta(64, 100_000),), {}),
+    "matmul": ((meta(5, 300, 70), meta(70, 500)), {"activation": "silu", "bias": meta(500)}),
+    "matmul f64": ((meta(9, 9, dtype=torch.float64), meta(9, dtype=torch.float64)), {}),
+}
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("call", CALLS)
+def test_every_operation_on_every_published_gpu(gpu, call):
+    args, kwargs = CALLS[call]
+    explained = tw.explain(call.split()[0], *args, device=gpu, **kwargs)
+    plan = explained.plan
+    built = {(k["kernel"], k["target"]): k for k in tw.build_info()["kernels"]}
+    assert any(kernel == plan.kernel for kernel, _ in built)
+    if plan.compiled_for is not None:
+        assert built[plan.kernel, plan.compiled_for]["registers"] == plan.registers
+        assert explained.occupancy.blocks_per_multiprocessor >= 1
+        assert 0 < explained.occupancy.last_wave <= 1
+    assert all(n >= 1 for n in plan.grid + plan.block)
+    assert explained.ceiling.memory_seconds > 0
+    for shown in (str(explained), explained._repr_html_(), json.dumps(explained.as_dict())):
+        assert plan.kernel in shown
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_there_is_machine_code_for_every_published_gpu_or_ptx(gpu):
+    major, _ = tw.explain("add", meta(8), 1, device=gpu).device.compute_capability
+    explained = tw.explain("add", meta(8), 1, device=gpu)
+    assert (explained.plan.compiled_for is not None) == any(
+        target.startswith(f"sm_{major}") for target in tw.build_info()["targets"]
+    )
+
+
+def test_work_counts_what_must_move():
+    x, row = meta(1000, 300), meta(300)
+    work = tw.explain(tw.add, x, row, device="h200").work
+    assert (work.bytes_read, work.bytes_written, work.operations) == (2 * (300_000 + 300), 600_000, 300_000)
+    work = tw.explain(tw.softmax, x, dtype=torch.float32, device="h200").work
+    assert (work.bytes_read, work.bytes_written) == (600_000, 1_200_000)
+    work = tw.explain(tw.matmul, meta(4, 10, 20), meta(20, 30), bias=meta(30), device="h200").work
+    assert (work.bytes_read, work.bytes_written, work.operations) == (
+        2 * (4 * 10 * 20 + 20 * 30 + 30),
+        2 * 4 * 10 * 30,
+        2 * 4 * 10 * 20 * 30,
+    )
+    work = tw.explain(tw.add, x.expand(5, 1000, 300), 1, alpha=2, device="h200").work
+    assert (work.bytes_read, work.operations) == (600_000, 2 * 5 * 300_000)
+
+
+def test_grouped_order_reads_less_where_it_can():
+    x = meta(8192, 8192)
+    order = tw.explain(tw.matmul, x, x, device="a100").tile_order
+    assert order.elements(order.grouped) < order.elements(order.row_major)
+    assert order.blocks_at_once <= order.grouped[0] * order.grouped[1]
+
+
+def test_the_plan_depends_on_the_device_and_the_strides():
+    x, y = meta(4096, 4096), meta(4096, 4096)
+    plans = [
+        tw.explain(tw.matmul, x, y, device="h200").plan,
+        tw.explain(tw.matmul, x, y.T, device="h200").plan,
+        tw.explain(tw.matmul, x, y, device="t4").plan,
+    ]
+    assert len({plan.kernel for plan in plans}) == 3
+
+
+def test_on_the_cpu_it_says_so():
+    for x in (torch.zeros(3, 4), np.zeros((3, 4))):
+        explained = tw.explain(tw.softmax, x)
+        assert explained.plan is None
+        assert explained.cpu.threads >= 1
+        assert explained.as_dict()["problem"]["length"] == 4
+
+
+def test_nothing_is_computed_or_written():
+    x, out = torch.ones(4), torch.full((4,), 7.0)
+    tw.explain(tw.add, x, x, out=out)
+    tw.explain(tw.add, x.requires_grad_(), 1)
+    assert out.tolist() == [7.0] * 4
+
+
+def test_it_refuses_what_the_call_refuses():
+    with pytest.raises(tw.ShapeError, match="do not fit"):
+        tw.explain(tw.matmul, meta(2, 3), meta(4, 5), device="h200")
+    with pytest.raises(tw.DimError):
+        tw.explain(tw.softmax, meta(2, 3), 2)
+    with pytest.raises(TypeError, match="missing a required argument"):
+        tw.explain(tw.add, meta(2))
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        tw.explain(tw.add, meta(2), 1, beta=2)
+    with pytest.raises(tw.DeviceError, match=r'device="h900" is not known; accepted: .*"h200"'):
+        tw.explain(tw.add, meta(2), 1, device="h900")
+    for op in ("mul", tw.devices, 3):
+        with pytest.raises(tw.UnsupportedError, match="is not known; accepted: "):
+            tw.explain(op, meta(2))
+
+
+def test_rich_shows_it_as_a_table():
+    rich = pytest.importorskip("rich.console")
+    console = rich.Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(tw.explain(tw.matmul, meta(64, 64), meta(64, 64), device="l4"))
+    assert "NVIDIA L4" in console.export_text()
