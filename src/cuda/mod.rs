@@ -23,16 +23,16 @@ pub type RawStream = usize;
 pub fn add(problem: &AddProblem, ordinal: i32, stream: RawStream) -> Result<()> {
     let gpu = Gpu::get("add", ordinal)?;
     let plan = plan::add::plan(problem, &gpu.facts, forced::add_schedule());
-    launch::launch("add", gpu, &plan, stream)
+    launch::launch("add", gpu, &plan, problem, stream)
 }
 
 pub fn softmax(problem: &SoftmaxProblem, ordinal: i32, stream: RawStream) -> Result<()> {
     let op = problem.kind.name();
     let gpu = Gpu::get(op, ordinal)?;
-    launch::launch(op, gpu, &plan::softmax::plan(problem, &gpu.facts), stream)
+    launch::launch(op, gpu, &plan::softmax::plan(problem, &gpu.facts), problem, stream)
 }
 
 pub fn matmul(problem: &MatmulProblem, ordinal: i32, stream: RawStream) -> Result<()> {
     let gpu = Gpu::get("matmul", ordinal)?;
-    launch::launch("matmul", gpu, &plan::matmul::plan(problem, &gpu.facts), stream)
+    launch::launch("matmul", gpu, &plan::matmul::plan(problem, &gpu.facts), problem, stream)
 }

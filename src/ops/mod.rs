@@ -3,6 +3,7 @@
 
 pub mod add;
 pub mod dispatch;
+mod display;
 pub mod matmul;
 pub mod output;
 pub mod softmax;

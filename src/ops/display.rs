@@ -1,0 +1,35 @@
+//! Problems in a line each, for logs.
+
+use std::fmt::{Display, Formatter, Result};
+
+use super::add::{AddProblem, AddendProblem};
+use super::matmul::MatmulProblem;
+use super::softmax::SoftmaxProblem;
+use crate::tensor::display_dims;
+
+impl Display for AddProblem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "{} {} + ", display_dims(&self.shape), self.x.dtype)?;
+        match &self.y {
+            AddendProblem::Tensor(y) => write!(f, "{}", y.dtype)?,
+            AddendProblem::Scalar(_) => f.write_str("number")?,
+        }
+        write!(f, " -> {}", self.out.dtype)
+    }
+}
+
+impl Display for SoftmaxProblem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "{} rows of {} {} -> {}", self.row_count(), self.length, self.x.dtype, self.out.dtype)
+    }
+}
+
+impl Display for MatmulProblem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let MatmulProblem { m, n, k, dtype, .. } = self;
+        match self.batch_count() {
+            1 => write!(f, "{m} x {n} x {k} {dtype}"),
+            count => write!(f, "{count} of {m} x {n} x {k} {dtype}"),
+        }
+    }
+}
