@@ -86,6 +86,9 @@ pub enum Error {
     #[error("{op}: the result of shape {} would have more elements than int64 can count", display_dims(.shape))]
     TooLarge { op: &'static str, shape: Dims },
 
+    #[error("{op}: `{argument}` has shape {}, but {other} has shape {}; they must be alike", display_dims(.got), display_dims(.expected))]
+    ShapesDiffer { op: &'static str, argument: &'static str, got: Dims, other: &'static str, expected: Dims },
+
     // --- dim
     #[error("{op}: dim={dim} is out of range for a tensor of {rank} dimensions; accepted: {low} to {high}", low = -(.rank.max(&1).cast_signed()), high = .rank.max(&1).cast_signed() - 1)]
     DimOutOfRange { op: &'static str, dim: i64, rank: usize },
@@ -158,8 +161,14 @@ pub enum Error {
     RequiresGrad { op: &'static str, argument: &'static str },
     #[error("{op}: `{argument}` is {got}, which is not supported; {remedy}")]
     TensorKind { op: &'static str, argument: &'static str, got: String, remedy: &'static str },
-    #[error("matmul: activation={got:?} is not known; accepted: None, {accepted}")]
-    Activation { got: String, accepted: String },
+    #[error("{op}: activation={got:?} is not known; accepted: None, {accepted}")]
+    Activation { op: &'static str, got: String, accepted: String },
+    #[error("{op}: saved_is={got:?} is not known; accepted: \"output\", \"pre_activation\"")]
+    SavedIs { op: &'static str, got: String },
+    #[error(
+        "{op}: the output of {activation} does not tell its gradient; pass the pre-activation as `saved`, with saved_is=\"pre_activation\""
+    )]
+    NeedsPreActivation { op: &'static str, activation: &'static str },
     #[error("matmul: precision={got:?} is not known; accepted: \"ieee\", \"tf32\"")]
     Precision { got: String },
     #[error(
@@ -204,6 +213,7 @@ impl Error {
             | ZeroDimensional { .. }
             | BiasShape { .. }
             | OutShape { .. }
+            | ShapesDiffer { .. }
             | TooManyDimensions { .. }
             | TooLarge { .. } => Family::Shape,
             DimOutOfRange { .. } => Family::Dim,
@@ -224,6 +234,8 @@ impl Error {
             | RequiresGrad { .. }
             | TensorKind { .. }
             | Activation { .. }
+            | SavedIs { .. }
+            | NeedsPreActivation { .. }
             | Precision { .. }
             | Producer { .. } => Family::Unsupported,
             Cuda { .. } => Family::Cuda,

@@ -24,8 +24,10 @@ from ._core import (
     build_info,
     devices,
     log_softmax,
+    log_softmax_backward,
     matmul,
     softmax,
+    softmax_backward,
 )
 
 if TYPE_CHECKING:
@@ -47,8 +49,10 @@ __all__ = [
     "explain",
     "info",
     "log_softmax",
+    "log_softmax_backward",
     "matmul",
     "softmax",
+    "softmax_backward",
 ]
 
 

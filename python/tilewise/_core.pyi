@@ -12,14 +12,17 @@ __all__ = [
     "TilewiseError",
     "UnsupportedError",
     "__version__",
+    "activation_backward",
     "add",
     "build_info",
     "devices",
     "explain",
     "force_add_schedule",
     "log_softmax",
+    "log_softmax_backward",
     "matmul",
     "softmax",
+    "softmax_backward",
 ]
 
 __version__: Final[str]
@@ -57,6 +60,31 @@ def matmul(
     precision: Literal["ieee", "tf32"] = "ieee",
     out: _Tensor | None = None,
 ) -> _Tensor: ...
+def softmax_backward(
+    grad: _Tensor,
+    output: _Tensor,
+    dim: SupportsIndex = -1,
+    *,
+    dtype: _DType = None,
+    out: _Tensor | None = None,
+) -> _Tensor: ...
+def log_softmax_backward(
+    grad: _Tensor,
+    output: _Tensor,
+    dim: SupportsIndex = -1,
+    *,
+    dtype: _DType = None,
+    out: _Tensor | None = None,
+) -> _Tensor: ...
+def activation_backward(
+    grad: _Tensor,
+    saved: _Tensor | None,
+    activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None,
+    *,
+    negative_slope: float = 0.01,
+    saved_is: Literal["output", "pre_activation"] = "output",
+    bias: bool = False,
+) -> tuple[_Tensor, _Tensor | None]: ...
 
 @type_check_only
 class _Device(TypedDict):

@@ -55,6 +55,32 @@ pub trait Float: Element {
     fn real<'a, I: Isa>(isa: I, from: &'a [Self], buffer: &'a mut [Self::Real]) -> &'a [Self::Real];
 }
 
+/// What can be rounded to from `R`: a dtype's own arithmetic type, or float64.
+pub trait Narrow<R>: Element {
+    /// to = from, rounded to nearest, ties to even; float64 reaches the halves by way of float32.
+    fn narrowed<I: Isa>(isa: I, from: &[R], to: &mut [Self]);
+}
+
+impl<T: Float> Narrow<T::Real> for T {
+    #[inline(always)]
+    fn narrowed<I: Isa>(isa: I, from: &[T::Real], to: &mut [T]) {
+        T::narrow(isa, from, to);
+    }
+}
+
+macro_rules! narrow_f64 {
+    ($($type:ty),*) => {$(
+        impl Narrow<f64> for $type {
+            #[inline(always)]
+            fn narrowed<I: Isa>(isa: I, from: &[f64], to: &mut [$type]) {
+                <$type>::convert(isa, from, to);
+            }
+        }
+    )*};
+}
+
+narrow_f64!(half::f16, half::bf16, f32);
+
 macro_rules! real {
     ($type:ty, $dtype:expr, $to:ident) => {
         impl Element for $type {

@@ -1,8 +1,9 @@
 //! How a CPU solves a problem: rayon over rows and blocks, SIMD inside, the gemm crate for products.
 //!
 //! Reading order: [`isa`] (instruction sets and how code is compiled for each), [`element`] (what a dtype
-//! can do), [`float`], [`operand`] (strided memory as contiguous blocks), [`parallel`]; then the three operations.
+//! can do), [`float`], [`operand`] (strided memory as contiguous blocks), [`parallel`]; then the operations.
 
+pub mod activation_backward;
 pub mod add;
 pub mod element;
 pub mod exp;

@@ -1,6 +1,6 @@
 //! Reading a source as float32 or float64, and writing a target from it, whatever lies in memory.
 
-use super::float::Float;
+use super::float::{Float, Narrow};
 use super::isa::Isa;
 use super::operand::{BLOCK, Source, Target};
 
@@ -18,20 +18,39 @@ pub fn load<T: Float, I: Isa>(isa: I, source: &Source<T>, start: usize, to: &mut
     }
 }
 
+/// The elements from `start` on: the memory itself where that will do, else a copy in `buffer`.
+#[inline(always)]
+pub fn read<'a, T: Float, I: Isa>(
+    isa: I,
+    source: &'a Source<T>,
+    start: usize,
+    len: usize,
+    buffer: &'a mut Vec<T::Real>,
+) -> &'a [T::Real] {
+    buffer.resize(len, T::Real::default());
+    match source.slice(start, len) {
+        Some(slice) => T::real(isa, slice, buffer),
+        None => {
+            load(isa, source, start, buffer);
+            buffer
+        }
+    }
+}
+
 /// Writes `from`, rounded, to the elements from `start` on.
 ///
 /// # Safety
 /// No slice of these elements is alive, and no other thread uses them.
 #[inline(always)]
-pub unsafe fn store<T: Float, I: Isa>(isa: I, target: &Target<T>, start: usize, from: &[T::Real]) {
+pub unsafe fn store<R, T: Narrow<R>, I: Isa>(isa: I, target: &Target<T>, start: usize, from: &[R]) {
     // SAFETY: the caller's promise.
     if let Some(slice) = unsafe { target.slice(start, from.len()) } {
-        return T::narrow(isa, from, slice);
+        return T::narrowed(isa, from, slice);
     }
     let mut block = [T::default(); BLOCK];
     for (i, values) in from.chunks(BLOCK).enumerate() {
         let block = &mut block[..values.len()];
-        T::narrow(isa, values, block);
+        T::narrowed(isa, values, block);
         // SAFETY: the caller's promise; the target gave no slice.
         unsafe { target.store(start + i * BLOCK, block) };
     }

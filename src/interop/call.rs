@@ -155,6 +155,17 @@ impl<'py> Call<'py> {
         steps: i64,
         solve: impl FnOnce(RawStream) -> Result<()> + Send,
     ) -> Result<Bound<'py, PyAny>> {
+        self.run_with(out, None, steps, solve).map(|(result, _)| result)
+    }
+
+    /// As `run`, where there may be a second result.
+    pub fn run_with(
+        self,
+        out: Output<'py>,
+        second: Option<Output<'py>>,
+        steps: i64,
+        solve: impl FnOnce(RawStream) -> Result<()> + Send,
+    ) -> Result<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
         let stream = self.stream()?;
         match out.view.device {
             Device::Cpu if steps >= RELEASE_GIL_FROM => self.py.detach(|| solve(stream))?,
@@ -163,8 +174,9 @@ impl<'py> Call<'py> {
         }
         let device = out.view.device;
         let result = out.finish(self.op);
+        let second = second.map(|out| out.finish(self.op)).transpose();
         producer::release(self.op, device, stream, self.holds)?;
-        result
+        Ok((result?, second?))
     }
 
     fn stream(&self) -> Result<RawStream> {

@@ -1,9 +1,11 @@
 //! Hands a problem to the backend of the device its memory lives on.
 
+use super::activation_backward::{self, ActivationBackwardProblem};
 use super::add::AddProblem;
 use super::matmul::MatmulProblem;
 use super::softmax::SoftmaxProblem;
-use crate::error::Result;
+use super::softmax_backward::SoftmaxBackwardProblem;
+use crate::error::{Error, Result};
 use crate::tensor::Device;
 use crate::{cpu, cuda};
 
@@ -31,4 +33,25 @@ pub fn matmul(problem: &MatmulProblem, stream: RawStream) -> Result<()> {
         (false, Device::Cpu) => cpu::matmul::run(problem),
         (false, Device::Cuda(ordinal)) => cuda::matmul(problem, ordinal, stream),
     }
+}
+
+pub fn softmax_backward(problem: &SoftmaxBackwardProblem, _stream: RawStream) -> Result<()> {
+    match (problem.is_empty(), problem.device) {
+        (true, _) => Ok(()),
+        (false, Device::Cpu) => cpu::softmax::backward(problem),
+        (false, Device::Cuda(_)) => Err(not_on_gpus(problem.kind.backward_name())),
+    }
+}
+
+pub fn activation_backward(problem: &ActivationBackwardProblem, _stream: RawStream) -> Result<()> {
+    match (problem.is_empty(), problem.device) {
+        (true, _) => Ok(()),
+        (false, Device::Cpu) => cpu::activation_backward::run(problem),
+        (false, Device::Cuda(_)) => Err(not_on_gpus(activation_backward::OP)),
+    }
+}
+
+fn not_on_gpus(op: &'static str) -> Error {
+    let got = "on a GPU, for which this operation has no kernel yet,".into();
+    Error::TensorKind { op, argument: "grad", got, remedy: "pass its .cpu()" }
 }

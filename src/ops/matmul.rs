@@ -39,7 +39,7 @@ impl Activation {
         }
     }
 
-    pub fn from_name(name: Option<&str>, negative_slope: f64) -> Result<Activation> {
+    pub fn from_name(op: &'static str, name: Option<&str>, negative_slope: f64) -> Result<Activation> {
         Ok(match name {
             None => Activation::None,
             Some("relu") => Activation::Relu,
@@ -49,7 +49,7 @@ impl Activation {
             Some("silu") => Activation::Silu,
             Some(other) => {
                 let accepted = Activation::NAMES.map(|n| format!("{n:?}")).join(", ");
-                return Err(Error::Activation { got: other.to_string(), accepted });
+                return Err(Error::Activation { op, got: other.to_string(), accepted });
             }
         })
     }

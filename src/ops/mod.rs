@@ -1,12 +1,14 @@
 //! What an operation means: accepts or refuses, broadcasts, decides dtype and shape. The result is a
 //! *problem*, plain data that a backend can solve without asking anything back.
 
+pub mod activation_backward;
 pub mod add;
 pub mod dispatch;
 mod display;
 pub mod matmul;
 pub mod output;
 pub mod softmax;
+pub mod softmax_backward;
 #[cfg(test)]
 mod tests;
 pub mod work;

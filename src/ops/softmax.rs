@@ -4,7 +4,8 @@ use super::Strided;
 use super::output::{OutputSpec, check_out};
 use crate::dtype::{self, DType};
 use crate::error::{Error, Result};
-use crate::tensor::{Device, Dims, TensorView, layout};
+use crate::tensor::layout::{self, Merged};
+use crate::tensor::{Device, Dims, TensorView};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -17,6 +18,13 @@ impl Kind {
         match self {
             Kind::Softmax => "softmax",
             Kind::LogSoftmax => "log_softmax",
+        }
+    }
+
+    pub fn backward_name(self) -> &'static str {
+        match self {
+            Kind::Softmax => "softmax_backward",
+            Kind::LogSoftmax => "log_softmax_backward",
         }
     }
 }
@@ -53,27 +61,33 @@ impl SoftmaxProblem {
 
 /// Shape and dtype of the result; `dtype` is the caller's dtype=, if any.
 pub fn output(kind: Kind, x: &TensorView, dtype: Option<DType>) -> Result<OutputSpec> {
-    if !x.dtype.is_float() {
-        return Err(Error::DTypeNotAccepted {
-            op: kind.name(),
-            argument: "x",
-            got: x.dtype.to_string(),
-            accepted: dtype::list(&DType::FLOATS),
-        });
+    check_float(kind.name(), "x", x)?;
+    result(kind.name(), x, dtype)
+}
+
+pub(super) fn check_float(op: &'static str, argument: &'static str, x: &TensorView) -> Result<()> {
+    if x.dtype.is_float() {
+        return Ok(());
     }
+    let accepted = dtype::list(&DType::FLOATS);
+    Err(Error::DTypeNotAccepted { op, argument, got: x.dtype.to_string(), accepted })
+}
+
+/// Like `x`, of the caller's dtype=, if any.
+pub(super) fn result(op: &'static str, x: &TensorView, dtype: Option<DType>) -> Result<OutputSpec> {
     let dtype = dtype.unwrap_or(x.dtype);
     if !dtype.is_float() {
         let accepted = dtype::list(&DType::FLOATS);
-        return Err(Error::DTypeArgument { op: kind.name(), got: dtype.to_string(), accepted });
+        return Err(Error::DTypeArgument { op, got: dtype.to_string(), accepted });
     }
     Ok(OutputSpec::contiguous(x.shape.clone(), dtype, x.device))
 }
 
 /// `dim` counted from the front. A 0-dimensional tensor counts as one element of one dimension.
-pub fn checked_dim(kind: Kind, dim: i64, rank: usize) -> Result<usize> {
+pub fn checked_dim(op: &'static str, dim: i64, rank: usize) -> Result<usize> {
     let size = rank.max(1).cast_signed() as i64;
     if dim < -size || dim >= size {
-        return Err(Error::DimOutOfRange { op: kind.name(), dim, rank });
+        return Err(Error::DimOutOfRange { op, dim, rank });
     }
     Ok(dim.rem_euclid(size).unsigned_abs() as usize)
 }
@@ -85,22 +99,41 @@ pub fn problem(
     spec: &OutputSpec,
     out: &TensorView,
 ) -> Result<SoftmaxProblem> {
-    let dim = checked_dim(kind, dim, x.rank())?;
+    let dim = checked_dim(kind.name(), dim, x.rank())?;
     check_out(kind.name(), spec, out, &[("x", x, true)])?;
-    let without = |dims: &[i64]| -> Dims {
-        dims.iter().enumerate().filter(|&(d, _)| d != dim).map(|(_, &v)| v).collect()
-    };
-    let at_dim = |dims: &Dims, scalar| dims.get(dim).copied().unwrap_or(scalar);
-    let merged = layout::merge(&without(&x.shape), [&without(&x.strides), &without(&out.strides)]);
-    let [x_strides, out_strides] = merged.strides;
+    let Along { length, steps: [x_stride, out_stride], rows } =
+        along(dim, &x.shape, [&x.strides, &out.strides]);
+    let [x_strides, out_strides] = rows.strides;
     Ok(SoftmaxProblem {
         device: spec.device,
         kind,
-        length: at_dim(&x.shape, 1),
-        x_stride: at_dim(&x.strides, 1),
-        out_stride: at_dim(&out.strides, 1),
-        rows: merged.shape,
+        length,
+        x_stride,
+        out_stride,
+        rows: rows.shape,
         x: Strided { address: x.address, dtype: x.dtype, strides: x_strides },
         out: Strided { address: out.address, dtype: out.dtype, strides: out_strides },
     })
+}
+
+/// Operands of one shape, seen as rows along a dimension.
+pub(super) struct Along<const N: usize> {
+    pub length: i64,
+    /// Along a row, for each operand.
+    pub steps: [i64; N],
+    /// The other dimensions.
+    pub rows: Merged<N>,
+}
+
+/// The last of `strides` is the output's.
+pub(super) fn along<const N: usize>(dim: usize, shape: &[i64], strides: [&Dims; N]) -> Along<N> {
+    let without = |dims: &[i64]| -> Dims {
+        dims.iter().enumerate().filter(|&(d, _)| d != dim).map(|(_, &v)| v).collect()
+    };
+    let others = strides.map(|s| without(s));
+    Along {
+        length: shape.get(dim).copied().unwrap_or(1),
+        steps: strides.map(|s| s.get(dim).copied().unwrap_or(1)),
+        rows: layout::merge(&without(shape), others.each_ref().map(|s| s.as_slice())),
+    }
 }

@@ -115,8 +115,8 @@ fn softmax_separates_rows_from_the_dimension() {
     let spec = softmax::output(Kind::Softmax, &scalar, None).unwrap();
     let p = softmax::problem(Kind::Softmax, &scalar, 0, &spec, &result_of(&spec)).unwrap();
     assert_eq!((p.length, p.row_count()), (1, 1));
-    assert_eq!(family(softmax::checked_dim(Kind::Softmax, 1, 0)), Family::Dim);
-    assert_eq!(family(softmax::checked_dim(Kind::Softmax, -4, 3)), Family::Dim);
+    assert_eq!(family(softmax::checked_dim("softmax", 1, 0)), Family::Dim);
+    assert_eq!(family(softmax::checked_dim("softmax", -4, 3)), Family::Dim);
 }
 
 fn matmul_problem(a: &TensorView, b: &TensorView) -> matmul::MatmulProblem {

@@ -9,6 +9,7 @@ use crate::dtype::{self, DType};
 use crate::error::{Error, Result};
 use crate::interop::{Argument, scalar};
 use crate::ops::Scalar;
+use crate::ops::activation_backward::SavedIs;
 use crate::ops::matmul::{Activation, Precision};
 
 /// A keyword argument with a default that is not None, taken as it comes: what it may be is decided by
@@ -48,6 +49,13 @@ impl Keyword<'_, '_> {
             Keyword::Given(object) => Precision::from_name(&name(object)),
         }
     }
+
+    pub fn saved_is(&self) -> Result<SavedIs> {
+        match self {
+            Keyword::Default => Ok(SavedIs::Output),
+            Keyword::Given(object) => SavedIs::from_name(&name(object)),
+        }
+    }
 }
 
 /// The text of a string; anything else as Python would print it, which no name of ours matches.
@@ -57,8 +65,12 @@ fn name(object: &Bound<'_, PyAny>) -> String {
         .map_or_else(|_| scalar::shown(object), |s| scalar::shortened(&s.to_string_lossy()))
 }
 
-pub fn activation(object: Option<&Bound<'_, PyAny>>, negative_slope: f64) -> Result<Activation> {
-    Activation::from_name(object.map(name).as_deref(), negative_slope)
+pub fn activation(
+    op: &'static str,
+    object: Option<&Bound<'_, PyAny>>,
+    negative_slope: f64,
+) -> Result<Activation> {
+    Activation::from_name(op, object.map(name).as_deref(), negative_slope)
 }
 
 /// dtype=: a name, a torch.dtype, a numpy.dtype, or whatever numpy.dtype() makes one of.

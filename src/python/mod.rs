@@ -1,6 +1,7 @@
 //! The Python face: arguments in, result out, exceptions.
 
 mod arguments;
+mod backward;
 mod developer;
 mod exceptions;
 mod explain;
@@ -20,6 +21,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(functions::softmax, module)?,
         wrap_pyfunction!(functions::log_softmax, module)?,
         wrap_pyfunction!(functions::matmul, module)?,
+        wrap_pyfunction!(backward::softmax_backward, module)?,
+        wrap_pyfunction!(backward::log_softmax_backward, module)?,
+        wrap_pyfunction!(backward::activation_backward, module)?,
         wrap_pyfunction!(explain::explain_call, module)?,
         wrap_pyfunction!(info::devices, module)?,
         wrap_pyfunction!(info::build_info, module)?,

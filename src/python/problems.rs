@@ -9,6 +9,7 @@ use crate::interop::{Call, Output};
 use crate::ops::add::AddProblem;
 use crate::ops::matmul::{MatmulProblem, Operands};
 use crate::ops::softmax::{Kind, SoftmaxProblem};
+use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 use crate::ops::{self, Scalar};
 
 pub fn add<'py>(
@@ -39,7 +40,7 @@ pub fn softmax<'py>(
     let x = call.input("x", x)?;
     let dim = dim.index(call.argument("dim"), -1)?;
     let spec = ops::softmax::output(kind, &x.view, arguments::dtype(kind.name(), dtype)?)?;
-    ops::softmax::checked_dim(kind, dim, x.view.rank())?;
+    ops::softmax::checked_dim(kind.name(), dim, x.view.rank())?;
     let out = call.output(&spec, out, &x)?;
     let problem = ops::softmax::problem(kind, &x.view, dim, &spec, &out.view)?;
     Ok((out, problem))
@@ -66,11 +67,30 @@ pub fn matmul<'py>(
     let bias = options.bias.map(|bias| call.input("bias", bias)).transpose()?;
     let bias = bias.as_ref().map(|t| &t.view);
     let slope = options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
-    let activation = arguments::activation(options.activation, slope.as_f64())?;
+    let activation = arguments::activation("matmul", options.activation, slope.as_f64())?;
     let precision = options.precision.precision()?;
     let spec = ops::matmul::output(&a.view, &b.view, bias)?;
     let out = call.output(&spec, options.out, &a)?;
     let operands = Operands { a: &a.view, b: &b.view, bias, out: &out.view };
     let problem = ops::matmul::problem(&operands, activation, precision, &spec)?;
+    Ok((out, problem))
+}
+
+pub fn softmax_backward<'py>(
+    call: &mut Call<'py>,
+    kind: Kind,
+    (grad, output): (&Bound<'py, PyAny>, &Bound<'py, PyAny>),
+    dim: &Keyword<'_, 'py>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> Result<(Output<'py>, SoftmaxBackwardProblem)> {
+    let op = kind.backward_name();
+    let grad = call.input("grad", grad)?;
+    let output = call.input("output", output)?;
+    let dim = dim.index(call.argument("dim"), -1)?;
+    let spec = ops::softmax_backward::output(kind, &grad.view, &output.view, arguments::dtype(op, dtype)?)?;
+    ops::softmax::checked_dim(op, dim, grad.view.rank())?;
+    let out = call.output(&spec, out, &grad)?;
+    let problem = ops::softmax_backward::problem(kind, &grad.view, &output.view, dim, &spec, &out.view)?;
     Ok((out, problem))
 }

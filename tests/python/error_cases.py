@@ -6,6 +6,7 @@ import numpy as np
 import tilewise as tw
 import torch
 from support.producer import Producer
+from tilewise._core import activation_backward
 
 x = torch.ones(2, 3)
 FLOATS = "float16, bfloat16, float32, float64"
@@ -67,6 +68,12 @@ CASES = [
         DTYPE,
         "matmul: `bias` has dtype float16, but a has float32; they must be alike. Convert one of them first",
         lambda: tw.matmul(x, x.mT, bias=torch.ones(2).half()),
+    ),
+    (
+        "DTypesDiffer",
+        DTYPE,
+        "log_softmax_backward: `output` has dtype float64, but grad has float32; they must be alike. Convert one of them first",
+        lambda: tw.log_softmax_backward(x, x.double()),
     ),
     (
         "OutDType",
@@ -152,6 +159,12 @@ CASES = [
         SHAPE,
         "softmax: `out` has shape (6,), but the result has shape (2, 3); pass an `out` of that shape",
         lambda: tw.softmax(x, out=torch.empty(6)),
+    ),
+    (
+        "ShapesDiffer",
+        SHAPE,
+        "softmax_backward: `output` has shape (3, 2), but grad has shape (2, 3); they must be alike",
+        lambda: tw.softmax_backward(x, x.mT),
     ),
     (
         "TooManyDimensions",
@@ -260,6 +273,24 @@ CASES = [
         UNSUPPORTED,
         'explain: op="mul" is not known; accepted: "add", "softmax", "log_softmax", "matmul"',
         lambda: tw.explain("mul", x),
+    ),
+    (
+        "Activation",
+        UNSUPPORTED,
+        'activation_backward: activation="tanh" is not known; accepted: None, "relu", "leaky_relu", "gelu", "gelu_tanh", "silu"',
+        lambda: activation_backward(x, x, "tanh"),
+    ),
+    (
+        "SavedIs",
+        UNSUPPORTED,
+        'activation_backward: saved_is="input" is not known; accepted: "output", "pre_activation"',
+        lambda: activation_backward(x, x, "relu", saved_is="input"),
+    ),
+    (
+        "NeedsPreActivation",
+        UNSUPPORTED,
+        'activation_backward: the output of gelu does not tell its gradient; pass the pre-activation as `saved`, with saved_is="pre_activation"',
+        lambda: activation_backward(x, x, "gelu"),
     ),
     (
         "Precision",

@@ -8,7 +8,7 @@ import pytest
 import tilewise as tw
 
 README = Path(__file__).parents[2] / "README.md"
-OPERATIONS = ["add", "softmax", "log_softmax", "matmul"]
+OPERATIONS = ["add", "softmax", "log_softmax", "matmul", "softmax_backward", "log_softmax_backward"]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -35,9 +35,7 @@ pub fn apply<R: Activate, I: Isa>(isa: I, activation: Activation, bias: Option<&
             }
         }
         Activation::GeluTanh => {
-            // 0.5 (1 + tanh y) is sigmoid(2 y).
-            let scale = R::from_element(2.0 * (2.0 / std::f64::consts::PI).sqrt());
-            let cubic = scale * R::from_element(0.044715);
+            let [scale, cubic] = gelu_tanh_polynomial();
             for v in row {
                 *v = *v * sigmoid(isa, *v * (*v * *v).mul_add(isa, cubic, scale));
             }
@@ -50,60 +48,93 @@ pub fn apply<R: Activate, I: Isa>(isa: I, activation: Activation, bias: Option<&
     }
 }
 
-/// 1 / (1 + e^-v), by way of e^-|v|, which cannot overflow and keeps the smallest results exact.
+/// gelu_tanh(v) is v sigmoid(scale v + cubic v^3), since 0.5 (1 + tanh y) is sigmoid(2 y).
+#[inline(always)]
+pub fn gelu_tanh_polynomial<R: Activate>() -> [R; 2] {
+    let scale = R::from_element(2.0 * (2.0 / std::f64::consts::PI).sqrt());
+    [scale, scale * R::from_element(0.044715)]
+}
+
 #[inline(always)]
 fn sigmoid<R: Activate, I: Isa>(isa: I, v: R) -> R {
+    sigmoid_and_slope(isa, v).0
+}
+
+/// 1 / (1 + e^-v) and its derivative, by way of e^-|v|, which cannot overflow and keeps the smallest results
+/// exact.
+#[inline(always)]
+pub fn sigmoid_and_slope<R: Activate, I: Isa>(isa: I, v: R) -> (R, R) {
     let zero = R::default();
     let one = R::from_element(1.0);
     let e = R::exp(isa, if v > zero { -v } else { v });
-    (if v > zero { one } else { e }) / (one + e)
+    let sum = one + e;
+    ((if v > zero { one } else { e }) / sum, e / (sum * sum))
 }
 
 pub trait Activate: Exp + std::ops::Div<Output = Self> {
     /// v times the normal distribution's probability of at most v.
     fn gelu<I: Isa>(isa: I, v: Self) -> Self;
+    fn gelu_derivative<I: Isa>(isa: I, v: Self) -> Self;
 }
 
 impl Activate for f32 {
-    /// For u = |v|, the tail beyond u is e^(-u^2 / 2) t P(t) with t = 1 / (1 + 0.3 u); P is a least-squares
-    /// fit of degree 9 over u in [0, 15], within 4e-9 of the tail's own size. Unlike 1 + erf(v / sqrt 2) it
-    /// does not cancel for negative v, and it vectorises.
     #[inline(always)]
     fn gelu<I: Isa>(isa: I, v: f32) -> f32 {
-        const P: [f32; 10] = [
-            -0.020833317,
-            0.11356315,
-            -0.23083034,
-            0.19521828,
-            -0.08222338,
-            0.09762378,
-            0.07789724,
-            0.11033725,
-            0.11956007,
-            0.11968726,
-        ];
-        let u = v.abs();
-        // Beyond 15 the tail is 0 in float32; infinities would make NaNs of their squares' errors.
-        let u = if u > 15.0 { 15.0 } else { u };
-        let t = 1.0 / (1.0 + 0.3 * u);
-        let mut p = 0.0;
-        for c in P {
-            p = Real::mul_add(p, isa, t, c);
-        }
-        let square = u * u;
-        // What rounding took from the square, by Dekker's splitting.
-        let high = f32::from_bits(u.to_bits() & 0xffff_f000);
-        let low = u - high;
-        let lost = ((high * high - square) + 2.0 * high * low) + low * low;
-        let e = f32::exp_carrying(isa, -0.5 * square, -0.5 * lost);
+        let [e, share] = tail(isa, v.abs());
         // In this order e alone may be below the normal range.
-        if v < 0.0 { e * (t * p * v) } else { v * (1.0 - e * (t * p)) }
+        if v < 0.0 { e * (share * v) } else { v * (1.0 - e * share) }
     }
+
+    #[inline(always)]
+    fn gelu_derivative<I: Isa>(isa: I, v: f32) -> f32 {
+        const DENSITY: f32 = 0.398_942_3;
+        let [e, share] = tail(isa, v.abs());
+        let slope = v * DENSITY;
+        if v < 0.0 { e * (share + slope) } else { 1.0 + e * (slope - share) }
+    }
+}
+
+/// The normal distribution's tail beyond u >= 0, as e^(-u^2 / 2) and what that is to be multiplied by: t P(t)
+/// with t = 1 / (1 + 0.3 u), where P is a least-squares fit of degree 9 over u in [0, 15], within 4e-9 of the
+/// tail's own size. Unlike 1 + erf(v / sqrt 2) it does not cancel for negative v, and it vectorises.
+#[inline(always)]
+fn tail<I: Isa>(isa: I, u: f32) -> [f32; 2] {
+    const P: [f32; 10] = [
+        -0.020833317,
+        0.11356315,
+        -0.23083034,
+        0.19521828,
+        -0.08222338,
+        0.09762378,
+        0.07789724,
+        0.11033725,
+        0.11956007,
+        0.11968726,
+    ];
+    // Beyond 15 the tail is 0 in float32; infinities would make NaNs of their squares' errors.
+    let u = if u > 15.0 { 15.0 } else { u };
+    let t = 1.0 / (1.0 + 0.3 * u);
+    let mut p = 0.0;
+    for c in P {
+        p = Real::mul_add(p, isa, t, c);
+    }
+    let square = u * u;
+    // What rounding took from the square, by Dekker's splitting.
+    let high = f32::from_bits(u.to_bits() & 0xffff_f000);
+    let low = u - high;
+    let lost = ((high * high - square) + 2.0 * high * low) + low * low;
+    [f32::exp_carrying(isa, -0.5 * square, -0.5 * lost), t * p]
 }
 
 impl Activate for f64 {
     #[inline(always)]
     fn gelu<I: Isa>(_: I, v: f64) -> f64 {
         v * (0.5 * libm::erfc(-v * std::f64::consts::FRAC_1_SQRT_2))
+    }
+
+    #[inline(always)]
+    fn gelu_derivative<I: Isa>(isa: I, v: f64) -> f64 {
+        let density = <f64 as Exp>::exp(isa, -0.5 * v * v) / (2.0 * std::f64::consts::PI).sqrt();
+        0.5 * libm::erfc(-v * std::f64::consts::FRAC_1_SQRT_2) + v * density
     }
 }

@@ -1,139 +1,49 @@
 //! Rows that lie side by side: a tile of neighbouring columns at a time, each lane working on a row of its
 //! own, so that memory is read along its lines although the rows run across them.
 
+use super::tiles::{Split, Tile};
 use super::*;
 use crate::cpu::isa::{Kernel, LANES, dispatch};
-use crate::cpu::widened;
-
-/// Bytes of a tile that are kept widened at a time: half of a usual second-level cache.
-const PIECE: usize = 1 << 19;
 
 /// Elements of a column whose sum is formed in the arithmetic type before it goes into a float64.
-const RUN: usize = 16;
-
-/// The index space as (outer, along the row, column).
-pub struct Split {
-    outer: usize,
-    columns: usize,
-    /// Columns of a tile, whole groups of lanes.
-    width: usize,
-}
-
-/// How to split the work, if it is the result's columns that are neighbours in memory.
-pub fn split(problem: &SoftmaxProblem) -> Option<Split> {
-    let (&columns, outer) = problem.rows.split_last()?;
-    let neighbours = problem.out.strides.last() == Some(&1) && problem.out_stride != 1;
-    if !neighbours || columns < 8 || problem.length == 1 {
-        return None;
-    }
-    // As wide as fits in one visit, for narrow tiles with rows a power of two apart evict themselves from the
-    // cache; too long for that, four lines of float32.
-    let widest = if problem.length < 64 { 1024 } else { 256 };
-    let width = match piece(problem.out.dtype) / problem.length as usize {
-        0..32 => 64,
-        fits => (fits / LANES * LANES).min(widest),
-    };
-    Some(Split { outer: outer.iter().product::<i64>() as usize, columns: columns as usize, width })
-}
-
-/// Elements of a tile that are kept widened at a time.
-fn piece(dtype: DType) -> usize {
-    PIECE / if dtype == DType::F64 { 8 } else { 4 }
-}
+pub const RUN: usize = 16;
 
 pub fn solve<T: Float>(problem: &SoftmaxProblem, split: &Split) {
-    let &Split { outer, columns, width } = split;
-    let insert = |dims: &[i64], along| match dims.split_last() {
-        Some((&last, outer)) => concat(outer, &[along, last]),
-        None => concat(&[], &[along]),
-    };
-    let shape = insert(&problem.rows, problem.length);
-    let x_strides = insert(&problem.x.strides, problem.x_stride);
-    let out_strides = insert(&problem.out.strides, problem.out_stride);
+    let shape = Split::dims(&problem.rows, problem.length);
+    let x_strides = Split::dims(&problem.x.strides, problem.x_stride);
+    let out_strides = Split::dims(&problem.out.strides, problem.out_stride);
     let (x, out) = operands::<T>(problem, &shape, &x_strides, &out_strides);
-    let length = problem.length as usize;
-    let tiles = columns.div_ceil(width);
-    let rows = piece(T::DTYPE) / width;
-    let pieces = length.div_ceil(rows);
-    let nanoseconds = 0.6 * (length * outer * columns) as f64;
-    for_units(outer * tiles, pieces, nanoseconds, Vec::new, |values, unit, parallel| {
-        let column = unit % tiles * width;
-        let tile = Tile {
-            x: &x,
-            out: &out,
-            kind: problem.kind,
-            first: unit / tiles * length * columns + column,
-            step: columns,
-            width: width.min(columns - column),
-        };
-        if pieces == 1 {
-            dispatch(Whole { tile, length, values });
+    let columns = Columns { x: &x, out: &out, kind: problem.kind };
+    split.for_tiles(|values: &mut Vec<T::Real>, tile, parallel| {
+        if split.pieces() == 1 {
+            dispatch(Whole { columns, tile, length: split.piece(0).len(), values });
         } else {
-            long(tile, length, rows, parallel);
+            long(columns, tile, split, parallel);
         }
     });
 }
 
-struct Tile<'a, T> {
+struct Columns<'a, T> {
     x: &'a Source<T>,
     out: &'a Target<T>,
     kind: Kind,
-    /// Index of the tile's first element.
-    first: usize,
-    /// From one element of a column to the next.
-    step: usize,
-    width: usize,
 }
 
-impl<T> Clone for Tile<'_, T> {
+impl<T> Clone for Columns<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Tile<'_, T> {}
+impl<T> Copy for Columns<'_, T> {}
 
-impl<T: Float> Tile<'_, T> {
-    /// Columns with those that fill up the last group of lanes: computed along, but never stored.
-    fn padded(&self) -> usize {
-        self.width.next_multiple_of(LANES)
-    }
-
-    /// Whether the tile is all there is from one element of a column to the next.
-    fn is_whole(&self) -> bool {
-        self.step == self.width && self.width == self.padded()
-    }
-
-    /// Widens `range` of every column, row by row.
-    #[inline(always)]
-    fn load<I: Isa>(&self, isa: I, range: Range<usize>, values: &mut Vec<T::Real>) {
-        let padded = self.padded();
-        values.resize(range.len() * padded, T::Real::default());
-        if self.is_whole() {
-            return widened::load(isa, self.x, self.first + range.start * self.step, values);
-        }
-        for (l, row) in range.zip(values.chunks_exact_mut(padded)) {
-            widened::load(isa, self.x, self.first + l * self.step, &mut row[..self.width]);
-        }
-    }
-
-    #[inline(always)]
-    fn store<I: Isa>(&self, isa: I, range: Range<usize>, values: &[T::Real]) {
-        if self.is_whole() {
-            // SAFETY: every piece of a tile is visited by one thread, which holds no other slice.
-            return unsafe { widened::store(isa, self.out, self.first + range.start * self.step, values) };
-        }
-        for (l, row) in range.zip(values.chunks_exact(self.padded())) {
-            // SAFETY: as above.
-            unsafe { widened::store(isa, self.out, self.first + l * self.step, &row[..self.width]) };
-        }
-    }
-
+impl<T: Float> Columns<'_, T> {
     /// Turns exponentials, or for log_softmax once more x, into the results.
     #[inline(always)]
     fn finish<I: Isa>(
         &self,
         isa: I,
+        tile: Tile,
         range: Range<usize>,
         values: &mut [T::Real],
         bases: &[T::Real],
@@ -153,7 +63,7 @@ impl<T: Float> Tile<'_, T> {
                 }
             }
         }
-        self.store(isa, range, values);
+        tile.store(isa, self.out, range, values);
     }
 }
 
@@ -200,7 +110,8 @@ fn all<A: Copy, B>(values: &[A], f: impl Fn(A) -> B) -> Vec<B> {
 
 /// A tile that is solved in a single visit.
 struct Whole<'a, T: Float> {
-    tile: Tile<'a, T>,
+    columns: Columns<'a, T>,
+    tile: Tile,
     length: usize,
     values: &'a mut Vec<T::Real>,
 }
@@ -210,34 +121,35 @@ impl<T: Float> Kernel for Whole<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Whole { tile, length, values } = self;
-        tile.load(isa, 0..length, values);
+        let Whole { columns, tile, length, values } = self;
+        tile.load(isa, columns.x, 0..length, values);
         let bases = all(&maxima(values, tile.padded()), base);
         let sums = exponentials(isa, values, &bases);
-        if tile.kind == Kind::LogSoftmax {
-            tile.load(isa, 0..length, values);
+        if columns.kind == Kind::LogSoftmax {
+            tile.load(isa, columns.x, 0..length, values);
         }
-        tile.finish(isa, 0..length, values, &bases, &all(&sums, |sum| finishing(tile.kind, sum)));
+        columns.finish(isa, tile, 0..length, values, &bases, &all(&sums, |sum| finishing(columns.kind, sum)));
     }
 }
 
-/// A tile in pieces of `rows` elements of each column.
-fn long<T: Float>(tile: Tile<'_, T>, length: usize, rows: usize, parallel: bool) {
-    let pieces = length.div_ceil(rows);
-    let range = |i: usize| i * rows..length.min((i + 1) * rows);
+/// A tile in pieces.
+fn long<T: Float>(columns: Columns<'_, T>, tile: Tile, split: &Split, parallel: bool) {
+    let pieces = split.pieces();
     let parts = parallel::map_with(pieces, parallel, Vec::new, |values, i| {
-        dispatch(Survey { tile, range: range(i), values })
+        dispatch(Survey { columns, tile, range: split.piece(i), values })
     });
     let (bases, sums) = dispatch(Combine { parts: &parts, padded: tile.padded() });
-    let finishing = all(&sums, |sum| finishing(tile.kind, sum));
+    let finishing = all(&sums, |sum| finishing(columns.kind, sum));
     parallel::map_with(pieces, parallel, Vec::new, |values, i| {
-        dispatch(Write { tile, range: range(i), values, bases: &bases, finishing: &finishing });
+        let (bases, finishing) = (&bases[..], &finishing[..]);
+        dispatch(Write { columns, tile, range: split.piece(i), values, bases, finishing });
     });
 }
 
 /// The maxima of a piece and its sums relative to those.
 struct Survey<'a, T: Float> {
-    tile: Tile<'a, T>,
+    columns: Columns<'a, T>,
+    tile: Tile,
     range: Range<usize>,
     values: &'a mut Vec<T::Real>,
 }
@@ -247,7 +159,7 @@ impl<T: Float> Kernel for Survey<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> Self::Output {
-        self.tile.load(isa, self.range, self.values);
+        self.tile.load(isa, self.columns.x, self.range, self.values);
         let maxima = maxima(self.values, self.tile.padded());
         let sums = exponentials(isa, self.values, &all(&maxima, base));
         (maxima, sums)
@@ -283,7 +195,8 @@ impl<R: Exp> Kernel for Combine<'_, R> {
 }
 
 struct Write<'a, T: Float> {
-    tile: Tile<'a, T>,
+    columns: Columns<'a, T>,
+    tile: Tile,
     range: Range<usize>,
     values: &'a mut Vec<T::Real>,
     bases: &'a [T::Real],
@@ -295,11 +208,11 @@ impl<T: Float> Kernel for Write<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Write { tile, range, values, bases, finishing } = self;
-        tile.load(isa, range.clone(), values);
-        if tile.kind == Kind::Softmax {
+        let Write { columns, tile, range, values, bases, finishing } = self;
+        tile.load(isa, columns.x, range.clone(), values);
+        if columns.kind == Kind::Softmax {
             exponentials(isa, values, bases);
         }
-        tile.finish(isa, range, values, bases, finishing);
+        columns.finish(isa, tile, range, values, bases, finishing);
     }
 }

@@ -5,8 +5,12 @@
 //! several, each first reports its largest element and its sum of exponentials, and is visited again once
 //! these are known for the row. The order of every sum is thus independent of the number of threads.
 
+mod backward;
 mod columns;
 mod rows;
+mod tiles;
+
+pub use backward::run as backward;
 
 use std::ops::Range;
 
@@ -19,8 +23,10 @@ use super::operand::{Source, Target};
 use super::parallel;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::Strided;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 use crate::tensor::Dims;
+use tiles::Split;
 
 pub fn run(problem: &SoftmaxProblem) -> Result<()> {
     match problem.out.dtype {
@@ -34,7 +40,8 @@ pub fn run(problem: &SoftmaxProblem) -> Result<()> {
 }
 
 fn softmax<T: Float>(problem: &SoftmaxProblem) {
-    match columns::split(problem) {
+    let SoftmaxProblem { rows, out, out_stride, length, .. } = problem;
+    match Split::of(rows, out, *out_stride, *length, size_of::<T::Real>()) {
         Some(split) => columns::solve::<T>(problem, &split),
         None => rows::solve::<T>(problem),
     }

@@ -6,14 +6,14 @@ use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
 
 /// Longest row that is solved in a single visit: 256 KiB of float32, well within the second-level cache.
-const SHORT: usize = 65536;
+pub const SHORT: usize = 65536;
 
 /// Elements that a longer row is visited in at a time.
-const PIECE: usize = 16384;
+pub const PIECE: usize = 16384;
 
 /// Groups of elements whose sum is formed in the arithmetic type before it goes into a float64: 16 roundings at
 /// most are added to those of the exponentials, however long the row.
-const GROUPS: usize = 16;
+pub const GROUPS: usize = 16;
 
 pub fn solve<T: Float>(problem: &SoftmaxProblem) {
     let shape = concat(&problem.rows, &[problem.length]);
@@ -46,25 +46,6 @@ impl<T> Clone for Rows<'_, T> {
 impl<T> Copy for Rows<'_, T> {}
 
 impl<T: Float> Rows<'_, T> {
-    /// The elements from `start` on: the memory itself where that will do, else a copy in `wide`.
-    #[inline(always)]
-    fn load<'a, I: Isa>(
-        &'a self,
-        isa: I,
-        start: usize,
-        len: usize,
-        wide: &'a mut Vec<T::Real>,
-    ) -> &'a [T::Real] {
-        wide.resize(len, T::Real::default());
-        match self.x.slice(start, len) {
-            Some(slice) => T::real(isa, slice, wide),
-            None => {
-                widened::load(isa, self.x, start, wide);
-                wide
-            }
-        }
-    }
-
     /// Writes `values`, times `factor`.
     #[inline(always)]
     fn store_scaled<I: Isa>(&self, isa: I, start: usize, values: &mut [T::Real], factor: T::Real) {
@@ -177,7 +158,7 @@ impl<T: Float> Kernel for Short<'_, T> {
         let Scratch { mut wide, mut values } = Scratch::new();
         values.resize(len, T::Real::default());
         for row in range {
-            let x = rows.load(isa, row * len, len, &mut wide);
+            let x = widened::read(isa, rows.x, row * len, len, &mut wide);
             let base = base(maximum(x));
             let sum = exponentials(isa, x, base, &mut values);
             let finishing = finishing(rows.kind, sum);
@@ -222,7 +203,7 @@ impl<T: Float> Kernel for Survey<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> (T::Real, f64) {
         let Survey { rows, start, len, scratch: Scratch { wide, values } } = self;
-        let x = rows.load(isa, start, len, wide);
+        let x = widened::read(isa, rows.x, start, len, wide);
         values.resize(len, T::Real::default());
         let m = maximum(x);
         (m, exponentials(isa, x, base(m), values))
@@ -263,7 +244,7 @@ impl<T: Float> Kernel for Write<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Write { rows, start, len, scratch: Scratch { wide, values }, base, finishing } = self;
-        let x = rows.load(isa, start, len, wide);
+        let x = widened::read(isa, rows.x, start, len, wide);
         values.resize(len, T::Real::default());
         match rows.kind {
             Kind::Softmax => {

@@ -1,0 +1,95 @@
+//! The gradients of softmax and log_softmax: by rows and by columns, as their forward; each piece is visited
+//! once for the row's sum and once more for its results.
+
+mod columns;
+mod rows;
+
+use super::*;
+use crate::cpu::float::{Narrow, Real};
+use crate::ops::softmax_backward::SoftmaxBackwardProblem;
+
+pub fn run(problem: &SoftmaxBackwardProblem) -> Result<()> {
+    use DType::{BF16, F16, F32, F64};
+    // Inputs of other dtypes than the first are converted while they are read.
+    match (problem.grad.dtype, problem.out.dtype) {
+        (F16, F16) => solve::<f16, f16>(problem),
+        (BF16, BF16) => solve::<bf16, bf16>(problem),
+        (F64, F16) => solve::<f64, f16>(problem),
+        (F64, BF16) => solve::<f64, bf16>(problem),
+        (F64, F32) => solve::<f64, f32>(problem),
+        (_, F16) => solve::<f32, f16>(problem),
+        (_, BF16) => solve::<f32, bf16>(problem),
+        (_, F64) => solve::<f64, f64>(problem),
+        _ => solve::<f32, f32>(problem),
+    }
+    Ok(())
+}
+
+fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) {
+    let SoftmaxBackwardProblem { rows, out, out_stride, length, .. } = problem;
+    match Split::of(rows, out, *out_stride, *length, 2 * size_of::<T::Real>()) {
+        Some(split) => columns::solve::<T, O>(problem, &split),
+        None => rows::solve::<T, O>(problem),
+    }
+}
+
+/// `grad`, `output` and `out` over an index space of `dims`' making.
+fn with_operands<T: Float, O: Narrow<T::Real>>(
+    problem: &SoftmaxBackwardProblem,
+    dims: impl Fn(&[i64], i64) -> Dims,
+    solve: impl FnOnce(Operands<'_, T, O>),
+) {
+    let SoftmaxBackwardProblem { rows, length, grad, output, out, .. } = problem;
+    let shape = dims(rows, *length);
+    // SAFETY: a problem's operands are memory that the caller keeps alive for the call, of the given shape;
+    // `check_out` has refused outputs that overlap themselves, or an input without being exactly it. A slice of
+    // an input is last used before any of its piece is written, hence no `written`.
+    let source = |t: &Strided, stride| unsafe {
+        Source::new(t.address, t.dtype, &shape, &dims(&t.strides, stride), 0)
+    };
+    let (grad, output) = (source(grad, problem.grad_stride), source(output, problem.output_stride));
+    // SAFETY: as above.
+    let out = unsafe { Target::new(out.address, &shape, &dims(&out.strides, problem.out_stride)) };
+    solve(Operands { kind: problem.kind, grad: &grad, output: &output, out: &out });
+}
+
+struct Operands<'a, T, O> {
+    kind: Kind,
+    grad: &'a Source<T>,
+    output: &'a Source<T>,
+    out: &'a Target<O>,
+}
+
+impl<T, O> Clone for Operands<'_, T, O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, O> Copy for Operands<'_, T, O> {}
+
+/// What a thread widens and computes in.
+#[derive(Default)]
+struct Scratch<R> {
+    grad: Vec<R>,
+    output: Vec<R>,
+    values: Vec<R>,
+}
+
+/// What an element adds to the sum of its row.
+#[inline(always)]
+fn term<R: Real>(kind: Kind, grad: R, output: R) -> R {
+    match kind {
+        Kind::Softmax => output * grad,
+        Kind::LogSoftmax => grad,
+    }
+}
+
+/// An element's result, given the sum of its row.
+#[inline(always)]
+fn result<R: Exp, I: Isa>(isa: I, kind: Kind, grad: R, output: R, sum: R) -> R {
+    match kind {
+        Kind::Softmax => output * (grad - sum),
+        Kind::LogSoftmax => grad - R::exp(isa, output) * sum,
+    }
+}

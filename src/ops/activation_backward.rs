@@ -1,0 +1,132 @@
+//! The gradient of `activation(v + bias)` with respect to v, from that of its result, and with it the
+//! gradient of bias: the same, summed over all dimensions but the last.
+
+use super::Strided;
+use super::matmul::Activation;
+use super::output::OutputSpec;
+use super::softmax::check_float;
+use super::softmax_backward::check_alike;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::tensor::{Device, Dims, TensorView, layout};
+
+pub const OP: &str = "activation_backward";
+
+/// Which tensor the forward has kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SavedIs {
+    Output,
+    PreActivation,
+}
+
+impl SavedIs {
+    pub fn from_name(name: &str) -> Result<SavedIs> {
+        match name {
+            "output" => Ok(SavedIs::Output),
+            "pre_activation" => Ok(SavedIs::PreActivation),
+            other => Err(Error::SavedIs { op: OP, got: other.to_string() }),
+        }
+    }
+}
+
+/// For every index of `rows` (merged; empty means one row) a row of `columns` elements, each operand with
+/// its step along the row: `out = grad * activation'(saved)`, and `bias` the sum of that over the rows, added
+/// up in float32 (float64 for float64) before the one rounding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ActivationBackwardProblem {
+    pub device: Device,
+    pub dtype: DType,
+    pub activation: Activation,
+    pub columns: i64,
+    pub rows: Dims,
+    /// Strides over `rows`, then along a row.
+    pub grad: Strided,
+    /// The pre-activation, or what has its sign where that is all it takes. Both are None where there is
+    /// no activation, whose gradient is `grad` itself.
+    pub saved: Option<Strided>,
+    pub out: Option<Strided>,
+    pub bias: Option<BiasGradient>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BiasGradient {
+    pub address: usize,
+    pub stride: i64,
+}
+
+impl ActivationBackwardProblem {
+    pub fn row_count(&self) -> i64 {
+        layout::len(&self.rows)
+    }
+
+    /// Nothing to write. Without rows there are still sums, of nothing.
+    pub fn is_empty(&self) -> bool {
+        self.columns == 0 || (self.bias.is_none() && (self.out.is_none() || self.rows.contains(&0)))
+    }
+}
+
+/// The specifications of `out`, if there is an activation, and of the gradient of bias.
+pub fn outputs(
+    grad: &TensorView,
+    saved: Option<&TensorView>,
+    activation: Activation,
+    saved_is: SavedIs,
+) -> Result<(Option<OutputSpec>, OutputSpec)> {
+    check_float(OP, "grad", grad)?;
+    if let Some(saved) = saved {
+        check_alike(OP, "saved", saved, grad)?;
+    }
+    check_saved(activation, saved_is)?;
+    let columns = grad.shape.last().copied().unwrap_or(1);
+    let of = |shape| OutputSpec::contiguous(shape, grad.dtype, grad.device);
+    Ok((saved.map(|_| of(grad.shape.clone())), of(Dims::from_slice(&[columns]))))
+}
+
+/// Refuses an output that does not tell the gradient: only a sign can be read off it.
+fn check_saved(activation: Activation, saved_is: SavedIs) -> Result<()> {
+    let needs = match activation {
+        Activation::None | Activation::Relu => return Ok(()),
+        Activation::LeakyRelu { negative_slope } if negative_slope >= 0.0 => return Ok(()),
+        Activation::LeakyRelu { .. } => "leaky_relu with a negative slope",
+        Activation::Gelu => "gelu",
+        Activation::GeluTanh => "gelu_tanh",
+        Activation::Silu => "silu",
+    };
+    match saved_is {
+        SavedIs::Output => Err(Error::NeedsPreActivation { op: OP, activation: needs }),
+        SavedIs::PreActivation => Ok(()),
+    }
+}
+
+/// `saved` and `out` come together. The outputs are fresh.
+pub fn problem(
+    grad: &TensorView,
+    saved: Option<&TensorView>,
+    activation: Activation,
+    out: Option<&TensorView>,
+    bias: Option<&TensorView>,
+) -> ActivationBackwardProblem {
+    let outer = grad.rank().saturating_sub(1);
+    let lead = |t: &TensorView| Dims::from_slice(&t.strides[..outer]);
+    let along = |t: &TensorView| t.strides.last().copied().unwrap_or(0);
+    // Without an output, any order will do; without a second input, grad stands in for it.
+    let (second, third) = (saved.unwrap_or(grad), out.unwrap_or(grad));
+    let [grad_strides, saved_strides, out_strides] = [grad, second, third].map(lead);
+    let merged = layout::merge(&grad.shape[..outer], [&grad_strides, &saved_strides, &out_strides]);
+    let [grad_strides, saved_strides, out_strides] = merged.strides;
+    let operand = |t: &TensorView, mut strides: Dims| {
+        strides.push(along(t));
+        Strided { address: t.address, dtype: t.dtype, strides }
+    };
+    ActivationBackwardProblem {
+        device: grad.device,
+        dtype: grad.dtype,
+        activation,
+        columns: grad.shape.last().copied().unwrap_or(1),
+        rows: merged.shape,
+        grad: operand(grad, grad_strides),
+        saved: saved.map(|t| operand(t, saved_strides)),
+        out: out.map(|t| operand(t, out_strides)),
+        bias: bias.map(|t| BiasGradient { address: t.address, stride: along(t) }),
+    }
+}

@@ -1,0 +1,180 @@
+//! The gradients of the operations, as Python sees them.
+
+use pyo3::prelude::*;
+
+use super::arguments::{self, Keyword};
+use super::exceptions::raise;
+use super::problems;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::interop::Call;
+use crate::ops::softmax::Kind;
+use crate::ops::{Scalar, activation_backward as activation_ops, dispatch};
+
+/// Gradient of softmax: `output * (grad - sum(output * grad))` with the sum along `dim`.
+///
+/// Args:
+///     grad: gradient of the forward's result. dtypes: float16, bfloat16, float32, float64.
+///     output: the forward's result, of grad's shape and dtype.
+///     dim: the forward's dim.
+///     dtype: dtype of the forward's x, where the forward converted it: a torch.dtype, a numpy dtype or a
+///         name such as "float16".
+///     out: where to write the result: of its shape, dtype and device, and either exactly grad or output
+///         or memory of its own.
+///
+/// Returns:
+///     A tensor of grad's library, device and shape, of `dtype` or else grad's; or `out`. Computed in
+///     float32 (float64 for float64) and rounded once.
+///
+/// Raises:
+///     DTypeError: not a tensor, dtypes that differ or are not floating.
+///     DimError: `dim` is out of range.
+///     ShapeError, LayoutError: shapes differ; `out` has the wrong shape, is read-only or overlaps an input.
+///     DeviceError: tensors of different devices or libraries.
+///     UnsupportedError: a tensor requires grad.
+///
+/// Example:
+///     >>> y = tilewise.softmax(torch.zeros(2))
+///     >>> tilewise.softmax_backward(torch.tensor([1.0, 0.0]), y)
+///     tensor([ 0.2500, -0.2500])
+///
+/// Meaning: src/ops/softmax_backward.rs. CPU: src/cpu/softmax/backward/.
+#[pyfunction]
+#[pyo3(
+    signature = (grad, output, dim = Keyword::Default, *, dtype = None, out = None),
+    text_signature = "(grad, output, dim=-1, *, dtype=None, out=None)"
+)]
+pub fn softmax_backward<'py>(
+    py: Python<'py>,
+    grad: &Bound<'py, PyAny>,
+    output: &Bound<'py, PyAny>,
+    dim: Keyword<'_, 'py>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    along_dim(py, Kind::Softmax, grad, output, &dim, dtype, out)
+}
+
+/// Gradient of log_softmax: `grad - exp(output) * sum(grad)` with the sum along `dim`.
+///
+/// Args:
+///     grad: gradient of the forward's result. dtypes: float16, bfloat16, float32, float64.
+///     output: the forward's result, of grad's shape and dtype.
+///     dim: the forward's dim.
+///     dtype: dtype of the forward's x, where the forward converted it: a torch.dtype, a numpy dtype or a
+///         name such as "float16".
+///     out: where to write the result: of its shape, dtype and device, and either exactly grad or output
+///         or memory of its own.
+///
+/// Returns:
+///     A tensor of grad's library, device and shape, of `dtype` or else grad's; or `out`. Computed in
+///     float32 (float64 for float64) and rounded once.
+///
+/// Raises:
+///     As softmax_backward.
+///
+/// Example:
+///     >>> y = tilewise.log_softmax(torch.zeros(2))
+///     >>> tilewise.log_softmax_backward(torch.tensor([1.0, 0.0]), y)
+///     tensor([ 0.5000, -0.5000])
+///
+/// Lives where softmax_backward lives.
+#[pyfunction]
+#[pyo3(
+    signature = (grad, output, dim = Keyword::Default, *, dtype = None, out = None),
+    text_signature = "(grad, output, dim=-1, *, dtype=None, out=None)"
+)]
+pub fn log_softmax_backward<'py>(
+    py: Python<'py>,
+    grad: &Bound<'py, PyAny>,
+    output: &Bound<'py, PyAny>,
+    dim: Keyword<'_, 'py>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    along_dim(py, Kind::LogSoftmax, grad, output, &dim, dtype, out)
+}
+
+fn along_dim<'py>(
+    py: Python<'py>,
+    kind: Kind,
+    grad: &Bound<'py, PyAny>,
+    output: &Bound<'py, PyAny>,
+    dim: &Keyword<'_, 'py>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let run = || -> Result<Bound<'py, PyAny>> {
+        let mut call = Call::new(py, kind.backward_name(), &DType::FLOATS);
+        let (out, problem) = problems::softmax_backward(&mut call, kind, (grad, output), dim, dtype, out)?;
+        let elements = problem.row_count().saturating_mul(problem.length);
+        call.run(out, elements, |stream| dispatch::softmax_backward(&problem, stream))
+    };
+    run().map_err(|error| raise(py, error))
+}
+
+/// Gradient of `activation(v + bias)`, matmul's epilogue, with respect to v and, if wanted, bias.
+///
+/// Args:
+///     grad: gradient of the result, of shape (..., n). dtypes: float16, bfloat16, float32, float64.
+///     saved: what the forward kept, of grad's shape and dtype; ignored without an activation.
+///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu".
+///     negative_slope: that of leaky_relu.
+///     saved_is: "output", which will do for relu and for leaky_relu with a slope of 0 or more, or
+///         "pre_activation", which is v + bias.
+///     bias: whether the gradient of bias is wanted.
+///
+/// Returns:
+///     (grad * activation'(v), its sum over all dimensions but the last, of shape (n,), or None). Both are
+///     computed in float32 (float64 for float64) and rounded once. Without an activation the first is grad
+///     itself.
+///
+/// Raises:
+///     DTypeError: not a tensor, dtypes that differ or are not floating.
+///     ShapeError: shapes differ.
+///     DeviceError: tensors of different devices or libraries.
+///     UnsupportedError: a tensor requires grad; a name that is not known; an output that does not tell the
+///         gradient.
+///
+/// Meaning: src/ops/activation_backward.rs. CPU: src/cpu/activation_backward.rs.
+#[pyfunction]
+#[pyo3(
+    signature = (
+        grad, saved, activation, *, negative_slope = Keyword::Default, saved_is = Keyword::Default, bias = false
+    ),
+    text_signature = "(grad, saved, activation, *, negative_slope=0.01, saved_is='output', bias=False)"
+)]
+pub fn activation_backward<'py>(
+    py: Python<'py>,
+    grad: &Bound<'py, PyAny>,
+    saved: &Bound<'py, PyAny>,
+    activation: Option<&Bound<'py, PyAny>>,
+    negative_slope: Keyword<'_, 'py>,
+    saved_is: Keyword<'_, 'py>,
+    bias: bool,
+) -> PyResult<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
+    let run = || -> Result<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
+        let op = activation_ops::OP;
+        let mut call = Call::new(py, op, &DType::FLOATS);
+        let input = call.input("grad", grad)?;
+        let slope = negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
+        let saved = activation.map(|_| call.input("saved", saved)).transpose()?;
+        let saved = saved.as_ref().map(|t| &t.view);
+        let activation = arguments::activation(op, activation, slope.as_f64())?;
+        let specs = activation_ops::outputs(&input.view, saved, activation, saved_is.saved_is()?)?;
+        let out = specs.0.map(|spec| call.output(&spec, None, &input)).transpose()?;
+        let sums = if bias { Some(call.output(&specs.1, None, &input)?) } else { None };
+        let (out_view, sums_view) =
+            (out.as_ref().map(|o| o.view.clone()), sums.as_ref().map(|o| o.view.clone()));
+        let problem =
+            activation_ops::problem(&input.view, saved, activation, out_view.as_ref(), sums_view.as_ref());
+        let solve = |stream| dispatch::activation_backward(&problem, stream);
+        let steps = input.view.len();
+        match (out, sums) {
+            (Some(out), sums) => call.run_with(out, sums, steps, solve),
+            (None, Some(sums)) => Ok((grad.clone(), Some(call.run(sums, steps, solve)?))),
+            (None, None) => Ok((grad.clone(), None)),
+        }
+    };
+    run().map_err(|error| raise(py, error))
+}
