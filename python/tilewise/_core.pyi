@@ -91,10 +91,18 @@ class _Device(TypedDict):
     index: int
     name: str
     compute_capability: tuple[int, int]
-    memory_bytes: int
     multiprocessors: int
-    l2_bytes: int
+    threads: int
+    blocks: int
+    registers: int
+    shared_bytes: int
     shared_bytes_per_block: int
+    l2_bytes: int
+    memory_bytes: int
+    clock_hz: int | None
+    memory_clock_hz: int | None
+    memory_bus_bits: int | None
+    memory_bytes_per_second: float | None
 
 @type_check_only
 class _Kernel(TypedDict):

@@ -49,6 +49,7 @@ def collect() -> dict[str, Any]:
         "packages": _guarded(_packages),
         "driver": _guarded(_driver),
         "devices": _guarded(_devices),
+        "libraries": _guarded(_libraries),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
 
@@ -130,13 +131,33 @@ def _driver_version() -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
 
 
-def _devices() -> list[str]:
-    described = []
+def _devices() -> dict[str, Any]:
+    """The memory hierarchy of each device, from the registers out."""
+    described = {}
     for device in importlib.import_module("tilewise").devices():
         capability = ".".join(map(str, device["compute_capability"]))
-        memory = f"{device['memory_bytes'] / 2**30:.0f} GiB"
-        described.append(f"{device['index']}: {device['name']}, compute capability {capability}, {memory}")
+        rate, clock = device["memory_bytes_per_second"], device["clock_hz"]
+        described[f"cuda:{device['index']}"] = {
+            "name": device["name"],
+            "compute capability": capability,
+            "multiprocessors": f"{device['multiprocessors']}"
+            + (f" at {clock / 1e9:.2f} GHz" if clock else ""),
+            "each has": f"{device['threads']} threads, {device['blocks']} blocks, "
+            f"{device['registers']} registers, {device['shared_bytes'] // 1024} KiB of shared memory "
+            f"({device['shared_bytes_per_block'] // 1024} KiB for one block)",
+            "L2": f"{device['l2_bytes'] / 2**20:.0f} MiB",
+            "memory": f"{device['memory_bytes'] / 2**30:.0f} GiB"
+            + (f", {rate / 1e9:.0f} GB/s" if rate else ""),
+        }
     return described
+
+
+def _libraries() -> list[str]:
+    """NVIDIA's and torch's libraries in this process: two copies of one explain many a report."""
+    maps = Path("/proc/self/maps")
+    paths = {line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines()} if maps.exists() else set()
+    names = ("libcuda", "libcudart", "libnvrtc", "libcublas", "libtorch", "libc10", "_core.")
+    return sorted(path for path in paths if Path(path).name.startswith(names))
 
 
 def _lines(facts: Mapping[str, Any], indent: str = "") -> list[str]:

@@ -13,8 +13,10 @@ const OP: &str = "devices";
 /// The CUDA devices that the driver shows, in its order; none without a driver or a device.
 ///
 /// Returns:
-///     A list of dicts: index, name, compute_capability (major, minor), memory_bytes, multiprocessors,
-///     l2_bytes, shared_bytes_per_block.
+///     A list of dicts: index, name, compute_capability (major, minor), multiprocessors; of one multiprocessor,
+///     threads, blocks, registers and shared_bytes; shared_bytes_per_block, l2_bytes, memory_bytes; and
+///     clock_hz, memory_clock_hz, memory_bus_bits, memory_bytes_per_second (None where the driver does not
+///     say).
 ///
 /// Raises:
 ///     CudaError: there is a driver, but it fails.
@@ -31,15 +33,27 @@ pub fn devices(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     for (index, facts) in facts().map_err(|error| raise(py, error))?.into_iter().enumerate() {
         let device = PyDict::new(py);
         device.set_item("index", index)?;
-        device.set_item("name", facts.name)?;
+        device.set_item("name", &facts.name)?;
         device.set_item("compute_capability", facts.compute_capability)?;
-        device.set_item("memory_bytes", facts.memory_bytes)?;
         device.set_item("multiprocessors", facts.multiprocessors)?;
-        device.set_item("l2_bytes", facts.l2_bytes)?;
+        device.set_item("threads", facts.threads_per_multiprocessor)?;
+        device.set_item("blocks", facts.blocks_per_multiprocessor)?;
+        device.set_item("registers", facts.registers_per_multiprocessor)?;
+        device.set_item("shared_bytes", facts.shared_bytes_per_multiprocessor)?;
         device.set_item("shared_bytes_per_block", facts.shared_bytes_per_block)?;
+        device.set_item("l2_bytes", facts.l2_bytes)?;
+        device.set_item("memory_bytes", facts.memory_bytes)?;
+        device.set_item("clock_hz", hertz(facts.clock_khz))?;
+        device.set_item("memory_clock_hz", hertz(facts.memory_clock_khz))?;
+        device.set_item("memory_bus_bits", (facts.memory_bus_bits > 0).then_some(facts.memory_bus_bits))?;
+        device.set_item("memory_bytes_per_second", facts.memory_bandwidth())?;
         found.append(device)?;
     }
     Ok(found)
+}
+
+fn hertz(khz: u32) -> Option<u64> {
+    (khz > 0).then_some(u64::from(khz) * 1000)
 }
 
 fn facts() -> Result<Vec<DeviceFacts>> {

@@ -113,3 +113,8 @@ def test_devices_lists_every_gpu():
         assert tuple(found["compute_capability"]) == (properties.major, properties.minor)
         assert found["memory_bytes"] == properties.total_memory
         assert found["multiprocessors"] == properties.multi_processor_count
+        assert found["l2_bytes"] == properties.L2_cache_size
+        assert found["threads"] == properties.max_threads_per_multi_processor
+        assert found["shared_bytes"] >= found["shared_bytes_per_block"] > 48 * 1024
+        # From 100 GB/s on a laptop's GPU to 10 TB/s.
+        assert found["memory_bytes_per_second"] is None or 1e11 < found["memory_bytes_per_second"] < 1e13

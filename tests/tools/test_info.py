@@ -29,6 +29,14 @@ def test_as_json():
     assert not done.stderr
 
 
+def test_it_names_the_libraries_in_this_process():
+    import tilewise.info
+
+    libraries = tilewise.info.collect()["libraries"]
+    assert tw._core.__file__ in libraries
+    assert len(set(libraries)) == len(libraries)
+
+
 def test_it_survives_a_broken_installation():
     import tilewise.info
 
