@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 import tilewise as tw
 from tilewise.bench import __main__ as bench
-from tilewise.bench import cases, measure, record, timing
+from tilewise.bench import cases, figures, record, timing
 from tilewise.bench.calls import Call
 
 
@@ -93,9 +93,9 @@ def test_candidates_take_turns():
 
 
 def test_ratios_say_who_is_faster():
-    m = measure.Measurement("matmul", "case", "float32", bytes=1000, flops=10**9)
+    m = figures.Measurement("matmul", "case", "float32", bytes=1000, flops=10**9)
     m.milliseconds = {"tilewise": 2.0, "torch": 3.0, "triton": 1.0, "copy": 0.5}
-    m.compare(measure.Ceilings(copy_bytes_per_second=1e6, flops_per_second={"float32": 1e12}))
+    m.compare(figures.Ceilings(copy_bytes_per_second=1e6, flops_per_second={"float32": 1e12}))
     assert m.best_peer == "triton"
     assert m.ratios == pytest.approx(
         {"torch": 1.5, "triton": 0.5, "copy": 0.25, "of copy ceiling": 0.5, "of matmul ceiling": 0.5}

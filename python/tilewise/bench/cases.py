@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ import torch
 from .calls import Call
 
 Build = Callable[[torch.device], Call]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,15 @@ def _random(device: torch.device, dtype: torch.dtype, *shape: int) -> torch.Tens
     return torch.randn(shape, dtype=dtype, device=device)
 
 
+_VIEWS: dict[str, Callable[..., torch.Tensor]] = {
+    "contiguous": _random,
+    "transposed": lambda device, dtype, *shape: _random(device, dtype, *shape[:-2], *shape[:-3:-1]).mT,
+    "column slice": lambda device, dtype, *shape: _random(device, dtype, *shape[:-1], shape[-1] + 64)[
+        ..., : shape[-1]
+    ],
+}
+
+
 # --- add
 
 
@@ -44,27 +55,31 @@ def _add(cuda: bool, quick: bool) -> Iterator[Case]:
     side = (4096 if quick else 8192) if cuda else (512 if quick else 2048)
     for dtype in (torch.bfloat16,) if quick else (torch.bfloat16, torch.float32):
         for kind in _SECOND_OPERANDS:
-            yield _case("add", f"{side}x{side} + {kind}", dtype, _add_matrix, side, kind)
+            yield _add_case(dtype, (side, side), kind)
 
 
 def _add_flat(dtype: torch.dtype, size: int, device: torch.device) -> Call:
     return Call("add", (_random(device, dtype, size), _random(device, dtype, size)))
 
 
-_SECOND_OPERANDS: dict[str, Callable[[torch.device, torch.dtype, int], torch.Tensor | float]] = {
-    "row": lambda device, dtype, n: _random(device, dtype, n),
-    "column": lambda device, dtype, n: _random(device, dtype, n, 1),
-    "number": lambda device, dtype, n: 1.5,
-    "transposed": lambda device, dtype, n: _random(device, dtype, n, n).T,
-    "column slice": lambda device, dtype, n: _random(device, dtype, n, 2 * n)[:, :n],
-    "mixed dtype": lambda device, dtype, n: _random(
-        device, torch.float32 if dtype == torch.bfloat16 else torch.bfloat16, n, n
+_SECOND_OPERANDS: dict[str, Callable[..., torch.Tensor | float]] = {
+    "row": lambda device, dtype, *shape: _random(device, dtype, shape[-1]),
+    "column": lambda device, dtype, *shape: _random(device, dtype, *shape[:-1], 1),
+    "number": lambda device, dtype, *shape: 1.5,
+    "transposed": _VIEWS["transposed"],
+    "column slice": _VIEWS["column slice"],
+    "mixed dtype": lambda device, dtype, *shape: _random(
+        device, torch.float32 if dtype == torch.bfloat16 else torch.bfloat16, *shape
     ),
 }
 
 
-def _add_matrix(dtype: torch.dtype, side: int, kind: str, device: torch.device) -> Call:
-    return Call("add", (_random(device, dtype, side, side), _SECOND_OPERANDS[kind](device, dtype, side)))
+def _add_case(dtype: torch.dtype, shape: Shape, kind: str) -> Case:
+    return _case("add", f"{_x(shape)} + {kind}", dtype, _add_call, shape, kind)
+
+
+def _add_call(dtype: torch.dtype, shape: Shape, kind: str, device: torch.device) -> Call:
+    return Call("add", (_random(device, dtype, *shape), _SECOND_OPERANDS[kind](device, dtype, *shape)))
 
 
 # --- softmax
@@ -83,13 +98,14 @@ def _softmax(cuda: bool, quick: bool) -> Iterator[Case]:
         for shape, dim in shapes[:3] if quick else shapes:
             yield _softmax_case(dtype, shape, dim)
         rows, n = (16384, 8192) if cuda else (512, 1024)
-        yield _case("softmax", f"{rows}x{n} column slice", dtype, _softmax_slice, rows, n)
+        yield _softmax_case(dtype, (rows, n), layout="column slice")
     shape = (16384, 8192) if cuda else (512, 1024)
-    yield _case("softmax", f"{_x(shape)} -> float32", torch.bfloat16, _softmax_call, shape, -1, torch.float32)
+    name, to = f"{_x(shape)} -> float32", torch.float32
+    yield _case("softmax", name, torch.bfloat16, _softmax_call, shape, -1, "contiguous", to)
 
 
 # dim 0, an inner dim, tiny rows, few long rows, one very long row, a vocabulary.
-_SOFTMAX_CUDA: list[tuple[tuple[int, ...], int]] = [
+_SOFTMAX_CUDA: list[tuple[Shape, int]] = [
     ((8192, 8192), 0),
     ((4, 131072), -1),
     ((1 << 20, 16), -1),
@@ -100,7 +116,7 @@ _SOFTMAX_CUDA: list[tuple[tuple[int, ...], int]] = [
     ((1, 1 << 24), -1),
     ((4096, 50257), -1),
 ]
-_SOFTMAX_CPU: list[tuple[tuple[int, ...], int]] = [
+_SOFTMAX_CPU: list[tuple[Shape, int]] = [
     ((1024, 1024), 0),
     ((4, 131072), -1),
     ((1 << 15, 16), -1),
@@ -109,19 +125,18 @@ _SOFTMAX_CPU: list[tuple[tuple[int, ...], int]] = [
 ]
 
 
-def _softmax_case(dtype: torch.dtype, shape: tuple[int, ...], dim: int = -1) -> Case:
+def _softmax_case(dtype: torch.dtype, shape: Shape, dim: int = -1, layout: str = "contiguous") -> Case:
     name = _x(shape) if dim == -1 else f"{_x(shape)} dim {dim}"
-    return _case("softmax", name, dtype, _softmax_call, shape, dim, None)
+    name += "" if layout == "contiguous" else f" {layout}"
+    return _case("softmax", name, dtype, _softmax_call, shape, dim, layout, None)
 
 
 def _softmax_call(
-    dtype: torch.dtype, shape: tuple[int, ...], dim: int, to: torch.dtype | None, device: torch.device
+    dtype: torch.dtype, shape: Shape, dim: int, layout: str, to: torch.dtype | None, device: torch.device
 ) -> Call:
-    return Call("softmax", (_random(device, dtype, *shape),), {"dim": dim} | ({"dtype": to} if to else {}))
-
-
-def _softmax_slice(dtype: torch.dtype, rows: int, n: int, device: torch.device) -> Call:
-    return Call("softmax", (_random(device, dtype, rows, n + 64)[:, :n],), {"dim": -1})
+    return Call(
+        "softmax", (_VIEWS[layout](device, dtype, *shape),), {"dim": dim} | ({"dtype": to} if to else {})
+    )
 
 
 # --- matmul
@@ -192,5 +207,37 @@ def _matmul_call(
     return Call("matmul", (a, b), {"activation": extra} if extra else {})
 
 
-def _x(shape: tuple[int, ...]) -> str:
+def _x(shape: Shape) -> str:
     return "x".join(map(str, shape))
+
+
+# --- as asked for
+
+LAYOUTS = {
+    "add": ("contiguous", *_SECOND_OPERANDS),
+    "softmax": tuple(_VIEWS),
+    "matmul": ("nn", "nt", "tn", "tt"),
+}
+
+
+def of_shape(op: str, shape: Shape, dtype: str, layout: str | None = None, dim: int = -1) -> Case:
+    """A case of one's own, named as the catalogue's are. ValueError: what about it cannot be."""
+    element: torch.dtype = getattr(torch, dtype)
+    layout = layout or LAYOUTS[op][0]
+    if layout not in LAYOUTS[op]:
+        raise ValueError(f"{op} has no layout {layout!r}; it has {', '.join(LAYOUTS[op])}")
+    if layout in ("transposed", "column", "row") and len(shape) < 2:
+        raise ValueError(f"layout {layout!r} needs two dimensions or more, not {_x(shape)}")
+    if op == "matmul":
+        if len(shape) != 3:
+            raise ValueError(f"the shape of a matmul is MxNxK, three numbers, not {_x(shape)}")
+        return _matmul_case(element, (shape[0], shape[1], shape[2]), layout)
+    if op == "softmax":
+        if not -len(shape) <= dim < len(shape):
+            raise ValueError(f"{_x(shape)} has no dim {dim}")
+        return _softmax_case(element, shape, dim, layout)
+    if layout == "contiguous":
+        size = math.prod(shape)
+        name = f"2^{size.bit_length() - 1}" if size.bit_count() == 1 else _x(shape)
+        return _case("add", f"contiguous {name}", element, _add_flat, size)
+    return _add_case(element, shape, layout)

@@ -2,63 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
-
 import torch
 
 from . import peers
 from .calls import Call, describe
 from .cases import Case
+from .figures import COPY, OVERHEAD, Ceilings, Measurement
 from .timing import Clock, Thunk, interleave, one_line
-
-# The copy is a limit, not a peer: it moves the same number of bytes and computes nothing.
-COPY = "copy"
-
-
-@dataclass
-class Ceilings:
-    """What this device reaches in this run: a large copy, and torch's large matmul in each dtype."""
-
-    copy_bytes_per_second: float
-    flops_per_second: dict[str, float]
-
-
-@dataclass
-class Measurement:
-    op: str
-    case: str
-    dtype: str
-    bytes: int
-    flops: int
-    milliseconds: dict[str, float] = field(default_factory=dict)
-    spread: dict[str, float] = field(default_factory=dict)
-    # Whoever has no time here: why. tilewise among them is a failure of the run.
-    errors: dict[str, str] = field(default_factory=dict)
-    ratios: dict[str, float] = field(default_factory=dict)
-    best_peer: str | None = None
-
-    @property
-    def failed(self) -> bool:
-        return "tilewise" not in self.milliseconds
-
-    def compare(self, ceilings: Ceilings) -> None:
-        """Fills `ratios`: others' times over tilewise's (above 1: tilewise is faster), shares of ceilings."""
-        if self.failed:
-            return
-        ours = self.milliseconds["tilewise"]
-        others = {name: ms for name, ms in self.milliseconds.items() if name not in ("tilewise", COPY)}
-        self.ratios = {
-            name: ms / ours for name, ms in {**others, COPY: self.milliseconds.get(COPY)}.items() if ms
-        }
-        self.best_peer = min(others, key=others.__getitem__, default=None)
-        per_second = self.bytes / ours * 1e3
-        self.ratios["of copy ceiling"] = per_second / ceilings.copy_bytes_per_second
-        if self.flops and (peak := ceilings.flops_per_second.get(self.dtype)):
-            self.ratios["of matmul ceiling"] = self.flops / ours * 1e3 / peak
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def measure(
@@ -79,7 +29,7 @@ def measure(
         else:
             result.errors[name] = problem
     del reference
-    if case.op != "matmul":
+    if case.op not in ("matmul", OVERHEAD):
         right[COPY] = same_size_copy(result.bytes, device)
     timings = interleave(right, clock, rounds=3, budget_ms=10 if quick else 40)
     result.milliseconds, result.spread = timings.median, timings.spread

@@ -11,6 +11,9 @@ from typing import Any
 
 from tilewise.info import collect
 
+from . import report
+from .figures import Run
+
 # What decides speed on a GPU. A record is stale once any of these files has changed.
 SOURCES = ("kernels/**/*.cu", "kernels/**/*.cuh", "src/cuda/**/*.rs", "build.rs")
 
@@ -20,7 +23,7 @@ class NoCheckout(RuntimeError):
 
 
 class NotARecord(ValueError):
-    """A file that --check-record cannot make sense of."""
+    """A file that holds no run."""
 
 
 def checkout() -> Path:
@@ -45,11 +48,26 @@ def digest(root: Path | None = None) -> str:
 
 def is_current(record: Path, root: Path | None = None) -> bool:
     """Whether the record was made from the sources as they are now."""
+    return bool(_read(record, "digest")["digest"] == digest(root))
+
+
+def load(record: Path) -> Run:
+    """The run that `--json` or `--record` wrote."""
+    data = _read(record, "cases", "ceilings", "date", "device", "environment")
     try:
-        recorded = json.loads(record.read_text())["digest"]
+        return Run.from_json(data)
+    except TypeError as error:
+        raise NotARecord(f"{record} is not a record of the benchmark: {error}") from error
+
+
+def _read(record: Path, *needed: str) -> dict[str, Any]:
+    try:
+        data = json.loads(record.read_text())
+        for name in needed:
+            data[name]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotARecord(f"{record} is not a record of the benchmark: {error}") from error
-    return bool(recorded == digest(root))
+    return dict(data)
 
 
 def describe(command: str, device: str, day: str | None, tests: str | None) -> dict[str, Any]:
@@ -73,13 +91,13 @@ def describe(command: str, device: str, day: str | None, tests: str | None) -> d
     return facts | {"environment": environ}
 
 
-def write(folder: Path, run: dict[str, Any], summary: str) -> Path:
+def write(folder: Path, run: Run) -> Path:
     """Writes `{date}-{device}-{operations}.json` and a Markdown summary beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    operations = sorted({case["op"] for case in run["cases"]})
-    what = "all" if operations == ["add", "matmul", "softmax"] else "-".join(operations)
-    device = re.sub(r"[^a-z0-9]+", "-", run["device"].lower()).strip("-")
-    path = folder / f"{run['date']}-{device}-{what}.json"
-    path.write_text(json.dumps(run, indent=1) + "\n")
-    path.with_suffix(".md").write_text(summary)
+    operations = sorted(run.operations)
+    what = "all" if operations == ["add", "matmul", "overhead", "softmax"] else "-".join(operations)
+    device = re.sub(r"[^a-z0-9]+", "-", run.facts["device"].lower()).strip("-")
+    path = folder / f"{run.facts['date']}-{device}-{what}.json"
+    path.write_text(json.dumps(run.as_json(), indent=1) + "\n")
+    path.with_suffix(".md").write_text(report.summary(run))
     return path

@@ -1,13 +1,16 @@
-"""Measurements as text: a table on the terminal, a summary in Markdown."""
+"""Measurements as text: tables on the terminal and in Markdown, lines of CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from . import table
-from .measure import COPY, Ceilings, Measurement
+from .figures import COPY, OVERHEAD, Ceilings, Measurement, Run
 
 COLUMNS = ("case", "dtype", "time", "rate", "torch", "best peer", "same-size copy", "of ceiling")
 LEFT = 2
@@ -16,33 +19,40 @@ LEFT = 2
 def row(m: Measurement) -> list[str]:
     if m.failed:
         return [m.case, m.dtype, "FAILED", *[""] * 5]
-    ours = m.milliseconds["tilewise"]
     ratio = {name: f"{value:.2f}x" for name, value in m.ratios.items()}
     peer = (
         f"{ratio[m.best_peer]} {m.best_peer}"
         if m.best_peer and m.best_peer != "torch"
         else ratio.get("torch", "")
     )
-    share = m.ratios.get("of matmul ceiling", m.ratios["of copy ceiling"])
+    share = m.ratios.get("of matmul ceiling", m.ratios.get("of copy ceiling"))
     return [
         m.case,
         m.dtype,
-        duration(ours),
-        rate(m),
+        duration(m.milliseconds["tilewise"]),
+        "" if m.op == OVERHEAD else rate(m),
         ratio.get("torch", ""),
         peer,
         ratio.get(COPY, ""),
-        f"{share:.0%}",
+        "" if share is None else f"{share:.0%}",
     ]
 
 
+def rows(measurements: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows; a column with nothing in it is left out."""
+    full = [row(m) for m in measurements]
+    kept = [i for i in range(len(COLUMNS)) if i < LEFT or any(cells[i] for cells in full)]
+    return [COLUMNS[i] for i in kept], [[cells[i] for i in kept] for cells in full]
+
+
 def duration(milliseconds: float) -> str:
+    if milliseconds < 0.01:
+        return f"{milliseconds * 1e3:.2f} us"
     return f"{milliseconds * 1e3:.1f} us" if milliseconds < 10 else f"{milliseconds:.1f} ms"
 
 
 def rate(m: Measurement) -> str:
-    seconds = m.milliseconds["tilewise"] / 1e3
-    return f"{m.flops / seconds / 1e12:.2f} TFLOP/s" if m.flops else f"{m.bytes / seconds / 1e9:.0f} GB/s"
+    return f"{m.rate() / 1e12:.2f} TFLOP/s" if m.flops else f"{m.rate() / 1e9:.0f} GB/s"
 
 
 def problems(m: Measurement) -> list[str]:
@@ -57,36 +67,98 @@ def ceilings_line(ceilings: Ceilings) -> str:
 
 
 def show(op: str, measurements: Sequence[Measurement]) -> None:
-    table.show(op, COLUMNS, [row(m) for m in measurements], LEFT)
+    table.show(op, *rows(measurements), LEFT)
+    if op == OVERHEAD and (found := parts(measurements)):
+        table.show("overhead by part", PARTS_COLUMNS, [part.row for part in found], LEFT)
+        print(PARTS_LEGEND)
 
 
 LEGEND = (
     "torch, best peer, same-size copy: their time over tilewise's, so above 1 tilewise is faster. "
-    "of ceiling: tilewise's rate over that of a large copy (add, softmax) or of torch's large matmul."
+    "of ceiling: tilewise's rate over that of a large copy (add, softmax) or of torch's best matmul."
+)
+PARTS_LEGEND = (
+    "Host time of one call. arguments: an empty tensor with out=; result: what leaving out= away adds; "
+    "launch or work: what one element adds. Each was timed by itself, so parts add up only nearly."
 )
 
 
-def summary(run: dict[str, Any], ceilings: Ceilings, measurements: Sequence[Measurement]) -> str:
+def summary(run: Run) -> str:
     """The Markdown beside a record."""
-    environment = run["environment"]
-    lines = [f"# {run['device']}, {run['date']}", "", f"`{run['command']}`", ""]
-    lines += [f"- tilewise: {_flat(environment['tilewise'])}", f"- driver: {_flat(environment['driver'])}"]
-    lines += [f"- packages: {_flat(environment['packages'])}", f"- digest of the sources: {run['digest']}"]
-    if "tests" in run:
-        lines.append(f"- tests: {run['tests']}")
-    lines += [f"- ceilings of this run: {ceilings_line(ceilings)}", "", LEGEND, ""]
-    for op in dict.fromkeys(m.op for m in measurements):
-        of_op = [m for m in measurements if m.op == op]
-        lines += [f"## {op}", "", table.markdown(COLUMNS, [row(m) for m in of_op], LEFT), ""]
-        against_torch = [m.ratios["torch"] for m in of_op if "torch" in m.ratios]
-        if against_torch:
+    facts, environment = run.facts, run.facts["environment"]
+    lines = [f"# {facts['device']}, {facts['date']}", "", f"`{facts['command']}`", ""]
+    lines += [f"- tilewise: {flat(environment['tilewise'])}", f"- driver: {flat(environment['driver'])}"]
+    lines += [f"- packages: {flat(environment['packages'])}", f"- digest of the sources: {facts['digest']}"]
+    if "tests" in facts:
+        lines.append(f"- tests: {facts['tests']}")
+    lines += [f"- ceilings of this run: {ceilings_line(run.ceilings)}", "", LEGEND, ""]
+    for op in run.operations:
+        lines += [f"## {op}", "", table.markdown(*rows(run.of(op)), LEFT), ""]
+        if op == OVERHEAD:
+            lines += [
+                table.markdown(PARTS_COLUMNS, [p.row for p in parts(run.of(op))], LEFT),
+                "",
+                PARTS_LEGEND,
+                "",
+            ]
+        elif against_torch := [m.ratios["torch"] for m in run.of(op) if "torch" in m.ratios]:
             lines += [f"Geometric mean against torch: {statistics.geometric_mean(against_torch):.2f}x.", ""]
-    if failures := [problem for m in measurements for problem in problems(m)]:
+    if failures := [problem for m in run.measurements for problem in problems(m)]:
         lines += ["## Without a time", "", *(f"- {problem}" for problem in failures), ""]
     return "\n".join(lines)
 
 
-def _flat(facts: Any) -> str:
+def flat(facts: Any) -> str:
     if not isinstance(facts, dict):
         return str(facts)
     return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+PARTS_COLUMNS = ("operation", "who", "arguments", "result", "launch or work", "whole call")
+# The cases of overhead.py, after the name of the operation.
+TINY, TINY_OUT, EMPTY, EMPTY_OUT = "one element", "one element, out=", "empty", "empty, out="
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Milliseconds of host time of one call."""
+
+    op: str
+    who: str
+    arguments: float
+    result: float
+    launch: float
+    whole: float
+
+    @property
+    def row(self) -> list[str]:
+        numbers = (self.arguments, self.result, self.launch, self.whole)
+        return [self.op, self.who, *map(duration, numbers)]
+
+
+def parts(measurements: Sequence[Measurement]) -> list[Parts]:
+    """Of tilewise's and torch's calls, from the cases of overhead.py."""
+    found = []
+    times = {tuple(m.case.split(", ", 1)): m.milliseconds for m in measurements}
+    for op in dict.fromkeys(op for op, _ in times):
+        for who in ("tilewise", "torch"):
+            tiny, tiny_out, empty, empty_out = (
+                times.get((op, name), {}).get(who) for name in (TINY, TINY_OUT, EMPTY, EMPTY_OUT)
+            )
+            if tiny is None or tiny_out is None or empty is None or empty_out is None:
+                continue
+            found.append(Parts(op, who, empty_out, empty - empty_out, tiny_out - empty_out, tiny))
+    return found
+
+
+def as_csv(run: Run) -> str:
+    """One line for each case and whoever ran it."""
+    columns = ("op", "case", "dtype", "who", "milliseconds", "spread", "bytes", "flops", "device", "date")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for m in run.measurements:
+        for who, ms in m.milliseconds.items():
+            cells = (m.op, m.case, m.dtype, who, ms, m.spread.get(who, ""), m.bytes, m.flops)
+            writer.writerow([*cells, run.device, run.facts["date"]])
+    return text.getvalue()

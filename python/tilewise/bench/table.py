@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """Prints rows of text; the first `left` columns are aligned to the left, the others to the right."""
     try:
         from rich.console import Console
-        from rich.table import Table
     except ImportError:
         print(plain(title, columns, rows, left))
         return
+    console = Console(highlight=False, markup=False)
+    # Into a file or a pipe a table keeps its full width instead of being folded to 80 columns.
+    if not console.is_terminal:
+        console.width = 200
+    console.print(rich(title, columns, rows, left))
+
+
+def rich(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> Any:
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left")
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console = Console(highlight=False, markup=False)
-    # Into a file or a pipe a table keeps its full width instead of being folded to 80 columns.
-    if not console.is_terminal:
-        console.width = 200
-    console.print(table)
+    return table
 
 
 def plain(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:

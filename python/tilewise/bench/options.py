@@ -1,0 +1,159 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import shlex
+from pathlib import Path
+
+OPERATIONS = ("add", "softmax", "matmul", "overhead")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+# peers.py imports torch, which --help and --check-record can do without.
+PEERS = ("torch", "triton", "quack", "liger", "compile")
+DEFAULT_PEERS = PEERS[:4]
+
+EXAMPLES = """\
+examples:
+  python -m tilewise.bench all --plot all.png --json all.json
+  python -m tilewise.bench softmax --shape 32768x1024 --shape 32768x1000 --dtype bfloat16,float32
+  python -m tilewise.bench matmul --shape 4096x4096x4096 --layout nn,nt --dtype bfloat16 --peers torch,compile
+  python -m tilewise.bench all --compare before.json
+  python -m tilewise.bench --from all.json --plot again.png
+"""
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    result = parser()
+    options = result.parse_args(arguments)
+    if options.shape and set(options.operations) & {"all", "overhead"}:
+        result.error("--shape: name the operations it is for, of add, softmax, matmul")
+    if (options.layout or options.dim is not None) and not options.shape:
+        result.error("--layout and --dim describe --shape; to choose among the cases there are: --only TEXT")
+    if options.record and options.from_file:
+        result.error("--record keeps a run that is made now, not one --from a file")
+    return options
+
+
+def command(options: argparse.Namespace) -> str:
+    """The command that makes the same figures again, without where it wrote them."""
+    words = ["python -m tilewise.bench", *options.operations]
+    words += ["--quick"] if options.quick else []
+    words += [f"--device {options.device}"] if options.device else []
+    words += [f"--only {shlex.quote(options.only)}"] if options.only else []
+    words += [f"--shape {'x'.join(map(str, shape))}" for shape in options.shape]
+    words += [f"--dtype {','.join(options.dtype)}"] if options.dtype else []
+    words += [f"--layout {shlex.quote(','.join(options.layout))}"] if options.layout else []
+    words += [f"--dim {options.dim}"] if options.dim is not None else []
+    words += [f"--peers {','.join(options.peers)}"] if options.peers != DEFAULT_PEERS else []
+    return " ".join(words)
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="python -m tilewise.bench",
+        description="Checks every result against torch in float64, then times tilewise beside its peers.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = result.add_argument
+    add(
+        "operations",
+        nargs="*",
+        type=_operation,
+        default=["all"],
+        help=f"{', '.join(OPERATIONS)}; default: all",
+    )
+
+    group = result.add_argument_group("what is measured")
+    add = group.add_argument
+    add("--device", choices=["cpu", "cuda"], help="default: cuda if torch sees a device")
+    add("--quick", action="store_true", help="fewer cases and shorter turns: under a minute on a large GPU")
+    add("--only", metavar="TEXT", help="only cases whose operation, name and dtype contain TEXT")
+    add(
+        "--shape",
+        type=_shape,
+        action="append",
+        default=[],
+        metavar="AxB",
+        help="instead of the cases there are; of a matmul MxNxK; may be given again; 2^20 is a number too",
+    )
+    add("--dtype", type=_words(DTYPES), default=(), metavar="NAMES", help=f"of {','.join(DTYPES)}")
+    add(
+        "--layout",
+        type=lambda text: tuple(text.split(",")),
+        default=(),
+        metavar="NAMES",
+        help="with --shape: nn,nt,tn,tt (matmul); contiguous,transposed,column slice (softmax); those and "
+        "row,column,number,mixed dtype (the second operand of add)",
+    )
+    add("--dim", type=int, help="with --shape: of softmax (default: the last)")
+    add(
+        "--peers",
+        type=_words(PEERS),
+        default=DEFAULT_PEERS,
+        metavar="NAMES",
+        help=f"of {','.join(PEERS)} (default {','.join(DEFAULT_PEERS)}); what is not installed is left out",
+    )
+
+    group = result.add_argument_group("what becomes of it")
+    add = group.add_argument
+    add("--json", type=Path, metavar="FILE", help="write all figures to FILE")
+    add("--csv", type=Path, metavar="FILE", help="write all times to FILE, a line each")
+    add("--plot", type=Path, metavar="FILE", help="draw them: .png, .svg or .pdf")
+    add("--compare", type=Path, metavar="OLD", help="tell which cases have become slower than in OLD (.json)")
+    add(
+        "--from",
+        dest="from_file",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing: take the figures of FILE",
+    )
+    add(
+        "--record",
+        type=Path,
+        metavar="DIR",
+        nargs="?",
+        const=Path("benchmarks/results"),
+        help="keep the run in DIR (default: %(const)s)",
+    )
+    add("--date", help="the date of the record (default: today)")
+    add("--tests", metavar="TEXT", help='test counts to keep with the record, e.g. "812 passed, 3 skipped"')
+    add(
+        "--check-record",
+        type=Path,
+        metavar="FILE",
+        help="say whether a record is of today's sources, and exit",
+    )
+    return result
+
+
+def _operation(text: str) -> str:
+    # Not argparse's own choices: before Python 3.12 they refuse the default of nargs="*".
+    if text not in (*OPERATIONS, "all"):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(OPERATIONS)}, all")
+    return text
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    # At most 13 digits and powers below 100: an argument is no place for long arithmetic.
+    factor = r"(\d{1,13})(?:\^(\d\d?))?"
+    whole = re.fullmatch(f"{factor}(?:x{factor})*", text)
+    shape = tuple(int(base) ** int(power or 1) for base, power in re.findall(factor, text)) if whole else ()
+    if not shape or min(shape) < 1 or math.prod(shape) > 1 << 40:
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape such as 4096x1000 or 2^20")
+    return shape
+
+
+class _words:
+    """A list of words, each one of those given."""
+
+    def __init__(self, known: tuple[str, ...]) -> None:
+        self.known = known
+
+    def __call__(self, text: str) -> tuple[str, ...]:
+        names = tuple(filter(None, text.split(",")))
+        if unknown := [name for name in names if name not in self.known]:
+            raise argparse.ArgumentTypeError(f"none of {', '.join(self.known)}: {', '.join(unknown)}")
+        return names

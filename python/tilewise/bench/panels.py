@@ -1,0 +1,233 @@
+"""The pictures of a run, each drawn into a matplotlib figure or a part of one."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import Normalize
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from .figures import COPY, OVERHEAD, Measurement, Run
+from .report import TINY, parts
+
+# From Okabe and Ito: told apart without red and green, too.
+COLOURS = {
+    "tilewise": "#0072B2",
+    "torch": "#D55E00",
+    "triton": "#009E73",
+    "quack": "#CC79A7",
+    "liger": "#E69F00",
+    "compile": "#56B4E9",
+    COPY: "#888888",
+}
+NAMES = {COPY: "copy of as many bytes", "compile": "torch.compile", "triton": "Triton tutorial"}
+SIZES = {
+    "add": "bytes read and written",
+    "softmax": "row length N",
+    "matmul": "n of (n x n) @ (n x n)",
+}
+# About how many rows of the heat map stand above each other.
+HEAT_ROWS = 16
+
+
+def size(m: Measurement) -> float | None:
+    """Where the case stands in its operation's series of sizes; None if it is not of it."""
+    if m.op == "add":
+        return m.bytes if m.case.startswith("contiguous") else None
+    if m.op == "softmax":
+        found = re.fullmatch(r"(\d+)x(\d+)", m.case)
+        # One row alone is another matter.
+        return int(found[2]) if found and int(found[1]) > 1 else None
+    found = re.fullmatch(r"(\d+)\^3 nn", m.case)
+    return int(found[1]) if found else None
+
+
+def series(run: Run, op: str) -> dict[str, list[tuple[float, Measurement]]]:
+    """For each dtype the cases of the series by size, of those of one size the largest."""
+    found: dict[str, dict[float, Measurement]] = {}
+    largest = max((m.bytes for m in run.of(op)), default=0)
+    for m in sorted(run.of(op), key=lambda m: m.bytes):
+        at = None if m.failed else size(m)
+        # A softmax of few elements says nothing of its row length.
+        if at is not None and (op != "softmax" or m.bytes * 256 >= largest):
+            found.setdefault(m.dtype, {})[at] = m
+    return {dtype: sorted(by.items(), key=lambda item: item[0]) for dtype, by in found.items() if len(by) > 1}
+
+
+def speed(figure: Any, run: Run, op: str) -> None:
+    """The rate of everybody by size, a panel a dtype, under the ceiling measured in the same run."""
+    found = series(run, op)
+    panels = figure.subplots(1, len(found), squeeze=False)[0]
+    everybody = [
+        who for who in COLOURS for points in found.values() if any(who in m.milliseconds for _, m in points)
+    ]
+    for axes, (dtype, points) in zip(panels, found.items(), strict=True):
+        peak = (
+            run.ceilings.flops_per_second.get(dtype) if op == "matmul" else run.ceilings.copy_bytes_per_second
+        )
+        highest = max(peak or 0.0, *(m.rate(who) for _, m in points for who in ("tilewise", *m.peers)))
+        scale, unit = unit_of(op, highest)
+        for who in dict.fromkeys(everybody):
+            _line(axes, op, who, [(x, m.rate(who) / scale) for x, m in points if who in m.milliseconds])
+        if peak:
+            axes.axhline(peak / scale, color="black", ls="--", lw=1)
+            limit = "torch's best matmul" if op == "matmul" else "a large copy"
+            words = f"{limit}: {peak / scale:.0f} {unit}"
+            place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
+            axes.annotate(words, (0.02, peak / scale), (0, 3), fontsize=8, **place)
+        axes.set_xscale("log", base=2)
+        axes.set_ylim(0, highest / scale * 1.12)
+        axes.set_title(f"{op}, {dtype}", fontsize=11)
+        axes.set_xlabel(SIZES[op])
+        axes.set_ylabel(f"speed [{unit}]")
+        axes.set_xticks(*ticks(op, [x for x, _ in points]), fontsize=8)
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.grid(alpha=0.3)
+    handles = {
+        label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), fontsize=8, loc="outside right upper")
+
+
+def _line(axes: Any, op: str, who: str, points: Sequence[tuple[float, float]]) -> None:
+    """One's rates; those of matrices whose size is no multiple of 64 beside the line, as crosses."""
+    odd = [(x, y) for x, y in points if op == "matmul" and x % 64]
+    ours = who == "tilewise"
+    style = {"color": COLOURS[who], "zorder": 3 if ours else 2, "ms": 5 if ours else 4}
+    if even := [point for point in points if point not in odd]:
+        shape = {"ls": ":"} if who == COPY else {"marker": "o"}
+        axes.plot(
+            *zip(*even, strict=True), lw=2.4 if ours else 1.5, label=NAMES.get(who, who), **shape, **style
+        )
+    if odd:
+        axes.plot(*zip(*odd, strict=True), "x", label=f"{NAMES.get(who, who)}, no multiple of 64", **style)
+
+
+def unit_of(op: str, highest: float) -> tuple[float, str]:
+    """What a rate is divided by, and its unit then."""
+    if op != "matmul":
+        return 1e9, "GB/s"
+    return (1e12, "TFLOP/s") if highest >= 2e12 else (1e9, "GFLOP/s")
+
+
+def ticks(op: str, sizes: Sequence[float]) -> tuple[list[float], list[str]]:
+    """Ticks at sizes that were measured, none nearer to the next than its label is wide."""
+    nearest = max(1.2, (sizes[-1] / sizes[0]) ** (1 / 9))
+    kept: list[float] = []
+    for value in sorted(sizes, key=lambda size: (size % 1 != 0 or int(size).bit_count() > 1, size)):
+        if all(max(value / other, other / value) >= nearest for other in kept):
+            kept.append(value)
+    kept.sort()
+    return kept, [in_bytes(value) if op == "add" else short(value) for value in kept]
+
+
+def in_bytes(count: float) -> str:
+    power = min(3, int(math.log(count, 1024)))
+    return f"{count / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def short(count: float) -> str:
+    return f"{count / 1024:g}k" if count >= 16384 and count % 1024 == 0 else f"{count:g}"
+
+
+def roofline(figure: Any, run: Run) -> None:
+    """Every matmul by its arithmetic intensity, under the roof that the run's own ceilings make."""
+    axes = figure.subplots()
+    timed = [m for m in run.of("matmul") if not m.failed]
+    intensities = [intensity(m) for m in timed]
+    reach = np.geomspace(min(intensities) / 2, max(intensities) * 2, 200)
+    scale, unit = unit_of("matmul", max(m.rate(who) for m in timed for who in ("tilewise", *m.peers)))
+    for dtype, colour in zip(dict.fromkeys(m.dtype for m in timed), COLOURS.values(), strict=False):
+        if peak := run.ceilings.flops_per_second.get(dtype):
+            roof = np.minimum(reach * run.ceilings.copy_bytes_per_second, peak) / scale
+            axes.plot(reach, roof, color=colour, lw=1, ls="--")
+        for who, style in (("tilewise", {"ms": 6}), ("torch", {"ms": 9, "mfc": "none"})):
+            of = [m for m in timed if m.dtype == dtype and who in m.milliseconds]
+            rates = [m.rate(who) / scale for m in of]
+            axes.plot([intensity(m) for m in of], rates, "o", color=colour, label=f"{who}, {dtype}", **style)
+    axes.plot([], [], color="black", lw=1, ls="--", label="roof: a large copy, torch's best matmul")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_title("matmul: roofline", fontsize=11)
+    axes.set_xlabel("arithmetic intensity [FLOP per byte, every operand counted once]")
+    axes.set_ylabel(f"speed [{unit}]")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8, loc="lower right")
+
+
+def intensity(m: Measurement) -> float:
+    return m.flops / m.bytes
+
+
+def heat_map(figure: Any, run: Run) -> None:
+    """Of every matmul, each peer's time over tilewise's."""
+    timed = [m for m in run.of("matmul") if m.peers and not m.failed]
+    peers = [who for who in COLOURS if any(who in m.peers for m in timed)]
+    blocks = heat_blocks(timed)
+    # A factor of two either way is full colour.
+    norm = Normalize(-1, 1)
+    figure.suptitle("matmul: each peer's time over tilewise's", fontsize=11)
+    panels = figure.subplots(1, len(blocks), squeeze=False)[0]
+    for axes, block in zip(panels, blocks, strict=True):
+        ratios = np.array([[m.ratios.get(who, np.nan) for who in peers] for m in block])
+        image = axes.imshow(np.log2(ratios), cmap="RdBu", norm=norm, aspect="auto")
+        for (row, column), ratio in np.ndenumerate(ratios):
+            if np.isfinite(ratio):
+                colour = "white" if abs(np.log2(ratio)) > 0.7 else "black"
+                axes.text(column, row, f"{ratio:.2f}", ha="center", va="center", fontsize=8, color=colour)
+        axes.set_xticks(range(len(peers)), [NAMES.get(who, who) for who in peers], fontsize=8)
+        axes.set_yticks(range(len(block)), [f"{m.case}, {m.dtype}" for m in block], fontsize=8)
+        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+    bar = figure.colorbar(image, ax=list(panels), ticks=np.log2([0.5, 0.7, 1, 1.4, 2]), aspect=25)
+    bar.ax.set_yticklabels(["0.5", "0.7", "1", "1.4", "2"], fontsize=8)
+    bar.set_label("blue: tilewise is faster", fontsize=8)
+
+
+def heat_blocks(timed: Sequence[Measurement]) -> list[Sequence[Measurement]]:
+    """The rows of the heat map, in blocks beside each other of about one height."""
+    count = -(-len(timed) // HEAT_ROWS)
+    height = -(-len(timed) // count)
+    return [timed[i : i + height] for i in range(0, len(timed), height)]
+
+
+def overhead(figure: Any, run: Run) -> None:
+    """Host time of a call: of tilewise and torch by part, of the others as a whole."""
+    axes = figure.subplots()
+    found = parts(run.of(OVERHEAD))
+    others = [
+        (m.case.split(",")[0], who, ms)
+        for m in run.of(OVERHEAD)
+        if m.case.endswith(f", {TINY}")
+        for who, ms in m.milliseconds.items()
+        if who not in ("tilewise", "torch")
+    ]
+    operations = list(dict.fromkeys(part.op for part in found))
+    who = list(dict.fromkeys([*(part.who for part in found), *(name for _, name, _ in others)]))
+    places = {
+        (op, name): index * (len(who) + 1) + column
+        for index, op in enumerate(operations)
+        for column, name in enumerate(who)
+    }
+    shades = {"arguments": 1.0, "result": 0.6, "launch or work": 0.3}
+    for part in found:
+        base = 0.0
+        for (_, alpha), ms in zip(shades.items(), (part.arguments, part.result, part.launch), strict=True):
+            axes.bar(places[part.op, part.who], ms * 1e3, bottom=base, color=COLOURS[part.who], alpha=alpha)
+            base += ms * 1e3
+    for op, name, ms in others:
+        axes.bar(places[op, name], ms * 1e3, color=COLOURS[name])
+    axes.set_xticks(
+        list(places.values()), [f"{op}\n{NAMES.get(name, name)}" for op, name in places], fontsize=8
+    )
+    for name, alpha in shades.items():
+        axes.bar(0, 0, color="black", alpha=alpha, label=name)
+    axes.set_title("host time of one call on one element", fontsize=11)
+    axes.set_ylabel("time [us]")
+    axes.grid(alpha=0.3, axis="y")
+    axes.legend(fontsize=8)

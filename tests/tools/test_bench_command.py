@@ -1,0 +1,276 @@
+"""What the benchmark's options do: cases of one's own, files, comparisons, an early end."""
+
+import csv
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from support import fresh
+from support.bench_run import FACTS, whole_run
+from tilewise.bench import __main__ as bench
+from tilewise.bench import cases, compare, measure, options, overhead, record, report, session
+from tilewise.bench.figures import Ceilings, Run
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """A file with a run, as --json writes it."""
+
+    def keep(run, name="run.json"):
+        (tmp_path / name).write_text(json.dumps(run.as_json()))
+        return tmp_path / name
+
+    return keep
+
+
+def chosen(*words, device="cpu"):
+    return session.choose(options.parse(list(words)), device)
+
+
+def test_cases_of_ones_own():
+    found = chosen(
+        "matmul",
+        "--shape",
+        "64x32x16",
+        "--shape",
+        "2^6x64x64",
+        "--dtype",
+        "float32,bfloat16",
+        "--layout",
+        "nt,tn",
+    )
+    names = [(case.name, case.dtype) for case in found]
+    assert names == [
+        (f"{shape} {layout}", dtype)
+        for dtype in ("float32", "bfloat16")
+        for layout in ("nt", "tn")
+        for shape in ("64x32x16", "64^3")
+    ]
+    call = found[0].build(torch.device("cpu"))
+    assert [tuple(x.shape) for x in call.args] == [(64, 16), (16, 32)]
+    assert [x.is_contiguous() for x in call.args] == [True, False]
+
+
+@pytest.mark.parametrize("op", ["add", "softmax", "matmul"])
+def test_every_layout_is_what_its_name_says(op):
+    shape = (6, 4, 8)
+    for layout in cases.LAYOUTS[op]:
+        call = cases.of_shape(op, shape, "float32", layout).build(torch.device("cpu"))
+        assert call.worst_error(call.by_torch()(), call.reference()) <= 1
+        views = [x for x in call.args if torch.is_tensor(x)]
+        if op != "matmul":
+            assert views[0].numel() == 6 * 4 * 8
+        of_layout = views[-1] if op == "add" else views[0]
+        if layout == "transposed":
+            assert of_layout.mT.is_contiguous()
+        if layout == "column slice":
+            assert of_layout.stride() == (4 * 72, 72, 1)
+
+
+def test_names_are_those_of_the_catalogue():
+    catalogue = {
+        (c.op, c.name, c.dtype) for op in ("add", "softmax", "matmul") for c in cases.cases(op, "cuda", False)
+    }
+    for op, shape, layout, dim in [
+        ("add", (1 << 20,), None, -1),
+        ("add", (8192, 8192), "column slice", -1),
+        ("softmax", (32768, 781), None, -1),
+        ("softmax", (8192, 8192), None, 0),
+        ("softmax", (16384, 8192), "column slice", -1),
+        ("matmul", (4096, 4096, 4096), "tt", -1),
+        ("matmul", (16, 4096, 4096), "nt", -1),
+    ]:
+        case = cases.of_shape(op, shape, "bfloat16", layout, dim)
+        assert (case.op, case.name, case.dtype) in catalogue
+
+
+def test_a_dtype_chooses_among_the_cases():
+    assert {case.dtype for case in chosen("softmax", "--dtype", "bfloat16")} == {"bfloat16"}
+    assert len(chosen("softmax", "--dtype", "bfloat16,float32")) == len(chosen("softmax"))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["matmul", "--shape", "64x64"], "MxNxK"),
+        (["matmul", "--shape", "8x8x8", "--layout", "transposed"], "no layout 'transposed'"),
+        (["softmax", "--shape", "8x8", "--dim", "2"], "no dim 2"),
+        (["softmax", "--shape", "8", "--layout", "transposed"], "two dimensions"),
+        (["add", "--only", "nothing like it"], "no case contains"),
+        (["overhead", "--dtype", "float64"], "no case has such a dtype"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is(words, why, capsys):
+    assert bench.main(["--device", "cpu", *words]) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["all", "--shape", "8x8"], "--shape: name the operations"),
+        (["add", "--layout", "row"], "--layout and --dim describe --shape"),
+        (["softmax", "--dim", "0"], "--layout and --dim describe --shape"),
+        (["add", "--dtype", "int3"], "int3"),
+        *(
+            (["add", "--shape", text], "is no shape")
+            for text in ("", "8x", "0x4", "-1", "axb", "2^-1", "2^2^2^99")
+        ),
+    ],
+)
+def test_a_command_line_that_makes_no_sense(words, why, capsys):
+    with pytest.raises(SystemExit) as caught:
+        bench.main(words)
+    assert caught.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_the_command_of_a_record_gives_the_same_options():
+    words = (
+        "matmul softmax --device cpu --shape 8x8x8 --shape 4x4x4 --dtype float32 --layout contiguous --dim 0"
+    )
+    parsed = options.parse([*words.split(), "--peers", "torch", "--json", "x"])
+    again = options.parse(options.command(parsed).split()[3:])
+    assert {**vars(parsed), "json": None} == vars(again)
+
+
+def test_measures_shapes_and_writes_csv(tmp_path, capsys):
+    file = tmp_path / "times.csv"
+    words = ["matmul", "--device", "cpu", "--quick", "--shape", "8x8x8", "--csv", str(file)]
+    assert bench.main(words) == 0
+    found = list(csv.DictReader(file.open()))
+    assert [row["who"] for row in found] == ["tilewise", "torch"]
+    assert all(float(row["milliseconds"]) > 0 and row["case"] == "8^3 nn" for row in found)
+    assert "8^3 nn" in capsys.readouterr().out
+
+
+def test_overhead_is_timed_on_the_host_and_told_by_part(tmp_path, capsys, device):
+    file = tmp_path / "overhead.json"
+    words = ["overhead", "--device", device, "--quick", "--peers", "torch", "--json", str(file)]
+    assert bench.main(words) == 0
+    run = record.load(file)
+    assert len(run.measurements) == 4 * len(overhead.OPERATIONS)
+    assert "copy" not in run.measurements[0].milliseconds
+    assert {(p.op, p.who) for p in report.parts(run.measurements)} == {
+        (op, who) for op in overhead.OPERATIONS for who in ("tilewise", "torch")
+    }
+    assert "overhead by part" in capsys.readouterr().out
+
+
+def test_parts_are_the_differences_between_cases():
+    (ours, theirs, *_) = report.parts(whole_run().of("overhead"))
+    assert (ours.op, ours.who, theirs.who) == ("add", "tilewise", "torch")
+    assert (ours.arguments, ours.result, ours.launch, ours.whole) == pytest.approx((1.5e-3, 5e-4, 1e-3, 3e-3))
+    assert ours.row == ["add", "tilewise", "1.50 us", "0.50 us", "1.00 us", "3.00 us"]
+
+
+def test_a_batch_of_host_calls_is_divided_by_its_size():
+    clock, calls = overhead.HostClock(torch.device("cpu")), []
+    clock.sample(lambda: calls.append(1), 2)
+    assert len(calls) == 2 * overhead.BATCH
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
+    real, seen = measure.measure, []
+
+    def second_is_interrupted(case, *rest):
+        seen.append(case)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        return real(case, *rest)
+
+    monkeypatch.setattr(measure, "measure", second_is_interrupted)
+    file = tmp_path / "part.json"
+    words = [
+        "add",
+        "--device",
+        "cpu",
+        "--quick",
+        "--only",
+        "contiguous",
+        "--json",
+        str(file),
+        "--record",
+        str(tmp_path / "no"),
+    ]
+    assert bench.main(words) == 130
+    printed = capsys.readouterr()
+    assert "interrupted: 1 of 4 cases were measured" in printed.err
+    assert seen[0].name in printed.out
+    run = record.load(file)
+    assert [m.case for m in run.measurements] == [seen[0].name]
+    assert run.facts["interrupted"] == "1 of 4 cases were measured"
+    assert not (tmp_path / "no").exists()
+
+
+def test_ctrl_c_before_the_first_case(tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "ceilings", interrupted)
+    file = tmp_path / "part.json"
+    assert bench.main(["add", "--device", "cpu", "--json", str(file)]) == 130
+    assert "interrupted: 0 of" in capsys.readouterr().err
+    assert not file.exists()
+
+
+def test_a_file_gives_its_figures_back(kept, tmp_path, capsys):
+    file, again = kept(whole_run()), tmp_path / "again.json"
+    assert bench.main(["--from", str(file), "--json", str(again)]) == 1  # one of its cases failed
+    assert record.load(again) == record.load(file)
+    printed = capsys.readouterr()
+    assert "32768x1024" in printed.out
+    assert "out of luck" in printed.err
+
+
+def test_a_file_needs_no_torch(kept, tmp_path):
+    file = kept(Run(dict(FACTS), Ceilings(1, {}), whole_run().of("add")))
+    fresh.run(f"""
+        import sys
+        sys.modules["torch"] = None
+        from tilewise.bench import __main__ as bench
+        assert bench.main(["--from", {str(file)!r}, "--csv", {str(tmp_path / "x.csv")!r}]) == 0
+    """)
+
+
+def test_a_ceiling_is_never_below_what_torch_reached():
+    run = whole_run()
+    best = max(m.rate("torch") for m in run.of("matmul") if "torch" in m.milliseconds)
+    assert run.ceilings.flops_per_second["float32"] == pytest.approx(best)
+    assert all(m.ratios["of matmul ceiling"] <= 1 for m in run.of("matmul") if m.ratios)
+
+
+def test_a_comparison_names_what_has_become_slower(kept, capsys):
+    words = ["--from", str(kept(whole_run(1.3))), "--compare", str(kept(whole_run(), "old.json"))]
+    bench.main(words)
+    printed = capsys.readouterr()
+    assert "SLOWER: 5 of the" in printed.err
+    lines = [line for line in printed.out.splitlines() if "SLOWER" in line]
+    assert len(lines) == 5
+    assert all("add contiguous" in line and "0.77x" in line and "1.00x" in line for line in lines)
+
+
+def test_what_is_within_the_noise_is_not_slower():
+    old, new, noisy = whole_run(), whole_run(1.04), whole_run(1.2)
+    assert not any(c.slower or c.faster for c in compare.changes(old, new))
+    for m in noisy.of("add"):
+        m.spread["tilewise"] = 0.1
+    assert not any(c.slower for c in compare.changes(old, noisy))
+    assert all(c.faster for c in compare.changes(whole_run(1.3), old) if c.op == "add")
+
+
+def test_runs_of_two_machines_are_not_compared(kept, capsys):
+    other = whole_run()
+    other.facts["device"] = "CPU"
+    good = Run(dict(FACTS), Ceilings(1, {}), whole_run().of("add"))
+    assert bench.main(["--from", str(kept(good)), "--compare", str(kept(other, "old.json"))]) == 2
+    assert "not compared: that was a CPU, this is NVIDIA H200" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--compare", "--from"])
+def test_a_file_that_is_no_run_is_refused(tmp_path, option, capsys):
+    (tmp_path / "x.json").write_text('{"digest": ""}')
+    assert bench.main([option, str(tmp_path / "x.json")]) == 2
+    assert "not a record" in capsys.readouterr().err

@@ -1,0 +1,58 @@
+"""The benchmark's pictures show what they should, whatever a run has; so does the terminal while it runs."""
+
+import io
+import json
+import re
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from support.bench_run import measurement, whole_run
+from tilewise.bench import __main__ as bench
+from tilewise.bench import display, panels, plot
+from tilewise.bench.figures import Run
+
+
+def test_a_picture_of_everything(tmp_path):
+    file, picture = tmp_path / "run.json", tmp_path / "all.svg"
+    file.write_text(json.dumps(whole_run().as_json()))
+    bench.main(["--from", str(file), "--plot", str(picture)])
+    assert len(plot.sections(whole_run())) == 6
+    assert picture.read_text().count("<svg") == 1
+
+
+@pytest.mark.parametrize("ops", [[], ["add"], ["softmax"], ["matmul"], ["overhead"]])
+def test_a_picture_of_a_part(tmp_path, ops):
+    run = whole_run()
+    part = Run(run.facts, run.ceilings, [m for m in run.measurements if m.op in ops])
+    plot.save(part, tmp_path / "part.png")
+    assert (tmp_path / "part.png").stat().st_size > 1000
+
+
+def test_series_of_sizes_leave_out_what_is_of_another_kind():
+    run = whole_run()
+    run.measurements += [
+        measurement("softmax", "8x8", bytes=256, tilewise=1.0),
+        measurement("softmax", "1x16777216", bytes=1 << 26, tilewise=1.0),
+        measurement("softmax", "8192x8192 dim 0", bytes=1 << 28, tilewise=1.0),
+        measurement("matmul", "4096^3 nn bias", bytes=1 << 28, flops=1, tilewise=1.0),
+    ]
+    assert [x for x, _ in panels.series(run, "softmax")["bfloat16"]] == [1024, 2048, 4096, 8192, 16384]
+    assert [x for x, _ in panels.series(run, "matmul")["bfloat16"]] == [1000, 1024, 2048, 4096, 8192, 16384]
+    _, labels = panels.ticks("softmax", [16, 64, 781, 1024, 12672, 16384, 262144])
+    assert labels == ["16", "64", "1024", "16k", "256k"]
+    assert panels.in_bytes(3 << 20) == "3 MiB"
+
+
+def test_a_terminal_sees_a_live_table(monkeypatch):
+    rich = pytest.importorskip("rich.console")
+    real, screen = rich.Console, io.StringIO()
+    monkeypatch.setattr(
+        rich, "Console", lambda **_: real(file=screen, force_terminal=True, width=160, height=40)
+    )
+    with display.display(3, 1) as shown:
+        shown.begin("contiguous 2^20 bfloat16")
+        shown.done(whole_run().of("add")[:1])
+    assert "2/3" in screen.getvalue()
+    assert re.search("contiguous 2.20 +│ bfloat16", screen.getvalue())
