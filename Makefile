@@ -28,7 +28,7 @@ PIP := $(BIN)/python -m pip
 # A minute and a half to build, once.
 DENY := target/tools/bin/cargo-deny
 
-.PHONY: demo wheel test lint test-rust test-python bench clean help
+.PHONY: demo wheel test lint test-rust test-python bench figures clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -59,6 +59,9 @@ test-python: $(VENV)/.developing
 
 bench: $(VENV)/.benching  ## time every operation against torch and others (quick set; see README for the full one)
 	$(BIN)/python -m tilewise.bench all --quick
+
+figures: $(VENV)/.developing  ## write docs/performance.md and the README's figures from benchmarks/results
+	$(BIN)/python benchmarks/pages.py
 
 clean:  ## remove the environment and everything built
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,6 +11,7 @@ FACTS = {
     "environment": {
         "tilewise": {"version": "0.1.0"},
         "packages": {"torch": "2.11.0"},
+        "python": "3.12.3",
         "cpu": "a CPU",
         "driver": {},
     },

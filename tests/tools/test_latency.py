@@ -73,7 +73,7 @@ def test_two_inputs_are_fitted_as_by_the_normal_equations():
 
 
 def test_as_many_intervals_contain_the_truth_as_is_said():
-    noise, runs, confidence = rng(), 300, 0.8
+    noise, runs, confidence = rng(), 150, 0.8
     hits = {"k1": 0, "b1": 0, "k2": 0, "k3": 0, "b2": 0, "tpot(5)": 0, "ttft(50, 5)": 0}
     truth = {"k1": 2.5, "b1": 7, "k2": 3, "k3": 0.5, "b2": 11}
     for _ in range(runs):
