@@ -28,7 +28,7 @@ PIP := $(BIN)/python -m pip
 # A minute and a half to build, once.
 DENY := target/tools/bin/cargo-deny
 
-.PHONY: demo wheel test lint test-rust test-python bench figures clean help
+.PHONY: demo wheel test lint test-rust test-python bench docs figures clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -59,6 +59,9 @@ test-python: $(VENV)/.developing
 
 bench: $(VENV)/.benching  ## time every operation against torch and others (quick set; see README for the full one)
 	$(BIN)/python -m tilewise.bench all --quick
+
+docs: $(VENV)/.developing  ## build the site into .site (mkdocs serve shows it while you write)
+	$(BIN)/python -m mkdocs build
 
 figures: $(VENV)/.developing  ## write docs/performance.md and the README's figures from benchmarks/results
 	$(BIN)/python benchmarks/pages.py
@@ -92,7 +95,7 @@ $(VENV)/.installed: $(WHEELS)/.built
 	@touch $@
 
 $(VENV)/.developing: $(VENV)/.installed pyproject.toml
-	$(PIP) install --quiet --group test --group lint
+	$(PIP) install --quiet --group test --group docs --group lint
 	@touch $@
 
 $(VENV)/.benching: $(VENV)/.installed

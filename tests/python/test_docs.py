@@ -1,4 +1,4 @@
-"""Examples in docstrings and in the README do what they say."""
+"""Examples in docstrings, in the README and on the pages of the site do what they say."""
 
 import doctest
 import re
@@ -43,11 +43,16 @@ def test_signatures_are_readable():
     )
 
 
-def test_the_python_of_the_readme_runs():
+ROOT = README.parent
+WITH_PYTHON = [p for p in [README, *ROOT.glob("docs/**/*.md")] if p.exists() and "```python" in p.read_text()]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_python_of_a_page_runs(page):
     torch = pytest.importorskip("torch")
-    if not README.exists():
-        pytest.skip("the README is not here")
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    if "tilewise.latency" in page.read_text():
+        pytest.importorskip("scipy")
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
     # One reader, one session: later blocks see the names of earlier ones.
     names = {}
@@ -56,4 +61,4 @@ def test_the_python_of_the_readme_runs():
             # The same lines at a size that a CPU does at once.
             block = block.replace('"cuda"', '"cpu"')
             block = re.sub(r"\b\d{4,}\b", lambda number: str(int(number[0]) // 64), block)
-        exec(compile(block, "README.md", "exec"), names)
+        exec(compile(block, page.name, "exec"), names)

@@ -1,0 +1,135 @@
+"""Fills pages from the files that own a fact, so that none is written down twice.
+
+    <!-- section: README.md Worth knowing -->   what stands under that heading
+    <!-- file: CONTRIBUTING.md -->              the file, without its title
+    <!-- head: kernels/add.cu -->               the comment at the head of a kernel file
+    <!-- errors -->                             every class of error with its recorded messages
+    <!-- kernels -->                            a list of the kernels' pages
+
+A kernel without a page of its own in docs/how gets one of its head alone.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+DIRECTIVE = re.compile(
+    r"^<!-- (section|file|head|errors|kernels)(?:: (\S+))?(?: ([^>]+))? -->$", re.MULTILINE
+)
+# Where a file of the repository stands on the site.
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "docs/performance.md": "performance.md",
+}
+
+
+def kernels() -> list[Path]:
+    return sorted((ROOT / "kernels").glob("*.cu"))
+
+
+def page_of(kernel: Path) -> str:
+    return f"how/{kernel.stem}.md"
+
+
+def on_config(config: Any) -> Any:
+    for entry in config["nav"]:
+        if "How it works" in entry:
+            entry["How it works"] += [page_of(kernel) for kernel in kernels()]
+    return config
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    for kernel in kernels():
+        if files.get_file_from_path(page_of(kernel)) is None:
+            name = f"kernels/{kernel.name}"
+            content = f"# {kernel.stem}\n\n<!-- head: {name} -->\n"
+            files.append(File.generated(config, page_of(kernel), content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
+    def filled(match: re.Match[str]) -> str:
+        kind, name, argument = match.groups()
+        if kind == "section":
+            return linked(section(name, argument), page.file.src_uri)
+        if kind == "file":
+            return linked((ROOT / name).read_text().split("\n", 1)[1], page.file.src_uri)
+        if kind == "head":
+            return f'```text title="{name}"\n{head(name)}\n```'
+        return errors() if kind == "errors" else listed()
+
+    return DIRECTIVE.sub(filled, markdown)
+
+
+def section(name: str, heading: str) -> str:
+    """What stands under a heading, up to the next of its level."""
+    found = re.search(rf"^(#+) {re.escape(heading)}\n", text := (ROOT / name).read_text(), re.MULTILINE)
+    if found is None:
+        raise PluginError(f"{name} has no heading {heading!r}")
+    rest = text[found.end() :]
+    following = re.search(rf"^#{{1,{len(found[1])}}} ", without_code(rest), re.MULTILINE)
+    return rest[: following.start()] if following else rest
+
+
+def without_code(text: str) -> str:
+    """The text with blocks of code blanked out: a comment in them is no heading."""
+    return re.sub(
+        r"^```.*?^```", lambda block: re.sub("#", " ", block[0]), text, flags=re.MULTILINE | re.DOTALL
+    )
+
+
+def head(name: str) -> str:
+    """The comment before the first line of code, without its slashes and its list of targets."""
+    lines = []
+    for line in (ROOT / name).read_text().splitlines():
+        if not line.startswith("//"):
+            break
+        lines.append(line[3:])
+    return "\n".join(lines[1:]).strip("\n")
+
+
+def linked(text: str, page: str) -> str:
+    """Links to files of the repository as links to their pages, or as names where they have none."""
+    up = "../" * page.count("/")
+
+    def replaced(match: re.Match[str]) -> str:
+        words, target = match.groups()
+        if target in PAGES:
+            return f"[{words}]({up}{PAGES[target]})"
+        return (
+            words if words.startswith("`") else f"{words} (`{target}`)" if words != target else f"`{target}`"
+        )
+
+    text = re.sub(r"(!\[[^\]]*\]\()docs/", rf"\1{up}", text)
+    return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)]+)\)", replaced, text)
+
+
+def listed() -> str:
+    lines = []
+    for kernel in kernels():
+        sentence = re.split(r"[:.](?:\s|$)", " ".join(head(f"kernels/{kernel.name}").split()), maxsplit=1)[0]
+        lines.append(f"- [{kernel.stem}]({kernel.stem}.md): {sentence}")
+    return "\n".join(lines)
+
+
+def errors() -> str:
+    """From src/error/messages.txt, whose lines are `Class: message`."""
+    import tilewise
+
+    messages: dict[str, list[str]] = {}
+    for line in (ROOT / "src/error/messages.txt").read_text().splitlines():
+        family, _, message = line.partition(": ")
+        messages.setdefault(family, []).append(message)
+    parts = []
+    for family, lines in messages.items():
+        error = getattr(tilewise, f"{family}Error")
+        bases = ", ".join(base.__name__ for base in error.__bases__)
+        parts += [f"## {error.__name__}({bases})\n\n{error.__doc__}\n", "```text", *lines, "```", ""]
+    return "\n".join(parts)
