@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 import tilewise as tw
 from tilewise.bench import __main__ as bench
-from tilewise.bench import cases, figures, record, timing
+from tilewise.bench import cases, figures, peers, record, timing
 from tilewise.bench.calls import Call
 
 
@@ -116,6 +116,21 @@ def test_every_case_is_one_call_of_its_own(op, device, quick):
         assert (call.flops() > 0) == (op == "matmul")
         seen.add((case.name, case.dtype))
     assert len(seen) == len(list(cases.cases(op, device, quick)))
+
+
+def test_only_torch_is_asked_for_a_result_without_elements():
+    for n, expected in ((0, {"tilewise", "torch"}), (1, {"tilewise", "torch", "compile"})):
+        call = Call("add", (torch.zeros(n), torch.zeros(n)))
+        assert set(peers.candidates(call, ("torch", "triton", "compile"))) == expected
+
+
+def test_a_case_that_does_not_fit_into_memory_is_a_failed_one(monkeypatch, capsys):
+    def too_large(*_):
+        raise RuntimeError("can't allocate memory")
+
+    monkeypatch.setattr(Call, "reference", too_large)
+    assert run() == 1
+    assert "can't allocate memory" in capsys.readouterr().err
 
 
 def test_an_expanded_operand_is_read_once():

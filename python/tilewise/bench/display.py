@@ -33,6 +33,7 @@ class Live:
 
     def begin(self, what: str) -> None:
         self.progress.update(self.task, description=what)
+        self.live.refresh()
 
     def done(self, measurements: Sequence[Measurement]) -> None:
         from rich.console import Group
@@ -41,6 +42,7 @@ class Live:
         # The last ones, as many as the terminal holds.
         columns, rows = report.rows(measurements[-max(1, self.live.console.height - 8) :])
         self.live.update(Group(table.rich(measurements[0].op, columns, rows, report.LEFT), self.progress))
+        self.live.refresh()
 
 
 @contextmanager
@@ -63,6 +65,6 @@ def display(total: int, completed: int) -> Iterator[Display]:
         TextColumn("{task.description}", markup=False),
         console=console,
     )
-    # Gone at the end: whole tables take its place.
-    with RichLive(progress, console=console, transient=True) as live:
+    # Gone at the end: whole tables take its place. A refreshing thread would take time from what is timed.
+    with RichLive(progress, console=console, transient=True, auto_refresh=False) as live:
         yield Live(live, progress, total, completed)
