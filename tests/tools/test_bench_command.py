@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import pytest
 
@@ -170,6 +171,14 @@ def test_a_batch_of_host_calls_is_divided_by_its_size():
     clock, calls = overhead.HostClock(torch.device("cpu")), []
     clock.sample(lambda: calls.append(1), 2)
     assert len(calls) == 2 * overhead.BATCH
+
+
+def test_a_busy_machine_is_warned_of(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 9, 9))
+    assert session.busy() is None
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0, 0))
+    assert "load 3.0 on 4 cores" in session.busy()
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path, monkeypatch, capsys):

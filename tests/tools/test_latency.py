@@ -248,6 +248,7 @@ def test_the_example_of_the_docstring():
 
 def test_importing_tilewise_does_not_load_it():
     fresh.run("import sys, tilewise; assert not {'tilewise.latency', 'scipy', 'numpy'} & sys.modules.keys()")
+    fresh.run("import sys, tilewise.latency; assert not {'torch', 'matplotlib'} & sys.modules.keys()")
 
 
 @pytest.mark.parametrize("missing", ["numpy", "scipy"])

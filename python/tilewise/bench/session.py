@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 
 import torch
 
@@ -40,12 +42,25 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
+def busy() -> str | None:
+    """A warning where others use the processor: what the host times then is too long, and by chance."""
+    if not (hasattr(os, "getloadavg") and hasattr(os, "sched_getaffinity")):
+        return None
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    # A core beside the bench's own.
+    if load < 1 + cores / 4:
+        return None
+    return f"the machine is busy (load {load:.1f} on {cores} cores): times on the CPU and ratios of them are unsure"
+
+
 def measured(options: argparse.Namespace, chosen: list[Case], device: torch.device) -> tuple[Run, bool]:
     """The run, its tables printed, and whether it is whole: after Ctrl-C it has what was measured by then."""
     torch.set_float32_matmul_precision("highest")
     facts = record.describe(command(options), device_name(device), options.date, options.tests)
     run = Run(facts, Ceilings(0.0, {}), [])
     try:
+        if words := busy():
+            print(words, file=sys.stderr)
         clock = timing.clock_for(device)
         run.ceilings = measure.ceilings(device, clock, {case.dtype for case in chosen if case.op == "matmul"})
         print(f"{facts['device']}: {report.ceilings_line(run.ceilings)}", flush=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, overload
 
 import numpy as np
 
-from .points import Array, Numbers, positive
+from .points import Array, Numbers, Several, positive
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,16 @@ class TpotModel(LatencyModel):
     @overload
     def predict(self, t: float) -> float: ...
     @overload
-    def predict(self, t: Numbers) -> float | Array: ...
+    def predict(self, t: Several) -> Array: ...
     def predict(self, t: Numbers) -> float | Array:
         """The time at t, above 0: a float for a number, float64 of t's shape for an array."""
         return self._predict(t=t)  # type: ignore[no-any-return]
 
-    def interval(self, t: Numbers) -> tuple[Any, Any]:
+    @overload
+    def interval(self, t: float) -> tuple[float, float]: ...
+    @overload
+    def interval(self, t: Several) -> tuple[Array, Array]: ...
+    def interval(self, t: Numbers) -> tuple[float | Array, float | Array]:
         """Lower and upper end of the confidence interval of the mean time at t, of t's shape."""
         return self._interval(t=t)
 
@@ -156,11 +160,19 @@ class TtftModel(LatencyModel):
     @overload
     def predict(self, s: float, t: float) -> float: ...
     @overload
-    def predict(self, s: Numbers, t: Numbers) -> float | Array: ...
+    def predict(self, s: Numbers, t: Several) -> Array: ...
+    @overload
+    def predict(self, s: Several, t: Numbers) -> Array: ...
     def predict(self, s: Numbers, t: Numbers) -> float | Array:
         """The time at s and t, above 0 and broadcast: a float for two numbers, float64 for arrays."""
         return self._predict(s=s, t=t)  # type: ignore[no-any-return]
 
-    def interval(self, s: Numbers, t: Numbers) -> tuple[Any, Any]:
+    @overload
+    def interval(self, s: float, t: float) -> tuple[float, float]: ...
+    @overload
+    def interval(self, s: Numbers, t: Several) -> tuple[Array, Array]: ...
+    @overload
+    def interval(self, s: Several, t: Numbers) -> tuple[Array, Array]: ...
+    def interval(self, s: Numbers, t: Numbers) -> tuple[float | Array, float | Array]:
         """Lower and upper end of the confidence interval of the mean time at s and t, broadcast."""
         return self._interval(s=s, t=t)

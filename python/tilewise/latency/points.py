@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from tilewise import DTypeError, ShapeError, TilewiseError
 
 Array: TypeAlias = NDArray[np.float64]
-Numbers: TypeAlias = "float | Sequence[float] | NDArray[Any]"
+Several: TypeAlias = "Sequence[float] | NDArray[Any]"
+Numbers: TypeAlias = "float | Several"
 
 # Columns of length one that are this close to dependent are told apart by rounding errors alone.
 DEPENDENT = 1e-8
