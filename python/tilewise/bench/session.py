@@ -50,7 +50,7 @@ def busy() -> str | None:
     # A core beside the bench's own.
     if load < 1 + cores / 4:
         return None
-    return f"the machine is busy (load {load:.1f} on {cores} cores): times on the CPU and ratios of them are unsure"
+    return f"the machine is busy (load {load:.1f} on {cores} cores): times on the CPU are unsure"
 
 
 def measured(options: argparse.Namespace, chosen: list[Case], device: torch.device) -> tuple[Run, bool]:
