@@ -45,6 +45,31 @@ def test_series_of_sizes_leave_out_what_is_of_another_kind():
     assert panels.in_bytes(3 << 20) == "3 MiB"
 
 
+def test_every_case_with_a_peer_is_in_a_picture():
+    run = whole_run()
+    run.measurements += [
+        measurement("softmax", "8192x8192 dim 0", bytes=1 << 28, tilewise=1.0, torch=2.0),
+        measurement("add", "64x64 + row", bytes=1 << 14, tilewise=1.0, torch=2.0),
+    ]
+    run.settle("softmax")
+    run.settle("add")
+    assert [m.case for m in panels.compared(run, "softmax")] == ["8192x8192 dim 0"]
+    assert [m.case for m in panels.compared(run, "add")] == ["64x64 + row"]
+    assert len(panels.compared(run, "matmul")) == len([m for m in run.of("matmul") if not m.failed])
+    names = [section.name for section in plot.sections(run)]
+    assert "softmax ratios" in names
+    assert "add ratios" in names
+
+
+def test_a_lone_size_is_drawn_where_there_is_nothing_better():
+    run = whole_run()
+    run.measurements = run.of("softmax")[:1]
+    assert list(panels.series(run, "softmax")) == ["bfloat16"]
+    run = whole_run()
+    run.measurements.append(measurement("softmax", "32768x64", "float64", bytes=1 << 24, tilewise=1.0))
+    assert list(panels.series(run, "softmax")) == ["bfloat16"]
+
+
 def test_a_terminal_sees_a_live_table(monkeypatch):
     rich = pytest.importorskip("rich.console")
     real, screen = rich.Console, io.StringIO()

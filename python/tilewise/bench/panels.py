@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.colors import Normalize
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from .figures import COPY, OVERHEAD, Measurement, Run
 from .report import TINY, parts
@@ -55,7 +55,17 @@ def series(run: Run, op: str) -> dict[str, list[tuple[float, Measurement]]]:
         # A softmax of few elements says nothing of its row length.
         if at is not None and (op != "softmax" or m.bytes * 256 >= largest):
             found.setdefault(m.dtype, {})[at] = m
-    return {dtype: sorted(by.items(), key=lambda item: item[0]) for dtype, by in found.items() if len(by) > 1}
+    # A lone point is a series only where there is nothing better.
+    least = min(2, max(map(len, found.values()), default=0))
+    return {
+        dtype: sorted(by.items(), key=lambda at: at[0]) for dtype, by in found.items() if len(by) >= least
+    }
+
+
+def compared(run: Run, op: str) -> list[Measurement]:
+    """What the heat map shows: every matmul; of the others what no series of sizes has."""
+    shown = {m.key for points in series(run, op).values() for _, m in points} if op != "matmul" else set()
+    return [m for m in run.of(op) if m.peers and not m.failed and m.key not in shown]
 
 
 def speed(figure: Any, run: Run, op: str) -> None:
@@ -78,7 +88,8 @@ def speed(figure: Any, run: Run, op: str) -> None:
             limit = "torch's best matmul" if op == "matmul" else "a large copy"
             words = f"{limit}: {peak / scale:.0f} {unit}"
             place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
-            axes.annotate(words, (0.02, peak / scale), (0, 3), fontsize=8, **place)
+            box = {"fc": "white", "ec": "none", "alpha": 0.8, "pad": 0.5}
+            axes.annotate(words, (0.02, peak / scale), (0, 3), fontsize=8, bbox=box, zorder=4, **place)
         axes.set_xscale("log", base=2)
         axes.set_ylim(0, highest / scale * 1.12)
         axes.set_title(f"{op}, {dtype}", fontsize=11)
@@ -154,6 +165,8 @@ def roofline(figure: Any, run: Run) -> None:
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_title("matmul: roofline", fontsize=11)
     axes.set_xlabel("arithmetic intensity [FLOP per byte, every operand counted once]")
     axes.set_ylabel(f"speed [{unit}]")
@@ -165,14 +178,14 @@ def intensity(m: Measurement) -> float:
     return m.flops / m.bytes
 
 
-def heat_map(figure: Any, run: Run) -> None:
-    """Of every matmul, each peer's time over tilewise's."""
-    timed = [m for m in run.of("matmul") if m.peers and not m.failed]
+def heat_map(figure: Any, run: Run, op: str) -> None:
+    """Of every case, each peer's time over tilewise's."""
+    timed = compared(run, op)
     peers = [who for who in COLOURS if any(who in m.peers for m in timed)]
     blocks = heat_blocks(timed)
     # A factor of two either way is full colour.
     norm = Normalize(-1, 1)
-    figure.suptitle("matmul: each peer's time over tilewise's", fontsize=11)
+    figure.suptitle(f"{op}: each peer's time over tilewise's", fontsize=11)
     panels = figure.subplots(1, len(blocks), squeeze=False)[0]
     for axes, block in zip(panels, blocks, strict=True):
         ratios = np.array([[m.ratios.get(who, np.nan) for who in peers] for m in block])

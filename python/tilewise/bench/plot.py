@@ -28,16 +28,16 @@ class Section:
 
 def sections(run: Run) -> list[Section]:
     """Of everything there are figures for."""
-    found = [
-        Section(f"{op} by size", 4.0, partial(panels.speed, run=run, op=op))
-        for op in panels.SIZES
-        if panels.series(run, op)
-    ]
-    if any(not m.failed for m in run.of("matmul")):
-        found.append(Section("matmul roofline", 5.0, partial(panels.roofline, run=run)))
-    if compared := [m for m in run.of("matmul") if m.peers and not m.failed]:
-        rows = len(panels.heat_blocks(compared)[0])
-        found.append(Section("matmul ratios", 1.0 + 0.24 * rows, partial(panels.heat_map, run=run)))
+    found = []
+    for op in panels.SIZES:
+        if panels.series(run, op):
+            found.append(Section(f"{op} by size", 4.0, partial(panels.speed, run=run, op=op)))
+        if op == "matmul" and any(not m.failed for m in run.of(op)):
+            found.append(Section(f"{op} roofline", 5.0, partial(panels.roofline, run=run)))
+        if compared := panels.compared(run, op):
+            # At least what the scale of colours needs beside it.
+            height = max(2.4, 1.0 + 0.24 * len(panels.heat_blocks(compared)[0]))
+            found.append(Section(f"{op} ratios", height, partial(panels.heat_map, run=run, op=op)))
     if parts(run.of(OVERHEAD)):
         found.append(Section("overhead", 4.0, partial(panels.overhead, run=run)))
     return found
