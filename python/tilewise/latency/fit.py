@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.special import stdtrit
 
 from .models import Coefficient, LatencyModel, TpotModel, TtftModel
@@ -66,11 +65,11 @@ def _fit(model: type[Model], given: Mapping[str, Numbers], y: Numbers, confidenc
 
     # By QR: the normal equations would square the condition of the design.
     q, r = np.linalg.qr(design)
-    values = solve_triangular(r, q.T @ times)
+    inverse = np.linalg.inv(r)
+    values = inverse @ (q.T @ times)
     residuals = times - design @ values
     freedom = len(times) - len(values)
     variance = float(residuals @ residuals) / freedom
-    inverse = solve_triangular(r, np.eye(len(values)))
     covariance = variance * (inverse @ inverse.T)
     errors = np.sqrt(np.diag(covariance))
     quantile = float(stdtrit(freedom, (1 + confidence) / 2))
