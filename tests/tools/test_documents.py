@@ -19,7 +19,7 @@ def expanded(path):
 
 def named_files(document):
     text = (ROOT / document).read_text()
-    quoted = re.findall(r"`((?:src|kernels|python|tests|benchmarks)/[\w./{},*-]+|build.rs)`", text)
+    quoted = re.findall(r"`((?:src|kernels|python|tests|benchmarks|examples)/[\w./{},*-]+|build.rs)`", text)
     linked = re.findall(r"\]\((?!http)([^)#]+)\)", text)
     here = Path(document).parent
     files = [f for q in quoted for f in expanded(q)] + [str(here / link) for link in linked]
