@@ -142,8 +142,16 @@ def cases() -> Iterator[Case]:
     yield from matmul_cases()
 
 
+def groups() -> list[str]:
+    """The first two words of the cases' names: what a sanitizer is given at a time."""
+    return sorted({" ".join(name.split()[:2]) for name, _ in cases()})
+
+
 def main() -> None:
     wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    if wanted == "--groups":
+        print("\n".join(groups()))
+        return
     count = 0
     for name, call in cases():
         if name.startswith(wanted):

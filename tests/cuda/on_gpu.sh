@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Everything that only a GPU can say about a build, from an installed wheel, in the order of what fails first:
+# the test suite, compute-sanitizer over every kernel, and the benchmark with its record.
+#   tests/cuda/on_gpu.sh OUT     (about six minutes on one H200 with 16 cores; logs and the record go to OUT)
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+out=${1:?"usage: $0 OUT"}
+mkdir -p "$out"
+failed=0
+
+# Three processes: the tests wait for their references on the CPU, not for the GPU.
+for group in "ops torch emulated" "interop python tools" cuda; do
+    paths=$(for part in $group; do [ -d "tests/$part" ] && echo "tests/$part"; done)
+    # shellcheck disable=SC2086
+    timeout 400 python3 -m pytest -q $paths >"$out/suite-${group%% *}.txt" 2>&1 &
+done
+wait
+for log in "$out"/suite-*.txt; do
+    grep -E '^(FAILED|ERROR)' "$log" | head -n 20
+    echo "$log: $(tail -n 1 "$log")"
+    tail -n 1 "$log" | grep -qE ' passed' && ! tail -n 1 "$log" | grep -qE 'failed|error' || failed=1
+done
+counts=$(tail -qn 1 "$out"/suite-*.txt | awk '
+    { for (i = 2; i <= NF; i++) if ($i ~ /^passed/) p += $(i - 1); else if ($i ~ /^skipped/) s += $(i - 1); else if ($i ~ /^failed/) f += $(i - 1) }
+    END { printf "%d passed, %d failed, %d skipped", p, f, s }')
+echo "$counts"
+
+# racecheck once found copies that were started and never committed, while every value test passed.
+for tool in memcheck racecheck initcheck; do
+    python3 tests/cuda/kernel_cases.py --groups | while IFS= read -r group; do
+        printf '%s\t%s\n' "$tool" "$group"
+    done
+done | xargs -P 8 -d '\n' -n 1 bash -c '
+    IFS=$(printf "\t") read -r tool group <<<"$1"
+    log="$0/$tool-${group// /-}.txt"
+    timeout 300 compute-sanitizer --tool "$tool" python3 tests/cuda/kernel_cases.py "$group" >"$log" 2>&1
+    echo "$tool [$group]: $(tail -n 1 "$log")"
+    tail -n 1 "$log" | grep -q "SUMMARY: 0 "' "$out" || failed=1
+
+python3 -m tilewise.bench all --quick --record "$out" --tests "$counts" >"$out/bench.txt" 2>&1 || failed=1
+exit $failed
