@@ -66,11 +66,13 @@ def info() -> str:
     return report()
 
 
-def __getattr__(name: str) -> Any:
-    """Loads tilewise.explain when it is first asked for: what it needs has no place in a bare import."""
-    if name == "explain":
-        from .explanation import explain
+if not TYPE_CHECKING:  # or a type checker would take every misspelt name for Any
 
-        globals()[name] = explain
-        return explain
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Loads tilewise.explain when it is first asked for: what it needs has no place in a bare import."""
+        if name == "explain":
+            from .explanation import explain
+
+            globals()[name] = explain
+            return explain
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

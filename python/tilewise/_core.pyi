@@ -1,6 +1,16 @@
 """The compiled part of tilewise; import tilewise instead."""
 
-from typing import Any, Final, Literal, SupportsIndex, TypeAlias, TypedDict, TypeVar, type_check_only
+from typing import (
+    Any,
+    Final,
+    Literal,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    type_check_only,
+)
 
 __all__ = [
     "CudaError",
@@ -27,9 +37,14 @@ __all__ = [
 
 __version__: Final[str]
 
+@type_check_only
+class _DLPack(Protocol):
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
 # torch.Tensor, numpy.ndarray, or any object with __dlpack__ and __dlpack_device__. The result is of the
 # same type as the first tensor.
-_Tensor = TypeVar("_Tensor")
+_Tensor = TypeVar("_Tensor", bound=_DLPack)
 
 # A torch.dtype, a numpy dtype or scalar type, or a name such as "float32".
 _DType: TypeAlias = Any
