@@ -1,6 +1,8 @@
 """Devices, seeds, and what is left out on a machine without a GPU or without torch."""
 
 import importlib.util
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,17 @@ TORCH = importlib.util.find_spec("torch") is not None
 NEEDS_TORCH = [p for p in Path(__file__).parent.rglob("test_*.py") if "\nimport torch\n" in p.read_text()]
 collect_ignore = [] if TORCH else [str(p) for p in NEEDS_TORCH]
 
+# Processes that tests/emulator starts: tilewise's functions run the CUDA kernels on the CPU.
+EMULATED = "TILEWISE_EMULATED_DEVICE" in os.environ
+if EMULATED:
+    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "emulator")]
+    import operations
+
+    operations.install()
+
 
 def has_cuda():
-    if not TORCH:
+    if not TORCH or EMULATED:
         return False
     import torch
 

@@ -18,14 +18,21 @@ from tilewise import _core
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *FLOATS)
 LAYOUTS = ("nn", "nt", "tn", "tt")
+# tests/emulator runs the cases on a CPU: it sets another device and takes fewer sizes.
+DEVICE = "cuda"
+LENGTHS = [1, 5, 16, 33, 64, 128, 200, 257, 400, 781, 1024, 2048, 4096, 5001, 8192, 16384]
+LENGTHS += [20000, 32768, 50257, 70000, 140001]
+SIZES = [(1, 1, 1), (3, 70, 33), (65, 130, 48), (129, 255, 257), (256, 256, 64), (300, 520, 96)]
+# Enough tiles of every size to fill a GPU: aligned, and with edges that fit no vector.
+FILLING = [(40, 2000, 24), (384, 768, 64), (1280, 1280, 64), (2048, 2048, 64), (2047, 2051, 65)]
 
 Case = tuple[str, Callable[[], object]]
 
 
 def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     if dtype.is_floating_point:
-        return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype)
-    return torch.randint(0, 2, shape, device="cuda").to(dtype)
+        return torch.randn(*shape, device=DEVICE, dtype=torch.float32).to(dtype)
+    return torch.randint(0, 2, shape, device=DEVICE).to(dtype)
 
 
 def looped_add(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -70,11 +77,9 @@ def add_cases() -> Iterator[Case]:
 
 
 def softmax_cases() -> Iterator[Case]:
-    lengths = [1, 5, 16, 33, 64, 128, 200, 257, 400, 781, 1024, 2048, 4096, 5001, 8192, 16384]
-    lengths += [20000, 32768, 50257, 70000, 140001]
     for function in (tw.softmax, tw.log_softmax):
         for dtype in FLOATS:
-            for n in lengths:
+            for n in LENGTHS:
                 x = random(3 if n > 5000 else 37, n, dtype=dtype)
                 name = f"{function.__name__} {dtype} {n}"
                 yield name, lambda f=function, x=x: f(x)
@@ -87,7 +92,7 @@ def softmax_cases() -> Iterator[Case]:
             for dim in (0, 1, 2):
                 yield f"{function.__name__} {dtype} dim {dim}", lambda f=function, x=wide, d=dim: f(x, dim=d)
             for target in FLOATS:
-                for n in lengths:
+                for n in LENGTHS:
                     x = random(9, n, dtype=dtype)
                     name = f"{function.__name__} {dtype} to {target} {n}"
                     yield name, lambda f=function, x=x, t=target: f(x, dtype=t)
@@ -103,11 +108,8 @@ def operand(rows: int, columns: int, dtype: torch.dtype, transposed: bool) -> to
 
 
 def matmul_cases() -> Iterator[Case]:
-    sizes = [(1, 1, 1), (3, 70, 33), (65, 130, 48), (129, 255, 257), (256, 256, 64), (300, 520, 96)]
-    # Then enough tiles of every size to fill a GPU: aligned, and with edges that fit no vector.
-    sizes += [(40, 2000, 24), (384, 768, 64), (1280, 1280, 64), (2048, 2048, 64), (2047, 2051, 65)]
     for dtype in FLOATS:
-        for m, n, k in sizes:
+        for m, n, k in (*SIZES, *FILLING):
             for layout in LAYOUTS:
                 a = operand(m, k, dtype, layout[0] == "t")
                 b = operand(k, n, dtype, layout[1] == "t")
@@ -127,7 +129,7 @@ def matmul_cases() -> Iterator[Case]:
         yield f"matmul {dtype} batch", lambda a=batch, b=matrices: tw.matmul(a, b)
         yield f"matmul {dtype} no inner", lambda a=a[:, :0], b=b[:0], bias=bias: tw.matmul(a, b, bias=bias)
         yield f"matmul {dtype} vectors", lambda a=a, b=b: (tw.matmul(a[0], b), tw.matmul(a, b[:, 0]))
-    for m, n, k in [(300, 520, 96), (2048, 2048, 64)]:
+    for m, n, k in (SIZES[-1], *FILLING[-2:-1]):
         for layout in LAYOUTS:
             a = operand(m, k, torch.float32, layout[0] == "t")
             b = operand(k, n, torch.float32, layout[1] == "t")

@@ -1,0 +1,184 @@
+"""Compiles the kernels for the host, and the stand-in for the driver that runs them.
+
+python tests/emulator/host_build.py [h200|a100|t4...]    prints the folder to put on LD_LIBRARY_PATH
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+OUT = ROOT / "target" / "emulator"
+
+# The compute capability of each device of runtime/devices.cpp.
+DEVICES = {"h200": 90, "a100": 80, "l4": 89, "b200": 100, "rtx5090": 120, "t4": 75}
+
+# Kernels look at memory as any type, and count on integers that wrap, as nvcc lets them.
+FLAGS = ["-std=c++17", "-g1", "-fPIC", "-fvisibility=hidden"]
+FLAGS += ["-fno-strict-aliasing", "-fwrapv", "-ffp-contract=off"]
+KERNEL_FLAGS = [
+    *["-O1", "-fno-extern-tls-init", "-Wno-unknown-pragmas"],
+    "-ftrivial-auto-var-init=pattern",  # a variable that was not set holds a large number
+    *["-fsanitize=alignment,bounds", "-fsanitize-undefined-trap-on-error"],
+]
+INSTRUCTIONS = {"fma": "-mfma", "avx2": "-mavx2"}
+
+# What a kernel is and where its dynamic shared memory is, for KERNEL and DYNAMIC to find.
+MARKS = [
+    "-D__global__=EMULATOR_KERNEL",
+    "-D__shared__=EMULATOR_SHARED",
+    "-D__launch_bounds__(...)=EMULATOR_BOUNDS(__VA_ARGS__)",
+    *["-x", "c++", "-E", "-P"],
+]
+BOUNDS = r"EMULATOR_BOUNDS\((.*?)\)"
+KERNEL = re.compile(rf"EMULATOR_KERNEL\s+void\s+(?:{BOUNDS}\s*)?(\w+)\s*\(\s*const\b", re.DOTALL)
+DYNAMIC = re.compile(r"extern\s+EMULATOR_SHARED\s[^;]*?(\w+)\s*\[\s*\]\s*;")
+
+
+class Unavailable(Exception):
+    """Why there can be no emulator here."""
+
+
+def compiler() -> list[str]:
+    path = shutil.which(os.environ.get("CXX", "g++"))
+    if path is None:
+        raise Unavailable("no g++ to compile the kernels for the host with")
+    if not sys.platform.startswith("linux"):
+        raise Unavailable("the emulator is for Linux")
+    try:
+        features = Path("/proc/cpuinfo").read_text().split("flags", 1)[1].splitlines()[0].split()
+    except (OSError, IndexError):
+        features = []
+    return [path, *FLAGS, *(flag for name, flag in INSTRUCTIONS.items() if name in features)]
+
+
+def digest(*parts: object) -> str:
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def run(command: list[object]) -> str:
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def replace_link(link: Path, to: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    new = link.with_suffix(f".{os.getpid()}")
+    new.symlink_to(to)
+    new.rename(link)
+
+
+def cached(output: Path, key: str, make: Callable[[Path], object]) -> Path:
+    """`make(path)` unless there is an output of this key; whole or not at all."""
+    kept = OUT / "cache" / f"{output.stem}-{key}.so"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = kept.with_suffix(f".{os.getpid()}")
+        make(unfinished)
+        unfinished.rename(kept)
+    replace_link(output, kept)
+    return output
+
+
+def staged_kernels() -> Path:
+    """The kernels' folder without common/ptx: a header looks in its own folder first, so that what shall be
+    replaced must not be there."""
+    known = {p.name for p in (HERE / "include/ptx").iterdir()}
+    missing = {p.name for p in (ROOT / "kernels/common/ptx").iterdir()} - known
+    if missing:
+        raise RuntimeError(f"tests/emulator/include/ptx has no counterpart of {', '.join(sorted(missing))}")
+    stage = OUT / "kernels"
+    shutil.rmtree(stage, ignore_errors=True)
+    shutil.copytree(ROOT / "kernels", stage, ignore=shutil.ignore_patterns("ptx", "*.md"))
+    return stage
+
+
+def runtime() -> Path:
+    sources = sorted((HERE / "runtime").glob("*.cpp"))
+    headers = [*HERE.glob("runtime/*.h"), *HERE.glob("include/*.h")]
+    command = [*compiler(), *["-O2", "-Wall", "-shared", "-pthread", "-Wl,-soname,libcuda.so.1"]]
+    key = digest(command, *(p.read_text() for p in sorted([*sources, *headers])))
+    library = cached(OUT / "libcuda.so.1", key, lambda to: run([*command, *sources, "-ldl", "-o", to]))
+    replace_link(OUT / "libcuda.so", library)  # the first name that tilewise asks for
+    return library
+
+
+def registration(file: Path, preprocessed: str) -> str:
+    """A translation unit: the kernel file, its dynamic shared memory by each name, its kernels' names."""
+    names = sorted({*DYNAMIC.findall(preprocessed), "emulator_dynamic"})
+    labels = "".join(f".globl {n}\n.hidden {n}\n.type {n}, @tls_object\n{n}:\n" for n in names)
+    section = f'.pushsection .tbss.emulator, "awT", @nobits\n.balign 1024\n{labels}.zero 262144\n.popsection'
+    lines = [
+        '#include "cuda_device.h"',
+        f'#include "{file.name}"',
+        '#include "register.h"',
+        f'asm(R"({section})");',
+        "extern thread_local unsigned char emulator_dynamic[];",
+        "static unsigned char* dynamic() { return emulator_dynamic; }",
+        "static const emulator::Registration kernels[] = {",
+        *(f'    {{"{n}", {{{b}}}, dynamic, {n}}},' for b, n in KERNEL.findall(preprocessed)),
+        "};",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def target(file: Path, capability: int) -> int | None:
+    """The newest of the file's targets that the device runs: code for 9.0a runs on 9.0 alone."""
+    line = file.read_text().splitlines()[0]
+    found = re.findall(r" (?:ptx:)?(\d+)(a?)\b", line)
+    usable = [int(n) for n, exact in found if (int(n) == capability if exact else int(n) <= capability)]
+    return max(usable, default=None)
+
+
+def kernel_file(file: Path, capability: int, library: Path) -> None:
+    arch = target(file, capability)
+    output = OUT / f"sm_{capability}" / f"{file.stem}.so"
+    if arch is None:
+        output.unlink(missing_ok=True)
+        return
+    folders = [file.parent, file.parent / "common", HERE / "include"]
+    command = [*compiler(), *(f"-I{folder}" for folder in folders), f"-D__CUDA_ARCH__={arch}0"]
+    preprocessed = run([*command, *MARKS, file])
+    unit = OUT / "units" / f"{file.stem}.{capability}.cpp"
+    unit.parent.mkdir(parents=True, exist_ok=True)
+    unit.write_text(registration(file, preprocessed))
+    headers = [p.read_text() for p in sorted(HERE.glob("include/**/*")) if p.is_file()]
+    # The architecture is in there as far as it makes a difference.
+    key = digest(compiler(), KERNEL_FLAGS, preprocessed, unit.read_text(), *headers)
+    command += [*KERNEL_FLAGS, "-shared", unit, library]
+    cached(output, key, lambda to: run([*command, "-o", to]))
+
+
+def build(device: str = "h200") -> Path:
+    """The folder with libcuda.so.1 and the kernels that `device` runs; built as far as anything changed."""
+    library = runtime()
+    files = sorted(staged_kernels().glob("*.cu"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda file: kernel_file(file, DEVICES[device], library), files))
+    return OUT
+
+
+def environment(device: str, multiprocessors: str) -> dict[str, str]:
+    """What a process needs to find this device, once it is built."""
+    path = os.pathsep.join(filter(None, [str(build(device)), os.environ.get("LD_LIBRARY_PATH")]))
+    return {
+        "LD_LIBRARY_PATH": path,
+        "TILEWISE_EMULATED_DEVICE": device,
+        "TILEWISE_EMULATED_MULTIPROCESSORS": multiprocessors,
+    }
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or ["h200"]:
+        print(build(name))

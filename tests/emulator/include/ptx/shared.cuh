@@ -1,0 +1,12 @@
+// Stands in for kernels/common/ptx/shared.cuh.
+#pragma once
+
+#include "emulator.h"
+
+namespace ptx {
+
+inline uint32_t load_shared(uint32_t shared) {
+    return *static_cast<const uint32_t*>(emulator::shared_pointer(shared, 4, 4));
+}
+
+}  // namespace ptx

@@ -1,0 +1,103 @@
+"""Runs the calls of tests/cuda/kernel_cases.py on the emulator, and compares the results with float64.
+
+    python tests/emulator/run_cases.py                      as on an H200 of 4 multiprocessors
+    python tests/emulator/run_cases.py -d t4 -s 7 softmax   some, on a T4, threads in another order
+
+Ends with 1 if a result is wrong, a launch failed, or a kernel of the build was launched by none of the cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import host_build
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("prefix", nargs="?", default="", help="of the names of the cases")
+    parser.add_argument("-d", "--device", default="h200", choices=host_build.DEVICES)
+    parser.add_argument("-m", "--multiprocessors", default="4", help="0: as many as the device has")
+    parser.add_argument("-s", "--seed", type=int, default=0, help="of the order in which threads run")
+    return parser.parse_args()
+
+
+def restart_on_the_emulator(options: argparse.Namespace) -> None:
+    """The loader reads LD_LIBRARY_PATH when a process starts."""
+    if "TILEWISE_EMULATED_DEVICE" in os.environ:
+        return
+    os.environ.update(host_build.environment(options.device, options.multiprocessors))
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
+def checked(name: str, function):
+    """`function`, followed by a comparison with its reference."""
+    import torch
+    from support import reference
+    from support.tolerance import assert_identical, assert_rounded
+
+    def call(*args, **kwargs):
+        got = function(*args, **kwargs)
+        if not got.dtype.is_floating_point:
+            assert_identical(got, torch.add(*args))
+            return got
+        options = {k: v for k, v in kwargs.items() if k != "out"}
+        if name == "add":
+            options["dtype"] = got.dtype
+        if options.pop("precision", None) == "tf32":
+            options["tf32"] = True
+        expected, error = getattr(reference, name)(*args, **options)
+        assert_rounded(got, expected, error)
+        return got
+
+    call.__name__ = name
+    return call
+
+
+def main() -> int:
+    options = arguments()
+    restart_on_the_emulator(options)
+    sys.path[:0] = [str(TESTS), str(TESTS / "cuda")]
+    import arrays
+    import kernel_cases
+    import operations
+    import tilewise
+
+    operations.install()
+    arrays.set_seed(options.seed)
+    kernel_cases.DEVICE = "cpu"
+    kernel_cases.LENGTHS = [5, 64, 257, 781, 5001, 20000, 70000]
+    # These make four multiprocessors choose every tile.
+    kernel_cases.FILLING = [(24, 248, 72), (256, 512, 72), (72, 248, 40), (511, 513, 33)]
+    for name in operations.NAMES:
+        setattr(tilewise, name, checked(name, getattr(tilewise, name)))
+
+    wrong = count = 0
+    for name, call in kernel_cases.cases():
+        if not name.startswith(options.prefix):
+            continue
+        count += 1
+        try:
+            call()
+        except (AssertionError, tilewise.CudaError) as failure:
+            wrong += 1
+            print(f"{name}: {failure}")
+    unused = [
+        k for k, launches in arrays.launches().items() if launches == 0 and k.startswith(options.prefix)
+    ]
+    if unused:
+        print(f"never launched: {', '.join(unused)}")
+        wrong += 1
+    print(f"{count} calls, {wrong} wrong")
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+// One block of threads and its scheduler.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../include/register.h"
+#include "copies.h"
+#include "fiber.h"
+#include "random.h"
+#include "window.h"
+
+namespace emulator {
+
+struct Thread {
+    Coordinates coordinates;
+    Fiber fiber;
+    unsigned index = 0;  // in the block
+    const char* waits_in = nullptr;
+    Site site{"", 0};  // of the last instruction that can wait
+    Copies copies;
+
+    unsigned lane() const { return index % 32; }
+};
+
+// An instruction that some lanes of a warp have reached, and others have not.
+struct Together {
+    const char* name;
+    Site site;
+    uint32_t mask = 0, arrived = 0;  // no lanes: not in use
+    void* lanes[32];
+};
+
+struct Warp {
+    uint32_t runnable = 0, finished = 0, exists = 0;  // lanes
+    Together under_way[4];
+};
+
+struct Barrier {
+    Site site;
+    unsigned expected = 0;
+    std::vector<unsigned> arrived;  // threads
+};
+
+// What a launch says of every block.
+struct Launch {
+    Kernel kernel;
+    dim3 grid, block;
+    unsigned dynamic_bytes;
+    void* const* parameters;
+    uint64_t seed;
+};
+
+// Runs blocks, one after the other, on the calling thread of the operating system.
+class Runner {
+public:
+    Runner();
+    ~Runner();
+
+    // False if the block failed, for the reason that `failure` then holds.
+    bool run(const Launch& launch, uint3 block_index);
+    std::string failure;
+
+    // For the running thread.
+    void barrier(unsigned id, unsigned count, Site site);
+    void together(const char* name, Site site, uint32_t mask, bool aligned, void* lane, Execute execute);
+    [[noreturn]] void fail(const std::string& what);
+    Thread& running() { return *running_; }
+    Random& random() { return random_; }
+    bool in_stack_guard(const void* p) const;
+
+    unsigned eagerness() const { return eagerness_; }
+    const Window& window() const { return window_; }
+    const Launch& launch() const { return *launch_; }
+
+private:
+    static void enter();
+    void prepare(const Launch& launch, uint3 block_index);
+    void poison();
+    void wait(const char* in, Site site);  // until somebody makes the running thread runnable again
+    void give_way();                       // or not
+    void go_on_with_another();
+    Thread* choose();
+    void make_runnable(unsigned thread) { warps_[thread / 32].runnable |= 1u << thread % 32; }
+    void finished();
+    std::string deadlock() const;
+
+    Fiber main_;
+    Random random_{0};
+    const Launch* launch_ = nullptr;
+    std::vector<std::unique_ptr<Thread>> threads_;  // as many as were ever needed
+    std::vector<Warp> warps_;
+    std::vector<unsigned> order_;  // of warps: the first one with a runnable lane goes on
+    std::vector<Barrier> barriers_;
+    Thread* running_ = nullptr;
+    unsigned count_ = 0, unfinished_ = 0;
+    Window window_{};
+    unsigned eagerness_ = 0;  // of cp.async to land before it must
+    unsigned char* stacks_ = nullptr;
+    bool failed_ = false;
+};
+
+// The runner of the calling thread of the operating system while it runs a block.
+extern thread_local Runner* runner;
+
+}  // namespace emulator

@@ -1,0 +1,47 @@
+"""The CUDA kernels on a CPU: all of them launched by tilewise's functions, results compared with torch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import host_build
+import pytest
+import tilewise as tw
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif("TILEWISE_EMULATED_DEVICE" in os.environ, reason="this is the emulator")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def compiler():
+    try:
+        host_build.compiler()
+    except host_build.Unavailable as why:
+        pytest.skip(str(why))
+
+
+def python(*arguments, **environment):
+    where = os.pathsep.join([str(Path(tw.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": where, **environment}
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+# A T4 has neither cp.async nor tensor cores that the kernels use: other code for the same names.
+@pytest.mark.parametrize(
+    ("device", "cases"), [("h200", ""), ("t4", "softmax"), ("t4", "matmul torch.float16")]
+)
+def test_every_kernel_is_launched_and_right(compiler, device, cases):
+    assert " 0 wrong" in python(Path(__file__).with_name("run_cases.py"), "-d", device, cases)
+
+
+# Out tensors between guards, special values, views of all kinds: small enough for a CPU.
+@pytest.mark.parametrize("tests", ["test_out.py", "test_views.py", "test_empty.py"])
+def test_the_operations_own_tests(compiler, tests):
+    environment = host_build.environment("h200", "4")
+    python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/ops/{tests}", **environment)
