@@ -50,7 +50,9 @@ def lean(notebook: Any) -> Any:
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     for number, cell in enumerate(notebook.cells, 1):
         cell.id = f"cell-{number:02d}"
-        cell.metadata = nbformat.from_dict({})
+        # Cells that only draw are folded: what they show is the point.
+        folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
+        cell.metadata = nbformat.from_dict({"jupyter": {"source_hidden": True}} if folded else {})
         for output in cell.get("outputs", []):
             if "metadata" in output:
                 output.metadata = nbformat.from_dict({})

@@ -95,11 +95,12 @@ def test_a_cell_that_fails_fails_the_run(refresh, tmp_path):
 
 def test_leaning_takes_out_times_and_keeps_pictures(refresh, tmp_path):
     source = "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()"
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), tmp_path / "a.ipynb")
+    folded = nbformat.v4.new_code_cell(source, metadata={"jupyter": {"source_hidden": True}, "tags": []})
+    nbformat.write(nbformat.v4.new_notebook(cells=[folded]), tmp_path / "a.ipynb")
     ran = refresh.executed(tmp_path / "a.ipynb")
     assert "execution" in ran.cells[0].metadata
     lean = refresh.lean(ran)
-    assert not lean.cells[0].metadata
+    assert lean.cells[0].metadata == {"jupyter": {"source_hidden": True}}
     before, after = (output.data["image/png"] for n in (ran, lean) for output in outputs(n))
     assert 0 < len(after) < len(before)
     assert refresh.lean(lean) == lean

@@ -68,9 +68,7 @@ def mypy(files, folder):
     api = pytest.importorskip("mypy.api")
     config = folder / "mypy.ini"
     # Of tilewise itself, make lint has its own run.
-    config.write_text(
-        "[mypy]\nstrict = true\npython_version = 3.11\n[mypy-tilewise.*]\nfollow_imports = silent\n"
-    )
+    config.write_text("[mypy]\nstrict = true\n[mypy-tilewise.*]\nfollow_imports = silent\n")
     before = os.environ.get("MYPYPATH")
     os.environ["MYPYPATH"] = str(package_root() or "")
     try:
@@ -87,7 +85,6 @@ def pyright(files, folder):
     config = {
         "include": ["."],
         "typeCheckingMode": "strict",
-        "pythonVersion": "3.11",
         "extraPaths": [str(package_root())] if package_root() else [],
     }
     (folder / "pyrightconfig.json").write_text(json.dumps(config))
@@ -116,7 +113,7 @@ def found(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param.__name__)
     contents = {
         "example.py": EXAMPLE.read_text(),
-        "right.py": "from typing import assert_type\n" + PRELUDE + "\n".join(RIGHT) + "\n",
+        "right.py": "from typing_extensions import assert_type\n" + PRELUDE + "\n".join(RIGHT) + "\n",
         "wrong.py": PRELUDE + "\n".join(WRONG.values()) + "\n",
     }
     for name, text in contents.items():
