@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import inspect
+import mmap
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -213,14 +214,21 @@ _OPERATIONS = ("add", "softmax", "log_softmax", "matmul")
 
 
 def _described(value: Any) -> Any:
-    """A tensor that the core can look at: gradients play no part, and what has no memory gets some that is
-    reserved but never touched."""
+    """A tensor that the core can look at: gradients play no part, and what has no memory gets addresses
+    that are never touched."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return value
     if value.is_meta:
-        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype)
+        reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+        addresses = mmap.mmap(-1, max(reach + 1, 1) * value.itemsize, **_UNTOUCHED)
+        line = torch.frombuffer(addresses, dtype=value.dtype)
+        return line.as_strided(value.shape, value.stride())
     return value.detach()
+
+
+# 0x4000 is Linux's MAP_NORESERVE, which Python does not name: addresses for more than there is memory.
+_UNTOUCHED = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000} if sys.platform == "linux" else {}
 
 
 def _typed(op: str, facts: Mapping[str, Any]) -> Explanation:

@@ -84,6 +84,14 @@ def test_the_plan_depends_on_the_device_and_the_strides():
     assert len({plan.kernel for plan in plans}) == 3
 
 
+def test_a_shape_may_be_larger_than_this_machines_memory():
+    x = meta(2**22, 2**18)
+    explained = tw.explain(tw.softmax, x, device="h200")
+    assert explained.work.bytes_read == 2**41
+    assert tw.explain(tw.add, meta(0, 3), 1, device="h200").work.bytes_read == 0
+    assert tw.explain(tw.add, meta(1).expand(2**40), 1, device="t4").problem["shape"] == [2**40]
+
+
 def test_on_the_cpu_it_says_so():
     for x in (torch.zeros(3, 4), np.zeros((3, 4))):
         explained = tw.explain(tw.softmax, x)
