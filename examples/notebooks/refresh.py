@@ -39,7 +39,8 @@ def executed(path: Path, timeout_s: int = 120) -> Any:
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
-        client = NotebookClient(notebook, kernel_name="python3", timeout=timeout_s, resources=resources)
+        options = {"kernel_name": "python3", "timeout": timeout_s, "coalesce_streams": True}
+        client = NotebookClient(notebook, resources=resources, **options)
         return client.execute()
 
 
