@@ -74,7 +74,7 @@ def test_quoted_sections_stand_on_their_pages(site):
     for page, sentence in {
         "guarantees": "Work is queued on the caller's current stream of the tensors' device.",
         "architecture": "A call goes one way, downwards; nothing below knows anything above.",
-        "contributing": "racecheck earns its time",
+        "contributing": "A comment gives a reason or a measurement, not a paraphrase.",
         "errors": "Transpose one of them?",
         "quickstart": "one kernel; bias and gelu in float32, rounded once",
     }.items():
