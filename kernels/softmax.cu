@@ -6,15 +6,17 @@
 // Per element: one or two exponentials; one read and one write, until a row is too long for the variant
 // `online`, which then reads part of it twice.
 //
-// Variants, as chosen in src/cuda/plan/softmax.rs by row length:
+// Variants, as chosen in src/cuda/plan/softmax/choose.rs by row length:
 //   warpVxR   a group of 1 to 32 lanes keeps R rows at a time in registers, V 16-byte granules per lane and
-//             row. V * R loads are in flight per lane before the first use.
+//             row. V * R loads are in flight per lane before the first use. 1x4 and 2x2 are not yet measured, and
+//             only there to be forced: _core.force_softmax("warp", 1).
 //   block     a block of 64 to 1024 threads keeps one row in registers.
 //   pipeline  persistent grid (grid-stride over rows): a block keeps `stages` rows in shared memory and asks for
 //             a granule of a coming row (cp.async) as soon as it has written the granule of the present row
 //             that lies in its place. Each thread reads only what it copied itself, so the only barrier is
-//             that of the reduction.
+//             that of the reduction. The depth can be forced: _core.force_softmax("pipeline", 2).
 //   online    any length: two passes over the row; the granules that fit stay in shared memory between them.
+// Rows that online would read twice, and a few long ones, are softmax_cluster.cu's.
 // Rows may start anywhere and have any length: a row's partial first and last granules move by element.
 //
 // Measured on an H200, cold L2, (32768, N) bf16, share of a copy of the same bytes: N = 128 0.85, 256 0.86,
@@ -267,6 +269,8 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
     KERNEL(WARP_THREADS, softmax_warp1x2_##NAME) { softmax_warp<IN, OUT, 1, 2>(p); } \
     KERNEL(WARP_THREADS, softmax_warp2x1_##NAME) { softmax_warp<IN, OUT, 2, 1>(p); } \
     KERNEL(WARP_THREADS, softmax_warp4x1_##NAME) { softmax_warp<IN, OUT, 4, 1>(p); } \
+    KERNEL(WARP_THREADS, softmax_warp1x4_##NAME) { softmax_warp<IN, OUT, 1, 4>(p); } \
+    KERNEL(WARP_THREADS, softmax_warp2x2_##NAME) { softmax_warp<IN, OUT, 2, 2>(p); } \
     KERNEL(1024, softmax_block_##NAME) { softmax_block<IN, OUT, BLOCK_VECTORS>(p); } \
     KERNEL(1024, softmax_pipeline_##NAME) { softmax_pipeline<IN, OUT>(p); }          \
     KERNEL(1024, softmax_online_##NAME) { softmax_online<IN, OUT>(p); }

@@ -3,11 +3,11 @@
 // softmax and log_softmax where a row's elements do not lie side by side, or its dtypes are a rare pair.
 // The arithmetic is that of softmax.cu.
 //
-// Variants, as chosen in src/cuda/plan/softmax.rs:
-//   column    neighbouring rows lie side by side (dim is not the last one): a block takes `lanes` 16-byte
-//             columns of rows, its threads walk down the dimension and each keeps the rows of its own
-//             columns online. What fits stays in shared memory for the second pass: one read and one
-//             write if all of it does.
+// Variants, as chosen in src/cuda/plan/softmax/choose.rs:
+//   column    neighbouring rows lie side by side (dim is not the last one), and are too long for the registers of
+//             softmax_tile.cu: a block takes `lanes` 16-byte columns of rows, its threads walk down the
+//             dimension and each keeps the rows of its own columns online. What fits stays in shared memory for
+//             the second pass: one read and one write if all of it does.
 //   general   anything else: any strides, any pair of dtypes, any number of dimensions; a block per row,
 //             two passes, element by element.
 //

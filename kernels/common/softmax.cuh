@@ -22,15 +22,17 @@ template <int Rank> struct SoftmaxParams {
     uint32_t log;                   // log_softmax
     uint32_t lane_bits;  // warp: 2^this lanes per row. column: 2^this threads side by side, at most half of the block
     uint32_t stages;  // pipeline: rows in shared memory
-    uint32_t slots;  // 16-byte slots of shared memory per thread (and stage)
+    uint32_t slots;  // 16-byte slots of shared memory per thread (and stage); leave, find: chunks of a slice
     uint32_t x_access, out_access;  // rows: out_access 0 if stores must be element-wise. column: bytes per access
     uint32_t x_tag, out_tag;
     uint32_t rank;  // at least 1
-    uint32_t unused;
+    uint32_t slices;  // leave, find: pieces of a row, each a block's
+    uint64_t x_low, x_high;  // softmax_cluster.cu: the addresses that x's elements span
+    uint64_t partials;  // leave, find: address of a Partial for every slice of every row
     Dim<2> dims[Rank];  // over rows; strides of x and out
 };
-static_assert(sizeof(SoftmaxParams<INLINE_RANK>) == 104 + 40 * INLINE_RANK, "");
-static_assert(sizeof(SoftmaxParams<MAX_RANK>) == 104 + 40 * MAX_RANK && sizeof(SoftmaxParams<MAX_RANK>) < 4096, "");
+static_assert(sizeof(SoftmaxParams<INLINE_RANK>) == 128 + 40 * INLINE_RANK, "");
+static_assert(sizeof(SoftmaxParams<MAX_RANK>) == 128 + 40 * MAX_RANK && sizeof(SoftmaxParams<MAX_RANK>) < 4096, "");
 
 // The arithmetic of a result type. Always exp(x - max): the form exp2(x * log2(e) - max * log2(e)) overflows
 // for masks made of the smallest finite number, and loses digits.
@@ -80,6 +82,15 @@ template <class Out> struct Finish {
           term(log ? -M::log(row.sum) : C(0)),
           log(log) {}
 
+    // Lets `scaled` take what was computed with the base of one part of the row.
+    __device__ __forceinline__ void rebase(const Partial<C>& part) {
+        if (log) {
+            term += part.base() - base;
+        } else {
+            factor *= M::exp(part.max - base);
+        }
+        base = part.base();
+    }
     // From exp(x - base), or x - base.
     __device__ __forceinline__ Out scaled(C v) const { return convert<Out>(multiply_add(v, factor, term)); }
     __device__ __forceinline__ Out operator()(C x) const { return scaled(log ? x - base : M::exp(x - base)); }
@@ -97,6 +108,26 @@ __device__ __forceinline__ void take(Partial<C>& row, const C (&x)[N]) {
     for (int k = 0; k < N; ++k) next.sum += M::exp(x[k] - base);
     next.sum += row.sum * M::exp(row.max - base);
     row = next;
+}
+
+// All of `count` partials, to every lane of the warp, in an order that depends on `count` alone.
+template <class M, class C> __device__ __forceinline__ Partial<C> merge_all(const Partial<C>* partials, uint32_t count) {
+    auto all = Partial<C>::empty();
+    for (uint32_t i = threadIdx.x % 32; i < count; i += 32) all.max = larger(all.max, partials[i].max);
+    all.max = reduce_lanes(all.max, Max(), 32);
+    const C base = all.base();
+    for (uint32_t i = threadIdx.x % 32; i < count; i += 32) all.sum += partials[i].sum * M::exp(partials[i].max - base);
+    all.sum = reduce_lanes(all.sum, Sum(), 32);
+    return all;
+}
+
+// The same value, but neither compiler knows it: what was computed from it before is computed again instead of being
+// kept in registers. (An empty asm would stop only the first of the two.) Blocks are flat, threadIdx.y is 0.
+__device__ __forceinline__ uint32_t forget(uint32_t v) { return v ^ threadIdx.y; }
+__device__ __forceinline__ Granule forget(Granule g) {
+#pragma unroll
+    for (auto& word : g.word) word = forget(word);
+    return g;
 }
 
 // One row, cut into granules of 16 aligned bytes of x. `shift` elements of the first granule lie before
@@ -131,6 +162,34 @@ template <class In, class Out, class Index> struct Row {
             pack.v[k] = inside ? x[i + k] : convert<In>(-infinity<float>());
         }
         return Granule::of(pack);
+    }
+    // The other way to load: all granules whole, those at the row's ends together with elements of other rows, which
+    // `complete` then makes -inf. Only at an edge of the tensor, between `low` and `high`, is there nothing around the
+    // row, and `complete` fetches the elements themselves.
+    __device__ __forceinline__ bool at_edge(uint64_t low, uint64_t high) const {
+        const uint64_t begin = reinterpret_cast<uint64_t>(x), end = begin + static_cast<uint64_t>(length) * sizeof(In);
+        return begin / 16 * 16 < low || (end + 15) / 16 * 16 > high;
+    }
+    __device__ __forceinline__ Granule load_around(Index granule, bool edge) const {
+        const Index i = first(granule);
+        Pack<In, E> empty;
+#pragma unroll
+        for (int k = 0; k < E; ++k) empty.v[k] = convert<In>(-infinity<float>());
+        Granule g = Granule::of(empty);
+        ptx::load_global_if<16>(i < length && (!edge || whole(i)), x + i, g.word);
+        return g;
+    }
+    __device__ __forceinline__ void complete(Index granule, bool edge, Granule& g) const {
+        const Index i = first(granule);
+        if (i >= length || whole(i)) return;
+        auto pack = g.unpack<In>();
+#pragma unroll
+        for (int k = 0; k < E; ++k) {
+            const bool inside = i + k >= 0 && i + k < length;
+            if (edge && inside) pack.v[k] = x[i + k];
+            if (!inside) pack.v[k] = convert<In>(-infinity<float>());
+        }
+        g = Granule::of(pack);
     }
     __device__ __forceinline__ void store(Index granule, const Pack<Out, E>& pack, bool vectors) const {
         const Index i = first(granule);

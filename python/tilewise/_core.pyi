@@ -28,6 +28,7 @@ __all__ = [
     "devices",
     "explain",
     "force_add_schedule",
+    "force_softmax",
     "log_softmax",
     "log_softmax_backward",
     "matmul",
@@ -149,3 +150,7 @@ def explain(op: str, arguments: dict[str, Any], device: str | None = None) -> di
 def devices() -> list[_Device]: ...
 def build_info() -> _BuildInfo: ...
 def force_add_schedule(schedule: Literal["fixed_grid", "grid_stride"] | None) -> None: ...
+def force_softmax(
+    variant: Literal["warp", "block", "pipeline", "online", "cluster", "split", "column"] | None,
+    figure: int = 1,
+) -> None: ...

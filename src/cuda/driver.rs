@@ -151,8 +151,9 @@ impl Module {
         Ok(Module(module))
     }
 
-    /// Finds a kernel and lets it use all the dynamic shared memory a block may have.
-    pub fn function(&self, op: &'static str, name: &str, shared_limit: u32) -> Result<Function> {
+    /// Finds a kernel and lets it use all the dynamic shared memory a block may have and, on devices
+    /// that may have room for it, a cluster of 16 blocks.
+    pub fn function(&self, op: &'static str, name: &str, facts: &DeviceFacts) -> Result<Function> {
         use sys::CUfunction_attribute_enum as A;
         let fail = |e| error(op, "looking up a kernel", e);
         let symbol =
@@ -164,16 +165,15 @@ impl Module {
             result::function::get_function_attribute(function, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
         }
         .map_err(fail)?;
-        let limit = i32::try_from(shared_limit).unwrap_or(0) - fixed;
-        // SAFETY: as above.
-        unsafe {
-            result::function::set_function_attribute(
-                function,
-                A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                limit,
-            )
+        let limit = i32::try_from(facts.shared_bytes_per_block).unwrap_or(0) - fixed;
+        let mut attributes = vec![(A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit)];
+        if matches!(facts.compute_capability.0, 9 | 10) {
+            attributes.push((A::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1));
         }
-        .map_err(fail)?;
+        for (attribute, value) in attributes {
+            // SAFETY: as above.
+            unsafe { result::function::set_function_attribute(function, attribute, value) }.map_err(fail)?;
+        }
         Ok(Function(function))
     }
 }
@@ -193,6 +193,8 @@ pub struct Shape {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
+    /// Neighbouring blocks in x that run as a cluster; none if fewer than two.
+    pub cluster: u32,
 }
 
 /// Queues one kernel on `stream` of the current context.
@@ -210,16 +212,34 @@ pub unsafe fn launch(
     let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
     let stream = std::ptr::with_exposed_provenance_mut(stream);
     let mut parameters = [parameter.cast_mut()];
-    // SAFETY: the driver copies the struct before it returns; the caller vouches for its addresses.
-    unsafe {
-        result::launch_kernel(
-            function.0,
-            (gx, gy, gz),
-            (bx, by, bz),
-            shape.shared_bytes,
-            stream,
-            &mut parameters,
-        )
-    }
-    .map_err(|e| error(op, "launching a kernel", e))
+    let launched = if shape.cluster > 1 {
+        let cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: shape.cluster, y: 1, z: 1 };
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { clusterDim: cluster },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: gx,
+            gridDimY: gy,
+            gridDimZ: gz,
+            blockDimX: bx,
+            blockDimY: by,
+            blockDimZ: bz,
+            sharedMemBytes: shape.shared_bytes,
+            hStream: stream,
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        let nothing = std::ptr::null_mut();
+        // SAFETY: as below; the attribute and the configuration outlive the call. Drivers have had this function
+        // since CUDA 11.8, and one that is older has no device with clusters.
+        unsafe { sys::cuLaunchKernelEx(&raw const config, function.0, parameters.as_mut_ptr(), nothing) }
+            .result()
+    } else {
+        let (grid, block) = ((gx, gy, gz), (bx, by, bz));
+        // SAFETY: the driver copies the struct before it returns; the caller vouches for its addresses.
+        unsafe { result::launch_kernel(function.0, grid, block, shape.shared_bytes, stream, &mut parameters) }
+    };
+    launched.map_err(|e| error(op, "launching a kernel", e))
 }

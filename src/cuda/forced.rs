@@ -1,8 +1,10 @@
 //! Choices that a developer takes out of the plan's hands, to test and to measure variants side by side.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 use super::plan::add::Schedule;
+use super::plan::softmax::Forced;
 
 static ADD_SCHEDULE: AtomicU8 = AtomicU8::new(0);
 
@@ -22,4 +24,21 @@ pub fn add_schedule() -> Option<Schedule> {
         2 => Some(Schedule::GridStride),
         _ => None,
     }
+}
+
+static SOFTMAX: RwLock<Option<Forced>> = RwLock::new(None);
+/// Whether SOFTMAX holds something: all that a call usually asks.
+static SOFTMAX_IS_FORCED: AtomicBool = AtomicBool::new(false);
+
+/// As set_add_schedule.
+pub fn set_softmax(forced: Option<Forced>) {
+    *SOFTMAX.write().unwrap_or_else(PoisonError::into_inner) = forced;
+    SOFTMAX_IS_FORCED.store(forced.is_some(), Ordering::Release);
+}
+
+pub fn softmax() -> Option<Forced> {
+    if !SOFTMAX_IS_FORCED.load(Ordering::Acquire) {
+        return None;
+    }
+    *SOFTMAX.read().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,6 +11,7 @@ pub mod module;
 pub mod plan;
 
 use gpu::Gpu;
+use plan::softmax::Launch;
 
 use crate::error::Result;
 use crate::ops::add::AddProblem;
@@ -26,10 +27,21 @@ pub fn add(problem: &AddProblem, ordinal: i32, stream: RawStream) -> Result<()> 
     launch::launch("add", gpu, &plan, problem, stream)
 }
 
-pub fn softmax(problem: &SoftmaxProblem, ordinal: i32, stream: RawStream) -> Result<()> {
+/// `partials`: address of as much memory as `softmax_workspace` says.
+pub fn softmax(problem: &SoftmaxProblem, partials: usize, ordinal: i32, stream: RawStream) -> Result<()> {
     let op = problem.kind.name();
     let gpu = Gpu::get(op, ordinal)?;
-    launch::launch(op, gpu, &plan::softmax::plan(problem, &gpu.facts), problem, stream)
+    let planned = plan::softmax::plan(problem, &gpu.facts, forced::softmax(), partials);
+    match planned.launch {
+        Launch::Rows(plan) => launch::launch_both(op, gpu, planned.first, plan, problem, stream),
+        Launch::Tiles(plan) => launch::launch_both(op, gpu, planned.first, plan, problem, stream),
+    }
+}
+
+/// Bytes of device memory that a softmax needs besides its operands.
+pub fn softmax_workspace(problem: &SoftmaxProblem, ordinal: i32) -> Result<u64> {
+    let gpu = Gpu::get(problem.kind.name(), ordinal)?;
+    Ok(plan::softmax::workspace(problem, &gpu.facts, forced::softmax()))
 }
 
 pub fn matmul(problem: &MatmulProblem, ordinal: i32, stream: RawStream) -> Result<()> {

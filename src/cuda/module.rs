@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError, RwLock};
 
+use super::device::DeviceFacts;
 use super::driver::{Function, Module};
 use super::plan::Kernel;
 use crate::error::{Error, Result};
@@ -50,17 +51,17 @@ pub struct Loaded {
 
 impl Loaded {
     /// The kernel, loading its file into the current context if this is the first use.
-    pub fn function(&self, op: &'static str, kernel: &Kernel, shared_limit: u32) -> Result<Function> {
+    pub fn function(&self, op: &'static str, kernel: &Kernel, facts: &DeviceFacts) -> Result<Function> {
         let known = self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&kernel.name).copied();
         if let Some(function) = known {
             return Ok(function);
         }
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         let function = match modules.get(kernel.file) {
-            Some(module) => module.function(op, &kernel.name, shared_limit)?,
+            Some(module) => module.function(op, &kernel.name, facts)?,
             None => {
                 let module = Module::load(op, image(op, kernel.file)?)?;
-                let function = module.function(op, &kernel.name, shared_limit)?;
+                let function = module.function(op, &kernel.name, facts)?;
                 modules.insert(kernel.file, module);
                 function
             }

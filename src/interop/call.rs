@@ -148,6 +148,19 @@ impl<'py> Call<'py> {
         }
     }
 
+    /// Memory for the work itself, of which results are made; to be let go of once the work is queued. None for no
+    /// bytes.
+    pub fn workspace(&self, bytes: u64) -> Result<Option<Output<'py>>> {
+        let Some(First { object, source, device, .. }) = self.first.as_ref().filter(|_| bytes > 0) else {
+            return Ok(None);
+        };
+        let shape = [bytes.cast_signed()].into_iter().collect();
+        let spec = OutputSpec::contiguous(shape, DType::U8, *device);
+        // A view of another dtype and shape: only the library and the device are alike.
+        let like = Tensor { view: descriptor::blank(), object: object.clone(), source: Arc::clone(source) };
+        allocate::fresh(self.argument("out"), &spec, &like, || self.stream()).map(Some)
+    }
+
     /// Solves a problem of about `steps` elementary steps and returns what the caller gets.
     pub fn run(
         self,

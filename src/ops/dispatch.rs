@@ -19,11 +19,20 @@ pub fn add(problem: &AddProblem, stream: RawStream) -> Result<()> {
     }
 }
 
-pub fn softmax(problem: &SoftmaxProblem, stream: RawStream) -> Result<()> {
+/// `partials`: address of as much memory as `softmax_workspace` says.
+pub fn softmax(problem: &SoftmaxProblem, partials: usize, stream: RawStream) -> Result<()> {
     match (problem.is_empty(), problem.device) {
         (true, _) => Ok(()),
         (false, Device::Cpu) => cpu::softmax::run(problem),
-        (false, Device::Cuda(ordinal)) => cuda::softmax(problem, ordinal, stream),
+        (false, Device::Cuda(ordinal)) => cuda::softmax(problem, partials, ordinal, stream),
+    }
+}
+
+/// Bytes of the device's memory that a softmax needs besides its operands, from the library that makes its result.
+pub fn softmax_workspace(problem: &SoftmaxProblem) -> Result<u64> {
+    match (problem.is_empty(), problem.device) {
+        (true, _) | (false, Device::Cpu) => Ok(0),
+        (false, Device::Cuda(ordinal)) => cuda::softmax_workspace(problem, ordinal),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::cpu::{isa, parallel};
 use crate::cuda::device::{self, DeviceFacts};
 use crate::cuda::explain::{Arithmetic, Explanation, explain};
 use crate::cuda::gpu::Gpu;
+use crate::cuda::plan::softmax::Launch;
 use crate::cuda::plan::tile_order::strips_read;
 use crate::cuda::{forced, plan};
 use crate::dtype::DType;
@@ -86,7 +87,10 @@ pub fn explain_call<'py>(
                 explained.set_item("problem", problem)?;
                 let arithmetic = Arithmetic { dtype: p.out.dtype, precision: Precision::Ieee, matrix: false };
                 describe(&explained, p.device, device, p.work(), |facts| {
-                    explain(&plan::softmax::plan(&p, facts), p.work(), arithmetic, facts)
+                    match plan::softmax::plan(&p, facts, forced::softmax(), 0).launch {
+                        Launch::Rows(plan) => explain(&plan, p.work(), arithmetic, facts),
+                        Launch::Tiles(plan) => explain(&plan, p.work(), arithmetic, facts),
+                    }
                 })?;
             }
             "matmul" => {

@@ -153,7 +153,9 @@ fn along_dim<'py>(
         let mut call = Call::new(py, kind.name(), &DType::FLOATS);
         let (out, problem) = problems::softmax(&mut call, kind, x, dim, dtype, out)?;
         let elements = problem.row_count().saturating_mul(problem.length);
-        call.run(out, elements, |stream| dispatch::softmax(&problem, stream))
+        let workspace = call.workspace(dispatch::softmax_workspace(&problem)?)?;
+        let partials = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
+        call.run(out, elements, |stream| dispatch::softmax(&problem, partials, stream))
     };
     run().map_err(|error| raise(py, error))
 }

@@ -28,6 +28,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(info::devices, module)?,
         wrap_pyfunction!(info::build_info, module)?,
         wrap_pyfunction!(developer::force_add_schedule, module)?,
+        wrap_pyfunction!(developer::force_softmax, module)?,
     ] {
         module.add_function(function)?;
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import tilewise as tw
 import torch
@@ -74,6 +75,37 @@ def add_cases() -> Iterator[Case]:
         many = random(*[2] * 13, dtype=dtype)
         turned = many.permute(*reversed(range(13)))
         yield f"add {dtype} many dimensions", lambda a=many, b=turned: tw.add(a, b)
+
+
+def forced_softmax(variant: str, figure: int, x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
+    _core.force_softmax(variant, figure)
+    try:
+        return tw.softmax(x, dim, dtype=dtype)
+    finally:
+        _core.force_softmax(None)
+
+
+ROW_VARIANTS = [("block", 1), ("pipeline", 1), ("pipeline", 3), ("online", 1), ("cluster", 1), ("cluster", 8)]
+ROW_VARIANTS += [("split", 3), ("warp", 1), ("warp", 2), ("warp", 4)]
+COLUMN_VARIANTS = [("column", 1), ("cluster", 1), ("cluster", 4), ("split", 3)]
+
+
+def softmax_variant_cases() -> Iterator[Case]:
+    for dtype in FLOATS:
+        for target in (dtype, torch.float32) if dtype.itemsize == 2 else (dtype,):
+            short, long = random(7, 61, dtype=dtype)[:, 1:], random(3, 5003, dtype=dtype)
+            name = f"softmax {dtype} to {target}"
+            middle = random(7, 640 // dtype.itemsize, dtype=dtype)
+            yield f"{name} 640 bytes", partial(tw.softmax, middle, dtype=target)
+            for variant, figure in ROW_VARIANTS:
+                x = short if variant == "warp" else long
+                call = partial(forced_softmax, variant, figure, x, -1, target)
+                yield f"{name} {variant} {figure}", call
+            for inner in (24, 22, 7):  # accesses of 16 bytes, of 4, of one element
+                x = random(3, 150, inner, dtype=dtype)
+                for variant, figure in COLUMN_VARIANTS:
+                    call = partial(forced_softmax, variant, figure, x, 1, target)
+                    yield f"{name} {inner} columns {variant} {figure}", call
 
 
 def softmax_cases() -> Iterator[Case]:
@@ -141,6 +173,7 @@ def cases() -> Iterator[Case]:
     torch.manual_seed(0)
     yield from add_cases()
     yield from softmax_cases()
+    yield from softmax_variant_cases()
     yield from matmul_cases()
 
 

@@ -29,7 +29,8 @@ LONG = [
     8193,
     12672,
 ]
-LONGER = [16384, 16385, 24576, 32768, 32769, 50257, 65536, 65537, 131072, 131073, 262144, 300001]
+LONGER = [16384, 16385, 24576, 32768, 32769, 50257, 65536, 65537, 115_100, 131072, 131073, 262144, 300001]
+LONGER += [524_288, 530_001]
 
 OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}
 ops = pytest.mark.parametrize("op", list(OPS))
@@ -110,7 +111,9 @@ def test_every_dim(device, op, dtype, shape):
 
 @ops
 @dtypes
-@pytest.mark.parametrize("shape", [(5000, 3), (33, 4099), (1024, 130), (2, 20000, 9)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(5000, 3), (33, 4099), (1024, 130), (2, 20000, 9), (8192, 48), (66000, 16)], ids=str
+)
 def test_a_long_dim_that_is_not_the_last(device, op, dtype, shape):
     check(op, torch.randn(shape, device=device).to(dtype), dim=-2)
 

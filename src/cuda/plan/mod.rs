@@ -54,4 +54,9 @@ pub unsafe trait KernelParams: Copy + fmt::Debug {
     fn settings(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
+
+    /// Neighbouring blocks of the grid that run as a cluster; none if fewer than two.
+    fn cluster(&self) -> u32 {
+        1
+    }
 }

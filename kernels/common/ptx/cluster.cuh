@@ -1,0 +1,95 @@
+// Thread block clusters (sm_90): blocks that run at the same time and reach each other's shared memory. What
+// is older has clusters of one block.
+#pragma once
+
+#include <cstdint>
+
+namespace ptx {
+
+__device__ __forceinline__ uint32_t cluster_rank() {
+    uint32_t rank = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+}
+
+__device__ __forceinline__ uint32_t cluster_blocks() {
+    uint32_t blocks = 1;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+#endif
+    return blocks;
+}
+
+// The barrier of all threads of a cluster, in two halves. Relaxed: it orders no memory (a release would wait for
+// everything the thread has stored anywhere), which mailboxes do not need.
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+// A barrier in shared memory that opens when an announced number of bytes has come from other blocks.
+struct Mailbox {
+    uint64_t* state;
+
+    __device__ __forceinline__ uint32_t address() const {
+        return static_cast<uint32_t>(__cvta_generic_to_shared(state));
+    }
+    // By one thread, before cluster_arrive.
+    __device__ __forceinline__ void open() const {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(address())
+                     : "memory");
+#endif
+    }
+    // By one thread, before the others may send.
+    __device__ __forceinline__ void expect(uint32_t bytes) const {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
+#endif
+    }
+    // Sends 8 or 16 bytes to `slot`, and word of them to this mailbox, both as they lie in block `rank`.
+    template <int WORDS>
+    __device__ __forceinline__ void send(void* slot, uint32_t rank, const uint32_t* words) const {
+#if __CUDA_ARCH__ >= 900
+        uint32_t to, box;
+        asm("mapa.shared::cluster.u32 %0, %1, %2;"
+            : "=r"(to)
+            : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(slot))), "r"(rank));
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(box) : "r"(address()), "r"(rank));
+        if constexpr (WORDS == 2) {
+            asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to),
+                         "r"(words[0]), "r"(words[1]), "r"(box)
+                         : "memory");
+        } else {
+            asm volatile(
+                "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(box)
+                : "memory");
+        }
+#endif
+    }
+    // Until everything announced has come; rounds alternate between parity 0 and 1.
+    __device__ __forceinline__ void wait(uint32_t parity) const {
+#if __CUDA_ARCH__ >= 900
+        asm volatile(
+            "{\n"
+            ".reg .pred done;\n"
+            "again:\n"
+            "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+            "@!done bra again;\n"
+            "}" ::"r"(address()),
+            "r"(parity)
+            : "memory");
+#endif
+    }
+};
+
+}  // namespace ptx

@@ -1,0 +1,220 @@
+//! The parameters of all softmax kernels but those of softmax_tile.cu.
+
+use std::mem::offset_of;
+
+use super::{
+    GRANULE, MAX_BLOCKS, STRIDED_THREADS, Variant, WARP_THREADS, column_access, columns, pair_suffix,
+    partial_bytes,
+};
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::index::{self, Dim, MAX_RANK};
+use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
+use crate::dtype::DType;
+use crate::ops::softmax::{Kind, SoftmaxProblem};
+
+/// `SoftmaxParams` of kernels/common/softmax.cuh, with all of its dimensions; a kernel takes the part that
+/// it declares.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SoftmaxParams {
+    x: u64,
+    out: u64,
+    pub(super) rows: u64,
+    length: u64,
+    pub(super) columns: u64,
+    pub(super) tiles: u64,
+    x_stride: i64,
+    out_stride: i64,
+    log: u32,
+    pub(super) lane_bits: u32,
+    pub(super) stages: u32,
+    pub(super) slots: u32,
+    x_access: u32,
+    pub(super) out_access: u32,
+    pub(super) x_tag: u32,
+    out_tag: u32,
+    rank: u32,
+    pub(super) slices: u32,
+    x_low: u64,
+    x_high: u64,
+    partials: u64,
+    dims: [Dim<2>; MAX_RANK],
+    /// Not of the kernels' struct, and not copied by a launch.
+    cluster: u64,
+}
+
+// The same numbers are asserted in softmax.cuh.
+const _: () = assert!(offset_of!(SoftmaxParams, dims) == 128);
+const _: () = assert!(offset_of!(SoftmaxParams, cluster) == 128 + 40 * MAX_RANK);
+
+// SAFETY: repr(C) integers without padding, in the order and of the types of softmax.cuh's
+// SoftmaxParams<MAX_RANK>, whose size is asserted here and there; what follows is beyond its end.
+unsafe impl KernelParams for SoftmaxParams {
+    fn settings(&self) -> Vec<(&'static str, u64)> {
+        let (lanes, stages, slots) = (1 << self.lane_bits, u64::from(self.stages), u64::from(self.slots));
+        let all = [
+            ("lanes", lanes),
+            ("stages", stages),
+            ("slots", slots),
+            ("slices", u64::from(self.slices)),
+            ("cluster", self.cluster),
+        ];
+        all.into_iter().filter(|s| s.1 > 0).collect()
+    }
+    fn cluster(&self) -> u32 {
+        self.cluster as u32
+    }
+}
+
+/// The most granules of x that a row can touch, and whether the stores of its whole granules are aligned.
+#[derive(Clone, Copy, Debug)]
+pub struct RowShape {
+    pub granules: u64,
+    pub aligned_stores: bool,
+}
+
+/// Where rows can start, relative to 16-byte boundaries. None if the elements of a row do not lie side by
+/// side.
+pub fn row_shape(p: &SoftmaxProblem) -> Option<RowShape> {
+    if p.length > 1 && (p.x_stride != 1 || p.out_stride != 1) {
+        return None;
+    }
+    let (x_size, out_size) = (p.x.dtype.size() as i64, p.out.dtype.size() as i64);
+    let lanes = GRANULE as i64 / x_size;
+    let x_offset = p.x.address as i64 % GRANULE as i64 / x_size;
+    let out_offset = p.out.address as i64 / out_size;
+    let moves = |strides: &[i64]| strides.iter().any(|s| s % lanes != 0);
+    let padding = if moves(&p.x.strides) { lanes - 1 } else { x_offset };
+    // A store writes the results of one granule, at most 16 bytes at a time; it starts where the granule does.
+    let store = lanes.min(GRANULE as i64 / out_size);
+    let aligned_stores = p.out.address.is_multiple_of(p.out.dtype.size())
+        && (out_offset - x_offset) % store == 0
+        && p.x.strides.iter().zip(&p.out.strides).all(|(x, out)| (out - x) % store == 0);
+    let granules = (p.length + padding).unsigned_abs().div_ceil(lanes.unsigned_abs());
+    Some(RowShape { granules, aligned_stores })
+}
+
+/// The addresses that x's elements span: of the first, and behind the last.
+fn span(p: &SoftmaxProblem) -> (u64, u64) {
+    let (mut low, mut high) = (0, p.length);
+    for (&size, &stride) in p.rows.iter().zip(&p.x.strides) {
+        let reach = (size - 1) * stride;
+        if reach < 0 { low += reach } else { high += reach }
+    }
+    let at = |offset: i64| (p.x.address as u64).wrapping_add_signed(offset * p.x.dtype.size() as i64);
+    (at(low), at(high))
+}
+
+pub fn plan(
+    p: &SoftmaxProblem,
+    device: &DeviceFacts,
+    variant: Variant,
+    partials: usize,
+) -> (Option<Kernel>, LaunchPlan<SoftmaxParams>) {
+    let rows = p.row_count().unsigned_abs();
+    let length = p.length.unsigned_abs();
+    let multiprocessors = u64::from(device.multiprocessors);
+    let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
+    let aligned_stores = row_shape(p).is_some_and(|s| s.aligned_stores);
+
+    let mut outer = p.rows.len();
+    let mut params = SoftmaxParams {
+        x: p.x.address as u64,
+        out: p.out.address as u64,
+        rows,
+        length,
+        columns: 0,
+        tiles: rows,
+        x_stride: p.x_stride,
+        out_stride: p.out_stride,
+        log: u32::from(p.kind == Kind::LogSoftmax),
+        lane_bits: 0,
+        stages: 0,
+        slots: 0,
+        x_access: 0,
+        out_access: u32::from(aligned_stores),
+        x_tag: p.x.dtype.tag(),
+        out_tag: p.out.dtype.tag(),
+        rank: 1,
+        slices: 0,
+        x_low: 0,
+        x_high: 0,
+        partials: partials as u64,
+        dims: index::dims(&[], [&[], &[]]).0,
+        cluster: 0,
+    };
+    let mut first = None;
+    let (name, threads, blocks, shared) = match variant {
+        Variant::Warp { vectors, rows: at_once, lane_bits } => {
+            params.lane_bits = lane_bits;
+            params.tiles = rows.div_ceil((WARP_THREADS >> lane_bits) * at_once);
+            (format!("warp{vectors}x{at_once}_{pair}"), WARP_THREADS, params.tiles, 0)
+        }
+        Variant::Block { threads } => (format!("block_{pair}"), threads, rows, 0),
+        Variant::Pipeline { threads, stages, slots, blocks_per_multiprocessor } => {
+            params.stages = stages as u32;
+            params.slots = slots as u32;
+            let blocks = rows.min(multiprocessors * blocks_per_multiprocessor);
+            (format!("pipeline_{pair}"), threads, blocks, stages * slots * threads * GRANULE)
+        }
+        Variant::Online { threads, slots } => {
+            params.slots = slots as u32;
+            (format!("online_{pair}"), threads, rows, slots * threads * GRANULE)
+        }
+        Variant::Column { lane_bits, slots } => {
+            let (inner, columns) = columns(p).unwrap_or((outer, 1));
+            let per_block = (GRANULE / p.x.dtype.size() as u64) << lane_bits;
+            outer = inner;
+            params.columns = columns;
+            params.rows = rows / columns;
+            params.lane_bits = lane_bits;
+            params.slots = slots as u32;
+            params.tiles = params.rows * columns.div_ceil(per_block);
+            params.x_access = column_access(p.x.address, p.x.dtype, &p.x.strides[..inner], p.x_stride);
+            params.out_access =
+                column_access(p.out.address, p.out.dtype, &p.out.strides[..inner], p.out_stride);
+            let shared = slots * STRIDED_THREADS * GRANULE + exchange_bytes(p);
+            (format!("column_{pair}"), STRIDED_THREADS, params.tiles, shared)
+        }
+        Variant::Cluster { threads, blocks } => {
+            params.cluster = blocks;
+            (params.x_low, params.x_high) = span(p);
+            (format!("cluster_{pair}"), threads, rows.saturating_mul(blocks), 0)
+        }
+        Variant::Split { threads, slices, chunks } => {
+            params.slices = slices as u32;
+            params.slots = chunks as u32;
+            (params.x_low, params.x_high) = span(p);
+            first = Some(Kernel { file: "softmax_cluster", name: format!("softmax_leave_{pair}") });
+            (format!("find_{pair}"), threads, rows.saturating_mul(slices), 0)
+        }
+        // A tile has another kernel and other parameters.
+        Variant::General | Variant::Tile(_) => {
+            let threads = STRIDED_THREADS.min(length.next_multiple_of(32));
+            let arithmetic = if p.out.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+            (format!("general_{}", arithmetic.suffix()), threads, rows, 0)
+        }
+    };
+    let file = match variant {
+        Variant::Cluster { .. } | Variant::Split { .. } => "softmax_cluster",
+        Variant::Column { .. } | Variant::General | Variant::Tile(_) => "softmax_strided",
+        _ => "softmax",
+    };
+    (params.dims, params.rank) =
+        index::dims(&p.rows[..outer], [&p.x.strides[..outer], &p.out.strides[..outer]]);
+    let whole_clusters = MAX_BLOCKS / params.cluster.max(1) * params.cluster.max(1);
+    let launch = LaunchPlan {
+        kernel: Kernel { file, name: format!("softmax_{name}") },
+        grid: [blocks.min(whole_clusters) as u32, 1, 1],
+        block: [threads as u32, 1, 1],
+        shared_bytes: shared as u32,
+        params,
+    };
+    (first, launch)
+}
+
+/// Shared memory in which the threads of a column exchange their partial results.
+pub fn exchange_bytes(p: &SoftmaxProblem) -> u64 {
+    let per_thread = GRANULE / p.x.dtype.size() as u64;
+    STRIDED_THREADS / 2 * per_thread * partial_bytes(p)
+}

@@ -1,0 +1,142 @@
+"""Every way to do a softmax, whichever the plan would choose, and values that sharing a row could spoil."""
+
+import os
+
+import pytest
+import tilewise as tw
+import torch
+from support.reference import SOFTMAX
+from support.tolerance import FLOATS, assert_identical, assert_rounded
+from tilewise import _core
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = pytest.mark.skipif(
+    DEVICE == "cpu" and "TILEWISE_EMULATED_DEVICE" not in os.environ,
+    reason="needs a CUDA device, or the emulator",
+)
+
+ROWS = [("block", 1), ("online", 1), *(("pipeline", stages) for stages in (1, 2, 3, 4))]
+ROWS += [*(("cluster", blocks) for blocks in (1, 2, 4, 8, 16)), *(("split", slices) for slices in (1, 2, 7))]
+COLUMNS = [("column", 1), *(("cluster", blocks) for blocks in (1, 2, 4, 8, 16)), ("split", 1), ("split", 9)]
+OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}
+
+rows = pytest.mark.parametrize("variant", ROWS, ids=str)
+columns = pytest.mark.parametrize("variant", COLUMNS, ids=str)
+dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+
+
+@pytest.fixture
+def forced(request):
+    yield _core.force_softmax
+    _core.force_softmax(None)
+
+
+def check(x, dim=-1, dtype=None, context=""):
+    for op, function in OPS.items():
+        expected, error = SOFTMAX[op](x, dim, dtype)
+        assert_rounded(function(x, dim, dtype=dtype), expected, error, f"{op} {context}")
+
+
+def random(*shape, dtype):
+    return torch.randn(shape, device=DEVICE).to(dtype)
+
+
+@dtypes
+@pytest.mark.parametrize("figure", [1, 2, 4])
+def test_short_rows(forced, figure, dtype):
+    forced("warp", figure)
+    for n in (1, 2, 7, 33, 64, 129, 255, 512):
+        for count in (1, 5, 130):
+            check(random(count, n, dtype=dtype), context=f"({count}, {n}):")
+            check(random(count, n + 3, dtype=dtype)[:, 1:-2], context=f"({count}, {n}) sliced:")
+
+
+@rows
+@dtypes
+def test_rows(forced, variant, dtype):
+    forced(*variant)
+    for n in (130, 781, 4096, 20001):
+        check(random(3, n, dtype=dtype), context=f"{n}:")
+        check(random(3, n + 5, dtype=dtype)[:, 3:-2], context=f"{n} sliced:")
+
+
+@rows
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
+def test_conversion_of_rows(forced, variant, dtype):
+    forced(*variant)
+    check(random(3, 5001, dtype=dtype)[:, 1:], dtype=torch.float32)
+
+
+@columns
+@dtypes
+@pytest.mark.parametrize(
+    "shape", [(3, 300, 24), (2, 333, 100), (2, 200, 33), (1, 70, 1000), (5, 257, 2)], ids=str
+)
+def test_columns(forced, variant, dtype, shape):
+    forced(*variant)
+    check(random(*shape, dtype=dtype), 1)
+    check(random(*shape[:2], shape[2] + 3, dtype=dtype)[:, 2:, 1:-1], 1, context="sliced:")
+
+
+@columns
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
+def test_conversion_of_columns(forced, variant, dtype):
+    forced(*variant)
+    for inner in (24, 22, 7):
+        check(random(3, 150, inner, dtype=dtype), 1, torch.float32)
+
+
+def spoiled(dtype, length):
+    """Rows with what a part of a row must not do to the rest of it, or must."""
+    x = random(9, length, dtype=dtype)
+    info = torch.finfo(dtype)
+    x[0, : length - 3] = -torch.inf  # parts without a finite element
+    x[1, 3:] = -torch.inf
+    x[2] = -torch.inf
+    x[3] = info.min
+    x[4, : length // 2] = info.min
+    x[5, length // 3] = torch.nan
+    x[6, length - 1] = torch.inf
+    x[7] = -1000  # far below 0, beside parts without a finite element
+    x[7, length // 4 :] = -torch.inf
+    x[8] = info.smallest_normal / 4
+    return x
+
+
+@rows
+@dtypes
+def test_spoiled_rows(forced, variant, dtype):
+    forced(*variant)
+    for length in (300, 9001):
+        check(spoiled(dtype, length))
+
+
+@columns
+@dtypes
+def test_spoiled_columns(forced, variant, dtype):
+    forced(*variant)
+    check(spoiled(dtype, 700).T.contiguous(), 0)
+    check(spoiled(dtype, 700).T.contiguous()[:, :8], 0)
+
+
+@rows
+def test_in_place_rows(forced, variant):
+    forced(*variant)
+    x = random(3, 5001, dtype=torch.float32)
+    expected = tw.softmax(x)
+    tw.softmax(x, out=x)
+    assert_identical(x, expected)
+
+
+@columns
+def test_in_place_columns(forced, variant):
+    forced(*variant)
+    x = random(3, 300, 24, dtype=torch.bfloat16)
+    expected = tw.softmax(x, 1)
+    tw.softmax(x, 1, out=x)
+    assert_identical(x, expected)
+
+
+def test_a_variant_that_is_not_known():
+    with pytest.raises(ValueError, match="is not known; accepted"):
+        _core.force_softmax("turbo")
