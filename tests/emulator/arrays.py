@@ -5,6 +5,7 @@ Only for a process that was started with the emulator's folder on LD_LIBRARY_PAT
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import types
@@ -124,7 +125,9 @@ def pretend_cupy() -> None:
 
     cupy, cuda = types.ModuleType("cupy"), types.ModuleType("cupy.cuda")
     cuda.get_current_stream = lambda ordinal=0: types.SimpleNamespace(ptr=1)
+    cuda.Device = contextlib.nullcontext
     cupy.cuda, cupy.ndarray = cuda, Overwritable
+    cupy.empty = lambda shape, dtype: Overwritable(torch.empty(shape, dtype=getattr(torch, dtype.name)))
     sys.modules |= {"cupy": cupy, "cupy.cuda": cuda}
 
 

@@ -49,4 +49,15 @@ void copy_async(uint32_t shared, const void* global, unsigned bytes, bool valid)
 void commit_copies();
 void wait_for_copies(unsigned pending);
 
+// The cluster of the running thread's block; without one, rank 0 of 1. Its barrier, and 64 bits of shared memory that
+// let who waits for them go on when as many bytes have come from other blocks as were announced.
+unsigned cluster_rank();
+unsigned cluster_blocks();
+void cluster_arrive(Site site);
+void cluster_wait(Site site);
+void mailbox_open(uint64_t* state);
+void mailbox_expect(uint64_t* state, uint32_t bytes);
+void mailbox_send(uint64_t* state, void* slot, unsigned rank, const void* data, unsigned bytes);
+void mailbox_wait(uint64_t* state, uint32_t parity, Site site);
+
 }  // namespace emulator

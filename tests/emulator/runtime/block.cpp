@@ -36,20 +36,35 @@ bool Runner::in_stack_guard(const void* p) const {
 
 // ------------------------------------------------------------------------------------------ a block's life
 
-bool Runner::run(const Launch& launch, uint3 block_index) {
+bool Runner::run(const Launch& launch, uint3 block_index, Cluster* cluster, unsigned rank) {
+    cluster_ = cluster;
+    rank_ = rank;
+    parked_.clear();
     prepare(launch, block_index);
     poison();
+    join(true);
     runner = this;
     running_ = choose();
     coordinates = &running_->coordinates;
     switch_fiber(main_, running_->fiber);
     runner = nullptr;
+    join(false);
     const unsigned char* const canary = window_.dynamic + launch.dynamic_bytes;
     if (!failed_ && !std::all_of(canary, canary + CANARY_BYTES, [](unsigned char c) { return c == POISON; })) {
         failure = "a thread wrote behind the " + std::to_string(launch.dynamic_bytes) + " bytes of dynamic shared memory";
         failed_ = true;
     }
     return !failed_;
+}
+
+void Runner::join(bool joins) {
+    if (cluster_ == nullptr) return;
+    const std::lock_guard lock(cluster_->mutex);
+    cluster_->members[rank_] = joins ? this : nullptr;
+    if (joins) return;
+    ++cluster_->returned;
+    cluster_->failed |= failed_;
+    cluster_->change();
 }
 
 void Runner::prepare(const Launch& launch, uint3 block_index) {
@@ -71,6 +86,7 @@ void Runner::prepare(const Launch& launch, uint3 block_index) {
         thread.index = i;
         thread.site = {"its start", 0};
         thread.copies.clear();
+        thread.arrived = false;
         // Stacks that begin equally far from a page would share a few lines of the cache.
         thread.fiber.prepare(stacks_ + i * STRIDE + GUARD_BYTES, STACK_BYTES - i % 32 * 128, enter);
         make_runnable(i);
@@ -137,7 +153,11 @@ Thread* Runner::choose() {
 }
 
 void Runner::go_on_with_another() {
-    Thread* const next = choose();
+    Thread* next = choose();
+    while (next == nullptr && !parked_.empty()) {
+        wait_for_news();
+        next = choose();
+    }
     if (next == nullptr) fail(deadlock());
     if (next == running_) return;
     Thread* const self = running_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../include/register.h"
+#include "cluster.h"
 #include "copies.h"
 #include "fiber.h"
 #include "random.h"
@@ -21,6 +22,8 @@ struct Thread {
     const char* waits_in = nullptr;
     Site site{"", 0};  // of the last instruction that can wait
     Copies copies;
+    bool arrived = false;  // at the cluster's barrier, in this round
+    unsigned round = 0;
 
     unsigned lane() const { return index % 32; }
 };
@@ -51,6 +54,7 @@ struct Launch {
     unsigned dynamic_bytes;
     void* const* parameters;
     uint64_t seed;
+    unsigned cluster = 1;  // blocks of one
 };
 
 // Runs blocks, one after the other, on the calling thread of the operating system.
@@ -60,7 +64,7 @@ public:
     ~Runner();
 
     // False if the block failed, for the reason that `failure` then holds.
-    bool run(const Launch& launch, uint3 block_index);
+    bool run(const Launch& launch, uint3 block_index, Cluster* cluster = nullptr, unsigned rank = 0);
     std::string failure;
 
     // For the running thread.
@@ -74,6 +78,9 @@ public:
     unsigned eagerness() const { return eagerness_; }
     const Window& window() const { return window_; }
     const Launch& launch() const { return *launch_; }
+    Cluster* cluster() const { return cluster_; }
+    unsigned rank() const { return rank_; }
+    template <class Ready> void wait_for_cluster(const char* in, Site site, Ready ready);
 
 private:
     static void enter();
@@ -82,6 +89,8 @@ private:
     void wait(const char* in, Site site);  // until somebody makes the running thread runnable again
     void give_way();                       // or not
     void go_on_with_another();
+    void wait_for_news();
+    void join(bool joins);
     Thread* choose();
     void make_runnable(unsigned thread) { warps_[thread / 32].runnable |= 1u << thread % 32; }
     void finished();
@@ -100,6 +109,10 @@ private:
     unsigned eagerness_ = 0;  // of cp.async to land before it must
     unsigned char* stacks_ = nullptr;
     bool failed_ = false;
+    Cluster* cluster_ = nullptr;
+    unsigned rank_ = 0;
+    std::vector<unsigned> parked_;  // threads that wait for another block
+    uint64_t seen_ = 0;  // the cluster's version when the first of them looked
 };
 
 // The runner of the calling thread of the operating system while it runs a block.

@@ -74,7 +74,7 @@ Result refuse(const KernelState& k, const std::string& why) {
     return OUT_OF_RESOURCES;
 }
 
-Result launch(KernelState& k, dim3 grid, dim3 block, unsigned dynamic_bytes, void** parameters) {
+Result launch(KernelState& k, dim3 grid, dim3 block, unsigned dynamic_bytes, void** parameters, unsigned cluster = 1) {
     const Device& d = *device();
     const uint64_t threads = uint64_t(block.x) * block.y * block.z;
     const auto words = [](dim3 v) {
@@ -95,8 +95,11 @@ Result launch(KernelState& k, dim3 grid, dim3 block, unsigned dynamic_bytes, voi
     if ((threads + 31) / 32 * ((k.registers * 32 + 255) / 256 * 256) > 65536) {
         return refuse(k, std::to_string(k.registers) + " registers for each of " + std::to_string(threads) + " threads");
     }
+    if (cluster != 1 && (d.major < 9 || cluster > (k.large_clusters ? 16 : 8) || grid.x % cluster != 0)) {
+        return refuse(k, "a grid of " + words(grid) + " blocks in clusters of " + std::to_string(cluster));
+    }
     ++k.launches;
-    last_failure = run_grid({k.kernel, grid, block, dynamic_bytes, parameters, seed++});
+    last_failure = run_grid({k.kernel, grid, block, dynamic_bytes, parameters, seed++, cluster});
     return last_failure.empty() ? SUCCESS : LAUNCH_FAILED;
 }
 
@@ -194,11 +197,40 @@ EXPORT Result cuFuncSetAttribute(KernelState* function, int attribute, int value
         if (value < 0 || value + int(function->static_bytes) > device()->shared_per_block) return INVALID_VALUE;
         function->dynamic_limit = value;
     }
+    if (attribute == 14) {  // NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        if (device()->major < 9) return INVALID_VALUE;
+        function->large_clusters = value != 0;
+    }
     return SUCCESS;
 }
 EXPORT Result cuLaunchKernel(KernelState* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                              unsigned block_y, unsigned block_z, unsigned dynamic_bytes, void*, void** parameters, void**) {
     return launch(*function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, dynamic_bytes, parameters);
+}
+
+struct LaunchAttribute {
+    int id;  // 4: CLUSTER_DIMENSION
+    char pad[4];
+    union {
+        char bytes[64];
+        unsigned cluster[3];
+    };
+};
+struct LaunchConfig {
+    unsigned grid[3], block[3], dynamic_bytes;
+    void* stream;
+    const LaunchAttribute* attributes;
+    unsigned count;
+};
+EXPORT Result cuLaunchKernelEx(const LaunchConfig* c, KernelState* function, void** parameters, void**) {
+    unsigned cluster = 1;
+    for (unsigned i = 0; i < c->count; ++i) {
+        const LaunchAttribute& a = c->attributes[i];
+        if (a.id != 4 || a.cluster[0] == 0 || a.cluster[1] != 1 || a.cluster[2] != 1) return INVALID_VALUE;
+        cluster = a.cluster[0];
+    }
+    const auto words = [](const unsigned(&v)[3]) { return dim3{v[0], v[1], v[2]}; };
+    return launch(*function, words(c->grid), words(c->block), c->dynamic_bytes, parameters, cluster);
 }
 
 EXPORT Result cuMemAllocAsync(void** address, std::size_t bytes, void*) {

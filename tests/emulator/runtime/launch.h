@@ -14,6 +14,7 @@ struct KernelState {
     unsigned registers = 0, static_bytes = 0;
     unsigned dynamic_limit = 48 * 1024;
     unsigned launches = 0;
+    bool large_clusters = false;  // of more than 8 blocks
 };
 // Every kernel of the loaded files, by name.
 std::map<std::string, KernelState>& kernels();

@@ -11,6 +11,12 @@ template <int Bytes> void load_global(const void* p, uint32_t* w) {
     emulator::check_global(p, Bytes);
     memcpy(w, p, Bytes);
 }
+template <int Bytes> void load_global_if(bool wanted, const void* p, uint32_t* w) {
+    if (!wanted) return;
+    emulator::check_global(p, Bytes);
+    if (Bytes < 4) w[0] = 0;
+    memcpy(w, p, Bytes);
+}
 template <int Bytes> void store_global(void* p, const uint32_t* w) {
     emulator::check_global(p, Bytes);
     memcpy(p, w, Bytes);

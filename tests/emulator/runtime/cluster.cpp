@@ -1,0 +1,145 @@
+#include "cluster.h"
+
+#include <cstring>
+
+#include "block.h"
+
+namespace emulator {
+
+namespace {
+
+// What 64 bits of shared memory hold that count bytes on their way.
+struct Mail {
+    int32_t bytes;     // announced, and not yet come; below zero if they come first
+    uint16_t pending;  // announcements
+    uint8_t parity;    // of the present round
+    uint8_t opened;
+};
+static_assert(sizeof(Mail) == 8, "");
+constexpr uint8_t OPENED = 0xa5;
+
+// fail never returns, and so must not be called under the cluster's lock.
+Mail& opened(void* state) {
+    auto& mail = *static_cast<Mail*>(state);
+    if (mail.opened != OPENED) fail("a mailbox is used that nobody has opened");
+    return mail;
+}
+
+void close_round(Cluster& cluster, Mail& mail) {
+    if (mail.pending != 0 || mail.bytes != 0) return;
+    mail.parity ^= 1;
+    mail.pending = 1;
+    cluster.change();
+}
+
+Cluster& cluster_of_this() {
+    if (runner->cluster() == nullptr) fail("belongs to no cluster");
+    return *runner->cluster();
+}
+
+}  // namespace
+
+// Until `ready`, which is asked under the cluster's lock.
+template <class Ready> void Runner::wait_for_cluster(const char* in, Site site, Ready ready) {
+    Cluster& cluster = *cluster_;
+    running_->site = site;
+    for (;;) {
+        {
+            const std::lock_guard lock(cluster.mutex);
+            if (ready()) return;
+            if (parked_.empty()) seen_ = cluster.version;
+        }
+        parked_.push_back(running_->index);
+        wait(in, site);
+    }
+}
+
+// Nobody in the block can go on before another block has done something.
+void Runner::wait_for_news() {
+    Cluster& cluster = *cluster_;
+    std::unique_lock lock(cluster.mutex);
+    if (cluster.version == seen_ && ++cluster.asleep + cluster.returned == cluster.blocks) {
+        lock.unlock();
+        fail(deadlock());
+    }
+    cluster.changed.wait(lock, [&] { return cluster.version != seen_ || cluster.failed; });
+    if (cluster.failed) {
+        lock.unlock();
+        fail("another block of the cluster has failed");
+    }
+    for (const unsigned thread : parked_) make_runnable(thread);
+    parked_.clear();
+}
+
+unsigned cluster_rank() { return runner->cluster() == nullptr ? 0 : runner->rank(); }
+unsigned cluster_blocks() { return runner->cluster() == nullptr ? 1 : runner->cluster()->blocks; }
+
+void cluster_arrive(Site site) {
+    Cluster& cluster = cluster_of_this();
+    Thread& thread = runner->running();
+    thread.site = site;
+    if (thread.arrived) fail("arrives twice at the cluster's barrier");
+    const std::lock_guard lock(cluster.mutex);
+    thread.arrived = true;
+    thread.round = cluster.rounds;
+    if (++cluster.arrived < cluster.threads) return;
+    cluster.arrived = 0;
+    ++cluster.rounds;
+    cluster.change();
+}
+
+void cluster_wait(Site site) {
+    Cluster& cluster = cluster_of_this();
+    Thread& thread = runner->running();
+    if (!thread.arrived) fail("waits at the cluster's barrier without having arrived");
+    thread.arrived = false;
+    runner->wait_for_cluster("barrier.cluster.wait", site, [&] { return cluster.rounds != thread.round; });
+}
+
+void mailbox_open(uint64_t* state) {
+    const Mail mail = {0, 1, 0, OPENED};
+    memcpy(state, &mail, sizeof(mail));
+}
+
+void mailbox_expect(uint64_t* state, uint32_t bytes) {
+    Cluster& cluster = cluster_of_this();
+    Mail& mail = opened(state);
+    if (mail.pending == 0) fail("announces twice to a mailbox what is to come");
+    const std::lock_guard lock(cluster.mutex);
+    mail.bytes += static_cast<int32_t>(bytes);
+    --mail.pending;
+    close_round(cluster, mail);
+}
+
+void mailbox_send(uint64_t* state, void* slot, unsigned rank, const void* data, unsigned bytes) {
+    Cluster& cluster = cluster_of_this();
+    if (rank >= cluster.blocks) fail("sends to block %u of a cluster of %u", rank, cluster.blocks);
+    // Both lie in every block where they lie in this one.
+    shared_pointer(shared_address(slot), bytes, bytes);
+    const char* wrong = nullptr;
+    {
+        const std::lock_guard lock(cluster.mutex);
+        const Runner* const there = cluster.members[rank];
+        const auto at = [&](void* here) {
+            return there->window().begin + (static_cast<unsigned char*>(here) - runner->window().begin);
+        };
+        if (there == nullptr) {
+            wrong = "not begun, or has returned";
+        } else if (auto& mail = *reinterpret_cast<Mail*>(at(state)); mail.opened != OPENED) {
+            wrong = "not opened its mailbox";
+        } else {
+            memcpy(at(slot), data, bytes);
+            mail.bytes -= static_cast<int32_t>(bytes);
+            close_round(cluster, mail);
+        }
+    }
+    if (wrong != nullptr) fail("sends to block %u of its cluster, which has %s", rank, wrong);
+}
+
+void mailbox_wait(uint64_t* state, uint32_t parity, Site site) {
+    cluster_of_this();
+    const Mail& mail = opened(state);
+    runner->wait_for_cluster("mbarrier.try_wait", site, [&] { return mail.parity != parity; });
+}
+
+}  // namespace emulator
