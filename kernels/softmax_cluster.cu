@@ -40,7 +40,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
     // Halves stay as they were loaded, at half the registers, and are widened and exponentiated a second time; the
     // others make place for their exponentials.
     constexpr bool Keep = !is_half<In>;
-    __shared__ Partial<C> partials[2][MAX_PARTIALS];  // [round][block of the cluster, warp]
+    alignas(16) __shared__ Partial<C> partials[2][MAX_PARTIALS];  // [round][block of the cluster, warp]
     __shared__ uint64_t mailbox_state;
     const ptx::Mailbox mailbox = {&mailbox_state};
     const uint32_t blocks = ptx::cluster_blocks(), rank = ptx::cluster_rank();

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from support import fresh
 from support.bench_run import FACTS, whole_run
 from tilewise.bench import __main__ as bench
-from tilewise.bench import cases, compare, measure, options, overhead, record, report, session
+from tilewise.bench import cases, compare, measure, options, overhead, peers, record, report, session
 from tilewise.bench.figures import Ceilings, Run
 
 
@@ -283,3 +283,31 @@ def test_a_file_that_is_no_run_is_refused(tmp_path, option, capsys):
     (tmp_path / "x.json").write_text('{"digest": ""}')
     assert bench.main([option, str(tmp_path / "x.json")]) == 2
     assert "not a record" in capsys.readouterr().err
+
+
+def test_kernels_of_ours_as_peers(monkeypatch):
+    words = [
+        "softmax",
+        "--shape",
+        "4x9",
+        "--peers",
+        "torch",
+        "--variants",
+        "softmax:cluster:8,add:grid_stride",
+    ]
+    wanted = options.parse(words)
+    assert options.command(wanted).endswith("--variants softmax:cluster:8,add:grid_stride")
+    asked = []
+    monkeypatch.setitem(peers._FORCE, "softmax", lambda *forced: asked.append(forced))
+    call = chosen(*words)[0].build(torch.device("cpu"))
+    found = peers.candidates(call, (*wanted.peers, *wanted.variants))
+    assert list(found) == ["tilewise", "torch", "softmax:cluster:8"]
+    torch.testing.assert_close(found["softmax:cluster:8"](), call.by_torch()())
+    assert asked == [("cluster", 8), (None,)]
+
+
+@pytest.mark.parametrize("name", ["softmax:turbo", "softmax", "matmul:cluster", "softmax:cluster:x"])
+def test_kernels_that_there_are_not(name, capsys):
+    with pytest.raises(SystemExit):
+        options.parse(["softmax", "--variants", name])
+    assert f"no variant such as softmax:cluster:8: {name}" in capsys.readouterr().err

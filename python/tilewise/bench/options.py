@@ -47,6 +47,7 @@ def command(options: argparse.Namespace) -> str:
     words += [f"--layout {shlex.quote(','.join(options.layout))}"] if options.layout else []
     words += [f"--dim {options.dim}"] if options.dim is not None else []
     words += [f"--peers {','.join(options.peers)}"] if options.peers != DEFAULT_PEERS else []
+    words += [f"--variants {','.join(options.variants)}"] if options.variants else []
     return " ".join(words)
 
 
@@ -96,6 +97,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAMES",
         help=f"of {','.join(PEERS)} (default {','.join(DEFAULT_PEERS)}); what is not installed is left out",
     )
+    add(
+        "--variants",
+        type=_variants,
+        default=(),
+        metavar="NAMES",
+        help="tilewise's own kernels as further peers, forced where they can do the case: "
+        "softmax:VARIANT[:FIGURE] such as softmax:cluster:8 or softmax:pipeline:2 (see _core.force_softmax); "
+        "add:fixed_grid, add:grid_stride",
+    )
 
     group = result.add_argument_group("what becomes of it")
     add = group.add_argument
@@ -144,6 +154,15 @@ def _shape(text: str) -> tuple[int, ...]:
     if not shape or min(shape) < 1 or math.prod(shape) > 1 << 40:
         raise argparse.ArgumentTypeError(f"{text!r} is no shape such as 4096x1000 or 2^20")
     return shape
+
+
+def _variants(text: str) -> tuple[str, ...]:
+    softmax = "warp|block|pipeline|online|cluster|split|column"
+    known = rf"softmax:({softmax})(:\d{{1,9}})?|add:(fixed_grid|grid_stride)"
+    names = tuple(filter(None, text.split(",")))
+    if unknown := [name for name in names if not re.fullmatch(known, name)]:
+        raise argparse.ArgumentTypeError(f"no variant such as softmax:cluster:8: {', '.join(unknown)}")
+    return names
 
 
 class _words:

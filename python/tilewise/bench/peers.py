@@ -1,4 +1,4 @@
-"""Who else can make a call: torch, torch.compile, Triton, and quack and Liger where installed."""
+"""Who else can make a call: torch, torch.compile, Triton, quack, Liger, and other kernels of tilewise's own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from functools import partial
 from importlib.util import find_spec
 
 import torch
+
+from tilewise import _core
 
 from .calls import Call
 from .timing import Thunk
@@ -19,9 +21,33 @@ def candidates(call: Call, wanted: tuple[str, ...]) -> dict[str, Thunk]:
         # The others' kernels are not written for grids of no blocks.
         if name != "torch" and 0 in call.result_shape():
             continue
-        if (function := _PEERS[name](call)) is not None:
+        if (function := _forced(call, name) if ":" in name else _PEERS[name](call)) is not None:
             found[name] = function
     return found
+
+
+def _forced(call: Call, name: str) -> Thunk | None:
+    """tilewise with a choice taken out of its hands: softmax:VARIANT[:FIGURE], add:SCHEDULE."""
+    op, variant, *figure = name.split(":")
+    if call.op != op:
+        return None
+    run = call.by_tilewise()
+    force, arguments = _FORCE[op], [variant, *map(int, figure)]
+
+    def forced() -> object:
+        force(*arguments)
+        try:
+            return run()
+        finally:
+            force(None)
+
+    return forced
+
+
+_FORCE: dict[str, Callable[..., None]] = {
+    "softmax": _core.force_softmax,
+    "add": _core.force_add_schedule,
+}
 
 
 def _compile(call: Call) -> Thunk:

@@ -64,13 +64,14 @@ def measured(options: argparse.Namespace, chosen: list[Case], device: torch.devi
         clock = timing.clock_for(device)
         run.ceilings = measure.ceilings(device, clock, {case.dtype for case in chosen if case.op == "matmul"})
         print(f"{facts['device']}: {report.ceilings_line(run.ceilings)}", flush=True)
+        wanted = (*options.peers, *options.variants)
         for op in dict.fromkeys(case.op for case in chosen):
             measured_by = overhead.HostClock(device) if op == OVERHEAD else clock
             try:
                 with display(len(chosen), len(run.measurements)) as shown:
                     for case in (case for case in chosen if case.op == op):
                         shown.begin(f"{case.name} {case.dtype}")
-                        found = measure.measure(case, device, measured_by, options.peers, options.quick)
+                        found = measure.measure(case, device, measured_by, wanted, options.quick)
                         found.compare(run.ceilings)
                         run.measurements.append(found)
                         shown.done(run.of(op))
