@@ -40,8 +40,10 @@ def test_every_kernel_is_launched_and_right(compiler, device, cases):
     assert " 0 wrong" in python(Path(__file__).with_name("run_cases.py"), "-d", device, cases)
 
 
-# Out tensors between guards, special values, views of all kinds: small enough for a CPU.
-@pytest.mark.parametrize("tests", ["test_out.py", "test_views.py", "test_empty.py"])
+# Out tensors between guards, views of all kinds, every variant with special values: small enough for a CPU.
+@pytest.mark.parametrize(
+    "tests", ["ops/test_out.py", "ops/test_views.py", "ops/test_empty.py", "cuda/test_softmax_variants.py"]
+)
 def test_the_operations_own_tests(compiler, tests):
     environment = host_build.environment("h200", "4")
-    python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/ops/{tests}", **environment)
+    python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/{tests}", **environment)
