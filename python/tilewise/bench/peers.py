@@ -1,4 +1,4 @@
-"""Who else can make a call: torch, torch.compile, Triton, quack, Liger, and other kernels of tilewise's own."""
+"""Who else can make a call: torch, torch.compile, Triton, quack, Liger, and tilewise's other kernels."""
 
 from __future__ import annotations
 
