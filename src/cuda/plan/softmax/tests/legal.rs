@@ -1,0 +1,156 @@
+//! Every plan, forced or not, can be launched on its device and covers its problem.
+
+use super::super::choose::{CLUSTER_THREADS, CLUSTER_VECTORS};
+use super::super::rows::row_shape;
+use super::*;
+use crate::cuda::plan::KernelParams;
+
+/// Elements of a row that the threads of a plan reach.
+fn reach(plan: &LaunchPlan<SoftmaxParams>, variant: Variant, lanes: u64) -> u64 {
+    let threads = u64::from(plan.block[0]);
+    match variant {
+        Variant::Warp { vectors, lane_bits, .. } => (vectors << lane_bits) * lanes,
+        Variant::Block { .. } => threads * lanes * if plan.params.x_tag == DType::F32.tag() { 8 } else { 4 },
+        Variant::Pipeline { slots, .. } => threads * slots * lanes,
+        Variant::Cluster { blocks, .. } => blocks * threads * CLUSTER_VECTORS * lanes,
+        Variant::Split { slices, chunks, .. } => slices * chunks * threads * CLUSTER_VECTORS * lanes,
+        _ => u64::MAX,
+    }
+}
+
+#[test]
+fn every_plan_is_legal_and_covers_its_rows() {
+    let pairs = [
+        (DType::F16, DType::F16),
+        (DType::F32, DType::F32),
+        (DType::F64, DType::F64),
+        (DType::BF16, DType::F32),
+        (DType::F64, DType::F16),
+    ];
+    for device in examples::all() {
+        for dtypes in pairs {
+            for length in (1..70).chain([255, 1000, 1023, 4095, 8192, 50257, 100_000, 1 << 20, 1 << 33]) {
+                for rows in [1, 7, 1000, 1 << 22, 1 << 34] {
+                    for (pad, offset) in [(0, 0), (1, 3)] {
+                        let row = (rows, length + pad, length + pad);
+                        legal(&problem(dtypes, (length, 1, 1), &[row], (offset, 0)), &device, None);
+                    }
+                    for columns in [2, 8, 100, 4096] {
+                        let outer = (rows, length * columns, length * columns);
+                        let step = (length, columns, columns);
+                        legal(&problem(dtypes, step, &[outer, (columns, 1, 1)], (0, 1)), &device, None);
+                        legal(&problem(dtypes, step, &[outer, (columns, 1, 1)], (0, 0)), &device, None);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_forced_plan_is_legal_too() {
+    let forced =
+        [Forced::Block, Forced::Online, Forced::Column, Forced::Warp(1), Forced::Warp(2), Forced::Warp(4)]
+            .into_iter()
+            .chain((1..=5).map(Forced::Pipeline))
+            .chain([1, 2, 4, 8, 16].map(Forced::Cluster))
+            .chain([0, 1, 7, 500, u64::from(u32::MAX)].map(Forced::Split));
+    for forced in forced {
+        for device in examples::all() {
+            for dtypes in [(DType::F16, DType::F32), (DType::F32, DType::F32), (DType::F64, DType::F64)] {
+                for length in [1, 5, 33, 255, 1000, 8192, 50257, 1 << 20, 1 << 33] {
+                    let row = (9, length + 1, length + 1);
+                    legal(&problem(dtypes, (length, 1, 1), &[row], (3, 3)), &device, Some(forced));
+                    for columns in [2, 7, 100, 4096] {
+                        let outer = (5, length * columns, length * columns);
+                        let step = (length, columns, columns);
+                        let p = problem(dtypes, step, &[outer, (columns, 1, 1)], (0, 0));
+                        legal(&p, &device, Some(forced));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn legal(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) {
+    let variant = choose(p, device, forced);
+    let planned = plan_variant(p, device, variant, 0);
+    assert_eq!(planned.first.is_some(), workspace(p, device, forced) > 0);
+    match planned.launch {
+        Launch::Rows(plan) => {
+            legal_launch(&plan, device);
+            legal_rows(p, device, variant, &plan);
+        }
+        Launch::Tiles(plan) => {
+            legal_launch(&plan, device);
+            let Variant::Tile(tile) = variant else { panic!("{variant:?}") };
+            legal_tile(p, tile, &plan);
+        }
+    }
+}
+
+fn legal_launch<P: KernelParams>(plan: &LaunchPlan<P>, device: &DeviceFacts) {
+    let ([blocks, y, z], [threads, ..]) = (plan.grid, plan.block);
+    assert!(blocks >= 1 && u64::from(blocks) <= MAX_BLOCKS && (y, z) == (1, 1), "{plan}");
+    assert!((32..=1024).contains(&threads) && threads % 32 == 0, "{plan}");
+    let shared = u64::from(plan.shared_bytes) + STATIC_SHARED;
+    assert!(shared <= u64::from(device.shared_bytes_per_block), "{plan}");
+    let cluster = plan.params.cluster().max(1);
+    assert!(blocks % cluster == 0 && cluster.is_power_of_two() && cluster <= 16, "{plan}");
+    assert!(cluster == 1 || device.compute_capability >= (9, 0), "{plan}");
+    assert!(cluster <= 8 || device.multiprocessors >= 100, "{plan}");
+}
+
+fn legal_tile(p: &SoftmaxProblem, tile: Tile, plan: &LaunchPlan<TileParams>) {
+    let Tile { elements, across, threads, slice, slices, cluster } = tile;
+    let columns = columns(p).unwrap().1;
+    assert!(columns.is_multiple_of(elements) && across * elements <= columns, "{tile:?}");
+    assert!(across <= threads && threads <= 512, "{tile:?}");
+    assert!(slice * slices >= p.length.unsigned_abs(), "{tile:?}");
+    let k = match p.x.dtype {
+        DType::F64 => [4, 8],
+        _ => [8, 16],
+    };
+    let widest = elements * p.x.dtype.size() as u64 == GRANULE;
+    assert!(threads / across * k[usize::from(!widest)] >= slice, "{tile:?}");
+    assert_eq!(u64::from(plan.params.cluster()), if cluster { slices } else { 1 });
+    let all = p.row_count().unsigned_abs() / columns * columns.div_ceil(across * elements);
+    assert_eq!(plan.params.tiles, all);
+    assert_eq!(u64::from(plan.params.slices), slices);
+    assert!(plan.kernel.name.contains(&format!("tile{elements}_")));
+}
+
+fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: &LaunchPlan<SoftmaxParams>) {
+    let threads = plan.block[0];
+    let lanes = GRANULE / p.x.dtype.size() as u64;
+    assert!(plan.params.out_access <= 16);
+    if let Some(shape) = row_shape(p) {
+        let needed = if matches!(variant, Variant::Column { .. }) { 0 } else { shape.granules * lanes };
+        assert!(reach(plan, variant, lanes) >= needed, "{plan}");
+    }
+    match variant {
+        Variant::Warp { rows, lane_bits, .. } => {
+            assert!(plan.params.tiles * (WARP_THREADS >> lane_bits) * rows >= plan.params.rows);
+        }
+        Variant::Pipeline { stages, blocks_per_multiprocessor, .. } => {
+            assert!((1..=4).contains(&stages));
+            let per_multiprocessor =
+                (u64::from(plan.shared_bytes) + STATIC_SHARED) * blocks_per_multiprocessor;
+            assert!(per_multiprocessor <= u64::from(device.shared_bytes_per_multiprocessor), "{plan}");
+            let resident = u64::from(threads) * blocks_per_multiprocessor;
+            assert!(resident <= u64::from(device.threads_per_multiprocessor));
+        }
+        Variant::Cluster { threads, blocks } => {
+            assert!(threads <= CLUSTER_THREADS && threads / 32 * blocks <= 256, "{plan}");
+            assert_eq!(u64::from(plan.params.cluster()), blocks);
+        }
+        Variant::Split { slices, .. } => assert!(slices <= 1024 && slices == u64::from(plan.params.slices)),
+        Variant::Column { lane_bits, .. } => {
+            let wide = plan.params.columns.div_ceil(lanes << lane_bits) * (lanes << lane_bits);
+            assert!(wide >= plan.params.columns && (2u64 << lane_bits) <= STRIDED_THREADS);
+            assert_eq!(plan.params.rows * plan.params.columns, p.row_count().unsigned_abs());
+        }
+        _ => {}
+    }
+}
