@@ -2,7 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::output::{OutputSpec, check_out};
+use super::output::{OutputSpec, check_out, common_order};
 use super::{Scalar, Strided};
 use crate::dtype::{Category, DType};
 use crate::error::{Error, Result};
@@ -106,7 +106,7 @@ pub fn output(x: &TensorView, y: &Addend, default_float: DType) -> Result<Output
     if shape.iter().try_fold(1i64, |n, &s| n.checked_mul(s)).is_none() {
         return Err(Error::TooLarge { op: OP, shape });
     }
-    let strides = layout::common_order(&shape, &operands);
+    let strides = common_order(&shape, &operands);
     Ok(OutputSpec { shape, strides, dtype, device: x.device })
 }
 

@@ -1,5 +1,9 @@
 //! The rules every `out=` argument obeys, and the memory order of results that the library allocates.
 
+use std::cmp::Ordering;
+
+use smallvec::SmallVec;
+
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Dims, TensorView, layout};
@@ -23,6 +27,59 @@ impl OutputSpec {
     pub fn is_contiguous(&self) -> bool {
         self.strides == layout::contiguous_strides(&self.shape)
     }
+}
+
+/// Dense strides for an elementwise result of `shape`, by the rule of torch's TensorIterator: the dimensions in
+/// the order of the first operand's strides, and where those are equal or broadcast, of the next one's. So the sum
+/// of two channels_last tensors is channels_last, and what is traced with torch's own shapes is what is returned (where dimensions of size 1 step as in a row-major
+/// tensor: views are normalised to that, and torch sorts by what they happen to say).
+pub fn common_order(shape: &[i64], operands: &[&TensorView]) -> Dims {
+    let row_major = layout::contiguous_strides(shape);
+    if operands.iter().all(|t| t.strides == row_major && t.shape.as_slice() == shape) {
+        return row_major;
+    }
+    let read: SmallVec<[Dims; 2]> =
+        operands.iter().map(|t| layout::broadcast_strides(&t.shape, &t.strides, shape)).collect();
+    // Not an order in the strict sense: it can leave two dimensions undecided that a third one separates.
+    let compare = |a: usize, b: usize| {
+        for strides in &read {
+            let (step_a, step_b) = (strides[a].unsigned_abs(), strides[b].unsigned_abs());
+            let unequal = match step_a.cmp(&step_b) {
+                _ if step_a == 0 || step_b == 0 => Ordering::Equal,
+                Ordering::Equal if shape[a] > shape[b] => Ordering::Greater,
+                ordering => ordering,
+            };
+            if unequal != Ordering::Equal {
+                return unequal;
+            }
+        }
+        Ordering::Equal
+    };
+    // The fastest dimension first. An insertion sort like torch's, which decides what `compare` leaves open.
+    let mut order: SmallVec<[usize; 6]> = (0..shape.len()).rev().collect();
+    for next in 1..order.len() {
+        let mut at = next;
+        for before in (0..next).rev() {
+            match compare(order[before], order[at]) {
+                Ordering::Greater => {
+                    order.swap(before, at);
+                    at = before;
+                }
+                Ordering::Less => break,
+                Ordering::Equal => {}
+            }
+        }
+    }
+    if order.iter().rev().copied().eq(0..shape.len()) {
+        return row_major;
+    }
+    let mut strides = Dims::from_elem(1, shape.len());
+    let mut step = 1;
+    for &d in &order {
+        strides[d] = step;
+        step *= shape[d];
+    }
+    strides
 }
 
 /// Refuses an `out` that is not what the result would be, cannot be written, or overlaps an input in any

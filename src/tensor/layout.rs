@@ -48,43 +48,6 @@ pub fn broadcast_strides(shape: &[i64], strides: &[i64], target: &[i64]) -> Dims
     result
 }
 
-/// Dense strides for a result of `shape`: the common memory order of those operands that have the full
-/// shape, so that the sum of two channels_last tensors is channels_last; row-major if they disagree.
-pub fn common_order(shape: &[i64], operands: &[&TensorView]) -> Dims {
-    let row_major = contiguous_strides(shape);
-    let full: SmallVec<[&&TensorView; 2]> = operands.iter().filter(|t| t.shape.as_slice() == shape).collect();
-    if full.iter().all(|t| t.strides == row_major) {
-        return row_major;
-    }
-    let mut order: Axes = (0..shape.len()).collect();
-    if let Some(first) = full.first() {
-        order.sort_by_key(|&d| {
-            std::cmp::Reverse(if shape[d] == 1 { 0 } else { first.strides[d].unsigned_abs() })
-        });
-        // Only a real permutation counts: no broadcast step, and every operand in the same order.
-        let sorted = |t: &TensorView| {
-            let steps: SmallVec<[u64; 6]> =
-                order.iter().filter(|&&d| shape[d] != 1).map(|&d| t.strides[d].unsigned_abs()).collect();
-            steps.windows(2).all(|w| w[0] > w[1]) && !steps.contains(&0)
-        };
-        if !full.iter().all(|t| sorted(t)) {
-            return row_major;
-        }
-        // Dimensions of size 1 have no order of their own: leave them where row-major puts them.
-        let moving: Axes = order.iter().copied().filter(|&d| shape[d] != 1).collect();
-        if moving.windows(2).all(|w| w[0] < w[1]) {
-            return row_major;
-        }
-    }
-    let mut strides = Dims::from_elem(1, shape.len());
-    let mut step = 1;
-    for &d in order.iter().rev() {
-        strides[d] = step;
-        step *= shape[d].max(1);
-    }
-    strides
-}
-
 /// One index space walked by several operands at once, with as few dimensions as their strides allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merged<const N: usize> {
