@@ -28,6 +28,14 @@ pub enum Family {
     Cuda,
 }
 
+/// Who in torch makes a call that is more than its tensors' memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handler {
+    Dispatcher,
+    /// Gradients are all that the call needs.
+    Autograd,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     // --- dtype
@@ -155,10 +163,9 @@ pub enum Error {
     // --- unsupported
     #[error("explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\"")]
     NotExplained { got: String },
-    #[error(
-        "{op}: `{argument}` requires grad, and gradients are not supported yet; pass {argument}.detach(), or call inside torch.no_grad()"
-    )]
-    RequiresGrad { op: &'static str, argument: &'static str },
+    /// No error: the call goes on in torch, and nobody reads this.
+    #[error("{op}: for the sake of `{argument}` the call goes on in torch")]
+    NeedsTorch { op: &'static str, argument: &'static str, by: Handler },
     #[error("{op}: `{argument}` is {got}, which is not supported; {remedy}")]
     TensorKind { op: &'static str, argument: &'static str, got: String, remedy: &'static str },
     #[error("{op}: activation={got:?} is not known; accepted: None, {accepted}")]
@@ -231,7 +238,6 @@ impl Error {
             | GpuTooOld { .. }
             | UnknownGpu { .. } => Family::Device,
             NotExplained { .. }
-            | RequiresGrad { .. }
             | TensorKind { .. }
             | Activation { .. }
             | SavedIs { .. }
@@ -239,7 +245,7 @@ impl Error {
             | Precision { .. }
             | Producer { .. } => Family::Unsupported,
             Cuda { .. } => Family::Cuda,
-            Python(_) => return None,
+            NeedsTorch { .. } | Python(_) => return None,
         })
     }
 }

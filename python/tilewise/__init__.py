@@ -10,6 +10,7 @@ that needs it. What runs where: README.md. The operations themselves: src/python
 
 from typing import TYPE_CHECKING, Any
 
+from . import _dynamo  # noqa: F401 (hears of torch.compile)
 from ._core import (
     CudaError,
     DeviceError,

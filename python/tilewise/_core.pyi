@@ -1,5 +1,6 @@
 """The compiled part of tilewise; import tilewise instead."""
 
+from collections.abc import Callable
 from typing import (
     Any,
     Final,
@@ -32,6 +33,7 @@ __all__ = [
     "log_softmax",
     "log_softmax_backward",
     "matmul",
+    "on_memory",
     "softmax",
     "softmax_backward",
 ]
@@ -53,6 +55,8 @@ class _NumpyScalar(Protocol):
 # torch.Tensor, numpy.ndarray, or any object with __dlpack__ and __dlpack_device__. The result is of the
 # same type as the first tensor.
 _Tensor = TypeVar("_Tensor", bound=_DLPack)
+
+_Result = TypeVar("_Result")
 
 # A torch.dtype, a numpy dtype or scalar type, or a name such as "float32".
 _DType: TypeAlias = Any
@@ -85,6 +89,7 @@ def matmul(
     precision: Literal["ieee", "tf32"] = "ieee",
     out: _Tensor | None = None,
 ) -> _Tensor: ...
+def on_memory(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result: ...
 def softmax_backward(
     grad: _Tensor,
     output: _Tensor,

@@ -32,10 +32,7 @@ enum Returned<'py> {
         object: Bound<'py, PyAny>,
         source: Arc<Source>,
     },
-    Fresh {
-        object: Bound<'py, PyAny>,
-        source: Arc<Source>,
-    },
+    Fresh(Bound<'py, PyAny>),
     /// None: the problem is posed, not solved.
     Nothing(Bound<'py, PyAny>),
     /// Memory of ours, to be handed to the library's `from_dlpack` once it is written.
@@ -64,16 +61,11 @@ impl<'py> Output<'py> {
             Returned::Nothing(none) => Ok(none),
             Returned::Given { object, source } => {
                 if let Source::Torch(class) = &*source {
-                    class.torch.autograd.overwritten(&object)?;
+                    class.torch.dispatcher.overwritten(&object)?;
                 }
                 Ok(object)
             }
-            Returned::Fresh { object, source } => match &*source {
-                Source::Torch(TorchClass { subclass: Some(subclass), .. }) => {
-                    Ok(object.call_method1(intern!(object.py(), "as_subclass"), (subclass,))?)
-                }
-                _ => Ok(object),
-            },
+            Returned::Fresh(object) => Ok(object),
             Returned::Exported { memory, from_dlpack } => {
                 from_dlpack.call1((memory,)).map_err(|raised| refused(op, "out", raised))
             }
@@ -114,12 +106,12 @@ pub fn fresh<'py>(
             let memory = Bound::new(py, exported)?;
             return Ok(Output { view, result: Returned::Exported { memory, from_dlpack } });
         }
-        Source::NumpyScalar | Source::None => {
+        Source::NumpyScalar | Source::Overrides | Source::None => {
             let got = type_name(&like.object);
             return Err(Error::NotATensor { op: argument.op, argument: argument.name, got });
         }
     };
-    Ok(Output { view, result: Returned::Fresh { object, source: Arc::clone(&like.source) } })
+    Ok(Output { view, result: Returned::Fresh(object) })
 }
 
 fn torch_empty<'py>(

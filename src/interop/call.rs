@@ -6,12 +6,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 
 use super::allocate::{self, Output};
+use super::dispatcher;
 use super::producer::{self, Hold};
 use super::source::{Source, type_name};
+use super::torch::TorchClass;
 use super::{Argument, Role, descriptor, numpy, scalar};
 use crate::cuda::RawStream;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Handler, Result};
 use crate::ops::add::{Addend, ScalarOrigin};
 use crate::ops::output::OutputSpec;
 use crate::tensor::{Device, TensorView};
@@ -39,6 +41,11 @@ pub struct Call<'py> {
     resolved: Vec<Bound<'py, PyAny>>,
     /// Nothing is to be run, so no result is allocated.
     planning: bool,
+    on_memory: bool,
+    /// Whether torch's autocast has other dtypes in mind for the operation.
+    autocast: bool,
+    /// A tensor that requires grad.
+    differentiated: Option<&'static str>,
 }
 
 impl std::fmt::Debug for Call<'_> {
@@ -59,12 +66,30 @@ struct First<'py> {
 impl<'py> Call<'py> {
     /// `accepted` are the dtypes the operation takes, for messages.
     pub fn new(py: Python<'py>, op: &'static str, accepted: &'static [DType]) -> Call<'py> {
-        Call { py, op, accepted, first: None, holds: Vec::new(), resolved: Vec::new(), planning: false }
+        let on_memory = dispatcher::begins_on_memory();
+        Call {
+            py,
+            op,
+            accepted,
+            first: None,
+            holds: Vec::new(),
+            resolved: Vec::new(),
+            on_memory,
+            autocast: false,
+            planning: false,
+            differentiated: None,
+        }
     }
 
-    /// A call whose problem is wanted and not its result.
+    /// A call whose problem is wanted and not its result, for the memory that its tensors have.
     pub fn planning(py: Python<'py>, op: &'static str, accepted: &'static [DType]) -> Call<'py> {
-        Call { planning: true, ..Call::new(py, op, accepted) }
+        Call { planning: true, on_memory: true, ..Call::new(py, op, accepted) }
+    }
+
+    /// For operations that are on one of torch's lists for autocast.
+    pub fn with_autocast(mut self) -> Call<'py> {
+        self.autocast = true;
+        self
     }
 
     pub fn argument(&self, name: &'static str) -> Argument {
@@ -136,9 +161,14 @@ impl<'py> Call<'py> {
         out: Option<&Bound<'py, PyAny>>,
         like: &Tensor<'py>,
     ) -> Result<Output<'py>> {
+        let out = out.map(|object| self.take("out", Role::Output, object)).transpose()?;
+        if let Some(argument) = self.differentiated {
+            // An `out` is torch's to refuse.
+            let by = if out.is_some() { Handler::Dispatcher } else { Handler::Autograd };
+            return Err(Error::NeedsTorch { op: self.op, argument, by });
+        }
         match out {
-            Some(object) => {
-                let tensor = self.take("out", Role::Output, object)?;
+            Some(tensor) => {
                 self.same_library("out", &tensor)?;
                 self.same_device("out", &tensor)?;
                 Ok(Output::given(tensor))
@@ -197,7 +227,7 @@ impl<'py> Call<'py> {
         match &**source {
             Source::Torch(class) => Ok(class.stream(self.py, *ordinal)?),
             Source::Producer(producer) => producer.stream(self.py, *ordinal),
-            Source::Numpy(_) | Source::NumpyScalar | Source::None => Ok(0),
+            Source::Numpy(_) | Source::NumpyScalar | Source::Overrides | Source::None => Ok(0),
         }
     }
 
@@ -207,7 +237,18 @@ impl<'py> Call<'py> {
         let mut tensor = Tensor { view: descriptor::blank(), object: object.clone(), source };
         match &*tensor.source {
             Source::Torch(class) => {
-                tensor.object = class.take(argument, role, object, &mut tensor.view)?;
+                self.ask_dispatcher(name, class, object)?;
+                let by = Handler::Dispatcher;
+                let needs_torch = || Error::NeedsTorch { op: self.op, argument: name, by };
+                tensor.object = match class.take(argument, role, object, &mut tensor.view) {
+                    // A meta tensor, or one inside torch.func.
+                    Err(Error::NoMemory { .. }) if !self.on_memory => return Err(needs_torch()),
+                    taken => taken?,
+                };
+                let asks = self.autocast && !self.on_memory && self.first.is_none();
+                if asks && class.torch.dispatcher.is_autocast(self.py, tensor.view.device)? {
+                    return Err(needs_torch());
+                }
                 if !tensor.object.is(object) {
                     self.resolved.push(tensor.object.clone());
                 }
@@ -216,11 +257,40 @@ impl<'py> Call<'py> {
             Source::Producer(producer) => {
                 self.holds.extend(producer.take(argument, role, object, &mut tensor.view)?);
             }
-            Source::NumpyScalar | Source::None => {
+            Source::Overrides if !self.on_memory => {
+                return Err(Error::NeedsTorch { op: self.op, argument: name, by: Handler::Dispatcher });
+            }
+            Source::NumpyScalar | Source::Overrides | Source::None => {
                 return Err(Error::NotATensor { op: self.op, argument: name, got: type_name(object) });
             }
         }
         Ok(tensor)
+    }
+
+    /// A tensor may be more than its memory: then the call is torch's to dispatch, or autograd's to record.
+    fn ask_dispatcher(
+        &mut self,
+        name: &'static str,
+        class: &TorchClass,
+        object: &Bound<'py, PyAny>,
+    ) -> Result<()> {
+        if self.on_memory {
+            return Ok(());
+        }
+        let dispatcher = &class.torch.dispatcher;
+        let by = match self.first.is_none() && dispatcher.takes_all(self.py)? {
+            true => Some(Handler::Dispatcher),
+            false => dispatcher.handler(class.overrides, object)?,
+        };
+        match by {
+            Some(by @ Handler::Dispatcher) => Err(Error::NeedsTorch { op: self.op, argument: name, by }),
+            Some(Handler::Autograd) => {
+                // Whether that is all has still to be seen from the other tensors.
+                self.differentiated.get_or_insert(name);
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     fn same_library(&self, name: &'static str, tensor: &Tensor<'py>) -> Result<()> {

@@ -2,13 +2,13 @@
 //!
 //! [`Call`] is the whole interface: take the arguments, make or take the output, run. Where the memory
 //! comes from is decided once per Python type (`source`): torch (`torch`, through the DLPack exchange
-//! table in `exchange`), numpy (`numpy`), or any other library (`producer`, by `__dlpack__`; its results in
-//! `export`).
+//! table in `exchange`; `dispatcher` says which calls are not ours to make), numpy (`numpy`), or any other library
+//! (`producer`, by `__dlpack__`; its results in `export`).
 
 mod allocate;
-mod autograd;
 mod call;
 mod descriptor;
+mod dispatcher;
 mod exchange;
 mod export;
 mod numpy;
@@ -19,6 +19,7 @@ mod torch;
 
 pub use allocate::Output;
 pub use call::{Call, Tensor};
+pub use dispatcher::on_memory;
 pub use source::loaded_module;
 
 use crate::dtype::DType;

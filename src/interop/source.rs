@@ -8,7 +8,7 @@ use pyo3::{Py, intern};
 
 use super::numpy;
 use super::producer::Producer;
-use super::torch::TorchClass;
+use super::torch::{Torch, TorchClass};
 
 /// How the instances of one Python type are taken.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub enum Source {
     Numpy(numpy::ArrayClass),
     /// `numpy.float32(3)` and the like.
     NumpyScalar,
+    /// No tensor of torch's, but with a `__torch_function__`.
+    Overrides,
     /// Anything else with `__dlpack__`.
     Producer(Producer),
     /// Not a tensor.
@@ -60,6 +62,9 @@ impl Source {
         }
         if let Some(numpy) = numpy::classify(class)? {
             return Ok(numpy);
+        }
+        if class.hasattr(intern!(class.py(), "__torch_function__"))? && Torch::get(class.py())?.is_some() {
+            return Ok(Source::Overrides);
         }
         if class.hasattr(intern!(class.py(), "__dlpack__"))? {
             return Ok(Source::Producer(Producer::of(class)?));

@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyTuple, PyType};
 
-use super::autograd::Autograd;
+use super::dispatcher::{Dispatcher, Overrides};
 use super::exchange::Table;
-use super::source::{loaded_module, type_name};
+use super::source::loaded_module;
 use super::{Argument, Role, descriptor};
 use crate::cuda::RawStream;
 use crate::dtype::DType;
@@ -20,7 +20,9 @@ use crate::tensor::{Device, Dims, TensorView};
 #[derive(Debug)]
 pub struct Torch {
     tensor: Py<PyType>,
-    pub autograd: Autograd,
+    pub dispatcher: Dispatcher,
+    /// What stands for "no __torch_function__".
+    no_torch_function: Py<PyAny>,
     get_default_dtype: Py<PyAny>,
     pub empty: Py<PyAny>,
     pub empty_like: Py<PyAny>,
@@ -49,7 +51,8 @@ impl Torch {
             DType::ALL.into_iter().map(|d| attribute(d.name())).collect::<PyResult<_>>()?;
         Ok(Torch {
             tensor: module.getattr("Tensor")?.cast_into::<PyType>()?.unbind(),
-            autograd: Autograd::of(module)?,
+            dispatcher: Dispatcher::of(module)?,
+            no_torch_function: module.getattr("_C")?.getattr("_disabled_torch_function_impl")?.unbind(),
             get_default_dtype: attribute("get_default_dtype")?,
             empty: attribute("empty")?,
             empty_like: attribute("empty_like")?,
@@ -78,16 +81,7 @@ impl Torch {
 pub struct TorchClass {
     pub torch: &'static Torch,
     table: Option<Table>,
-    /// A subclass that replaces what tensors do, and need not have memory of its own.
-    dispatch: Option<Dispatch>,
-    /// Results should be of this subclass, as torch's own would be.
-    pub subclass: Option<Py<PyType>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dispatch {
-    Fake,
-    Other,
+    pub overrides: Overrides,
 }
 
 impl TorchClass {
@@ -105,19 +99,11 @@ impl TorchClass {
             };
             Ok(!function(class.getattr(name)?)?.is(&function(tensor.getattr(name)?)?))
         };
-        let dispatch = match overrides("__torch_dispatch__")? {
-            false => None,
-            true if class.name()? == "FakeTensor" => Some(Dispatch::Fake),
-            true => Some(Dispatch::Other),
-        };
-        // Parameter and the like replace __torch_function__ because their results are plain tensors.
-        let plain = class.is(tensor) || overrides("__torch_function__")?;
-        Ok(Some(TorchClass {
-            torch,
-            table: Table::of_type(class)?,
-            dispatch,
-            subclass: (!plain).then(|| class.clone().unbind()),
-        }))
+        // As torch itself sees it: Parameter and the like have switched theirs off.
+        let function = class.getattr("__torch_function__")?;
+        let function = !class.is(tensor) && !function.is(torch.no_torch_function.bind(py));
+        let overrides = Overrides { function, dispatch: overrides("__torch_dispatch__")? };
+        Ok(Some(TorchClass { torch, table: Table::of_type(class)?, overrides }))
     }
 
     /// Fills in the view of a tensor, and returns the tensor it is of: the object itself, but for negated
@@ -131,20 +117,6 @@ impl TorchClass {
     ) -> Result<Bound<'py, PyAny>> {
         let py = object.py();
         let Argument { op, name, .. } = argument;
-        match self.dispatch {
-            Some(Dispatch::Fake) => return Err(Error::NoMemory { op, argument: name }),
-            Some(Dispatch::Other) => {
-                let got = format!("a {}, a subclass with __torch_dispatch__", type_name(object));
-                return Err(Error::TensorKind {
-                    op,
-                    argument: name,
-                    got,
-                    remedy: "pass a plain torch.Tensor",
-                });
-            }
-            None => {}
-        }
-        self.torch.autograd.refuse(argument, object)?;
         // The negative bit (torch.conj(z).imag) is invisible in memory: reading past it would be wrong.
         if !is_true(&object.call_method0(intern!(py, "is_neg"))?) {
             self.view(argument, object, view)?;
@@ -252,16 +224,14 @@ fn explain(argument: Argument, object: &Bound<'_, PyAny>, raised: PyErr) -> Erro
     if truth("is_quantized") {
         return storage("quantised".into(), "pass its .dequantize()");
     }
-    if truth("is_meta") {
+    // Inside of torch.func, or of gradients of many seeds at once, a tensor stands for others.
+    let has_storage = || {
+        py.import("torch._C")
+            .and_then(|m| m.call_method1("_has_storage", (object,)))
+            .map_or(true, |v| is_true(&v))
+    };
+    if truth("is_meta") || !has_storage() {
         return Error::NoMemory { op, argument: name };
-    }
-    let wrapped = py
-        .import("torch._C._functorch")
-        .and_then(|m| m.call_method1("is_functorch_wrapped_tensor", (object,)))
-        .is_ok_and(|v| is_true(&v));
-    if wrapped {
-        let got = "a tensor inside torch.func (vmap, grad, jvp, ...)".into();
-        return Error::TensorKind { op, argument: name, got, remedy: "call it outside of the transform" };
     }
     let reason = first_line(&raised.value(py).to_string());
     Error::Producer { op, argument: name, reason }

@@ -28,7 +28,14 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Keyword<'a, 'py> {
     }
 }
 
-impl Keyword<'_, '_> {
+impl<'a, 'py> Keyword<'a, 'py> {
+    pub fn given(&self) -> Option<Borrowed<'a, 'py, PyAny>> {
+        match self {
+            Keyword::Default => None,
+            Keyword::Given(object) => Some(*object),
+        }
+    }
+
     pub fn number(&self, argument: Argument, default: Scalar) -> Result<Scalar> {
         match self {
             Keyword::Default => Ok(default),
@@ -56,6 +63,11 @@ impl Keyword<'_, '_> {
             Keyword::Given(object) => SavedIs::from_name(&name(object)),
         }
     }
+}
+
+/// The same of an argument whose default is None.
+pub fn given<'a, 'py>(object: Option<&'a Bound<'py, PyAny>>) -> Option<Borrowed<'a, 'py, PyAny>> {
+    object.map(Bound::as_borrowed)
 }
 
 /// The text of a string; anything else as Python would print it, which no name of ours matches.

@@ -1,10 +1,11 @@
 //! The gradients of the operations, as Python sees them.
 
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 
-use super::arguments::{self, Keyword};
-use super::exceptions::raise;
+use super::arguments::{self, Keyword, given};
 use super::problems;
+use super::routing::finish;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::Call;
@@ -31,7 +32,6 @@ use crate::ops::{Scalar, activation_backward as activation_ops, dispatch};
 ///     DimError: `dim` is out of range.
 ///     ShapeError, LayoutError: shapes differ; `out` has the wrong shape, is read-only or overlaps an input.
 ///     DeviceError: tensors of different devices or libraries.
-///     UnsupportedError: a tensor requires grad.
 ///
 /// Example:
 ///     >>> y = tilewise.softmax(torch.zeros(2))
@@ -110,7 +110,8 @@ fn along_dim<'py>(
         let elements = problem.row_count().saturating_mul(problem.length);
         call.run(out, elements, |stream| dispatch::softmax_backward(&problem, stream))
     };
-    run().map_err(|error| raise(py, error))
+    let keywords = [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))];
+    finish(py, run(), [grad, output], keywords)
 }
 
 /// Gradient of `activation(v + bias)`, matmul's epilogue, with respect to v and, if wanted, bias.
@@ -133,7 +134,7 @@ fn along_dim<'py>(
 ///     DTypeError: not a tensor, dtypes that differ or are not floating.
 ///     ShapeError: shapes differ.
 ///     DeviceError: tensors of different devices or libraries.
-///     UnsupportedError: a tensor requires grad; a name that is not known; an output that does not tell the
+///     UnsupportedError: a name that is not known; an output that does not tell the
 ///         gradient.
 ///
 /// Meaning: src/ops/activation_backward.rs. CPU: src/cpu/activation_backward.rs.
@@ -152,29 +153,37 @@ pub fn activation_backward<'py>(
     negative_slope: Keyword<'_, 'py>,
     saved_is: Keyword<'_, 'py>,
     bias: bool,
-) -> PyResult<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
-    let run = || -> Result<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
+) -> PyResult<Bound<'py, PyAny>> {
+    let none = py.None().into_bound(py);
+    let run = || -> Result<Bound<'py, PyAny>> {
         let op = activation_ops::OP;
         let mut call = Call::new(py, op, &DType::FLOATS);
         let input = call.input("grad", grad)?;
         let slope = negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
-        let saved = activation.map(|_| call.input("saved", saved)).transpose()?;
-        let saved = saved.as_ref().map(|t| &t.view);
-        let activation = arguments::activation(op, activation, slope.as_f64())?;
-        let specs = activation_ops::outputs(&input.view, saved, activation, saved_is.saved_is()?)?;
+        let kept = activation.map(|_| call.input("saved", saved)).transpose()?;
+        let kept = kept.as_ref().map(|t| &t.view);
+        let applied = arguments::activation(op, activation, slope.as_f64())?;
+        let specs = activation_ops::outputs(&input.view, kept, applied, saved_is.saved_is()?)?;
         let out = specs.0.map(|spec| call.output(&spec, None, &input)).transpose()?;
         let sums = if bias { Some(call.output(&specs.1, None, &input)?) } else { None };
         let (out_view, sums_view) =
             (out.as_ref().map(|o| o.view.clone()), sums.as_ref().map(|o| o.view.clone()));
         let problem =
-            activation_ops::problem(&input.view, saved, activation, out_view.as_ref(), sums_view.as_ref());
+            activation_ops::problem(&input.view, kept, applied, out_view.as_ref(), sums_view.as_ref());
         let solve = |stream| dispatch::activation_backward(&problem, stream);
         let steps = input.view.len();
-        match (out, sums) {
-            (Some(out), sums) => call.run_with(out, sums, steps, solve),
-            (None, Some(sums)) => Ok((grad.clone(), Some(call.run(sums, steps, solve)?))),
-            (None, None) => Ok((grad.clone(), None)),
-        }
+        let results = match (out, sums) {
+            (Some(out), sums) => call.run_with(out, sums, steps, solve)?,
+            (None, Some(sums)) => (grad.clone(), Some(call.run(sums, steps, solve)?)),
+            (None, None) => (grad.clone(), None),
+        };
+        Ok(results.into_pyobject(py)?.into_any())
     };
-    run().map_err(|error| raise(py, error))
+    let bias = PyBool::new(py, bias).to_owned().into_any();
+    let keywords = [
+        ("negative_slope", negative_slope.given()),
+        ("saved_is", saved_is.given()),
+        ("bias", given(Some(&bias))),
+    ];
+    finish(py, run(), [grad, saved, activation.unwrap_or(&none)], keywords)
 }

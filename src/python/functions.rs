@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 
-use super::arguments::Keyword;
-use super::exceptions::raise;
+use super::arguments::{Keyword, given};
 use super::problems::{self, MatmulOptions};
+use super::routing::finish;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::Call;
@@ -32,7 +32,6 @@ use crate::ops::softmax::Kind;
 ///     ShapeError: shapes do not broadcast, or `out` has the wrong one.
 ///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
-///     UnsupportedError: a tensor requires grad.
 ///
 /// Example:
 ///     >>> tilewise.add(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]), alpha=2)
@@ -56,7 +55,7 @@ pub fn add<'py>(
         let (out, problem) = problems::add(&mut call, x, y, &alpha, out)?;
         call.run(out, problem.len(), |stream| dispatch::add(&problem, stream))
     };
-    run().map_err(|error| raise(py, error))
+    finish(py, run(), [x, y], [("alpha", alpha.given()), ("out", given(out))])
 }
 
 /// Softmax along one dimension, as torch.softmax.
@@ -79,7 +78,6 @@ pub fn add<'py>(
 ///     DimError: `dim` is out of range.
 ///     ShapeError, LayoutError: `out` has the wrong shape, is read-only or overlaps x.
 ///     DeviceError: tensors of different devices or libraries.
-///     UnsupportedError: a tensor requires grad.
 ///
 /// Example:
 ///     >>> tilewise.softmax(torch.zeros(2, 4))
@@ -150,14 +148,14 @@ fn along_dim<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let run = || -> Result<Bound<'py, PyAny>> {
-        let mut call = Call::new(py, kind.name(), &DType::FLOATS);
+        let mut call = Call::new(py, kind.name(), &DType::FLOATS).with_autocast();
         let (out, problem) = problems::softmax(&mut call, kind, x, dim, dtype, out)?;
         let elements = problem.row_count().saturating_mul(problem.length);
         let workspace = call.workspace(dispatch::softmax_workspace(&problem)?)?;
         let partials = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
         call.run(out, elements, |stream| dispatch::softmax(&problem, partials, stream))
     };
-    run().map_err(|error| raise(py, error))
+    finish(py, run(), [x], [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))])
 }
 
 /// `activation(a @ b + bias)`, with the shapes of torch.matmul.
@@ -182,7 +180,7 @@ fn along_dim<'py>(
 ///     ShapeError: sizes do not fit, bias is not (n,), or `out` has the wrong shape.
 ///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
-///     UnsupportedError: a tensor requires grad; an activation or precision that is not known.
+///     UnsupportedError: an activation or precision that is not known.
 ///
 /// Example:
 ///     >>> tilewise.matmul(torch.eye(2), torch.tensor([[1.0, -2.0], [3.0, 4.0]]), activation="relu")
@@ -209,12 +207,19 @@ pub fn matmul<'py>(
     precision: Keyword<'_, 'py>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let options = MatmulOptions { bias, activation, negative_slope, precision, out };
     let run = || -> Result<Bound<'py, PyAny>> {
-        let mut call = Call::new(py, "matmul", &DType::FLOATS);
-        let options = MatmulOptions { bias, activation, negative_slope, precision, out };
+        let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast();
         let (out, problem) = problems::matmul(&mut call, a, b, &options)?;
         let steps = problem.k.max(1).saturating_mul(out.view.len());
         call.run(out, steps, |stream| dispatch::matmul(&problem, stream))
     };
-    run().map_err(|error| raise(py, error))
+    let keywords = [
+        ("bias", given(bias)),
+        ("activation", given(activation)),
+        ("negative_slope", options.negative_slope.given()),
+        ("precision", options.precision.given()),
+        ("out", given(out)),
+    ];
+    finish(py, run(), [a, b], keywords)
 }

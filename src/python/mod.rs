@@ -8,6 +8,7 @@ mod explain;
 mod functions;
 mod info;
 mod problems;
+mod routing;
 
 use pyo3::prelude::*;
 
@@ -27,6 +28,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(explain::explain_call, module)?,
         wrap_pyfunction!(info::devices, module)?,
         wrap_pyfunction!(info::build_info, module)?,
+        wrap_pyfunction!(routing::on_memory, module)?,
         wrap_pyfunction!(developer::force_add_schedule, module)?,
         wrap_pyfunction!(developer::force_softmax, module)?,
     ] {

@@ -18,6 +18,7 @@ ELSEWHERE = {
     "NoSuchGpu": "needs a producer that lies: below, where there is a driver",
     "GpuTooOld": "needs a GPU older than compute capability 7.5",
     "Cuda": "needs a failing driver",
+    "NeedsTorch": "no error: such a call goes on in torch, see torch/test_routing.py",
     "Python": "exceptions of the caller's own library: interop/test_producers.py",
 }
 

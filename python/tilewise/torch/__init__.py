@@ -1,0 +1,19 @@
+"""tilewise inside PyTorch: registered operators, gradients, torch.compile, and modules.
+
+Importing this registers torch.ops.tilewise.{add, softmax, log_softmax, matmul} and the operators of their
+gradients. tilewise's own functions import it for the first call that needs more of a tensor than its memory;
+user code imports it for the modules, or to name the operators.
+
+    >>> import tilewise.torch
+    >>> layer = tilewise.torch.Linear(512, 2048, activation="gelu")
+
+Schemas and kernels: library.py. The public functions, made by torch's dispatcher: operators.py. Gradients:
+autograd.py. What autocast and vmap do: autocast.py, batching.py.
+"""
+
+from . import library
+from .modules import Linear, LogSoftmax, Softmax
+
+library.register()
+
+__all__ = ["Linear", "LogSoftmax", "Softmax"]

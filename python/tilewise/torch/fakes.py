@@ -1,0 +1,87 @@
+"""What the operators return, without computing it: shape, strides and dtype, for fake and meta tensors.
+
+Sizes may be symbolic, so the rules are torch's own functions rather than ours on numbers;
+tests/torch/test_operators.py holds both against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import formulas
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    return torch.add(x, y, alpha=alpha)
+
+
+def along_dim(x: Any, dim: int = -1, *, dtype: Any = None) -> Any:
+    check_floats(x.dtype, dtype or x.dtype)
+    check_dim(dim, x.dim())
+    return x.new_empty(x.shape, dtype=dtype or x.dtype)
+
+
+def along_dim_backward(grad: Any, output: Any, dim: int = -1, *, dtype: Any = None) -> Any:
+    check_alike(grad, output)
+    torch._check(grad.shape == output.shape, lambda: f"shapes {grad.shape} and {output.shape} differ")
+    return along_dim(grad, dim, dtype=dtype)
+
+
+def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, **options: Any) -> Any:
+    check_alike(a, b, bias)
+    known = activation is None or activation in formulas.ACTIVATIONS
+    torch._check_not_implemented(known, lambda: f"matmul: activation {activation!r} is not known")
+    torch._check(a.dim() > 0 and b.dim() > 0, lambda: "matmul: both operands need at least one dimension")
+    inner = b.shape[max(b.dim() - 2, 0)]
+    torch._check(a.shape[-1] == inner, lambda: f"matmul: sizes {a.shape[-1]} and {inner} differ")
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    rows = a.shape[-2:-1]
+    columns = b.shape[-1:] if b.dim() > 1 else ()
+    if bias is not None:
+        expected = tuple(columns) or (1,)
+        torch._check(tuple(bias.shape) == expected, lambda: f"matmul: bias must have shape {expected}")
+    return a.new_empty((*batch, *rows, *columns))
+
+
+def matmul_with_pre_activation(a: Any, b: Any, bias: Any = None, **options: Any) -> tuple[Any, Any]:
+    result = matmul(a, b, bias, **options)
+    return result, result.new_empty(result.shape)
+
+
+def activation_backward(
+    grad: Any, saved: Any, activation: str, *, bias: bool = False, **options: Any
+) -> tuple[Any, Any]:
+    check_alike(grad, saved)
+    return grad.new_empty(grad.shape), grad.new_empty(grad.shape[-1:] if bias else (0,))
+
+
+def into_out(fake: Callable[..., Any]) -> Callable[..., None]:
+    def write(*args: Any, out: Any, **options: Any) -> None:
+        result = fake(*args, **options)
+        torch._check_type(out.dtype == result.dtype, lambda: f"out must have dtype {result.dtype}")
+        torch._check(out.shape == result.shape, lambda: f"out must have shape {tuple(result.shape)}")
+
+    return write
+
+
+def check_alike(first: Any, *others: Any) -> None:
+    for other in (first, *others):
+        if other is not None:
+            check_floats(other.dtype)
+            alike = other.dtype == first.dtype
+            torch._check_type(alike, lambda t=other: f"dtypes {first.dtype} and {t.dtype} differ")
+
+
+def check_floats(*dtypes: Any) -> None:
+    for dtype in dtypes:
+        torch._check_type(dtype in FLOATS, lambda d=dtype: f"dtype {d} is not accepted")
+
+
+def check_dim(dim: int, rank: int) -> None:
+    size = max(rank, 1)
+    torch._check_index(-size <= dim < size, lambda: f"dim={dim} is out of range for {rank} dimensions")

@@ -1,0 +1,78 @@
+"""What the gradients are made of, in torch's own operations: differentiable themselves, to any order."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import tilewise
+
+# Of the value and leaky_relu's slope; as matmul applies them.
+ACTIVATIONS: dict[str, Any] = {
+    "relu": lambda v, _: F.relu(v),
+    "leaky_relu": lambda v, slope: F.leaky_relu(v, slope),
+    "gelu": lambda v, _: F.gelu(v),
+    "gelu_tanh": lambda v, _: F.gelu(v, approximate="tanh"),
+    "silu": lambda v, _: F.silu(v),
+}
+
+
+def output_suffices(activation: str | None, slope: float) -> bool:
+    """Whether the gradient needs no more of the activation than its result, which tells whether its argument
+    was above zero. With a slope of 0 too: what was not above zero has become a zero of either sign."""
+    return activation in (None, "relu") or (activation == "leaky_relu" and slope >= 0)
+
+
+def softmax_backward_output(seed: Any, grad: Any, output: Any, dim: int) -> Any:
+    """The gradient of softmax_backward with respect to its output."""
+    kept = (grad * output).sum(dim, keepdim=True)
+    return seed * (grad - kept) - grad * (seed * output).sum(dim, keepdim=True)
+
+
+def log_softmax_backward_gradients(seed: Any, grad: Any, output: Any, dim: int) -> tuple[Any, Any]:
+    """The gradients of log_softmax_backward with respect to its grad and its output."""
+    weighted = seed * output.exp()
+    return seed - weighted.sum(dim, keepdim=True), -weighted * grad.sum(dim, keepdim=True)
+
+
+def curvature(activation: str, v: Any) -> Any:
+    """The second derivative of an activation; None where it is zero wherever it is defined."""
+    if activation == "silu":
+        s = torch.sigmoid(v)
+        return s * (1 - s) * (2 + v * (1 - 2 * s))
+    if activation == "gelu":
+        return (2 - v * v) * torch.exp(-0.5 * v * v) / math.sqrt(2 * math.pi)
+    if activation == "gelu_tanh":
+        k, c = math.sqrt(2 / math.pi), 0.044715
+        t = torch.tanh(k * (v + c * v**3))
+        slope = k * (1 + 3 * c * v * v)
+        return (1 - t * t) * (slope + v * (3 * k * c * v - t * slope * slope))
+    return None
+
+
+def as_matrix(t: Any, dims: tuple[int, int]) -> Any:
+    """A result of matmul with the dimensions of size 1 that 1-dimensional operands stand for."""
+    if t is not None and dims[1] == 1:
+        t = t.unsqueeze(-1)
+    return t.unsqueeze(-2) if t is not None and dims[0] == 1 else t
+
+
+# Where an operand's batch was broadcast, autograd itself sums its gradient.
+
+
+def matmul_a_grad(grad: Any, b: Any, dims: tuple[int, int], precision: Any) -> Any:
+    b = b.unsqueeze(-1) if dims[1] == 1 else b
+    a_grad = tilewise.matmul(grad, b.mT, precision=precision)
+    return a_grad.squeeze(-2) if dims[0] == 1 else a_grad
+
+
+def matmul_b_grad(grad: Any, a: Any, dims: tuple[int, int], precision: Any) -> Any:
+    a = a.unsqueeze(-2) if dims[0] == 1 else a
+    if dims[1] <= 2 and dims[0] > 2:
+        # One product that sums over the batch, instead of a product for each of it.
+        a, grad = a.flatten(0, -2), grad.flatten(0, -2)
+    b_grad = tilewise.matmul(a.mT, grad, precision=precision)
+    return b_grad.squeeze(-1) if dims[1] == 1 else b_grad

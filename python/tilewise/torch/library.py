@@ -1,0 +1,178 @@
+"""torch.ops.tilewise: schemas, and what torch's dispatcher calls for each of its keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+
+from tilewise._imports import after_import
+
+from . import autocast, autograd, batching, fakes, formulas, kernels, sharding
+
+Implementation = Callable[..., Any]
+
+# The low-level interface on purpose: torch.library.custom_op takes three times as long for a call.
+LIBRARY = torch.library.Library("tilewise", "DEF")
+
+
+class Operator(NamedTuple):
+    arguments: str
+    results: str
+    kernel: Implementation
+    fake: Implementation
+    record: Implementation
+    # The overload that writes into `out`. It returns nothing: for AOTAutograd no result may be an argument.
+    out: str | None = None
+
+
+ADD = "Tensor x, {} y, *, Scalar alpha=1"
+ALONG_DIM = "Tensor x, int dim=-1, *, ScalarType? dtype=None"
+ALONG_DIM_BACKWARD = "Tensor grad, Tensor output, int dim=-1, *, ScalarType? dtype=None"
+MATMUL = (
+    "Tensor a, Tensor b, Tensor? bias=None, *, "
+    "str{} activation{}, float negative_slope=0.01, str precision='ieee'"
+)
+ACTIVATION_BACKWARD = (
+    "Tensor grad, Tensor saved, str activation, *, "
+    "float negative_slope=0.01, str saved_is='output', bool bias=False"
+)
+ONE, TWO = "Tensor", "(Tensor, Tensor)"
+
+OPERATORS = {
+    "add.Tensor": Operator(ADD.format("Tensor"), ONE, kernels.add, fakes.add, autograd.record_add, "add.out"),
+    "add.Scalar": Operator(
+        ADD.format("Scalar"), ONE, kernels.add, fakes.add, autograd.record_add, "add.Scalar_out"
+    ),
+    "softmax": Operator(
+        ALONG_DIM, ONE, kernels.softmax, fakes.along_dim, autograd.record_softmax, "softmax.out"
+    ),
+    "log_softmax": Operator(
+        ALONG_DIM, ONE, kernels.log_softmax, fakes.along_dim, autograd.record_log_softmax, "log_softmax.out"
+    ),
+    "matmul": Operator(
+        MATMUL.format("?", "=None"), ONE, kernels.matmul, fakes.matmul, autograd.record_matmul, "matmul.out"
+    ),
+    "matmul_with_pre_activation": Operator(
+        MATMUL.format("", ""),
+        TWO,
+        kernels.matmul_with_pre_activation,
+        fakes.matmul_with_pre_activation,
+        autograd.record_matmul,
+    ),
+    "softmax_backward": Operator(
+        ALONG_DIM_BACKWARD,
+        ONE,
+        kernels.softmax_backward,
+        fakes.along_dim_backward,
+        autograd.record_softmax_backward,
+        "softmax_backward.out",
+    ),
+    "log_softmax_backward": Operator(
+        ALONG_DIM_BACKWARD,
+        ONE,
+        kernels.log_softmax_backward,
+        fakes.along_dim_backward,
+        autograd.record_log_softmax_backward,
+        "log_softmax_backward.out",
+    ),
+    "activation_backward": Operator(
+        ACTIVATION_BACKWARD,
+        TWO,
+        kernels.activation_backward,
+        fakes.activation_backward,
+        autograd.record_activation_backward,
+    ),
+}
+
+
+def register() -> None:
+    for name, operator in OPERATORS.items():
+        LIBRARY.define(f"{name}({operator.arguments}) -> {operator.results}")
+        implement(name, operator.kernel, operator.fake)
+        record = differentiated(overload(name), operator.record)
+        LIBRARY.impl(
+            name,
+            keeping_what_gradients_need(record) if name == "matmul" else record,
+            "Autograd",
+            with_keyset=True,
+        )
+        if operator.out:
+            LIBRARY.define(f"{operator.out}({operator.arguments}, Tensor(a!) out) -> ()")
+            implement(operator.out, writing(operator.kernel), fakes.into_out(operator.fake))
+            LIBRARY.impl(operator.out, undifferentiated(overload(operator.out)), "Autograd", with_keyset=True)
+    autocast.register(LIBRARY)
+    batching.register(LIBRARY)
+    after_import("torch.distributed.tensor", sharding.register)
+
+
+def overload(name: str) -> Any:
+    packet, _, which = name.partition(".")
+    return getattr(getattr(torch.ops.tilewise, packet), which or "default")
+
+
+def implement(name: str, kernel: Implementation, fake: Implementation) -> None:
+    for key in ("CPU", "CUDA"):
+        LIBRARY.impl(name, kernel, key)
+    torch.library.register_fake(f"tilewise::{name}", fake, lib=LIBRARY)
+
+
+def writing(function: Implementation) -> Implementation:
+    def write(*args: Any, **options: Any) -> None:
+        function(*args, **options)
+
+    return write
+
+
+def below_autograd(op: Any, keyset: Any) -> Implementation:
+    grad_mode = torch.is_grad_enabled()
+
+    def run(*args: Any, **options: Any) -> Any:
+        # autograd.Function switches gradients off, but outer levels of torch.func have still to record this.
+        with torch.set_grad_enabled(grad_mode), torch._C._AutoDispatchBelowAutograd():
+            return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **options)
+
+    return run
+
+
+def needs_gradient(*args: Any) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
+
+
+def differentiated(op: Any, record: Implementation) -> Implementation:
+    def autograd_kernel(keyset: Any, *args: Any, **options: Any) -> Any:
+        run = below_autograd(op, keyset)
+        # In a dual_level a tensor may carry a tangent, which autograd.Function sees and a plain call loses.
+        if not needs_gradient(*args) and forward_ad._current_level < 0:
+            return run(*args, **options)
+        transformed = torch._C._are_functorch_transforms_active()
+        with enable_single_level_autograd_function() if transformed else nullcontext():
+            return record(run, *args, **options)
+
+    return autograd_kernel
+
+
+def keeping_what_gradients_need(record: Implementation) -> Implementation:
+    def autograd_kernel(keyset: Any, *args: Any, activation: str | None = None, **options: Any) -> Any:
+        suffices = formulas.output_suffices(activation, options.get("negative_slope", 0.01))
+        if suffices or not needs_gradient(*args):
+            return record(keyset, *args, activation=activation, **options)
+        return torch.ops.tilewise.matmul_with_pre_activation(*args, activation=activation, **options)[0]
+
+    return autograd_kernel
+
+
+def undifferentiated(op: Any) -> Implementation:
+    def autograd_kernel(keyset: Any, *args: Any, **options: Any) -> None:
+        if needs_gradient(*args, *options.values()):
+            raise RuntimeError(
+                f"{op}: functions with out=... arguments don't support automatic differentiation, but one of "
+                "the arguments requires grad."
+            )
+        below_autograd(op, keyset)(*args, **options)
+
+    return autograd_kernel

@@ -1,0 +1,96 @@
+"""The public functions, made by torch's dispatcher.
+
+Here go the calls that need more than their tensors' memory: subclasses, modes, autocast, torch.func, fake and
+meta tensors. torch.compile traces these functions in place of tilewise's own (../_dynamo.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+ops = torch.ops.tilewise
+
+
+def add(x: Any, y: Any, *, alpha: Any = 1, out: Any = None) -> Any:
+    if out is None:
+        return ops.add(x, y, alpha=alpha)
+    ops.add(x, y, alpha=alpha, out=out)
+    return out
+
+
+def softmax(x: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:
+    if out is None:
+        return ops.softmax(x, dim, dtype=as_dtype(dtype))
+    ops.softmax(x, dim, dtype=as_dtype(dtype), out=out)
+    return out
+
+
+def log_softmax(x: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:
+    if out is None:
+        return ops.log_softmax(x, dim, dtype=as_dtype(dtype))
+    ops.log_softmax(x, dim, dtype=as_dtype(dtype), out=out)
+    return out
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    bias: Any = None,
+    activation: Any = None,
+    negative_slope: Any = 0.01,
+    precision: Any = "ieee",
+    out: Any = None,
+) -> Any:
+    options = {"activation": activation, "negative_slope": negative_slope, "precision": precision}
+    if out is None:
+        return ops.matmul(a, b, bias, **options)
+    ops.matmul(a, b, bias, **options, out=out)
+    return out
+
+
+def matmul_with_pre_activation(a: Any, b: Any, *, bias: Any = None, **options: Any) -> Any:
+    return ops.matmul_with_pre_activation(a, b, bias, **options)
+
+
+def softmax_backward(grad: Any, output: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:
+    if out is None:
+        return ops.softmax_backward(grad, output, dim, dtype=as_dtype(dtype))
+    ops.softmax_backward(grad, output, dim, dtype=as_dtype(dtype), out=out)
+    return out
+
+
+def log_softmax_backward(grad: Any, output: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:
+    if out is None:
+        return ops.log_softmax_backward(grad, output, dim, dtype=as_dtype(dtype))
+    ops.log_softmax_backward(grad, output, dim, dtype=as_dtype(dtype), out=out)
+    return out
+
+
+def activation_backward(
+    grad: Any,
+    saved: Any,
+    activation: Any,
+    *,
+    negative_slope: Any = 0.01,
+    saved_is: Any = "output",
+    bias: bool = False,
+) -> tuple[Any, Any]:
+    options = {"negative_slope": negative_slope, "saved_is": saved_is}
+    if activation is None:
+        # An operator may not return its argument.
+        return grad, grad.sum(tuple(range(grad.dim() - 1))) if bias else None
+    result, bias_grad = ops.activation_backward(grad, saved, activation, **options, bias=bias)
+    return result, bias_grad if bias else None
+
+
+def as_dtype(dtype: Any) -> Any:
+    """The torch.dtype of anything that dtype= may be; what is none is for the operator's schema to refuse."""
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype is float:
+        return torch.float64
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", getattr(dtype, "__name__", ""))
+    return getattr(torch, name, dtype)

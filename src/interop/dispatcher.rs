@@ -1,0 +1,136 @@
+//! When a call on torch tensors is torch's dispatcher's to make, and what autograd is told after a tensor has
+//! been overwritten.
+//!
+//! Asking costs 0.1 us a call: every question is one function of torch's in C, looked up once.
+
+use std::cell::Cell;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{IntoPyDict, PyBool, PyTuple};
+
+use crate::error::Handler;
+use crate::tensor::Device;
+
+/// The functions of torch for it.
+#[derive(Debug)]
+pub struct Dispatcher {
+    has_torch_function: Py<PyAny>,
+    /// How many modes are active. Called without arguments these are cheaper than the question above.
+    mode_counts: [Py<PyAny>; 2],
+    is_key_excluded: Py<PyAny>,
+    /// The keys that autocast excludes while it is off, on CPUs and on GPUs: arguments of `is_key_excluded`,
+    /// which takes half the time of torch.is_autocast_enabled.
+    autocast_keys: [Py<PyTuple>; 2],
+    is_grad_enabled: Py<PyAny>,
+    forward_ad: Py<PyAny>,
+    increment_version: IncrementVersion,
+}
+
+/// torch.autograd.graph.increment_version, or below it the function in C at a third of the cost, which
+/// takes a tuple (since torch 2.5).
+#[derive(Debug)]
+enum IncrementVersion {
+    Public(Py<PyAny>),
+    Direct(Py<PyAny>),
+}
+
+/// What a class replaces of what tensors do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overrides {
+    /// `__torch_function__`, which may be switched off for a while.
+    pub function: bool,
+    /// `__torch_dispatch__`: its tensors need not have memory of their own.
+    pub dispatch: bool,
+}
+
+impl Dispatcher {
+    pub fn of(torch: &Bound<'_, PyAny>) -> PyResult<Dispatcher> {
+        let py = torch.py();
+        let (autograd, native) = (torch.getattr("autograd")?, torch.getattr("_C")?);
+        let on_cpu = [("device", "cpu")].into_py_dict(py)?;
+        let probe = torch.call_method("empty", (0,), Some(&on_cpu))?;
+        let increment_version = match native.getattr_opt("_increment_version")? {
+            Some(direct) if direct.call1(((probe,),)).is_ok() => IncrementVersion::Direct(direct.unbind()),
+            _ => IncrementVersion::Public(autograd.getattr("graph")?.getattr("increment_version")?.unbind()),
+        };
+        let keys = native.getattr("DispatchKey")?;
+        let key = |name: &str| PyTuple::new(py, [keys.getattr(name)?]).map(Bound::unbind);
+        Ok(Dispatcher {
+            has_torch_function: native.getattr("_has_torch_function_unary")?.unbind(),
+            mode_counts: [
+                native.getattr("_len_torch_function_stack")?.unbind(),
+                native.getattr("_len_torch_dispatch_stack")?.unbind(),
+            ],
+            is_key_excluded: native.getattr("_dispatch_tls_is_dispatch_key_excluded")?.unbind(),
+            autocast_keys: [key("AutocastCPU")?, key("AutocastCUDA")?],
+            is_grad_enabled: torch.getattr("is_grad_enabled")?.unbind(),
+            forward_ad: autograd.getattr("forward_ad")?.unbind(),
+            increment_version,
+        })
+    }
+
+    /// Whether `__torch_function__` of the tensor's class has a say.
+    fn has_torch_function(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.has_torch_function.bind(object.py()).call1((object,))?.is_truthy()
+    }
+
+    /// Whether all calls on this thread are torch's to dispatch: under a mode, or in a dual_level, where a
+    /// tensor's memory does not show its tangent.
+    pub fn takes_all(&self, py: Python<'_>) -> PyResult<bool> {
+        for modes in &self.mode_counts {
+            if modes.bind(py).call0()?.is_truthy()? {
+                return Ok(true);
+            }
+        }
+        // torch's own guard: -1 outside of every dual_level.
+        let level = self.forward_ad.bind(py).getattr_opt(intern!(py, "_current_level"))?;
+        Ok(level.is_some_and(|l| l.extract::<i64>().unwrap_or(-1) >= 0))
+    }
+
+    /// Who must make a call that reads or writes `object`, as far as that is its own matter.
+    pub fn handler(&self, overrides: Overrides, object: &Bound<'_, PyAny>) -> PyResult<Option<Handler>> {
+        let py = object.py();
+        if overrides.dispatch || (overrides.function && self.has_torch_function(object)?) {
+            return Ok(Some(Handler::Dispatcher));
+        }
+        let truth = PyBool::new(py, true);
+        let differentiated = object.getattr(intern!(py, "requires_grad"))?.is(truth)
+            && self.is_grad_enabled.bind(py).call0()?.is_truthy()?;
+        Ok(differentiated.then_some(Handler::Autograd))
+    }
+
+    pub fn is_autocast(&self, py: Python<'_>, device: Device) -> PyResult<bool> {
+        let key = &self.autocast_keys[usize::from(device != Device::Cpu)];
+        Ok(!self.is_key_excluded.bind(py).call1(key.bind(py))?.is_truthy()?)
+    }
+
+    /// Counts one more version of a tensor: by comparing versions, autograd notices that what it saved for
+    /// a backward pass has been overwritten.
+    pub fn overwritten(&self, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = tensor.py();
+        match &self.increment_version {
+            IncrementVersion::Public(function) => function.bind(py).call1((tensor,)),
+            IncrementVersion::Direct(function) => function.bind(py).call1(((tensor,),)),
+        }
+        .map(|_| ())
+    }
+}
+
+thread_local! {
+    static ON_MEMORY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the call that begins now comes from below torch's dispatcher. Calls within it do not.
+pub fn begins_on_memory() -> bool {
+    ON_MEMORY.replace(false)
+}
+
+/// Makes the one call of ours in `work` take its tensors for what is in their memory. Below the dispatcher they
+/// still require grad, and grad mode is still on: asked again, it would be handed the call again.
+pub fn on_memory<T>(work: impl FnOnce() -> T) -> T {
+    ON_MEMORY.set(true);
+    let result = work();
+    ON_MEMORY.set(false);
+    result
+}

@@ -1,0 +1,60 @@
+//! Calls that need more of torch than its tensors' memory go to tilewise.torch, which is imported for the first
+//! of them; from below torch's dispatcher they come back by `on_memory`.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+
+use super::exceptions::raise;
+use crate::error::{Error, Handler, Result};
+use crate::interop;
+
+/// What a call returns: its result, or what torch makes of the very same call.
+pub fn finish<'py, const P: usize, const K: usize>(
+    py: Python<'py>,
+    result: Result<Bound<'py, PyAny>>,
+    positional: [&Bound<'py, PyAny>; P],
+    keywords: [(&str, Option<Borrowed<'_, 'py, PyAny>>); K],
+) -> PyResult<Bound<'py, PyAny>> {
+    let Err(Error::NeedsTorch { op, by, .. }) = result else {
+        return result.map_err(|error| raise(py, error));
+    };
+    let options = PyDict::new(py);
+    for (name, given) in keywords {
+        if let Some(value) = given {
+            options.set_item(name, value)?;
+        }
+    }
+    module(py, by)?.getattr(op)?.call(PyTuple::new(py, positional)?, Some(&options))
+}
+
+fn module(py: Python<'_>, by: Handler) -> PyResult<&Bound<'_, PyAny>> {
+    static OPERATORS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static RECORDED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let (cell, name) = match by {
+        Handler::Dispatcher => (&OPERATORS, "tilewise.torch.operators"),
+        Handler::Autograd => (&RECORDED, "tilewise.torch.recorded"),
+    };
+    Ok(cell.get_or_try_init(py, || py.import(name).map(|m| m.into_any().unbind()))?.bind(py))
+}
+
+/// Calls one of tilewise's functions with torch tensors taken for what is in their memory: without gradients,
+/// modes, subclasses or autocast, all of which torch's dispatcher has seen to where this is called.
+///
+/// Args:
+///     function: add, softmax, log_softmax or matmul.
+///     *args, **kwargs: passed on.
+///
+/// Returns:
+///     What `function` returns.
+///
+/// Lives in src/python/routing.rs; takes effect in src/interop/dispatcher.rs.
+#[pyfunction]
+#[pyo3(signature = (function, *args, **kwargs), text_signature = "(function, *args, **kwargs)")]
+pub fn on_memory<'py>(
+    function: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    interop::on_memory(|| function.call(args, kwargs))
+}

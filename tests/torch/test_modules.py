@@ -1,0 +1,76 @@
+"""The modules: torch.nn's parameters, and torch.nn's training."""
+
+import copy
+import importlib.util
+from pathlib import Path
+
+import pytest
+import tilewise.torch
+import torch
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FUNCTIONS = {
+    None: torch.nn.Identity(),
+    "relu": torch.nn.ReLU(),
+    "leaky_relu": torch.nn.LeakyReLU(0.3),
+    "gelu": torch.nn.GELU(),
+    "gelu_tanh": torch.nn.GELU("tanh"),
+    "silu": torch.nn.SiLU(),
+}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", FUNCTIONS)
+def test_linear(device, activation, bias):
+    theirs = torch.nn.Linear(5, 7, bias, device=device)
+    ours = tilewise.torch.Linear(5, 7, bias, activation, negative_slope=0.3, device=device)
+    ours.load_state_dict(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 5, device=device)
+    got, expected = ours(x), FUNCTIONS[activation](theirs(x))
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    got.sum().backward()
+    expected.sum().backward()
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_linear_begins_as_torchs_does():
+    torch.manual_seed(7)
+    ours = tilewise.torch.Linear(5, 7, activation="gelu", dtype=torch.float64)
+    torch.manual_seed(7)
+    theirs = torch.nn.Linear(5, 7, dtype=torch.float64)
+    assert torch.equal(ours.weight, theirs.weight)
+    assert torch.equal(ours.bias, theirs.bias)
+    assert "activation='gelu'" in repr(ours)
+    assert torch.equal(copy.deepcopy(ours).weight, ours.weight)
+
+
+@pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])
+def test_softmax(device, name):
+    x = torch.randn(3, 4, 5, device=device)
+    for dim in (-1, 0, 1):
+        got, expected = getattr(tilewise.torch, name)(dim)(x), getattr(torch.nn, name)(dim)(x)
+        torch.testing.assert_close(got, expected)
+    assert torch.equal(getattr(tilewise.torch, name)()(x), getattr(tilewise.torch, name)(-1)(x))
+
+
+def test_a_model_in_one_graph(device):
+    model = torch.nn.Sequential(
+        tilewise.torch.Linear(4, 8, activation="silu", device=device), tilewise.torch.Softmax()
+    )
+    x = torch.randn(3, 4, device=device)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are not here")
+def test_the_example_trains_as_torch_does(device, capsys):
+    spec = importlib.util.spec_from_file_location("mlp", EXAMPLES / "mlp.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    losses, expected = example.main(["--device", device, "--steps", "60"])
+    assert losses[-1] < losses[0] - 0.1
+    # float32 roundings differ, and training multiplies what differs.
+    assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) < 2e-3
+    assert "right: tilewise" in capsys.readouterr().out

@@ -1,0 +1,174 @@
+"""torch.ops.tilewise: what torch's own checks of an operator ask, and that fakes tell the truth."""
+
+import pytest
+import tilewise as tw
+import tilewise.torch
+import torch
+from support.tolerance import ALL
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+ops = torch.ops.tilewise
+
+
+def cases(device, dtype=torch.float64):
+    """Name, operator, arguments, keyword arguments: every overload."""
+
+    def t(*shape, grad=True):
+        return torch.randn(shape, device=device, dtype=dtype).requires_grad_(grad)
+
+    x, w, b = t(3, 4), t(4, 5), t(5)
+    y = torch.softmax(t(3, 4, grad=False), -1).requires_grad_()
+    plain, wide = t(3, 4, grad=False), t(3, 5, grad=False)
+    yield "add", ops.add.Tensor, (x, t(4)), {"alpha": 2}
+    yield "add of a transposed tensor", ops.add.Tensor, (t(4, 3).mT, x), {}
+    yield "add of a number", ops.add.Scalar, (x, 1.5), {"alpha": 2}
+    yield "add out", ops.add.out, (plain, plain), {"out": t(3, 4, grad=False)}
+    yield "add of a number, out", ops.add.Scalar_out, (plain, 2), {"out": t(3, 4, grad=False)}
+    for op in (ops.softmax, ops.log_softmax):
+        yield f"{op}", op.default, (x,), {}
+        yield f"{op} that converts", op.default, (x, 0), {"dtype": torch.float32}
+        yield f"{op} out", op.out, (plain, 0), {"out": t(3, 4, grad=False)}
+    for op in (ops.softmax_backward, ops.log_softmax_backward):
+        yield f"{op}", op.default, (x, y, 0), {}
+        yield f"{op} out", op.out, (plain, plain, 0), {"out": t(3, 4, grad=False)}
+    yield "matmul", ops.matmul.default, (x, w), {}
+    yield "matmul of batches", ops.matmul.default, (t(2, 3, 4), t(4)), {}
+    for activation in ("relu", "leaky_relu", "gelu"):
+        yield activation, ops.matmul.default, (x, w, b), {"activation": activation}
+        yield (
+            f"{activation} and its argument",
+            ops.matmul_with_pre_activation.default,
+            (x, w, b),
+            {"activation": activation},
+        )
+    yield "matmul out", ops.matmul.out, (plain, t(4, 5, grad=False)), {"out": wide, "activation": "silu"}
+    for bias in (False, True):
+        options = {"saved_is": "pre_activation", "bias": bias}
+        yield f"activation_backward {bias}", ops.activation_backward.default, (x, t(3, 4), "gelu"), options
+        yield f"relu_backward {bias}", ops.activation_backward.default, (x, plain, "relu"), {"bias": bias}
+
+
+NAMES = [name for name, *_ in cases("cpu")]
+
+
+@pytest.fixture(params=range(len(NAMES)), ids=NAMES)
+def case(request, device):
+    return list(cases(device))[request.param]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_opcheck(case):
+    _, op, args, options = case
+    torch.library.opcheck(op, args, options)
+
+
+def described(results):
+    results = results if isinstance(results, tuple) else (results,)
+    return [(t.shape, t.dtype, t.device.type, steps(t)) for t in results if t is not None]
+
+
+def steps(t):
+    """Strides, but of dimensions that have them for no one to see."""
+    return [s for n, s in zip(t.shape, t.stride(), strict=True) if n > 1] if t.numel() else None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_fakes_describe_the_results(device, dtype):
+    for name, op, args, options in cases(device, dtype):
+        if op is ops.matmul_with_pre_activation.default or "out" not in options:
+            real = op(*args, **options)
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                fake = op(*args, **options)
+            assert described(fake) == described(real), name
+
+
+def layouts(generator):
+    """Two operands of shapes that broadcast, in random memory orders, some expanded or with gaps."""
+
+    def below(n):
+        return int(torch.randint(0, n, (), generator=generator))
+
+    full = [(0, 2, 3, 4, 5)[below(5) or below(5)] for _ in range(below(5))]
+
+    def operand():
+        sizes = full[below(2 * len(full) + 1) - len(full) :] if full and not below(4) else full
+        shape = [1 if not below(6) else n for n in sizes]
+        order = torch.randperm(len(shape), generator=generator).tolist()
+        memory = torch.randn([shape[d] for d in order] + [1 + below(2)])[..., 0]
+        t = memory.permute([order.index(d) for d in range(len(shape))])
+        return t if below(5) else t.expand(sizes)
+
+    return operand(), operand()
+
+
+def test_sums_are_laid_out_as_torchs():
+    generator = torch.Generator().manual_seed(5)
+    permuted = 0
+    for _ in range(1000):
+        x, y = layouts(generator)
+        expected = torch.add(x, y)
+        if 1 in expected.shape:
+            continue
+        assert described(tw.add(x, y)) == described(expected), (x.shape, x.stride(), y.shape, y.stride())
+        assert described(tw.add(x, 2)) == described(torch.add(x, 2)), (x.shape, x.stride())
+        permuted += not expected.is_contiguous()
+    assert permuted > 100
+
+
+def test_single_sizes_change_no_layout():
+    image = torch.randn(1, 3, 5, 4).to(memory_format=torch.channels_last)
+    for x, y in (
+        (image, image[:, :1]),
+        (image, image.contiguous()),
+        (image.contiguous(), image),
+        (image[:, :1], image[:, :1]),
+        (torch.randn(1, 5).mT, torch.randn(5, 1)),
+        (torch.randn(4, 1, 5).permute(2, 1, 0), torch.randn(4)),
+    ):
+        assert described(tw.add(x, y)) == described(torch.add(x, y))
+
+
+def test_sums_have_torchs_dtypes_as_fakes(device):
+    with FakeTensorMode():
+        for x in ALL:
+            for y in ALL:
+                a, b = torch.empty(3, dtype=x, device=device), torch.empty(3, dtype=y, device=device)
+                assert tw.add(a, b).dtype == torch.result_type(a, b)
+
+
+def test_meta_tensors():
+    x, w = torch.empty(3, 4, device="meta"), torch.empty(2, 4, 5, device="meta")
+    assert tw.matmul(x, w).shape == (2, 3, 5)
+    assert tw.matmul(x, w).is_meta
+    assert tw.softmax(x, dtype="float64").dtype == torch.float64
+    out = torch.empty(3, 4, device="meta")
+    assert tw.add(x, 1, out=out) is out
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: tw.add(t(3, 4), t(5)),
+        lambda t: tw.softmax(t(3, 4), 2),
+        lambda t: tw.matmul(t(3, 4), t(3, 4)),
+        lambda t: tw.matmul(t(2, 3, 4), t(3, 4, 5)),
+        lambda t: tw.matmul(t(3, 4), t(4, 5), bias=t(4)),
+        lambda t: tw.matmul(t(()), t(4)),
+        lambda t: tw.matmul(t(3, 4), t(4, 5, dtype=torch.float64)),
+        lambda t: tw.matmul(t(3, 4, dtype=torch.int64), t(4, 5, dtype=torch.int64)),
+        lambda t: tw.softmax(t(3, dtype=torch.int64)),
+        lambda t: tw.softmax(t(3), dtype=torch.int64),
+        lambda t: tw.softmax(t(3), out=t(4)),
+        lambda t: tw.add(t(3), 1, out=t(3, dtype=torch.int64)),
+        lambda t: tw.matmul(t(3, 4), t(4, 5), activation="swish"),
+    ],
+    ids=range(13),
+)
+def test_fakes_refuse_what_is_refused(call):
+    with pytest.raises(tw.TilewiseError):
+        call(torch.ones)
+    with (
+        FakeTensorMode(),
+        pytest.raises((RuntimeError, IndexError, TypeError, ValueError, NotImplementedError)),
+    ):
+        call(torch.ones)
