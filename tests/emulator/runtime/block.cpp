@@ -80,6 +80,8 @@ void Runner::prepare(const Launch& launch, uint3 block_index) {
     while (threads_.size() < count_) threads_.push_back(std::make_unique<Thread>());
     warps_.assign((count_ + 31) / 32, {});
     barriers_.assign(16, {});
+    engine_ = {};
+    waiting_.clear();
     for (unsigned i = 0; i < count_; ++i) {
         Thread& thread = *threads_[i];
         thread.coordinates = {{i % size.x, i / size.x % size.y, i / size.x / size.y}, block_index, size, launch.grid};
@@ -118,9 +120,12 @@ void Runner::finished() {
         if (t.mask & me) fail(std::string("returns, but its warp waits for it in ") + t.name);
     }
     if (!barriers_[0].arrived.empty()) fail("returns, but others of its block wait for it in __syncthreads");
+    if (engine_.has_stores(running_->index)) fail("returns while its bulk stores may still read shared memory");
+    if (!warp.wgmma.empty()) fail("returns while its warp's wgmma are under way");
     running_->copies.land_all();
     warp.runnable &= ~me;
     warp.finished |= me;
+    if (unfinished_ == 1 && !engine_.empty()) fail("returns as the last of its block, while boxes are on their way to it");
     if (--unfinished_ == 0) switch_fiber(running_->fiber, main_);
     go_on_with_another();
 }
@@ -158,6 +163,7 @@ void Runner::go_on_with_another() {
         wait_for_news();
         next = choose();
     }
+    while (next == nullptr && engine_.step(random_)) next = choose();
     if (next == nullptr) fail(deadlock());
     if (next == running_) return;
     Thread* const self = running_;
@@ -192,11 +198,11 @@ std::string Runner::deadlock() const {
 static bool same(Site a, Site b) { return a.line == b.line && strcmp(a.file, b.file) == 0; }
 static std::string name(Site s) { return std::string(s.file) + ":" + std::to_string(s.line); }
 
-void Runner::barrier(unsigned id, unsigned count, Site site) {
+Barrier& Runner::arrive(unsigned id, unsigned count, Site site) {
     running_->copies.land_some(random_, eagerness_);
     Barrier& barrier = barriers_[id];
     const unsigned expected = count == 0 ? count_ : count;
-    if (barrier.arrived.empty()) {
+    if (barrier.arrived.empty() && barrier.passed == 0) {
         barrier.site = site;
         barrier.expected = expected;
     }
@@ -209,16 +215,62 @@ void Runner::barrier(unsigned id, unsigned count, Site site) {
     if (id == 0 && count == 0 && unfinished_ != count_) {
         fail("waits in __syncthreads, but " + std::to_string(count_ - unfinished_) + " of the block have returned");
     }
-    barrier.arrived.push_back(running_->index);
-    if (barrier.arrived.size() < expected) return wait("__syncthreads", site);
+    return barrier;
+}
+
+void Runner::open(Barrier& barrier) {
     for (const unsigned thread : barrier.arrived) make_runnable(thread);
     barrier.arrived.clear();
+    barrier.passed = 0;
     for (unsigned i = order_.size(); i > 1; --i) std::swap(order_[i - 1], order_[random_.below(i)]);
+}
+
+void Runner::barrier(unsigned id, unsigned count, Site site) {
+    Barrier& barrier = arrive(id, count, site);
+    barrier.arrived.push_back(running_->index);
+    if (barrier.arrived.size() + barrier.passed < barrier.expected) return wait("a barrier", site);
+    open(barrier);
     give_way();
+}
+
+void Runner::barrier_arrive(unsigned id, unsigned count, Site site) {
+    Barrier& barrier = arrive(id, count, site);
+    ++barrier.passed;
+    if (barrier.arrived.size() + barrier.passed == barrier.expected) open(barrier);
+}
+
+void Runner::wait_for(uint32_t mbarrier, Site site) {
+    running_->site = site;
+    progress();
+    waiting_.push_back({mbarrier, running_->index});
+    wait("mbarrier.try_wait", site);
+}
+
+void Runner::wake_waiting_for(uint32_t mbarrier) {
+    const auto rest = std::partition(waiting_.begin(), waiting_.end(), [&](auto& w) { return w.first != mbarrier; });
+    for (auto it = rest; it != waiting_.end(); ++it) make_runnable(it->second);
+    waiting_.erase(rest, waiting_.end());
+}
+
+void Runner::progress() {
+    if (eagerness_ == 0) return;
+    if (random_.below(8) < eagerness_) engine_.step(random_);
+    if (random_.below(8) < eagerness_) wgmma_pipeline().step(running_->index / 32 % 4);
+}
+
+void Runner::check_fenced(uint32_t shared, unsigned bytes) {
+    if (engine_.unfenced.empty()) return;
+    for (uint32_t at = shared / 16; at <= (shared + bytes - 1) / 16; ++at) {
+        const auto found = engine_.unfenced.find(at);
+        if (found == engine_.unfenced.end()) continue;
+        fail("has the engine read shared address " + std::to_string(at * 16) + ", which thread " +
+             std::to_string(found->second) + " wrote without fence.proxy.async since");
+    }
 }
 
 void Runner::together(const char* what, Site site, uint32_t mask, bool aligned, void* lane, Execute execute) {
     running_->copies.land_some(random_, eagerness_);
+    progress();
     Warp& warp = warps_[running_->index / 32];
     const uint32_t me = 1u << running_->lane();
     running_->site = site;
@@ -258,6 +310,7 @@ void fail(const char* format, ...) {
     runner->fail(text);
 }
 void barrier(unsigned id, unsigned count, Site site) { runner->barrier(id, count, site); }
+void barrier_arrive(unsigned id, unsigned count, Site site) { runner->barrier_arrive(id, count, site); }
 void together(const char* name, Site site, uint32_t mask, bool aligned, void* lane, Execute execute) {
     runner->together(name, site, mask, aligned, lane, execute);
 }

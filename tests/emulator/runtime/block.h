@@ -9,8 +9,10 @@
 #include "../include/register.h"
 #include "cluster.h"
 #include "copies.h"
+#include "engine.h"
 #include "fiber.h"
 #include "random.h"
+#include "wgmma.h"
 #include "window.h"
 
 namespace emulator {
@@ -39,12 +41,13 @@ struct Together {
 struct Warp {
     uint32_t runnable = 0, finished = 0, exists = 0;  // lanes
     Together under_way[4];
+    WgmmaPipeline wgmma;
 };
 
 struct Barrier {
     Site site;
-    unsigned expected = 0;
-    std::vector<unsigned> arrived;  // threads
+    unsigned expected = 0, passed = 0;  // of them, those that did not wait
+    std::vector<unsigned> arrived;      // threads that wait
 };
 
 // What a launch says of every block.
@@ -70,6 +73,14 @@ public:
     // For the running thread.
     void barrier(unsigned id, unsigned count, Site site);
     void together(const char* name, Site site, uint32_t mask, bool aligned, void* lane, Execute execute);
+    void barrier_arrive(unsigned id, unsigned count, Site site);
+    void wait_for(uint32_t mbarrier, Site site);
+    void wake_waiting_for(uint32_t mbarrier);
+    void progress();  // of what was started, by chance
+    Engine& engine() { return engine_; }
+    WgmmaPipeline& wgmma_pipeline() { return warps_[running_->index / 32].wgmma; }
+    // That nothing in shared memory was written by ordinary means and not fenced.
+    void check_fenced(uint32_t shared, unsigned bytes);
     [[noreturn]] void fail(const std::string& what);
     Thread& running() { return *running_; }
     Random& random() { return random_; }
@@ -88,6 +99,8 @@ private:
     void poison();
     void wait(const char* in, Site site);  // until somebody makes the running thread runnable again
     void give_way();                       // or not
+    Barrier& arrive(unsigned id, unsigned count, Site site);
+    void open(Barrier& barrier);
     void go_on_with_another();
     void wait_for_news();
     void join(bool joins);
@@ -105,6 +118,8 @@ private:
     std::vector<Barrier> barriers_;
     Thread* running_ = nullptr;
     unsigned count_ = 0, unfinished_ = 0;
+    Engine engine_;
+    std::vector<std::pair<uint32_t, unsigned>> waiting_;  // mbarrier and thread
     Window window_{};
     unsigned eagerness_ = 0;  // of cp.async to land before it must
     unsigned char* stacks_ = nullptr;

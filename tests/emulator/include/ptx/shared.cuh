@@ -8,5 +8,8 @@ namespace ptx {
 inline uint32_t load_shared(uint32_t shared) {
     return *static_cast<const uint32_t*>(emulator::shared_pointer(shared, 4, 4));
 }
+inline uint16_t load_shared_half(uint32_t shared) {
+    return *static_cast<const uint16_t*>(emulator::shared_pointer(shared, 2, 2));
+}
 
 }  // namespace ptx

@@ -1,0 +1,42 @@
+// What device code sees of Hopper's asynchronous machinery: barriers in shared memory, the tensor memory accelerator,
+// warpgroup products. Shared memory is given by its 32-bit addresses.
+#pragma once
+
+#include "emulator.h"
+
+namespace __attribute__((visibility("default"))) emulator {
+
+void mbarrier_init(uint32_t barrier, unsigned arrivals);
+void mbarrier_arrive(uint32_t barrier, unsigned bytes_to_come);
+void mbarrier_wait(uint32_t barrier, uint32_t parity, Site site);
+
+// A copy has arrived.
+void mbarrier_receive(uint32_t barrier, unsigned bytes);
+
+// A numbered barrier, by threads that do not wait for it.
+void barrier_arrive(unsigned id, unsigned count, Site site);
+
+// One box of the tensor that `map` describes, at these coordinates, innermost first.
+void tma_load(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank);
+void tma_store(const void* map, uint32_t shared, const int32_t* coordinates, unsigned rank);
+void tma_store_commit();
+void tma_store_wait_read(unsigned pending);
+
+// Shared memory that the running thread wrote by ordinary means (as far as the wrappers know), and that the engine and
+// wgmma may not read before that thread has fenced.
+void wrote_shared(uint32_t shared, unsigned bytes);
+void fence_async_proxy();
+
+// d += a b of one warp's 16 rows; the tiles are described by 64 bits each.
+struct WarpgroupProduct {
+    unsigned n;
+    bool bf16, a_mn_major, b_mn_major, accumulate;
+    uint64_t a, b;
+    float* d;  // n / 2 of them
+};
+void wgmma(const WarpgroupProduct& product, Site site);
+void wgmma_fence(Site site);
+void wgmma_commit(Site site);
+void wgmma_wait(unsigned pending, Site site);
+
+}  // namespace emulator

@@ -1,0 +1,15 @@
+// Stands in for kernels/common/ptx/barrier.cuh.
+#pragma once
+
+#include "hopper.h"
+
+namespace ptx {
+
+inline void barrier_sync(uint32_t id, uint32_t threads, emulator::Site site = emulator::Site::here()) {
+    emulator::barrier(id, threads, site);
+}
+inline void barrier_arrive(uint32_t id, uint32_t threads, emulator::Site site = emulator::Site::here()) {
+    emulator::barrier_arrive(id, threads, site);
+}
+
+}  // namespace ptx

@@ -1,0 +1,28 @@
+// Stands in for kernels/common/ptx/stmatrix.cuh.
+#pragma once
+
+#include <cstring>
+
+#include "hopper.h"
+
+namespace ptx {
+
+struct StMatrix {
+    const uint32_t (&r)[4];
+    uint32_t shared;
+};
+
+inline void stmatrix_x4(uint32_t shared, const uint32_t (&r)[4], emulator::Site site = emulator::Site::here()) {
+    StMatrix mine = {r, shared};
+    emulator::together("stmatrix", site, ~0u, true, &mine, [](void* const (&lanes)[32], uint32_t) {
+        for (int row = 0; row < 32; ++row) {
+            uint32_t words[4];
+            for (int t = 0; t < 4; ++t) words[t] = static_cast<StMatrix*>(lanes[row % 8 * 4 + t])->r[row / 8];
+            const uint32_t to = static_cast<StMatrix*>(lanes[row])->shared;
+            memcpy(emulator::shared_pointer(to, 16, 16), words, 16);
+        }
+    });
+    emulator::wrote_shared(shared, 16);
+}
+
+}  // namespace ptx

@@ -1,0 +1,100 @@
+// The tensor memory accelerator.
+#include "tma.h"
+
+#include <cstring>
+
+#include "../include/hopper.h"
+#include "block.h"
+
+namespace emulator {
+
+namespace {
+
+struct Box {
+    TensorMapImage map;
+    int32_t origin[5];
+    uint32_t shared;
+
+    unsigned row_bytes() const { return map.box[0] * map.element_bytes; }
+    // Swizzled rows are as long as the swizzle is wide, filled or not.
+    unsigned pitch() const { return map.swizzle_bits == 0 ? row_bytes() : 16u << map.swizzle_bits; }
+    unsigned rows() const {
+        unsigned n = 1;
+        for (unsigned d = 1; d < map.rank; ++d) n *= map.box[d];
+        return n;
+    }
+
+    // Calls f(16 bytes of shared memory, the same of the tensor, begin, end) for all of the box; bytes begin to end of
+    // the 16 are inside the tensor.
+    template <class F> void for_each_chunk(F f) const {
+        for (unsigned row = 0; row < rows(); ++row) {
+            unsigned char* from = map.base;
+            bool inside = true;
+            for (unsigned d = 1, rest = row; d < map.rank; rest /= map.box[d], ++d) {
+                const int64_t index = origin[d] + int64_t(rest % map.box[d]);
+                inside &= index >= 0 && index <= map.last[d];
+                from += index * int64_t(map.strides[d]);
+            }
+            for (unsigned byte = 0; byte < row_bytes(); byte += 16) {
+                const int64_t at = origin[0] * int64_t(map.element_bytes) + byte;
+                const int64_t end = (int64_t(map.last[0]) + 1) * map.element_bytes;
+                const auto within = [](int64_t v) { return unsigned(v < 0 ? 0 : v > 16 ? 16 : v); };
+                uint32_t to = shared + row * pitch() + byte;
+                to ^= (to >> 7 & ((1u << map.swizzle_bits) - 1)) << 4;
+                auto* const chunk = static_cast<unsigned char*>(shared_pointer(to, 16, 16));
+                f(chunk, from + at, within(-at), inside ? within(end - at) : 0);
+            }
+        }
+    }
+};
+
+Box box_of(uint32_t shared, const void* map, const int32_t* coordinates, unsigned rank) {
+    Box box;
+    memcpy(&box.map, map, sizeof(box.map));
+    if (box.map.tag != TensorMapImage::TAG) fail("no tensor map, or none that was encoded");
+    if (box.map.rank != rank) fail("an instruction of %u dimensions for a tensor map of %u", rank, box.map.rank);
+    if (reinterpret_cast<uintptr_t>(map) % 64 != 0) fail("a tensor map that is not aligned to 64 bytes");
+    memcpy(box.origin, coordinates, rank * sizeof(int32_t));
+    box.shared = shared;
+    shared_pointer(shared, box.rows() * box.pitch(), box.map.swizzle_bits == 0 ? 128 : 128u << box.map.swizzle_bits);
+    return box;
+}
+
+}  // namespace
+
+void tma_load(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank) {
+    const Box box = box_of(shared, map, coordinates, rank);
+    runner->engine().load([box, barrier] {
+        box.for_each_chunk([](unsigned char* chunk, const unsigned char* from, unsigned begin, unsigned end) {
+            memset(chunk, 0, 16);
+            if (begin < end) memcpy(chunk + begin, from + begin, end - begin);
+        });
+        mbarrier_receive(barrier, box.rows() * box.row_bytes());
+    });
+    runner->progress();
+}
+
+void tma_store(const void* map, uint32_t shared, const int32_t* coordinates, unsigned rank) {
+    const Box box = box_of(shared, map, coordinates, rank);
+    runner->engine().store(runner->running().index, [box] {
+        box.for_each_chunk([](const unsigned char* chunk, unsigned char* to, unsigned begin, unsigned end) {
+            if (begin < end) memcpy(to + begin, chunk + begin, end - begin);
+        });
+    });
+    runner->check_fenced(box.shared, box.rows() * box.pitch());
+    runner->progress();
+}
+void tma_store_commit() { runner->engine().commit(runner->running().index); }
+void tma_store_wait_read(unsigned pending) { runner->engine().wait(runner->running().index, pending); }
+
+void wrote_shared(uint32_t shared, unsigned bytes) {
+    for (uint32_t at = shared / 16; at <= (shared + bytes - 1) / 16; ++at) runner->engine().unfenced[at] = runner->running().index;
+}
+void fence_async_proxy() {
+    auto& unfenced = runner->engine().unfenced;
+    for (auto it = unfenced.begin(); it != unfenced.end();) {
+        it = it->second == runner->running().index ? unfenced.erase(it) : std::next(it);
+    }
+}
+
+}  // namespace emulator

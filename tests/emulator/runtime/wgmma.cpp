@@ -1,0 +1,141 @@
+// Warpgroup products. Each warp does its own 16 rows of the 64, at the wait for them or at a random moment before; while
+// they are under way, the accumulators hold NaN.
+#include <cmath>
+#include <cstring>
+
+#include "../include/cuda_bf16.h"
+#include "../include/cuda_fp16.h"
+#include "../include/hopper.h"
+#include "block.h"
+
+namespace emulator {
+
+namespace {
+
+constexpr unsigned K = 16;
+
+// The fields of a 64-bit description of a tile.
+struct Tile {
+    uint32_t start, leading, stride;  // bytes
+
+    explicit Tile(uint64_t bits)
+        : start((bits & 0x3fff) << 4), leading((bits >> 16 & 0x3fff) << 4), stride((bits >> 32 & 0x3fff) << 4) {
+        if (bits >> 62 != 1) fail("a tile without the swizzle of 128 bytes, which is all that the emulator knows");
+        if (bits >> 49 & 7) fail("a tile with a base offset, which the emulator does not know");
+    }
+
+    // Elements (mn, k), as floats: out[mn * mn_step + k * k_step], for `count` of mn from `first` on.
+    void read(bool mn_major, bool bf16, unsigned first, unsigned count, float* out, unsigned mn_step, unsigned k_step) const {
+        const auto chunk = [&](uint32_t at, auto store) {
+            at ^= (at >> 7 & 7) << 4;
+            runner->check_fenced(at, 16);
+            uint16_t bits[8];
+            memcpy(bits, shared_pointer(at, 16, 16), 16);
+            for (unsigned i = 0; i < 8; ++i) store(i, bf16 ? __bfloat162float({bits[i]}) : __half2float({bits[i]}));
+        };
+        if (mn_major) {
+            for (unsigned k = 0; k < K; ++k) {
+                for (unsigned mn = first; mn < first + count; mn += 8) {
+                    const uint32_t at = start + mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * 2;
+                    chunk(at, [&](unsigned i, float v) { out[(mn - first + i) * mn_step + k * k_step] = v; });
+                }
+            }
+            return;
+        }
+        for (unsigned mn = first; mn < first + count; ++mn) {
+            for (unsigned k = 0; k < K; k += 8) {
+                const uint32_t at = start + mn / 8 * stride + mn % 8 * 128 + k * 2;
+                chunk(at, [&](unsigned i, float v) { out[(mn - first) * mn_step + (k + i) * k_step] = v; });
+            }
+        }
+    }
+};
+
+}  // namespace
+
+// Of one warp, whose place in its warpgroup is `place`.
+void WgmmaPipeline::issue(const WarpgroupProduct (&lanes)[32]) {
+    const WarpgroupProduct& p = lanes[0];
+    auto& d = accumulators_[p.d];
+    if (d.values.empty()) {
+        if (!fenced_) fail("starts a wgmma without a wgmma.fence since it could look at its accumulators");
+        d.values.resize(32 * p.n / 2);
+        for (unsigned lane = 0; lane < 32; ++lane) {
+            d.lanes[lane] = lanes[lane].d;
+            memcpy(&d.values[lane * p.n / 2], lanes[lane].d, p.n / 2 * sizeof(float));
+            for (unsigned i = 0; i < p.n / 2; ++i) lanes[lane].d[i] = NAN;
+        }
+    }
+    works_.push_back({p, groups_});
+}
+
+void WgmmaPipeline::step(unsigned place) {
+    if (works_.empty()) return;
+    const auto [p, group] = works_.front();
+    works_.pop_front();
+    float a[16 * K];
+    static thread_local float b[K * 256];
+    Tile(p.a).read(p.a_mn_major, p.bf16, place * 16, 16, a, K, 1);
+    Tile(p.b).read(p.b_mn_major, p.bf16, 0, p.n, b, 1, 256);
+    auto& values = accumulators_[p.d].values;
+    for (unsigned row = 0; row < 16; ++row) {
+        double sums[256] = {};
+        for (unsigned k = 0; k < K; ++k) {
+            for (unsigned col = 0; col < p.n; ++col) sums[col] += double(a[row * K + k]) * b[k * 256 + col];
+        }
+        for (unsigned col = 0; col < p.n; ++col) {
+            float& d = values[(row % 8 * 4 + col / 2 % 4) * (p.n / 2) + col / 8 * 4 + row / 8 * 2 + col % 2];
+            d = float((p.accumulate ? double(d) : 0.0) + sums[col]);
+        }
+    }
+}
+
+void WgmmaPipeline::wait(unsigned pending, unsigned place) {
+    while (!works_.empty() && works_.front().group + pending < groups_) step(place);
+    for (auto it = accumulators_.begin(); it != accumulators_.end();) {
+        auto& [key, d] = *it;
+        bool busy = false;
+        for (const Work& work : works_) busy |= work.product.d == key;
+        if (busy) {
+            ++it;
+            continue;
+        }
+        const std::size_t each = d.values.size() / 32;
+        for (unsigned lane = 0; lane < 32; ++lane) memcpy(d.lanes[lane], &d.values[lane * each], each * sizeof(float));
+        it = accumulators_.erase(it);
+    }
+    fenced_ = false;
+}
+
+// ------------------------------------------------------------------------------------- what device code calls
+
+void wgmma(const WarpgroupProduct& product, Site site) {
+    WarpgroupProduct mine = product;
+    together("wgmma", site, ~0u, true, &mine, [](void* const (&lanes)[32], uint32_t) {
+        WarpgroupProduct products[32];
+        for (unsigned lane = 0; lane < 32; ++lane) {
+            products[lane] = *static_cast<WarpgroupProduct*>(lanes[lane]);
+            if (products[lane].a != products[0].a || products[lane].b != products[0].b ||
+                products[lane].accumulate != products[0].accumulate) {
+                fail("the lanes of a warp describe different tiles to a wgmma");
+            }
+        }
+        runner->wgmma_pipeline().issue(products);
+    });
+    runner->progress();
+}
+void wgmma_fence(Site site) {
+    together("wgmma.fence", site, ~0u, true, nullptr,
+             [](void* const (&)[32], uint32_t) { runner->wgmma_pipeline().fence(); });
+}
+void wgmma_commit(Site site) {
+    together("wgmma.commit_group", site, ~0u, true, nullptr,
+             [](void* const (&)[32], uint32_t) { runner->wgmma_pipeline().commit(); });
+}
+void wgmma_wait(unsigned pending, Site site) {
+    together("wgmma.wait_group", site, ~0u, true, &pending, [](void* const (&lanes)[32], uint32_t) {
+        runner->wgmma_pipeline().wait(*static_cast<unsigned*>(lanes[0]), runner->running().index / 32 % 4);
+    });
+}
+
+}  // namespace emulator

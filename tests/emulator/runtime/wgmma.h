@@ -1,0 +1,39 @@
+// The products that one warp has started.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "../include/hopper.h"
+
+namespace emulator {
+
+class WgmmaPipeline {
+public:
+    void issue(const WarpgroupProduct (&lanes)[32]);
+    void fence() { fenced_ = true; }
+    void commit() { ++groups_; }
+    // Does all but the `pending` newest groups, and gives back the accumulators that nothing is done to any more.
+    void wait(unsigned pending, unsigned place);
+    // Does the oldest; `place` is the warp's in its warpgroup.
+    void step(unsigned place);
+    bool empty() const { return works_.empty(); }
+
+private:
+    struct Work {
+        WarpgroupProduct product;
+        uint64_t group;
+    };
+    struct Accumulators {
+        float* lanes[32];
+        std::vector<float> values;
+    };
+    std::deque<Work> works_;
+    std::map<float*, Accumulators> accumulators_;  // under way, by lane 0's
+    uint64_t groups_ = 0;
+    bool fenced_ = false;
+};
+
+}  // namespace emulator
