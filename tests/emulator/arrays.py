@@ -131,6 +131,10 @@ def pretend_cupy() -> None:
     sys.modules |= {"cupy": cupy, "cupy.cuda": cuda}
 
 
+def check_results() -> None:
+    assert _library.emulator_results_intact(), "something was written beside a result"
+
+
 def set_seed(seed: int) -> None:
     """The order of threads in the launches from here on."""
     _library.emulator_seed(seed)

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "devices.h"
 #include "launch.h"
@@ -51,6 +52,7 @@ thread_local void* current_context = nullptr;
 thread_local std::vector<void*> pushed_contexts;
 int the_context, the_module, the_event;
 uint64_t seed = 0;
+bool results_intact = true;  // nothing was written beside one of them
 
 // The newest code that the device runs, of the folders sm_NN beside this library.
 void load_kernels() {
@@ -257,10 +259,14 @@ EXPORT Result cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* b
 }
 
 EXPORT Result cuMemAllocAsync(void** address, std::size_t bytes, void*) {
-    *address = allocate(bytes, 0, seed++ % 2);
+    static unsigned allocations = 0;
+    *address = allocate(bytes, 0, ++allocations % 3 != 0);
     return *address == nullptr ? OUT_OF_MEMORY : SUCCESS;
 }
-EXPORT Result cuMemFreeAsync(void* address, void*) { return free_memory(address) ? SUCCESS : INVALID_VALUE; }
+EXPORT Result cuMemFreeAsync(void* address, void*) {
+    results_intact &= free_memory(address);
+    return SUCCESS;
+}
 
 EXPORT Result cuEventCreate(void** event, unsigned) { return *event = &the_event, SUCCESS; }
 EXPORT Result cuEventRecord(void*, void*) { return SUCCESS; }
@@ -272,6 +278,8 @@ EXPORT Result cuStreamWaitEvent(void*, void*, unsigned) { return SUCCESS; }
 
 EXPORT void* emulator_allocate(std::size_t bytes, unsigned residue, int at_end) { return allocate(bytes, residue, at_end); }
 EXPORT int emulator_free(void* p) { return free_memory(p); }
+// Whether all memory that the driver gave out and got back was intact, since the last time this was asked.
+EXPORT int emulator_results_intact() { return std::exchange(results_intact, true); }
 EXPORT void emulator_seal(void* p) { seal(p); }
 EXPORT void emulator_seed(uint64_t value) { seed = value; }
 

@@ -73,12 +73,13 @@ std::string run_grid(const Launch& launch) {
     std::mutex failure_mutex;
     std::string failure;
 
+    // No kernel may rely on the order of its blocks.
+    const bool backwards = Random(launch.seed).one_in(2);
     const auto work = [&] {
         const FaultsReported faults;
         auto runner = take_runner();
         for (uint64_t i; !failed && (i = taken++) < blocks;) {
-            // No kernel may rely on the order of its blocks: half of the grids are run from the end.
-            const uint64_t b = launch.seed % 2 ? blocks - 1 - i : i;
+            const uint64_t b = backwards ? blocks - 1 - i : i;
             const uint3 index = {unsigned(b % grid.x), unsigned(b / grid.x % grid.y), unsigned(b / grid.x / grid.y)};
             if (runner->run(launch, index)) continue;
             const std::lock_guard lock(failure_mutex);

@@ -73,10 +73,10 @@ void WgmmaPipeline::step(unsigned place) {
     if (works_.empty()) return;
     const auto [p, group] = works_.front();
     works_.pop_front();
-    float a[16 * K];
-    static thread_local float b[K * 256];
-    Tile(p.a).read(p.a_mn_major, p.bf16, place * 16, 16, a, K, 1);
-    Tile(p.b).read(p.b_mn_major, p.bf16, 0, p.n, b, 1, 256);
+    // On the heap: a kernel's thread has a small stack.
+    std::vector<float> a(16 * K), b(K * 256);
+    Tile(p.a).read(p.a_mn_major, p.bf16, place * 16, 16, a.data(), K, 1);
+    Tile(p.b).read(p.b_mn_major, p.bf16, 0, p.n, b.data(), 1, 256);
     auto& values = accumulators_[p.d].values;
     for (unsigned row = 0; row < 16; ++row) {
         double sums[256] = {};
