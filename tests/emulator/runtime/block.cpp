@@ -241,7 +241,6 @@ void Runner::barrier_arrive(unsigned id, unsigned count, Site site) {
 
 void Runner::wait_for(uint32_t mbarrier, Site site) {
     running_->site = site;
-    progress();
     waiting_.push_back({mbarrier, running_->index});
     wait("mbarrier.try_wait", site);
 }

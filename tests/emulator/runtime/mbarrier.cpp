@@ -54,7 +54,7 @@ void mbarrier_receive(uint32_t address, unsigned bytes) {
 }
 
 void mbarrier_wait(uint32_t address, uint32_t parity, Site site) {
-    // Waiting for a phase that is over is no promise that others do not go first.
+    runner->progress();
     while (at(address).phase == (parity & 1)) runner->wait_for(address, site);
 }
 
