@@ -13,7 +13,6 @@
 #include "devices.h"
 #include "launch.h"
 #include "memory.h"
-#include "tma.h"
 
 using namespace emulator;
 
@@ -234,28 +233,6 @@ EXPORT Result cuLaunchKernelEx(const LaunchConfig* c, KernelState* function, voi
     }
     const auto words = [](const unsigned(&v)[3]) { return dim3{v[0], v[1], v[2]}; };
     return launch(*function, words(c->grid), words(c->block), c->dynamic_bytes, parameters, cluster);
-}
-
-EXPORT Result cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* base, const uint64_t* sizes,
-                                     const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
-                                     int swizzle, int, int) {
-    constexpr uint8_t BYTES[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};  // of CUtensorMapDataType
-    if (rank == 0 || rank > 5 || type < 0 || type > 12 || interleave != 0 || swizzle < 0 || swizzle > 3) return INVALID_VALUE;
-    TensorMapImage image = {TensorMapImage::TAG, uint8_t(rank), BYTES[type], uint8_t(swizzle), 0,
-                            static_cast<unsigned char*>(base), {}, {}, {}};
-    if (reinterpret_cast<uintptr_t>(map) % 64 != 0 || reinterpret_cast<uintptr_t>(base) % 16 != 0) return INVALID_VALUE;
-    const uint32_t row_bytes = box[0] * BYTES[type];
-    // A swizzle of 32, 64 or 128 bytes takes rows of no more; the emulator, of exactly that.
-    if (row_bytes % 16 != 0 || (swizzle != 0 && row_bytes > 16u << swizzle)) return INVALID_VALUE;
-    for (uint32_t d = 0; d < rank; ++d) {
-        if (box[d] == 0 || box[d] > 256 || steps[d] != 1 || sizes[d] == 0 || sizes[d] > uint64_t(1) << 32) return INVALID_VALUE;
-        image.last[d] = static_cast<uint32_t>(sizes[d] - 1);
-        image.box[d] = static_cast<uint16_t>(box[d]);
-        image.strides[d] = d == 0 ? BYTES[type] : strides[d - 1];
-        if (d > 0 && (strides[d - 1] % 16 != 0 || strides[d - 1] >= uint64_t(1) << 40)) return INVALID_VALUE;
-    }
-    memcpy(map, &image, sizeof(image));
-    return SUCCESS;
 }
 
 EXPORT Result cuMemAllocAsync(void** address, std::size_t bytes, void*) {
