@@ -126,15 +126,16 @@ fn block(granules: u64, dtype: DType) -> Option<Variant> {
     (threads <= MAX_THREADS).then_some(Variant::Block { threads })
 }
 
-/// As many blocks as shared memory holds rows, or with `stages` rows each; None where not one fits, or without
-/// asynchronous copies.
+/// As many blocks as shared memory holds rows, or with `stages` rows each; None where not one fits.
 fn pipeline(granules: u64, stages: Option<u64>, device: &DeviceFacts) -> Option<Variant> {
     let shared = u64::from(device.shared_bytes_per_multiprocessor);
     let fits = u64::from(device.shared_bytes_per_block) - STATIC_SHARED;
     let threads = granules.div_ceil(8).next_multiple_of(32).clamp(256, MAX_THREADS);
     let slots = granules.div_ceil(threads);
     let stage = slots * threads * GRANULE;
-    if granules * GRANULE > fits || stage > fits || device.compute_capability < (8, 0) {
+    // Without asynchronous copies only where it is forced.
+    let copies = device.compute_capability >= (8, 0) || stages.is_some();
+    if granules * GRANULE > fits || stage > fits || !copies {
         return None;
     }
     let most = (fits / stage).clamp(1, 4);
