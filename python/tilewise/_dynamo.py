@@ -24,6 +24,10 @@ NAMES = (
 def register() -> None:
     import torch
 
+    # Before 2.5 a call is a graph break; failing here would fail the import of Dynamo.
+    if not hasattr(torch.compiler, "substitute_in_graph") or not hasattr(torch.library, "register_vmap"):
+        return
+
     from . import _core
     from .torch import operators
 

@@ -153,5 +153,22 @@ def test_whichever_is_imported_first(first):
         "assert torch.equal(f(x), torch.softmax(x, -1))\n"
         "import sys; assert not [m for m in sys.meta_path if type(m).__module__.startswith('tilewise')]\n"
     )
+    run(code)
+
+
+def test_an_older_torch_is_left_in_peace():
+    run(
+        "import torch, tilewise\n"
+        "del torch.library.register_vmap\n"
+        "import torch._dynamo\n"
+        "x = torch.ones(3, requires_grad=True)\n"
+        "assert tilewise.softmax(x.detach()).sum() == 1\n"
+        "try: tilewise.softmax(x)\n"
+        "except ImportError as error: assert 'torch 2.5 or newer' in str(error)\n"
+        "else: raise AssertionError('not refused')\n"
+    )
+
+
+def run(code):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

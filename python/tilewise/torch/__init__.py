@@ -11,6 +11,11 @@ Schemas and kernels: library.py. The public functions, made by torch's dispatche
 autograd.py. What autocast and vmap do: autocast.py, batching.py.
 """
 
+import torch
+
+if not hasattr(torch.library, "register_vmap"):
+    raise ImportError(f"tilewise.torch needs torch 2.5 or newer; this is {torch.__version__}")
+
 from . import library
 from .modules import Linear, LogSoftmax, Softmax
 
