@@ -30,6 +30,13 @@ template <class A, class B> inline constexpr bool same_type = false;
 template <class A> inline constexpr bool same_type<A, A> = true;
 template <class T> inline constexpr bool is_half = same_type<T, f16> || same_type<T, bf16>;
 
+// Whether a value of U may become one of T by torch's promotion: never an integer from a float, nor a bool from
+// anything else.
+template <class T> inline constexpr bool is_float = is_half<T> || same_type<T, f32> || same_type<T, f64>;
+template <class U, class T>
+inline constexpr bool promotes_to =
+    same_type<T, boolean> ? same_type<U, boolean> : is_float<T> || !is_float<U>;
+
 // The value as a type that has arithmetic.
 template <class T> __device__ __forceinline__ T number(T v) { return v; }
 __device__ __forceinline__ float number(f16 v) { return __half2float(v); }

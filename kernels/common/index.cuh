@@ -39,21 +39,13 @@ template <int N> struct Dim {
 };
 static_assert(sizeof(Dim<2>) == 40 && sizeof(Dim<3>) == 48, "mirrored in src/cuda/plan/index.rs");
 
-template <class Index> struct SignedOf {
-    using type = int64_t;
-};
-template <> struct SignedOf<uint32_t> {
-    using type = int32_t;
-};
-template <class Index> using Signed = typename SignedOf<Index>::type;
-
 template <int N, class Index> struct Offsets {
-    Signed<Index> at[N];
+    int64_t at[N];
     Index inner;  // index within the last dimension
 };
 
-// Where the flat (row-major) index `flat` lies. With a 32-bit Index, flat indices and all offsets must be
-// below 2^31. The outermost dimension needs no division.
+// Where the flat (row-major) index `flat` lies, which must be below 2^31 with a 32-bit Index. The outermost
+// dimension needs no division.
 template <int N, class Index>
 TILEWISE_HD Offsets<N, Index> locate(const Dim<N>* dims, uint32_t rank, Index flat) {
     Offsets<N, Index> result = {};
@@ -64,12 +56,12 @@ TILEWISE_HD Offsets<N, Index> locate(const Dim<N>* dims, uint32_t rank, Index fl
         const Index index = flat - rest * static_cast<Index>(dims[d].size);
         if (d == rank - 1) result.inner = index;
         for (int i = 0; i < N; ++i) {
-            result.at[i] += static_cast<Signed<Index>>(index) * static_cast<Signed<Index>>(dims[d].strides[i]);
+            result.at[i] += static_cast<int64_t>(index) * dims[d].strides[i];
         }
         flat = rest;
     }
     for (int i = 0; i < N; ++i) {
-        result.at[i] += static_cast<Signed<Index>>(flat) * static_cast<Signed<Index>>(dims[0].strides[i]);
+        result.at[i] += static_cast<int64_t>(flat) * dims[0].strides[i];
     }
     return result;
 }

@@ -11,6 +11,7 @@ pub mod module;
 pub mod plan;
 
 use gpu::Gpu;
+use plan::add::AddPlan;
 use plan::softmax::Launch;
 
 use crate::error::Result;
@@ -23,8 +24,10 @@ pub type RawStream = usize;
 
 pub fn add(problem: &AddProblem, ordinal: i32, stream: RawStream) -> Result<()> {
     let gpu = Gpu::get("add", ordinal)?;
-    let plan = plan::add::plan(problem, &gpu.facts, forced::add_schedule());
-    launch::launch("add", gpu, &plan, problem, stream)
+    match plan::add::plan(problem, &gpu.facts, forced::add_schedule()) {
+        AddPlan::Few(plan) => launch::launch("add", gpu, &plan, problem, stream),
+        AddPlan::Many(plan) => launch::launch("add", gpu, &*plan, problem, stream),
+    }
 }
 
 /// `partials`: address of as much memory as `softmax_workspace` says.

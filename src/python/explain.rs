@@ -11,6 +11,7 @@ use crate::cpu::{isa, parallel};
 use crate::cuda::device::{self, DeviceFacts};
 use crate::cuda::explain::{Arithmetic, Explanation, explain};
 use crate::cuda::gpu::Gpu;
+use crate::cuda::plan::add::AddPlan;
 use crate::cuda::plan::softmax::Launch;
 use crate::cuda::plan::tile_order::strips_read;
 use crate::cuda::{forced, plan};
@@ -67,7 +68,10 @@ pub fn explain_call<'py>(
                 explained.set_item("problem", problem)?;
                 let arithmetic = Arithmetic { dtype: p.out.dtype, precision: Precision::Ieee, matrix: false };
                 describe(&explained, p.device, device, p.work(), |facts| {
-                    explain(&plan::add::plan(&p, facts, forced::add_schedule()), p.work(), arithmetic, facts)
+                    match plan::add::plan(&p, facts, forced::add_schedule()) {
+                        AddPlan::Few(plan) => explain(&plan, p.work(), arithmetic, facts),
+                        AddPlan::Many(plan) => explain(&*plan, p.work(), arithmetic, facts),
+                    }
                 })?;
             }
             "softmax" | "log_softmax" => {

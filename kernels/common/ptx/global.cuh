@@ -20,7 +20,7 @@ template <int Bytes> __device__ __forceinline__ void load_global(const void* p, 
 }
 
 // Leaves w as it is, and memory alone, unless `wanted`: one instruction without a branch, so that the loads of a loop
-// stand side by side. Also of 2 bytes, to the lower half of a word.
+// stand side by side and none is waited for at the end of a branch. Also of 1 and 2 bytes, as a word.
 template <int Bytes> __device__ __forceinline__ void load_global_if(bool wanted, const void* p, uint32_t* w) {
     const uint64_t at = __cvta_generic_to_global(p);
     const uint32_t flag = wanted;
@@ -36,8 +36,12 @@ template <int Bytes> __device__ __forceinline__ void load_global_if(bool wanted,
         asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.b32 %0, [%1];}"
                      : "+r"(w[0])
                      : "l"(at), "r"(flag));
-    } else {
+    } else if constexpr (Bytes == 2) {
         asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.u16 %0, [%1];}"
+                     : "+r"(w[0])
+                     : "l"(at), "r"(flag));
+    } else {
+        asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.u8 %0, [%1];}"
                      : "+r"(w[0])
                      : "l"(at), "r"(flag));
     }

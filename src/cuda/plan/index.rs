@@ -32,8 +32,8 @@ impl Divisor {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dim<const N: usize> {
-    size: u64,
-    strides: [i64; N],
+    pub size: u64,
+    pub strides: [i64; N],
     divisor: Divisor,
 }
 
@@ -47,13 +47,14 @@ impl<const N: usize> Dim<N> {
     }
 }
 
-/// The dimensions of `shape`, outermost first, and their number, which is at least one.
-pub fn dims<const N: usize>(shape: &[i64], strides: [&[i64]; N]) -> ([Dim<N>; MAX_RANK], u32) {
-    let mut dims = [Dim::new(1, [0; N]); MAX_RANK];
+/// The dimensions of `shape`, outermost first, of which there are at most `RANK`, and their number, which is at least
+/// one.
+pub fn dims<const N: usize, const RANK: usize>(shape: &[i64], strides: [&[i64]; N]) -> ([Dim<N>; RANK], u32) {
+    let mut dims = [Dim::new(1, [0; N]); RANK];
     for (d, (dim, &size)) in dims.iter_mut().zip(shape).enumerate() {
         *dim = Dim::new(size, strides.map(|s| s.get(d).copied().unwrap_or(0)));
     }
-    (dims, shape.len().clamp(1, MAX_RANK) as u32)
+    (dims, shape.len().clamp(1, RANK) as u32)
 }
 
 #[cfg(test)]
@@ -114,7 +115,7 @@ mod tests {
         for space in spaces {
             let shape: Vec<i64> = space.iter().map(|s| s.0).collect();
             let strides = [0, 1].map(|i| space.iter().map(|s| s.1[i]).collect::<Vec<i64>>());
-            let (dims, rank) = dims(&shape, [&strides[0], &strides[1]]);
+            let (dims, rank) = dims::<2, MAX_RANK>(&shape, [&strides[0], &strides[1]]);
             let literals: Vec<String> = dims[..rank as usize]
                 .iter()
                 .map(|d| {
@@ -151,9 +152,9 @@ mod tests {
 
     #[test]
     fn one_element_is_one_dimension() {
-        let (d, rank) = dims::<2>(&[], [&[], &[]]);
+        let (d, rank) = dims::<2, MAX_RANK>(&[], [&[], &[]]);
         assert_eq!((rank, d[0].size, d[0].strides), (1, 1, [0, 0]));
-        let (d, rank) = dims(&[3, 5], [&[5, 1], &[0, -1]]);
+        let (d, rank) = dims::<2, 4>(&[3, 5], [&[5, 1], &[0, -1]]);
         assert_eq!((rank, d[1].size, d[1].strides, d[2].size), (2, 5, [1, -1], 1));
     }
 }

@@ -1,0 +1,154 @@
+// targets: 75 80 90 100 120 ptx:75
+//
+// out = x + alpha * y (as in add.cu) of views: broadcast, sliced, permuted, misaligned, of mixed dtypes.
+//
+// Per element: 2 flops, and the traffic of add.cu; what is broadcast is read from memory once.
+//
+// Variants, as chosen in src/cuda/plan/add.rs. In the first three the result's last dimension is contiguous, x and y
+// step along it by one element or by none (a column that is added to all), and a thread makes 16 aligned bytes of the
+// result at a time, with one access of each operand, or one element where an operand does not step:
+//   rows     one dtype, every row of x and y as far from a 16-byte boundary as the result's.
+//   skewed   one dtype, rows that start anywhere: two aligned vectors of each operand, shifted together. Neighbours
+//            read the same vectors, so that memory is read once.
+//   mixed    any dtypes no wider than the result's: 16 bytes of the result against 16, 8, 4 or 2 of an operand.
+// What lies at the ends of a row and is no whole chunk is done element by element: rows of under 16 chunks that are not
+// whole go to `strided`.
+//   strided  any strides and dtypes, up to 4 dimensions after merging: neighbouring threads make neighbouring elements.
+//   deep     the same for any number of dimensions and elements, with 64-bit indices.
+// y may be a number in all of them.
+//
+// A thread's chunks lie in as many rows, at the same place: where one row is added to all, they want the same piece of
+// it, which is then in L1; and the index arithmetic is done once a thread. With one row they lie a block apart.
+// The compiler's registers leave room for 768 threads or more on a multiprocessor, whose loads are 48 KB or more in
+// flight: what an H200's memory needs for its bandwidth and latency. All of a thread's loads are issued before the first
+// is waited for (read from the machine code for sm_90). Not yet measured, nor compared with other numbers of chunks.
+//
+// Rejected: one kernel that branched on each operand's alignment and stride. It added a row or a column to a bf16
+// matrix at 0.51 of a copy's speed, and mixed dtypes at 0.53 of torch's (H200): every branch waited for its loads.
+
+#include "add.cuh"
+
+constexpr int THREADS = 256;  // at most; small problems use fewer
+// Chunks of a thread; mirrored in src/cuda/plan/add.rs.
+constexpr int ROWS_CHUNKS = 4, SKEWED_CHUNKS = 2, MIXED_CHUNKS = 2, STRIDED_CHUNKS = 4;
+
+// Chunks that are no whole ones, or whose neighbourhood is not the operand's own: element by element.
+template <class Operand, int N, int Rank>
+__device__ __forceinline__ void add_ragged(const AddParams<Rank>& p, uint64_t x, uint64_t y, uint64_t out, int64_t first,
+                                           uint32_t ragged) {
+    using T = typename Operand::type;
+    constexpr int E = Operand::WIDTH, AT_ONCE = E < 4 ? E : 4;
+    const Dim<3>& inner = p.dims[p.rank - 1];
+    const Access ax = access_x(p), ay = access_y(p);
+#pragma unroll 1
+    for (int i = 0; i < N; ++i) {
+#pragma unroll 1
+        for (int j = 0; j < E && (ragged >> i & 1); j += AT_ONCE) {
+            typename Operand::Element a[AT_ONCE], b[AT_ONCE];
+            uint32_t valid = 0;
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; ++k) {
+                const int64_t column = first + static_cast<int64_t>(i * p.chunk_step) * E + j + k;
+                const bool wanted = column >= 0 && column < static_cast<int64_t>(inner.size);
+                a[k].fetch(x + i * p.steps[0] + (j + k) * inner.strides[0], wanted, ax);
+                b[k].fetch(y + i * p.steps[1] + (j + k) * inner.strides[1], wanted, ay);
+                valid |= static_cast<uint32_t>(wanted) << k;
+            }
+            add_fetched(p, a, b, out + i * p.steps[2] + j * sizeof(T), sizeof(T), valid);
+        }
+    }
+}
+
+// A thread's N chunks share one alignment: between their rows, or their places in the row, are multiples of 16 bytes of
+// the result.
+template <class Operand, int N, class Index, int Rank>
+__device__ __forceinline__ void add_chunks(const AddParams<Rank>& p) {
+    constexpr int E = Operand::WIDTH;
+    const Dim<3>&inner = p.dims[p.rank - 1], &rows = p.dims[p.rank - 2];
+    const Index item = static_cast<Index>(blockIdx.x) * static_cast<Index>(p.span) + threadIdx.x;
+    if (item >= p.items) return;
+    const Index line = p.by_chunks.quotient(item), chunk = item - line * static_cast<Index>(p.chunks);
+    const Index outer = p.by_groups.quotient(line), group = line - outer * static_cast<Index>(p.groups);
+    const Index row = group * p.group_step;
+    Offsets<3, Index> at = {};
+    if (p.rank > 2) at = locate(p.dims, p.rank - 2, outer);
+    for (int k = 0; k < 3; ++k) at.at[k] += static_cast<int64_t>(row) * rows.strides[k];
+    // Chunks start on 16-byte boundaries of the result.
+    const uint32_t past = static_cast<uint32_t>(p.out + at.at[2]) % 16 / sizeof(typename Operand::type);
+    const int64_t first = static_cast<int64_t>(chunk) * E - (E == 1 ? 0 : past);
+    for (int k = 0; k < 3; ++k) at.at[k] += first * inner.strides[k];
+    const uint64_t x = p.x + at.at[0], y = p.y + at.at[1], out = p.out + at.at[2];
+    const int64_t columns = static_cast<int64_t>(inner.size);
+
+    const Access ax = access_x(p), ay = access_y(p);
+    Operand a[N], b[N];
+    uint32_t whole = 0, ragged = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const int64_t from = first + static_cast<int64_t>(i * p.chunk_step) * E;
+        const bool some = row + static_cast<Index>(i * p.row_step) < static_cast<Index>(rows.size) && from < columns;
+        bool fits = some && from >= 0 && from + E <= columns;
+        // Within a row its neighbours are its own.
+        if (Operand::NEIGHBOURS && fits && (from < E || from + 2 * E > columns)) {
+            fits = Operand::fits(x + i * p.steps[0], ax) && Operand::fits(y + i * p.steps[1], ay);
+        }
+        whole |= static_cast<uint32_t>(fits) << i;
+        ragged |= static_cast<uint32_t>(some && !fits) << i;
+        a[i].fetch(x + i * p.steps[0], fits, ax);
+        b[i].fetch(y + i * p.steps[1], fits, ay);
+    }
+    add_fetched(p, a, b, out, p.steps[2], whole);
+    if constexpr (E > 1) {
+        if (ragged != 0) add_ragged<Operand, N>(p, x, y, out, first, ragged);
+    }
+}
+
+template <class T, class Index, int Rank> __device__ __forceinline__ void add_elements(const AddParams<Rank>& p) {
+    if (same_type<T, boolean> || (p.flags & SAME_DTYPE)) {
+        add_chunks<Own<T, 1>, STRIDED_CHUNKS, Index>(p);
+    } else if constexpr (!same_type<T, boolean>) {
+        add_chunks<Tagged<T, 1>, STRIDED_CHUNKS, Index>(p);
+    }
+}
+
+#define EXPORT(T, NAME)                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)            \
+        add_rows_##NAME(const __grid_constant__ AddParams<FEW> p) {     \
+        add_chunks<Own<T, lanes_of<T>>, ROWS_CHUNKS, uint32_t>(p);      \
+    }                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)            \
+        add_skewed_##NAME(const __grid_constant__ AddParams<FEW> p) {   \
+        add_chunks<Skewed<T>, SKEWED_CHUNKS, uint32_t>(p);              \
+    }                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)            \
+        add_strided_##NAME(const __grid_constant__ AddParams<FEW> p) {  \
+        add_elements<T, uint32_t>(p);                                   \
+    }                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)            \
+        add_deep_##NAME(const __grid_constant__ AddParams<MANY> p) {    \
+        add_elements<T, uint64_t>(p);                                   \
+    }
+// Nothing but bool becomes bool.
+#define EXPORT_MIXED(T, NAME)                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) < 4 ? 3 : 4) \
+        add_mixed_##NAME(const __grid_constant__ AddParams<FEW> p) {    \
+        add_chunks<Tagged<T, lanes_of<T>>, MIXED_CHUNKS, uint32_t>(p);  \
+    }
+
+EXPORT(boolean, bool)
+EXPORT(u8, u8)
+EXPORT(i16, i16)
+EXPORT(i32, i32)
+EXPORT(i64, i64)
+EXPORT(f16, f16)
+EXPORT(bf16, bf16)
+EXPORT(f32, f32)
+EXPORT(f64, f64)
+EXPORT_MIXED(u8, u8)
+EXPORT_MIXED(i16, i16)
+EXPORT_MIXED(i32, i32)
+EXPORT_MIXED(i64, i64)
+EXPORT_MIXED(f16, f16)
+EXPORT_MIXED(bf16, bf16)
+EXPORT_MIXED(f32, f32)
+EXPORT_MIXED(f64, f64)

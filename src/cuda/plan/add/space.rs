@@ -1,0 +1,213 @@
+//! Which kernel an addition needs, by how its operands lie.
+
+use super::CHUNK;
+use crate::ops::Strided;
+use crate::ops::add::{AddProblem, AddendProblem};
+use crate::tensor::Dims;
+
+/// Dimensions that all variants but `deep` take: FEW in kernels/common/add.cuh.
+pub const FEW: usize = 4;
+/// A dimension shorter than this is not worth a tile.
+const LEAST_TURNED: i64 = 16;
+/// Chunks of a row from which on its two ragged ends, which are done by element, do not matter.
+const LEAST_CHUNKS: u64 = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    Vector,
+    VectorLoop,
+    Rows,
+    Skewed,
+    Mixed,
+    Strided,
+    Deep,
+    Turned,
+}
+
+impl Variant {
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Vector => "vector",
+            Variant::VectorLoop => "vector_loop",
+            Variant::Rows => "rows",
+            Variant::Skewed => "skewed",
+            Variant::Mixed => "mixed",
+            Variant::Strided => "strided",
+            Variant::Deep => "deep",
+            Variant::Turned => "turned",
+        }
+    }
+
+    pub fn file(self) -> &'static str {
+        match self {
+            Variant::Vector | Variant::VectorLoop => "add",
+            Variant::Turned => "add_turned",
+            _ => "add_strided",
+        }
+    }
+
+    /// Chunks per thread: VECTORS in add.cu, *_CHUNKS in add_strided.cu.
+    pub fn chunks(self) -> u64 {
+        match self {
+            Variant::Rows | Variant::Strided | Variant::Deep => 4,
+            _ => 2,
+        }
+    }
+
+    /// Elements of a chunk.
+    pub fn width(self, space: &Space) -> u64 {
+        match self {
+            Variant::Strided | Variant::Deep => 1,
+            _ => space.lanes(),
+        }
+    }
+}
+
+/// An addition of which the shape has at least two dimensions; strides in elements, of x, y and out.
+pub struct Space<'a> {
+    pub x: &'a Strided,
+    /// None for a number.
+    pub y: Option<&'a Strided>,
+    pub out: &'a Strided,
+    pub shape: Dims,
+    pub strides: [Dims; 3],
+}
+
+impl<'a> Space<'a> {
+    pub fn of(problem: &'a AddProblem) -> Space<'a> {
+        let (x, out) = (&problem.x, &problem.out);
+        let y = match &problem.y {
+            AddendProblem::Tensor(y) => Some(y),
+            AddendProblem::Scalar(_) => None,
+        };
+        let mut shape = problem.shape.clone();
+        let mut strides = [x, y.unwrap_or(x), out].map(|s| s.strides.clone());
+        while shape.len() < 2 {
+            shape.insert(0, 1);
+            strides.iter_mut().for_each(|s| s.insert(0, 0));
+        }
+        Space { x, y, out, shape, strides }
+    }
+
+    pub fn last(&self) -> usize {
+        self.shape.len() - 1
+    }
+
+    /// The operands that are read.
+    pub fn inputs(&self) -> impl Iterator<Item = (&'a Strided, &Dims)> {
+        std::iter::once((self.x, &self.strides[0])).chain(self.y.map(|y| (y, &self.strides[1])))
+    }
+
+    pub fn one_dtype(&self) -> bool {
+        self.inputs().all(|(s, _)| s.dtype == self.out.dtype)
+    }
+
+    /// Elements of the result in 16 bytes.
+    pub fn lanes(&self) -> u64 {
+        CHUNK / self.out.dtype.size() as u64
+    }
+
+    /// Elements by which the result starts behind a boundary.
+    pub fn past(&self) -> u64 {
+        self.out.address as u64 % CHUNK / self.out.dtype.size() as u64
+    }
+
+    /// Whether all steps but those along the last dimension are whole chunks, give or take `others`'.
+    fn by_chunks(&self, strides: &[i64], others: &[i64]) -> bool {
+        let lanes = self.lanes() as i64;
+        strides.iter().zip(others).take(self.last()).all(|(s, o)| s.wrapping_sub(*o) % lanes == 0)
+    }
+
+    /// All rows of the result start on a boundary.
+    pub fn rows_aligned(&self) -> bool {
+        let still: Dims = Dims::from_elem(0, self.shape.len());
+        self.past() == 0 && self.by_chunks(&self.strides[2], &still)
+    }
+
+    /// And are whole chunks.
+    pub fn whole(&self) -> bool {
+        self.rows_aligned() && self.shape[self.last()].unsigned_abs().is_multiple_of(self.lanes())
+    }
+
+    /// The operand's rows lie to its own boundaries as the result's do to theirs.
+    fn in_step(&self, operand: &Strided, strides: &[i64]) -> bool {
+        let size = operand.dtype.size() as u64;
+        let first = (operand.address as u64).wrapping_sub(self.past() * size);
+        strides[self.last()] == 0
+            || first.is_multiple_of(self.lanes() * size) && self.by_chunks(strides, &self.strides[2])
+    }
+
+    /// The dimension that is contiguous in some input, where the last is not: every input either has it or steps
+    /// along the last dimension as the result does, or not at all.
+    pub fn turned(&self) -> Option<usize> {
+        let mut turned = None;
+        for (_, strides) in self.inputs() {
+            if !matches!(strides[self.last()], 0 | 1) {
+                let unit = (0..self.last()).find(|&d| strides[d] == 1)?;
+                if *turned.get_or_insert(unit) != unit {
+                    return None;
+                }
+            }
+        }
+        turned.filter(|&d| self.shape[d] >= LEAST_TURNED && self.shape[self.last()] >= LEAST_TURNED)
+    }
+
+    pub fn variant(&self) -> Variant {
+        let last = self.last();
+        let size = self.out.dtype.size();
+        if self.shape.len() > FEW {
+            return Variant::Deep;
+        }
+        if self.strides[2][last] != 1 || !self.out.address.is_multiple_of(size) {
+            return Variant::Strided;
+        }
+        let long = self.shape[last] as u64 >= LEAST_CHUNKS * self.lanes() || self.whole();
+        if long && self.inputs().all(|(_, strides)| matches!(strides[last], 0 | 1)) {
+            let in_step = self.inputs().all(|(s, strides)| self.in_step(s, strides));
+            let no_wider = || self.inputs().all(|(s, t)| s.dtype.size() <= size || t[last] == 0);
+            match (self.one_dtype(), in_step) {
+                (true, true) => return Variant::Rows,
+                (true, false) => return Variant::Skewed,
+                (false, true) if no_wider() => return Variant::Mixed,
+                (false, _) => {}
+            }
+        }
+        // A number beside a transposed operand: the result is laid out as that is, but for `out`.
+        match self.one_dtype() && self.y.is_some() && self.turned().is_some() {
+            true => Variant::Turned,
+            false => Variant::Strided,
+        }
+    }
+
+    /// Whether an operand's vectors start on boundaries, beside whole rows of the result: along the last dimension, or,
+    /// transposed, along that of the rows.
+    pub fn plain(&self, operand: &Strided, strides: &[i64]) -> bool {
+        let last = self.last();
+        let unit = if matches!(strides[last], 0 | 1) { last } else { last - 1 };
+        let lanes = self.lanes() as i64;
+        strides[last] == 0
+            || (operand.address as u64).is_multiple_of(CHUNK)
+                && strides.iter().enumerate().all(|(d, s)| d == unit || s % lanes == 0)
+    }
+
+    /// Moves the dimension that `variant` walks by rows to where the kernels look for it.
+    pub fn choose_rows(&mut self, variant: Variant) {
+        let d = match variant {
+            Variant::Turned => self.turned().unwrap_or(0),
+            _ => self.best_rows(variant),
+        };
+        let to = self.last() - 1;
+        for list in std::iter::once(&mut self.shape).chain(&mut self.strides) {
+            let value = list.remove(d);
+            list.insert(to, value);
+        }
+    }
+
+    /// Rows at which a thread's chunks lie: along a dimension that an input repeats, if there is one, else the longest.
+    fn best_rows(&self, variant: Variant) -> usize {
+        let repeats = |d: usize| {
+            self.shape[d] >= variant.chunks() as i64 && self.inputs().any(|(_, strides)| strides[d] == 0)
+        };
+        (0..self.last()).max_by_key(|&d| (repeats(d), self.shape[d])).unwrap_or(0)
+    }
+}
