@@ -51,15 +51,34 @@ def _add(cuda: bool, quick: bool) -> Iterator[Case]:
     powers = {(True, False): range(16, 29, 2), (True, True): (16, 22, 26), (False, False): range(12, 25, 4)}
     for dtype in (torch.bfloat16, torch.float32):
         for power in powers.get((cuda, quick), (12, 20)):
-            yield _case("add", f"contiguous 2^{power}", dtype, _add_flat, 1 << power)
+            yield _case("add", f"contiguous 2^{power}", dtype, _add_flat, 1 << power, 1)
+        yield _case("add", f"contiguous 2^{power}, alpha", dtype, _add_flat, 1 << power, 0.5)
     side = (4096 if quick else 8192) if cuda else (512 if quick else 2048)
     for dtype in (torch.bfloat16,) if quick else (torch.bfloat16, torch.float32):
         for kind in _SECOND_OPERANDS:
             yield _add_case(dtype, (side, side), kind)
+        for name in _ADD_VIEWS:
+            yield _case("add", f"{side}^2, {name}", dtype, _add_views, side, name)
 
 
-def _add_flat(dtype: torch.dtype, size: int, device: torch.device) -> Call:
-    return Call("add", (_random(device, dtype, size), _random(device, dtype, size)))
+# Both operands, of side^2 elements.
+_ADD_VIEWS: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
+    "equal offsets": lambda random, n: (random(n * n + 1)[1:], random(n * n + 1)[1:]),
+    "unequal offsets": lambda random, n: (random(n * n + 1)[1:], random(n * n + 3)[3:]),
+    "permuted 3-d": lambda random, n: (random(n // 16, 16, n).permute(1, 0, 2), random(16, n // 16, n)),
+    "transposed batch": lambda random, n: (random(16, n, n // 16).mT, random(16, n // 16, n)),
+    "odd rows + row": lambda random, n: (random(n, n - 1), random(n - 1)),
+    "every second": lambda random, n: (random(n, 2 * n)[:, ::2], random(n, n)),
+}
+
+
+def _add_views(dtype: torch.dtype, side: int, name: str, device: torch.device) -> Call:
+    return Call("add", _ADD_VIEWS[name](partial(_random, device, dtype), side))
+
+
+def _add_flat(dtype: torch.dtype, size: int, alpha: float, device: torch.device) -> Call:
+    operands = _random(device, dtype, size), _random(device, dtype, size)
+    return Call("add", operands, {} if alpha == 1 else {"alpha": alpha})
 
 
 _SECOND_OPERANDS: dict[str, Callable[..., torch.Tensor | float]] = {
@@ -239,5 +258,5 @@ def of_shape(op: str, shape: Shape, dtype: str, layout: str | None = None, dim: 
     if layout == "contiguous":
         size = math.prod(shape)
         name = f"2^{size.bit_length() - 1}" if size.bit_count() == 1 else _x(shape)
-        return _case("add", f"contiguous {name}", element, _add_flat, size)
+        return _case("add", f"contiguous {name}", element, _add_flat, size, 1)
     return _add_case(element, shape, layout)
