@@ -26,7 +26,7 @@ pub fn add(problem: &AddProblem, ordinal: i32, stream: RawStream) -> Result<()> 
     let gpu = Gpu::get("add", ordinal)?;
     match plan::add::plan(problem, &gpu.facts, forced::add_schedule()) {
         AddPlan::Few(plan) => launch::launch("add", gpu, &plan, problem, stream),
-        AddPlan::Many(plan) => launch::launch("add", gpu, &*plan, problem, stream),
+        AddPlan::Many(plan) => launch::launch("add", gpu, plan.as_ref(), problem, stream),
     }
 }
 

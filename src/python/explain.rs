@@ -70,7 +70,7 @@ pub fn explain_call<'py>(
                 describe(&explained, p.device, device, p.work(), |facts| {
                     match plan::add::plan(&p, facts, forced::add_schedule()) {
                         AddPlan::Few(plan) => explain(&plan, p.work(), arithmetic, facts),
-                        AddPlan::Many(plan) => explain(&*plan, p.work(), arithmetic, facts),
+                        AddPlan::Many(plan) => explain(plan.as_ref(), p.work(), arithmetic, facts),
                     }
                 })?;
             }

@@ -16,7 +16,6 @@ use crate::cuda::device::DeviceFacts;
 use crate::dtype::{Category, DType};
 use crate::ops::add::{AddProblem, AddendProblem};
 use crate::ops::{Scalar, Strided};
-use crate::tensor::Dims;
 
 /// Per block of the vector variants: 1 % faster than 256 from 2^24 elements on (H200, bf16).
 const VECTOR_THREADS: u64 = 128;
@@ -37,6 +36,7 @@ pub enum Schedule {
 }
 
 /// A launch; most have parameters of few dimensions, which are quick to make and to copy.
+#[expect(clippy::large_enum_variant, reason = "the large one is the usual one, and made once a call")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum AddPlan {
     Few(LaunchPlan<AddParams<FEW>>),
@@ -45,37 +45,43 @@ pub enum AddPlan {
 
 /// `forced` takes the schedule of a contiguous addition out of the plan's hands.
 pub fn plan(problem: &AddProblem, device: &DeviceFacts, forced: Option<Schedule>) -> AddPlan {
-    let mut space = Space::of(problem);
-    if let Some(head) = contiguous(problem, &space) {
-        return AddPlan::Few(vector(problem, &space, head, device, forced));
+    if let Some(head) = contiguous(problem) {
+        return AddPlan::Few(vector(problem, head, device, forced));
     }
+    let mut space = Space::of(problem);
     let (variant, share) = strided(&mut space, device);
     match variant {
-        Variant::Deep => AddPlan::Many(Box::new(launch(problem, &space, variant, &share))),
-        _ => AddPlan::Few(launch(problem, &space, variant, &share)),
+        Variant::Deep => AddPlan::Many(Box::new(walk(problem, space, variant, &share))),
+        _ => AddPlan::Few(walk(problem, space, variant, &share)),
     }
 }
 
 /// The elements before the first 16-byte boundary, if the addition is contiguous and of one alignment and dtype.
-fn contiguous(problem: &AddProblem, space: &Space) -> Option<u64> {
-    let out = space.out;
-    let linear = |s: &Strided| problem.shape.is_empty() || s.strides.as_slice() == [1];
+fn contiguous(problem: &AddProblem) -> Option<u64> {
+    let (x, out) = (&problem.x, &problem.out);
     let misaligned = |s: &Strided| s.address as u64 % CHUNK;
-    let alike = |(s, _): (&Strided, &Dims)| linear(s) && misaligned(s) == misaligned(out);
+    let alike = |s: &Strided| {
+        (problem.shape.is_empty() || s.strides.as_slice() == [1])
+            && s.dtype == out.dtype
+            && misaligned(s) == misaligned(out)
+    };
     let size = out.dtype.size() as u64;
-    (space.one_dtype() && linear(out) && space.inputs().all(alike) && misaligned(out).is_multiple_of(size))
+    let y = match &problem.y {
+        AddendProblem::Tensor(y) => y,
+        AddendProblem::Scalar(_) => x,
+    };
+    (alike(x) && alike(y) && alike(out) && misaligned(out).is_multiple_of(size))
         .then(|| ((CHUNK - misaligned(out)) % CHUNK / size).min(problem.len().unsigned_abs()))
 }
 
 fn vector(
     problem: &AddProblem,
-    space: &Space,
     head: u64,
     device: &DeviceFacts,
     forced: Option<Schedule>,
 ) -> LaunchPlan<AddParams<FEW>> {
     let each = Variant::Vector.chunks();
-    let vectors = (problem.len().unsigned_abs() - head) / space.lanes();
+    let vectors = (problem.len().unsigned_abs() - head) / (CHUNK / problem.out.dtype.size() as u64);
     let threads = block_size(vectors.div_ceil(each), VECTOR_THREADS, device);
     let tiles = vectors.div_ceil(threads * each).max(1);
     // The fixed grid is never slower (H200: by 1 % at 2^20 elements, 8 % from 2^26), because new blocks load while
@@ -85,8 +91,7 @@ fn vector(
         u64::from(device.multiprocessors) * (u64::from(device.threads_per_multiprocessor) / threads);
     let blocks = if looping { tiles.min(resident) } else { tiles };
     let variant = if looping { Variant::VectorLoop } else { Variant::Vector };
-    let share = Share::tiles(blocks, threads, tiles, 1, 1);
-    let mut plan = launch(problem, space, variant, &share);
+    let mut plan = launch(problem, variant, &Share::tiles(blocks, threads, tiles, 1, 1));
     plan.params.head = head as u32;
     plan
 }
@@ -107,49 +112,52 @@ fn strided(space: &mut Space, device: &DeviceFacts) -> (Variant, Share) {
     }
 }
 
-fn launch<const RANK: usize>(
+/// A launch that walks over dimensions.
+fn walk<const RANK: usize>(
     problem: &AddProblem,
-    space: &Space,
+    mut space: Space,
     variant: Variant,
     share: &Share,
 ) -> LaunchPlan<AddParams<RANK>> {
-    let (x, out) = (space.x, space.out);
-    let y = space.y.unwrap_or(x);
     let last = space.last();
-    let sizes = [x, y, out].map(|s| s.dtype.size() as i64);
-    let mut strides = space.strides.clone();
-    for (strides, size) in strides.iter_mut().zip(sizes) {
-        strides.iter_mut().for_each(|s| *s = s.wrapping_mul(size));
-    }
-    let width = variant.width(space);
-    let contiguous = matches!(variant, Variant::Vector | Variant::VectorLoop);
-    let step = |s: &Dims| {
-        let along_rows = (share.row_step as i64).wrapping_mul(s[last - 1]);
-        along_rows.wrapping_add(((share.chunk_step * width) as i64).wrapping_mul(s[last]))
-    };
-    let steps = [step(&strides[0]), step(&strides[1]), step(&strides[2])];
-    let one = |s: &Dims| u32::from(width > 1 && s[last] == 0);
+    let width = variant.width(&space);
+    let mut plan = launch(problem, variant, share);
+    let p: &mut AddParams<RANK> = &mut plan.params;
     let bit = |condition: bool, flag: u32| if condition { flag } else { 0 };
     let turned = |operand: usize| !matches!(space.strides[operand][last], 0 | 1);
-    let flags = match variant {
+    p.flags = match variant {
         Variant::Turned => {
             let plain = space.whole() && space.inputs().all(|(s, strides)| space.plain(s, strides));
             bit(turned(0), X_TURNED) | bit(turned(1), Y_TURNED) | bit(plain, PLAIN)
         }
         _ => bit(space.one_dtype(), SAME_DTYPE),
     };
-    // A contiguous addition needs none, and dividing by their sizes is the slow part of a plan.
-    let walked = if contiguous { 0 } else { space.shape.len() };
-    let (dims, rank) = index::dims(&space.shape[..walked], [&strides[0], &strides[1], &strides[2]]);
-    let (scalar, y_size) = match &problem.y {
-        AddendProblem::Tensor(y) => (0, y.dtype.size() as u32),
-        AddendProblem::Scalar(s) => (arithmetic_bits(*s, out.dtype), 0),
+    [p.x_one, p.y_one] = [0, 1].map(|i| u32::from(width > 1 && space.strides[i][last] == 0));
+    let sizes = [space.x, space.y.unwrap_or(space.x), space.out].map(|s| s.dtype.size() as i64);
+    for ((strides, size), step) in space.strides.iter_mut().zip(sizes).zip(&mut p.steps) {
+        strides.iter_mut().for_each(|s| *s = s.wrapping_mul(size));
+        let along_rows = (share.row_step as i64).wrapping_mul(strides[last - 1]);
+        *step = along_rows.wrapping_add(((share.chunk_step * width) as i64).wrapping_mul(strides[last]));
+    }
+    let [x, y, out] = &space.strides;
+    (p.dims, p.rank) = index::dims(&space.shape, [x, y, out]);
+    plan
+}
+
+/// A launch without dimensions.
+fn launch<const RANK: usize>(
+    problem: &AddProblem,
+    variant: Variant,
+    share: &Share,
+) -> LaunchPlan<AddParams<RANK>> {
+    let (x, out) = (&problem.x, &problem.out);
+    let (y, y_size, scalar) = match &problem.y {
+        AddendProblem::Tensor(y) => (y, y.dtype.size() as u32, 0),
+        AddendProblem::Scalar(s) => (x, 0, arithmetic_bits(*s, out.dtype)),
     };
+    let (dims, rank) = index::dims(&[], [&[], &[], &[]]);
     LaunchPlan {
-        kernel: Kernel {
-            file: variant.file(),
-            name: format!("add_{}_{}", variant.name(), wrapping(out.dtype).suffix()),
-        },
+        kernel: Kernel { file: variant.file(), name: variant.kernel(wrapping(out.dtype)).to_owned() },
         grid: [share.blocks.min(MAX_BLOCKS) as u32, 1, 1],
         block: [share.threads as u32, 1, 1],
         shared_bytes: 0,
@@ -169,17 +177,17 @@ fn launch<const RANK: usize>(
             by_groups: Divisor::new(share.groups),
             row_step: share.row_step,
             chunk_step: share.chunk_step,
-            steps,
+            steps: [0; 3],
             span: share.span,
             group_step: share.group_step,
             x_tag: x.dtype.tag(),
             y_tag: y.dtype.tag(),
             x_size: x.dtype.size() as u32,
             y_size,
-            x_one: one(&strides[0]),
-            y_one: one(&strides[1]),
+            x_one: 0,
+            y_one: 0,
             head: 0,
-            flags,
+            flags: 0,
             rank,
             dims,
         },

@@ -1,6 +1,7 @@
 //! Which kernel an addition needs, by how its operands lie.
 
 use super::CHUNK;
+use crate::dtype::DType;
 use crate::ops::Strided;
 use crate::ops::add::{AddProblem, AddendProblem};
 use crate::tensor::Dims;
@@ -25,16 +26,33 @@ pub enum Variant {
 }
 
 impl Variant {
-    pub fn name(self) -> &'static str {
+    /// The kernel that makes results of `dtype`. A call has microseconds in all, so no string is put together in it.
+    pub fn kernel(self, dtype: DType) -> &'static str {
+        macro_rules! of {
+            ($variant:literal) => {
+                match dtype {
+                    DType::Bool => concat!("add_", $variant, "_bool"),
+                    DType::U8 => concat!("add_", $variant, "_u8"),
+                    DType::I8 => concat!("add_", $variant, "_i8"),
+                    DType::I16 => concat!("add_", $variant, "_i16"),
+                    DType::I32 => concat!("add_", $variant, "_i32"),
+                    DType::I64 => concat!("add_", $variant, "_i64"),
+                    DType::F16 => concat!("add_", $variant, "_f16"),
+                    DType::BF16 => concat!("add_", $variant, "_bf16"),
+                    DType::F32 => concat!("add_", $variant, "_f32"),
+                    DType::F64 => concat!("add_", $variant, "_f64"),
+                }
+            };
+        }
         match self {
-            Variant::Vector => "vector",
-            Variant::VectorLoop => "vector_loop",
-            Variant::Rows => "rows",
-            Variant::Skewed => "skewed",
-            Variant::Mixed => "mixed",
-            Variant::Strided => "strided",
-            Variant::Deep => "deep",
-            Variant::Turned => "turned",
+            Variant::Vector => of!("vector"),
+            Variant::VectorLoop => of!("vector_loop"),
+            Variant::Rows => of!("rows"),
+            Variant::Skewed => of!("skewed"),
+            Variant::Mixed => of!("mixed"),
+            Variant::Strided => of!("strided"),
+            Variant::Deep => of!("deep"),
+            Variant::Turned => of!("turned"),
         }
     }
 
@@ -197,6 +215,9 @@ impl<'a> Space<'a> {
             _ => self.best_rows(variant),
         };
         let to = self.last() - 1;
+        if d == to {
+            return;
+        }
         for list in std::iter::once(&mut self.shape).chain(&mut self.strides) {
             let value = list.remove(d);
             list.insert(to, value);

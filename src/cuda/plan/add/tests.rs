@@ -7,7 +7,7 @@ use super::share::{MAX_THREADS, MIN_THREADS};
 use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::host_cpp;
-use crate::tensor::{Device, layout};
+use crate::tensor::{Device, Dims, layout};
 
 const BASE: usize = 0x7f00_0000_0000;
 
@@ -179,11 +179,11 @@ fn grids_cover_every_element_and_are_legal() {
                             assert!((MIN_THREADS..=MAX_THREADS).contains(&threads));
                             let (p, name) = (&plan.params, &plan.kernel.name);
                             let kind = |part| name.starts_with(part);
-                            let vector = if offsets[1] == 1 || size == 16 { true } else { kind("add_vector") };
-                            let (each, width) = match () {
-                                () if vector => (2 * threads, CHUNK / size),
-                                () if kind("add_skewed") => (p.span, CHUNK / size),
-                                () => (p.span, 1),
+                            let vector = kind("add_vector");
+                            let (each, width) = if vector {
+                                (2 * threads, CHUNK / size)
+                            } else {
+                                (p.span, if kind("add_skewed") { CHUNK / size } else { 1 })
                             };
                             let tiles = if vector { p.items } else { u64::from(blocks) };
                             let covered = u128::from(tiles) * u128::from(each) * u128::from(width);
@@ -195,8 +195,8 @@ fn grids_cover_every_element_and_are_legal() {
                             } else if vector {
                                 assert_eq!(u64::from(blocks), p.items, "a fixed grid does not loop");
                             }
-                            assert_eq!(kind("add_vector_loop"), vector && wish == Schedule::GridStride
-                                || vector && p.items > MAX_BLOCKS);
+                            let looping = wish == Schedule::GridStride || p.items > MAX_BLOCKS;
+                            assert_eq!(kind("add_vector_loop"), vector && looping);
                         });
                     }
                 }

@@ -28,7 +28,7 @@ pub fn index_space(problem: &AddProblem) -> HashMap<u64, (u64, u64)> {
 /// What the threads of a launch make, by add_strided.cu and add_turned.cu: each thing once.
 pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) -> HashMap<u64, (u64, u64)> {
     let p = &plan.params;
-    let is = |variant: Variant| plan.kernel.name.starts_with(&format!("add_{}_", variant.name()));
+    let is = |variant: Variant| DType::ALL.iter().any(|&dtype| plan.kernel.name == variant.kernel(dtype));
     let turned = is(Variant::Turned);
     let single = is(Variant::Strided) || is(Variant::Deep);
     let lanes = if single { 1 } else { (CHUNK / size) as i64 };
