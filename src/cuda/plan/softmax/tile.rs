@@ -213,7 +213,7 @@ pub fn plan(p: &SoftmaxProblem, tile: Tile, partials: usize) -> (Option<Kernel>,
         parts: parts as u32,
         log: u32::from(p.kind == Kind::LogSoftmax),
         rank,
-        dims: std::array::from_fn(|d| dims[d]),
+        dims,
         cluster: if cluster { slices } else { 1 },
     };
     let exchanged = down * (wide | 1) + (parts + params.cluster + 1) * wide;
