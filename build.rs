@@ -193,6 +193,24 @@ fn targets(file: &Path, text: &str) -> Result<(Vec<String>, Vec<String>)> {
     Ok((names, arguments))
 }
 
+/// The headers that a file includes, and those that they include, in their order in `headers`.
+fn included<'a>(text: &str, headers: &'a [(PathBuf, String)]) -> Vec<&'a (PathBuf, String)> {
+    let mut wanted = vec![false; headers.len()];
+    let mut texts = vec![text];
+    while let Some(text) = texts.pop() {
+        for name in text.lines().filter_map(|l| l.trim().strip_prefix("#include \"")) {
+            let name = Path::new(name.trim_end_matches('"'));
+            for (i, (path, text)) in headers.iter().enumerate() {
+                if path.ends_with(name) && !wanted[i] {
+                    wanted[i] = true;
+                    texts.push(text);
+                }
+            }
+        }
+    }
+    headers.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(header, _)| header).collect()
+}
+
 fn compile(
     nvcc: &Path,
     version: &str,
@@ -204,9 +222,9 @@ fn compile(
     let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let (targets, gencode) = targets(file, &text)?;
 
-    // Only what changed is compiled again: headers and flags count, paths and times do not.
+    // Only what changed is compiled again: included headers and flags count, paths and times do not.
     let mut hasher = DefaultHasher::new();
-    (version, &text, headers, &gencode, NVCC_FLAGS).hash(&mut hasher);
+    (version, &text, included(&text, headers), &gencode, NVCC_FLAGS).hash(&mut hasher);
     let fatbin = cache.join(format!("{stem}-{:016x}.fatbin", hasher.finish()));
     let report_file = fatbin.with_extension("ptxas");
     let failed = |e| format!("cannot write to {}: {e}", cache.display());
