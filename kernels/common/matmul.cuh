@@ -82,7 +82,7 @@ __device__ __forceinline__ void finish(const Params& p, const Work<T>& work, int
             if (c < work.cols) v[e] += convert<Acc>(bias[(work.col + c) * p.bias_col]);
         }
     }
-    activate(v, p.activation, Acc(p.negative_slope));
+    activate<T>(v, p.activation, Acc(p.negative_slope));
     T* out = work.out + (work.row + row) * p.out_row + work.col * p.out_col;
     if (p.out_vector && step == 1 && col + N <= work.cols) {
         Pack<T, N> pack;
