@@ -29,6 +29,7 @@ __all__ = [
     "devices",
     "explain",
     "force_add_schedule",
+    "force_matmul_kernel",
     "force_softmax",
     "log_softmax",
     "log_softmax_backward",
@@ -158,4 +159,11 @@ def force_add_schedule(schedule: Literal["fixed_grid", "grid_stride"] | None) ->
 def force_softmax(
     variant: Literal["warp", "block", "pipeline", "online", "cluster", "split", "column"] | None,
     figure: int = 1,
+) -> None: ...
+def force_matmul_kernel(
+    kernel: Literal["blocks", "wgmma"] | None,
+    *,
+    tile: str | None = None,
+    splits: int | None = None,
+    group_m: int | None = None,
 ) -> None: ...

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use super::plan::add::Schedule;
-use super::plan::softmax::Forced;
+use super::plan::{matmul, softmax};
 
 static ADD_SCHEDULE: AtomicU8 = AtomicU8::new(0);
 
@@ -26,19 +26,30 @@ pub fn add_schedule() -> Option<Schedule> {
     }
 }
 
-static SOFTMAX: RwLock<Option<Forced>> = RwLock::new(None);
+static SOFTMAX: RwLock<Option<softmax::Forced>> = RwLock::new(None);
 /// Whether SOFTMAX holds something: all that a call usually asks.
 static SOFTMAX_IS_FORCED: AtomicBool = AtomicBool::new(false);
 
 /// As set_add_schedule.
-pub fn set_softmax(forced: Option<Forced>) {
+pub fn set_softmax(forced: Option<softmax::Forced>) {
     *SOFTMAX.write().unwrap_or_else(PoisonError::into_inner) = forced;
     SOFTMAX_IS_FORCED.store(forced.is_some(), Ordering::Release);
 }
 
-pub fn softmax() -> Option<Forced> {
+pub fn softmax() -> Option<softmax::Forced> {
     if !SOFTMAX_IS_FORCED.load(Ordering::Acquire) {
         return None;
     }
     *SOFTMAX.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+static MATMUL: RwLock<Option<matmul::Forced>> = RwLock::new(None);
+
+/// As `set_add_schedule`.
+pub fn set_matmul(forced: Option<matmul::Forced>) {
+    *MATMUL.write().unwrap_or_else(PoisonError::into_inner) = forced;
+}
+
+pub fn matmul() -> Option<matmul::Forced> {
+    *MATMUL.read().unwrap_or_else(PoisonError::into_inner)
 }

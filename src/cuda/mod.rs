@@ -9,9 +9,11 @@ pub mod launch;
 pub mod memory;
 pub mod module;
 pub mod plan;
+pub mod tensor_map;
 
 use gpu::Gpu;
 use plan::add::AddPlan;
+use plan::matmul::Route;
 use plan::softmax::Launch;
 
 use crate::error::Result;
@@ -47,7 +49,48 @@ pub fn softmax_workspace(problem: &SoftmaxProblem, ordinal: i32) -> Result<u64> 
     Ok(plan::softmax::workspace(problem, &gpu.facts, forced::softmax()))
 }
 
-pub fn matmul(problem: &MatmulProblem, ordinal: i32, stream: RawStream) -> Result<()> {
+/// How a product will be computed; then what it needs can be allocated before it runs.
+#[derive(Debug)]
+pub struct MatmulRun<'a> {
+    problem: &'a MatmulProblem,
+    gpu: &'static Gpu,
+    route: Route,
+}
+
+pub fn matmul(problem: &MatmulProblem, ordinal: i32) -> Result<MatmulRun<'_>> {
     let gpu = Gpu::get("matmul", ordinal)?;
-    launch::launch("matmul", gpu, &plan::matmul::plan(problem, &gpu.facts), problem, stream)
+    Ok(MatmulRun { problem, gpu, route: plan::matmul::route(problem, &gpu.facts, forced::matmul()) })
+}
+
+impl MatmulRun<'_> {
+    /// Bytes of device memory to be lent to `queue`.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.route.workspace_bytes(self.problem)
+    }
+
+    /// `workspace` is the address of so many bytes, which may be reused by what is queued on `stream` afterwards.
+    pub fn queue(&self, workspace: usize, stream: RawStream) -> Result<()> {
+        const OP: &str = "matmul";
+        let MatmulRun { problem, gpu, route } = self;
+        let choice = match route {
+            Route::Blocks => {
+                return launch::launch(OP, gpu, &plan::matmul::plan(problem, &gpu.facts), *problem, stream);
+            }
+            Route::Wgmma(choice) => choice,
+        };
+        let mut launches = choice.launches(problem, &gpu.facts, workspace);
+        for (map, spec) in launches.multiply.params.maps.iter_mut().zip(&launches.maps) {
+            if let Some(spec) = spec {
+                *map = driver::encode_tensor_map(OP, spec)?;
+            }
+        }
+        if let Some(repack) = &launches.repack {
+            launch::launch(OP, gpu, repack, *problem, stream)?;
+        }
+        launch::launch(OP, gpu, &launches.multiply, *problem, stream)?;
+        if let Some(reduce) = &launches.reduce {
+            launch::launch(OP, gpu, reduce, *problem, stream)?;
+        }
+        Ok(())
+    }
 }

@@ -36,11 +36,38 @@ pub fn softmax_workspace(problem: &SoftmaxProblem) -> Result<u64> {
     }
 }
 
-pub fn matmul(problem: &MatmulProblem, stream: RawStream) -> Result<()> {
-    match (problem.is_empty(), problem.device) {
-        (true, _) => Ok(()),
-        (false, Device::Cpu) => cpu::matmul::run(problem),
-        (false, Device::Cuda(ordinal)) => cuda::matmul(problem, ordinal, stream),
+/// A product that is about to be computed.
+#[derive(Debug)]
+pub enum MatmulRun<'a> {
+    Nothing,
+    Cpu(&'a MatmulProblem),
+    Cuda(cuda::MatmulRun<'a>),
+}
+
+pub fn matmul(problem: &MatmulProblem) -> Result<MatmulRun<'_>> {
+    Ok(match (problem.is_empty(), problem.device) {
+        (true, _) => MatmulRun::Nothing,
+        (false, Device::Cpu) => MatmulRun::Cpu(problem),
+        (false, Device::Cuda(ordinal)) => MatmulRun::Cuda(cuda::matmul(problem, ordinal)?),
+    })
+}
+
+impl MatmulRun<'_> {
+    /// Bytes of memory on the problem's device to be lent to `run`.
+    pub fn workspace_bytes(&self) -> u64 {
+        match self {
+            MatmulRun::Nothing | MatmulRun::Cpu(_) => 0,
+            MatmulRun::Cuda(run) => run.workspace_bytes(),
+        }
+    }
+
+    /// `workspace` is the address of so many bytes.
+    pub fn run(&self, workspace: usize, stream: RawStream) -> Result<()> {
+        match self {
+            MatmulRun::Nothing => Ok(()),
+            MatmulRun::Cpu(problem) => cpu::matmul::run(problem),
+            MatmulRun::Cuda(run) => run.queue(workspace, stream),
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use pyo3::prelude::*;
 
 use crate::cuda::forced;
 use crate::cuda::plan::add::Schedule;
-use crate::cuda::plan::softmax::Forced;
+use crate::cuda::plan::matmul::wgmma::{Overrides, TILES};
+use crate::cuda::plan::{matmul, softmax};
 
 /// Makes contiguous additions on GPUs use one schedule, for the whole process.
 ///
@@ -55,13 +56,13 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
     let figure = u64::from(figure);
     let forced = match variant {
         None => None,
-        Some("warp") => Some(Forced::Warp(figure)),
-        Some("block") => Some(Forced::Block),
-        Some("pipeline") => Some(Forced::Pipeline(figure)),
-        Some("online") => Some(Forced::Online),
-        Some("cluster") => Some(Forced::Cluster(figure)),
-        Some("split") => Some(Forced::Split(figure)),
-        Some("column") => Some(Forced::Column),
+        Some("warp") => Some(softmax::Forced::Warp(figure)),
+        Some("block") => Some(softmax::Forced::Block),
+        Some("pipeline") => Some(softmax::Forced::Pipeline(figure)),
+        Some("online") => Some(softmax::Forced::Online),
+        Some("cluster") => Some(softmax::Forced::Cluster(figure)),
+        Some("split") => Some(softmax::Forced::Split(figure)),
+        Some("column") => Some(softmax::Forced::Column),
         Some(other) => {
             let message = format!(
                 "variant={other:?} is not known; accepted: \"warp\", \"block\", \"pipeline\", \"online\", \
@@ -72,4 +73,51 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
     };
     forced::set_softmax(forced);
     Ok(())
+}
+
+/// Makes matmul on GPUs use one kind of kernel, for the whole process, where that can do the problem.
+///
+/// Args:
+///     kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
+///         bfloat16 on compute capability 9.0), or None to leave the choice to the plan again.
+///     tile: for "wgmma": rows x columns of a block, such as "128x256"; None: the plan's.
+///     splits: for "wgmma": parts that k is summed in; None: the plan's.
+///     group_m: for "wgmma": rows of tiles that blocks visit together; None: the plan's.
+///
+/// Raises:
+///     ValueError: any other kernel or tile.
+///
+/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/matmul.rs.
+#[pyfunction]
+#[pyo3(
+    text_signature = "(kernel, *, tile=None, splits=None, group_m=None)",
+    signature = (kernel, *, tile = None, splits = None, group_m = None)
+)]
+pub fn force_matmul_kernel(
+    kernel: Option<&str>,
+    tile: Option<&str>,
+    splits: Option<u32>,
+    group_m: Option<u32>,
+) -> PyResult<()> {
+    let forced = match kernel {
+        None => None,
+        Some("blocks") => Some(matmul::Forced::Blocks),
+        Some("wgmma") => {
+            let find = |name: &str| {
+                TILES.iter().position(|tile| tile.name == name).ok_or_else(|| unknown_tile(name))
+            };
+            Some(matmul::Forced::Wgmma(Overrides { tile: tile.map(find).transpose()?, splits, group_m }))
+        }
+        Some(other) => {
+            let message = format!("kernel={other:?} is not known; accepted: \"blocks\", \"wgmma\", None");
+            return Err(PyValueError::new_err(message));
+        }
+    };
+    forced::set_matmul(forced);
+    Ok(())
+}
+
+fn unknown_tile(name: &str) -> PyErr {
+    let accepted = TILES.map(|tile| format!("{:?}", tile.name)).join(", ");
+    PyValueError::new_err(format!("tile={name:?} is not known; accepted: {accepted}, None"))
 }

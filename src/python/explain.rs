@@ -12,6 +12,7 @@ use crate::cuda::device::{self, DeviceFacts};
 use crate::cuda::explain::{Arithmetic, Explanation, explain};
 use crate::cuda::gpu::Gpu;
 use crate::cuda::plan::add::AddPlan;
+use crate::cuda::plan::matmul::{Route, route};
 use crate::cuda::plan::softmax::Launch;
 use crate::cuda::plan::tile_order::strips_read;
 use crate::cuda::{forced, plan};
@@ -122,7 +123,12 @@ pub fn explain_call<'py>(
                 explained.set_item("problem", problem)?;
                 let arithmetic = Arithmetic { dtype: p.dtype, precision: p.precision, matrix: true };
                 let planned = describe(&explained, p.device, device, p.work(), |facts| {
-                    explain(&plan::matmul::plan(&p, facts), p.work(), arithmetic, facts)
+                    match route(&p, facts, forced::matmul()) {
+                        Route::Blocks => explain(&plan::matmul::plan(&p, facts), p.work(), arithmetic, facts),
+                        Route::Wgmma(choice) => {
+                            explain(&choice.launches(&p, facts, 0).multiply, p.work(), arithmetic, facts)
+                        }
+                    }
                 })?;
                 if let Some(planned) = planned {
                     tile_order(&explained, &p, &planned)?;

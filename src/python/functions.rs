@@ -212,7 +212,10 @@ pub fn matmul<'py>(
         let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast();
         let (out, problem) = problems::matmul(&mut call, a, b, &options)?;
         let steps = problem.k.max(1).saturating_mul(out.view.len());
-        call.run(out, steps, |stream| dispatch::matmul(&problem, stream))
+        let product = dispatch::matmul(&problem)?;
+        let workspace = call.workspace(product.workspace_bytes())?;
+        let address = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
+        call.run(out, steps, |stream| product.run(address, stream))
     };
     let keywords = [
         ("bias", given(bias)),

@@ -31,6 +31,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(routing::on_memory, module)?,
         wrap_pyfunction!(developer::force_add_schedule, module)?,
         wrap_pyfunction!(developer::force_softmax, module)?,
+        wrap_pyfunction!(developer::force_matmul_kernel, module)?,
     ] {
         module.add_function(function)?;
     }

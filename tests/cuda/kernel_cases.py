@@ -176,12 +176,41 @@ def matmul_cases() -> Iterator[Case]:
             yield f"matmul tf32 {m}x{n}x{k} {layout}", call
 
 
+def on_wgmma(call: Callable[[], object], **plan: object) -> Callable[[], object]:
+    def forced() -> object:
+        _core.force_matmul_kernel("wgmma", **plan)
+        try:
+            return call()
+        finally:
+            _core.force_matmul_kernel(None)
+
+    return forced
+
+
+def wgmma_cases() -> Iterator[Case]:
+    """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
+    tiles = {k["kernel"].split("_")[2] for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma"}
+    for dtype in FLOATS[:2]:
+        for tile in sorted(tiles):
+            name = f"matmul wgmma {dtype} {tile}"
+            for layout in LAYOUTS:
+                a = operand(200, 136, dtype, layout[0] == "t")
+                b = operand(136, 264, dtype, layout[1] == "t")
+                yield f"{name} {layout}", on_wgmma(lambda a=a, b=b: tw.matmul(a, b), tile=tile)
+            a, b, bias = random(3, 70, 33, dtype=dtype), random(33, 77, dtype=dtype), random(77, dtype=dtype)
+            fused = lambda a=a, b=b, bias=bias: tw.matmul(a, b, bias=bias, activation="gelu")  # noqa: E731
+            yield f"{name} odd batch", on_wgmma(fused, tile=tile)
+            deep = random(100, 520, dtype=dtype), random(520, 72, dtype=dtype)
+            yield f"{name} splits", on_wgmma(lambda x=deep: tw.matmul(*x), tile=tile, splits=3)
+
+
 def cases() -> Iterator[Case]:
     torch.manual_seed(0)
     yield from add_cases()
     yield from softmax_cases()
     yield from softmax_variant_cases()
     yield from matmul_cases()
+    yield from wgmma_cases()
 
 
 def groups() -> list[str]:

@@ -1,4 +1,4 @@
-// Accesses of global memory, aligned to their size: of 4, 8 or 16 bytes. In PTX, because the compiler is free to
+// Accesses of global memory, aligned to their size: of 2, 4, 8 or 16 bytes. In PTX, because the compiler is free to
 // split a C++ vector store into words, and does.
 #pragma once
 
@@ -57,6 +57,13 @@ template <int Bytes> __device__ __forceinline__ void store_global(void* p, const
     } else {
         asm volatile("st.global.b32 [%0], %1;" ::"l"(at), "r"(w[0]) : "memory");
     }
+}
+
+// 2 bytes, loaded here and not later.
+__device__ __forceinline__ uint16_t load_global_half(const void* p) {
+    uint16_t half;
+    asm volatile("ld.global.b16 %0, [%1];" : "=h"(half) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return half;
 }
 
 }  // namespace ptx

@@ -17,4 +17,16 @@ __device__ __forceinline__ void hide(uint32_t (&word)[4]) {
     asm("" : "+r"(word[0]), "+r"(word[1]), "+r"(word[2]), "+r"(word[3]));
 }
 
+// Two floats rounded to nearest even, `low` in the lower half (sm_80).
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
+    uint32_t word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
+    uint32_t word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+
 }  // namespace ptx

@@ -1,6 +1,8 @@
 //! How a GPU multiplies: which kernel, which tile, in what order.
 
 mod params;
+mod repack;
+pub mod wgmma;
 
 pub use params::MatmulParams;
 
@@ -72,6 +74,43 @@ enum Access {
     Elements,
 }
 
+/// Kernels that a developer may ask for where the plan would choose others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Forced {
+    /// One block a tile: matmul_mma.cu and its siblings.
+    Blocks,
+    /// matmul_wgmma.cu, where it can do the problem.
+    Wgmma(wgmma::Overrides),
+}
+
+/// Which kernels solve a problem.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Route {
+    Blocks,
+    Wgmma(wgmma::Choice),
+}
+
+/// The blocks of matmul_mma.cu unless asked otherwise: matmul_wgmma.cu has not been measured yet.
+pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Route {
+    match forced {
+        Some(Forced::Wgmma(overrides)) => {
+            wgmma::choose(problem, device, overrides).map_or(Route::Blocks, Route::Wgmma)
+        }
+        Some(Forced::Blocks) | None => Route::Blocks,
+    }
+}
+
+impl Route {
+    /// Device memory that the kernels need besides the operands.
+    pub fn workspace_bytes(&self, problem: &MatmulProblem) -> u64 {
+        match self {
+            Route::Blocks => 0,
+            Route::Wgmma(choice) => choice.workspace_bytes(problem),
+        }
+    }
+}
+
+/// The one launch of `Route::Blocks`.
 pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulParams> {
     let p = Oriented::new(problem);
     let a = access(&p.a, p.a.row_stride, p.a.col_stride, p.m, p.k, problem.dtype);

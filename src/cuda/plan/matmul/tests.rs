@@ -7,7 +7,7 @@ use crate::ops::matmul::{Bias, Precision};
 use crate::tensor::{Device, Dims};
 
 /// Row-major operands, none of which exists.
-fn problem(dtype: DType, batch: i64, m: i64, k: i64, n: i64) -> MatmulProblem {
+pub(super) fn problem(dtype: DType, batch: i64, m: i64, k: i64, n: i64) -> MatmulProblem {
     let matrix = |address, rows: i64, cols: i64| Matrix {
         address,
         row_stride: cols,

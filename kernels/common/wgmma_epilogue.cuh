@@ -1,0 +1,162 @@
+// From accumulators to the result in matmul_wgmma.cu: bias, activation, one rounding, and out. Every warp works alone
+// on its 16 rows, so nothing here waits for another warp of the block.
+#pragma once
+
+#include "wgmma_shape.cuh"
+
+template <class T> __device__ __forceinline__ uint32_t pack(float low, float high) {
+    return same_type<T, f16> ? ptx::pack_f16(low, high) : ptx::pack_bf16(low, high);
+}
+template <class T> __device__ __forceinline__ float2 unpack(uint32_t word) {
+    Pack<T, 2> pair;
+    __builtin_memcpy(&pair, &word, sizeof(pair));
+    return make_float2(number(pair.v[0]), number(pair.v[1]));
+}
+
+template <class S> struct Epilogue {
+    using T = typename S::T;
+    static constexpr int BIASES = S::PANELS > S::M_STEPS ? S::PANELS : S::M_STEPS;
+
+    const WgmmaParams& p;
+    const uint32_t warp, lane;
+    const uint32_t staging;  // shared address of this warp's buffers
+    uint32_t buffer = 0;
+    uint32_t bias[BIASES];
+
+    __device__ __forceinline__ Epilogue(const WgmmaParams& p, uint32_t shared)
+        : p(p),
+          warp(__shfl_sync(~0u, threadIdx.x / 32, 0)),
+          lane(threadIdx.x % 32),
+          staging(shared + HEADER_BYTES + warp * S::STORES * STORE_BYTES) {}
+
+    // First of this warp's 16 rows in step i, within the tile.
+    __device__ __forceinline__ int32_t row_of(int i) const {
+        return ((warp / 4) * S::M_STEPS + i) * 64 + warp % 4 * 16;
+    }
+
+    // Loads the tile's bias early: it arrives while the tile is multiplied. Two values to a register: by columns,
+    // lane l holds 2 l and 2 l + 1 of each panel, and hands them out when they are added; by rows, the two rows of a
+    // step that the lane has accumulators of.
+    __device__ __forceinline__ void load_bias(const Item& item) {
+        if (p.bias == nullptr) return;
+        const auto load = [&](int32_t index, uint32_t size) -> uint32_t {
+            if (uint32_t(index) >= size) return 0;
+            return ptx::load_global_half(static_cast<const T*>(p.bias) + index * p.bias_stride);
+        };
+#pragma unroll
+        for (int i = 0; i < BIASES; ++i) {
+            if (p.bias_by_row) {
+                const int32_t row = item.row + row_of(i < S::M_STEPS ? i : 0) + int32_t(lane / 4);
+                bias[i] = load(row, p.m) | load(row + 8, p.m) << 16;
+            } else {
+                const int32_t col = item.col + (i < S::PANELS ? i : 0) * 64 + int32_t(lane) * 2;
+                bias[i] = load(col, p.n) | load(col + 1, p.n) << 16;
+            }
+        }
+    }
+
+    // N accumulators of step i, from panel j on.
+    template <int N> __device__ __forceinline__ void apply(float (&v)[N], int i, int j) const {
+        if (p.bias != nullptr) {
+#pragma unroll
+            for (int group = 0; group < N / 4; ++group) {  // of 8 columns
+                float2 low, high;
+                if (p.bias_by_row) {
+                    const float2 rows = unpack<T>(bias[i]);
+                    low = make_float2(rows.x, rows.x);
+                    high = make_float2(rows.y, rows.y);
+                } else {
+                    low = high = unpack<T>(__shfl_sync(~0u, bias[j], group * 4 + lane % 4));
+                }
+                v[group * 4] += low.x;
+                v[group * 4 + 1] += low.y;
+                v[group * 4 + 2] += high.x;
+                v[group * 4 + 3] += high.y;
+            }
+        }
+        activate<T>(v, p.activation, p.negative_slope);
+    }
+
+    // The 16 rows of step i, by way of shared memory: 64 columns at a time as rows of 128 bytes, 16-byte chunks
+    // permuted by an XOR with the row, as the copy engine expects and so that stmatrix meets no bank twice.
+    __device__ __forceinline__ void store(float (&d)[S::ACCUMULATORS], int i, const Item& item) {
+        const int32_t row = item.row + row_of(i);
+#pragma unroll
+        for (int j = 0; j < S::PANELS; ++j) {
+            constexpr int WHOLE = 32;  // accumulators of a panel
+            const uint32_t panel = staging + buffer * STORE_BYTES;
+            buffer = (buffer + 1) % S::STORES;
+            // The buffer was handed to the engine STORES panels ago, by this lane.
+            if (lane == 0) ptx::tma_store_wait_read<S::STORES - 1>();
+            __syncwarp();
+            if (j == S::PANELS - 1 && S::TAIL < 64) {
+                write_panel(reinterpret_cast<float(&)[S::TAIL / 2]>(d[j * WHOLE]), i, j, panel);
+            } else {
+                write_panel(reinterpret_cast<float(&)[WHOLE]>(d[j * WHOLE]), i, j, panel);
+            }
+            if (p.store_elements) {
+                __syncwarp();
+                copy_elements(panel, row, item.col + j * 64, j == S::PANELS - 1 ? S::TAIL : 64, item);
+                continue;
+            }
+            ptx::fence_async_proxy();
+            __syncwarp();
+            if (lane == 0 && uint32_t(row) < p.m && uint32_t(item.col + j * 64) < p.n) {
+                const TensorMap& map = j == S::PANELS - 1 && S::TAIL < 64 ? p.out_tail : p.out;
+                if (p.batched) {
+                    ptx::tma_store_5d(map, panel, item.col + j * 64, row, item.batch);
+                } else {
+                    ptx::tma_store_2d(map, panel, item.col + j * 64, row);
+                }
+            }
+            if (lane == 0) ptx::tma_store_commit();
+        }
+    }
+
+    template <int N> __device__ __forceinline__ void write_panel(float (&v)[N], int i, int j, uint32_t panel) const {
+        apply(v, i, j);
+#pragma unroll
+        for (int unit = 0; unit < N / 8; ++unit) {  // of 16 columns
+            uint32_t words[4];
+#pragma unroll
+            for (int q = 0; q < 4; ++q) words[q] = pack<T>(v[unit * 8 + q * 2], v[unit * 8 + q * 2 + 1]);
+            const uint32_t row = lane % 16, chunk = unit * 2 + lane / 16;
+            ptx::stmatrix_x4(panel + row * 128 + ((chunk ^ row % 8) << 4), words);
+        }
+    }
+
+    // For a result that the copy engine cannot address: a warp's neighbouring lanes write neighbouring columns.
+    __device__ __forceinline__ void copy_elements(uint32_t panel, int32_t row, int32_t col, int columns,
+                                                  const Item& item) const {
+        T* out = static_cast<T*>(p.result);
+#pragma unroll
+        for (int d = 0; d < 3; ++d) out += item.batch[d] * p.out_batch[d];
+        const int rows = min(16, int(p.m) - row), width = min(columns, int(p.n) - col);
+        for (int r = 0; r < rows; ++r) {
+            T* line = out + (row + r) * p.out_row + col * p.out_col;
+#pragma unroll
+            for (int c = lane; c < 64; c += 32) {
+                const uint16_t bits = ptx::load_shared_half(panel + r * 128 + (((c / 8) ^ r % 8) << 4) + c % 8 * 2);
+                if (c < width) *reinterpret_cast<uint16_t*>(line + c * p.out_col) = bits;
+            }
+        }
+    }
+
+    // Sums of a part of k, in float, for a kernel of their own to add up. Padded to whole tiles.
+    __device__ __forceinline__ void store_partials(const float (&d)[S::ACCUMULATORS], int i, const Item& item) const {
+        const uint64_t width = uint64_t(p.tiles_n) * S::BN, height = uint64_t(p.tiles_m) * S::BM;
+        const uint64_t plane = uint64_t(item.split) * p.products + item.product;
+        const uint64_t row = item.row + row_of(i) + lane / 4;
+        float* out = p.partials + (plane * height + row) * width + item.col + lane % 4 * 2;
+#pragma unroll
+        for (int group = 0; group < S::ACCUMULATORS / 4; ++group) {
+            *reinterpret_cast<float2*>(out + group * 8) = make_float2(d[group * 4], d[group * 4 + 1]);
+            *reinterpret_cast<float2*>(out + group * 8 + 8 * width) = make_float2(d[group * 4 + 2], d[group * 4 + 3]);
+        }
+    }
+
+    // Before the block's shared memory goes.
+    __device__ __forceinline__ void drain() const {
+        if (lane == 0) ptx::tma_store_wait_read<0>();
+    }
+};

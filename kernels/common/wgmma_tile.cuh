@@ -1,0 +1,24 @@
+// What a block of matmul_wgmma.cu computes, and how its shared memory is laid out. Pure arithmetic, also for the host:
+// src/cuda/plan/matmul/wgmma.rs has the same and compares.
+#pragma once
+
+constexpr int BLOCK_K = 64;        // elements of k in a stage: rows of 128 bytes
+constexpr int PANEL_BYTES = 8192;  // 64 rows of 128 bytes: what one wgmma reads of a, or 64 columns of b
+constexpr int MAX_STAGES = 16;
+constexpr int HEADER_BYTES = 1024;      // barriers
+constexpr int STORE_BYTES = 16 * 128;  // a warp's 16 rows of a panel of the result
+
+// A block computes (64 CONSUMERS M_STEPS) x BN: each of its consumer warpgroups M_STEPS times 64 rows and all columns.
+template <int CONSUMERS_, int M_STEPS_, int BN_> struct WgmmaTile {
+    static constexpr int CONSUMERS = CONSUMERS_, M_STEPS = M_STEPS_, BN = BN_;
+    static constexpr int BM = 64 * CONSUMERS * M_STEPS;
+    static constexpr int WARPS = 4 * CONSUMERS;    // that multiply
+    static constexpr int PANELS = (BN + 63) / 64;  // of 64 columns; the last may be narrower
+    static constexpr int TAIL = BN - 64 * (PANELS - 1);
+    static constexpr int A_BYTES = BM * 128, B_BYTES = PANELS * PANEL_BYTES;
+    // Results on their way out: where a warp has several panels, room for two, so that one is written while the other
+    // leaves.
+    static constexpr int STORES = PANELS * M_STEPS > 1 ? 2 : 1;
+    static constexpr int STAGES_AT = HEADER_BYTES + WARPS * STORES * STORE_BYTES;
+    static_assert(BN % 16 == 0, "");
+};

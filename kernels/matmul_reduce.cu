@@ -1,0 +1,81 @@
+// targets: 90a
+//
+// The last step of a matmul whose k was split among blocks (matmul_wgmma.cu): out = act(sum of the parts + bias). The
+// parts lie one behind the other in float, padded to whole tiles, and are added in their order: the same bits whichever
+// block was done first.
+//
+// Per element: 4 bytes read for each part, from L2 where they were just written; 2 bytes written.
+
+#include "dtype.cuh"
+#include "epilogue.cuh"
+
+// Mirrored in src/cuda/plan/matmul/wgmma.rs.
+struct ReduceParams {
+    const float* partials;  // [parts][products][height][width]
+    const void* bias;
+    void* out;
+    int64_t bias_stride;
+    int64_t out_row, out_col;
+    int64_t out_batch[3];  // innermost first
+    uint64_t quads;        // groups of 4 columns of all products
+    uint32_t m, n, width, height;
+    uint32_t products, parts;
+    uint32_t batch_size[2];
+    uint32_t activation;
+    float negative_slope;
+    uint32_t bias_by_row;
+    uint32_t out_vector;  // 4 columns may be written at once
+};
+static_assert(sizeof(ReduceParams) == 128, "mirrored in Rust");
+
+constexpr int REDUCE_THREADS = 256;
+
+template <class T> __device__ __forceinline__ void matmul_reduce(const ReduceParams& p) {
+    const uint64_t quad = uint64_t(blockIdx.x) * REDUCE_THREADS + threadIdx.x;
+    if (quad >= p.quads) return;
+    const uint32_t across = (p.n + 3) / 4;
+    const uint64_t line = quad / across;
+    const uint32_t col = uint32_t(quad - line * across) * 4;
+    const uint32_t product = uint32_t(line / p.m), row = uint32_t(line - uint64_t(product) * p.m);
+
+    const uint64_t plane = uint64_t(p.height) * p.width;
+    const float* part = p.partials + product * plane + uint64_t(row) * p.width + col;
+    float v[4] = {};
+#pragma unroll 8
+    for (uint32_t i = 0; i < p.parts; ++i) {
+        const float4 w = *reinterpret_cast<const float4*>(part + i * plane * p.products);
+        v[0] += w.x;
+        v[1] += w.y;
+        v[2] += w.z;
+        v[3] += w.w;
+    }
+    const uint32_t columns = min(4u, p.n - col);
+    if (p.bias != nullptr) {
+        const T* bias = static_cast<const T*>(p.bias);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i) {
+            if (i < columns) v[i] += number(bias[(p.bias_by_row ? row : col + i) * p.bias_stride]);
+        }
+    }
+    activate<T>(v, p.activation, p.negative_slope);
+    const uint32_t outer = product / p.batch_size[0];
+    T* out = static_cast<T*>(p.out) + (product - outer * p.batch_size[0]) * p.out_batch[0] +
+             outer % p.batch_size[1] * p.out_batch[1] + outer / p.batch_size[1] * p.out_batch[2] + row * p.out_row +
+             col * p.out_col;
+    if (p.out_vector && columns == 4) {
+        store_pack(out, Pack<T, 4>{{convert<T>(v[0]), convert<T>(v[1]), convert<T>(v[2]), convert<T>(v[3])}});
+        return;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+        if (i < columns) out[i * p.out_col] = convert<T>(v[i]);
+    }
+}
+
+#define EXPORT(T)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) matmul_reduce_##T(                         \
+        const __grid_constant__ ReduceParams p) {                                                           \
+        matmul_reduce<T>(p);                                                                                \
+    }
+EXPORT(f16)
+EXPORT(bf16)

@@ -1,0 +1,71 @@
+// targets: 90a
+//
+// Copies operands of a matmul that the copy engine cannot address (an odd stride, a base off 16 bytes, no unit stride)
+// into scratch memory where it can: dense rows of a multiple of 8 elements of 16 bits, along the dimension with the
+// smaller stride. A batch dimension of stride 0 is copied once. Both operands in one launch.
+//
+// Per element: 2 bytes read and 2 written.
+
+#include "dtype.cuh"
+
+// Mirrored in src/cuda/plan/matmul/repack.rs.
+struct RepackOperand {
+    const uint16_t* from;
+    uint16_t* to;
+    int64_t row_stride, col_stride;
+    int64_t batch_stride[3];  // innermost first
+    uint64_t chunks;          // of 8 elements, that are written
+    uint32_t rows, cols;
+    uint32_t batch_size[2];  // of the two inner dimensions
+};
+struct RepackParams {
+    RepackOperand operand[2];
+    uint32_t first_blocks;  // that copy the first operand
+    uint32_t unused;
+};
+static_assert(sizeof(RepackParams) == 168, "mirrored in Rust");
+
+constexpr int REPACK_THREADS = 256;
+
+// Eight neighbours from an address that need not be aligned to more than an element, in words as far as they are whole.
+__device__ __forceinline__ void load_neighbours(const uint16_t* from, uint32_t (&word)[4]) {
+    if (reinterpret_cast<uint64_t>(from) % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) ptx::load_global<4>(from + 2 * i, &word[i]);
+        return;
+    }
+    uint32_t inner[3];
+    const uint32_t first = ptx::load_global_half(from), last = ptx::load_global_half(from + 7);
+#pragma unroll
+    for (int i = 0; i < 3; ++i) ptx::load_global<4>(from + 1 + 2 * i, &inner[i]);
+    word[0] = first | inner[0] << 16;
+    word[1] = inner[0] >> 16 | inner[1] << 16;
+    word[2] = inner[1] >> 16 | inner[2] << 16;
+    word[3] = inner[2] >> 16 | last << 16;
+}
+
+extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i16(const __grid_constant__ RepackParams p) {
+    const bool second = blockIdx.x >= p.first_blocks;
+    const RepackOperand& x = p.operand[second];
+    const uint64_t index = uint64_t(blockIdx.x - (second ? p.first_blocks : 0)) * REPACK_THREADS + threadIdx.x;
+    if (index >= x.chunks) return;
+    const uint32_t across = (x.cols + 7) / 8;
+    const uint64_t line = index / across;
+    const uint32_t col = uint32_t(index - line * across) * 8;
+    const uint64_t product = line / x.rows, outer = product / x.batch_size[0];
+    const uint64_t row = line - product * x.rows;
+    const uint16_t* from = x.from + int64_t(row) * x.row_stride + int64_t(col) * x.col_stride +
+                           int64_t(product - outer * x.batch_size[0]) * x.batch_stride[0] +
+                           int64_t(outer % x.batch_size[1]) * x.batch_stride[1] +
+                           int64_t(outer / x.batch_size[1]) * x.batch_stride[2];
+    uint32_t word[4] = {};
+    if (x.col_stride == 1 && col + 8 <= x.cols) {
+        load_neighbours(from, word);
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; ++i) {
+            if (col + i < x.cols) word[i / 2] |= uint32_t(ptx::load_global_half(from + i * x.col_stride)) << i % 2 * 16;
+        }
+    }
+    ptx::store_global<16>(x.to + index * 8, word);
+}

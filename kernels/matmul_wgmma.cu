@@ -1,0 +1,104 @@
+// targets: 90a
+//
+// matmul for float16 and bfloat16 on Hopper's tensor cores, summed in float: out = act(a @ b + bias).
+//
+// What Hopper offers for this, and how it is used here:
+//   TMA          one thread asks for a box of a matrix, an engine brings it to shared memory, with zeros for what lies
+//                outside the matrix, in the permuted layout that wgmma reads (common/ptx/tma.cuh)
+//   mbarrier     completes when a stage's bytes have arrived: nobody polls, nobody synchronises the block
+//   wgmma        128 threads multiply straight from shared memory, asynchronously (common/ptx/wgmma.cuh)
+//   setmaxnreg   the warpgroup that only asks for boxes gives its registers to those that hold accumulators
+//
+// A block lives as long as the device has tiles for it. One thread, the producer, keeps a ring of stages full
+// (common/wgmma_mainloop.cuh); each stage holds 64 of k for the tile's rows of a and columns of b. One to three
+// consumer warpgroups multiply every stage, hand it back, and at the end of a tile add the bias, apply the activation, round
+// once and send the tile off, again by TMA (common/wgmma_epilogue.cuh), while the producer is already stages ahead in
+// the next tile. Blocks take tiles in the grouped order of common/tile_order.cuh.
+//
+// Operands may have their unit stride along k or along m or n, and up to three dimensions of batch, each dense or
+// broadcast (a stride of 0). Base and strides must be multiples of 16 bytes; m, n and k may be anything.
+//
+// Variants, matmul_wgmma_{rows x columns of a block}_{dtype}; src/cuda/plan/matmul/wgmma.rs chooses. Larger tiles move
+// fewer bytes through L2 and shared memory for each product; smaller ones and odd widths fill the multiprocessors where
+// there are few tiles. Blocks of 64 x 64 and 128 x 64 fit twice on a multiprocessor.
+//
+// Per product: 2 m n k flops; 2 (m k + k n + m n) bytes at least. Clocks of a stage at the full rate, of one
+// multiprocessor: BM BN / 32.
+//
+// Not yet measured. A prototype of the same design reached 0.95 to 1.10 of cuBLAS on an H200 at 2048^3 and above
+// (bf16, cold L2, activation included), with 128 x 256 or 256 x 128 best at most sizes.
+
+#include "wgmma_epilogue.cuh"
+#include "wgmma_mainloop.cuh"
+
+template <class S> __device__ __forceinline__ void consume(const WgmmaParams& p, uint32_t shared, Ring ring) {
+    Accumulators<S> d;
+    Epilogue<S> epilogue(p, shared);
+    for_each_item<S>(p, [&](const Item& item) {
+        epilogue.load_bias(item);
+        multiply<S>(p, d, shared, ring, item.k_end - item.k_begin);
+#pragma unroll
+        for (int i = 0; i < S::M_STEPS; ++i) {
+            if (p.partials != nullptr) {
+                epilogue.store_partials(d[i], i, item);
+            } else {
+                epilogue.store(d[i], i, item);
+            }
+        }
+    });
+    epilogue.drain();
+}
+
+template <class S> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
+    constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread behind the consumers
+    const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
+    const Ring ring{shared, p.stages};
+    if (threadIdx.x >= PRODUCER) {
+        ptx::give_registers<S::PRODUCER_REGISTERS>();
+        if (threadIdx.x >= PRODUCER + 32) return;
+        if (threadIdx.x == PRODUCER) {
+            ptx::tma_prefetch_map(p.a);
+            ptx::tma_prefetch_map(p.b);
+            for (uint32_t stage = 0; stage < p.stages; ++stage) {
+                ptx::mbarrier_init(ring.full(stage), 1);
+                ptx::mbarrier_init(ring.empty(stage), S::WARPS);
+            }
+            ptx::fence_mbarrier_init();
+        }
+        __syncwarp();
+        // Only says that the barriers are there, and goes on at once.
+        ptx::barrier_arrive(1, PRODUCER + 32);
+        if (threadIdx.x == PRODUCER) produce<S>(p, shared, ring);
+    } else {
+        ptx::take_registers<S::CONSUMER_REGISTERS>();
+        ptx::barrier_sync(1, PRODUCER + 32);
+        consume<S>(p, shared, ring);
+    }
+}
+
+#define EXPORT(T, NAME, ...)                                                                    \
+    using Shape##NAME##T = WgmmaShape<T, __VA_ARGS__>;                                          \
+    extern "C" __global__ void __launch_bounds__(Shape##NAME##T::THREADS, Shape##NAME##T::BLOCKS) \
+        matmul_wgmma_##NAME##_##T(const __grid_constant__ WgmmaParams p) {                      \
+        matmul_wgmma<Shape##NAME##T>(p);                                                        \
+    }
+
+// Consumers, 64 rows of each so many times, columns, blocks on a multiprocessor. The same list is TILES in
+// src/cuda/plan/matmul/wgmma.rs.
+#define TILES(T)                     \
+    EXPORT(T, 64x64, 1, 1, 64, 2)    \
+    EXPORT(T, 64x128, 1, 1, 128, 2)  \
+    EXPORT(T, 64x256, 1, 1, 256, 1)  \
+    EXPORT(T, 128x64, 2, 1, 64, 2)   \
+    EXPORT(T, 128x128, 2, 1, 128, 1) \
+    EXPORT(T, 128x160, 2, 1, 160, 1) \
+    EXPORT(T, 128x176, 2, 1, 176, 1) \
+    EXPORT(T, 128x192, 2, 1, 192, 1) \
+    EXPORT(T, 128x256, 2, 1, 256, 1) \
+    EXPORT(T, 192x128, 3, 1, 128, 1) \
+    EXPORT(T, 192x192, 3, 1, 192, 1) \
+    EXPORT(T, 256x128, 2, 2, 128, 1) \
+    EXPORT(T, 256x192, 2, 2, 192, 1)
+
+TILES(f16)
+TILES(bf16)

@@ -1,0 +1,128 @@
+//! Copying operands to where the copy engine can address them: how kernels/matmul_repack.cu is launched.
+
+use std::mem::{offset_of, size_of};
+
+use super::Matrix;
+use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
+use crate::tensor::Dims;
+
+/// `RepackOperand` of matmul_repack.cu. Strides in elements, batch dimensions innermost first.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RepackOperand {
+    from: usize,
+    to: usize,
+    row_stride: i64,
+    col_stride: i64,
+    batch_stride: [i64; 3],
+    chunks: u64,
+    rows: u32,
+    cols: u32,
+    batch_size: [u32; 2],
+}
+
+/// `RepackParams` of matmul_repack.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RepackParams {
+    operand: [RepackOperand; 2],
+    first_blocks: u32,
+    unused: u32,
+}
+
+const _: () = assert!(size_of::<RepackParams>() == 168 && offset_of!(RepackParams, first_blocks) == 160);
+
+// SAFETY: repr(C) integers without padding, in the order and of the types of matmul_repack.cu's RepackParams; the
+// size is asserted here and there.
+unsafe impl KernelParams for RepackParams {}
+
+const THREADS: u32 = 256;
+/// Elements of a chunk: 16 bytes.
+const CHUNK: u64 = 8;
+
+/// One operand's copy: matrices of rows of `cols` elements, padded to whole chunks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Dense {
+    rows: u64,
+    cols: u64,
+    /// Sizes of the copy's batch dimensions, innermost first; 1 where the operand is broadcast.
+    batch: [u64; 3],
+    /// Whether k is what lies side by side.
+    k_major: bool,
+}
+
+impl Dense {
+    /// Of an operand that is `mn` by `k`, in a batch of at most three dimensions.
+    pub fn new(x: &Matrix, mn: (i64, i64), k: (i64, i64), batch: &[i64]) -> Dense {
+        let ((mn, mn_stride), (k, k_stride)) = (mn, k);
+        let k_major = super::k_fast(mn_stride, k_stride, mn, k);
+        let (rows, cols) = if k_major { (mn, k) } else { (k, mn) };
+        let mut sizes = [1; 3];
+        for (size, (&n, &stride)) in sizes.iter_mut().zip(batch.iter().zip(&x.batch_strides).rev()) {
+            *size = if stride == 0 { 1 } else { n.unsigned_abs() };
+        }
+        Dense { rows: rows.unsigned_abs(), cols: cols.unsigned_abs(), batch: sizes, k_major }
+    }
+
+    fn chunks(&self) -> u64 {
+        self.batch.iter().fold(self.rows * self.cols.div_ceil(CHUNK), |n, size| n.saturating_mul(*size))
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.chunks().saturating_mul(2 * CHUNK)
+    }
+
+    /// The copy at `address` as an operand: (matrix, stride along m or n, stride along k).
+    pub fn matrix(&self, x: &Matrix, address: usize) -> (Matrix, i64, i64) {
+        let lead = (self.cols.div_ceil(CHUNK) * CHUNK) as i64;
+        let mut step = self.rows as i64 * lead;
+        let mut batch_strides: Dims = x.batch_strides.clone();
+        for (stride, size) in batch_strides.iter_mut().rev().zip(self.batch) {
+            if *stride != 0 {
+                *stride = step;
+            }
+            step = step.saturating_mul(size as i64);
+        }
+        let (mn_stride, k_stride) = if self.k_major { (lead, 1) } else { (1, lead) };
+        (Matrix { address, batch_strides, ..*x }, mn_stride, k_stride)
+    }
+
+    fn operand(&self, x: &Matrix, mn_stride: i64, k_stride: i64, to: usize) -> RepackOperand {
+        let (row_stride, col_stride) =
+            if self.k_major { (mn_stride, k_stride) } else { (k_stride, mn_stride) };
+        let mut batch_stride = [0; 3];
+        for (to, from) in batch_stride.iter_mut().zip(x.batch_strides.iter().rev()) {
+            *to = *from;
+        }
+        RepackOperand {
+            from: x.address,
+            to,
+            row_stride,
+            col_stride,
+            batch_stride,
+            chunks: self.chunks(),
+            rows: self.rows as u32,
+            cols: self.cols as u32,
+            batch_size: [self.batch[0] as u32, self.batch[1] as u32],
+        }
+    }
+}
+
+/// An operand, its strides along m or n and along k, its copy and where that goes.
+pub type Source<'a> = (&'a Matrix, (i64, i64), Dense, usize);
+
+pub fn plan(sources: &[Source<'_>]) -> LaunchPlan<RepackParams> {
+    let mut operand = [RepackOperand::default(); 2];
+    for (operand, (x, (mn_stride, k_stride), copy, to)) in operand.iter_mut().zip(sources) {
+        *operand = copy.operand(x, *mn_stride, *k_stride, *to);
+    }
+    let [first, second] =
+        operand.map(|o| u32::try_from(o.chunks.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX));
+    LaunchPlan {
+        kernel: Kernel { file: "matmul_repack", name: "matmul_repack_i16".into() },
+        grid: [first.saturating_add(second), 1, 1],
+        block: [THREADS, 1, 1],
+        shared_bytes: 0,
+        params: RepackParams { operand, first_blocks: first, unused: 0 },
+    }
+}

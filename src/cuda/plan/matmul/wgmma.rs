@@ -1,0 +1,217 @@
+//! How kernels/matmul_wgmma.cu is launched, with what comes before (matmul_repack.cu) and after it (matmul_reduce.cu).
+
+mod cost;
+mod launches;
+mod params;
+
+pub use launches::Launches;
+pub use params::{ReduceParams, WgmmaParams};
+
+use cost::Size;
+
+use super::repack;
+use super::{Matrix, Oriented, alignment};
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::tile_order::group_m;
+use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, STRIDE_LIMIT};
+use crate::dtype::DType;
+use crate::ops::matmul::MatmulProblem;
+
+/// BLOCK_K, PANEL_BYTES, MAX_STAGES, HEADER_BYTES and STORE_BYTES of kernels/common/wgmma_tile.cuh.
+const BLOCK_K: u64 = 64;
+const PANEL_BYTES: u32 = 8192;
+const MAX_STAGES: u32 = 16;
+const HEADER_BYTES: u32 = 1024;
+const STORE_BYTES: u32 = 2048;
+const ROW_BYTES: u32 = 128;
+const BATCH_DIMS: usize = MAX_DIMS - 2;
+/// Sizes are coordinates of 32 bits, and the last tile may reach beyond.
+const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;
+
+/// A tile of the result that a block computes: WgmmaTile of wgmma_tile.cuh.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tile {
+    pub name: &'static str,
+    consumers: u32,
+    m_steps: u32,
+    pub n: u32,
+    /// That fit on a multiprocessor, registers considered.
+    blocks: u32,
+    /// Share of the tensor cores' rate that it reaches with its operands at hand.
+    rate: f64,
+}
+
+/// The same list as TILES in matmul_wgmma.cu. Of equals, the first is preferred.
+#[rustfmt::skip]
+pub const TILES: [Tile; 13] = [
+    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, rate: 0.98 },
+    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, rate: 0.97 },
+    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, rate: 0.93 },
+    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1, rate: 0.93 },
+    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, rate: 0.96 },
+    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1, rate: 0.92 },
+    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1, rate: 0.95 },
+    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1, rate: 0.95 },
+    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, rate: 0.93 },
+    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, rate: 0.85 },
+    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, rate: 0.80 },
+    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2, rate: 0.75 },
+    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, rate: 0.60 },
+];
+
+impl Tile {
+    pub fn m(&self) -> u32 {
+        64 * self.consumers * self.m_steps
+    }
+
+    fn panels(&self) -> u32 {
+        self.n.div_ceil(64)
+    }
+
+    /// Shared memory besides the stages.
+    fn fixed_bytes(&self) -> u32 {
+        let stores = if self.panels() * self.m_steps > 1 { 2 } else { 1 };
+        HEADER_BYTES + 4 * self.consumers * stores * STORE_BYTES
+    }
+
+    fn stage_bytes(&self) -> u32 {
+        self.m() * ROW_BYTES + self.panels() * PANEL_BYTES
+    }
+
+    /// As many as `blocks` of them on a multiprocessor have room for.
+    fn stages(&self, blocks: u32, device: &DeviceFacts) -> u32 {
+        let share = (device.shared_bytes_per_multiprocessor / blocks).saturating_sub(1024);
+        let room = share.min(device.shared_bytes_per_block).saturating_sub(self.fixed_bytes());
+        (room / self.stage_bytes()).min(MAX_STAGES)
+    }
+}
+
+/// Parts of k that are tried, besides as many as there is room for.
+const SPLITS: [u64; 9] = [1, 2, 3, 4, 6, 8, 12, 16, 24];
+
+/// What a developer may take out of the plan's hands.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Overrides {
+    /// Index in TILES.
+    pub tile: Option<usize>,
+    pub splits: Option<u32>,
+    pub group_m: Option<u32>,
+}
+
+/// An operand that the copy engine can address.
+#[derive(Clone, Debug, PartialEq)]
+struct Addressed {
+    matrix: Matrix,
+    /// The unit stride is along m or n; `lead` is along the other dimension.
+    mn_major: bool,
+    lead: u64,
+}
+
+/// How a problem will be solved, but for where its workspace memory is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    tile: &'static Tile,
+    splits: u32,
+    group_m: u32,
+    /// Blocks on a multiprocessor.
+    resident: u32,
+    /// Of a and b, where they cannot be addressed as they are.
+    copies: [Option<repack::Dense>; 2],
+}
+
+/// None: not for this problem on this device.
+pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<Choice> {
+    let p = Oriented::new(problem);
+    let fits = [p.m, p.n, p.k].iter().all(|&size| (1..=SIZE_LIMIT).contains(&size));
+    let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
+    let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(2));
+    let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
+    // Code for 9.0a runs on nothing else.
+    if device.compute_capability != (9, 0) || !halves || !fits || !elements_lie_whole {
+        return None;
+    }
+    if problem.batch.len() > BATCH_DIMS || problem.batch.iter().any(|&n| n > SIZE_LIMIT) {
+        return None;
+    }
+    let copy = |x: &Matrix, mn: (i64, i64), k: (i64, i64)| match addressed(x, mn, k) {
+        Some(_) => None,
+        None => Some(repack::Dense::new(x, mn, k, &problem.batch)),
+    };
+    let copies = [
+        copy(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride)),
+        copy(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride)),
+    ];
+    // Of an expanded operand, a copy may be larger than any memory.
+    if copies.iter().flatten().any(|copy| copy.bytes() > device.memory_bytes) {
+        return None;
+    }
+    let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
+    let size = Size { m, n, k, products: problem.batch_count().unsigned_abs() };
+    let candidates = TILES.iter().enumerate().filter(|(i, _)| overrides.tile.is_none_or(|only| only == *i));
+    let timed = candidates.flat_map(|(_, tile)| {
+        let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, size.k_blocks()));
+        let most = forced.unwrap_or_else(|| cost::splits(&size, tile, device));
+        let least = forced.unwrap_or(1);
+        let counts = SPLITS.into_iter().filter(move |splits| (least..most).contains(splits)).chain([most]);
+        counts.map(move |splits| (tile, splits, cost::clocks(&size, tile, splits, device)))
+    });
+    let (tile, splits, _) = timed.min_by(|x, y| x.2.total_cmp(&y.2))?;
+
+    let (tiles_m, tiles_n) = size.tiles(tile);
+    let items = tiles_m.checked_mul(tiles_n)?.checked_mul(size.products)?.checked_mul(splits)?;
+    // Blocks count items in 32 bits, a grid's step beyond the last.
+    if items > u64::from(u32::MAX / 2) {
+        return None;
+    }
+    let resident = if items > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
+    let grouped =
+        || group_m(tiles_m as u32, tiles_n as u32, (tile.m(), tile.n), device.multiprocessors * resident);
+    let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
+    Some(Choice { tile, splits: splits as u32, group_m, resident, copies })
+}
+
+/// The operand as the copy engine can address it, if it can.
+fn addressed(x: &Matrix, (mn, mn_stride): (i64, i64), (k, k_stride): (i64, i64)) -> Option<Addressed> {
+    let lead_of = |unit: (i64, i64), lead: (i64, i64)| lead_stride(x, unit, lead);
+    let k_major = lead_of((k, k_stride), (mn, mn_stride)).map(|lead| (false, lead));
+    let (mn_major, lead) =
+        k_major.or_else(|| lead_of((mn, mn_stride), (k, k_stride)).map(|lead| (true, lead)))?;
+    Some(Addressed { matrix: x.clone(), mn_major, lead })
+}
+
+/// Bytes from one row to the next, for rows along a dimension of unit stride, if all of it suits the copy engine.
+fn lead_stride(x: &Matrix, (unit, unit_stride): (i64, i64), (lead, lead_stride): (i64, i64)) -> Option<u64> {
+    // The stride of a dimension of size 1 is never taken.
+    let lead_stride = if lead > 1 { lead_stride } else { (unit as u64).next_multiple_of(8) as i64 };
+    let steps = || x.batch_strides.iter().chain([&lead_stride]);
+    let in_range = steps().all(|&step| step >= 0 && (step as u64) < STRIDE_LIMIT / 2);
+    let aligned = alignment(x, lead_stride, DType::F16) as usize == ALIGNMENT;
+    ((unit == 1 || unit_stride == 1) && in_range && aligned).then(|| lead_stride as u64 * 2)
+}
+
+impl Choice {
+    /// Bytes of the copies of a and b and of the partial sums, each from a multiple of 256 on.
+    fn workspace(&self, problem: &MatmulProblem) -> [u64; 3] {
+        let copied = self.copies.map(|copy| copy.map_or(0, |copy| copy.bytes()));
+        [copied[0], copied[1], self.partial_bytes(problem)].map(|bytes| bytes.next_multiple_of(256))
+    }
+
+    pub fn workspace_bytes(&self, problem: &MatmulProblem) -> u64 {
+        self.workspace(problem).iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    fn partial_bytes(&self, problem: &MatmulProblem) -> u64 {
+        if self.splits == 1 {
+            return 0;
+        }
+        let (p, tile) = (Oriented::new(problem), self.tile);
+        let height = p.m.unsigned_abs().next_multiple_of(u64::from(tile.m()));
+        let width = p.n.unsigned_abs().next_multiple_of(u64::from(tile.n));
+        [width, problem.batch_count().unsigned_abs(), u64::from(self.splits), 4]
+            .iter()
+            .fold(height, |bytes, factor| bytes.saturating_mul(*factor))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! From a choice to launches: parameters, and what tensor maps are made from.
+
+use super::params::{ReduceParams, WgmmaParams};
+use super::{Addressed, BATCH_DIMS, BLOCK_K, Choice, PANEL_BYTES, ROW_BYTES, Tile, addressed, lead_stride};
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::matmul::repack::{self, RepackParams};
+use crate::cuda::plan::matmul::{Matrix, Oriented, activation};
+use crate::cuda::plan::{Kernel, LaunchPlan};
+use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, TensorMap, TensorMapSpec};
+use crate::ops::matmul::MatmulProblem;
+
+const REDUCE_THREADS: u64 = 256;
+
+/// The launches that solve a problem, in their order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launches {
+    pub repack: Option<LaunchPlan<RepackParams>>,
+    /// What the maps among the parameters are made from.
+    pub maps: [Option<TensorMapSpec>; 4],
+    pub multiply: LaunchPlan<WgmmaParams>,
+    pub reduce: Option<LaunchPlan<ReduceParams>>,
+}
+
+impl Choice {
+    /// `workspace` is the address of `workspace_bytes` bytes.
+    pub fn launches(&self, problem: &MatmulProblem, device: &DeviceFacts, workspace: usize) -> Launches {
+        let (p, tile) = (Oriented::new(problem), self.tile);
+        let [copied_a, copied_b, _] = self.workspace(problem).map(|bytes| bytes as usize);
+        let a_strides = ((p.m, p.a.row_stride), (p.k, p.a.col_stride));
+        let b_strides = ((p.n, p.b.col_stride), (p.k, p.b.row_stride));
+        let operands = [(&p.a, a_strides, workspace), (&p.b, b_strides, workspace + copied_a)];
+        let partials = if self.splits > 1 { workspace + copied_a + copied_b } else { 0 };
+
+        let mut sources = Vec::new();
+        let mut operand = |i: usize| {
+            let (x, ((mn, mn_stride), (k, k_stride)), to) = operands[i];
+            let Some(copy) = self.copies[i] else { return addressed(x, (mn, mn_stride), (k, k_stride)) };
+            sources.push((x, (mn_stride, k_stride), copy, to));
+            let (matrix, mn_stride, k_stride) = copy.matrix(x, to);
+            addressed(&matrix, (mn, mn_stride), (k, k_stride))
+        };
+        let (a, b) = (operand(0), operand(1));
+        let repack = (!sources.is_empty()).then(|| repack::plan(&sources));
+
+        let boxes =
+            |mn: i64, most: u32| most.min((mn as u64).next_multiple_of(8).min(u64::from(most)) as u32);
+        let mut stage_bytes = 0;
+        let mut operand_map = |x: &Option<Addressed>, mn: i64, rows: u32, panels: u32| {
+            let x = x.as_ref()?;
+            let k = p.k as u64;
+            let (sizes, r#box) = match x.mn_major {
+                true => ([mn as u64, k], [64, BLOCK_K as u32]),
+                false => ([k, mn as u64], [BLOCK_K as u32, boxes(mn, rows)]),
+            };
+            stage_bytes += if x.mn_major { panels * PANEL_BYTES } else { r#box[1] * ROW_BYTES };
+            Some(map(problem, &x.matrix, sizes, x.lead, r#box))
+        };
+        let map_a = operand_map(&a, p.m, tile.m(), tile.m() / 64);
+        let map_b = operand_map(&b, p.n, tile.n, tile.panels());
+        let out_lead =
+            lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).filter(|&lead| lead > 0);
+        let result_map = |columns: u32| {
+            let sizes = [p.n as u64, p.m as u64];
+            Some(map(problem, &p.out, sizes, out_lead?, [columns, 16]))
+        };
+        let maps = [map_a, map_b, result_map(64), result_map(tile.n - 64 * (tile.panels() - 1))];
+
+        let stages = tile.stages(self.resident, device);
+        let tiles_m = p.m.unsigned_abs().div_ceil(u64::from(tile.m())) as u32;
+        let tiles_n = p.n.unsigned_abs().div_ceil(u64::from(tile.n)) as u32;
+        let products = problem.batch_count() as u32;
+        let mut batch_size = [1; BATCH_DIMS];
+        let mut out_batch = [0; BATCH_DIMS];
+        for (i, (&size, &stride)) in problem.batch.iter().zip(&p.out.batch_strides).rev().enumerate() {
+            (batch_size[i], out_batch[i]) = (size as u32, stride);
+        }
+        let (kind, slope) = activation(problem.activation);
+        let params = WgmmaParams {
+            maps: [TensorMap::NONE; 4],
+            bias: p.bias,
+            result: p.out.address,
+            partials,
+            bias_stride: if p.bias_row != 0 { p.bias_row } else { p.bias_col },
+            out_row: p.out.row_stride,
+            out_col: p.out.col_stride,
+            out_batch,
+            m: p.m as u32,
+            n: p.n as u32,
+            k_blocks: p.k.unsigned_abs().div_ceil(BLOCK_K) as u32,
+            tiles_m,
+            tiles_n,
+            group_m: self.group_m,
+            products,
+            splits: self.splits,
+            batch_size: [batch_size[0], batch_size[1]],
+            batched: u32::from(!problem.batch.is_empty()),
+            a_mn: u32::from(a.is_some_and(|a| a.mn_major)),
+            b_mn: u32::from(b.is_some_and(|b| b.mn_major)),
+            stages,
+            stage_bytes,
+            activation: kind,
+            negative_slope: slope as f32,
+            bias_by_row: u32::from(p.bias_row != 0),
+            store_elements: u32::from(out_lead.is_none()),
+            unused: [0; 11],
+        };
+        let items = tiles_m * tiles_n * products * self.splits;
+        let suffix = problem.dtype.suffix();
+        let multiply = LaunchPlan {
+            kernel: Kernel { file: "matmul_wgmma", name: format!("matmul_wgmma_{}_{suffix}", tile.name) },
+            grid: [items.min(device.multiprocessors * self.resident), 1, 1],
+            block: [128 * tile.consumers + 128, 1, 1],
+            shared_bytes: tile.fixed_bytes() + stages * tile.stage_bytes(),
+            params,
+        };
+        let reduce = (self.splits > 1)
+            .then(|| reduce(&multiply.params, tile, p.rows_allow_vectors(problem.dtype), suffix));
+        Launches { repack, maps, multiply, reduce }
+    }
+}
+
+/// The map of one matrix of every product.
+fn map(problem: &MatmulProblem, x: &Matrix, sizes: [u64; 2], lead: u64, r#box: [u32; 2]) -> TensorMapSpec {
+    let mut spec = TensorMapSpec {
+        dtype: problem.dtype,
+        address: x.address,
+        rank: if problem.batch.is_empty() { 2 } else { MAX_DIMS },
+        sizes: [sizes[0], sizes[1], 1, 1, 1],
+        strides: [lead, ALIGNMENT as u64, ALIGNMENT as u64, ALIGNMENT as u64],
+        r#box: [r#box[0], r#box[1], 1, 1, 1],
+    };
+    for (i, (&size, &stride)) in problem.batch.iter().zip(&x.batch_strides).rev().enumerate() {
+        (spec.sizes[2 + i], spec.strides[1 + i]) = (size.unsigned_abs(), stride.unsigned_abs() * 2);
+    }
+    spec
+}
+
+fn reduce(p: &WgmmaParams, tile: &Tile, out_vector: bool, suffix: &str) -> LaunchPlan<ReduceParams> {
+    let quads = u64::from(p.m) * u64::from(p.n.div_ceil(4)) * u64::from(p.products);
+    LaunchPlan {
+        kernel: Kernel { file: "matmul_reduce", name: format!("matmul_reduce_{suffix}") },
+        grid: [u32::try_from(quads.div_ceil(REDUCE_THREADS)).unwrap_or(i32::MAX as u32), 1, 1],
+        block: [REDUCE_THREADS as u32, 1, 1],
+        shared_bytes: 0,
+        params: ReduceParams {
+            partials: p.partials,
+            bias: p.bias,
+            out: p.result,
+            bias_stride: p.bias_stride,
+            out_row: p.out_row,
+            out_col: p.out_col,
+            out_batch: p.out_batch,
+            quads,
+            m: p.m,
+            n: p.n,
+            width: p.tiles_n * tile.n,
+            height: p.tiles_m * tile.m(),
+            products: p.products,
+            parts: p.splits,
+            batch_size: p.batch_size,
+            activation: p.activation,
+            negative_slope: p.negative_slope,
+            bias_by_row: p.bias_by_row,
+            out_vector: u32::from(out_vector),
+        },
+    }
+}

@@ -1,0 +1,227 @@
+//! Which tiles and splits are chosen, and that what is launched fits the device and covers the result.
+
+use super::*;
+use crate::cuda::device::examples;
+use crate::cuda::plan::host_cpp;
+use crate::cuda::plan::matmul::tests::problem;
+use crate::ops::matmul::{Bias, MatmulProblem};
+use crate::tensor::Dims;
+
+fn bf16(m: i64, n: i64, k: i64) -> MatmulProblem {
+    problem(DType::BF16, 1, m, k, n)
+}
+
+fn chosen(p: &MatmulProblem, overrides: Overrides) -> (Choice, Launches) {
+    let device = examples::h200();
+    let choice = choose(p, &device, overrides).unwrap();
+    let launches = choice.launches(p, &device, 1 << 50);
+    (choice, launches)
+}
+
+/// ((m, n, k), tile, parts of k) on an H200.
+type Row = ((i64, i64, i64), &'static str, u32);
+
+#[test]
+fn choices() {
+    let table: [Row; 16] = [
+        ((512, 512, 512), "64x64", 1),
+        ((1024, 1024, 1024), "64x128", 1),
+        ((1536, 1536, 1536), "128x160", 1),
+        ((2048, 2048, 2048), "256x128", 1),
+        ((3072, 3072, 3072), "128x192", 1),
+        ((4096, 4096, 4096), "256x128", 1),
+        ((8192, 8192, 8192), "256x128", 1),
+        ((512, 4096, 4096), "128x128", 1),
+        ((512, 14336, 4096), "128x160", 1),
+        ((4096, 14336, 4096), "256x128", 1),
+        ((4096, 2112, 7168), "128x176", 1),
+        ((32768, 768, 768), "256x128", 1),
+        ((512, 512, 65536), "128x176", 11),
+        ((16, 4096, 4096), "64x64", 1),
+        ((64, 14336, 4096), "64x128", 1),
+        ((1, 4096, 14336), "64x128", 4),
+    ];
+    for (shape, tile, splits) in table {
+        let (m, n, k) = shape;
+        let (choice, _) = chosen(&bf16(m, n, k), Overrides::default());
+        assert_eq!((choice.tile.name, choice.splits), (tile, splits), "{shape:?}");
+    }
+}
+
+#[test]
+fn every_tile_fits_and_covers_every_shape() {
+    let device = examples::h200();
+    for (tile, shape) in TILES.iter().enumerate() {
+        for (m, n, k) in
+            [(1, 1, 1), (17, 65, 63), (129, 257, 65), (1000, 3000, 640), (70_000, 8, 8), (8, 70_000, 9000)]
+        {
+            for splits in [None, Some(1), Some(3)] {
+                let p = bf16(m, n, k);
+                let (choice, launches) = chosen(&p, Overrides { tile: Some(tile), splits, group_m: None });
+                let (plan, what) = (&launches.multiply, format!("{} {m}x{n}x{k} {splits:?}", shape.name));
+                let q = &plan.params;
+                assert!(plan.shared_bytes <= device.shared_bytes_per_block, "{what}");
+                let resident = (plan.shared_bytes + 1024) * choice.resident;
+                assert!(resident <= device.shared_bytes_per_multiprocessor, "{what}");
+                assert!((2..=MAX_STAGES).contains(&q.stages), "{what}: {} stages", q.stages);
+                assert!(u64::from(q.tiles_m) * u64::from(choice.tile.m()) >= m as u64, "{what}");
+                assert!(u64::from(q.tiles_n) * u64::from(choice.tile.n) >= n as u64, "{what}");
+                assert!((1..=q.tiles_m).contains(&q.group_m), "{what}");
+                // A part without a block of k would never be written.
+                assert!((1..=q.k_blocks).contains(&q.splits), "{what}");
+                assert_eq!(splits.map(|s| s.min(q.k_blocks)).unwrap_or(q.splits), q.splits, "{what}");
+                let items = q.tiles_m * q.tiles_n * q.splits;
+                assert!((1..=items).contains(&plan.grid[0]), "{what}");
+                assert_eq!(launches.reduce.is_some(), q.splits > 1, "{what}");
+            }
+        }
+    }
+}
+
+/// Bytes of every box, as the copy engine counts them, against what the kernel is told to wait for.
+#[test]
+fn stages_wait_for_what_arrives() {
+    for (tile, shape) in TILES.iter().enumerate() {
+        for (m, n, k) in [(1, 1, 1), (5, 3000, 64), (3000, 72, 100), (512, 512, 512)] {
+            for (a_mn, b_mn) in [(false, false), (false, true), (true, false), (true, true)] {
+                let mut p = bf16(m, n, k);
+                let lead = |size: i64| (size as u64).next_multiple_of(8) as i64;
+                (p.a.row_stride, p.a.col_stride) = if a_mn { (1, lead(m)) } else { (lead(k), 1) };
+                (p.b.row_stride, p.b.col_stride) = if b_mn { (lead(n), 1) } else { (1, lead(k)) };
+                let (_, launches) = chosen(&p, Overrides { tile: Some(tile), ..Overrides::default() });
+                let q = &launches.multiply.params;
+                let boxes = |i: usize, mn_major: u32, panels: u32| {
+                    let r#box = launches.maps[i].unwrap().r#box;
+                    r#box[0] * r#box[1] * 2 * if mn_major == 1 { panels } else { 1 }
+                };
+                let arriving = boxes(0, q.a_mn, shape.m() / 64) + boxes(1, q.b_mn, shape.panels());
+                assert_eq!(q.stage_bytes, arriving, "{} {m}x{n}x{k} {a_mn} {b_mn}", shape.name);
+                assert!(arriving <= shape.stage_bytes());
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_addressed_is_copied_first() {
+    let copied = |p: &MatmulProblem| {
+        let (choice, launches) = chosen(p, Overrides::default());
+        assert_eq!(launches.repack.is_some(), choice.copies != [None, None]);
+        for spec in launches.maps[..2].iter() {
+            let spec = spec.unwrap();
+            assert_eq!(spec.address % ALIGNMENT, 0);
+            assert!(
+                spec.strides[..spec.rank - 1].iter().all(|s| s % 16 == 0 && *s < STRIDE_LIMIT),
+                "{spec:?}"
+            );
+        }
+        choice.copies.map(|copy| copy.is_some())
+    };
+    assert_eq!(copied(&bf16(512, 512, 256)), [false, false]);
+    // Only strides and bases matter to the copy engine, not sizes.
+    let mut padded = bf16(513, 511, 255);
+    (padded.a.row_stride, padded.b.row_stride) = (256, 512);
+    assert_eq!(copied(&padded), [false, false]);
+    assert_eq!(copied(&bf16(513, 511, 255)), [true, true]);
+    let mut based = bf16(512, 512, 256);
+    based.a.address += 2;
+    assert_eq!(copied(&based), [true, false]);
+    let mut reversed = bf16(512, 512, 256);
+    reversed.b.col_stride = -1;
+    assert_eq!(copied(&reversed), [false, true]);
+    let mut expanded = bf16(512, 512, 256);
+    expanded.a.row_stride = 0;
+    assert_eq!(copied(&expanded), [false, false]);
+    let mut batch = problem(DType::F16, 3, 512, 256, 512);
+    batch.b.batch_strides[0] += 2;
+    assert_eq!(copied(&batch), [false, true]);
+}
+
+#[test]
+fn a_copy_holds_a_broadcast_operand_once() {
+    let mut p = problem(DType::BF16, 6, 33, 17, 20);
+    p.b.batch_strides[0] = 0;
+    let (choice, launches) = chosen(&p, Overrides::default());
+    // Rows of 17 elements take 24, those of 20 take 24 as well.
+    let (a, b) = (6 * 33 * 24 * 2, 17 * 24 * 2);
+    assert_eq!(
+        choice.workspace_bytes(&p),
+        (a as u64).next_multiple_of(256) + (b as u64).next_multiple_of(256)
+    );
+    let [a, b] = [launches.maps[0].unwrap(), launches.maps[1].unwrap()];
+    assert_eq!((a.sizes[..3].to_vec(), a.strides[..2].to_vec()), (vec![17, 33, 6], vec![48, 33 * 48]));
+    assert_eq!((b.sizes[..3].to_vec(), b.strides[..2].to_vec()), (vec![20, 17, 6], vec![48, 0]));
+}
+
+#[test]
+fn results_that_the_copy_engine_cannot_address_are_stored_by_elements() {
+    let stored = |p: &MatmulProblem| chosen(p, Overrides::default()).1.multiply.params.store_elements;
+    let mut p = bf16(512, 512, 256);
+    assert_eq!(stored(&p), 0);
+    p.out.row_stride = 513;
+    assert_eq!(stored(&p), 1);
+    p.out.row_stride = 520;
+    assert_eq!(stored(&p), 0);
+    p.out.col_stride = 2;
+    p.out.row_stride = 1040;
+    assert_eq!(stored(&p), 1);
+}
+
+#[test]
+fn a_result_by_columns_has_its_bias_by_rows() {
+    let mut p = bf16(512, 1024, 256);
+    (p.out.row_stride, p.out.col_stride) = (1, 512);
+    p.bias = Some(Bias { address: 4 << 40, stride: 3 });
+    let (_, launches) = chosen(&p, Overrides::default());
+    let q = &launches.multiply.params;
+    assert_eq!((q.m, q.n, q.bias_by_row, q.bias_stride, q.store_elements), (1024, 512, 1, 3, 0));
+    assert_eq!((q.a_mn, q.b_mn), (1, 0));
+}
+
+#[test]
+fn other_devices_dtypes_and_batches_are_left_to_other_kernels() {
+    let p = bf16(512, 512, 512);
+    for device in examples::all() {
+        let expected = device.compute_capability == (9, 0);
+        assert_eq!(choose(&p, &device, Overrides::default()).is_some(), expected, "{}", device.name);
+    }
+    let none = |p: &MatmulProblem| choose(p, &examples::h200(), Overrides::default()).is_none();
+    assert!(none(&problem(DType::F32, 1, 512, 512, 512)));
+    assert!(none(&bf16(512, 512, 0)));
+    assert!(none(&bf16(1 << 31, 8, 8)));
+    let mut deep = p.clone();
+    deep.batch = Dims::from_elem(2, 4);
+    for matrix in [&mut deep.a, &mut deep.b, &mut deep.out] {
+        matrix.batch_strides = Dims::from_elem(1 << 20, 4);
+    }
+    assert!(none(&deep));
+    let mut vast = bf16(1 << 30, 8, 1 << 30);
+    (vast.a.row_stride, vast.a.col_stride) = (0, 0);
+    assert!(none(&vast));
+    let mut odd = p;
+    odd.a.address += 1;
+    assert!(none(&odd));
+}
+
+/// The kernel's own arithmetic of shared memory, compiled as plain C++.
+#[test]
+fn the_kernels_shared_memory_is_this_large() {
+    let shapes: String =
+        TILES.iter().map(|t| format!("show<{}, {}, {}>();\n", t.consumers, t.m_steps, t.n)).collect();
+    let program = format!(
+        "#include \"wgmma_tile.cuh\"\n#include <cstdio>\n\
+         template <int C, int M, int N> void show() {{\n\
+         using S = WgmmaTile<C, M, N>;\n\
+         std::printf(\"%d %d %d %d\\n\", S::BM, S::STAGES_AT, S::A_BYTES + S::B_BYTES, S::TAIL);\n}}\n\
+         int main() {{\n{shapes}}}\n"
+    );
+    let Some(theirs) = host_cpp::run(&program) else { return };
+    let ours: Vec<String> = TILES
+        .iter()
+        .map(|t| {
+            let tail = t.n - 64 * (t.panels() - 1);
+            format!("{} {} {} {tail}", t.m(), t.fixed_bytes(), t.stage_bytes())
+        })
+        .collect();
+    assert_eq!(theirs.lines().collect::<Vec<_>>(), ours);
+}

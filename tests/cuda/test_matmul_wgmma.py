@@ -1,0 +1,235 @@
+"""matmul_wgmma and its companions, asked for by name: every tile, edge, layout, batch, split and epilogue."""
+
+import itertools
+import os
+
+import pytest
+import tilewise as tw
+import torch
+from support import reference, views
+from support.guarded import Guarded
+from support.tolerance import assert_identical, assert_rounded
+from tilewise import _core
+
+EMULATED = "TILEWISE_EMULATED_DEVICE" in os.environ
+HALVES = [torch.float16, torch.bfloat16]
+TILES = sorted({k["kernel"].split("_")[2] for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"})
+EDGES = [*range(1, 18), 63, 64, 65, 127, 128, 129, 255, 256, 257]
+LAYOUTS = list(itertools.product([views.contiguous, views.transposed], repeat=2))
+
+
+def on_hopper():
+    return EMULATED or (torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0))
+
+
+pytestmark = pytest.mark.skipif(
+    not on_hopper(), reason="needs a GPU of compute capability 9.0, or the emulator"
+)
+DEVICE = "cpu" if EMULATED else "cuda"
+
+
+@pytest.fixture(autouse=True)
+def leave_the_choice_to_the_plan():
+    yield
+    _core.force_matmul_kernel(None)
+
+
+def randn(*shape, dtype):
+    return torch.randn(shape, dtype=torch.float64, device=DEVICE).to(dtype)
+
+
+def check(a, b, context="", tile=None, splits=None, group_m=None, **options):
+    _core.force_matmul_kernel("wgmma", tile=tile, splits=splits, group_m=group_m)
+    got = tw.matmul(a, b, **options)
+    options.pop("out", None)
+    expected, error = reference.matmul(a, b, **options)
+    assert_rounded(got, expected, error, f"{context} {tile} {splits} {tuple(a.shape)} @ {tuple(b.shape)}:")
+    return got
+
+
+def aligned(x):
+    """As x, with rows that begin on 16 bytes, and NaN in what is between them."""
+    step = -(-x.shape[-1] // 8) * 8
+    parent = torch.full((*x.shape[:-1], step), float("nan"), dtype=x.dtype, device=x.device)
+    view = parent[..., : x.shape[-1]]
+    view.copy_(x)
+    return view
+
+
+def operand(rows, columns, dtype, layout):
+    """A matrix that the copy engine can address, whose stored rows are padded with NaN."""
+    if layout is views.transposed:
+        return aligned(randn(columns, rows, dtype=dtype)).mT
+    return aligned(randn(rows, columns, dtype=dtype))
+
+
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_every_tile_in_every_layout(tile, dtype):
+    shapes = [(64, 64, 64), (1, 8, 16), (65, 129, 65), (200, 260, 200)] + (
+        [] if EMULATED else [(1000, 1031, 1030)]
+    )
+    for (m, n, k), (lay_a, lay_b) in itertools.product(shapes, LAYOUTS):
+        check(
+            operand(m, k, dtype, lay_a),
+            operand(k, n, dtype, lay_b),
+            f"{lay_a.__name__} {lay_b.__name__}",
+            tile,
+        )
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_ragged_edges(edge):
+    for m, n, k in [(edge, 40, 24), (33, edge, 40), (40, 33, edge)]:
+        for lay_a, lay_b in LAYOUTS:
+            dtype = HALVES[edge % 2]
+            check(
+                operand(m, k, dtype, lay_a), operand(k, n, dtype, lay_b), f"{lay_a.__name__} {lay_b.__name__}"
+            )
+
+
+@pytest.mark.parametrize("make_a", views.MATRIX_MAKERS, ids=views.name)
+@pytest.mark.parametrize("make_b", views.MATRIX_MAKERS, ids=views.name)
+def test_any_memory(make_a, make_b):
+    for (m, n, k), dtype in zip([(33, 65, 70), (130, 24, 8), (5, 3, 1)], [*HALVES, *HALVES], strict=False):
+        check(make_a(randn(m, k, dtype=dtype)), make_b(randn(k, n, dtype=dtype)))
+
+
+@pytest.mark.parametrize("tile", ["64x64", "128x176", "256x128"])
+@pytest.mark.parametrize("splits", [2, 3, 7])
+def test_splits_of_k(tile, splits):
+    a, b, bias = (
+        randn(130, 500, dtype=torch.float16),
+        randn(500, 180, dtype=torch.float16),
+        randn(180, dtype=torch.float16),
+    )
+    check(a, b, "", tile, splits)
+    check(a[:, :8], b[:8], "fewer blocks of k than parts:", tile, splits)
+    check(a, b, "", tile, splits, bias=bias, activation="gelu")
+    check(
+        randn(3, 70, 200, dtype=torch.bfloat16), randn(200, 65, dtype=torch.bfloat16), "batch:", tile, splits
+    )
+    out = randn(180, 130, dtype=torch.float16).mT
+    check(a, b, "into columns:", tile, splits, bias=bias, out=out)
+
+
+@pytest.mark.parametrize("tile", ["64x128", "128x160", "192x192", "256x192"])
+@pytest.mark.parametrize("activation", list(reference.ACTIVATIONS))
+def test_bias_and_activation(tile, activation):
+    for dtype in HALVES:
+        a, b, bias = randn(70, 40, dtype=dtype), randn(40, 200, dtype=dtype), randn(200, dtype=dtype) * 3
+        check(a, b, "", tile, bias=bias, activation=activation)
+        check(a, b, "expanded bias:", tile, bias=bias[:1].expand(200), activation=activation)
+        out = randn(200, 70, dtype=dtype).mT
+        check(a, b, "into columns:", tile, bias=bias, activation=activation, out=out)
+
+
+@pytest.mark.parametrize("cut", Guarded.CUTS)
+@pytest.mark.parametrize("tile", ["64x64", "128x176"])
+def test_nothing_beside_out_is_written(cut, tile):
+    for shape in [(16, 64), (65, 129), (3, 7)]:
+        for dtype in HALVES:
+            a, b = randn(shape[0], 72, dtype=dtype), randn(72, shape[1], dtype=dtype)
+            guarded = Guarded(shape, dtype, DEVICE, cut)
+            check(a, b, cut, tile, out=guarded.out)
+            guarded.assert_rest_untouched()
+
+
+BATCHES = [
+    ((5,), (5,)),
+    ((2, 3), (2, 3)),
+    ((2, 1, 3), (2, 4, 1)),
+    ((7,), ()),
+    ((), (7,)),
+    ((1, 3), (4, 1)),
+    ((40,), (40,)),
+]
+
+
+@pytest.mark.parametrize(("batch_a", "batch_b"), BATCHES, ids=str)
+def test_batches(batch_a, batch_b):
+    for dtype, (m, n, k) in zip(HALVES, [(65, 40, 72), (9, 130, 17)], strict=True):
+        a, b, bias = (
+            randn(*batch_a, m, k, dtype=dtype),
+            randn(*batch_b, k, n, dtype=dtype),
+            randn(n, dtype=dtype),
+        )
+        for lay_a, lay_b in LAYOUTS:
+            check(lay_a(a), lay_b(b), f"{batch_a} {batch_b}", bias=bias, activation="silu")
+
+
+def test_more_tiles_than_blocks():
+    # Several tiles to a block, so that stages, phases and staging run on from tile to tile.
+    for tile, group_m in itertools.product(["64x64", "128x128", "192x128", "256x128"], [None, 1, 3]):
+        size = 700 if EMULATED else 4000
+        check(
+            randn(size, 72, dtype=torch.bfloat16),
+            randn(72, size + 8, dtype=torch.bfloat16),
+            "",
+            tile,
+            group_m=group_m,
+        )
+
+
+def test_the_same_bits_every_time():
+    a, b = randn(260, 1000, dtype=torch.bfloat16), randn(1000, 520, dtype=torch.bfloat16)
+    for tile, splits in [("64x64", 1), ("128x256", 3), ("256x128", 1)]:
+        _core.force_matmul_kernel("wgmma", tile=tile, splits=splits)
+        first = tw.matmul(a, b)
+        for _ in range(2 if EMULATED else 1000):
+            assert_identical(tw.matmul(a, b), first)
+
+
+def test_a_forced_kernel_is_what_runs():
+    a, b = randn(300, 64, dtype=torch.float16), randn(64, 300, dtype=torch.float16)
+
+    def kernel():
+        return _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["kernel"]
+
+    before = kernel()
+    _core.force_matmul_kernel("wgmma", tile="128x176")
+    assert kernel() == "matmul_wgmma_128x176_f16"
+    _core.force_matmul_kernel("blocks")
+    assert kernel().startswith("matmul_mma_")
+    _core.force_matmul_kernel(None)
+    assert kernel() == before
+    for wrong in ({"kernel": "wmma"}, {"kernel": "wgmma", "tile": "100x100"}):
+        with pytest.raises(ValueError, match="is not known; accepted: "):
+            _core.force_matmul_kernel(**wrong)
+
+
+@pytest.mark.gpu
+def test_concurrent_streams():
+    streams = [torch.cuda.Stream() for _ in range(8)]
+    cases = [
+        (randn(m, 1000, dtype=torch.bfloat16), randn(1000, 513, dtype=torch.bfloat16))
+        for m in range(100, 900, 100)
+    ]
+    _core.force_matmul_kernel("wgmma")
+    alone = [tw.matmul(a, b) for a, b in cases]
+    torch.cuda.synchronize()
+    for _ in range(50):
+        together = []
+        for stream, (a, b) in zip(streams, cases, strict=True):
+            with torch.cuda.stream(stream):
+                together.append(tw.matmul(a, b))
+        torch.cuda.synchronize()
+        for got, expected in zip(together, alone, strict=True):
+            assert_identical(got, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("splits", [1, 4])
+def test_scratch_memory_and_maps_in_a_graph(splits):
+    # An odd k is copied into scratch memory, and so are parts of sums; both belong to the graph.
+    a, b = randn(100, 301, dtype=torch.bfloat16), randn(301, 200, dtype=torch.bfloat16)
+    _core.force_matmul_kernel("wgmma", tile="64x64", splits=splits)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        first = tw.matmul(a, b)
+        second = tw.matmul(first, first.mT)
+    for _ in range(3):
+        a.normal_()
+        graph.replay()
+        assert_identical(first, tw.matmul(a, b))
+        assert_identical(second, tw.matmul(first, first.mT))
