@@ -1,0 +1,157 @@
+"""Times every legal plan of matmul_wgmma for a list of shapes beside torch: for developers of the plan.
+
+    python benchmarks/sweep_matmul.py --out benchmarks/sweeps/h200.json
+    python benchmarks/sweep_matmul.py --shapes 4096x4096x4096,1x14336x4096 --layouts nt
+
+Prints, for each shape, the fastest plans, and what the plan's own choice costs against the best: the
+constants of src/cuda/plan/matmul/wgmma/cost.rs are there to keep that small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import tilewise as tw
+import torch
+from tilewise import _core
+from tilewise.bench.timing import clock_for, interleave
+
+SQUARES = [(n, n, n) for n in (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)]
+LINEAR = [
+    (512, 4096, 4096),
+    (512, 14336, 4096),
+    (2048, 4096, 14336),
+    (4096, 14336, 4096),
+    (4096, 4096, 11008),
+]
+LINEAR += [(4096, 2112, 7168), (32768, 768, 768), (16384, 16384, 4096), (8192, 8192, 64), (8192, 8192, 512)]
+FEW_TILES = [(512, 512, 65536)]
+FEW_ROWS = [
+    (m, n, k)
+    for m in (1, 16, 64)
+    for n, k in [(4096, 4096), (14336, 4096), (4096, 14336), (7168, 2048), (32000, 4096)]
+]
+ODD = [(n, n, n) for n in (513, 1023, 2047, 2055)] + [
+    (4095, 4097, 4099),
+    (4096, 4096, 4097),
+    (4096, 4097, 4096),
+]
+SHAPES = SQUARES + LINEAR + FEW_TILES + FEW_ROWS + ODD
+TILES = sorted({k["kernel"].split("_")[2] for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"})
+
+
+def operands(
+    shape: tuple[int, int, int], layout: str, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    def operand(rows: int, columns: int, transposed: bool) -> torch.Tensor:
+        if transposed:
+            return torch.randn(columns, rows, device="cuda").to(dtype).mT
+        return torch.randn(rows, columns, device="cuda").to(dtype)
+
+    m, n, k = shape
+    return operand(m, k, layout[0] == "t"), operand(k, n, layout[1] == "t")
+
+
+def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[str, Any]]:
+    """Every tile, with bands of several heights where there are many, and parts of k where there are few."""
+    m, n, k = shape
+    for tile in TILES:
+        rows, columns = map(int, tile.split("x"))
+        tiles = -(-m // rows) * -(-n // columns)
+        if tiles > 2 * multiprocessors:
+            yield from ({"tile": tile, "splits": 1, "group_m": group} for group in (4, 8, 16))
+            continue
+        yield from (
+            {"tile": tile, "splits": splits}
+            for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+            if splits == 1 or (tiles * splits <= 2 * multiprocessors and k >= 256 * splits)
+        )
+
+
+def name(plan: dict[str, Any]) -> str:
+    return " ".join(f"{key} {value}" if key != "tile" else str(value) for key, value in plan.items())
+
+
+def sweep(shape: tuple[int, int, int], layout: str, dtype: torch.dtype, budget_ms: float) -> dict[str, Any]:
+    a, b = operands(shape, layout, dtype)
+    out = torch.empty(shape[:2], device="cuda", dtype=dtype)
+
+    def forced(kernel: Literal["blocks", "wgmma"], **plan: Any) -> Callable[[], None]:
+        def call() -> None:
+            _core.force_matmul_kernel(kernel, **plan)
+            tw.matmul(a, b, out=out)
+
+        return call
+
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+    calls = {
+        "torch": lambda: torch.matmul(a, b, out=out),
+        "blocks": forced("blocks"),
+        "chosen": forced("wgmma"),
+    }
+    calls |= {name(plan): forced("wgmma", **plan) for plan in plans(shape, multiprocessors)}
+    try:
+        times = interleave(calls, clock_for(a.device), rounds=2, budget_ms=budget_ms).median
+        _core.force_matmul_kernel("wgmma")
+        chosen = _core.explain("matmul", {"a": a, "b": b})["plan"]
+    finally:
+        _core.force_matmul_kernel(None)
+    tile = {"kernel": chosen["kernel"], "splits": chosen.get("splits"), "group_m": chosen.get("group_m")}
+    microseconds = {key: round(value * 1e3, 2) for key, value in times.items()}
+    return {"shape": shape, "layout": layout, "dtype": str(dtype)[6:], "chosen": tile, "us": microseconds}
+
+
+def line(row: dict[str, Any]) -> str:
+    times, chosen = row["us"], row["chosen"]
+    rest = sorted((t, key) for key, t in times.items() if key not in ("torch", "blocks", "chosen"))
+    best = "; ".join(f"{key} {t:.1f} ({times['torch'] / t:.2f})" for t, key in rest[:3])
+    own = times["chosen"]
+    return (
+        f"{'x'.join(map(str, row['shape']))} {row['layout']} {row['dtype']}: torch {times['torch']:.1f} us, "
+        f"blocks {times['blocks']:.1f}, chosen {chosen['kernel']} {own:.1f} "
+        f"({times['torch'] / own:.2f} of torch, {own / rest[0][0] - 1:+.1%} of the best) | {best}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shapes", help="MxNxK, separated by commas; default: the list in this file")
+    parser.add_argument("--layouts", default="nn,nt", help="n or t for a, then for b; default nn,nt")
+    parser.add_argument("--dtypes", default="bfloat16", help="default bfloat16")
+    parser.add_argument(
+        "--budget", type=float, default=3.0, help="milliseconds a turn of each plan; default 3"
+    )
+    parser.add_argument("--out", type=Path, help="where to write all times as JSON")
+    options = parser.parse_args()
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        print("this needs a GPU of compute capability 9.0", file=sys.stderr)
+        return 1
+    shapes = SHAPES
+    if options.shapes:
+        shapes = []
+        for shape in options.shapes.split(","):
+            m, n, k = map(int, shape.split("x"))
+            shapes.append((m, n, k))
+    torch.manual_seed(0)
+    rows = []
+    for dtype in options.dtypes.split(","):
+        for shape in shapes:
+            for layout in options.layouts.split(","):
+                rows.append(sweep(shape, layout, getattr(torch, dtype), options.budget))
+                print(line(rows[-1]), flush=True)
+    if options.out:
+        record = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
