@@ -16,6 +16,9 @@ void mbarrier_receive(uint32_t barrier, unsigned bytes);
 // A numbered barrier, by threads that do not wait for it.
 void barrier_arrive(unsigned id, unsigned count, Site site);
 
+// setmaxnreg: the running thread has so many registers from here on.
+void resize_registers(unsigned registers, Site site);
+
 // One box of the tensor that `map` describes, at these coordinates, innermost first.
 void tma_load(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank);
 void tma_store(const void* map, uint32_t shared, const int32_t* coordinates, unsigned rank);

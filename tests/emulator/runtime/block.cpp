@@ -80,6 +80,8 @@ void Runner::prepare(const Launch& launch, uint3 block_index) {
     warps_.assign((count_ + 31) / 32, {});
     barriers_.assign(16, {});
     engine_ = {};
+    free_registers_ = 0;
+    short_of_registers_.clear();
     waiting_.clear();
     for (unsigned i = 0; i < count_; ++i) {
         Thread& thread = *threads_[i];
@@ -88,6 +90,7 @@ void Runner::prepare(const Launch& launch, uint3 block_index) {
         thread.site = {"its start", 0};
         thread.copies.clear();
         thread.arrived = false;
+        thread.registers = launch.registers;
         // Stacks that begin equally far from a page would share a few lines of the cache.
         thread.fiber.prepare(stacks_ + i * STRIDE + GUARD_BYTES, STACK_BYTES - i % 32 * 128, enter);
         make_runnable(i);

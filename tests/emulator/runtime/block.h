@@ -26,6 +26,7 @@ struct Thread {
     Copies copies;
     bool arrived = false;  // at the cluster's barrier, in this round
     unsigned round = 0;
+    unsigned registers = 0;
 
     unsigned lane() const { return index % 32; }
 };
@@ -58,6 +59,7 @@ struct Launch {
     void* const* parameters;
     uint64_t seed;
     unsigned cluster = 1;  // blocks of one
+    unsigned registers = 0;  // of a thread; none if nobody said
 };
 
 // Runs blocks, one after the other, on the calling thread of the operating system.
@@ -76,6 +78,7 @@ public:
     void barrier_arrive(unsigned id, unsigned count, Site site);
     void wait_for(uint32_t mbarrier, Site site);
     void wake_waiting_for(uint32_t mbarrier);
+    void resize_registers(unsigned registers, Site site);
     void progress();  // of what was started, by chance
     Engine& engine() { return engine_; }
     WgmmaPipeline& wgmma_pipeline() { return warps_[running_->index / 32].wgmma; }
@@ -117,6 +120,8 @@ private:
     std::vector<unsigned> order_;  // of warps: the first one with a runnable lane goes on
     std::vector<Barrier> barriers_;
     Thread* running_ = nullptr;
+    unsigned free_registers_ = 0;               // that threads of the block have given back
+    std::vector<unsigned> short_of_registers_;  // threads
     unsigned count_ = 0, unfinished_ = 0;
     Engine engine_;
     std::vector<std::pair<uint32_t, unsigned>> waiting_;  // mbarrier and thread

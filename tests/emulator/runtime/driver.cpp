@@ -101,7 +101,7 @@ Result launch(KernelState& k, dim3 grid, dim3 block, unsigned dynamic_bytes, voi
         return refuse(k, "a grid of " + words(grid) + " blocks in clusters of " + std::to_string(cluster));
     }
     ++k.launches;
-    last_failure = run_grid({k.kernel, grid, block, dynamic_bytes, parameters, seed++, cluster});
+    last_failure = run_grid({k.kernel, grid, block, dynamic_bytes, parameters, seed++, cluster, k.registers});
     return last_failure.empty() ? SUCCESS : LAUNCH_FAILED;
 }
 

@@ -81,6 +81,20 @@ void Runner::check_fenced(uint32_t shared, unsigned bytes) {
     }
 }
 
+// A thread that asks for more than there are waits for others to give some back; if nobody does, that is a deadlock.
+void Runner::resize_registers(unsigned registers, Site site) {
+    running_->site = site;
+    if (launch_->registers == 0) return;
+    while (registers > running_->registers + free_registers_) {
+        short_of_registers_.push_back(running_->index);
+        wait("setmaxnreg", site);
+    }
+    free_registers_ += running_->registers - registers;
+    running_->registers = registers;
+    for (const unsigned thread : short_of_registers_) make_runnable(thread);
+    short_of_registers_.clear();
+}
+
 void Runner::together(const char* what, Site site, uint32_t mask, bool aligned, void* lane, Execute execute) {
     running_->copies.land_some(random_, eagerness_);
     progress();
@@ -124,6 +138,7 @@ void fail(const char* format, ...) {
 }
 void barrier(unsigned id, unsigned count, Site site) { runner->barrier(id, count, site); }
 void barrier_arrive(unsigned id, unsigned count, Site site) { runner->barrier_arrive(id, count, site); }
+void resize_registers(unsigned registers, Site site) { runner->resize_registers(registers, site); }
 void together(const char* name, Site site, uint32_t mask, bool aligned, void* lane, Execute execute) {
     runner->together(name, site, mask, aligned, lane, execute);
 }

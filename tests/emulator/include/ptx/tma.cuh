@@ -7,11 +7,6 @@ struct alignas(64) TensorMap {
     uint64_t opaque[16];
 };
 
-struct Coordinates {
-    int32_t x, y;
-    int32_t batch[3];
-};
-
 namespace ptx {
 
 inline void tma_prefetch_map(const TensorMap&) {}
