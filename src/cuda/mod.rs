@@ -17,9 +17,12 @@ use plan::matmul::Route;
 use plan::softmax::Launch;
 
 use crate::error::Result;
+use crate::ops::activation_backward::{self, ActivationBackwardProblem};
 use crate::ops::add::AddProblem;
 use crate::ops::matmul::MatmulProblem;
 use crate::ops::softmax::SoftmaxProblem;
+use crate::ops::softmax_backward::SoftmaxBackwardProblem;
+use plan::softmax_backward::Plan;
 
 /// A CUstream as an integer; 0 is the legacy default stream. Meaningless on the CPU.
 pub type RawStream = usize;
@@ -93,4 +96,45 @@ impl MatmulRun<'_> {
         }
         Ok(())
     }
+}
+
+/// `partials`: address of as much memory as `softmax_backward_workspace` says.
+pub fn softmax_backward(
+    problem: &SoftmaxBackwardProblem,
+    partials: usize,
+    ordinal: i32,
+    stream: RawStream,
+) -> Result<()> {
+    let op = problem.kind.backward_name();
+    let gpu = Gpu::get(op, ordinal)?;
+    match plan::softmax_backward::plan(problem, &gpu.facts, partials) {
+        Plan::Rows(first, plan) => launch::launch_both(op, gpu, first, plan, problem, stream),
+        Plan::Tiles(plan) => launch::launch(op, gpu, &plan, problem, stream),
+    }
+}
+
+/// Bytes of device memory that it needs besides its operands.
+pub fn softmax_backward_workspace(problem: &SoftmaxBackwardProblem, ordinal: i32) -> Result<u64> {
+    let gpu = Gpu::get(problem.kind.backward_name(), ordinal)?;
+    Ok(plan::softmax_backward::workspace(problem, &gpu.facts))
+}
+
+/// `partials`: address of as much memory as `activation_backward_workspace` says.
+pub fn activation_backward(
+    problem: &ActivationBackwardProblem,
+    partials: usize,
+    ordinal: i32,
+    stream: RawStream,
+) -> Result<()> {
+    let op = activation_backward::OP;
+    let gpu = Gpu::get(op, ordinal)?;
+    let (first, second) = plan::activation_backward::plan(problem, &gpu.facts, partials);
+    launch::launch(op, gpu, &first, problem, stream)?;
+    second.map_or(Ok(()), |second| launch::launch(op, gpu, &second, problem, stream))
+}
+
+/// Bytes of device memory that it needs besides its operands.
+pub fn activation_backward_workspace(problem: &ActivationBackwardProblem, ordinal: i32) -> Result<u64> {
+    let gpu = Gpu::get(activation_backward::OP, ordinal)?;
+    Ok(plan::activation_backward::workspace(problem, &gpu.facts))
 }

@@ -1,11 +1,11 @@
 //! Hands a problem to the backend of the device its memory lives on.
 
-use super::activation_backward::{self, ActivationBackwardProblem};
+use super::activation_backward::ActivationBackwardProblem;
 use super::add::AddProblem;
 use super::matmul::MatmulProblem;
 use super::softmax::SoftmaxProblem;
 use super::softmax_backward::SoftmaxBackwardProblem;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::tensor::Device;
 use crate::{cpu, cuda};
 
@@ -71,23 +71,40 @@ impl MatmulRun<'_> {
     }
 }
 
-pub fn softmax_backward(problem: &SoftmaxBackwardProblem, _stream: RawStream) -> Result<()> {
+/// `partials`: address of as much memory as `softmax_backward_workspace` says.
+pub fn softmax_backward(problem: &SoftmaxBackwardProblem, partials: usize, stream: RawStream) -> Result<()> {
     match (problem.is_empty(), problem.device) {
         (true, _) => Ok(()),
         (false, Device::Cpu) => cpu::softmax::backward(problem),
-        (false, Device::Cuda(_)) => Err(not_on_gpus(problem.kind.backward_name())),
+        (false, Device::Cuda(ordinal)) => cuda::softmax_backward(problem, partials, ordinal, stream),
     }
 }
 
-pub fn activation_backward(problem: &ActivationBackwardProblem, _stream: RawStream) -> Result<()> {
+/// Bytes of the device's memory that it needs besides its operands, from the library that makes its result.
+pub fn softmax_backward_workspace(problem: &SoftmaxBackwardProblem) -> Result<u64> {
+    match (problem.is_empty(), problem.device) {
+        (true, _) | (false, Device::Cpu) => Ok(0),
+        (false, Device::Cuda(ordinal)) => cuda::softmax_backward_workspace(problem, ordinal),
+    }
+}
+
+/// `partials`: address of as much memory as `activation_backward_workspace` says.
+pub fn activation_backward(
+    problem: &ActivationBackwardProblem,
+    partials: usize,
+    stream: RawStream,
+) -> Result<()> {
     match (problem.is_empty(), problem.device) {
         (true, _) => Ok(()),
         (false, Device::Cpu) => cpu::activation_backward::run(problem),
-        (false, Device::Cuda(_)) => Err(not_on_gpus(activation_backward::OP)),
+        (false, Device::Cuda(ordinal)) => cuda::activation_backward(problem, partials, ordinal, stream),
     }
 }
 
-fn not_on_gpus(op: &'static str) -> Error {
-    let got = "on a GPU, for which this operation has no kernel yet,".into();
-    Error::TensorKind { op, argument: "grad", got, remedy: "pass its .cpu()" }
+/// Bytes of the device's memory that it needs besides its operands, from the library that makes its result.
+pub fn activation_backward_workspace(problem: &ActivationBackwardProblem) -> Result<u64> {
+    match (problem.is_empty(), problem.device) {
+        (true, _) | (false, Device::Cpu) => Ok(0),
+        (false, Device::Cuda(ordinal)) => cuda::activation_backward_workspace(problem, ordinal),
+    }
 }

@@ -2,9 +2,11 @@
 
 use std::fmt::{Display, Formatter, Result};
 
+use super::activation_backward::ActivationBackwardProblem;
 use super::add::{AddProblem, AddendProblem};
 use super::matmul::MatmulProblem;
 use super::softmax::SoftmaxProblem;
+use super::softmax_backward::SoftmaxBackwardProblem;
 use crate::tensor::display_dims;
 
 impl Display for AddProblem {
@@ -21,6 +23,18 @@ impl Display for AddProblem {
 impl Display for SoftmaxProblem {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         write!(f, "{} rows of {} {} -> {}", self.row_count(), self.length, self.x.dtype, self.out.dtype)
+    }
+}
+
+impl Display for SoftmaxBackwardProblem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "{} rows of {} {} -> {}", self.row_count(), self.length, self.grad.dtype, self.out.dtype)
+    }
+}
+
+impl Display for ActivationBackwardProblem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "{} x {} {}", self.row_count(), self.columns, self.dtype)
     }
 }
 

@@ -38,7 +38,8 @@ use crate::ops::{Scalar, activation_backward as activation_ops, dispatch};
 ///     >>> tilewise.softmax_backward(torch.tensor([1.0, 0.0]), y)
 ///     tensor([ 0.2500, -0.2500])
 ///
-/// Meaning: src/ops/softmax_backward.rs. CPU: src/cpu/softmax/backward/.
+/// Meaning: src/ops/softmax_backward.rs. CPU: src/cpu/softmax/backward/. CUDA: kernels/softmax_backward.cu and
+/// kernels/softmax_backward_strided.cu, planned in src/cuda/plan/softmax_backward/.
 #[pyfunction]
 #[pyo3(
     signature = (grad, output, dim = Keyword::Default, *, dtype = None, out = None),
@@ -108,7 +109,9 @@ fn along_dim<'py>(
         let mut call = Call::new(py, kind.backward_name(), &DType::FLOATS);
         let (out, problem) = problems::softmax_backward(&mut call, kind, (grad, output), dim, dtype, out)?;
         let elements = problem.row_count().saturating_mul(problem.length);
-        call.run(out, elements, |stream| dispatch::softmax_backward(&problem, stream))
+        let workspace = call.workspace(dispatch::softmax_backward_workspace(&problem)?)?;
+        let partials = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
+        call.run(out, elements, |stream| dispatch::softmax_backward(&problem, partials, stream))
     };
     let keywords = [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))];
     finish(py, run(), [grad, output], keywords)
@@ -137,7 +140,8 @@ fn along_dim<'py>(
 ///     UnsupportedError: a name that is not known; an output that does not tell the
 ///         gradient.
 ///
-/// Meaning: src/ops/activation_backward.rs. CPU: src/cpu/activation_backward.rs.
+/// Meaning: src/ops/activation_backward.rs. CPU: src/cpu/activation_backward.rs. CUDA:
+/// kernels/activation_backward.cu, planned in src/cuda/plan/activation_backward.rs.
 #[pyfunction]
 #[pyo3(
     signature = (
@@ -170,7 +174,9 @@ pub fn activation_backward<'py>(
             (out.as_ref().map(|o| o.view.clone()), sums.as_ref().map(|o| o.view.clone()));
         let problem =
             activation_ops::problem(&input.view, kept, applied, out_view.as_ref(), sums_view.as_ref());
-        let solve = |stream| dispatch::activation_backward(&problem, stream);
+        let workspace = call.workspace(dispatch::activation_backward_workspace(&problem)?)?;
+        let partials = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
+        let solve = |stream| dispatch::activation_backward(&problem, partials, stream);
         let steps = input.view.len();
         let results = match (out, sums) {
             (Some(out), sums) => call.run_with(out, sums, steps, solve)?,

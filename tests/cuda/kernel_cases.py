@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import backward_cases
 import tilewise as tw
 import torch
 from tilewise import _core
@@ -209,6 +210,8 @@ def cases() -> Iterator[Case]:
     yield from add_cases()
     yield from softmax_cases()
     yield from softmax_variant_cases()
+    yield from backward_cases.softmax_cases(random)
+    yield from backward_cases.activation_cases(random)
     yield from matmul_cases()
     yield from wgmma_cases()
 

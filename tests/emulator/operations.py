@@ -14,7 +14,7 @@ import tilewise
 import torch
 from tilewise import _core
 
-NAMES = ("add", "softmax", "log_softmax", "matmul")
+NAMES = ("add", "softmax", "log_softmax", "matmul", "softmax_backward", "log_softmax_backward")
 
 arrays.pretend_cupy()
 
@@ -63,6 +63,8 @@ def on_the_emulator(function: Callable) -> Callable:
 
         args = [moved(a) for a in args]
         result = function(*args, **{name: moved(v) for name, v in kwargs.items()})
+        if isinstance(result, tuple):
+            return tuple(r.tensor() if isinstance(r, arrays.Array) else r for r in result)
         if out is None:
             arrays.check_results()
             return result
@@ -78,3 +80,4 @@ def install() -> None:
     declare_resources()
     for name in NAMES:
         setattr(tilewise, name, on_the_emulator(getattr(tilewise, name)))
+    _core.activation_backward = on_the_emulator(_core.activation_backward)

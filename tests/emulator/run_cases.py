@@ -40,7 +40,7 @@ def restart_on_the_emulator(options: argparse.Namespace) -> None:
 def checked(name: str, function):
     """`function`, followed by a comparison with its reference."""
     import torch
-    from support import reference
+    from support import backward, reference
     from support.tolerance import assert_identical, assert_rounded
 
     def call(*args, **kwargs):
@@ -53,11 +53,30 @@ def checked(name: str, function):
             options["dtype"] = got.dtype
         if options.pop("precision", None) == "tf32":
             options["tf32"] = True
-        expected, error = getattr(reference, name)(*args, **options)
+        if name.endswith("_backward"):
+            expected, error = backward.softmax(name.removesuffix("_backward"), *args, **options)
+        else:
+            expected, error = getattr(reference, name)(*args, **options)
         assert_rounded(got, expected, error)
         return got
 
     call.__name__ = name
+    return call
+
+
+def checked_gradients(function):
+    """activation_backward, followed by a comparison of both results."""
+    from support import backward
+    from support.tolerance import assert_rounded
+
+    def call(grad, saved, activation, **options):
+        got, bias = function(grad, saved, activation, **options)
+        expected, error = backward.activation(grad, grad if saved is None else saved, activation)
+        assert_rounded(got, expected, error)
+        if bias is not None:
+            assert_rounded(bias, *backward.column_sums(expected, error, grad.dtype))
+        return got, bias
+
     return call
 
 
@@ -78,6 +97,8 @@ def main() -> int:
     kernel_cases.FILLING = [(24, 248, 72), (256, 512, 72), (72, 248, 40), (511, 513, 33)]
     for name in operations.NAMES:
         setattr(tilewise, name, checked(name, getattr(tilewise, name)))
+    core = tilewise._core
+    core.activation_backward = checked_gradients(core.activation_backward)
 
     wrong = count = 0
     for name, call in kernel_cases.cases():

@@ -14,12 +14,6 @@ activations = pytest.mark.parametrize("activation", [a for a in ACTIVATIONS if a
 SHAPES = [(1, 1), (7,), (3, 5), (300, 16), (70, 264), (33, 1025), (5000, 8), (2, 3, 40), (1, 70001), (999, 1)]
 
 
-@pytest.fixture
-def device():
-    """CPUs alone, until there are kernels."""
-    return "cpu"
-
-
 def sample(shape, dtype, device):
     return torch.randn(shape, device=device).to(dtype), (3 * torch.randn(shape, device=device)).to(dtype)
 

@@ -20,12 +20,6 @@ LONG = [1024, 1025, 2047, 2048, 2049, 3073, 4095, 4096, 4097, 6145, 8192, 8193, 
 LONGER = [16384, 16385, 24576, 32768, 32769, 50257, 65536, 65537, 131072, 131073, 300001]
 
 
-@pytest.fixture
-def device():
-    """CPUs alone, until there are kernels."""
-    return "cpu"
-
-
 def sample(op, shape, dtype, device, dim=-1):
     """A gradient and an output that softmax could have given."""
     x = 3 * torch.randn(shape, device=device, dtype=torch.float64)

@@ -284,7 +284,7 @@ fn grid(blocks: u64) -> [u32; 3] {
 }
 
 /// `ActivationKind` in kernels/common/epilogue.cuh, and leaky_relu's slope.
-fn activation(activation: Activation) -> (u32, f64) {
+pub(super) fn activation(activation: Activation) -> (u32, f64) {
     match activation {
         Activation::None => (0, 0.0),
         Activation::Relu => (1, 0.0),

@@ -1,6 +1,7 @@
 //! Problem + device facts -> launch plan. Pure: nothing here talks to a driver, so every plan for every
 //! GPU can be printed and tested on a machine that has none.
 
+pub mod activation_backward;
 pub mod add;
 #[cfg(test)]
 mod host_cpp;
@@ -8,6 +9,7 @@ pub mod index;
 pub mod matmul;
 pub mod occupancy;
 pub mod softmax;
+pub mod softmax_backward;
 pub mod tile_order;
 
 use std::fmt;

@@ -1,0 +1,132 @@
+// What the kernels of the softmax gradients share: their parameters, their arithmetic, and rows as sequences of
+// pairs of 16-byte granules.
+#pragma once
+
+#include "dtype.cuh"
+#include "index.cuh"
+#include "ptx/global.cuh"
+#include "reduce.cuh"
+#include "softmax.cuh"
+
+// Mirrored by BackwardParams in src/cuda/plan/softmax_backward/params.rs. The dimensions come last, and a kernel
+// declares only as many of them as it can use: what it does not declare is not copied by a launch.
+template <int Rank> struct BackwardParams {
+    uint64_t grad, output, out;  // addresses
+    uint64_t rows;
+    uint64_t length;                              // elements per row
+    uint64_t tiles;                               // pieces of work for a block
+    int64_t grad_stride, output_stride, out_stride;  // along a row
+    uint32_t log;                                 // of log_softmax
+    uint32_t lane_bits;                           // warp: 2^this lanes per row
+    uint32_t output_access, out_access;           // 0 if loads of output, or stores, must be element-wise
+    uint32_t in_tag, out_tag;
+    uint32_t rank;  // at least 1
+    uint32_t slices;  // of a row, each a block's
+    uint64_t chunks;    // long, leave, find: of V granules per thread, in a slice
+    uint64_t partials;  // leave, find: address of the sum of every slice of every row
+    Dim<3> dims[Rank];  // over rows; strides of grad, output and out
+};
+static_assert(sizeof(BackwardParams<INLINE_RANK>) == 120 + 48 * INLINE_RANK, "");
+static_assert(sizeof(BackwardParams<MAX_RANK>) == 120 + 48 * MAX_RANK && sizeof(BackwardParams<MAX_RANK>) < 4096, "");
+
+// From the gradient and the value of a result to the gradient of its x. In decides what is computed in: float, or
+// double; Out how precise exponentials have to be.
+template <class In, class Out> struct Gradient {
+    using C = typename Math<In>::C;
+    bool log;
+
+    // Adds what elements contribute to the sum of their row; each has a sum of its own.
+    template <int N> __device__ __forceinline__ void take(const C (&grad)[N], const C (&output)[N], C (&sum)[N]) const {
+        if (log) {
+#pragma unroll
+            for (int k = 0; k < N; ++k) sum[k] += grad[k];
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; ++k) sum[k] = multiply_add(grad[k], output[k], sum[k]);
+        }
+    }
+    template <int N>
+    __device__ __forceinline__ Pack<Out, N> results(const C (&grad)[N], const C (&output)[N], const C (&sum)[N]) const {
+        Pack<Out, N> out;
+        if (log) {
+#pragma unroll
+            for (int k = 0; k < N; ++k) {
+                const C share = static_cast<C>(Math<Out>::exp(output[k]));
+                out.v[k] = convert<Out>(multiply_add(-share, sum[k], grad[k]));
+            }
+        } else {
+#pragma unroll
+            for (int k = 0; k < N; ++k) out.v[k] = convert<Out>(output[k] * (grad[k] - sum[k]));
+        }
+        return out;
+    }
+};
+
+// As `forget` of words.
+__device__ __forceinline__ int forget(int v) { return v ^ static_cast<int>(threadIdx.y); }
+__device__ __forceinline__ int64_t forget(int64_t v) { return v ^ threadIdx.y; }
+
+// One row, cut into granules of 16 aligned bytes of grad. `shift` elements of the first granule lie before the row;
+// they, and what lies behind its end, are never touched and read as 0.
+template <class In, class Out, class Index> struct GradientRow {
+    static constexpr int E = lanes_of<In>;
+    const In* grad;
+    const In* output;
+    Out* out;
+    Index length;
+    int shift;
+
+    __device__ __forceinline__ GradientRow() {}
+    // Without elements if there is no such row.
+    template <int Rank> __device__ __forceinline__ GradientRow(const BackwardParams<Rank>& p, uint64_t row)
+        : length(row < p.rows ? p.length : 0) {
+        if (row >= p.rows) row = 0;
+        const auto o = locate(p.dims, p.rank, row);
+        grad = reinterpret_cast<const In*>(p.grad) + o.at[0];
+        output = reinterpret_cast<const In*>(p.output) + o.at[1];
+        out = reinterpret_cast<Out*>(p.out) + o.at[2];
+        shift = static_cast<uint32_t>(reinterpret_cast<uint64_t>(grad)) % 16 / sizeof(In);
+    }
+
+    // Of the first element of a granule: its index, and whether the whole granule is in the row.
+    __device__ __forceinline__ Index first(Index granule) const { return granule * E - shift; }
+    __device__ __forceinline__ bool whole(Index first) const { return first >= 0 && first <= length - E; }
+
+    // Whether a granule may need `complete`.
+    __device__ __forceinline__ bool ragged(uint32_t output_access) const {
+        return shift != 0 || length % E != 0 || output_access == 0;
+    }
+    // What one access each can fetch, without a branch, so that the loads of many granules stand side by side.
+    __device__ __forceinline__ void load(Index granule, uint32_t output_access, Granule& g, Granule& y) const {
+        const Index i = first(granule);
+        g = y = Granule{};
+        ptx::load_global_if<16>(whole(i), grad + i, g.word);
+        ptx::load_global_if<16>(whole(i) && output_access != 0, output + i, y.word);
+    }
+    // The rest, element by element.
+    __device__ __forceinline__ void complete(Index granule, uint32_t output_access, Granule& g, Granule& y) const {
+        const Index i = first(granule);
+        if (i >= length || (whole(i) && output_access != 0)) return;
+        auto grads = g.unpack<In>(), outputs = y.unpack<In>();
+#pragma unroll
+        for (int k = 0; k < E; ++k) {
+            if (i + k >= 0 && i + k < length) {
+                if (!whole(i)) grads.v[k] = grad[i + k];
+                outputs.v[k] = output[i + k];
+            }
+        }
+        g = Granule::of(grads);
+        y = Granule::of(outputs);
+    }
+    __device__ __forceinline__ void store(Index granule, const Pack<Out, E>& pack, uint32_t out_access) const {
+        const Index i = first(granule);
+        if (out_access != 0 && whole(i)) {
+            store_pack(out + i, pack);
+        } else {
+#pragma unroll
+            for (int k = 0; k < E; ++k) {
+                if (i + k >= 0 && i + k < length) out[i + k] = pack.v[k];
+            }
+        }
+    }
+};

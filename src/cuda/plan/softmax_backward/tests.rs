@@ -1,0 +1,240 @@
+use super::*;
+use crate::cuda::device::examples;
+use crate::cuda::plan::KernelParams;
+use crate::tensor::{Device, Dims};
+
+const BASE: usize = 0x7f00_0000_0000;
+
+/// `rows` as (size, strides of grad, output and out), outermost first; offsets in elements.
+fn problem(
+    dtypes: (DType, DType),
+    length: i64,
+    steps: [i64; 3],
+    rows: &[(i64, [i64; 3])],
+    offsets: [usize; 3],
+) -> SoftmaxBackwardProblem {
+    let at = |i: usize| {
+        let dtype = if i == 2 { dtypes.1 } else { dtypes.0 };
+        let strides = rows.iter().map(|r| r.1[i]).collect();
+        Strided { address: BASE + offsets[i] * dtype.size(), dtype, strides }
+    };
+    SoftmaxBackwardProblem {
+        device: Device::Cuda(0),
+        kind: Kind::Softmax,
+        length,
+        grad_stride: steps[0],
+        output_stride: steps[1],
+        out_stride: steps[2],
+        rows: rows.iter().map(|r| r.0).collect::<Dims>(),
+        grad: at(0),
+        output: at(1),
+        out: at(2),
+    }
+}
+
+fn contiguous(dtype: DType, rows: i64, length: i64) -> SoftmaxBackwardProblem {
+    problem((dtype, dtype), length, [1; 3], &[(rows, [length; 3])], [0; 3])
+}
+
+/// Along the middle one of three dimensions.
+fn inner(dtype: DType, outer: i64, length: i64, columns: i64) -> SoftmaxBackwardProblem {
+    let rows = [(outer, [length * columns; 3]), (columns, [1; 3])];
+    problem((dtype, dtype), length, [columns; 3], &rows, [0; 3])
+}
+
+fn rows_of(plan: Plan) -> LaunchPlan<BackwardParams> {
+    match plan {
+        Plan::Rows(_, plan) => plan,
+        Plan::Tiles(plan) => panic!("{plan}"),
+    }
+}
+
+fn tiles_of(plan: Plan) -> LaunchPlan<BackwardTileParams> {
+    match plan {
+        Plan::Tiles(plan) => plan,
+        Plan::Rows(_, plan) => panic!("{plan}"),
+    }
+}
+
+fn name(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> String {
+    let kernel = match plan(p, device, 0) {
+        Plan::Rows(_, plan) => plan.kernel,
+        Plan::Tiles(plan) => plan.kernel,
+    };
+    kernel.name.trim_start_matches("softmax_backward_").to_string()
+}
+
+#[test]
+fn variants_by_row_length() {
+    for (length, expected) in [
+        (1, "tile1_bf16"),
+        (2, "warp1x2_bf16"),
+        (256, "warp1x2_bf16"),
+        (257, "warp2x1_bf16"),
+        (512, "warp2x1_bf16"),
+        (513, "warp4x1_bf16"),
+        (1024, "warp4x1_bf16"),
+        (1025, "cluster_bf16"),
+        (131_072, "cluster_bf16"),
+        (131_073, "long_bf16"),
+    ] {
+        assert_eq!(name(&contiguous(DType::BF16, 1000, length), &examples::h200()), expected, "{length}");
+    }
+    assert_eq!(name(&contiguous(DType::F32, 1000, 65536), &examples::h200()), "cluster_f32");
+    // Without clusters, a block's registers are all there is.
+    assert_eq!(name(&contiguous(DType::F32, 1000, 8192), &examples::a100()), "cluster_f32");
+    assert_eq!(name(&contiguous(DType::F32, 1000, 8193), &examples::a100()), "long_f32");
+}
+
+#[test]
+fn other_layouts_and_dtypes() {
+    let device = examples::h200();
+    let mixed = |grad, out| problem((grad, out), 100, [1; 3], &[(50, [100; 3])], [0; 3]);
+    assert_eq!(name(&mixed(DType::F32, DType::BF16), &device), "warp1x2_f32_bf16");
+    assert_eq!(name(&mixed(DType::F32, DType::F64), &device), "general_f64");
+    assert_eq!(name(&mixed(DType::F16, DType::F32), &device), "general_f32");
+    let stepping = problem((DType::F32, DType::F32), 100, [2, 1, 1], &[(50, [200, 100, 100])], [0; 3]);
+    assert_eq!(name(&stepping, &device), "general_f32");
+    let expanded = problem((DType::F32, DType::F32), 100, [0, 1, 1], &[(50, [0, 100, 100])], [0; 3]);
+    assert_eq!(name(&expanded, &device), "general_f32");
+    for (columns, expected) in [(64, "tile8_f16"), (100, "tile4_f16"), (34, "tile2_f16"), (33, "tile1_f16")] {
+        assert_eq!(name(&inner(DType::F16, 3, 70, columns), &device), expected, "{columns}");
+    }
+    let mut unnatural = contiguous(DType::F32, 50, 100);
+    unnatural.output.address += 1;
+    assert_eq!(name(&unnatural, &device), "general_f32");
+}
+
+#[test]
+fn accesses_are_vectors_only_where_all_rows_allow_it() {
+    let device = examples::h200();
+    let access = |offsets, strides| {
+        let p = problem((DType::F16, DType::F16), 800, [1; 3], &[(50, strides)], offsets);
+        let params = rows_of(plan(&p, &device, 64)).params;
+        (params.output_access, params.out_access)
+    };
+    assert_eq!(access([0; 3], [800; 3]), (1, 1));
+    assert_eq!(access([3; 3], [801; 3]), (1, 1), "shifted alike");
+    assert_eq!(access([0, 1, 0], [800; 3]), (0, 1));
+    assert_eq!(access([0, 0, 2], [800; 3]), (1, 0));
+    assert_eq!(access([0; 3], [801, 800, 801]), (0, 1));
+    assert_eq!(access([0; 3], [0, 800, 800]), (1, 1), "one gradient for all rows");
+}
+
+#[test]
+fn rows_are_covered_by_legal_launches() {
+    for device in examples::all() {
+        let clusters = device.compute_capability >= (9, 0);
+        for dtype in DType::FLOATS {
+            for length in [2, 7, 33, 256, 1000, 1025, 4096, 12672, 50257, 131_072, 300_001, 1 << 24] {
+                for rows in [1, 4, 64, 1000, 1 << 20] {
+                    let p = contiguous(dtype, rows, length);
+                    let plan = rows_of(plan(&p, &device, 64));
+                    let LaunchPlan { grid, block, params, .. } = plan;
+                    let cluster = params.cluster();
+                    let context = format!("{dtype} {rows} x {length} on {}: {}", device.name, plan);
+                    assert!(
+                        block[0] % 32 == 0 && (32..=BLOCK_THREADS as u32).contains(&block[0]),
+                        "{context}"
+                    );
+                    assert!(cluster.is_power_of_two() && grid[0] % cluster == 0 && grid[0] > 0, "{context}");
+                    assert!(cluster == 1 || (clusters && cluster <= 8), "{context}");
+                    assert!(workspace(&p, &device) == 0 || cluster == 1, "{context}");
+                    let granules = (length as u64 * dtype.size() as u64).div_ceil(GRANULE);
+                    let own = u64::from(block[0]) * u64::from(params.slices);
+                    let held = match &*plan.kernel.name {
+                        n if n.contains("cluster") => own * BLOCK_VECTORS,
+                        n if n.contains("long") || n.contains("find") => own * LONG_VECTORS * params.chunks,
+                        n => {
+                            let (vectors, at_once) =
+                                n.split_once("warp").unwrap().1[..3].split_once('x').unwrap();
+                            let groups = WARP_THREADS >> params.lane_bits;
+                            let at_once: u64 = at_once.parse().unwrap();
+                            assert!(params.tiles * groups * at_once >= rows as u64, "{context}");
+                            vectors.parse::<u64>().unwrap() << params.lane_bits
+                        }
+                    };
+                    assert!(held >= granules, "{context}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn few_rows_are_shared_by_many_blocks() {
+    let device = examples::h200();
+    let plan_of = |rows, length| rows_of(plan(&contiguous(DType::BF16, rows, length), &device, 64));
+    for (rows, length) in [(4, 131_072), (16, 32000), (1, 8192)] {
+        let plan = plan_of(rows, length);
+        assert_eq!((plan.params.cluster(), plan.grid[0]), (8, 8 * rows as u32), "{rows} x {length}");
+    }
+    for (rows, length) in [(1, 1 << 24), (8, 1 << 21)] {
+        let p = contiguous(DType::BF16, rows, length);
+        let Plan::Rows(Some(first), plan) = plan(&p, &device, 64) else { panic!("one launch") };
+        assert_eq!(
+            (&*first.name, &*plan.kernel.name),
+            ("softmax_backward_leave_bf16", "softmax_backward_find_bf16")
+        );
+        assert!(plan.grid[0] >= 132 && plan.params.cluster() == 1, "{plan}");
+        assert_eq!(workspace(&p, &device), 8 * u64::from(plan.grid[0]));
+    }
+    assert_eq!(plan_of(1000, 16384).params.cluster(), 1);
+    assert_eq!(plan_of(1000, 16385).params.cluster(), 2);
+}
+
+#[test]
+fn columns_are_covered_by_legal_launches() {
+    for device in examples::all() {
+        for dtype in DType::FLOATS {
+            for (outer, length, columns) in [
+                (1, 8192, 8192),
+                (64, 4096, 64),
+                (256, 64, 4096),
+                (2048, 512, 8),
+                (128, 1000, 100),
+                (1, 65536, 16),
+                (7, 3, 33),
+                (2, 2, 1 << 20),
+                (1, 1 << 22, 9),
+            ] {
+                let p = inner(dtype, outer, length, columns);
+                let LaunchPlan { kernel, grid, block, shared_bytes, params } =
+                    tiles_of(plan(&p, &device, 64));
+                let cluster = params.cluster();
+                let context = format!("{dtype} {outer} x {length} x {columns} on {}", device.name);
+                assert!(block[0] % 32 == 0 && (32..=256).contains(&block[0]), "{context}");
+                assert!(cluster <= if device.compute_capability >= (9, 0) { 8 } else { 1 }, "{context}");
+                assert!(cluster.is_power_of_two() && grid[0] % cluster == 0 && grid[0] > 0, "{context}");
+                assert!(shared_bytes <= 48 << 10, "{context}: {shared_bytes}");
+                let sum = dtype.size().max(4) as u64;
+                let elements: u64 = kernel.name.split_once("tile").unwrap().1[..1].parse().unwrap();
+                let (across, down) = (u64::from(params.across), u64::from(block[0] / params.across));
+                let side_by_side = params.tiles / outer as u64;
+                assert!(side_by_side * across * elements >= columns as u64, "{context}");
+                assert!((side_by_side - 1) * across * elements < columns as u64, "{context}: an empty tile");
+                assert!((columns as u64).is_multiple_of(elements), "{context}");
+                let held = match elements * dtype.size() as u64 {
+                    16 | 4 => 8,
+                    8 => 4,
+                    _ => 16,
+                };
+                let rows = u64::from(cluster) * u64::from(params.chunks) * held * down;
+                let (wide, parts) = (across * elements, u64::from(params.parts));
+                let shared = u64::from(cluster) * wide * 8 + (down * (wide | 1) + (parts + 1) * wide) * sum;
+                assert_eq!(u64::from(shared_bytes), shared, "{context}");
+                assert!(rows >= length as u64, "{context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_column_is_read_once_where_clusters_hold_it() {
+    let chunks =
+        |p: SoftmaxBackwardProblem, device: &DeviceFacts| tiles_of(plan(&p, device, 0)).params.chunks;
+    for (outer, length, columns) in [(1, 8192, 8192), (64, 4096, 64), (128, 1000, 100), (2048, 512, 8)] {
+        assert_eq!(chunks(inner(DType::BF16, outer, length, columns), &examples::h200()), 1, "{length}");
+    }
+    assert!(chunks(inner(DType::BF16, 1, 8192, 8192), &examples::a100()) > 1);
+}

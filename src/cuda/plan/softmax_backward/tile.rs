@@ -1,0 +1,139 @@
+//! Rows that lie side by side, for the tile kernels of kernels/softmax_backward_strided.cu.
+
+use super::params::BackwardTileParams;
+use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, largest_cluster};
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::index;
+use crate::cuda::plan::{Kernel, LaunchPlan};
+use crate::dtype::DType;
+use crate::ops::Strided;
+use crate::ops::softmax::Kind;
+use crate::ops::softmax_backward::SoftmaxBackwardProblem;
+use crate::tensor::Dims;
+
+/// TILE_THREADS in softmax_backward_strided.cu.
+const THREADS: u64 = 256;
+/// A line of memory, and the least that is worth reading of one.
+const LINE: u64 = 128;
+const SECTOR: u64 = 32;
+
+/// Neighbouring rows, by the last of the outer dimensions.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns {
+    count: u64,
+    /// Bytes of an access to neighbours, to which all of them are aligned.
+    access: u64,
+}
+
+/// None if that is not how the rows lie, or for a change of dtype.
+pub fn columns(p: &SoftmaxBackwardProblem) -> Option<Columns> {
+    let inner = p.rows.len().checked_sub(1)?;
+    let operands = [(&p.grad, p.grad_stride), (&p.output, p.output_stride), (&p.out, p.out_stride)];
+    let side_by_side = operands.iter().all(|(t, _)| t.strides[inner] == 1);
+    if !side_by_side || inner > INLINE_RANK || p.grad.dtype != p.out.dtype {
+        return None;
+    }
+    let size = p.grad.dtype.size() as u64;
+    let count = p.rows[inner].unsigned_abs();
+    let bits = |(t, step): &(&Strided, i64)| {
+        let strides = t.strides[..inner].iter().chain([step]);
+        strides.fold(t.address as u64, |bits, s| bits | (s.unsigned_abs() * size))
+    };
+    let all = operands.iter().fold(GRANULE | (count * size), |all, operand| all | bits(operand));
+    Some(Columns { count, access: 1 << all.trailing_zeros() })
+}
+
+/// How a block's threads share a tile, and blocks a column.
+struct Split {
+    /// Threads side by side.
+    across: u64,
+    /// Threads below each other.
+    down: u64,
+    /// Blocks of a column.
+    cluster: u64,
+    /// What a thread holds at a time, that many times.
+    chunks: u64,
+    /// Side by side.
+    tiles: u64,
+}
+
+/// Rows that a thread holds of each input: K in softmax_backward_strided.cu.
+fn held(access: u64) -> u64 {
+    (32 / access).max(if access == GRANULE { 8 } else { 4 })
+}
+
+fn split(p: &SoftmaxBackwardProblem, columns: Columns, device: &DeviceFacts) -> Split {
+    let (length, held) = (p.length.unsigned_abs(), held(columns.access));
+    let accesses = columns.count * p.grad.dtype.size() as u64 / columns.access;
+    let outer = p.row_count().unsigned_abs() / columns.count;
+    let largest = largest_cluster(device);
+    // A line wide; wider where columns are too short to keep all threads busy; narrower where only that lets one
+    // read do.
+    let needed = length.div_ceil(held);
+    let mut wide = (LINE / columns.access).max(THREADS / needed.min(THREADS));
+    while wide * columns.access > SECTOR && length > held * (THREADS / wide) * largest {
+        wide /= 2;
+    }
+    let tiles = accesses.div_ceil(wide);
+    let across = accesses.div_ceil(tiles);
+    let down = THREADS / across;
+    // As few blocks as hold a column, but as many as it takes for every multiprocessor to have one.
+    let idle = u64::from(device.multiprocessors) / (tiles * outer).max(1);
+    let spread = idle.min(length.div_ceil(held * 2)).max(1);
+    let cluster = length.div_ceil(held * down).max(spread).next_power_of_two().min(largest);
+    let chunks = length.div_ceil(held * down * cluster);
+    let down = down.min(length.div_ceil(held * cluster * chunks));
+    Split { across, down, cluster, chunks, tiles }
+}
+
+pub fn plan(
+    p: &SoftmaxBackwardProblem,
+    columns: Columns,
+    device: &DeviceFacts,
+) -> LaunchPlan<BackwardTileParams> {
+    let Split { across, down, cluster, chunks, tiles } = split(p, columns, device);
+    let size = p.grad.dtype.size() as u64;
+    let elements = columns.access / size;
+    let wide = across * elements;
+    let threads = (across * down).next_multiple_of(32);
+    let down = threads / across;
+    let parts = (threads / wide).clamp(1, 32);
+    let sum = if p.out.dtype == DType::F64 { 8 } else { 4 };
+    let shared = cluster * wide * 8 + (down * (wide | 1) + (parts + 1) * wide) * sum;
+
+    let inner = p.rows.len() - 1;
+    let with_tiles = |dims: &[i64], last: u64| -> Dims {
+        dims[..inner].iter().copied().chain([last.cast_signed()]).collect()
+    };
+    let shape = with_tiles(&p.rows, tiles);
+    let [grad, output, out] = [&p.grad, &p.output, &p.out].map(|t| with_tiles(&t.strides, wide));
+    let (dims, rank) = index::dims(&shape, [&grad, &output, &out]);
+    let tiles = tiles * p.row_count().unsigned_abs() / columns.count;
+    LaunchPlan {
+        kernel: Kernel {
+            file: "softmax_backward_strided",
+            name: format!("softmax_backward_tile{elements}_{}", p.out.dtype.suffix()),
+        },
+        grid: [(tiles.min(MAX_BLOCKS / cluster) * cluster) as u32, 1, 1],
+        block: [threads as u32, 1, 1],
+        shared_bytes: shared as u32,
+        params: BackwardTileParams {
+            grad: p.grad.address as u64,
+            output: p.output.address as u64,
+            out: p.out.address as u64,
+            length: p.length.unsigned_abs(),
+            columns: columns.count,
+            tiles,
+            grad_stride: p.grad_stride,
+            output_stride: p.output_stride,
+            out_stride: p.out_stride,
+            across: across as u32,
+            chunks: chunks as u32,
+            parts: parts as u32,
+            log: u32::from(p.kind == Kind::LogSoftmax),
+            rank,
+            slices: cluster as u32,
+            dims,
+        },
+    }
+}
