@@ -88,7 +88,9 @@ def main() -> int:
     import kernel_cases
     import operations
     import tilewise
+    import torch
 
+    torch.set_num_threads(1)  # torch's would only wait, and take the cores from the kernels meanwhile
     operations.install()
     arrays.set_seed(options.seed)
     kernel_cases.DEVICE = "cpu"
