@@ -45,6 +45,10 @@ static_assert(sizeof(ActivationParams<MAX_RANK>) == 128 + 48 * MAX_RANK && sizeo
 
 template <class T> using Arithmetic = decltype(number(T{}));
 
+__device__ __forceinline__ float exp_of(float v) { return expf(v); }
+__device__ __forceinline__ double exp_of(double v) { return exp(v); }
+__device__ __forceinline__ float tanh_of(float v) { return tanhf(v); }
+__device__ __forceinline__ double tanh_of(double v) { return tanh(v); }
 __device__ __forceinline__ float erfc_of(float v) { return erfcf(v); }
 __device__ __forceinline__ double erfc_of(double v) { return erfc(v); }
 
