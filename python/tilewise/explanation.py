@@ -43,7 +43,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Plan:
-    """One kernel launch."""
+    """One kernel launch, or two."""
 
     kernel: str
     file: str
@@ -57,6 +57,8 @@ class Plan:
     registers: int | None = None
     """Per thread, as the compiler reported; None where the driver compiles the kernel."""
     compiled_for: str | None = None
+    first: str | None = None
+    """A kernel launched before this one, with the same grid and block, that leaves behind what it needs."""
     settings: Mapping[str, int] = field(default_factory=dict)
     """What else the plan chose, such as stages of a pipeline, or tiles and group_m of a matmul."""
 
@@ -275,6 +277,7 @@ def _device(device: Device) -> Rows:
 
 def _plan(plan: Plan) -> Rows:
     rows = [
+        *([("first kernel", plan.first)] if plan.first is not None else []),
         ("kernel", f"{plan.kernel} ({plan.file})"),
         ("grid", " x ".join(map(str, plan.grid))),
         ("block", " x ".join(map(str, plan.block))),

@@ -11,6 +11,8 @@ use crate::ops::work::Work;
 #[derive(Clone, Debug)]
 pub struct Explanation {
     pub device: DeviceFacts,
+    /// Launched before `kernel`, with the same grid, block and settings.
+    pub first: Option<Kernel>,
     pub kernel: Kernel,
     pub grid: [u32; 3],
     pub block: [u32; 3],
@@ -51,6 +53,7 @@ pub fn explain<P: KernelParams>(
     };
     let Arithmetic { dtype, precision, matrix } = arithmetic;
     Explanation {
+        first: None,
         kernel: plan.kernel.clone(),
         grid: plan.grid,
         block: plan.block,

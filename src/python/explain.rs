@@ -92,10 +92,12 @@ pub fn explain_call<'py>(
                 explained.set_item("problem", problem)?;
                 let arithmetic = Arithmetic { dtype: p.out.dtype, precision: Precision::Ieee, matrix: false };
                 describe(&explained, p.device, device, p.work(), |facts| {
-                    match plan::softmax::plan(&p, facts, forced::softmax(), 0).launch {
-                        Launch::Rows(plan) => explain(&plan, p.work(), arithmetic, facts),
-                        Launch::Tiles(plan) => explain(&plan, p.work(), arithmetic, facts),
-                    }
+                    let plan = plan::softmax::plan(&p, facts, forced::softmax(), 0);
+                    let explained = match &plan.launch {
+                        Launch::Rows(plan) => explain(plan, p.work(), arithmetic, facts),
+                        Launch::Tiles(plan) => explain(plan, p.work(), arithmetic, facts),
+                    };
+                    Explanation { first: plan.first, ..explained }
                 })?;
             }
             "matmul" => {
@@ -233,6 +235,9 @@ fn device_entry<'py>(py: Python<'py>, facts: &DeviceFacts) -> Result<Bound<'py, 
 
 fn plan_entry<'py>(py: Python<'py>, planned: &Explanation) -> Result<Bound<'py, PyDict>> {
     let entry = PyDict::new(py);
+    if let Some(first) = &planned.first {
+        entry.set_item("first", &first.name)?;
+    }
     entry.set_item("kernel", &planned.kernel.name)?;
     entry.set_item("file", format!("kernels/{}.cu", planned.kernel.file))?;
     entry.set_item("grid", planned.grid)?;

@@ -92,6 +92,13 @@ def test_a_shape_may_be_larger_than_this_machines_memory():
     assert tw.explain(tw.add, meta(1).expand(2**40), 1, device="t4").problem["shape"] == [2**40]
 
 
+def test_two_launches_are_both_named():
+    few = tw.explain(tw.softmax, meta(1, 1 << 24), device="a100")
+    assert {few.plan.first, few.plan.kernel} == {"softmax_leave_bf16", "softmax_find_bf16"}
+    assert few.plan.first in str(few)
+    assert tw.explain(tw.softmax, meta(4096, 1024), device="a100").plan.first is None
+
+
 def test_on_the_cpu_it_says_so():
     for x in (torch.zeros(3, 4), np.zeros((3, 4))):
         explained = tw.explain(tw.softmax, x)
