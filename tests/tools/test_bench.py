@@ -9,8 +9,9 @@ torch = pytest.importorskip("torch")
 
 import tilewise as tw
 from tilewise.bench import __main__ as bench
-from tilewise.bench import cases, figures, peers, record, timing
+from tilewise.bench import cases, figures, options, peers, record, timing
 from tilewise.bench.calls import Call
+from tilewise.bench.gradients import ACTIVATIONS, ActivationBackward, SoftmaxBackward
 
 
 def run(*arguments):
@@ -102,7 +103,7 @@ def test_ratios_say_who_is_faster():
     )
 
 
-@pytest.mark.parametrize("op", ["add", "softmax", "matmul"])
+@pytest.mark.parametrize("op", ["add", "softmax", "matmul", *options.GRADIENTS])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("quick", [True, False])
 def test_every_case_is_one_call_of_its_own(op, device, quick):
@@ -110,8 +111,12 @@ def test_every_case_is_one_call_of_its_own(op, device, quick):
     for case in cases.cases(op, device, quick):
         call = case.build(torch.device("meta"))
         assert call.op == op
-        assert call.reference().shape == call.result_shape()
-        assert call.by_torch()().dtype == call.result_dtype()
+        reference, result = call.reference(), call.by_torch()()
+        if op == "activation_backward":
+            assert (result[1] is not None) == call.options["bias"] == case.name.endswith("bias")
+            reference, result = reference[0], result[0]
+        assert reference.shape == call.result_shape()
+        assert result.dtype == call.result_dtype()
         assert call.min_bytes() > 0
         assert (call.flops() > 0) == (op == "matmul")
         seen.add((case.name, case.dtype))
@@ -155,6 +160,42 @@ def test_torch_is_right_and_one_changed_element_is_wrong(op, dtype):
         call.worst_error(result.float() if dtype != torch.float32 else result.half(), reference) == math.inf
     )
     assert call.worst_error(result[:1], reference) == math.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("op", options.GRADIENTS[:2])
+def test_torch_and_tilewise_agree_on_gradients_and_one_changed_element_is_wrong(op, dtype):
+    forward = getattr(torch, op.removesuffix("_backward"))
+    grad, output = torch.randn(64, 96, dtype=dtype), forward(torch.randn(64, 96), -1).to(dtype)
+    call = SoftmaxBackward(op, (grad, output), {"dim": -1})
+    assert call.min_bytes() == 3 * 64 * 96 * dtype.itemsize
+    reference, candidates = call.reference(), peers.candidates(call, options.DEFAULT_PEERS)
+    assert set(candidates) == {"tilewise", "torch"}
+    result = candidates["tilewise"]()
+    assert call.worst_error(candidates["torch"](), reference) <= 1
+    assert call.worst_error(result, reference) <= 1
+    result[63, 95] += max(0.1 * abs(result[63, 95].item()), 0.01 * reference.abs().mean().item())
+    assert call.worst_error(result, reference) > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_wrong_gradient_of_an_activation_or_of_a_bias_is_noticed(activation, bias, dtype):
+    operands = torch.randn(64, 96, dtype=dtype), torch.randn(64, 96, dtype=dtype)
+    call = ActivationBackward("activation_backward", operands, {"activation": activation, "bias": bias})
+    assert call.min_bytes() == (3 * 64 + bias) * 96 * dtype.itemsize
+    reference, candidates = call.reference(), peers.candidates(call, options.DEFAULT_PEERS)
+    assert set(candidates) == {"tilewise", "torch"}
+    result = candidates["tilewise"]()
+    assert call.worst_error(candidates["torch"](), reference) <= 1
+    assert call.worst_error(result, reference) <= 1
+    for part in result[: 1 + bias]:
+        before = part.clone()
+        for off in (0.2 * float(before.double().abs().max()), math.nan):
+            part.reshape(-1)[-1] += off
+            assert not call.worst_error(result, reference) <= 1
+            part.copy_(before)
 
 
 def test_a_record_is_current_until_a_source_changes(tmp_path):

@@ -55,7 +55,7 @@ def test_cases_of_ones_own():
     assert [x.is_contiguous() for x in call.args] == [True, False]
 
 
-@pytest.mark.parametrize("op", ["add", "softmax", "matmul"])
+@pytest.mark.parametrize("op", options.OPERATIONS[:-1])
 def test_every_layout_is_what_its_name_says(op):
     shape = (6, 4, 8)
     for layout in cases.LAYOUTS[op]:
@@ -69,11 +69,13 @@ def test_every_layout_is_what_its_name_says(op):
             assert of_layout.mT.is_contiguous()
         if layout == "column slice":
             assert of_layout.stride() == (4 * 72, 72, 1)
+        if layout == "odd slice":
+            assert (of_layout.stride(), of_layout.storage_offset()) == ((4 * 11, 11, 1), 1)
 
 
 def test_names_are_those_of_the_catalogue():
     catalogue = {
-        (c.op, c.name, c.dtype) for op in ("add", "softmax", "matmul") for c in cases.cases(op, "cuda", False)
+        (c.op, c.name, c.dtype) for op in options.OPERATIONS[:-1] for c in cases.cases(op, "cuda", False)
     }
     for op, shape, layout, dim in [
         ("add", (1 << 20,), None, -1),
@@ -81,6 +83,9 @@ def test_names_are_those_of_the_catalogue():
         ("softmax", (32768, 781), None, -1),
         ("softmax", (8192, 8192), None, 0),
         ("softmax", (16384, 8192), "column slice", -1),
+        ("softmax_backward", (32768, 8192), None, -1),
+        ("log_softmax_backward", (16384, 8192), "odd slice", -1),
+        ("activation_backward", (4096, 14336), None, -1),
         ("matmul", (4096, 4096, 4096), "tt", -1),
         ("matmul", (16, 4096, 4096), "nt", -1),
     ]:

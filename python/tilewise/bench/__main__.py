@@ -1,4 +1,4 @@
-"""`python -m tilewise.bench add|softmax|matmul|overhead|all`: tilewise beside its peers."""
+"""`python -m tilewise.bench OPERATION...|all`: tilewise beside its peers."""
 
 from __future__ import annotations
 

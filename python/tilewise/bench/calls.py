@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,7 @@ class Call:
     def reference(self) -> torch.Tensor:
         """The result in float64, by torch; exact for integers."""
         options = {key: _widened(value) for key, value in self.options.items()}
-        return Call(self.op, tuple(map(_widened, self.args)), options).by_torch()()
+        return replace(self, args=tuple(map(_widened, self.args)), options=options).by_torch()()
 
     # --- how wrong a result is
 
@@ -58,16 +58,11 @@ class Call:
         Infinite for a result of another shape or dtype than torch's.
         """
         dtype = self.result_dtype()
-        if not torch.is_tensor(result) or result.shape != reference.shape or result.dtype != dtype:
+        if not torch.is_tensor(result) or result.dtype != dtype:
             return math.inf
         if not dtype.is_floating_point:
             return 0.0 if torch.equal(result, reference) else math.inf
-        if not result.numel():
-            return 0.0
-        relative, absolute = self._tolerance(torch.finfo(dtype))
-        allowed = reference.abs().mul_(relative).add_(absolute)
-        difference = result.to(torch.float64, copy=True).sub_(reference).abs_()
-        return float(difference.div_(allowed).max())
+        return share_of(result, reference, self._tolerance(torch.finfo(dtype)))
 
     def _tolerance(self, info: torch.finfo) -> tuple[float, float]:
         wide = torch.finfo(torch.float64 if self.args[0].dtype == torch.float64 else torch.float32)
@@ -114,6 +109,18 @@ def describe(share: float) -> str | None:
     if share == math.inf:
         return "WRONG: infinitely off, or of another shape or dtype than torch's"
     return f"WRONG: {share:.3g} times the tolerated error"
+
+
+def share_of(result: torch.Tensor, reference: torch.Tensor, tolerance: tuple[float, float]) -> float:
+    """The largest error as a share of the relative and the absolute tolerance together."""
+    if result.shape != reference.shape:
+        return math.inf
+    if not result.numel():
+        return 0.0
+    relative, absolute = tolerance
+    allowed = reference.abs().mul_(relative).add_(absolute)
+    difference = result.to(torch.float64, copy=True).sub_(reference).abs_()
+    return float(difference.div_(allowed).max())
 
 
 def _widened(value: Any) -> Any:

@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from . import gradient_cases
 from .calls import Call
-
-Build = Callable[[torch.device], Call]
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Case:
-    op: str
-    name: str
-    dtype: str
-    build: Build
+from .case import VIEWS, Case, Shape, along, case, random, times
+from .options import GRADIENTS
 
 
 def cases(op: str, device: str, quick: bool) -> Iterator[Case]:
+    if op in GRADIENTS:
+        return gradient_cases.cases(op, device, quick)
     return {"add": _add, "softmax": _softmax, "matmul": _matmul}[op](device == "cuda", quick)
-
-
-def _case(op: str, name: str, dtype: torch.dtype, build: Callable[..., Call], *arguments: object) -> Case:
-    return Case(op, name, str(dtype).removeprefix("torch."), partial(build, dtype, *arguments))
-
-
-def _random(device: torch.device, dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, dtype=dtype, device=device)
-
-
-_VIEWS: dict[str, Callable[..., torch.Tensor]] = {
-    "contiguous": _random,
-    "transposed": lambda device, dtype, *shape: _random(device, dtype, *shape[:-2], *shape[:-3:-1]).mT,
-    "column slice": lambda device, dtype, *shape: _random(device, dtype, *shape[:-1], shape[-1] + 64)[
-        ..., : shape[-1]
-    ],
-}
 
 
 # --- add
@@ -51,14 +27,14 @@ def _add(cuda: bool, quick: bool) -> Iterator[Case]:
     powers = {(True, False): range(16, 29, 2), (True, True): (16, 22, 26), (False, False): range(12, 25, 4)}
     for dtype in (torch.bfloat16, torch.float32):
         for power in powers.get((cuda, quick), (12, 20)):
-            yield _case("add", f"contiguous 2^{power}", dtype, _add_flat, 1 << power, 1)
-        yield _case("add", f"contiguous 2^{power}, alpha", dtype, _add_flat, 1 << power, 0.5)
+            yield case("add", f"contiguous 2^{power}", dtype, _add_flat, 1 << power, 1)
+        yield case("add", f"contiguous 2^{power}, alpha", dtype, _add_flat, 1 << power, 0.5)
     side = (4096 if quick else 8192) if cuda else (512 if quick else 2048)
     for dtype in (torch.bfloat16,) if quick else (torch.bfloat16, torch.float32):
         for kind in _SECOND_OPERANDS:
             yield _add_case(dtype, (side, side), kind)
         for name in _ADD_VIEWS:
-            yield _case("add", f"{side}^2, {name}", dtype, _add_views, side, name)
+            yield case("add", f"{side}^2, {name}", dtype, _add_views, side, name)
 
 
 # Both operands, of side^2 elements.
@@ -73,37 +49,38 @@ _ADD_VIEWS: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
 
 
 def _add_views(dtype: torch.dtype, side: int, name: str, device: torch.device) -> Call:
-    return Call("add", _ADD_VIEWS[name](partial(_random, device, dtype), side))
+    return Call("add", _ADD_VIEWS[name](partial(random, device, dtype), side))
 
 
 def _add_flat(dtype: torch.dtype, size: int, alpha: float, device: torch.device) -> Call:
-    operands = _random(device, dtype, size), _random(device, dtype, size)
+    operands = random(device, dtype, size), random(device, dtype, size)
     return Call("add", operands, {} if alpha == 1 else {"alpha": alpha})
 
 
 _SECOND_OPERANDS: dict[str, Callable[..., torch.Tensor | float]] = {
-    "row": lambda device, dtype, *shape: _random(device, dtype, shape[-1]),
-    "column": lambda device, dtype, *shape: _random(device, dtype, *shape[:-1], 1),
+    "row": lambda device, dtype, *shape: random(device, dtype, shape[-1]),
+    "column": lambda device, dtype, *shape: random(device, dtype, *shape[:-1], 1),
     "number": lambda device, dtype, *shape: 1.5,
-    "transposed": _VIEWS["transposed"],
-    "column slice": _VIEWS["column slice"],
-    "mixed dtype": lambda device, dtype, *shape: _random(
+    "transposed": VIEWS["transposed"],
+    "column slice": VIEWS["column slice"],
+    "mixed dtype": lambda device, dtype, *shape: random(
         device, torch.float32 if dtype == torch.bfloat16 else torch.bfloat16, *shape
     ),
 }
 
 
 def _add_case(dtype: torch.dtype, shape: Shape, kind: str) -> Case:
-    return _case("add", f"{_x(shape)} + {kind}", dtype, _add_call, shape, kind)
+    return case("add", f"{times(shape)} + {kind}", dtype, _add_call, shape, kind)
 
 
 def _add_call(dtype: torch.dtype, shape: Shape, kind: str, device: torch.device) -> Call:
-    return Call("add", (_random(device, dtype, *shape), _SECOND_OPERANDS[kind](device, dtype, *shape)))
+    return Call("add", (random(device, dtype, *shape), _SECOND_OPERANDS[kind](device, dtype, *shape)))
 
 
 # --- softmax
 
-_ROW_LENGTHS = (128, 256, 512, 781, 1024, 2048, 4096, 8192, 12672, 16384, 32768, 65536, 131072, 262144)
+_ODD_LENGTHS = (781, 1000, 4095, 12672)
+_ROW_LENGTHS = (*(1 << power for power in range(7, 19)), *_ODD_LENGTHS)
 
 
 def _softmax(cuda: bool, quick: bool) -> Iterator[Case]:
@@ -117,21 +94,31 @@ def _softmax(cuda: bool, quick: bool) -> Iterator[Case]:
         for shape, dim in shapes[:3] if quick else shapes:
             yield _softmax_case(dtype, shape, dim)
         rows, n = (16384, 8192) if cuda else (512, 1024)
-        yield _softmax_case(dtype, (rows, n), layout="column slice")
+        for layout in ("column slice", "odd slice"):
+            yield _softmax_case(dtype, (rows, n), layout=layout)
     shape = (16384, 8192) if cuda else (512, 1024)
-    name, to = f"{_x(shape)} -> float32", torch.float32
-    yield _case("softmax", name, torch.bfloat16, _softmax_call, shape, -1, "contiguous", to)
+    name, to = f"{times(shape)} -> float32", torch.float32
+    yield case("softmax", name, torch.bfloat16, _softmax_call, shape, -1, "contiguous", to)
 
 
-# dim 0, an inner dim, tiny rows, few long rows, one very long row, a vocabulary.
+# dim 0, inner dims, tiny rows, few long rows, one very long row, a vocabulary.
 _SOFTMAX_CUDA: list[tuple[Shape, int]] = [
     ((8192, 8192), 0),
     ((4, 131072), -1),
     ((1 << 20, 16), -1),
     ((64, 4096, 64), 1),
+    ((256, 64, 4096), 1),
+    ((2048, 512, 8), 1),
+    ((128, 1000, 100), 1),
     ((65536, 16), 0),
     ((1 << 18, 64), -1),
+    ((1 << 19, 33), -1),
+    ((8192, 32), -1),
     ((8, 8), -1),
+    ((16, 32000), -1),
+    ((64, 128256), -1),
+    ((8, 1 << 21), -1),
+    ((1, 1 << 20), -1),
     ((1, 1 << 24), -1),
     ((4096, 50257), -1),
 ]
@@ -145,16 +132,14 @@ _SOFTMAX_CPU: list[tuple[Shape, int]] = [
 
 
 def _softmax_case(dtype: torch.dtype, shape: Shape, dim: int = -1, layout: str = "contiguous") -> Case:
-    name = _x(shape) if dim == -1 else f"{_x(shape)} dim {dim}"
-    name += "" if layout == "contiguous" else f" {layout}"
-    return _case("softmax", name, dtype, _softmax_call, shape, dim, layout, None)
+    return case("softmax", along(shape, dim, layout), dtype, _softmax_call, shape, dim, layout, None)
 
 
 def _softmax_call(
     dtype: torch.dtype, shape: Shape, dim: int, layout: str, to: torch.dtype | None, device: torch.device
 ) -> Call:
     return Call(
-        "softmax", (_VIEWS[layout](device, dtype, *shape),), {"dim": dim} | ({"dtype": to} if to else {})
+        "softmax", (VIEWS[layout](device, dtype, *shape),), {"dim": dim} | ({"dtype": to} if to else {})
     )
 
 
@@ -210,32 +195,29 @@ def _matmul_case(
     dtype: torch.dtype, shape: tuple[int, int, int], layout: str = "nn", extra: str | None = None
 ) -> Case:
     m, n, k = shape
-    size = f"{m}^3" if m == n == k else _x(shape)
+    size = f"{m}^3" if m == n == k else times(shape)
     name = f"{size} {layout} {extra}" if extra else f"{size} {layout}"
-    return _case("matmul", name, dtype, _matmul_call, shape, layout, extra)
+    return case("matmul", name, dtype, _matmul_call, shape, layout, extra)
 
 
 def _matmul_call(
     dtype: torch.dtype, shape: tuple[int, int, int], layout: str, extra: str | None, device: torch.device
 ) -> Call:
     m, n, k = shape
-    a = _random(device, dtype, m, k) if layout[0] == "n" else _random(device, dtype, k, m).T
-    b = _random(device, dtype, k, n) if layout[1] == "n" else _random(device, dtype, n, k).T
+    a = random(device, dtype, m, k) if layout[0] == "n" else random(device, dtype, k, m).T
+    b = random(device, dtype, k, n) if layout[1] == "n" else random(device, dtype, n, k).T
     if extra == "bias":
-        return Call("matmul", (a, b), {"bias": _random(device, dtype, n)})
+        return Call("matmul", (a, b), {"bias": random(device, dtype, n)})
     return Call("matmul", (a, b), {"activation": extra} if extra else {})
-
-
-def _x(shape: Shape) -> str:
-    return "x".join(map(str, shape))
 
 
 # --- as asked for
 
 LAYOUTS = {
     "add": ("contiguous", *_SECOND_OPERANDS),
-    "softmax": tuple(_VIEWS),
+    "softmax": tuple(VIEWS),
     "matmul": ("nn", "nt", "tn", "tt"),
+    **dict.fromkeys(GRADIENTS, tuple(VIEWS)),
 }
 
 
@@ -246,17 +228,19 @@ def of_shape(op: str, shape: Shape, dtype: str, layout: str | None = None, dim: 
     if layout not in LAYOUTS[op]:
         raise ValueError(f"{op} has no layout {layout!r}; it has {', '.join(LAYOUTS[op])}")
     if layout in ("transposed", "column", "row") and len(shape) < 2:
-        raise ValueError(f"layout {layout!r} needs two dimensions or more, not {_x(shape)}")
+        raise ValueError(f"layout {layout!r} needs two dimensions or more, not {times(shape)}")
     if op == "matmul":
         if len(shape) != 3:
-            raise ValueError(f"the shape of a matmul is MxNxK, three numbers, not {_x(shape)}")
+            raise ValueError(f"the shape of a matmul is MxNxK, three numbers, not {times(shape)}")
         return _matmul_case(element, (shape[0], shape[1], shape[2]), layout)
+    if not -len(shape) <= dim < len(shape):
+        raise ValueError(f"{times(shape)} has no dim {dim}")
+    if op in GRADIENTS:
+        return gradient_cases.of_shape(op, shape, element, layout, dim)
     if op == "softmax":
-        if not -len(shape) <= dim < len(shape):
-            raise ValueError(f"{_x(shape)} has no dim {dim}")
         return _softmax_case(element, shape, dim, layout)
     if layout == "contiguous":
         size = math.prod(shape)
-        name = f"2^{size.bit_length() - 1}" if size.bit_count() == 1 else _x(shape)
-        return _case("add", f"contiguous {name}", element, _add_flat, size, 1)
+        name = f"2^{size.bit_length() - 1}" if size.bit_count() == 1 else times(shape)
+        return case("add", f"contiguous {name}", element, _add_flat, size, 1)
     return _add_case(element, shape, layout)

@@ -6,7 +6,7 @@ import torch
 
 from . import peers
 from .calls import Call, describe
-from .cases import Case
+from .case import Case
 from .figures import COPY, OVERHEAD, Ceilings, Measurement
 from .timing import Clock, Thunk, interleave, one_line
 

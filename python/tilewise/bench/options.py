@@ -8,7 +8,8 @@ import re
 import shlex
 from pathlib import Path
 
-OPERATIONS = ("add", "softmax", "matmul", "overhead")
+GRADIENTS = ("softmax_backward", "log_softmax_backward", "activation_backward")
+OPERATIONS = ("add", "softmax", "matmul", *GRADIENTS, "overhead")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 # peers.py imports torch, which --help and --check-record can do without.
 PEERS = ("torch", "triton", "quack", "liger", "compile")
@@ -28,7 +29,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     result = parser()
     options = result.parse_args(arguments)
     if options.shape and set(options.operations) & {"all", "overhead"}:
-        result.error("--shape: name the operations it is for, of add, softmax, matmul")
+        result.error(f"--shape: name the operations it is for, of {', '.join(OPERATIONS[:-1])}")
     if (options.layout or options.dim is not None) and not options.shape:
         result.error("--layout and --dim describe --shape; to choose among the cases there are: --only TEXT")
     if options.record and options.from_file:
@@ -86,10 +87,10 @@ def parser() -> argparse.ArgumentParser:
         type=lambda text: tuple(text.split(",")),
         default=(),
         metavar="NAMES",
-        help="with --shape: nn,nt,tn,tt (matmul); contiguous,transposed,column slice (softmax); those and "
-        "row,column,number,mixed dtype (the second operand of add)",
+        help="with --shape: nn,nt,tn,tt (matmul); contiguous,transposed,column slice,odd slice (softmax, "
+        "gradients); contiguous,transposed,column slice,row,column,number,mixed dtype (add's second operand)",
     )
-    add("--dim", type=int, help="with --shape: of softmax (default: the last)")
+    add("--dim", type=int, help="with --shape: of softmax and its gradient (default: the last)")
     add(
         "--peers",
         type=_words(PEERS),

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from .calls import Call
-from .cases import Case
+from .case import Case
 from .figures import OVERHEAD
 from .report import EMPTY, EMPTY_OUT, TINY, TINY_OUT
 from .timing import Thunk

@@ -29,6 +29,9 @@ SIZES = {
     "add": "bytes read and written",
     "softmax": "row length N",
     "matmul": "n of (n x n) @ (n x n)",
+    "softmax_backward": "row length N",
+    "log_softmax_backward": "row length N",
+    "activation_backward": "bytes read and written",
 }
 # About how many rows of the heat map stand above each other.
 HEAT_ROWS = 16
@@ -38,7 +41,9 @@ def size(m: Measurement) -> float | None:
     """Where the case stands in its operation's series of sizes; None if it is not of it."""
     if m.op == "add":
         return m.bytes if m.case.startswith("contiguous") else None
-    if m.op == "softmax":
+    if m.op == "activation_backward":
+        return None
+    if "softmax" in m.op:
         found = re.fullmatch(r"(\d+)x(\d+)", m.case)
         # One row alone is another matter.
         return int(found[2]) if found and int(found[1]) > 1 else None
@@ -53,7 +58,7 @@ def series(run: Run, op: str) -> dict[str, list[tuple[float, Measurement]]]:
     for m in sorted(run.of(op), key=lambda m: m.bytes):
         at = None if m.failed else size(m)
         # A softmax of few elements says nothing of its row length.
-        if at is not None and (op != "softmax" or m.bytes * 256 >= largest):
+        if at is not None and ("softmax" not in op or m.bytes * 256 >= largest):
             found.setdefault(m.dtype, {})[at] = m
     # A lone point is a series only where there is nothing better.
     least = min(2, max(map(len, found.values()), default=0))

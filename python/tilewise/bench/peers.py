@@ -72,7 +72,7 @@ def _triton(call: Call) -> Thunk | None:
         return partial(baseline.add, *tensors) if plain else None
     if call.op == "softmax":
         return partial(baseline.softmax, tensors[0]) if _rows(call) and tensors[0].shape[1] <= 65536 else None
-    if "bias" in call.options or tensors[0].dim() != 2:
+    if call.op != "matmul" or "bias" in call.options or tensors[0].dim() != 2:
         return None
     return partial(baseline.matmul, tensors[0], tensors[1], call.options.get("activation", ""))
 
@@ -84,6 +84,10 @@ def _quack(call: Call) -> Thunk | None:
         from quack.softmax import softmax
 
         return partial(softmax, call.args[0])
+    if call.op == "softmax_backward" and _rows(call):
+        from quack.softmax import softmax_bwd
+
+        return partial(softmax_bwd, *call.args)
     if call.op == "matmul" and not call.options and call.args[0].dtype.itemsize == 2:
         from quack.gemm_interface import gemm
 
@@ -108,7 +112,7 @@ def _rows(call: Call) -> bool:
 
 
 _PEERS: dict[str, Callable[[Call], Thunk | None]] = {
-    "torch": Call.by_torch,
+    "torch": lambda call: call.by_torch(),
     "triton": _triton,
     "quack": _quack,
     "liger": _liger,

@@ -75,7 +75,7 @@ def show(op: str, measurements: Sequence[Measurement]) -> None:
 
 LEGEND = (
     "torch, best peer, same-size copy: their time over tilewise's, so above 1 tilewise is faster. "
-    "of ceiling: tilewise's rate over that of a large copy (add, softmax) or of torch's best matmul."
+    "of ceiling: tilewise's rate over that of a large copy; of a matmul, over that of torch's best matmul."
 )
 PARTS_LEGEND = (
     "Host time of one call. arguments: an empty tensor with out=; result: what leaving out= away adds; "

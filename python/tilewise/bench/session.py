@@ -9,7 +9,7 @@ import sys
 import torch
 
 from . import cases, measure, overhead, record, report, timing
-from .cases import Case
+from .case import Case
 from .display import display
 from .figures import OVERHEAD, Ceilings, Run
 from .options import OPERATIONS, command
