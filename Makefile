@@ -25,10 +25,10 @@ SOURCES := $(shell find src kernels python -name '*.rs' -o -name '*.cu' -o -name
 
 PIP := $(BIN)/python -m pip
 
-# A minute and a half to build, once.
+# No part of `test`: it takes two cores a minute and a half to build, and its answer changes with Cargo.lock only.
 DENY := target/tools/bin/cargo-deny
 
-.PHONY: demo wheel test lint test-rust test-python bench docs figures clean help
+.PHONY: demo wheel test lint audit test-rust test-python bench docs figures clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -39,14 +39,16 @@ demo: $(VENV)/.installed  ## install, run every operation on the best device pre
 
 test: lint test-rust test-python  ## everything CI runs
 
-lint: $(VENV)/.developing $(DENY)  ## formatting, clippy, licences, ruff, mypy, stubtest
+lint: $(VENV)/.developing  ## formatting, clippy, ruff, mypy, stubtest
 	cargo fmt --check
-	$(DENY) --log-level error check licenses bans sources
 	cargo clippy --all-targets --locked -- -D warnings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest tilewise._core
+
+audit: $(DENY)  ## licences and sources of the Rust dependencies: run it when Cargo.lock changes
+	$(DENY) --log-level error check licenses bans sources
 
 $(DENY):
 	cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny

@@ -3,7 +3,6 @@
 //! A message names the operation, the argument, what came, what is accepted and one remedy. The map from
 //! a variant to the Python class is [`Error::family`].
 
-use crate::cuda::device::PUBLISHED;
 use crate::dtype::DType;
 use crate::tensor::{Device, Dims, display_dims};
 
@@ -157,8 +156,11 @@ pub enum Error {
     )]
     GpuTooOld { op: &'static str, device: Device, major: u32, minor: u32 },
 
-    #[error("explain: device={got:?} is not known; accepted: None, \"cpu\", \"cuda\", \"cuda:0\" and so on, {}", list(&PUBLISHED))]
-    UnknownGpu { got: String },
+    #[error(
+        "explain: device={got:?} is not known; accepted: None, \"cpu\", \"cuda\", \"cuda:0\" and so on, {}",
+        list(known)
+    )]
+    UnknownGpu { got: String, known: &'static [&'static str] },
 
     // --- unsupported
     #[error("explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\"")]

@@ -60,7 +60,7 @@ fn every_error() -> Vec<Error> {
         NoDriver { op, looked_for: "libcuda.so.1" },
         NoSuchGpu { op, device: cuda, count: 1 },
         GpuTooOld { op, device: cuda, major: 6, minor: 1 },
-        UnknownGpu { got: "h900".into() },
+        UnknownGpu { got: "h900".into(), known: &crate::cuda::device::PUBLISHED },
         NotExplained { got: "mul".into() },
         NeedsTorch { op, argument, by: Handler::Autograd },
         TensorKind { op, argument, got: "a tensor inside torch.func".into(), remedy: "call it outside" },

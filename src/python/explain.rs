@@ -219,7 +219,9 @@ fn facts(own: Device, asked: Option<&str>) -> Result<Option<DeviceFacts>> {
                 return here(ordinal);
             }
             let facts = device::published(name);
-            facts.map(Some).ok_or_else(|| Error::UnknownGpu { got: name.to_string() })
+            facts
+                .map(Some)
+                .ok_or_else(|| Error::UnknownGpu { got: name.to_string(), known: &device::PUBLISHED })
         }
     }
 }
