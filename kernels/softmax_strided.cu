@@ -147,7 +147,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
 template <class Acc> __device__ __forceinline__ Acc load_any(uint64_t base, int64_t offset, uint32_t tag,
                                                              uint32_t out_tag) {
     Acc v;
-    with_float_type(tag, [&](auto type) { v = convert<Acc>(reinterpret_cast<const decltype(type)*>(base)[offset]); });
+    with_type(tag, [&](auto type) { v = convert<Acc>(reinterpret_cast<const decltype(type)*>(base)[offset]); });
     if (out_tag == TAG_F16) v = convert<Acc>(convert<f16>(v));
     if (out_tag == TAG_BF16) v = convert<Acc>(convert<bf16>(v));
     return v;

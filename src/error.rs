@@ -60,6 +60,10 @@ pub enum Error {
     OutDType { op: &'static str, got: DType, expected: DType },
     #[error("{op}: dtype={got} is not a dtype this operation can return; accepted: {accepted}")]
     DTypeArgument { op: &'static str, got: String, accepted: String },
+    #[error(
+        "{op}: `x` has dtype {got}; accepted without dtype=: {accepted}. Pass one of these as dtype=, to which x is converted while it is read"
+    )]
+    NeedsDType { op: &'static str, got: DType, accepted: String },
     #[error("{op}: `{argument}` must be a number (bool, int or float), got {got}")]
     NotANumber { op: &'static str, argument: &'static str, got: String },
     #[error("{op}: `{argument}` must be an integer, got {got}")]
@@ -70,8 +74,8 @@ pub enum Error {
         "add: alpha={alpha} does not fit into {result}, the dtype of the result; pass a smaller alpha or convert x first"
     )]
     AlphaRange { alpha: String, result: DType },
-    #[error("{op}: `{argument}`={value} does not fit into int64; pass a number that does")]
-    IntegerRange { op: &'static str, argument: &'static str, value: String },
+    #[error("{op}: `{argument}`={value} does not fit into {into}; pass a number that does")]
+    IntegerRange { op: &'static str, argument: &'static str, value: String, into: &'static str },
 
     // --- shape
     #[error("{op}: shapes {} of x and {} of y do not broadcast; sizes must be equal or 1, counted from the last dimension", display_dims(.x), display_dims(.y))]
@@ -103,6 +107,10 @@ pub enum Error {
     // --- layout
     #[error("{op}: `out` is read-only; pass a writable tensor")]
     ReadOnlyOut { op: &'static str },
+    #[error(
+        "{op}: `out` is an inference tensor, which may only be written under torch.inference_mode; pass a tensor made outside of it"
+    )]
+    InferenceOut { op: &'static str },
     #[error(
         "{op}: `out` overlaps itself (an expanded or sliding view), so writing it has no one result; pass out.clone() or a fresh tensor"
     )]
@@ -211,6 +219,7 @@ impl Error {
             | DTypesDiffer { .. }
             | OutDType { .. }
             | DTypeArgument { .. }
+            | NeedsDType { .. }
             | NotANumber { .. }
             | NotAnInteger { .. }
             | AlphaKind { .. }
@@ -227,6 +236,7 @@ impl Error {
             | TooLarge { .. } => Family::Shape,
             DimOutOfRange { .. } => Family::Dim,
             ReadOnlyOut { .. }
+            | InferenceOut { .. }
             | OutOverlapsItself { .. }
             | OutOverlapsInput { .. }
             | Storage { .. }

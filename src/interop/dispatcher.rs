@@ -23,6 +23,7 @@ pub struct Dispatcher {
     /// which takes half the time of torch.is_autocast_enabled.
     autocast_keys: [Py<PyTuple>; 2],
     is_grad_enabled: Py<PyAny>,
+    is_inference_mode_enabled: Py<PyAny>,
     forward_ad: Py<PyAny>,
     increment_version: IncrementVersion,
 }
@@ -65,6 +66,7 @@ impl Dispatcher {
             is_key_excluded: native.getattr("_dispatch_tls_is_dispatch_key_excluded")?.unbind(),
             autocast_keys: [key("AutocastCPU")?, key("AutocastCUDA")?],
             is_grad_enabled: torch.getattr("is_grad_enabled")?.unbind(),
+            is_inference_mode_enabled: torch.getattr("is_inference_mode_enabled")?.unbind(),
             forward_ad: autograd.getattr("forward_ad")?.unbind(),
             increment_version,
         })
@@ -103,6 +105,13 @@ impl Dispatcher {
     pub fn is_autocast(&self, py: Python<'_>, device: Device) -> PyResult<bool> {
         let key = &self.autocast_keys[usize::from(device != Device::Cpu)];
         Ok(!self.is_key_excluded.bind(py).call1(key.bind(py))?.is_truthy()?)
+    }
+
+    /// Whether a tensor may be written: one made in inference mode has no version to count outside of it.
+    pub fn is_writable(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let py = tensor.py();
+        Ok(!tensor.call_method0(intern!(py, "is_inference"))?.is_truthy()?
+            || self.is_inference_mode_enabled.bind(py).call0()?.is_truthy()?)
     }
 
     /// Counts one more version of a tensor: by comparing versions, autograd notices that what it saved for

@@ -55,13 +55,15 @@ pub fn numpy_scalar(argument: Argument, object: &Bound<'_, PyAny>) -> Result<(Sc
     Ok((value, dtype))
 }
 
-/// A whole number of 64 bits.
+/// A whole number of 64 bits, with a sign or without.
 fn integer(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
-    object.extract().map(Scalar::Int).map_err(|_| Error::IntegerRange {
-        op: argument.op,
-        argument: argument.name,
-        value: shown(object),
-    })
+    let signed = object.extract::<i64>().map(i128::from);
+    let value = signed.or_else(|_| object.extract::<u64>().map(i128::from));
+    value.map(Scalar::Int).map_err(|_| integer_range(argument, object, "int64 or uint64"))
+}
+
+fn integer_range(argument: Argument, object: &Bound<'_, PyAny>, into: &'static str) -> Error {
+    Error::IntegerRange { op: argument.op, argument: argument.name, value: shown(object), into }
 }
 
 /// How a value looks in a message, cut where it would bury the sentence. Python refuses to print integers
@@ -86,7 +88,7 @@ pub fn index(argument: Argument, object: &Bound<'_, PyAny>) -> Result<i64> {
     let Argument { op, name, .. } = argument;
     object.extract().map_err(|raised: PyErr| {
         if raised.is_instance_of::<PyOverflowError>(py) {
-            Error::IntegerRange { op, argument: name, value: shown(object) }
+            integer_range(argument, object, "int64")
         } else if raised.is_instance_of::<PyTypeError>(py) {
             Error::NotAnInteger { op, argument: name, got: type_name(object) }
         } else {
@@ -115,11 +117,11 @@ pub unsafe fn read(view: &TensorView) -> Scalar {
     unsafe {
         match view.dtype {
             DType::Bool => Scalar::Bool(*pointer != 0),
-            DType::U8 => Scalar::Int(i64::from(*pointer)),
-            DType::I8 => Scalar::Int(i64::from(*pointer.cast::<i8>())),
-            DType::I16 => Scalar::Int(i64::from(*pointer.cast::<i16>())),
-            DType::I32 => Scalar::Int(i64::from(*pointer.cast::<i32>())),
-            DType::I64 => Scalar::Int(*pointer.cast::<i64>()),
+            DType::U8 => Scalar::Int(i128::from(*pointer)),
+            DType::I8 => Scalar::Int(i128::from(*pointer.cast::<i8>())),
+            DType::I16 => Scalar::Int(i128::from(*pointer.cast::<i16>())),
+            DType::I32 => Scalar::Int(i128::from(*pointer.cast::<i32>())),
+            DType::I64 => Scalar::Int(i128::from(*pointer.cast::<i64>())),
             DType::F16 => Scalar::Float((*pointer.cast::<f16>()).to_f64()),
             DType::BF16 => Scalar::Float((*pointer.cast::<bf16>()).to_f64()),
             DType::F32 => Scalar::Float(f64::from(*pointer.cast::<f32>())),
@@ -149,7 +151,7 @@ mod tests {
         assert_eq!(value(DType::Bool), Scalar::Bool(true));
         assert_eq!(value(DType::U8), Scalar::Int(0x48));
         assert_eq!(value(DType::I8), Scalar::Int(0x48));
-        assert_eq!(value(DType::I16), Scalar::Int(i64::from(0xc248_u16.cast_signed())));
+        assert_eq!(value(DType::I16), Scalar::Int(i128::from(0xc248_u16.cast_signed())));
         assert_eq!(value(DType::I32), Scalar::Int(0x4248_c248));
         assert_eq!(value(DType::I64), Scalar::Int(0x4248_0000_4248_c248));
         assert_eq!(value(DType::F16), Scalar::Float(f16::from_bits(0xc248).to_f64()));

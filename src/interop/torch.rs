@@ -117,6 +117,9 @@ impl TorchClass {
     ) -> Result<Bound<'py, PyAny>> {
         let py = object.py();
         let Argument { op, name, .. } = argument;
+        if role == Role::Output && !self.torch.dispatcher.is_writable(object)? {
+            return Err(Error::InferenceOut { op });
+        }
         // The negative bit (torch.conj(z).imag) is invisible in memory: reading past it would be wrong.
         if !is_true(&object.call_method0(intern!(py, "is_neg"))?) {
             self.view(argument, object, view)?;

@@ -93,6 +93,13 @@ pub fn result_dtype(x: &TensorView, y: &Addend, default_float: DType) -> DType {
 /// Shape, dtype and memory order of x + y.
 pub fn output(x: &TensorView, y: &Addend, default_float: DType) -> Result<OutputSpec> {
     let dtype = result_dtype(x, y, default_float);
+    // A tensor of integers wraps numbers that are too large for it; bools become int64 for the number's sake.
+    if x.dtype == DType::Bool
+        && let Addend::Scalar { value: Scalar::Int(value), .. } = y
+        && i64::try_from(*value).is_err()
+    {
+        return Err(Error::IntegerRange { op: OP, argument: "y", value: value.to_string(), into: "int64" });
+    }
     let operands: SmallVec<[&TensorView; 2]> = match y {
         Addend::Tensor(t) => smallvec![x, t],
         Addend::Scalar { .. } => smallvec![x],
@@ -134,7 +141,7 @@ fn checked_alpha(alpha: Scalar, result: DType) -> Result<Scalar> {
             DType::I8 => i8::try_from(i).is_ok(),
             DType::I16 => i16::try_from(i).is_ok(),
             DType::I32 => i32::try_from(i).is_ok(),
-            _ => true,
+            _ => i64::try_from(i).is_ok(),
         },
         (Category::Float, a) => {
             let f = a.as_f64();

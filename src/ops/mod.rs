@@ -19,7 +19,8 @@ use crate::dtype::DType;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scalar {
     Bool(bool),
-    Int(i64),
+    /// From -2^63 to 2^64 - 1, as in torch.
+    Int(i128),
     Float(f64),
 }
 
@@ -32,11 +33,11 @@ impl Scalar {
         }
     }
 
-    /// As an integer; a float is truncated towards zero.
+    /// As an integer that wraps; a float is truncated towards zero.
     pub fn as_i64(self) -> i64 {
         match self {
             Scalar::Bool(b) => i64::from(b),
-            Scalar::Int(i) => i,
+            Scalar::Int(i) => i as i64,
             Scalar::Float(f) => f as i64,
         }
     }

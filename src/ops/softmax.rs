@@ -59,9 +59,12 @@ impl SoftmaxProblem {
     }
 }
 
-/// Shape and dtype of the result; `dtype` is the caller's dtype=, if any.
+/// Shape and dtype of the result; `dtype` is the caller's dtype=, if any. An x of integers or bools needs one.
 pub fn output(kind: Kind, x: &TensorView, dtype: Option<DType>) -> Result<OutputSpec> {
-    check_float(kind.name(), "x", x)?;
+    if dtype.is_none() && !x.dtype.is_float() {
+        let accepted = dtype::list(&DType::FLOATS);
+        return Err(Error::NeedsDType { op: kind.name(), got: x.dtype, accepted });
+    }
     result(kind.name(), x, dtype)
 }
 

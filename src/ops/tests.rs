@@ -97,6 +97,7 @@ fn alpha_follows_torch() {
         (Scalar::Float(0.5), DType::Bool),
         (Scalar::Int(300), DType::I8),
         (Scalar::Int(256), DType::U8),
+        (Scalar::Int(1 << 63), DType::I64),
         (Scalar::Float(1e300), DType::F32),
     ] {
         assert_eq!(family(check(alpha, dtype)), Family::DType, "{alpha:?} {dtype}");

@@ -61,7 +61,8 @@ pub fn add<'py>(
 /// Softmax along one dimension, as torch.softmax.
 ///
 /// Args:
-///     x: tensor of any shape. dtypes: float16, bfloat16, float32, float64.
+///     x: tensor of any shape. dtypes: float16, bfloat16, float32, float64; with `dtype` also bool, uint8,
+///         int8, int16, int32, int64.
 ///     dim: the dimension whose elements sum to one; negative counts from the last.
 ///     dtype: dtype to convert x to while it is read, and of the result: a torch.dtype, a numpy dtype or
 ///         a name such as "float32".
@@ -74,7 +75,7 @@ pub fn add<'py>(
 ///     as in torch.
 ///
 /// Raises:
-///     DTypeError: not a tensor, or a dtype that is not floating.
+///     DTypeError: not a tensor, a `dtype` that is not floating, or none beside integers.
 ///     DimError: `dim` is out of range.
 ///     ShapeError, LayoutError: `out` has the wrong shape, is read-only or overlaps x.
 ///     DeviceError: tensors of different devices or libraries.
@@ -105,7 +106,8 @@ pub fn softmax<'py>(
 /// never the logarithm of a rounded softmax.
 ///
 /// Args:
-///     x: tensor of any shape. dtypes: float16, bfloat16, float32, float64.
+///     x: tensor of any shape. dtypes: float16, bfloat16, float32, float64; with `dtype` also bool, uint8,
+///         int8, int16, int32, int64.
 ///     dim: the dimension whose exponentials sum to one; negative counts from the last.
 ///     dtype: dtype to convert x to while it is read, and of the result: a torch.dtype, a numpy dtype or
 ///         a name such as "float32".

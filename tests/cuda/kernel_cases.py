@@ -139,6 +139,13 @@ def softmax_cases() -> Iterator[Case]:
                     yield f"{name} dim 0", lambda f=function, x=x, t=target: f(x, dim=0, dtype=t)
             long = random(4000, 8, dtype=dtype)
             yield f"{function.__name__} {dtype} long columns", lambda f=function, x=long: f(x, dim=0)
+        for dtype, target in (
+            (torch.bool, torch.float16),
+            (torch.int16, torch.float32),
+            (torch.int64, torch.float64),
+        ):
+            x = (random(9, 67, dtype=torch.float32) * 20).to(dtype)
+            yield f"{function.__name__} {dtype} to {target}", lambda f=function, x=x, t=target: f(x, dtype=t)
         many = random(6000, 256, dtype=torch.bfloat16)
         yield f"{function.__name__} many rows", lambda f=function, x=many: f(x)
 

@@ -45,7 +45,8 @@ def on_the_emulator(function: Callable) -> Callable:
             return function(*args, **kwargs)
         tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
         if not all(type(t) is torch.Tensor and t.device.type == "cpu" for t in tensors) or any(
-            t.requires_grad or (out is not None and t is not out and share_memory(t, out)) for t in tensors
+            t.requires_grad or t.is_inference() or (out is not None and t is not out and share_memory(t, out))
+            for t in tensors
         ):
             return function(*args, **kwargs)  # refused, or a matter of memory that is the same
         make = arrays.Array if out is None else arrays.Overwritable

@@ -188,6 +188,27 @@ def test_out_with_dtype(device):
     assert_rounded(out, expected, error)
 
 
+@pytest.mark.parametrize("op", ["add", "softmax", "matmul"])
+def test_inference_tensors_are_written_in_inference_mode_only(device, op):
+    x = torch.randn(4, 4, device=device)
+    call = {"add": lambda o: tw.add(x, x, out=o), "softmax": lambda o: tw.softmax(x, out=o)}
+    call = call.get(op, lambda o: tw.matmul(x, x, out=o))
+    expected = call(torch.empty_like(x))
+    with torch.inference_mode():
+        out, ordinary = torch.zeros(4, 4, device=device), x.view(16).view(4, 4)
+    for view in (out, out[:], out.detach()):
+        with pytest.raises(tw.LayoutError, match="inference tensor"):
+            call(view)
+        with torch.no_grad(), pytest.raises(tw.LayoutError, match="inference tensor"):
+            call(view)
+    assert not out.any()
+    with torch.inference_mode():
+        assert call(out) is out
+        torch.testing.assert_close(out, expected)
+    # A view of an ordinary tensor is one too.
+    assert_identical(tw.add(torch.zeros_like(x), 1, out=ordinary), torch.ones_like(x))
+
+
 def test_a_lazily_cloned_out_leaves_its_source_alone(device):
     source = torch.randn(100, device=device)
     before = source.clone()

@@ -84,6 +84,41 @@ def test_numbers_beyond_an_integer_type_wrap_as_in_torch(device, dtype):
         assert_identical(tw.add(x, number), torch.add(x, torch.tensor(number, device=device).to(dtype)))
 
 
+@pytest.mark.parametrize("dtype", ALL[1:], ids=str)
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**63 + 2**39 + 1], ids=hex)
+def test_numbers_that_only_uint64_holds(device, dtype, number):
+    x = sample((9,), dtype, device)
+    expected = torch.add(x.cpu(), number)
+    if dtype == torch.float16:
+        expected = torch.full_like(expected, float("inf"))
+    assert_identical(tw.add(x, number).cpu(), expected)
+    if dtype.is_floating_point:
+        got = tw.add(x, torch.ones_like(x), alpha=number)
+        assert_rounded(got, *reference.add(x, torch.ones_like(x), dtype, float(number)))
+    else:
+        with pytest.raises(tw.DTypeError, match="does not fit into"):
+            tw.add(x, x, alpha=number)
+
+
+def test_bools_and_a_number_that_int64_does_not_hold(device):
+    with pytest.raises(tw.DTypeError, match="does not fit into int64"):
+        tw.add(torch.tensor([True], device=device), 2**63)
+
+
+def test_numbers_beside_halves_are_not_rounded_to_halves_first(device):
+    """As in torch on GPUs; on CPUs it rounds the number first, to infinity here."""
+    for number in (70000.0, 70000):
+        x = torch.tensor([-65504.0], dtype=torch.float16, device=device)
+        assert tw.add(x, number).item() == 4496
+        assert tw.add(x, torch.ones_like(x), alpha=number).item() == 4496
+    one = torch.tensor([1.0], dtype=torch.bfloat16, device=device)
+    assert tw.add(one, 0.003915).item() == 1.0078125
+    # A tensor is, in both.
+    big = torch.tensor([70000.0], device=device)
+    for y in (big[0], big[0].long(), big.long()):
+        assert tw.add(torch.tensor([-65504.0], dtype=torch.float16, device=device), y).item() == float("inf")
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_integers_beside_floats_keep_the_floating_dtype(device, dtype):
     x = torch.tensor([2**40 + 1, -(2**62), 255, 257, 2049], device=device)

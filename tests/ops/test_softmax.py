@@ -4,7 +4,7 @@ import pytest
 import tilewise as tw
 import torch
 from support.reference import SOFTMAX
-from support.tolerance import FLOATS, assert_identical, assert_rounded
+from support.tolerance import FLOATS, INTEGERS, assert_identical, assert_rounded
 
 # Row lengths on both sides of every width at which a kernel could change its way: vectors, warps, blocks,
 # the register and shared memory capacity of a block, odd vocabularies, rows longer than any of them.
@@ -124,6 +124,31 @@ def test_a_long_dim_that_is_not_the_last(device, op, dtype, shape):
 def test_dtype_converts_before_computing(device, op, dtype, target):
     for shape, dim in [((7, 65), -1), ((7, 65), 0), ((3, 5000), -1)]:
         check(op, torch.randn(shape, dtype=torch.float64, device=device).to(dtype), dim, target)
+
+
+@ops
+@pytest.mark.parametrize("target", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bool, *INTEGERS], ids=str)
+def test_integers_are_converted_first(device, op, dtype, target):
+    low, high = (0, 2) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    for shape, dim in [((), -1), ((7, 65), -1), ((7, 65), 0), ((2, 3, 33), 1), ((2, 5000), -1), ((3, 0), 1)]:
+        for bounds in ((low, high), (max(low, -20), min(high, 20))):
+            x = torch.randint(*bounds, shape, device=device).to(dtype)
+            check(op, x, dim, target, f"{shape} within {bounds}:")
+        check(op, x.permute(tuple(range(x.ndim))[::-1]), dim, target, f"{shape} transposed:")
+    out = torch.empty(7, 2, dtype=target, device=device)
+    x = torch.randint(0, 2, (7, 4), device=device).to(dtype)[:, ::2]
+    assert OPS[op](x, dtype=target, out=out) is out
+    expected, error = SOFTMAX[op](x, dtype=target)
+    assert_rounded(out, expected, error)
+
+
+def test_integers_need_a_dtype(device):
+    for x in (torch.arange(3, device=device), torch.tensor([True, False], device=device)):
+        with pytest.raises(tw.DTypeError, match="without dtype="):
+            tw.softmax(x)
+        with pytest.raises(tw.DTypeError, match="cannot return|can return"):
+            tw.log_softmax(x, dtype=x.dtype)
 
 
 def test_dtype_is_applied_to_the_input_not_only_to_the_result(device):

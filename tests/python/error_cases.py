@@ -26,6 +26,11 @@ def read_only():
     return array
 
 
+def made_in_inference_mode():
+    with torch.inference_mode():
+        return torch.empty(2, 3)
+
+
 class Failing(Producer):
     def __dlpack__(self, **options):
         raise BufferError("out of ink.\nC++ stack trace: 0x1234")
@@ -48,7 +53,13 @@ CASES = [
     (
         "DTypeNotAccepted",
         DTYPE,
-        f"softmax: `x` has dtype int64; accepted: {FLOATS}. Convert it first, e.g. x.to(...) or x.astype(...)",
+        f"matmul: `a` has dtype int64; accepted: {FLOATS}. Convert it first, e.g. a.to(...) or a.astype(...)",
+        lambda: tw.matmul(x.long(), x.long()),
+    ),
+    (
+        "NeedsDType",
+        DTYPE,
+        f"softmax: `x` has dtype int64; accepted without dtype=: {FLOATS}. Pass one of these as dtype=, to which x is converted while it is read",
         lambda: tw.softmax(x.long()),
     ),
     (
@@ -115,8 +126,14 @@ CASES = [
     (
         "IntegerRange",
         DTYPE,
-        "add: `y`=1180591620717411303424 does not fit into int64; pass a number that does",
+        "add: `y`=1180591620717411303424 does not fit into int64 or uint64; pass a number that does",
         lambda: tw.add(x, 2**70),
+    ),
+    (
+        "IntegerRange",
+        DTYPE,
+        "add: `y`=9223372036854775808 does not fit into int64; pass a number that does",
+        lambda: tw.add(x.bool(), 2**63),
     ),
     (
         "NotBroadcastable",
@@ -195,6 +212,12 @@ CASES = [
         LAYOUT,
         "add: `out` is read-only; pass a writable tensor",
         lambda: tw.add(np.ones(3), 1, out=read_only()),
+    ),
+    (
+        "InferenceOut",
+        LAYOUT,
+        "add: `out` is an inference tensor, which may only be written under torch.inference_mode; pass a tensor made outside of it",
+        lambda: tw.add(x, 1, out=made_in_inference_mode()),
     ),
     (
         "OutOverlapsItself",

@@ -14,6 +14,7 @@ import torch
 from . import formulas
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+REALS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *FLOATS)
 
 
 def add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
@@ -21,7 +22,8 @@ def add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
 
 
 def along_dim(x: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    check_floats(x.dtype, dtype or x.dtype)
+    check_floats(dtype or x.dtype)
+    torch._check_type(x.dtype in REALS, lambda: f"dtype {x.dtype} is not accepted")
     check_dim(dim, x.dim())
     return x.new_empty(x.shape, dtype=dtype or x.dtype)
 

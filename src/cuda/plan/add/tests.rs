@@ -245,7 +245,7 @@ fn scalars_in_the_arithmetic_type() {
     assert_eq!(arithmetic_bits(Scalar::Bool(true), Bool), 1);
     assert_eq!(arithmetic_bits(Scalar::Bool(true), F32), u64::from(1f32.to_bits()));
     // 2^60 + 2^36 + 1 is just above the middle of two float32 numbers, but not in float64.
-    let i = (1i64 << 60) + (1 << 36) + 1;
+    let i = (1i128 << 60) + (1 << 36) + 1;
     assert_eq!(arithmetic_bits(Scalar::Int(i), F32), u64::from((i as f32).to_bits()));
     assert_ne!(i as f32, i as f64 as f32);
 }
