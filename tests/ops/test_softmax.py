@@ -147,7 +147,7 @@ def test_integers_need_a_dtype(device):
     for x in (torch.arange(3, device=device), torch.tensor([True, False], device=device)):
         with pytest.raises(tw.DTypeError, match="without dtype="):
             tw.softmax(x)
-        with pytest.raises(tw.DTypeError, match="cannot return|can return"):
+        with pytest.raises(tw.DTypeError, match="can return"):
             tw.log_softmax(x, dtype=x.dtype)
 
 
