@@ -171,7 +171,9 @@ pub enum Error {
     UnknownGpu { got: String, known: &'static [&'static str] },
 
     // --- unsupported
-    #[error("explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\"")]
+    #[error(
+        "explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
+    )]
     NotExplained { got: String },
     /// No error: the call goes on in torch, and nobody reads this.
     #[error("{op}: for the sake of `{argument}` the call goes on in torch")]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import html
 import inspect
 import mmap
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import _core
+from . import _explanation_views as views
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-Rows = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Plan:
-    """One kernel launch, or two."""
+    """One kernel launch."""
 
     kernel: str
     file: str
@@ -57,10 +55,26 @@ class Plan:
     registers: int | None = None
     """Per thread, as the compiler reported; None where the driver compiles the kernel."""
     compiled_for: str | None = None
-    first: str | None = None
-    """A kernel launched before this one, with the same grid and block, that leaves behind what it needs."""
     settings: Mapping[str, int] = field(default_factory=dict)
     """What else the plan chose, such as stages of a pipeline, or tiles and group_m of a matmul."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why the plan chose one thing and not the next best."""
+
+    chosen: str
+    """A variant of the kernel, or a tile."""
+    over: str | None
+    """The next best; None where nothing else could do the call."""
+    because: str
+    figures: Mapping[str, int] = field(default_factory=dict)
+    """What decided, and what it was compared with."""
+
+    def __str__(self) -> str:
+        chosen = self.chosen if self.over is None else f"{self.chosen} rather than {self.over}"
+        figures = ", ".join(f"{name}: {value:,}" for name, value in self.figures.items())
+        return f"{chosen}: {self.because}" + (f" ({figures})" if figures else "")
 
 
 @dataclass(frozen=True)
@@ -113,7 +127,8 @@ class Cpu:
 class Explanation:
     """The plan of one call. `print` it, show it in a notebook, or take `as_dict()`.
 
-    Of `plan` and what follows from it, or `cpu`, one is there.
+    Of `plan` and what follows from it, or `cpu`, one is there; neither where a result without elements leaves
+    a GPU nothing to do.
     """
 
     op: str
@@ -121,6 +136,13 @@ class Explanation:
     work: Work
     device: Device | None = None
     plan: Plan | None = None
+    """The launch that does the work."""
+    before: tuple[Plan, ...] = ()
+    """Launches that leave behind what it needs."""
+    after: tuple[Plan, ...] = ()
+    """Launches that finish what it has begun."""
+    why: tuple[Reason, ...] = ()
+    """One reason for each thing that was chosen."""
     occupancy: Occupancy | None = None
     ceiling: Ceiling | None = None
     tile_order: TileOrder | None = None
@@ -128,52 +150,21 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain data; what does not apply is left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None and value != ()}
+
+    @property
+    def launches(self) -> tuple[Plan, ...]:
+        """All launches of the call, in their order."""
+        return () if self.plan is None else (*self.before, self.plan, *self.after)
 
     def __str__(self) -> str:
-        lines = [f"tilewise.{self.op}"]
-        for title, rows in self._sections():
-            lines.append(f"  {title}")
-            width = max(len(label) for label, _ in rows)
-            lines += [f"    {label.ljust(width)}  {value}" for label, value in rows]
-        return "\n".join(lines)
+        return views.text(self)
 
     def __rich__(self) -> Table:
-        from rich.table import Table
-
-        table = Table("", "", "", title=f"tilewise.{self.op}", show_header=False)
-        for title, rows in self._sections():
-            for i, (label, value) in enumerate(rows):
-                table.add_row(title if i == 0 else "", label, value, end_section=i == len(rows) - 1)
-        return table
+        return views.table(self)
 
     def _repr_html_(self) -> str:
-        body = "".join(
-            f"<tr><th colspan='2' style='text-align:left'>{html.escape(title)}</th></tr>"
-            + "".join(
-                f"<tr><td style='text-align:left'>{html.escape(label)}</td>"
-                f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-                for label, value in rows
-            )
-            for title, rows in self._sections()
-        )
-        return f"<table><caption>tilewise.{self.op}</caption>{body}</table>"
-
-    def _sections(self) -> Iterator[tuple[str, Rows]]:
-        yield "problem", [(name, str(value)) for name, value in self.problem.items()]
-        yield "work", _work(self.work)
-        if self.cpu is not None:
-            yield "CPU", [("instructions", self.cpu.instructions), ("threads", str(self.cpu.threads))]
-        if self.device is not None:
-            yield "device", _device(self.device)
-        if self.plan is not None:
-            yield "plan", _plan(self.plan)
-        if self.occupancy is not None:
-            yield "occupancy", _occupancy(self.occupancy)
-        if self.tile_order is not None:
-            yield "tile order", _tile_order(self.tile_order)
-        if self.ceiling is not None:
-            yield "at the device's ceilings", _ceiling(self.ceiling)
+        return views.html(self)
 
 
 def explain(
@@ -182,7 +173,8 @@ def explain(
     """How a call would be run: the kernel, its launch, and what bounds its speed. Nothing is computed.
 
     Args:
-        op: tilewise.add, tilewise.softmax, tilewise.log_softmax or tilewise.matmul, or the name of one.
+        op: tilewise.add, softmax, log_softmax, matmul, softmax_backward or log_softmax_backward, or the name
+            of one; or "activation_backward", which computes the gradients of matmul's epilogue.
         *args, **kwargs: what the call would be given. Only shapes, strides and dtypes matter, so a tensor of
             torch's "meta" device will do.
         device: None for the device that the tensors are on; "cpu"; "cuda" or "cuda:1" for a GPU of this
@@ -212,7 +204,10 @@ def explain(
     return _typed(name, facts)
 
 
-_OPERATIONS = ("add", "softmax", "log_softmax", "matmul")
+_OPERATIONS = (
+    *("add", "softmax", "log_softmax", "matmul"),
+    *("softmax_backward", "log_softmax_backward", "activation_backward"),
+)
 
 
 def _described(value: Any) -> Any:
@@ -223,9 +218,11 @@ def _described(value: Any) -> Any:
         return value
     if value.is_meta:
         reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-        addresses = mmap.mmap(-1, max(reach + 1, 1) * value.itemsize, **_UNTOUCHED)
+        # The offset counts: it decides what is aligned.
+        first = value.storage_offset()
+        addresses = mmap.mmap(-1, (first + max(reach + 1, 1)) * value.itemsize, **_UNTOUCHED)
         line = torch.frombuffer(addresses, dtype=value.dtype)
-        return line.as_strided(value.shape, value.stride())
+        return line.as_strided(value.shape, value.stride(), first)
     return value.detach()
 
 
@@ -234,14 +231,16 @@ _UNTOUCHED = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000} if sys.pl
 
 
 def _typed(op: str, facts: Mapping[str, Any]) -> Explanation:
-    parts: dict[str, Any] = {}
-    for name, kind in _PARTS.items():
-        if name in facts:
-            entry = {key: tuple(v) if isinstance(v, list) else v for key, v in facts[name].items()}
-            known = kind.__dataclass_fields__
-            settings = {key: entry.pop(key) for key in list(entry) if key not in known}
-            parts[name] = kind(**entry, settings=settings) if settings else kind(**entry)
+    parts: dict[str, Any] = {name: _part(kind, facts[name]) for name, kind in _PARTS.items() if name in facts}
+    for name, kind in _LISTS.items():
+        parts[name] = tuple(_part(kind, entry) for entry in facts.get(name, ()))
     return Explanation(op=op, problem=dict(facts["problem"]), work=Work(**facts["work"]), **parts)
+
+
+def _part(kind: type[Any], entry: Mapping[str, Any]) -> Any:
+    entry = {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
+    settings = {key: entry.pop(key) for key in list(entry) if key not in kind.__dataclass_fields__}
+    return kind(**entry, settings=settings) if settings else kind(**entry)
 
 
 _PARTS: dict[str, type[Any]] = {
@@ -252,87 +251,4 @@ _PARTS: dict[str, type[Any]] = {
     "tile_order": TileOrder,
     "cpu": Cpu,
 }
-
-
-def _work(work: Work) -> Rows:
-    return [
-        ("bytes read", _amount(work.bytes_read, "B")),
-        ("bytes written", _amount(work.bytes_written, "B")),
-        ("operations", _amount(work.operations, "flop")),
-        ("intensity", f"{work.intensity:.3g} flop/B"),
-    ]
-
-
-def _device(device: Device) -> Rows:
-    major, minor = device.compute_capability
-    rows = [
-        ("name", device.name),
-        ("compute capability", f"{major}.{minor}"),
-        ("multiprocessors", str(device.multiprocessors)),
-    ]
-    if device.memory_bytes_per_second is not None:
-        rows.append(("memory", _amount(device.memory_bytes_per_second, "B/s")))
-    return rows
-
-
-def _plan(plan: Plan) -> Rows:
-    rows = [
-        *([("first kernel", plan.first)] if plan.first is not None else []),
-        ("kernel", f"{plan.kernel} ({plan.file})"),
-        ("grid", " x ".join(map(str, plan.grid))),
-        ("block", " x ".join(map(str, plan.block))),
-        ("shared memory", _shared(plan)),
-    ]
-    if plan.registers is not None:
-        rows.append(("registers", f"{plan.registers} a thread ({plan.compiled_for})"))
-    return rows + [(name, str(value)) for name, value in plan.settings.items()]
-
-
-def _shared(plan: Plan) -> str:
-    dynamic = f"{plan.dynamic_shared_bytes} B dynamic"
-    return (
-        dynamic if plan.static_shared_bytes is None else f"{dynamic}, {plan.static_shared_bytes} B static"
-    ) + ", per block"
-
-
-def _occupancy(occupancy: Occupancy) -> Rows:
-    blocks, share = occupancy.blocks_per_multiprocessor, occupancy.threads_used
-    return [
-        (
-            "at once",
-            f"{blocks} blocks a multiprocessor, {share:.0%} of its threads; {occupancy.limited_by} end first",
-        ),
-        ("waves", f"{occupancy.waves}; the last fills {occupancy.last_wave:.0%} of the device"),
-    ]
-
-
-def _tile_order(order: TileOrder) -> Rows:
-    def shown(strips: tuple[int, int]) -> str:
-        rows, columns = strips
-        return f"{rows} rows of a, {columns} columns of b: {_amount(order.elements(strips), 'elements')}"
-
-    return [
-        ("blocks at once", str(order.blocks_at_once)),
-        ("read in row-major order", shown(order.row_major)),
-        ("read in grouped order", shown(order.grouped)),
-    ]
-
-
-def _ceiling(ceiling: Ceiling) -> Rows:
-    return [
-        ("memory", _amount(ceiling.memory_seconds, "s")),
-        ("arithmetic", _amount(ceiling.arithmetic_seconds, "s")),
-        ("bound by", ceiling.bound_by),
-    ]
-
-
-def _amount(value: float, unit: str) -> str:
-    """With an SI prefix: 1234567 B is 1.23 MB."""
-    prefixes = ("n", "µ", "m", "", "k", "M", "G", "T", "P")
-    power = 3
-    value = float(value)
-    while value >= 1000 and power < len(prefixes) - 1:
-        value, power = value / 1000, power + 1
-    while 0 < value < 1 and power > 0 and unit == "s":
-        value, power = value * 1000, power - 1
-    return f"{value:.3g} {prefixes[power]}{unit}"
+_LISTS: dict[str, type[Any]] = {"before": Plan, "after": Plan, "why": Reason}

@@ -1,18 +1,25 @@
-//! What a plan means on a device, as plain data.
+//! What a plan means on a device, as plain data. The launches are those of `cuda/mod.rs`, in their order.
 
 use super::device::DeviceFacts;
+use super::forced;
 use super::module::{FATBINS, KernelResources};
+use super::plan::add::AddPlan;
+use super::plan::matmul::Route;
 use super::plan::occupancy::{Demand, Occupancy, occupancy};
-use super::plan::{Kernel, KernelParams, LaunchPlan};
+use super::plan::reason::Reasons;
+use super::plan::softmax::Launch;
+use super::plan::{self, Kernel, KernelParams, LaunchPlan, softmax_backward::Plan};
 use crate::dtype::DType;
-use crate::ops::matmul::Precision;
+use crate::ops::activation_backward::ActivationBackwardProblem;
+use crate::ops::add::AddProblem;
+use crate::ops::matmul::{MatmulProblem, Precision};
+use crate::ops::softmax::SoftmaxProblem;
+use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 use crate::ops::work::Work;
 
+/// One launch.
 #[derive(Clone, Debug)]
-pub struct Explanation {
-    pub device: DeviceFacts,
-    /// Launched before `kernel`, with the same grid, block and settings.
-    pub first: Option<Kernel>,
+pub struct Launched {
     pub kernel: Kernel,
     pub grid: [u32; 3],
     pub block: [u32; 3],
@@ -22,28 +29,116 @@ pub struct Explanation {
     pub settings: Vec<(&'static str, u64)>,
     /// What the compiler reported; None where the driver would compile the kernel from PTX.
     pub compiled: Option<&'static KernelResources>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    pub device: DeviceFacts,
+    /// Launches that prepare the main one.
+    pub before: Vec<Launched>,
+    pub main: Launched,
+    /// Launches that finish what it has begun.
+    pub after: Vec<Launched>,
+    /// Of the main launch, as what follows.
+    pub why: Reasons,
     pub occupancy: Option<Occupancy>,
-    /// Seconds at the device's ceilings, where they are known.
+    /// Seconds at the device's ceilings for the problem, where they are known.
     pub memory_seconds: Option<f64>,
     pub arithmetic_seconds: Option<f64>,
 }
 
 /// What the arithmetic of a problem is done in.
 #[derive(Clone, Copy, Debug)]
-pub struct Arithmetic {
-    pub dtype: DType,
-    pub precision: Precision,
+struct Arithmetic {
+    dtype: DType,
+    precision: Precision,
     /// A product of matrices, which tensor cores take.
-    pub matrix: bool,
+    matrix: bool,
 }
 
-pub fn explain<P: KernelParams>(
+impl Arithmetic {
+    fn plain(dtype: DType) -> Arithmetic {
+        Arithmetic { dtype, precision: Precision::Ieee, matrix: false }
+    }
+}
+
+pub fn add(p: &AddProblem, device: &DeviceFacts) -> Explanation {
+    let arithmetic = Arithmetic::plain(p.out.dtype);
+    match plan::add::plan(p, device, forced::add_schedule()) {
+        AddPlan::Few(plan) => explain(&plan, p.work(), arithmetic, device),
+        AddPlan::Many(plan) => explain(plan.as_ref(), p.work(), arithmetic, device),
+    }
+}
+
+pub fn softmax(p: &SoftmaxProblem, device: &DeviceFacts) -> Explanation {
+    let arithmetic = Arithmetic::plain(p.out.dtype);
+    let planned = plan::softmax::plan(p, device, forced::softmax(), 0);
+    match planned.launch {
+        Launch::Rows(plan) => both(planned.first, plan, p.work(), arithmetic, device),
+        Launch::Tiles(plan) => both(planned.first, plan, p.work(), arithmetic, device),
+    }
+}
+
+pub fn matmul(p: &MatmulProblem, device: &DeviceFacts) -> Explanation {
+    let arithmetic = Arithmetic { dtype: p.dtype, precision: p.precision, matrix: true };
+    match plan::matmul::route(p, device, forced::matmul()) {
+        Route::Blocks => explain(&plan::matmul::plan(p, device), p.work(), arithmetic, device),
+        Route::Wgmma(choice) => {
+            let launches = choice.launches(p, device, 0);
+            Explanation {
+                before: launches.repack.iter().map(|plan| launched(plan, device)).collect(),
+                after: launches.reduce.iter().map(|plan| launched(plan, device)).collect(),
+                ..explain(&launches.multiply, p.work(), arithmetic, device)
+            }
+        }
+    }
+}
+
+pub fn softmax_backward(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> Explanation {
+    let arithmetic = Arithmetic::plain(p.out.dtype);
+    match plan::softmax_backward::plan(p, device, 0) {
+        Plan::Rows(first, plan) => both(first, plan, p.work(), arithmetic, device),
+        Plan::Tiles(plan) => explain(&plan, p.work(), arithmetic, device),
+    }
+}
+
+pub fn activation_backward(p: &ActivationBackwardProblem, device: &DeviceFacts) -> Explanation {
+    let (first, second) = plan::activation_backward::plan(p, device, 0);
+    let after = second.iter().map(|plan| launched(plan, device)).collect();
+    Explanation { after, ..explain(&first, p.work(), Arithmetic::plain(p.dtype), device) }
+}
+
+/// As `launch::launch_both`.
+fn both<P: KernelParams>(
+    first: Option<Kernel>,
+    plan: LaunchPlan<P>,
+    work: Work,
+    arithmetic: Arithmetic,
+    device: &DeviceFacts,
+) -> Explanation {
+    let explained = explain(&plan, work, arithmetic, device);
+    let before = first.map(|kernel| launched(&LaunchPlan { kernel, ..plan }, device));
+    Explanation { before: before.into_iter().collect(), ..explained }
+}
+
+fn launched<P: KernelParams>(plan: &LaunchPlan<P>, device: &DeviceFacts) -> Launched {
+    Launched {
+        kernel: plan.kernel.clone(),
+        grid: plan.grid,
+        block: plan.block,
+        shared_bytes: plan.shared_bytes,
+        settings: plan.params.settings(),
+        compiled: compiled(&plan.kernel, device.compute_capability),
+    }
+}
+
+fn explain<P: KernelParams>(
     plan: &LaunchPlan<P>,
     work: Work,
     arithmetic: Arithmetic,
     device: &DeviceFacts,
 ) -> Explanation {
-    let compiled = compiled(&plan.kernel, device.compute_capability);
+    let main = launched(plan, device);
     let threads = plan.block.iter().product();
     let blocks = plan.grid.iter().map(|&n| u64::from(n)).product();
     let demand = |compiled: &KernelResources| Demand {
@@ -53,18 +148,15 @@ pub fn explain<P: KernelParams>(
     };
     let Arithmetic { dtype, precision, matrix } = arithmetic;
     Explanation {
-        first: None,
-        kernel: plan.kernel.clone(),
-        grid: plan.grid,
-        block: plan.block,
-        shared_bytes: plan.shared_bytes,
-        settings: plan.params.settings(),
-        compiled,
-        occupancy: compiled.map(|compiled| occupancy(demand(compiled), blocks, device)),
+        before: Vec::new(),
+        after: Vec::new(),
+        why: plan.why.clone(),
+        occupancy: main.compiled.map(|compiled| occupancy(demand(compiled), blocks, device)),
         memory_seconds: device.memory_bandwidth().map(|rate| work.bytes() as f64 / rate),
         arithmetic_seconds: device
             .arithmetic(dtype, precision, matrix)
             .map(|rate| work.operations as f64 / rate),
+        main,
         device: device.clone(),
     }
 }

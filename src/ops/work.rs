@@ -1,10 +1,13 @@
 //! What solving a problem takes at least, on any device: each operand read once, the result written once.
 
 use super::Strided;
+use super::activation_backward::ActivationBackwardProblem;
 use super::add::{AddProblem, AddendProblem};
 use super::matmul::{MatmulProblem, Matrix};
 use super::softmax::SoftmaxProblem;
+use super::softmax_backward::SoftmaxBackwardProblem;
 use crate::dtype::DType;
+use crate::tensor::Dims;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
@@ -61,6 +64,42 @@ impl SoftmaxProblem {
             bytes_written: bytes(elements, self.out.dtype),
             // Compare, subtract, exp, sum, scale.
             operations: elements.saturating_mul(5),
+        }
+    }
+}
+
+impl SoftmaxBackwardProblem {
+    pub fn work(&self) -> Work {
+        let length = self.length.unsigned_abs();
+        let elements = self.row_count().unsigned_abs().saturating_mul(length);
+        let read = |operand: &Strided, step: i64| {
+            let row = if step == 0 { 1 } else { length };
+            bytes(moved(&self.rows, &operand.strides).saturating_mul(row), operand.dtype)
+        };
+        Work {
+            bytes_read: read(&self.grad, self.grad_stride)
+                .saturating_add(read(&self.output, self.output_stride)),
+            bytes_written: bytes(elements, self.out.dtype),
+            // Multiply (or exp), add, subtract, multiply.
+            operations: elements.saturating_mul(4),
+        }
+    }
+}
+
+impl ActivationBackwardProblem {
+    /// The derivative counts as nothing, as matmul's activation does.
+    pub fn work(&self) -> Work {
+        let columns = self.columns.unsigned_abs();
+        let elements = self.row_count().unsigned_abs().saturating_mul(columns);
+        let shape: Dims = self.rows.iter().copied().chain([self.columns]).collect();
+        let read = |operand: &Strided| bytes(moved(&shape, &operand.strides), operand.dtype);
+        let out = if self.out.is_some() { elements } else { 0 };
+        let sums = if self.bias.is_some() { columns } else { 0 };
+        let each = u64::from(self.out.is_some()) + u64::from(self.bias.is_some());
+        Work {
+            bytes_read: read(&self.grad).saturating_add(self.saved.as_ref().map_or(0, read)),
+            bytes_written: bytes(out.saturating_add(sums), self.dtype),
+            operations: elements.saturating_mul(each),
         }
     }
 }

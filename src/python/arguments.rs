@@ -14,7 +14,7 @@ use crate::ops::matmul::{Activation, Precision};
 
 /// A keyword argument with a default that is not None, taken as it comes: what it may be is decided by
 /// us, in our words, and not by its Rust type in PyO3's.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Keyword<'a, 'py> {
     Default,
     Given(Borrowed<'a, 'py, PyAny>),

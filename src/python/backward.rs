@@ -3,14 +3,14 @@
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
-use super::arguments::{self, Keyword, given};
-use super::problems;
+use super::arguments::{Keyword, given};
+use super::problems::{self, ActivationBackwardOptions};
 use super::routing::finish;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::Call;
 use crate::ops::softmax::Kind;
-use crate::ops::{Scalar, activation_backward as activation_ops, dispatch};
+use crate::ops::{activation_backward as ops, dispatch};
 
 /// Gradient of softmax: `output * (grad - sum(output * grad))` with the sum along `dim`.
 ///
@@ -160,24 +160,14 @@ pub fn activation_backward<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let none = py.None().into_bound(py);
     let run = || -> Result<Bound<'py, PyAny>> {
-        let op = activation_ops::OP;
-        let mut call = Call::new(py, op, &DType::FLOATS);
-        let input = call.input("grad", grad)?;
-        let slope = negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
-        let kept = activation.map(|_| call.input("saved", saved)).transpose()?;
-        let kept = kept.as_ref().map(|t| &t.view);
-        let applied = arguments::activation(op, activation, slope.as_f64())?;
-        let specs = activation_ops::outputs(&input.view, kept, applied, saved_is.saved_is()?)?;
-        let out = specs.0.map(|spec| call.output(&spec, None, &input)).transpose()?;
-        let sums = if bias { Some(call.output(&specs.1, None, &input)?) } else { None };
-        let (out_view, sums_view) =
-            (out.as_ref().map(|o| o.view.clone()), sums.as_ref().map(|o| o.view.clone()));
-        let problem =
-            activation_ops::problem(&input.view, kept, applied, out_view.as_ref(), sums_view.as_ref());
+        let mut call = Call::new(py, ops::OP, &DType::FLOATS);
+        let options =
+            ActivationBackwardOptions { saved: Some(saved), activation, negative_slope, saved_is, bias };
+        let ((out, sums), problem) = problems::activation_backward(&mut call, grad, &options)?;
         let workspace = call.workspace(dispatch::activation_backward_workspace(&problem)?)?;
         let partials = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
         let solve = |stream| dispatch::activation_backward(&problem, partials, stream);
-        let steps = input.view.len();
+        let steps = problem.row_count().saturating_mul(problem.columns);
         let results = match (out, sums) {
             (Some(out), sums) => call.run_with(out, sums, steps, solve)?,
             (None, Some(sums)) => (grad.clone(), Some(call.run(sums, steps, solve)?)),

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use super::arguments::{self, Keyword};
 use crate::error::Result;
 use crate::interop::{Call, Output};
+use crate::ops::activation_backward::{self, ActivationBackwardProblem};
 use crate::ops::add::AddProblem;
 use crate::ops::matmul::{MatmulProblem, Operands};
 use crate::ops::softmax::{Kind, SoftmaxProblem};
@@ -93,4 +94,37 @@ pub fn softmax_backward<'py>(
     let out = call.output(&spec, out, &grad)?;
     let problem = ops::softmax_backward::problem(kind, &grad.view, &output.view, dim, &spec, &out.view)?;
     Ok((out, problem))
+}
+
+/// What an activation_backward may be given besides grad.
+#[derive(Debug)]
+pub struct ActivationBackwardOptions<'a, 'py> {
+    /// Looked at only where there is an activation.
+    pub saved: Option<&'a Bound<'py, PyAny>>,
+    pub activation: Option<&'a Bound<'py, PyAny>>,
+    pub negative_slope: Keyword<'a, 'py>,
+    pub saved_is: Keyword<'a, 'py>,
+    pub bias: bool,
+}
+
+/// The gradient, and that of bias.
+pub type Gradients<'py> = (Option<Output<'py>>, Option<Output<'py>>);
+
+pub fn activation_backward<'py>(
+    call: &mut Call<'py>,
+    grad: &Bound<'py, PyAny>,
+    options: &ActivationBackwardOptions<'_, 'py>,
+) -> Result<(Gradients<'py>, ActivationBackwardProblem)> {
+    let grad = call.input("grad", grad)?;
+    let slope = options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
+    let saved = options.saved.filter(|_| options.activation.is_some());
+    let saved = saved.map(|saved| call.input("saved", saved)).transpose()?;
+    let saved = saved.as_ref().map(|t| &t.view);
+    let applied = arguments::activation(activation_backward::OP, options.activation, slope.as_f64())?;
+    let specs = activation_backward::outputs(&grad.view, saved, applied, options.saved_is.saved_is()?)?;
+    let out = specs.0.map(|spec| call.output(&spec, None, &grad)).transpose()?;
+    let sums = if options.bias { Some(call.output(&specs.1, None, &grad)?) } else { None };
+    let [out_view, sums_view] = [&out, &sums].map(|output| output.as_ref().map(|o| &o.view));
+    let problem = activation_backward::problem(&grad.view, saved, applied, out_view, sums_view);
+    Ok(((out, sums), problem))
 }

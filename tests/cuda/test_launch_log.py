@@ -9,22 +9,34 @@ pytestmark = pytest.mark.gpu
 
 CALLS = """
 import os, torch, tilewise as tw
+from tilewise import _core
 os.dup2(1, 2)  # the log goes to standard error
 x = torch.randn(300, 500, device="cuda", dtype=torch.float16)
 b = torch.randn(500, device="cuda", dtype=torch.float16)
 calls = [
-    (tw.add, (x, b), {}),
-    (tw.add, (x.T, 2), {"alpha": 3}),
-    (tw.softmax, (x,), {"dim": 0}),
-    (tw.log_softmax, (x,), {"dtype": "float32"}),
-    (tw.softmax, (x.flatten().repeat(20),), {}),
-    (tw.matmul, (x, x.T), {"activation": "relu"}),
-    (tw.matmul, (x.float(), x.float().T), {"bias": x.float()[:, 0]}),
+    (None, tw.add, (x, b), {}),
+    (None, tw.add, (x.T, 2), {"alpha": 3}),
+    (None, tw.softmax, (x,), {"dim": 0}),
+    (None, tw.log_softmax, (x,), {"dtype": "float32"}),
+    (None, tw.softmax, (x.flatten().repeat(20),), {}),
+    (None, tw.matmul, (x, x.T), {"activation": "relu"}),
+    (None, tw.matmul, (x.float(), x.float().T), {"bias": x.float()[:, 0]}),
+    (None, tw.softmax_backward, (x, x), {}),
+    (None, tw.log_softmax_backward, (x.flatten().repeat(20), x.flatten().repeat(20)), {}),
+    (None, _core.activation_backward, (x, x, "relu"), {"bias": True}),
+    (("wgmma",), tw.matmul, (x[:, 1:], x[:, 1:].T), {}),
+    (("wgmma", 4), tw.matmul, (x, x.T), {}),
+    (("online",), tw.softmax, (x,), {}),
 ]
-for op, args, kwargs in calls:
-    plan = tw.explain(op, *args, **kwargs).plan
-    for kernel in filter(None, (plan.first, plan.kernel)):
-        print(op.__name__, kernel, *plan.grid, *plan.block, plan.dynamic_shared_bytes)
+
+def force(name, splits=None):
+    _core.force_matmul_kernel(name if name == "wgmma" else None, splits=splits)
+    _core.force_softmax(None if name == "wgmma" else name)
+
+for forced, op, args, kwargs in calls:
+    force(None) if forced is None else force(*forced)
+    for plan in tw.explain(op.__name__, *args, **kwargs).launches:
+        print(op.__name__, plan.kernel, *plan.grid, *plan.block, plan.dynamic_shared_bytes)
     print("runs", flush=True)
     op(*args, **kwargs)
 """
@@ -44,7 +56,7 @@ def test_what_is_explained_is_what_runs():
         else:
             explained.append(line)
     assert explained == launched
-    assert len(launched) >= 8  # seven calls, one of them in two launches
+    assert len(launched) >= 16  # thirteen calls, three of them in two launches
 
 
 def test_nothing_is_printed_unless_asked_for():

@@ -14,6 +14,9 @@ import tilewise
 import torch
 from tilewise import _core
 
+# Called before every call with its name and arguments, and after it with the result of that.
+watchers: tuple[Callable[..., object], Callable[..., object]] = (lambda *_: None, lambda _: None)
+
 NAMES = ("add", "softmax", "log_softmax", "matmul", "softmax_backward", "log_softmax_backward")
 
 arrays.pretend_cupy()
@@ -63,7 +66,10 @@ def on_the_emulator(function: Callable) -> Callable:
             return made[id(value)]
 
         args = [moved(a) for a in args]
-        result = function(*args, **{name: moved(v) for name, v in kwargs.items()})
+        kwargs = {name: moved(v) for name, v in kwargs.items()}
+        seen = watchers[0](function.__name__, args, kwargs)
+        result = function(*args, **kwargs)
+        watchers[1](seen)
         if isinstance(result, tuple):
             return tuple(r.tensor() if isinstance(r, arrays.Array) else r for r in result)
         if out is None:

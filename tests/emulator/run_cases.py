@@ -1,4 +1,5 @@
-"""Runs the calls of tests/cuda/kernel_cases.py on the emulator, and compares the results with float64.
+"""Runs the calls of tests/cuda/kernel_cases.py on the emulator, and compares the results with float64, and
+what was launched with what tilewise.explain says of the call.
 
     python tests/emulator/run_cases.py                      as on an H200 of 4 multiprocessors
     python tests/emulator/run_cases.py -d t4 -s 7 softmax   some, on a T4, threads in another order
@@ -9,6 +10,7 @@ Ends with 1 if a result is wrong, a launch failed, or a kernel of the build was 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
 from pathlib import Path
@@ -34,6 +36,7 @@ def restart_on_the_emulator(options: argparse.Namespace) -> None:
     if "TILEWISE_EMULATED_DEVICE" in os.environ:
         return
     os.environ.update(host_build.environment(options.device, options.multiprocessors))
+    os.environ["TILEWISE_LOG"] = "launch"
     os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
@@ -69,6 +72,7 @@ def checked_gradients(function):
     from support import backward
     from support.tolerance import assert_rounded
 
+    @functools.wraps(function)
     def call(grad, saved, activation, **options):
         got, bias = function(grad, saved, activation, **options)
         expected, error = backward.activation(grad, grad if saved is None else saved, activation)
@@ -86,12 +90,14 @@ def main() -> int:
     sys.path[:0] = [str(TESTS), str(TESTS / "cuda")]
     import arrays
     import kernel_cases
+    import launch_log
     import operations
     import tilewise
     import torch
 
     torch.set_num_threads(1)  # torch's would only wait, and take the cores from the kernels meanwhile
     operations.install()
+    launch_log.watch()
     arrays.set_seed(options.seed)
     kernel_cases.DEVICE = "cpu"
     kernel_cases.LENGTHS = [5, 128, 257, 400, 781, 2048, 9001]

@@ -288,7 +288,7 @@ CASES = [
     (
         "NotExplained",
         UNSUPPORTED,
-        'explain: op="mul" is not known; accepted: "add", "softmax", "log_softmax", "matmul"',
+        'explain: op="mul" is not known; accepted: "add", "softmax", "log_softmax", "matmul", "softmax_backward", "log_softmax_backward", "activation_backward"',
         lambda: tw.explain("mul", x),
     ),
     (

@@ -4,6 +4,7 @@ use std::mem::offset_of;
 
 use super::index::{self, Dim, MAX_RANK};
 use super::matmul::activation;
+use super::reason::{Reason, Reasons};
 use super::{Kernel, KernelParams, LaunchPlan};
 use crate::cuda::device::DeviceFacts;
 use crate::dtype::DType;
@@ -147,8 +148,19 @@ pub fn plan(
         block: [THREADS as u32, 1, 1],
         shared_bytes: 0,
         params,
+        why: Reasons::new(),
     };
-    let first = launch(if elements > 1 { "vector" } else { "element" }, tiles * slices);
+    let (variant, why) = match elements {
+        1 => {
+            let because = "not all rows lie on 16-byte boundaries, with their elements side by side";
+            ("element", Reason::plain("element", "vector", because))
+        }
+        _ => {
+            let figures = [("elements of an access", elements), ("otherwise", 1)];
+            ("vector", Reason::new("vector", "element", "all rows lie on 16-byte boundaries", figures))
+        }
+    };
+    let first = LaunchPlan { why: [why].into(), ..launch(variant, tiles * slices) };
     let sums = p.bias.is_some() && slices > 1;
     (first, sums.then(|| launch("sums", params.columns.div_ceil(THREADS))))
 }

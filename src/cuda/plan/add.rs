@@ -11,6 +11,7 @@ use share::{Share, block_size};
 use space::{FEW, Space, Variant};
 
 use super::index::{self, Divisor, MAX_RANK};
+use super::reason::Reason;
 use super::{Kernel, LaunchPlan};
 use crate::cuda::device::DeviceFacts;
 use crate::dtype::{Category, DType};
@@ -49,10 +50,10 @@ pub fn plan(problem: &AddProblem, device: &DeviceFacts, forced: Option<Schedule>
         return AddPlan::Few(vector(problem, head, device, forced));
     }
     let mut space = Space::of(problem);
-    let (variant, share) = strided(&mut space, device);
+    let (variant, share, why) = strided(&mut space, device);
     match variant {
-        Variant::Deep => AddPlan::Many(Box::new(walk(problem, space, variant, &share))),
-        _ => AddPlan::Few(walk(problem, space, variant, &share)),
+        Variant::Deep => AddPlan::Many(Box::new(walk(problem, space, variant, &share, why))),
+        _ => AddPlan::Few(walk(problem, space, variant, &share, why)),
     }
 }
 
@@ -91,25 +92,35 @@ fn vector(
         u64::from(device.multiprocessors) * (u64::from(device.threads_per_multiprocessor) / threads);
     let blocks = if looping { tiles.min(resident) } else { tiles };
     let variant = if looping { Variant::VectorLoop } else { Variant::Vector };
-    let mut plan = launch(problem, variant, &Share::tiles(blocks, threads, tiles, 1, 1));
+    let figures = [("tiles", tiles), ("blocks of the largest grid", MAX_BLOCKS)];
+    let why = match forced {
+        Some(_) => Reason::asked_for(variant.name(), Variant::Vector.name()),
+        None if looping => Reason::new("vector_loop", "vector", "no grid has that many blocks", figures),
+        None => {
+            Reason::new("vector", "vector_loop", "with a block for each tile, new ones load early", figures)
+        }
+    };
+    let mut plan = launch(problem, variant, &Share::tiles(blocks, threads, tiles, 1, 1), why);
     plan.params.head = head as u32;
     plan
 }
 
-/// The variant of an addition that is not contiguous, and how it is shared.
-fn strided(space: &mut Space, device: &DeviceFacts) -> (Variant, Share) {
-    let variant = space.variant();
+/// The variant of an addition that is not contiguous, how it is shared, and why.
+fn strided(space: &mut Space, device: &DeviceFacts) -> (Variant, Share, Reason) {
+    let (variant, why) = space.variant();
     space.choose_rows(variant);
     let share = match variant {
         Variant::Turned => Share::turned(space),
         _ => Share::chunks(space, variant, device),
     };
     let rows = space.shape[space.last() - 1] as u64;
-    match variant {
-        Variant::Deep => (variant, share),
-        _ if share.items < NARROW && rows < NARROW => (variant, share),
-        _ => (Variant::Deep, Share::chunks(space, Variant::Deep, device)),
+    let most = share.items.max(rows);
+    if variant == Variant::Deep || most < NARROW {
+        return (variant, share, why);
     }
+    let figures = [("items", most), ("below", NARROW)];
+    let why = Reason::new("deep", variant.name(), "the others count in 32 bits", figures);
+    (Variant::Deep, Share::chunks(space, Variant::Deep, device), why)
 }
 
 /// A launch that walks over dimensions.
@@ -118,10 +129,11 @@ fn walk<const RANK: usize>(
     mut space: Space,
     variant: Variant,
     share: &Share,
+    why: Reason,
 ) -> LaunchPlan<AddParams<RANK>> {
     let last = space.last();
     let width = variant.width(&space);
-    let mut plan = launch(problem, variant, share);
+    let mut plan = launch(problem, variant, share, why);
     let p: &mut AddParams<RANK> = &mut plan.params;
     let bit = |condition: bool, flag: u32| if condition { flag } else { 0 };
     let turned = |operand: usize| !matches!(space.strides[operand][last], 0 | 1);
@@ -149,6 +161,7 @@ fn launch<const RANK: usize>(
     problem: &AddProblem,
     variant: Variant,
     share: &Share,
+    why: Reason,
 ) -> LaunchPlan<AddParams<RANK>> {
     let (x, out) = (&problem.x, &problem.out);
     let (y, y_size, scalar) = match &problem.y {
@@ -191,6 +204,7 @@ fn launch<const RANK: usize>(
             rank,
             dims,
         },
+        why: [why].into(),
     }
 }
 

@@ -1,12 +1,15 @@
 //! How a GPU multiplies: which kernel, which tile, in what order.
 
+mod operands;
 mod params;
 mod repack;
 pub mod wgmma;
 
+use operands::{Access, Oriented, access, alignment, k_fast};
 pub use params::MatmulParams;
 
 use super::index::{self, Divisor, MAX_RANK};
+use super::reason::{Reason, least_two};
 use super::tile_order::group_m;
 use super::{Kernel, LaunchPlan};
 use crate::cuda::device::DeviceFacts;
@@ -64,16 +67,6 @@ const SIMT_RATE: f64 = 128.0;
 const FILL_CLOCKS: f64 = 1500.0;
 const STORE_CLOCKS: f64 = 0.05;
 
-/// How an operand reaches shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Access {
-    /// 16 bytes at once, along k or along the dimension shared with the result.
-    AlongK,
-    AlongMn,
-    /// Single elements.
-    Elements,
-}
-
 /// Kernels that a developer may ask for where the plan would choose others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Forced {
@@ -115,31 +108,64 @@ pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulP
     let p = Oriented::new(problem);
     let a = access(&p.a, p.a.row_stride, p.a.col_stride, p.m, p.k, problem.dtype);
     let b = access(&p.b, p.b.col_stride, p.b.row_stride, p.n, p.k, problem.dtype);
-    let layout = match (a, b) {
-        _ if problem.batch.len() > INLINE_RANK => "_any",
-        (Access::Elements, _) | (_, Access::Elements) => "_any",
-        (Access::AlongK, Access::AlongK) => "_kk",
-        (Access::AlongK, Access::AlongMn) => "_kn",
-        (Access::AlongMn, Access::AlongK) => "_mk",
-        (Access::AlongMn, Access::AlongMn) => "_mn",
+    let by_elements = |bytes| [("bytes that lie together", u64::from(bytes)), ("needed", 16)];
+    let (layout, why_elements) = match (a, b) {
+        _ if problem.batch.len() > INLINE_RANK => {
+            let figures = [("batch dimensions", problem.batch.len() as u64), ("at most", INLINE_RANK as u64)];
+            ("_any", Some(("there are many batch dimensions", figures)))
+        }
+        (Access::Elements { bytes }, _) => ("_any", Some((p.cannot_load[0], by_elements(bytes)))),
+        (_, Access::Elements { bytes }) => ("_any", Some((p.cannot_load[1], by_elements(bytes)))),
+        (Access::AlongK, Access::AlongK) => ("_kk", None),
+        (Access::AlongK, Access::AlongMn) => ("_kn", None),
+        (Access::AlongMn, Access::AlongK) => ("_mk", None),
+        (Access::AlongMn, Access::AlongMn) => ("_mn", None),
     };
     let tensor_cores = device.compute_capability >= (8, 0);
-    let may_round = problem.precision == Precision::Tf32 && layout != "_any";
-    let (file, tiles, layout, rate) = match problem.dtype {
-        DType::F16 | DType::BF16 if tensor_cores => {
-            let tiles = if layout == "_any" { &MMA_ANY_TILES[..] } else { &MMA_TILES[..] };
-            ("matmul_mma", tiles, layout, MMA_RATE)
+    let capability = [("compute capability's major", device.compute_capability.0.into()), ("needed", 8)];
+    let (file, tiles, layout, rate, why) = match (problem.dtype, problem.precision) {
+        (DType::F16 | DType::BF16, _) if tensor_cores => match why_elements {
+            Some((because, figures)) => {
+                let why = Reason::new("mma any", "mma", because, figures);
+                ("matmul_mma", &MMA_ANY_TILES[..], layout, MMA_RATE, why)
+            }
+            None => {
+                let why = match device.compute_capability {
+                    (9, 0) => Reason::plain("mma", "wgmma", "wgmma has not been measured yet"),
+                    _ => Reason::new("mma", "simt", "tensor cores take these dtypes", capability),
+                };
+                ("matmul_mma", &MMA_TILES[..], layout, MMA_RATE, why)
+            }
+        },
+        (DType::F32, Precision::Tf32) if tensor_cores && why_elements.is_none() => {
+            let why = Reason::new("tf32", "simt", "tensor cores may round to TF32", capability);
+            ("matmul_tf32", &MMA_TILES[1..3], layout, MMA_RATE / 2.0, why)
         }
-        DType::F32 if tensor_cores && may_round => ("matmul_tf32", &MMA_TILES[1..3], layout, MMA_RATE / 2.0),
-        DType::F64 => ("matmul_simt", &SIMT_F64_TILES[..], "", SIMT_RATE / 2.0),
-        _ => ("matmul_simt", &SIMT_TILES[..], "", SIMT_RATE),
+        (DType::F64, _) => {
+            let why = Reason::plain("simt", None, "no other kernel takes float64");
+            ("matmul_simt", &SIMT_F64_TILES[..], "", SIMT_RATE / 2.0, why)
+        }
+        (dtype, precision) => {
+            let why = match (dtype, precision, why_elements) {
+                (DType::F32, Precision::Ieee, _) => {
+                    Reason::plain("simt", "tf32", "float32 is rounded to TF32 only where precision=\"tf32\" allows it")
+                }
+                (DType::F32, Precision::Tf32, Some((because, figures))) if tensor_cores => {
+                    Reason::new("simt", "tf32", because, figures)
+                }
+                (DType::F32, ..) => Reason::new("simt", "tf32", "tensor cores do not take TF32", capability),
+                _ => Reason::new("simt", "mma", "the device's tensor cores are too old for the kernel", capability),
+            };
+            ("matmul_simt", &SIMT_TILES[..], "", SIMT_RATE, why)
+        }
     };
     let products = problem.batch.iter().fold(1u64, |n, &size| n.saturating_mul(size.unsigned_abs()));
     let takes =
         |tile: &&Tile| tile.shared_bytes <= device.shared_bytes_per_block && tile.rank >= problem.batch.len();
-    let clocks = |tile: &Tile| estimate(tile, &p, products, rate, device);
-    let fastest = tiles.iter().filter(takes).min_by(|x, y| clocks(x).total_cmp(&clocks(y)));
-    let tile = fastest.unwrap_or(&tiles[0]);
+    let timed = tiles.iter().filter(takes).map(|tile| (tile, estimate(tile, &p, products, rate, device)));
+    let (tile, next) = least_two(timed).map_or((&tiles[0], None), |((tile, clocks), next)| {
+        (tile, next.map(|(next, other)| estimated((tile.name, clocks), (next.name, other))))
+    });
 
     let tiles_along = |size: i64, tile: u32| u32::try_from(size.unsigned_abs().div_ceil(u64::from(tile)));
     let tiles_m = tiles_along(p.m, tile.m).unwrap_or(u32::MAX);
@@ -184,76 +210,14 @@ pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulP
         block: [tile.threads, 1, 1],
         shared_bytes: tile.shared_bytes,
         params,
+        why: [Some(why), next].into_iter().flatten().collect(),
     }
 }
 
-/// The problem, turned so that the result's rows are what is contiguous: out^T = b^T a^T otherwise.
-struct Oriented {
-    m: i64,
-    n: i64,
-    k: i64,
-    a: Matrix,
-    b: Matrix,
-    out: Matrix,
-    bias: usize,
-    bias_row: i64,
-    bias_col: i64,
-}
-
-impl Oriented {
-    fn new(p: &MatmulProblem) -> Oriented {
-        let (bias, step) = p.bias.as_ref().map_or((0, 0), |bias| (bias.address, bias.stride));
-        let by_columns =
-            p.m > 1 && (p.n == 1 || p.out.row_stride.unsigned_abs() < p.out.col_stride.unsigned_abs());
-        let transposed = |x: &Matrix| Matrix {
-            row_stride: x.col_stride,
-            col_stride: x.row_stride,
-            batch_strides: x.batch_strides.clone(),
-            ..*x
-        };
-        if by_columns {
-            let (a, b, out) = (transposed(&p.b), transposed(&p.a), transposed(&p.out));
-            Oriented { m: p.n, n: p.m, k: p.k, a, b, out, bias, bias_row: step, bias_col: 0 }
-        } else {
-            let (a, b, out) = (p.a.clone(), p.b.clone(), p.out.clone());
-            Oriented { m: p.m, n: p.n, k: p.k, a, b, out, bias, bias_row: 0, bias_col: step }
-        }
-    }
-
-    /// Whether as many neighbouring columns as a thread holds (four, or 16 bytes) are always aligned.
-    fn rows_allow_vectors(&self, dtype: DType) -> bool {
-        let bytes = 16.min(4 * dtype.size()) as u32;
-        let row = if self.m > 1 { self.out.row_stride } else { 0 };
-        self.out.col_stride == 1 && alignment(&self.out, row, dtype) >= bytes
-    }
-}
-
-/// How an operand can be read whose strides are `mn_stride` along the dimension it shares with the result
-/// (of size `mn`) and `k_stride`: 16 bytes at once if it consists of nothing else.
-fn access(x: &Matrix, mn_stride: i64, k_stride: i64, mn: i64, k: i64, dtype: DType) -> Access {
-    let whole = |unit: i64, unit_size: i64, lead: i64, lead_size: i64| {
-        // The stride of a dimension of size 1 is never taken.
-        let lead = if lead_size > 1 { lead } else { 0 };
-        unit == 1 && (unit_size as usize * dtype.size()).is_multiple_of(16) && alignment(x, lead, dtype) == 16
-    };
-    if whole(k_stride, k, mn_stride, mn) {
-        Access::AlongK
-    } else if whole(mn_stride, mn, k_stride, k) {
-        Access::AlongMn
-    } else {
-        Access::Elements
-    }
-}
-
-/// The largest of 1 to 16 bytes that divides the address of every row's first element.
-fn alignment(x: &Matrix, lead: i64, dtype: DType) -> u32 {
-    let steps = x.batch_strides.iter().fold(lead, |all, &stride| all | stride);
-    let low_bits = (steps as usize).wrapping_mul(dtype.size()) | x.address | 16;
-    1 << low_bits.trailing_zeros()
-}
-
-fn k_fast(mn_stride: i64, k_stride: i64, mn: i64, k: i64) -> bool {
-    mn <= 1 || k > 1 && k_stride.unsigned_abs() <= mn_stride.unsigned_abs()
+/// Why the tile that takes fewer clocks.
+fn estimated(tile: (&'static str, f64), other: (&'static str, f64)) -> Reason {
+    let figures = [("clocks", tile.1 as u64), ("of the other", other.1 as u64)];
+    Reason::new(tile.0, other.0, "it is estimated to be done first", figures)
 }
 
 /// Blocks of this tile that one multiprocessor runs at the same time; a block's shared memory comes with

@@ -8,11 +8,14 @@ mod host_cpp;
 pub mod index;
 pub mod matmul;
 pub mod occupancy;
+pub mod reason;
 pub mod softmax;
 pub mod softmax_backward;
 pub mod tile_order;
 
 use std::fmt;
+
+use reason::Reasons;
 
 /// One kernel launch, complete: what is printed is what runs.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +29,8 @@ pub struct LaunchPlan<P> {
     pub shared_bytes: u32,
     /// The kernel's single parameter, by value.
     pub params: P,
+    /// Why this kernel; empty for one that only goes with another.
+    pub why: Reasons,
 }
 
 /// A kernel by the file it lives in (`kernels/{file}.cu`) and its symbol, `{op}_{variant}_{dtype}`.

@@ -87,7 +87,13 @@ pub fn plan(
     forced: Option<Forced>,
     partials: usize,
 ) -> SoftmaxPlan {
-    plan_variant(problem, device, choose::choose(problem, device, forced), partials)
+    let (variant, why) = choose::choose(problem, device, forced);
+    let mut planned = plan_variant(problem, device, variant, partials);
+    match &mut planned.launch {
+        Launch::Rows(plan) => plan.why = [why].into(),
+        Launch::Tiles(plan) => plan.why = [why].into(),
+    }
+    planned
 }
 
 /// The plan under a given variant, which must be able to do the problem.
@@ -113,7 +119,7 @@ pub fn plan_variant(
 /// Bytes of device memory that the launches of a problem hand each other.
 pub fn workspace(problem: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> u64 {
     let partial = partial_bytes(problem);
-    match choose::choose(problem, device, forced) {
+    match choose::choose(problem, device, forced).0 {
         Variant::Split { slices, .. } => problem.row_count().unsigned_abs() * slices * partial,
         Variant::Tile(tile) if !tile.cluster => tile.count(problem) * tile.slices * tile.wide() * partial,
         _ => 0,

@@ -1,6 +1,7 @@
 //! Which kernel an addition needs, by how its operands lie.
 
 use super::CHUNK;
+use crate::cuda::plan::reason::{Figure, Reason};
 use crate::dtype::DType;
 use crate::ops::Strided;
 use crate::ops::add::{AddProblem, AddendProblem};
@@ -26,6 +27,23 @@ pub enum Variant {
 }
 
 impl Variant {
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Vector => "vector",
+            Variant::VectorLoop => "vector_loop",
+            Variant::Rows => "rows",
+            Variant::Skewed => "skewed",
+            Variant::Mixed => "mixed",
+            Variant::Strided => "strided",
+            Variant::Deep => "deep",
+            Variant::Turned => "turned",
+        }
+    }
+
+    fn because(self, over: &'static str, because: &'static str, figures: [Figure; 2]) -> (Variant, Reason) {
+        (self, Reason::new(self.name(), over, because, figures))
+    }
+
     /// The kernel that makes results of `dtype`. A call has microseconds in all, so no string is put together in it.
     pub fn kernel(self, dtype: DType) -> &'static str {
         macro_rules! of {
@@ -170,30 +188,78 @@ impl<'a> Space<'a> {
         turned.filter(|&d| self.shape[d] >= LEAST_TURNED && self.shape[self.last()] >= LEAST_TURNED)
     }
 
-    pub fn variant(&self) -> Variant {
+    pub fn variant(&self) -> (Variant, Reason) {
         let last = self.last();
         let size = self.out.dtype.size();
         if self.shape.len() > FEW {
-            return Variant::Deep;
+            let figures = [("dimensions", self.shape.len() as u64), ("at most", FEW as u64)];
+            return Variant::Deep.because("strided", "there are more than it has room for", figures);
         }
-        if self.strides[2][last] != 1 || !self.out.address.is_multiple_of(size) {
-            return Variant::Strided;
+        let step = self.strides[2][last];
+        if step != 1 {
+            let figures = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
+            return Variant::Strided.because(
+                "rows",
+                "the result's elements do not lie side by side",
+                figures,
+            );
         }
-        let long = self.shape[last] as u64 >= LEAST_CHUNKS * self.lanes() || self.whole();
-        if long && self.inputs().all(|(_, strides)| matches!(strides[last], 0 | 1)) {
+        if !self.out.address.is_multiple_of(size) {
+            let figures = [("bytes past one", (self.out.address % size) as u64), ("its size", size as u64)];
+            return Variant::Strided.because(
+                "rows",
+                "the result is between its elements' boundaries",
+                figures,
+            );
+        }
+        let steps = self.inputs().map(|(_, strides)| strides[last]).find(|step| !matches!(step, 0 | 1));
+        let least = LEAST_CHUNKS * self.lanes();
+        let long = self.shape[last] as u64 >= least || self.whole();
+        if long && steps.is_none() {
             let in_step = self.inputs().all(|(s, strides)| self.in_step(s, strides));
-            let no_wider = || self.inputs().all(|(s, t)| s.dtype.size() <= size || t[last] == 0);
+            let widest = self.inputs().filter(|(_, t)| t[last] != 0).map(|(s, _)| s.dtype.size()).max();
+            let sizes =
+                [("bytes of an input's element", widest.unwrap_or(0) as u64), ("at most", size as u64)];
             match (self.one_dtype(), in_step) {
-                (true, true) => return Variant::Rows,
-                (true, false) => return Variant::Skewed,
-                (false, true) if no_wider() => return Variant::Mixed,
-                (false, _) => {}
+                (true, true) => {
+                    let because = "the operands are not all contiguous, and their rows are";
+                    return (Variant::Rows, Reason::plain("rows", "vector", because));
+                }
+                (true, false) => {
+                    let because = "inputs lie to boundaries of 16 bytes unlike the result";
+                    return (Variant::Skewed, Reason::plain("skewed", "rows", because));
+                }
+                (false, true) if widest <= Some(size) => {
+                    return Variant::Mixed.because("rows", "the dtypes differ, and none is wider", sizes);
+                }
+                (false, true) => {
+                    return Variant::Strided.because("mixed", "an input is wider than the result", sizes);
+                }
+                (false, false) => {
+                    let because = "the dtypes differ, and inputs lie to boundaries unlike the result";
+                    return (Variant::Strided, Reason::plain("strided", "mixed", because));
+                }
             }
         }
         // A number beside a transposed operand: the result is laid out as that is, but for `out`.
-        match self.one_dtype() && self.y.is_some() && self.turned().is_some() {
-            true => Variant::Turned,
-            false => Variant::Strided,
+        if let Some(d) = self.turned().filter(|_| self.one_dtype() && self.y.is_some()) {
+            let shorter = self.shape[d].min(self.shape[last]).unsigned_abs();
+            let figures = [("the shorter dimension", shorter), ("at least", LEAST_TURNED.unsigned_abs())];
+            return Variant::Turned.because(
+                "strided",
+                "an input is contiguous across the result's rows",
+                figures,
+            );
+        }
+        match steps {
+            Some(step) => {
+                let figures = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
+                Variant::Strided.because("rows", "an input's elements do not lie side by side", figures)
+            }
+            None => {
+                let figures = [("elements", self.shape[last].unsigned_abs()), ("at least", least)];
+                Variant::Strided.because("rows", "rows are short", figures)
+            }
         }
     }
 

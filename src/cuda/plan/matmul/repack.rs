@@ -3,6 +3,7 @@
 use std::mem::{offset_of, size_of};
 
 use super::Matrix;
+use crate::cuda::plan::reason::Reasons;
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
 use crate::tensor::Dims;
 
@@ -124,5 +125,6 @@ pub fn plan(sources: &[Source<'_>]) -> LaunchPlan<RepackParams> {
         block: [THREADS, 1, 1],
         shared_bytes: 0,
         params: RepackParams { operand, first_blocks: first, unused: 0 },
+        why: Reasons::new(),
     }
 }

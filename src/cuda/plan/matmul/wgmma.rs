@@ -10,8 +10,9 @@ pub use params::{ReduceParams, WgmmaParams};
 use cost::Size;
 
 use super::repack;
-use super::{Matrix, Oriented, alignment};
+use super::{Matrix, Oriented, alignment, estimated};
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::reason::{Reason, Reasons, least_two};
 use crate::cuda::plan::tile_order::group_m;
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, STRIDE_LIMIT};
 use crate::dtype::DType;
@@ -117,6 +118,7 @@ pub struct Choice {
     resident: u32,
     /// Of a and b, where they cannot be addressed as they are.
     copies: [Option<repack::Dense>; 2],
+    why: Reasons,
 }
 
 /// None: not for this problem on this device.
@@ -148,14 +150,23 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
     let size = Size { m, n, k, products: problem.batch_count().unsigned_abs() };
     let candidates = TILES.iter().enumerate().filter(|(i, _)| overrides.tile.is_none_or(|only| only == *i));
-    let timed = candidates.flat_map(|(_, tile)| {
+    // Each tile with the number of parts that suits it.
+    let timed = candidates.filter_map(|(_, tile)| {
         let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, size.k_blocks()));
         let most = forced.unwrap_or_else(|| cost::splits(&size, tile, device));
         let least = forced.unwrap_or(1);
-        let counts = SPLITS.into_iter().filter(move |splits| (least..most).contains(splits)).chain([most]);
-        counts.map(move |splits| (tile, splits, cost::clocks(&size, tile, splits, device)))
+        let counts = SPLITS.into_iter().filter(|splits| (least..most).contains(splits)).chain([most]);
+        let times = counts.map(|splits| (splits, cost::clocks(&size, tile, splits, device)));
+        let (splits, clocks) = times.min_by(|x, y| x.1.total_cmp(&y.1))?;
+        Some(((tile, splits), clocks))
     });
-    let (tile, splits, _) = timed.min_by(|x, y| x.2.total_cmp(&y.2))?;
+    let (((tile, splits), clocks), next) = least_two(timed)?;
+    let mut why: Reasons = [Reason::asked_for("wgmma", "mma")].into();
+    why.extend(next.map(|((next, _), other)| estimated((tile.name, clocks), (next.name, other))));
+    if splits > 1 && overrides.splits.is_none() {
+        let whole = cost::clocks(&size, tile, 1, device);
+        why.push(estimated(("k in parts", clocks), ("k as a whole", whole)));
+    }
 
     let (tiles_m, tiles_n) = size.tiles(tile);
     let items = tiles_m.checked_mul(tiles_n)?.checked_mul(size.products)?.checked_mul(splits)?;
@@ -167,7 +178,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let grouped =
         || group_m(tiles_m as u32, tiles_n as u32, (tile.m(), tile.n), device.multiprocessors * resident);
     let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
-    Some(Choice { tile, splits: splits as u32, group_m, resident, copies })
+    Some(Choice { tile, splits: splits as u32, group_m, resident, copies, why })
 }
 
 /// The operand as the copy engine can address it, if it can.

@@ -1,15 +1,18 @@
-//! Which variant a softmax gets.
+//! Which variant a softmax gets, and why.
 //!
 //! Measured on an H200 and kept where it was chosen then: warp, block, pipeline. Chosen where the kernels of that
 //! time read x twice or left most of the device idle, and not yet measured: cluster, split, tile.
 
-use super::rows::{RowShape, exchange_bytes, row_shape};
-use super::tile::{self, Tile};
+mod columns;
+
+use self::columns::choose_columns;
+use super::rows::{RowShape, row_shape};
+use super::tile::Tile;
 use super::{
-    Forced, GRANULE, INLINE_RANK, MAX_THREADS, ONLINE_THREADS, STATIC_SHARED, STRIDED_THREADS, Variant,
-    columns, pair_suffix,
+    Forced, GRANULE, INLINE_RANK, MAX_THREADS, ONLINE_THREADS, STATIC_SHARED, Variant, columns, pair_suffix,
 };
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::reason::{Figure, Reason};
 use crate::dtype::DType;
 use crate::ops::softmax::SoftmaxProblem;
 
@@ -24,18 +27,58 @@ const SPREAD_TO: u64 = 8 << 10;
 /// Shorter rows than this, in bytes, are done by one multiprocessor before a second launch would have begun.
 const SPLIT_FROM: u64 = 256 << 10;
 
-pub fn choose(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> Variant {
-    let general = Variant::General;
-    let natural = p.x.address.is_multiple_of(p.x.dtype.size());
-    if pair_suffix(p.x.dtype, p.out.dtype).is_none() || p.rows.len() > INLINE_RANK || !natural {
-        return general;
+/// A variant, and why it is that one.
+pub type Chosen = (Variant, Reason);
+
+impl Variant {
+    /// The part of its kernels' names that tells it from the others.
+    fn name(self) -> &'static str {
+        match self {
+            Variant::Warp { .. } => "warp",
+            Variant::Block { .. } => "block",
+            Variant::Pipeline { .. } => "pipeline",
+            Variant::Online { .. } => "online",
+            Variant::Cluster { .. } => "cluster",
+            Variant::Split { .. } => "split",
+            Variant::Tile(Tile { cluster: true, .. }) => "tile",
+            Variant::Tile(_) => "split tile",
+            Variant::Column { .. } => "column",
+            Variant::General => "general",
+        }
+    }
+
+    fn because(self, over: &'static str, because: &'static str, figures: [Figure; 2]) -> Chosen {
+        (self, Reason::new(self.name(), over, because, figures))
+    }
+}
+
+pub fn choose(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> Chosen {
+    let general = |because, figures: Option<[Figure; 2]>| {
+        let over = Some("those that load 16 bytes at once");
+        (Variant::General, Reason { chosen: Variant::General.name(), over, because, figures })
+    };
+    let past = (p.x.address % p.x.dtype.size()) as u64;
+    if pair_suffix(p.x.dtype, p.out.dtype).is_none() {
+        return general("they do not know this change of dtype", None);
+    }
+    if p.rows.len() > INLINE_RANK {
+        let figures = [("dimensions of rows", p.rows.len() as u64), ("at most", INLINE_RANK as u64)];
+        return general("there are more dimensions than they have room for", Some(figures));
+    }
+    if past != 0 {
+        let figures = [("bytes past one", past), ("bytes of an element", p.x.dtype.size() as u64)];
+        return general("x lies between boundaries of its elements", Some(figures));
     }
     match (row_shape(p), columns(p)) {
         // Rows of one element are best read as columns, in whole granules.
         (_, Some(_)) if p.length == 1 => choose_columns(p, device, forced),
         (Some(shape), _) => choose_row(p, device, shape, forced),
         (None, Some(_)) => choose_columns(p, device, forced),
-        (None, None) => general,
+        (None, None) => {
+            let step = p.x_stride.unsigned_abs().max(p.out_stride.unsigned_abs());
+            let figures = [("elements from one to the next of a row", step), ("for 16 bytes", 1)];
+            general("neither a row's elements nor rows lie side by side", Some(figures))
+        }
     }
 }
 
@@ -49,17 +92,18 @@ fn largest_cluster(device: &DeviceFacts) -> u64 {
     }
 }
 
-/// Whether `blocks` that do not wait for others leave a good part of the device idle.
-fn idle(blocks: u64, device: &DeviceFacts) -> bool {
-    blocks < (u64::from(device.multiprocessors) * 3).div_ceil(4)
+/// Fewer blocks that do not wait for others leave a good part of the device idle.
+fn enough(device: &DeviceFacts) -> u64 {
+    (u64::from(device.multiprocessors) * 3).div_ceil(4)
 }
 
-// ------------------------------------------------------------------------------------------------- rows
+fn idle(blocks: u64, device: &DeviceFacts) -> bool {
+    blocks < enough(device)
+}
 
-fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced: Option<Forced>) -> Variant {
+fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced: Option<Forced>) -> Chosen {
     let granules = shape.granules;
     let rows = p.row_count().unsigned_abs();
-    let one_block = alone(granules, rows, p.x.dtype, device);
     let wanted = match forced {
         Some(Forced::Warp(vectors)) => warp(granules, vectors),
         Some(Forced::Block) => block(granules, p.x.dtype),
@@ -72,44 +116,96 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
         _ => None,
     };
     if let Some(wanted) = wanted {
-        return wanted;
+        let own = choose_row(p, device, shape, None).0;
+        return (wanted, Reason::asked_for(wanted.name(), own.name()));
     }
+    let (one_block, why) = alone(granules, rows, p.x.dtype, device);
     let read_twice = matches!(one_block, Variant::Online { .. });
-    let spread = spread(granules, rows, device);
+    let bytes = granules * GRANULE;
+    let few = [("rows", rows), ("that would be enough", enough(device))];
     match one_block {
-        Variant::Warp { .. } => one_block,
-        _ if read_twice || (idle(rows, device) && granules * GRANULE >= SPREAD_FROM) => {
-            let too_long = spread.is_none() && granules * GRANULE >= SPLIT_FROM;
-            match spread {
-                Some(spread) => spread,
-                // Three blocks to a multiprocessor.
-                None if too_long && idle(rows, device) => {
-                    split(granules, (3 * u64::from(device.multiprocessors)).div_ceil(rows))
+        Variant::Warp { .. } => (one_block, why),
+        _ if read_twice || (idle(rows, device) && bytes >= SPREAD_FROM) => {
+            match spread(granules, rows, device) {
+                Some(spread) if read_twice => {
+                    let most = largest_cluster(device) * CLUSTER_THREADS * CLUSTER_VECTORS * GRANULE;
+                    let figures = [("bytes of a row", bytes), ("of the largest cluster's registers", most)];
+                    let because = "the registers of a cluster hold a row, so that it is read once";
+                    spread.because(one_block.name(), because, figures)
                 }
-                None => one_block,
+                Some(spread) => {
+                    spread.because(one_block.name(), "one block a row would leave multiprocessors idle", few)
+                }
+                None if bytes >= SPLIT_FROM && idle(rows, device) => {
+                    // Three blocks to a multiprocessor.
+                    let slices = (3 * u64::from(device.multiprocessors)).div_ceil(rows);
+                    let because =
+                        "no cluster holds a row, and one block a row would leave multiprocessors idle";
+                    split(granules, slices).because(one_block.name(), because, few)
+                }
+                None if read_twice && bytes >= SPLIT_FROM => {
+                    let because = "no cluster holds a row, and there are rows for all multiprocessors";
+                    one_block.because("split", because, few)
+                }
+                None => (one_block, why),
             }
         }
-        _ => one_block,
+        _ => (one_block, why),
     }
 }
 
 /// Everything a row needs from one block, or less.
-fn alone(granules: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Variant {
-    match granules {
+fn alone(granules: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen {
+    let warp = match granules {
         0..=32 => {
             let lane_bits = granules.next_power_of_two().trailing_zeros();
-            return Variant::Warp { vectors: 1, rows: 2, lane_bits };
+            Some(Variant::Warp { vectors: 1, rows: 2, lane_bits })
         }
-        33..=64 => return Variant::Warp { vectors: 2, rows: 1, lane_bits: 5 },
-        65..=128 => return Variant::Warp { vectors: 4, rows: 1, lane_bits: 5 },
-        _ => {}
+        33..=64 => Some(Variant::Warp { vectors: 2, rows: 1, lane_bits: 5 }),
+        65..=128 => Some(Variant::Warp { vectors: 4, rows: 1, lane_bits: 5 }),
+        _ => None,
+    };
+    if let Some(warp) = warp {
+        let figures = [("bytes of a row", granules * GRANULE), ("at most", 128 * GRANULE)];
+        return warp.because("block", "the registers of a warp hold a row", figures);
     }
-    let block = block(granules, dtype);
-    match block {
-        // Two blocks or more on a multiprocessor: one row loads while another is stored.
-        Some(Variant::Block { threads }) if threads <= MAX_THREADS / 2 => Variant::Block { threads },
-        _ => pipeline(granules, None, device).or(block).unwrap_or_else(|| online(granules, rows, device)),
+    // Two blocks or more on a multiprocessor: one row loads while another is stored.
+    let sharing = MAX_THREADS / 2 * held(dtype);
+    let bytes = granules * GRANULE;
+    match (block(granules, dtype), pipeline(granules, None, device)) {
+        (Some(block), other) if granules <= sharing => {
+            let over = other.map_or("online", Variant::name);
+            let figures = [("bytes of a row", bytes), ("at most", sharing * GRANULE)];
+            block.because(over, "the registers of a block hold a row, and have room for another's", figures)
+        }
+        (Some(_), Some(pipeline)) => {
+            let figures = [("bytes of a row", bytes), ("that leave room for another", sharing * GRANULE)];
+            let because = "a block with a row in registers would be alone on its multiprocessor";
+            pipeline.because("block", because, figures)
+        }
+        (None, Some(pipeline)) => {
+            let figures = [("bytes of a row", bytes), ("at most", shared_room(device))];
+            pipeline.because("online", "shared memory holds a row, so that it is read once", figures)
+        }
+        (Some(block), None) => {
+            let figures = [("bytes of a row", bytes), ("at most", 2 * sharing * GRANULE)];
+            block.because("online", "the registers of a block hold a row, so that it is read once", figures)
+        }
+        (None, None) => {
+            let figures = [("bytes of a row", bytes), ("of shared memory", shared_room(device))];
+            online(granules, rows, device).because("pipeline", "no block holds a row", figures)
+        }
     }
+}
+
+/// What a block may have of shared memory for rows.
+fn shared_room(device: &DeviceFacts) -> u64 {
+    u64::from(device.shared_bytes_per_block) - STATIC_SHARED
+}
+
+/// Granules that a thread of a block has in registers: 32 values of a half or float32, 8 of float64.
+fn held(dtype: DType) -> u64 {
+    if dtype == DType::F32 { 8 } else { 4 }
 }
 
 /// With 4 loads in flight per lane.
@@ -120,16 +216,14 @@ fn warp(granules: u64, vectors: u64) -> Option<Variant> {
 }
 
 fn block(granules: u64, dtype: DType) -> Option<Variant> {
-    // 32 values of a half or float32 per thread, 8 of float64: what the registers hold.
-    let vectors = if dtype == DType::F32 { 8 } else { 4 };
-    let threads = granules.div_ceil(vectors).next_multiple_of(32).max(64);
+    let threads = granules.div_ceil(held(dtype)).next_multiple_of(32).max(64);
     (threads <= MAX_THREADS).then_some(Variant::Block { threads })
 }
 
 /// As many blocks as shared memory holds rows, or with `stages` rows each; None where not one fits.
 fn pipeline(granules: u64, stages: Option<u64>, device: &DeviceFacts) -> Option<Variant> {
     let shared = u64::from(device.shared_bytes_per_multiprocessor);
-    let fits = u64::from(device.shared_bytes_per_block) - STATIC_SHARED;
+    let fits = shared_room(device);
     let threads = granules.div_ceil(8).next_multiple_of(32).clamp(256, MAX_THREADS);
     let slots = granules.div_ceil(threads);
     let stage = slots * threads * GRANULE;
@@ -149,7 +243,7 @@ fn pipeline(granules: u64, stages: Option<u64>, device: &DeviceFacts) -> Option<
 
 fn online(granules: u64, rows: u64, device: &DeviceFacts) -> Variant {
     let shared = u64::from(device.shared_bytes_per_multiprocessor);
-    let fits = u64::from(device.shared_bytes_per_block) - STATIC_SHARED;
+    let fits = shared_room(device);
     // Two blocks share a multiprocessor, unless there are too few rows for that.
     let (threads, share) = match rows > u64::from(device.multiprocessors) {
         true => (ONLINE_THREADS, shared / 2),
@@ -185,66 +279,4 @@ fn split(granules: u64, slices: u64) -> Variant {
     // A block adds up the partials of all slices: more than this would be slow.
     let chunks = granules.div_ceil(per_chunk).div_ceil(slices.min(1024)).max(1);
     Variant::Split { threads: SHARING_THREADS, slices: granules.div_ceil(per_chunk * chunks), chunks }
-}
-
-// ---------------------------------------------------------------------------------------------- columns
-
-fn choose_columns(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> Variant {
-    let (largest, multiprocessors) = (largest_cluster(device), u64::from(device.multiprocessors));
-    let wanted = match forced {
-        Some(Forced::Column) => Some(choose_column(p, device)),
-        Some(Forced::Cluster(blocks)) if blocks.is_power_of_two() && blocks <= largest => {
-            tile::of_cluster(p, blocks, blocks).map(Variant::Tile)
-        }
-        Some(Forced::Split(slices)) => tile::of_slices(p, slices).map(Variant::Tile),
-        _ => None,
-    };
-    if let Some(wanted) = wanted {
-        return wanted;
-    }
-    let blocks = |tile: &Tile| tile.count(p).saturating_mul(tile.slices);
-    let fitting = tile::of_cluster(p, 1, largest);
-    if let Some(tile) = fitting.filter(|tile| !idle(blocks(tile), device)) {
-        return Variant::Tile(tile);
-    }
-    // More blocks to a column, while each has rows for its threads.
-    let widened = [2, 4, 8, 16].into_iter().filter(|&blocks| blocks <= largest);
-    let worth_it = |tile: &Tile| tile.slice * tile.wide() * p.x.dtype.size() as u64 >= SPREAD_TO;
-    let spread: Vec<Tile> =
-        widened.filter_map(|blocks| tile::of_cluster(p, blocks, blocks)).filter(worth_it).collect();
-    if let Some(&tile) = spread.iter().find(|tile| !idle(blocks(tile), device)).or(spread.last()) {
-        return Variant::Tile(tile);
-    }
-    let elements = p.length.unsigned_abs().saturating_mul(p.row_count().unsigned_abs());
-    let long = elements.saturating_mul(p.x.dtype.size() as u64) >= SPLIT_FROM;
-    let split = || tile::of_slices(p, multiprocessors);
-    match fitting {
-        Some(tile) => Variant::Tile(tile),
-        None if long && idle(tile::narrowest(p), device) => {
-            split().map_or_else(|| choose_column(p, device), Variant::Tile)
-        }
-        None => choose_column(p, device),
-    }
-}
-
-/// Two passes, for columns that fit nowhere.
-fn choose_column(p: &SoftmaxProblem, device: &DeviceFacts) -> Variant {
-    let lanes = GRANULE / p.x.dtype.size() as u64;
-    let granules = columns(p).map_or(1, |(_, columns)| columns.div_ceil(lanes));
-    let length = p.length.unsigned_abs();
-    let budget = u64::from(device.shared_bytes_per_block)
-        .min(u64::from(device.shared_bytes_per_multiprocessor) / 2 - STATIC_SHARED)
-        - exchange_bytes(p);
-    let slots = budget / (STRIDED_THREADS * GRANULE);
-    // As wide as the rows' shared line of 128 bytes while all of it stays in shared memory; not below a
-    // sector of 32 bytes; and not wider than there are columns.
-    let widest = granules.next_power_of_two().trailing_zeros().min(3);
-    let rounds = |lane_bits: u32| length.div_ceil(STRIDED_THREADS >> lane_bits);
-    let lane_bits = (1..=widest).rev().find(|&bits| rounds(bits) <= slots).unwrap_or(widest.min(1));
-    // Short rows: more columns, so that no thread is idle. Two threads at least share a column, because
-    // the exchange has room for half of the threads.
-    let down = length.next_power_of_two().clamp(2, STRIDED_THREADS);
-    let spare = (STRIDED_THREADS / down).trailing_zeros();
-    let lane_bits = lane_bits.max(spare.min(granules.next_power_of_two().trailing_zeros()));
-    Variant::Column { lane_bits, slots: slots.min(rounds(lane_bits)) }
 }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim, MAX_RANK};
+use crate::cuda::plan::reason::Reasons;
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
@@ -39,8 +40,10 @@ pub struct SoftmaxParams {
     x_high: u64,
     partials: u64,
     dims: [Dim<2>; MAX_RANK],
-    /// Not of the kernels' struct, and not copied by a launch.
+    /// Not of the kernels' struct, and not copied by a launch, as is what follows.
     cluster: u64,
+    /// 2^`lane_bits` where that counts lanes.
+    lanes: u64,
 }
 
 // The same numbers are asserted in softmax.cuh.
@@ -51,11 +54,10 @@ const _: () = assert!(offset_of!(SoftmaxParams, cluster) == 128 + 40 * MAX_RANK)
 // SoftmaxParams<MAX_RANK>, whose size is asserted here and there; what follows is beyond its end.
 unsafe impl KernelParams for SoftmaxParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
-        let (lanes, stages, slots) = (1 << self.lane_bits, u64::from(self.stages), u64::from(self.slots));
         let all = [
-            ("lanes", lanes),
-            ("stages", stages),
-            ("slots", slots),
+            ("lanes", self.lanes),
+            ("stages", u64::from(self.stages)),
+            ("slots", u64::from(self.slots)),
             ("slices", u64::from(self.slices)),
             ("cluster", self.cluster),
         ];
@@ -142,11 +144,12 @@ pub fn plan(
         partials: partials as u64,
         dims: index::dims(&[], [&[], &[]]).0,
         cluster: 0,
+        lanes: 0,
     };
     let mut first = None;
     let (name, threads, blocks, shared) = match variant {
         Variant::Warp { vectors, rows: at_once, lane_bits } => {
-            params.lane_bits = lane_bits;
+            (params.lane_bits, params.lanes) = (lane_bits, 1 << lane_bits);
             params.tiles = rows.div_ceil((WARP_THREADS >> lane_bits) * at_once);
             (format!("warp{vectors}x{at_once}_{pair}"), WARP_THREADS, params.tiles, 0)
         }
@@ -167,7 +170,7 @@ pub fn plan(
             outer = inner;
             params.columns = columns;
             params.rows = rows / columns;
-            params.lane_bits = lane_bits;
+            (params.lane_bits, params.lanes) = (lane_bits, 1 << lane_bits);
             params.slots = slots as u32;
             params.tiles = params.rows * columns.div_ceil(per_block);
             params.x_access = column_access(p.x.address, p.x.dtype, &p.x.strides[..inner], p.x_stride);
@@ -209,6 +212,7 @@ pub fn plan(
         block: [threads as u32, 1, 1],
         shared_bytes: shared as u32,
         params,
+        why: Reasons::new(),
     };
     (first, launch)
 }

@@ -147,7 +147,7 @@ fn alignment() {
 fn few_rows_use_the_whole_device() {
     let h200 = examples::h200();
     let of =
-        |rows, length, device: &DeviceFacts| choose(&contiguous(DType::BF16, rows, length), device, None);
+        |rows, length, device: &DeviceFacts| choose(&contiguous(DType::BF16, rows, length), device, None).0;
     assert_eq!(of(4, 131_072, &h200), Variant::Cluster { threads: 128, blocks: 16 });
     assert_eq!(of(16, 32000, &h200), Variant::Cluster { threads: 64, blocks: 8 });
     assert_eq!(of(64, 128_256, &h200), Variant::Cluster { threads: 256, blocks: 8 });
@@ -170,7 +170,7 @@ fn columns_are_read_once_wherever_they_fit() {
     let h200 = examples::h200();
     let of = |dtypes, (outer, length, inner): (i64, i64, i64), device: &DeviceFacts| {
         let rows = [(outer, length * inner, length * inner), (inner, 1, 1)];
-        choose(&problem(dtypes, (length, inner, inner), &rows, (0, 0)), device, None)
+        choose(&problem(dtypes, (length, inner, inner), &rows, (0, 0)), device, None).0
     };
     let tile = |elements, across, threads, slice, slices| {
         Variant::Tile(Tile { elements, across, threads, slice, slices, cluster: true })
@@ -214,7 +214,7 @@ fn what_a_developer_forces() {
     for stages in 1..=5 {
         let p = contiguous(DType::BF16, 1 << 20, 8192);
         let Variant::Pipeline { stages: got, blocks_per_multiprocessor, .. } =
-            choose(&p, &h200, Some(Forced::Pipeline(stages)))
+            choose(&p, &h200, Some(Forced::Pipeline(stages))).0
         else {
             panic!()
         };

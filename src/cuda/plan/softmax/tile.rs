@@ -4,6 +4,7 @@ use std::mem::offset_of;
 
 use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, column_access, columns, pair_suffix, partial_bytes};
 use crate::cuda::plan::index::{self, Dim};
+use crate::cuda::plan::reason::Reasons;
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
@@ -20,7 +21,7 @@ const WHOLE: u64 = 512;
 /// Columns of a tile: more would take shared memory that other blocks could use.
 const WIDEST: u64 = 1024;
 /// Partials that a block may add up.
-const MOST_SLICES: u64 = 1024;
+pub const MOST_SLICES: u64 = 1024;
 
 /// `TileParams` of kernels/softmax_tile.cu.
 #[repr(C)]
@@ -105,7 +106,7 @@ fn rows_per_thread(dtype: DType, elements: u64) -> u64 {
 }
 
 /// The widest access that every row of x, every row of the result and the number of columns allow.
-fn access_elements(p: &SoftmaxProblem) -> Option<u64> {
+pub fn access_elements(p: &SoftmaxProblem) -> Option<u64> {
     let (inner, columns) = columns(p)?;
     let (x_size, out_size) = (p.x.dtype.size() as u64, p.out.dtype.size() as u64);
     // Of columns of one element, no step is taken.
@@ -226,6 +227,7 @@ pub fn plan(p: &SoftmaxProblem, tile: Tile, partials: usize) -> (Option<Kernel>,
         block: [threads as u32, 1, 1],
         shared_bytes: (exchanged * partial_bytes(p)) as u32,
         params,
+        why: Reasons::new(),
     };
     ((!cluster).then(|| kernel("_leave")), launch)
 }

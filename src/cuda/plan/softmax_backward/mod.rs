@@ -8,6 +8,7 @@ mod tile;
 use params::{BackwardParams, BackwardTileParams};
 
 use super::index;
+use super::reason::{Figure, Reason};
 use super::{Kernel, LaunchPlan};
 use crate::cuda::device::DeviceFacts;
 use crate::dtype::DType;
@@ -54,17 +55,40 @@ enum Variant {
     General { threads: u64 },
 }
 
+impl Variant {
+    /// The part of its kernels' names that tells it from the others.
+    fn name(self) -> &'static str {
+        match self {
+            Variant::Warp { .. } => "warp",
+            Variant::Cluster { .. } => "cluster",
+            Variant::Long { .. } => "long",
+            Variant::Split { .. } => "split",
+            Variant::General { .. } => "general",
+        }
+    }
+
+    fn because(
+        self,
+        over: &'static str,
+        because: &'static str,
+        figures: [Figure; 2],
+    ) -> (Option<Variant>, Reason) {
+        (Some(self), Reason::new(self.name(), over, because, figures))
+    }
+}
+
 /// `partials` is the address of as much memory as `workspace` says.
 pub fn plan(p: &SoftmaxBackwardProblem, device: &DeviceFacts, partials: usize) -> Plan {
-    match (choose(p, device), tile::columns(p)) {
-        (None, Some(columns)) => Plan::Tiles(tile::plan(p, columns, device)),
-        (variant, _) => plan_rows(p, variant.unwrap_or(general(p)), partials),
+    let (variant, why) = choose(p, device);
+    match (variant, tile::columns(p)) {
+        (None, Some(columns)) => Plan::Tiles(tile::plan(p, columns, device, why)),
+        _ => plan_rows(p, variant.unwrap_or(general(p)), partials, why),
     }
 }
 
 /// Bytes for the sums of slices.
 pub fn workspace(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> u64 {
-    match choose(p, device) {
+    match choose(p, device).0 {
         Some(Variant::Split { slices, .. }) => p.row_count().unsigned_abs() * slices * 8,
         _ => 0,
     }
@@ -74,20 +98,25 @@ fn general(p: &SoftmaxBackwardProblem) -> Variant {
     Variant::General { threads: GENERAL_THREADS.min(p.length.unsigned_abs().next_multiple_of(32)) }
 }
 
-/// None for what is best done in tiles of columns.
-fn choose(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> Option<Variant> {
+/// No variant for what is best done in tiles of columns.
+fn choose(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> (Option<Variant>, Reason) {
+    let plain = |because| {
+        let general = general(p);
+        (Some(general), Reason::plain(general.name(), "those that load 16 bytes at once", because))
+    };
     if [&p.grad, &p.output, &p.out].iter().any(|t| !t.address.is_multiple_of(t.dtype.size())) {
-        return Some(general(p));
+        return plain("an operand lies between boundaries of its elements");
     }
+    let tile = |because| (None, Reason::plain("tile", "general", because));
     let columns = tile::columns(p).is_some();
     match row_shape(p) {
         // Rows of one element are best read as columns, in whole granules.
-        _ if columns && p.length == 1 => None,
-        Some(shape) if pair_suffix(p).is_some() && p.rows.len() <= INLINE_RANK => {
-            Some(choose_row(p, device, shape))
-        }
-        None if columns => None,
-        _ => Some(general(p)),
+        _ if columns && p.length == 1 => tile("rows of one element lie side by side"),
+        Some(_) if pair_suffix(p).is_none() => plain("they do not know this change of dtype"),
+        Some(_) if p.rows.len() > INLINE_RANK => plain("there are more dimensions than they have room for"),
+        Some(shape) => choose_row(p, device, shape),
+        None if columns => tile("rows lie side by side"),
+        None => plain("neither a row's elements nor rows lie side by side"),
     }
 }
 
@@ -138,18 +167,24 @@ fn largest_cluster(device: &DeviceFacts) -> u64 {
     if device.compute_capability >= (9, 0) { MAX_CLUSTER.min(1 << multiprocessors.ilog2()) } else { 1 }
 }
 
-fn choose_row(p: &SoftmaxBackwardProblem, device: &DeviceFacts, shape: RowShape) -> Variant {
+fn choose_row(
+    p: &SoftmaxBackwardProblem,
+    device: &DeviceFacts,
+    shape: RowShape,
+) -> (Option<Variant>, Reason) {
     let granules = shape.granules;
     let rows = p.row_count().unsigned_abs();
     let largest = largest_cluster(device);
     let held = BLOCK_THREADS * BLOCK_VECTORS;
+    let bytes = |most: u64| [("bytes of a row of grad", granules * GRANULE), ("at most", most * GRANULE)];
+    let warp = |vectors, rows, lane_bits| {
+        let warp = Variant::Warp { vectors, rows, lane_bits };
+        warp.because("cluster", "the registers of a warp hold a row", bytes(128))
+    };
     match granules {
-        0..=32 => {
-            let lane_bits = granules.next_power_of_two().trailing_zeros();
-            Variant::Warp { vectors: 1, rows: 2, lane_bits }
-        }
-        33..=64 => Variant::Warp { vectors: 2, rows: 1, lane_bits: 5 },
-        65..=128 => Variant::Warp { vectors: 4, rows: 1, lane_bits: 5 },
+        0..=32 => warp(1, 2, granules.next_power_of_two().trailing_zeros()),
+        33..=64 => warp(2, 1, 5),
+        65..=128 => warp(4, 1, 5),
         _ if granules <= held * largest => {
             // As few blocks as hold the row, but as many as it takes for every multiprocessor to have one, and then
             // fewer granules to each thread.
@@ -158,39 +193,43 @@ fn choose_row(p: &SoftmaxBackwardProblem, device: &DeviceFacts, shape: RowShape)
             let cluster = granules.div_ceil(held).next_power_of_two().max(spread).min(largest);
             let vectors = if idle > 1 { 1 } else { BLOCK_VECTORS };
             let threads = granules.div_ceil(cluster * vectors).next_multiple_of(32).clamp(64, BLOCK_THREADS);
-            Variant::Cluster { threads, cluster }
+            let cluster = Variant::Cluster { threads, cluster };
+            cluster.because("long", "the registers of a cluster hold a row", bytes(held * largest))
         }
         _ => {
             let held = BLOCK_THREADS * LONG_VECTORS;
             let multiprocessors = u64::from(device.multiprocessors);
+            let blocks = [("blocks", rows * largest), ("multiprocessors", multiprocessors)];
             if rows * largest <= multiprocessors && granules > held * largest {
                 // Two slices for every multiprocessor, if there is that much to do.
                 let slices = granules.div_ceil(held).min((2 * multiprocessors).div_ceil(rows));
                 let chunks = granules.div_ceil(slices * held);
-                return Variant::Split {
-                    threads: BLOCK_THREADS,
-                    slices: granules.div_ceil(chunks * held),
-                    chunks,
-                };
+                let slices = granules.div_ceil(chunks * held);
+                let split = Variant::Split { threads: BLOCK_THREADS, slices, chunks };
+                return split.because("long", "one cluster a row would leave multiprocessors idle", blocks);
             }
             let threads = granules.div_ceil(largest * LONG_VECTORS).next_multiple_of(32).min(BLOCK_THREADS);
             let chunks = granules.div_ceil(largest * LONG_VECTORS * threads);
-            Variant::Long { threads, cluster: largest, chunks }
+            let long = Variant::Long { threads, cluster: largest, chunks };
+            match granules > held * largest {
+                true => long.because("split", "there are rows for all multiprocessors", blocks),
+                false => long.because("split", "a cluster reads a row in one go", bytes(held * largest)),
+            }
         }
     }
 }
 
-fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize) -> Plan {
+fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize, why: Reason) -> Plan {
     let rows = p.row_count().unsigned_abs();
     let shape = row_shape(p);
     let pair = pair_suffix(p).unwrap_or_default();
     let kernel = |file, name| Kernel { file, name: format!("softmax_backward_{name}") };
     let of_rows = |name: &str| kernel("softmax_backward", format!("{name}_{pair}"));
     let mut first = None;
-    let (mut lane_bits, mut at_once) = (0, 1);
+    let (mut lane_bits, mut at_once, mut lanes) = (0, 1, 0);
     let (kernel, threads, slices, chunks) = match variant {
         Variant::Warp { vectors, rows, lane_bits: bits } => {
-            (lane_bits, at_once) = (bits, (WARP_THREADS >> bits) * rows);
+            (lane_bits, at_once, lanes) = (bits, (WARP_THREADS >> bits) * rows, 1 << bits);
             (of_rows(&format!("warp{vectors}x{rows}")), WARP_THREADS, 1, 1)
         }
         Variant::Cluster { threads, cluster } => (of_rows("cluster"), threads, cluster, 1),
@@ -233,7 +272,10 @@ fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize) -> P
             chunks,
             partials: if first.is_some() { partials as u64 } else { 0 },
             dims,
+            cluster: if first.is_some() { 1 } else { slices },
+            lanes,
         },
+        why: [why].into(),
     };
     Plan::Rows(first, launch)
 }

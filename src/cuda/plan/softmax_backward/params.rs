@@ -31,28 +31,29 @@ pub struct BackwardParams {
     pub chunks: u64,
     pub partials: u64,
     pub dims: [Dim<3>; MAX_RANK],
+    /// Not of the kernels' struct, and not copied by a launch, as is what follows.
+    pub cluster: u64,
+    /// 2^`lane_bits` where that counts lanes.
+    pub lanes: u64,
 }
 
 // The same numbers are asserted in softmax_backward.cuh.
 const _: () = assert!(offset_of!(BackwardParams, dims) == 120);
 const _: () =
-    assert!(size_of::<BackwardParams>() == 120 + 48 * MAX_RANK && size_of::<BackwardParams>() < 4096);
+    assert!(offset_of!(BackwardParams, cluster) == 120 + 48 * MAX_RANK && 120 + 48 * MAX_RANK < 4096);
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of softmax_backward.cuh's
 // BackwardParams<MAX_RANK>; size and the offset of the last field are asserted here and there.
 unsafe impl KernelParams for BackwardParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("lanes", 1 << self.lane_bits),
-            ("slices", self.slices.into()),
-            ("chunks", self.chunks),
-            ("output_access", self.output_access.into()),
-            ("out_access", self.out_access.into()),
-        ]
+        let slices = if self.cluster == 1 { u64::from(self.slices) } else { 0 };
+        let all =
+            [("lanes", self.lanes), ("slices", slices), ("chunks", self.chunks), ("cluster", self.cluster)];
+        all.into_iter().filter(|&(name, value)| value > u64::from(name != "lanes")).collect()
     }
 
     fn cluster(&self) -> u32 {
-        if self.partials == 0 { self.slices } else { 1 }
+        self.cluster as u32
     }
 }
 
@@ -91,7 +92,7 @@ unsafe impl KernelParams for BackwardTileParams {
             ("across", self.across.into()),
             ("chunks", self.chunks.into()),
             ("parts", self.parts.into()),
-            ("slices", self.slices.into()),
+            ("cluster", self.slices.into()),
         ]
     }
 

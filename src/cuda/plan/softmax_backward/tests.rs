@@ -199,7 +199,7 @@ fn columns_are_covered_by_legal_launches() {
                 (1, 1 << 22, 9),
             ] {
                 let p = inner(dtype, outer, length, columns);
-                let LaunchPlan { kernel, grid, block, shared_bytes, params } =
+                let LaunchPlan { kernel, grid, block, shared_bytes, params, .. } =
                     tiles_of(plan(&p, &device, 64));
                 let cluster = params.cluster();
                 let context = format!("{dtype} {outer} x {length} x {columns} on {}", device.name);

@@ -4,6 +4,7 @@ use super::params::BackwardTileParams;
 use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, largest_cluster};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index;
+use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::{Kernel, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::Strided;
@@ -90,6 +91,7 @@ pub fn plan(
     p: &SoftmaxBackwardProblem,
     columns: Columns,
     device: &DeviceFacts,
+    why: Reason,
 ) -> LaunchPlan<BackwardTileParams> {
     let Split { across, down, cluster, chunks, tiles } = split(p, columns, device);
     let size = p.grad.dtype.size() as u64;
@@ -135,5 +137,6 @@ pub fn plan(
             slices: cluster as u32,
             dims,
         },
+        why: [why].into(),
     }
 }

@@ -5,6 +5,7 @@ use super::{Addressed, BATCH_DIMS, BLOCK_K, Choice, PANEL_BYTES, ROW_BYTES, Tile
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::matmul::repack::{self, RepackParams};
 use crate::cuda::plan::matmul::{Matrix, Oriented, activation};
+use crate::cuda::plan::reason::Reasons;
 use crate::cuda::plan::{Kernel, LaunchPlan};
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, TensorMap, TensorMapSpec};
 use crate::ops::matmul::MatmulProblem;
@@ -112,6 +113,7 @@ impl Choice {
             block: [128 * tile.consumers + 128, 1, 1],
             shared_bytes: tile.fixed_bytes() + stages * tile.stage_bytes(),
             params,
+            why: self.why.clone(),
         };
         let reduce = (self.splits > 1)
             .then(|| reduce(&multiply.params, tile, p.rows_allow_vectors(problem.dtype), suffix));
@@ -163,5 +165,6 @@ fn reduce(p: &WgmmaParams, tile: &Tile, out_vector: bool, suffix: &str) -> Launc
             bias_by_row: p.bias_by_row,
             out_vector: u32::from(out_vector),
         },
+        why: Reasons::new(),
     }
 }

@@ -74,7 +74,7 @@ fn every_forced_plan_is_legal_too() {
 }
 
 fn legal(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) {
-    let variant = choose(p, device, forced);
+    let (variant, _) = choose(p, device, forced);
     let planned = plan_variant(p, device, variant, 0);
     assert_eq!(planned.first.is_some(), workspace(p, device, forced) > 0);
     match planned.launch {

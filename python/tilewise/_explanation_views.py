@@ -1,0 +1,160 @@
+"""How an Explanation looks: as text, as a table of rich, as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from .explanation import Ceiling, Device, Explanation, Occupancy, Plan, TileOrder, Work
+
+Rows = list[tuple[str, str]]
+
+
+def text(explanation: Explanation) -> str:
+    lines = [f"tilewise.{explanation.op}"]
+    for title, rows in _sections(explanation):
+        lines.append(f"  {title}")
+        width = max(len(label) for label, _ in rows)
+        lines += [f"    {label.ljust(width)}  {value}" for label, value in rows]
+    return "\n".join(lines)
+
+
+def table(explanation: Explanation) -> Table:
+    from rich.table import Table
+
+    table = Table("", "", "", title=f"tilewise.{explanation.op}", show_header=False)
+    for title, rows in _sections(explanation):
+        for i, (label, value) in enumerate(rows):
+            table.add_row(title if i == 0 else "", label, value, end_section=i == len(rows) - 1)
+    return table
+
+
+def html(explanation: Explanation) -> str:
+    left = "style='text-align:left'"
+    body = "".join(
+        f"<tr><th colspan='2' {left}>{escape(title)}</th></tr>"
+        + "".join(
+            f"<tr><td {left}>{escape(label)}</td><td {left}>{escape(value)}</td></tr>"
+            for label, value in rows
+        )
+        for title, rows in _sections(explanation)
+    )
+    return f"<table><caption>tilewise.{escape(explanation.op)}</caption>{body}</table>"
+
+
+def _sections(explanation: Explanation) -> Iterator[tuple[str, Rows]]:
+    e = explanation
+    yield "problem", [(name, str(value)) for name, value in e.problem.items()]
+    yield "work", _work(e.work)
+    if e.cpu is not None:
+        yield "CPU", [("instructions", e.cpu.instructions), ("threads", str(e.cpu.threads))]
+    if e.device is not None:
+        yield "device", _device(e.device)
+    if e.plan is not None:
+        yield "plan", _plan(e)
+    elif e.device is not None:
+        yield "plan", [("kernel", "none: the result has no elements")]
+    if e.occupancy is not None:
+        yield "occupancy", _occupancy(e.occupancy)
+    if e.tile_order is not None:
+        yield "tile order", _tile_order(e.tile_order)
+    if e.ceiling is not None:
+        yield "at the device's ceilings", _ceiling(e.ceiling)
+
+
+def _work(work: Work) -> Rows:
+    return [
+        ("bytes read", _amount(work.bytes_read, "B")),
+        ("bytes written", _amount(work.bytes_written, "B")),
+        ("operations", _amount(work.operations, "flop")),
+        ("intensity", f"{work.intensity:.3g} flop/B"),
+    ]
+
+
+def _device(device: Device) -> Rows:
+    major, minor = device.compute_capability
+    rows = [
+        ("name", device.name),
+        ("compute capability", f"{major}.{minor}"),
+        ("multiprocessors", str(device.multiprocessors)),
+    ]
+    if device.memory_bytes_per_second is not None:
+        rows.append(("memory", _amount(device.memory_bytes_per_second, "B/s")))
+    return rows
+
+
+def _plan(explanation: Explanation) -> Rows:
+    e = explanation
+    rows: Rows = [("first", _other(plan)) for plan in e.before]
+    if (plan := e.plan) is not None:
+        rows += [
+            ("kernel", f"{plan.kernel} ({plan.file})"),
+            *[("why", str(reason)) for reason in e.why],
+            ("grid", _dims(plan.grid)),
+            ("block", _dims(plan.block)),
+            ("shared memory", _shared(plan)),
+        ]
+        if plan.registers is not None:
+            rows.append(("registers", f"{plan.registers} a thread ({plan.compiled_for})"))
+        rows += [(name, str(value)) for name, value in plan.settings.items()]
+    return rows + [("then", _other(plan)) for plan in e.after]
+
+
+def _dims(dims: tuple[int, int, int]) -> str:
+    return " x ".join(map(str, dims))
+
+
+def _other(plan: Plan) -> str:
+    return f"{plan.kernel} ({plan.file}), grid {_dims(plan.grid)}, block {_dims(plan.block)}"
+
+
+def _shared(plan: Plan) -> str:
+    dynamic = f"{plan.dynamic_shared_bytes} B dynamic"
+    return (
+        dynamic if plan.static_shared_bytes is None else f"{dynamic}, {plan.static_shared_bytes} B static"
+    ) + ", per block"
+
+
+def _occupancy(occupancy: Occupancy) -> Rows:
+    blocks, share = occupancy.blocks_per_multiprocessor, occupancy.threads_used
+    held = f"{blocks} block{'s' * (blocks > 1)} a multiprocessor, {share:.0%} of its threads"
+    return [
+        ("at once", f"{held}; limited by {occupancy.limited_by}"),
+        ("waves", f"{occupancy.waves}; the last fills {occupancy.last_wave:.0%} of the device"),
+    ]
+
+
+def _tile_order(order: TileOrder) -> Rows:
+    def shown(strips: tuple[int, int]) -> str:
+        rows, columns = strips
+        return f"{rows} rows of a, {columns} columns of b: {_amount(order.elements(strips), 'elements')}"
+
+    return [
+        ("blocks at once", str(order.blocks_at_once)),
+        ("read in row-major order", shown(order.row_major)),
+        ("read in grouped order", shown(order.grouped)),
+    ]
+
+
+def _ceiling(ceiling: Ceiling) -> Rows:
+    return [
+        ("memory", _amount(ceiling.memory_seconds, "s")),
+        ("arithmetic", _amount(ceiling.arithmetic_seconds, "s")),
+        ("bound by", ceiling.bound_by),
+    ]
+
+
+def _amount(value: float, unit: str) -> str:
+    """With an SI prefix: 1234567 B is 1.23 MB."""
+    prefixes = ("n", "µ", "m", "", "k", "M", "G", "T", "P")
+    power = 3
+    value = float(value)
+    while value >= 1000 and power < len(prefixes) - 1:
+        value, power = value / 1000, power + 1
+    while 0 < value < 1 and power > 0 and unit == "s":
+        value, power = value * 1000, power - 1
+    return f"{value:.3g} {prefixes[power]}{unit}"
