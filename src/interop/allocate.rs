@@ -48,9 +48,11 @@ impl<'py> Output<'py> {
         Output { view, result: Returned::Given { object, source } }
     }
 
-    /// A result that is only reasoned about, at an address where no tensor is.
-    pub(super) fn imagined(py: Python<'py>, spec: &OutputSpec) -> Output<'py> {
-        let OutputSpec { shape, strides, dtype, device } = spec.clone();
+    /// What `fresh` would make, to be reasoned about only, at an address where no tensor is.
+    pub(super) fn imagined(py: Python<'py>, spec: &OutputSpec, like: &Tensor<'py>) -> Output<'py> {
+        let exported = matches!(&*like.source, Source::Producer(producer) if !producer.is_cupy());
+        let spec = if exported { Exported::row_major(spec) } else { spec.clone() };
+        let OutputSpec { shape, strides, dtype, device } = spec;
         let view = TensorView { address: 1 << 62, dtype, device, shape, strides, writable: true };
         Output { view, result: Returned::Nothing(py.None().into_bound(py)) }
     }

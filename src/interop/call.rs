@@ -173,7 +173,7 @@ impl<'py> Call<'py> {
                 self.same_device("out", &tensor)?;
                 Ok(Output::given(tensor))
             }
-            None if self.planning => Ok(Output::imagined(self.py, spec)),
+            None if self.planning => Ok(Output::imagined(self.py, spec, like)),
             None => allocate::fresh(self.argument("out"), spec, like, || self.stream()),
         }
     }

@@ -79,13 +79,17 @@ pub struct Exported {
 }
 
 impl Exported {
-    /// Uninitialised memory for `spec`, whose order of dimensions is not kept.
+    /// What is made of `spec`: its order of dimensions is not kept.
+    pub fn row_major(spec: &OutputSpec) -> OutputSpec {
+        OutputSpec::contiguous(spec.shape.clone(), spec.dtype, spec.device)
+    }
+
+    /// Uninitialised memory.
     pub fn allocate(op: &'static str, spec: &OutputSpec, stream: RawStream) -> Result<Exported> {
         let elements = usize::try_from(layout::len(&spec.shape)).unwrap_or(usize::MAX);
         let bytes = elements.saturating_mul(spec.dtype.size());
         let memory = Arc::new(Memory::allocate(op, spec.device, bytes, stream)?);
-        let spec = OutputSpec::contiguous(spec.shape.clone(), spec.dtype, spec.device);
-        Ok(Exported { memory, spec, stream })
+        Ok(Exported { memory, spec: Exported::row_major(spec), stream })
     }
 
     pub fn view(&self) -> TensorView {

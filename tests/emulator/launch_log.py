@@ -48,4 +48,5 @@ def compare(expected: list[Launch]) -> None:
     _log.seek(0)
     launched = [LINE.fullmatch(line) for line in _log.read().decode().splitlines()]
     assert all(launched), "a line of the log that is none"
-    assert [line.groups() for line in launched] == expected
+    found = [line.groups() for line in launched]
+    assert found == expected, f"launched {found}, explained {expected}"

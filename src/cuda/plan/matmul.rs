@@ -147,14 +147,21 @@ pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulP
         }
         (dtype, precision) => {
             let why = match (dtype, precision, why_elements) {
-                (DType::F32, Precision::Ieee, _) => {
-                    Reason::plain("simt", "tf32", "float32 is rounded to TF32 only where precision=\"tf32\" allows it")
-                }
+                (DType::F32, Precision::Ieee, _) => Reason::plain(
+                    "simt",
+                    "tf32",
+                    "float32 is rounded to TF32 only where precision=\"tf32\" allows it",
+                ),
                 (DType::F32, Precision::Tf32, Some((because, figures))) if tensor_cores => {
                     Reason::new("simt", "tf32", because, figures)
                 }
                 (DType::F32, ..) => Reason::new("simt", "tf32", "tensor cores do not take TF32", capability),
-                _ => Reason::new("simt", "mma", "the device's tensor cores are too old for the kernel", capability),
+                _ => Reason::new(
+                    "simt",
+                    "mma",
+                    "the device's tensor cores are too old for the kernel",
+                    capability,
+                ),
             };
             ("matmul_simt", &SIMT_TILES[..], "", SIMT_RATE, why)
         }

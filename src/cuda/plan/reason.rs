@@ -45,12 +45,15 @@ impl Reason {
     }
 }
 
+/// A candidate, and what it takes.
+pub type Taking<T> = (T, f64);
+
 /// The candidate that takes least, with what it takes, and the next after it; of equals, the first.
 pub fn least_two<T: Copy>(
-    candidates: impl Iterator<Item = (T, f64)>,
-) -> Option<((T, f64), Option<(T, f64)>)> {
-    let (mut best, mut next): (Option<(T, f64)>, Option<(T, f64)>) = (None, None);
-    let less = |a: f64, b: Option<(T, f64)>| b.is_none_or(|b| a.total_cmp(&b.1).is_lt());
+    candidates: impl Iterator<Item = Taking<T>>,
+) -> Option<(Taking<T>, Option<Taking<T>>)> {
+    let (mut best, mut next): (Option<Taking<T>>, Option<Taking<T>>) = (None, None);
+    let less = |a: f64, b: Option<Taking<T>>| b.is_none_or(|b| a.total_cmp(&b.1).is_lt());
     for candidate in candidates {
         if less(candidate.1, best) {
             (best, next) = (Some(candidate), best);

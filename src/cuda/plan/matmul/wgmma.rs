@@ -12,7 +12,7 @@ use cost::Size;
 use super::repack;
 use super::{Matrix, Oriented, alignment, estimated};
 use crate::cuda::device::DeviceFacts;
-use crate::cuda::plan::reason::{Reason, Reasons, least_two};
+use crate::cuda::plan::reason::{Reason, least_two};
 use crate::cuda::plan::tile_order::group_m;
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, STRIDE_LIMIT};
 use crate::dtype::DType;
@@ -118,7 +118,7 @@ pub struct Choice {
     resident: u32,
     /// Of a and b, where they cannot be addressed as they are.
     copies: [Option<repack::Dense>; 2],
-    why: Reasons,
+    why: Vec<Reason>,
 }
 
 /// None: not for this problem on this device.
@@ -161,7 +161,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         Some(((tile, splits), clocks))
     });
     let (((tile, splits), clocks), next) = least_two(timed)?;
-    let mut why: Reasons = [Reason::asked_for("wgmma", "mma")].into();
+    let mut why = vec![Reason::asked_for("wgmma", "mma")];
     why.extend(next.map(|((next, _), other)| estimated((tile.name, clocks), (next.name, other))));
     if splits > 1 && overrides.splits.is_none() {
         let whole = cost::clocks(&size, tile, 1, device);

@@ -113,7 +113,7 @@ impl Choice {
             block: [128 * tile.consumers + 128, 1, 1],
             shared_bytes: tile.fixed_bytes() + stages * tile.stage_bytes(),
             params,
-            why: self.why.clone(),
+            why: self.why.as_slice().into(),
         };
         let reduce = (self.splits > 1)
             .then(|| reduce(&multiply.params, tile, p.rows_allow_vectors(problem.dtype), suffix));
