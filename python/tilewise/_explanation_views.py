@@ -35,10 +35,11 @@ def table(explanation: Explanation) -> Table:
 
 def html(explanation: Explanation) -> str:
     left = "style='text-align:left'"
+    label_style = "style='text-align:left;white-space:nowrap;vertical-align:top'"
     body = "".join(
         f"<tr><th colspan='2' {left}>{escape(title)}</th></tr>"
         + "".join(
-            f"<tr><td {left}>{escape(label)}</td><td {left}>{escape(value)}</td></tr>"
+            f"<tr><td {label_style}>{escape(label)}</td><td {left}>{escape(value)}</td></tr>"
             for label, value in rows
         )
         for title, rows in _sections(explanation)
