@@ -16,7 +16,8 @@
 // the next tile. Blocks take tiles in the grouped order of common/tile_order.cuh.
 //
 // Operands may have their unit stride along k or along m or n, and up to three dimensions of batch, each dense or
-// broadcast (a stride of 0). Base and strides must be multiples of 16 bytes; m, n and k may be anything.
+// broadcast (the map has one, which is asked for whatever the index). Base and strides must be multiples of 16 bytes;
+// m, n and k may be anything.
 //
 // Variants, matmul_wgmma_{rows x columns of a block}_{dtype}; src/cuda/plan/matmul/wgmma.rs chooses. Larger tiles move
 // fewer bytes through L2 and shared memory for each product; smaller ones and odd widths fill the multiprocessors where

@@ -27,13 +27,19 @@ __device__ __forceinline__ void load_operand(const WgmmaParams& p, const TensorM
 // that the next tile's first stages arrive while this one's results are stored.
 template <class S> __device__ __forceinline__ void produce(const WgmmaParams& p, uint32_t shared, Ring ring) {
     for_each_item<S>(p, [&](const Item& item) {
+        int32_t batch_a[3], batch_b[3];
+#pragma unroll
+        for (int d = 0; d < 3; ++d) {
+            batch_a[d] = p.a_batches >> d & 1 ? item.batch[d] : 0;
+            batch_b[d] = p.b_batches >> d & 1 ? item.batch[d] : 0;
+        }
         for (uint32_t k = item.k_begin; k < item.k_end; ++k) {
             ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
             const uint32_t a = shared + S::STAGES_AT + ring.stage * (S::A_BYTES + S::B_BYTES), b = a + S::A_BYTES;
             const uint32_t full = ring.full(ring.stage);
             ptx::mbarrier_arrive_expect(full, p.stage_bytes);
-            load_operand<S::BM / 64>(p, p.a, p.a_mn, a, full, item.row, k * BLOCK_K, item.batch);
-            load_operand<S::PANELS>(p, p.b, p.b_mn, b, full, item.col, k * BLOCK_K, item.batch);
+            load_operand<S::BM / 64>(p, p.a, p.a_mn, a, full, item.row, k * BLOCK_K, batch_a);
+            load_operand<S::PANELS>(p, p.b, p.b_mn, b, full, item.col, k * BLOCK_K, batch_b);
             ring.advance();
         }
     });

@@ -41,7 +41,8 @@ struct alignas(64) WgmmaParams {
     float negative_slope;
     uint32_t bias_by_row;
     uint32_t store_elements;  // rows that the copy engine cannot address
-    uint32_t unused[11];
+    uint32_t a_batches, b_batches;  // bit d: the operand has that dimension of the batch, and is not broadcast along it
+    uint32_t unused[9];
 };
 static_assert(sizeof(WgmmaParams) == 704 && offsetof(WgmmaParams, bias) == 512, "mirrored in Rust");
 static_assert(offsetof(WgmmaParams, m) == 584 && offsetof(WgmmaParams, store_elements) == 656, "mirrored in Rust");

@@ -29,7 +29,8 @@ extern "C" __attribute__((visibility("default"))) int cuTensorMapEncodeTiled(
         const uint64_t stride = d == 0 ? image.element_bytes : strides[d - 1];
         if (box[d] == 0 || box[d] > 256 || steps[d] != 1) return INVALID_VALUE;
         if (sizes[d] == 0 || sizes[d] > uint64_t(1) << 32) return INVALID_VALUE;
-        if (d > 0 && (stride % 16 != 0 || stride >= uint64_t(1) << 40)) return INVALID_VALUE;
+        // The documents leave open whether a stride may be 0.
+        if (d > 0 && (stride == 0 || stride % 16 != 0 || stride >= uint64_t(1) << 40)) return INVALID_VALUE;
         image.last[d] = static_cast<uint32_t>(sizes[d] - 1);
         image.box[d] = static_cast<uint16_t>(box[d]);
         image.strides[d] = stride;

@@ -195,7 +195,7 @@ fn lead_stride(x: &Matrix, (unit, unit_stride): (i64, i64), (lead, lead_stride):
     // The stride of a dimension of size 1 is never taken.
     let lead_stride = if lead > 1 { lead_stride } else { (unit as u64).next_multiple_of(8) as i64 };
     let steps = || x.batch_strides.iter().chain([&lead_stride]);
-    let in_range = steps().all(|&step| step >= 0 && (step as u64) < STRIDE_LIMIT / 2);
+    let in_range = lead_stride > 0 && steps().all(|&step| step >= 0 && (step as u64) < STRIDE_LIMIT / 2);
     let aligned = alignment(x, lead_stride, DType::F16) as usize == ALIGNMENT;
     ((unit == 1 || unit_stride == 1) && in_range && aligned).then(|| lead_stride as u64 * 2)
 }

@@ -58,8 +58,7 @@ impl Choice {
         };
         let map_a = operand_map(&a, p.m, tile.m(), tile.m() / 64);
         let map_b = operand_map(&b, p.n, tile.n, tile.panels());
-        let out_lead =
-            lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).filter(|&lead| lead > 0);
+        let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
         let result_map = |columns: u32| {
             let sizes = [p.n as u64, p.m as u64];
             Some(map(problem, &p.out, sizes, out_lead?, [columns, 16]))
@@ -103,7 +102,9 @@ impl Choice {
             negative_slope: slope as f32,
             bias_by_row: u32::from(p.bias_row != 0),
             store_elements: u32::from(out_lead.is_none()),
-            unused: [0; 11],
+            a_batches: batches(&p.a),
+            b_batches: batches(&p.b),
+            unused: [0; 9],
         };
         let items = tiles_m * tiles_n * products * self.splits;
         let suffix = problem.dtype.suffix();
@@ -121,7 +122,13 @@ impl Choice {
     }
 }
 
-/// The map of one matrix of every product.
+/// Bit d: the matrix has the batch's dimension d, innermost first, and is not broadcast along it.
+fn batches(x: &Matrix) -> u32 {
+    x.batch_strides.iter().rev().enumerate().map(|(d, &stride)| u32::from(stride != 0) << d).sum()
+}
+
+/// The map of one matrix of every product. A dimension that it is broadcast along has size 1: that the driver takes
+/// a stride of 0 is nowhere written.
 fn map(problem: &MatmulProblem, x: &Matrix, sizes: [u64; 2], lead: u64, r#box: [u32; 2]) -> TensorMapSpec {
     let mut spec = TensorMapSpec {
         dtype: problem.dtype,
@@ -132,7 +139,9 @@ fn map(problem: &MatmulProblem, x: &Matrix, sizes: [u64; 2], lead: u64, r#box: [
         r#box: [r#box[0], r#box[1], 1, 1, 1],
     };
     for (i, (&size, &stride)) in problem.batch.iter().zip(&x.batch_strides).rev().enumerate() {
-        (spec.sizes[2 + i], spec.strides[1 + i]) = (size.unsigned_abs(), stride.unsigned_abs() * 2);
+        if stride != 0 {
+            (spec.sizes[2 + i], spec.strides[1 + i]) = (size.unsigned_abs(), stride.unsigned_abs() * 2);
+        }
     }
     spec
 }

@@ -40,7 +40,9 @@ pub struct WgmmaParams {
     pub negative_slope: f32,
     pub bias_by_row: u32,
     pub store_elements: u32,
-    pub unused: [u32; 11],
+    pub a_batches: u32,
+    pub b_batches: u32,
+    pub unused: [u32; 9],
 }
 
 const _: () = {
