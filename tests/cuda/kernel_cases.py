@@ -210,6 +210,8 @@ def wgmma_cases() -> Iterator[Case]:
             yield f"{name} odd batch", on_wgmma(fused, tile=tile)
             deep = random(100, 520, dtype=dtype), random(520, 72, dtype=dtype)
             yield f"{name} splits", on_wgmma(lambda x=deep: tw.matmul(*x), tile=tile, splits=3)
+        crossed = random(5, 1, 64, 40, dtype=dtype), random(3, 40, 72, dtype=dtype)
+        yield f"matmul wgmma {dtype} crossed batches", on_wgmma(lambda x=crossed: tw.matmul(*x))
 
 
 def cases() -> Iterator[Case]:
