@@ -3,8 +3,8 @@
     python benchmarks/sweep_matmul.py --out benchmarks/sweeps/h200.json
     python benchmarks/sweep_matmul.py --shapes 4096x4096x4096,1x14336x4096 --layouts nt
 
-Prints, for each shape, the fastest plans, and what the plan's own choice costs against the best: the
-constants of src/cuda/plan/matmul/wgmma/cost.rs are there to keep that small.
+Prints, for each shape, the fastest plans, and what the plan's own choice costs against the best.
+benchmarks/fit_matmul.py fits the model behind that choice (src/cuda/plan/matmul/wgmma/cost.rs) to the times.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The compiled part of tilewise; import tilewise instead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import (
     Any,
     Final,
@@ -37,6 +37,8 @@ __all__ = [
     "on_memory",
     "softmax",
     "softmax_backward",
+    "wgmma_clocks",
+    "wgmma_model",
 ]
 
 __version__: Final[str]
@@ -167,3 +169,7 @@ def force_matmul_kernel(
     splits: int | None = None,
     group_m: int | None = None,
 ) -> None: ...
+def wgmma_clocks(
+    plans: Sequence[tuple[int, int, int, str, int]], constants: Mapping[str, float]
+) -> list[float]: ...
+def wgmma_model() -> dict[str, float]: ...

@@ -1,10 +1,14 @@
 //! For those who measure or test kernels; not part of the public interface.
 
+use std::collections::BTreeMap;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::cuda::device::published;
 use crate::cuda::forced;
 use crate::cuda::plan::add::Schedule;
+use crate::cuda::plan::matmul::wgmma::cost::{MODEL, Size};
 use crate::cuda::plan::matmul::wgmma::{Overrides, TILES};
 use crate::cuda::plan::{matmul, softmax};
 
@@ -102,12 +106,11 @@ pub fn force_matmul_kernel(
     let forced = match kernel {
         None => None,
         Some("blocks") => Some(matmul::Forced::Blocks),
-        Some("wgmma") => {
-            let find = |name: &str| {
-                TILES.iter().position(|tile| tile.name == name).ok_or_else(|| unknown_tile(name))
-            };
-            Some(matmul::Forced::Wgmma(Overrides { tile: tile.map(find).transpose()?, splits, group_m }))
-        }
+        Some("wgmma") => Some(matmul::Forced::Wgmma(Overrides {
+            tile: tile.map(tile_index).transpose()?,
+            splits,
+            group_m,
+        })),
         Some(other) => {
             let message = format!("kernel={other:?} is not known; accepted: \"blocks\", \"wgmma\", None");
             return Err(PyValueError::new_err(message));
@@ -117,7 +120,51 @@ pub fn force_matmul_kernel(
     Ok(())
 }
 
-fn unknown_tile(name: &str) -> PyErr {
-    let accepted = TILES.map(|tile| format!("{:?}", tile.name)).join(", ");
-    PyValueError::new_err(format!("tile={name:?} is not known; accepted: {accepted}, None"))
+fn tile_index(name: &str) -> PyResult<usize> {
+    let unknown = || {
+        let accepted = TILES.map(|tile| format!("{:?}", tile.name)).join(", ");
+        PyValueError::new_err(format!("tile={name:?} is not known; accepted: {accepted}, None"))
+    };
+    TILES.iter().position(|tile| tile.name == name).ok_or_else(unknown)
+}
+
+/// The constants of the model by which the plan chooses among tiles and splits of kernels/matmul_wgmma.cu, by name.
+///
+/// Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/cost.rs; benchmarks/fit_matmul.py fits them.
+#[pyfunction]
+pub fn wgmma_model() -> BTreeMap<&'static str, f64> {
+    let mut model = MODEL;
+    model.constants().into_iter().map(|(name, value)| (name, *value)).collect()
+}
+
+/// What the model expects plans of kernels/matmul_wgmma.cu to take on an H200, in clocks.
+///
+/// Args:
+///     plans: (m, n, k, tile, splits) of each.
+///     constants: to be used in place of some of `wgmma_model()`.
+///
+/// Raises:
+///     ValueError: a tile or constant that is not known.
+///
+/// Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/cost.rs.
+#[pyfunction]
+#[pyo3(text_signature = "(plans, constants)")]
+pub fn wgmma_clocks(
+    plans: Vec<(u64, u64, u64, String, u64)>,
+    constants: BTreeMap<String, f64>,
+) -> PyResult<Vec<f64>> {
+    let mut model = MODEL;
+    for (name, value) in &constants {
+        let mut own = model.constants();
+        let found = own.iter_mut().find(|(known, _)| known == name);
+        let (_, place) =
+            found.ok_or_else(|| PyValueError::new_err(format!("constant {name:?} is not known")))?;
+        **place = *value;
+    }
+    let device = published("h200").ok_or_else(|| PyValueError::new_err("the H200 is not known"))?;
+    let clocks = |(m, n, k, tile, splits): &(u64, u64, u64, String, u64)| {
+        let size = Size { m: *m, n: *n, k: *k, products: 1 };
+        Ok(model.clocks(&size, tile_index(tile)?, (*splits).max(1), &device))
+    };
+    plans.iter().map(clocks).collect()
 }

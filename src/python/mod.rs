@@ -32,6 +32,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(developer::force_add_schedule, module)?,
         wrap_pyfunction!(developer::force_softmax, module)?,
         wrap_pyfunction!(developer::force_matmul_kernel, module)?,
+        wrap_pyfunction!(developer::wgmma_clocks, module)?,
+        wrap_pyfunction!(developer::wgmma_model, module)?,
     ] {
         module.add_function(function)?;
     }

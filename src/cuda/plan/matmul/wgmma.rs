@@ -1,13 +1,13 @@
 //! How kernels/matmul_wgmma.cu is launched, with what comes before (matmul_repack.cu) and after it (matmul_reduce.cu).
 
-mod cost;
+pub mod cost;
 mod launches;
 mod params;
 
 pub use launches::Launches;
 pub use params::{ReduceParams, WgmmaParams};
 
-use cost::Size;
+use cost::{MODEL, Size};
 
 use super::repack;
 use super::{Matrix, Oriented, alignment, estimated};
@@ -38,26 +38,24 @@ pub struct Tile {
     pub n: u32,
     /// That fit on a multiprocessor, registers considered.
     blocks: u32,
-    /// Share of the tensor cores' rate that it reaches with its operands at hand.
-    rate: f64,
 }
 
 /// The same list as TILES in matmul_wgmma.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
 pub const TILES: [Tile; 13] = [
-    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, rate: 0.98 },
-    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, rate: 0.97 },
-    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, rate: 0.93 },
-    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1, rate: 0.93 },
-    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, rate: 0.96 },
-    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1, rate: 0.92 },
-    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1, rate: 0.95 },
-    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1, rate: 0.95 },
-    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, rate: 0.93 },
-    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, rate: 0.85 },
-    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, rate: 0.80 },
-    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2, rate: 0.75 },
-    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, rate: 0.60 },
+    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1 },
+    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1 },
+    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1 },
+    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1 },
+    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1 },
+    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1 },
+    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1 },
+    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1 },
+    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1 },
+    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1 },
+    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2 },
+    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2 },
+    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2 },
 ];
 
 impl Tile {
@@ -149,22 +147,23 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     }
     let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
     let size = Size { m, n, k, products: problem.batch_count().unsigned_abs() };
-    let candidates = TILES.iter().enumerate().filter(|(i, _)| overrides.tile.is_none_or(|only| only == *i));
+    let candidates = (0..TILES.len()).filter(|&tile| overrides.tile.is_none_or(|only| only == tile));
     // Each tile with the number of parts that suits it.
-    let timed = candidates.filter_map(|(_, tile)| {
+    let timed = candidates.filter_map(|tile| {
         let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, size.k_blocks()));
-        let most = forced.unwrap_or_else(|| cost::splits(&size, tile, device));
+        let most = forced.unwrap_or_else(|| cost::splits(&size, &TILES[tile], device));
         let least = forced.unwrap_or(1);
         let counts = SPLITS.into_iter().filter(|splits| (least..most).contains(splits)).chain([most]);
-        let times = counts.map(|splits| (splits, cost::clocks(&size, tile, splits, device)));
+        let times = counts.map(|splits| (splits, MODEL.clocks(&size, tile, splits, device)));
         let (splits, clocks) = times.min_by(|x, y| x.1.total_cmp(&y.1))?;
         Some(((tile, splits), clocks))
     });
-    let (((tile, splits), clocks), next) = least_two(timed)?;
+    let (((index, splits), clocks), next) = least_two(timed)?;
+    let tile = &TILES[index];
     let mut why = vec![Reason::asked_for("wgmma", "mma")];
-    why.extend(next.map(|((next, _), other)| estimated((tile.name, clocks), (next.name, other))));
+    why.extend(next.map(|((next, _), other)| estimated((tile.name, clocks), (TILES[next].name, other))));
     if splits > 1 && overrides.splits.is_none() {
-        let whole = cost::clocks(&size, tile, 1, device);
+        let whole = MODEL.clocks(&size, index, 1, device);
         why.push(estimated(("k in parts", clocks), ("k as a whole", whole)));
     }
 

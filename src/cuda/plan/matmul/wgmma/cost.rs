@@ -1,24 +1,46 @@
-//! How long a tile would take: what the choice among tiles and splits is made by. First estimates, in the order that a
-//! prototype's times on an H200 suggest; `benchmarks/sweep_matmul.py` measures what they should be fitted to.
+//! How long a tile would take: what the choice among tiles and splits is made by.
 
-use super::{BLOCK_K, Tile};
+use super::{BLOCK_K, TILES, Tile};
 use crate::cuda::device::DeviceFacts;
 
-/// Multiply-adds of one multiprocessor in a clock, and bytes that L2 brings to it when all of them ask.
+/// Multiply-adds of one multiprocessor in a clock.
 const MULTIPLY_ADDS: f64 = 2048.0;
-const L2_BYTES: f64 = 56.0;
-/// Clocks from the launch to the first product, and from the last to the end of the kernel.
-const START: f64 = 4000.0;
-/// Clocks for each element of a tile from accumulator to shared memory, while the tensor cores wait.
-const STORE: f64 = 0.025;
-/// Clocks for the second kernel that a split takes, and bytes of partial sums that L2 moves in one.
-const REDUCE: f64 = 5000.0;
-const REDUCE_BYTES: f64 = 3000.0;
-/// Share of the shorter of computing and loading that the longer does not hide.
-const OVERLAP: f64 = 0.2;
 /// Least blocks of k for one part: fewer are over before the ring is full.
 const PART: u64 = 8;
 const MAX_SPLITS: u64 = 32;
+
+/// What is not known from datasheets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Model {
+    /// Share of the tensor cores' rate that each of TILES reaches with its operands at hand.
+    rates: [f64; TILES.len()],
+    /// Bytes in a clock that L2 brings to a multiprocessor when all of them ask.
+    l2_bytes: f64,
+    /// Share of the memory's rate that is reached.
+    memory_share: f64,
+    /// Clocks from the launch to the first product, and from the last to the end of the kernel.
+    start: f64,
+    /// Clocks for each element of a tile from accumulator to shared memory, while the tensor cores wait.
+    store: f64,
+    /// Clocks for the second kernel that a split takes, and bytes of partial sums that L2 moves in one.
+    reduce: f64,
+    reduce_bytes: f64,
+    /// Share of the shorter of computing and loading that the longer does not hide.
+    unhidden: f64,
+}
+
+/// First estimates, in the order that a prototype's times on an H200 suggest. `benchmarks/sweep_matmul.py` measures
+/// what `benchmarks/fit_matmul.py` fits them to.
+pub const MODEL: Model = Model {
+    rates: [0.98, 0.97, 0.93, 0.93, 0.96, 0.92, 0.95, 0.95, 0.93, 0.85, 0.80, 0.75, 0.60],
+    l2_bytes: 56.0,
+    memory_share: 0.9,
+    start: 4000.0,
+    store: 0.025,
+    reduce: 5000.0,
+    reduce_bytes: 3000.0,
+    unhidden: 0.2,
+};
 
 /// What of a problem the time depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,28 +69,48 @@ pub fn splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
     room.min(size.k_blocks() / PART).clamp(1, MAX_SPLITS)
 }
 
-/// Clocks until the result is complete.
-pub fn clocks(size: &Size, tile: &Tile, splits: u64, device: &DeviceFacts) -> f64 {
-    let (tiles_m, tiles_n) = size.tiles(tile);
-    let tiles = (tiles_m as f64) * (tiles_n as f64) * size.products as f64;
-    let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
-    let rounds = (tiles * splits as f64 / f64::from(device.multiprocessors)).ceil();
-    let blocks = size.k_blocks().div_ceil(splits) as f64;
-    let products = m * n * BLOCK_K as f64 / (MULTIPLY_ADDS * tile.rate);
-    let loads = (m + n) * BLOCK_K as f64 * 2.0 / L2_BYTES;
-    let computing = rounds * (blocks * products.max(loads) + m * n * STORE);
+impl Model {
+    /// All of them by name, to be read or set.
+    pub fn constants(&mut self) -> Vec<(&'static str, &mut f64)> {
+        let rates = TILES.iter().map(|tile| tile.name).zip(&mut self.rates);
+        let others = [
+            ("l2_bytes", &mut self.l2_bytes),
+            ("memory_share", &mut self.memory_share),
+            ("start", &mut self.start),
+            ("store", &mut self.store),
+            ("reduce", &mut self.reduce),
+            ("reduce_bytes", &mut self.reduce_bytes),
+            ("unhidden", &mut self.unhidden),
+        ];
+        rates.chain(others).collect()
+    }
 
-    // Every operand comes from memory once at least.
-    let elements =
-        size.m as f64 * size.k as f64 + size.k as f64 * size.n as f64 + size.m as f64 * size.n as f64;
-    let clock = f64::from(device.clock_khz) * 1e3;
-    let memory = match device.memory_bandwidth() {
-        Some(rate) if clock > 0.0 => 2.0 * elements * size.products as f64 * clock / (0.9 * rate),
-        _ => 0.0,
-    };
-    let reduce = match splits {
-        1 => 0.0,
-        _ => REDUCE + 8.0 * tiles * m * n * splits as f64 / REDUCE_BYTES,
-    };
-    START + computing.max(memory) + OVERLAP * computing.min(memory) + reduce
+    /// Clocks until the result is complete, with a tile of TILES.
+    pub fn clocks(&self, size: &Size, tile: usize, splits: u64, device: &DeviceFacts) -> f64 {
+        let (rate, tile) = (self.rates[tile], &TILES[tile]);
+        let (tiles_m, tiles_n) = size.tiles(tile);
+        let tiles = (tiles_m as f64) * (tiles_n as f64) * size.products as f64;
+        let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
+        let rounds = (tiles * splits as f64 / f64::from(device.multiprocessors)).ceil();
+        let blocks = size.k_blocks().div_ceil(splits) as f64;
+        let products = m * n * BLOCK_K as f64 / (MULTIPLY_ADDS * rate);
+        let loads = (m + n) * BLOCK_K as f64 * 2.0 / self.l2_bytes;
+        let computing = rounds * (blocks * products.max(loads) + m * n * self.store);
+
+        // Every operand comes from memory once at least.
+        let elements =
+            size.m as f64 * size.k as f64 + size.k as f64 * size.n as f64 + size.m as f64 * size.n as f64;
+        let clock = f64::from(device.clock_khz) * 1e3;
+        let memory = match device.memory_bandwidth() {
+            Some(rate) if clock > 0.0 => {
+                2.0 * elements * size.products as f64 * clock / (self.memory_share * rate)
+            }
+            _ => 0.0,
+        };
+        let reduce = match splits {
+            1 => 0.0,
+            _ => self.reduce + 8.0 * tiles * m * n * splits as f64 / self.reduce_bytes,
+        };
+        self.start + computing.max(memory) + self.unhidden * computing.min(memory) + reduce
+    }
 }

@@ -1,0 +1,117 @@
+"""Fits the model that chooses tiles and splits of matmul_wgmma to the times of benchmarks/sweep_matmul.py.
+
+    python benchmarks/fit_matmul.py benchmarks/sweeps/h200.json
+
+Prints the constants for src/cuda/plan/matmul/wgmma/cost.rs, and what the plans that the model prefers cost
+beside the fastest, with the constants of the build and with the fitted ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+from tilewise import _core
+
+Plan = tuple[int, int, int, str, int]
+Constants = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Measured plans: `plans[i]` took `microseconds[i]` and belongs to the problem `problems[i]`."""
+
+    plans: list[Plan]
+    microseconds: np.ndarray
+    problems: np.ndarray
+
+    @classmethod
+    def read(cls, record: dict[str, Any]) -> Sweep:
+        """Of several heights of a band of tiles, which the model does not tell apart, the fastest.
+
+        Shapes whose operands may have been copied first are left out: that time is none of the plan's.
+        """
+        plans, microseconds, problems = [], [], []
+        for problem, row in enumerate(record["rows"]):
+            m, n, k = row["shape"]
+            if any(size % 8 for size in (m, n, k)):
+                continue
+            fastest: dict[tuple[str, int], float] = defaultdict(lambda: math.inf)
+            for name, time in row["us"].items():
+                tile, *settings = name.split(" ")
+                if "x" in tile:
+                    splits = int(dict(zip(settings[::2], settings[1::2], strict=True))["splits"])
+                    fastest[tile, splits] = min(time, fastest[tile, splits])
+            for (tile, splits), time in fastest.items():
+                plans.append((m, n, k, tile, splits))
+                microseconds.append(time)
+                problems.append(problem)
+        return cls(plans, np.array(microseconds), np.array(problems))
+
+    def regrets(self, constants: Constants) -> dict[Plan, float]:
+        """For the plan that the model prefers for each problem: its time beside that of the fastest."""
+        clocks = np.array(_core.wgmma_clocks(self.plans, constants))
+        regrets = {}
+        for problem in np.unique(self.problems):
+            own = np.flatnonzero(self.problems == problem)
+            preferred = own[clocks[own].argmin()]
+            regrets[self.plans[preferred]] = self.microseconds[preferred] / self.microseconds[own].min()
+        return regrets
+
+
+def fit(sweep: Sweep) -> Constants:
+    """Least squares of logarithms: all sizes count alike, and slow plans, which nobody chooses, less."""
+    start = _core.wgmma_model()
+    names = list(start)
+    fastest = {p: sweep.microseconds[sweep.problems == p].min() for p in np.unique(sweep.problems)}
+    weights = np.array([fastest[p] for p in sweep.problems]) / sweep.microseconds
+
+    def constants(logarithms: np.ndarray) -> Constants:
+        return dict(zip(names, np.exp(logarithms).tolist(), strict=True))
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        # The last unknown is the clock that the device keeps under this load.
+        clocks = np.array(_core.wgmma_clocks(sweep.plans, constants(x[:-1])))
+        return weights * (np.log(clocks) - np.log(sweep.microseconds) - x[-1])
+
+    guess = np.log([*start.values(), 1700.0])
+    bounds = (guess - math.log(4), guess + math.log(4))
+    solution = least_squares(residuals, guess, bounds=bounds, loss="soft_l1", f_scale=0.05, diff_step=1e-3)
+    return constants(solution.x[:-1])
+
+
+def mean_and_worst(regrets: dict[Plan, float]) -> tuple[float, float]:
+    values = np.array(list(regrets.values()))
+    return float(np.exp(np.log(values).mean())), float(values.max())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sweep", type=Path, help="a file that sweep_matmul.py wrote")
+    sweep = Sweep.read(json.loads(parser.parse_args().sweep.read_text()))
+    fitted = fit(sweep)
+    for name, before in _core.wgmma_model().items():
+        print(f"{name:>14}  {before:10.4g} -> {fitted[name]:.4g}")
+    for title, constants in (("as built", {}), ("fitted", fitted)):
+        regrets = sweep.regrets(constants)
+        for (m, n, k, tile, splits), regret in regrets.items():
+            if regret > 1.02:
+                print(f"{title}: {m}x{n}x{k} {tile} in {splits} parts takes {regret:.3f} of the fastest")
+        print(
+            "{}: {:.4f} of the fastest in the mean, {:.3f} at worst".format(title, *mean_and_worst(regrets))
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
