@@ -80,7 +80,8 @@ def fit(sweep: Sweep) -> Constants:
     def residuals(x: np.ndarray) -> np.ndarray:
         # The last unknown is the clock that the device keeps under this load.
         clocks = np.array(_core.wgmma_clocks(sweep.plans, constants(x[:-1])))
-        return weights * (np.log(clocks) - np.log(sweep.microseconds) - x[-1])
+        distances: np.ndarray = weights * (np.log(clocks) - np.log(sweep.microseconds) - x[-1])
+        return distances
 
     guess = np.log([*start.values(), 1700.0])
     bounds = (guess - math.log(4), guess + math.log(4))
