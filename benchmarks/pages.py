@@ -91,6 +91,12 @@ def pictures(stem: str, run: Run) -> Iterator[Picture]:
         yield Picture(run, f"{stem}-{name}.png", alt, (plot.WIDTH, section.height + 0.4), section.draw)
 
 
+def linked(picture: Picture) -> str:
+    """A picture that opens in its full size, which a phone's screen has not."""
+    path = picture.path.relative_to(PAGE.parent)
+    return f"[![{picture.alt}]({path})]({path})\n"
+
+
 def performance(found: dict[str, Run]) -> str:
     """The text of docs/performance.md."""
     lines = [INTRODUCTION.format(legend=report.LEGEND)]
@@ -106,7 +112,7 @@ def performance(found: dict[str, Run]) -> str:
         lines += [f"- ceilings of this run: {report.ceilings_line(run.ceilings)}"]
         lines += [f"- record: `{RESULTS / stem}.json`"]
         lines += [f"- note: {facts['note']}"] if "note" in facts else []
-        lines += ["", *(f"![{p.alt}]({p.path.relative_to(PAGE.parent)})\n" for p in pictures(stem, run))]
+        lines += ["", *map(linked, pictures(stem, run))]
         for op in run.operations:
             lines += [f"### {op}", "", table.markdown(*report.rows(run.of(op)), report.LEFT), ""]
             if op == OVERHEAD:

@@ -201,7 +201,10 @@ def heat_map(figure: Any, run: Run, op: str) -> None:
                 axes.text(column, row, f"{ratio:.2f}", ha="center", va="center", fontsize=8, color=colour)
         axes.set_xticks(range(len(peers)), [NAMES.get(who, who) for who in peers], fontsize=8)
         axes.set_yticks(range(len(block)), [f"{m.case}, {m.dtype}" for m in block], fontsize=8)
-        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+        axes.set_xticks(np.arange(len(peers) + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(len(block) + 1) - 0.5, minor=True)
+        axes.grid(which="minor", color="white", linewidth=1.5)
+        axes.tick_params(which="both", length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     bar = figure.colorbar(image, ax=list(panels), ticks=np.log2([0.5, 0.7, 1, 1.4, 2]), aspect=25)
     bar.ax.set_yticklabels(["0.5", "0.7", "1", "1.4", "2"], fontsize=8)
     bar.set_label("blue: tilewise is faster", fontsize=8)
@@ -209,7 +212,8 @@ def heat_map(figure: Any, run: Run, op: str) -> None:
 
 def heat_blocks(timed: Sequence[Measurement]) -> list[Sequence[Measurement]]:
     """The rows of the heat map, in blocks beside each other of about one height."""
-    count = -(-len(timed) // HEAT_ROWS)
+    # At least four rows to a block: a cell as wide as the picture says nothing more.
+    count = max(-(-len(timed) // HEAT_ROWS), min(3, len(timed) // 4))
     height = -(-len(timed) // count)
     return [timed[i : i + height] for i in range(0, len(timed), height)]
 
