@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod dtype;
 pub mod error;
 pub mod interop;
+pub mod nvtx;
 pub mod ops;
 pub mod python;
 pub mod tensor;

@@ -55,7 +55,7 @@ pub fn softmax_workspace(problem: &SoftmaxProblem, ordinal: i32) -> Result<u64> 
 /// How a product will be computed; then what it needs can be allocated before it runs.
 #[derive(Debug)]
 pub struct MatmulRun<'a> {
-    problem: &'a MatmulProblem,
+    pub problem: &'a MatmulProblem,
     gpu: &'static Gpu,
     route: Route,
 }

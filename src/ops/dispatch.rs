@@ -1,17 +1,25 @@
 //! Hands a problem to the backend of the device its memory lives on.
 
-use super::activation_backward::ActivationBackwardProblem;
+use std::fmt::Display;
+
+use super::activation_backward::{self, ActivationBackwardProblem};
 use super::add::AddProblem;
 use super::matmul::MatmulProblem;
 use super::softmax::SoftmaxProblem;
 use super::softmax_backward::SoftmaxBackwardProblem;
 use crate::error::Result;
 use crate::tensor::Device;
-use crate::{cpu, cuda};
+use crate::{cpu, cuda, nvtx};
 
 pub use crate::cuda::RawStream;
 
+/// What a profiler sees of an operation, from here until all of it is queued or done.
+fn range(op: &str, problem: &impl Display) -> nvtx::Range {
+    nvtx::range(|| format!("tilewise.{op} {problem}"))
+}
+
 pub fn add(problem: &AddProblem, stream: RawStream) -> Result<()> {
+    let _range = range("add", problem);
     match (problem.is_empty(), problem.device) {
         (true, _) => Ok(()),
         (false, Device::Cpu) => cpu::add::run(problem),
@@ -21,6 +29,7 @@ pub fn add(problem: &AddProblem, stream: RawStream) -> Result<()> {
 
 /// `partials`: address of as much memory as `softmax_workspace` says.
 pub fn softmax(problem: &SoftmaxProblem, partials: usize, stream: RawStream) -> Result<()> {
+    let _range = range(problem.kind.name(), problem);
     match (problem.is_empty(), problem.device) {
         (true, _) => Ok(()),
         (false, Device::Cpu) => cpu::softmax::run(problem),
@@ -65,14 +74,21 @@ impl MatmulRun<'_> {
     pub fn run(&self, workspace: usize, stream: RawStream) -> Result<()> {
         match self {
             MatmulRun::Nothing => Ok(()),
-            MatmulRun::Cpu(problem) => cpu::matmul::run(problem),
-            MatmulRun::Cuda(run) => run.queue(workspace, stream),
+            MatmulRun::Cpu(problem) => {
+                let _range = range("matmul", problem);
+                cpu::matmul::run(problem)
+            }
+            MatmulRun::Cuda(run) => {
+                let _range = range("matmul", run.problem);
+                run.queue(workspace, stream)
+            }
         }
     }
 }
 
 /// `partials`: address of as much memory as `softmax_backward_workspace` says.
 pub fn softmax_backward(problem: &SoftmaxBackwardProblem, partials: usize, stream: RawStream) -> Result<()> {
+    let _range = range(problem.kind.backward_name(), problem);
     match (problem.is_empty(), problem.device) {
         (true, _) => Ok(()),
         (false, Device::Cpu) => cpu::softmax::backward(problem),
@@ -94,6 +110,7 @@ pub fn activation_backward(
     partials: usize,
     stream: RawStream,
 ) -> Result<()> {
+    let _range = range(activation_backward::OP, problem);
     match (problem.is_empty(), problem.device) {
         (true, _) => Ok(()),
         (false, Device::Cpu) => cpu::activation_backward::run(problem),
