@@ -195,6 +195,9 @@ impl<'a> Space<'a> {
             let figures = [("dimensions", self.shape.len() as u64), ("at most", FEW as u64)];
             return Variant::Deep.because("strided", "there are more than it has room for", figures);
         }
+        if self.shape[last] == 1 {
+            return (Variant::Strided, Reason::plain("strided", "rows", "there are no rows"));
+        }
         let step = self.strides[2][last];
         if step != 1 {
             let figures = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
@@ -205,12 +208,8 @@ impl<'a> Space<'a> {
             );
         }
         if !self.out.address.is_multiple_of(size) {
-            let figures = [("bytes past one", (self.out.address % size) as u64), ("its size", size as u64)];
-            return Variant::Strided.because(
-                "rows",
-                "the result is between its elements' boundaries",
-                figures,
-            );
+            let because = "the result lies between boundaries of its elements";
+            return (Variant::Strided, Reason::plain("strided", "rows", because));
         }
         let steps = self.inputs().map(|(_, strides)| strides[last]).find(|step| !matches!(step, 0 | 1));
         let least = LEAST_CHUNKS * self.lanes();
@@ -251,16 +250,12 @@ impl<'a> Space<'a> {
                 figures,
             );
         }
-        match steps {
-            Some(step) => {
-                let figures = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
-                Variant::Strided.because("rows", "an input's elements do not lie side by side", figures)
-            }
-            None => {
-                let figures = [("elements", self.shape[last].unsigned_abs()), ("at least", least)];
-                Variant::Strided.because("rows", "rows are short", figures)
-            }
+        if let Some(step) = steps {
+            let figures = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
+            return Variant::Strided.because("rows", "an input's elements do not lie side by side", figures);
         }
+        let figures = [("elements", self.shape[last].unsigned_abs()), ("at least", least)];
+        Variant::Strided.because("rows", "rows are short", figures)
     }
 
     /// Whether an operand's vectors start on boundaries, beside whole rows of the result: along the last dimension, or,
