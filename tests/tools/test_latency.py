@@ -201,7 +201,7 @@ def test_a_file_with_both_times_gives_both_models(tmp_path):
         ("t,ttft\n1,2\n", "d.csv has ttft but no column s"),
         ("t,tpot\n1,2\n\n4,slow\n", "d.csv, line 4: tpot is 'slow', which is no number"),
         ("tpot,t\n1,2\n4\n", "d.csv, line 3: t is '', which is no number"),
-        ("t,tpot\n1,2\n2,3\n", "d.csv: measured at 2 different t"),
+        ("t,tpot\n1,2\n2,3\n", "d.csv, tpot: measured at 2 different t"),
         (b"\x89PNG\r\n\xff", "d.csv cannot be read as CSV"),
     ],
 )

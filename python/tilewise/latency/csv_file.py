@@ -53,7 +53,7 @@ def fit_csv(path: str | os.PathLike[str], *, confidence: float = 0.95) -> list[L
             else:
                 models.append(fit_ttft(*numbers, confidence=confidence, unit=unit))
         except FitError as error:
-            raise FitError(f"{path.name}: {error}") from None
+            raise FitError(f"{path.name}, {match[0]}: {error}") from None
     return models
 
 
