@@ -162,10 +162,15 @@ def kernel_file(file: Path, capability: int, library: Path) -> None:
 
 def build(device: str = "h200") -> Path:
     """The folder with libcuda.so.1 and the kernels that `device` runs; built as far as anything changed."""
-    library = runtime()
-    files = sorted(staged_kernels().glob("*.cu"))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda file: kernel_file(file, DEVICES[device], library), files))
+    import fcntl  # only Linux has an emulator, but all look at its tests
+
+    OUT.mkdir(parents=True, exist_ok=True)
+    with (OUT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be building
+        library = runtime()
+        files = sorted(staged_kernels().glob("*.cu"))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda file: kernel_file(file, DEVICES[device], library), files))
     return OUT
 
 
