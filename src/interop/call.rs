@@ -116,9 +116,11 @@ impl<'py> Call<'py> {
         match *Source::of(object)? {
             // As in each library itself: a number to torch, an array without dimensions to the others.
             Source::NumpyScalar => {
+                if self.first.as_ref().is_some_and(|f| matches!(*f.source, Source::Torch(_))) {
+                    return Ok(number(scalar::numpy_number(argument, object)?));
+                }
                 let (value, dtype) = scalar::numpy_scalar(argument, object)?;
-                let torch = self.first.as_ref().is_some_and(|f| matches!(*f.source, Source::Torch(_)));
-                return Ok(if torch { number(value) } else { zero_dimensional(value, dtype) });
+                return Ok(zero_dimensional(value, dtype));
             }
             Source::None => {
                 return match object.cast::<PyFloat>() {

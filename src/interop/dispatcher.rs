@@ -16,8 +16,9 @@ use crate::tensor::Device;
 #[derive(Debug)]
 pub struct Dispatcher {
     has_torch_function: Py<PyAny>,
-    /// How many modes are active. Called without arguments these are cheaper than the question above.
-    mode_counts: [Py<PyAny>; 2],
+    /// How many modes are active, and whether torch.jit.trace records. Called without arguments these are cheaper
+    /// than the question above.
+    mode_counts: [Py<PyAny>; 3],
     is_key_excluded: Py<PyAny>,
     /// The keys that autocast excludes while it is off, on CPUs and on GPUs: arguments of `is_key_excluded`,
     /// which takes half the time of torch.is_autocast_enabled.
@@ -62,6 +63,7 @@ impl Dispatcher {
             mode_counts: [
                 native.getattr("_len_torch_function_stack")?.unbind(),
                 native.getattr("_len_torch_dispatch_stack")?.unbind(),
+                native.getattr("_is_tracing")?.unbind(),
             ],
             is_key_excluded: native.getattr("_dispatch_tls_is_dispatch_key_excluded")?.unbind(),
             autocast_keys: [key("AutocastCPU")?, key("AutocastCUDA")?],
@@ -77,8 +79,8 @@ impl Dispatcher {
         self.has_torch_function.bind(object.py()).call1((object,))?.is_truthy()
     }
 
-    /// Whether all calls on this thread are torch's to dispatch: under a mode, or in a dual_level, where a
-    /// tensor's memory does not show its tangent.
+    /// Whether all calls on this thread are torch's to dispatch: under a mode, while they are recorded, or in a
+    /// dual_level, where a tensor's memory does not show its tangent.
     pub fn takes_all(&self, py: Python<'_>) -> PyResult<bool> {
         for modes in &self.mode_counts {
             if modes.bind(py).call0()?.is_truthy()? {

@@ -1,5 +1,6 @@
 //! Numbers that are not tensors: Python's own, numpy's scalars, and the value of a 0-dimensional tensor.
 
+use ::numpy::{PyArrayDescr, PyArrayDescrMethods};
 use half::{bf16, f16};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::intern;
@@ -11,7 +12,7 @@ use super::{Argument, descriptor, numpy};
 use crate::dtype::{Category, DType};
 use crate::error::{Error, Result};
 use crate::ops::Scalar;
-use crate::tensor::TensorView;
+use crate::tensor::{Device, TensorView};
 
 /// The value of a Python bool, int or float; None for anything else.
 pub fn python_number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Option<Scalar>> {
@@ -29,30 +30,60 @@ pub fn python_number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Op
     })
 }
 
-/// A number where no tensor may stand: bool, int, float or a numpy scalar.
+/// A number where no tensor may stand: bool, int, float, a numpy scalar or, as in torch, a 0-dimensional tensor
+/// of the CPU that nothing is to be differentiated by.
 pub fn number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
     if let Some(number) = python_number(argument, object)? {
         return Ok(number);
     }
-    if let Source::NumpyScalar = *Source::of(object)?
-        && let Ok((value, _)) = numpy_scalar(argument, object)
-    {
-        return Ok(value);
+    match &*Source::of(object)? {
+        Source::NumpyScalar => {
+            if let Ok(value) = numpy_number(argument, object) {
+                return Ok(value);
+            }
+        }
+        Source::Torch(class) => {
+            let mut view = descriptor::blank();
+            let differentiated = object.getattr(intern!(object.py(), "requires_grad"))?.is_truthy()?;
+            let described = !differentiated && class.view(argument, object, &mut view).is_ok();
+            if described && view.rank() == 0 && view.device == Device::Cpu {
+                // SAFETY: `object` keeps the memory alive.
+                return Ok(unsafe { read(&view) });
+            }
+        }
+        _ => {}
     }
     Err(Error::NotANumber { op: argument.op, argument: argument.name, got: type_name(object) })
 }
 
 /// The value and the dtype of a numpy scalar.
 pub fn numpy_scalar(argument: Argument, object: &Bound<'_, PyAny>) -> Result<(Scalar, DType)> {
-    let py = object.py();
-    let dtype = object.getattr(intern!(py, "dtype"))?.cast_into().map_err(PyErr::from)?;
-    let dtype = numpy::dtype(argument, &dtype)?;
-    let value = match dtype.category() {
+    let dtype = numpy::dtype(argument, &descr(object)?)?;
+    Ok((of_category(argument, object, dtype.category())?, dtype))
+}
+
+/// The value of a numpy scalar of any real dtype.
+pub fn numpy_number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
+    let descr = descr(object)?;
+    let category = match descr.kind() {
+        b'b' => Category::Bool,
+        b'i' | b'u' => Category::Integer,
+        b'f' => Category::Float,
+        _ => numpy::dtype(argument, &descr)?.category(),
+    };
+    of_category(argument, object, category)
+}
+
+fn descr<'py>(object: &Bound<'py, PyAny>) -> Result<Bound<'py, PyArrayDescr>> {
+    Ok(object.getattr(intern!(object.py(), "dtype"))?.cast_into().map_err(PyErr::from)?)
+}
+
+fn of_category(argument: Argument, object: &Bound<'_, PyAny>, category: Category) -> Result<Scalar> {
+    Ok(match category {
         Category::Bool => Scalar::Bool(object.is_truthy()?),
         Category::Integer => integer(argument, object)?,
-        Category::Float => Scalar::Float(object.call_method0(intern!(py, "__float__"))?.extract()?),
-    };
-    Ok((value, dtype))
+        Category::Float => Scalar::Float(object.call_method0(intern!(object.py(), "__float__"))?.extract()?),
+    })
 }
 
 /// A whole number of 64 bits, with a sign or without.
@@ -133,7 +164,7 @@ pub unsafe fn read(view: &TensorView) -> Scalar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::{Device, Dims};
+    use crate::tensor::Dims;
 
     #[test]
     fn reads_one_element_of_every_dtype() {

@@ -31,8 +31,9 @@ impl OutputSpec {
 
 /// Dense strides for an elementwise result of `shape`, by the rule of torch's TensorIterator: the dimensions in
 /// the order of the first operand's strides, and where those are equal or broadcast, of the next one's. So the sum
-/// of two channels_last tensors is channels_last, and what is traced with torch's own shapes is what is returned (where dimensions of size 1 step as in a row-major
-/// tensor: views are normalised to that, and torch sorts by what they happen to say).
+/// of two channels_last tensors is channels_last, and what is traced with torch's own shapes is what is returned.
+/// (But dimensions of size 1 take no part: torch sorts them by what their strides happen to say, and sometimes
+/// others beside them.)
 pub fn common_order(shape: &[i64], operands: &[&TensorView]) -> Dims {
     let row_major = layout::contiguous_strides(shape);
     if operands.iter().all(|t| t.strides == row_major && t.shape.as_slice() == shape) {
@@ -56,7 +57,7 @@ pub fn common_order(shape: &[i64], operands: &[&TensorView]) -> Dims {
         Ordering::Equal
     };
     // The fastest dimension first. An insertion sort like torch's, which decides what `compare` leaves open.
-    let mut order: SmallVec<[usize; 6]> = (0..shape.len()).rev().collect();
+    let mut order: SmallVec<[usize; 6]> = (0..shape.len()).rev().filter(|&d| shape[d] != 1).collect();
     for next in 1..order.len() {
         let mut at = next;
         for before in (0..next).rev() {
@@ -70,10 +71,10 @@ pub fn common_order(shape: &[i64], operands: &[&TensorView]) -> Dims {
             }
         }
     }
-    if order.iter().rev().copied().eq(0..shape.len()) {
+    if order.is_sorted_by(|a, b| a > b) {
         return row_major;
     }
-    let mut strides = Dims::from_elem(1, shape.len());
+    let mut strides = row_major;
     let mut step = 1;
     for &d in &order {
         strides[d] = step;

@@ -158,3 +158,12 @@ def test_calls_on_memory_load_nothing_of_torchs_operators():
         "tw.softmax(x).sum().backward()\n"
         "assert 'tilewise.torch' in sys.modules and 'torch._dynamo' not in sys.modules\n"
     )
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:")
+@calls
+def test_torch_jit_trace_records_the_operators(call):
+    x, other = torch.randn(3, 4), torch.randn(3, 4)
+    traced = torch.jit.trace(call, x)
+    assert "tilewise::" in str(traced.graph)
+    assert torch.equal(traced(other), call(other))
