@@ -41,11 +41,13 @@ def test_every_kernel_is_launched_and_right(compiler, device, cases):
 
 
 # Out tensors between guards, views of all kinds, every variant with special values: small enough for a CPU.
-OWN_TESTS = ["ops/test_out.py", "ops/test_views.py", "ops/test_empty.py"]
-OWN_TESTS += ["cuda/test_softmax_variants.py", "cuda/test_matmul_wgmma.py"]
+# Each process imports torch once for all its files.
+OWN_TESTS = ["ops/test_out.py ops/test_empty.py"]
+OWN_TESTS += ["ops/test_views.py cuda/test_softmax_variants.py cuda/test_matmul_wgmma.py"]
 
 
 @pytest.mark.parametrize("tests", OWN_TESTS)
 def test_the_operations_own_tests(compiler, tests):
     environment = host_build.environment("h200", "4")
-    python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/{tests}", **environment)
+    files = [f"tests/{file}" for file in tests.split()]
+    python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, **environment)
