@@ -109,6 +109,29 @@ def test_sums_lie_in_memory_as_torchs(device, rank):
         )
 
 
+def test_out_and_input_anywhere_in_one_buffer(device):
+    """Either refused, or right: never written while it is still to be read."""
+    choose, numbers = random.Random(3), torch.arange(400.0, device=device)
+    accepted = 0
+    for _ in range(1500):
+        shape = [choose.choice([1, 2, 3, 4, 5]) for _ in range(choose.choice([1, 2, 3]))]
+        views = [
+            ([choose.choice([0, 1, 2, 3, 5, 6, 10, 15, 20]) for _ in shape], choose.randrange(20))
+            for _ in "io"
+        ]
+        memory = numbers.clone()
+        x, out = (memory.as_strided(shape, strides, offset) for strides, offset in views)
+        expected = x + 1
+        try:
+            tw.add(x, 1, out=out)
+        except tw.LayoutError:
+            assert torch.equal(memory, numbers), "written, and then refused"
+            continue
+        accepted += 1
+        assert torch.equal(out, expected), f"{shape} {views}"
+    assert accepted > 200
+
+
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 def test_softmax_of_every_dtype_into_every_dtype(device, op):
     for dtype, target, shape in itertools.product(ALL, [None, *ALL, torch.complex64], [(), (3,), (2, 3)]):
