@@ -4,54 +4,76 @@ use std::fmt::Display;
 use std::io::Write as _;
 use std::sync::OnceLock;
 
+use smallvec::SmallVec;
+
 use super::RawStream;
-use super::driver::{self, Shape};
+use super::driver::{self, Function, Shape};
 use super::gpu::Gpu;
 use super::plan::{Kernel, KernelParams, LaunchPlan};
 use crate::error::Result;
 
-/// Queues the plan's kernel, which solves `problem`. Never synchronises, never allocates device memory, restores the caller's
-/// context; legal under graph capture from the first call on.
+/// A plan whose kernels are loaded. Usually one; where there are two, they run one after the other, with the same
+/// parameters.
+#[derive(Debug)]
+pub struct Prepared<P> {
+    plan: LaunchPlan<P>,
+    kernels: SmallVec<[(Kernel, Function); 2]>,
+}
+
+impl<P: KernelParams> Prepared<P> {
+    /// With `first`, if there is one, before the plan's own kernel. Legal under graph capture from the first call on.
+    pub fn new(
+        op: &'static str,
+        gpu: &Gpu,
+        first: Option<Kernel>,
+        plan: LaunchPlan<P>,
+    ) -> Result<Prepared<P>> {
+        let _entered = gpu.context.enter(op)?;
+        let kernels = first.into_iter().chain([plan.kernel.clone()]).map(|kernel| {
+            let function = gpu.loaded.function(op, &kernel, &gpu.facts)?;
+            Ok((kernel, function))
+        });
+        Ok(Prepared { kernels: kernels.collect::<Result<_>>()?, plan })
+    }
+
+    pub fn params(&mut self) -> &mut P {
+        &mut self.plan.params
+    }
+
+    /// Queues what solves `problem`. Never synchronises, never allocates device memory, restores the caller's context.
+    pub fn queue(&self, op: &'static str, gpu: &Gpu, problem: &dyn Display, stream: RawStream) -> Result<()> {
+        let plan = &self.plan;
+        let _entered = gpu.context.enter(op)?;
+        let shape = Shape {
+            grid: plan.grid,
+            block: plan.block,
+            shared_bytes: plan.shared_bytes,
+            cluster: plan.params.cluster(),
+        };
+        for (kernel, function) in &self.kernels {
+            if logged() {
+                let plan = LaunchPlan { kernel: kernel.clone(), ..plan.clone() };
+                // A log that cannot be written is no reason to fail.
+                let line = format!("tilewise: {op} {problem}: {plan}, stream {stream:#x}\n");
+                let _ = std::io::stderr().write_all(line.as_bytes());
+            }
+            // SAFETY: `KernelParams` promises the layout of the kernel's parameter struct, and the problem the
+            // plan was made for holds addresses of tensors that are stream-ordered on `stream`.
+            unsafe { driver::launch(op, *function, shape, stream, (&raw const plan.params).cast()) }?;
+        }
+        Ok(())
+    }
+}
+
+/// Queues the plan's kernel, which solves `problem`.
 pub fn launch<P: KernelParams>(
     op: &'static str,
     gpu: &Gpu,
-    plan: &LaunchPlan<P>,
-    problem: &impl Display,
+    plan: LaunchPlan<P>,
+    problem: &dyn Display,
     stream: RawStream,
 ) -> Result<()> {
-    if logged() {
-        // A log that cannot be written is no reason to fail.
-        let line = format!("tilewise: {op} {problem}: {plan}, stream {stream:#x}\n");
-        let _ = std::io::stderr().write_all(line.as_bytes());
-    }
-    let _entered = gpu.context.enter(op)?;
-    let function = gpu.loaded.function(op, &plan.kernel, &gpu.facts)?;
-    let shape = Shape {
-        grid: plan.grid,
-        block: plan.block,
-        shared_bytes: plan.shared_bytes,
-        cluster: plan.params.cluster(),
-    };
-    // SAFETY: `KernelParams` promises the layout of the kernel's parameter struct, and the problem the
-    // plan was made from holds addresses of tensors that are stream-ordered on `stream`.
-    unsafe { driver::launch(op, function, shape, stream, (&raw const plan.params).cast()) }
-}
-
-/// Queues `first`, if there is one, with all that the plan says of its own kernel, and then the plan.
-pub fn launch_both<P: KernelParams>(
-    op: &'static str,
-    gpu: &Gpu,
-    first: Option<Kernel>,
-    mut plan: LaunchPlan<P>,
-    problem: &impl Display,
-    stream: RawStream,
-) -> Result<()> {
-    if let Some(first) = first {
-        let second = std::mem::replace(&mut plan.kernel, first);
-        launch(op, gpu, &plan, problem, stream)?;
-        plan.kernel = second;
-    }
-    launch(op, gpu, &plan, problem, stream)
+    Prepared::new(op, gpu, None, plan)?.queue(op, gpu, problem, stream)
 }
 
 /// Whether TILEWISE_LOG asks for a line a launch; read once.

@@ -9,12 +9,15 @@ pub mod launch;
 pub mod memory;
 pub mod module;
 pub mod plan;
+pub mod recent;
 pub mod tensor_map;
 
 use gpu::Gpu;
+use launch::Prepared;
 use plan::add::AddPlan;
 use plan::matmul::Route;
 use plan::softmax::Launch;
+use recent::Recent;
 
 use crate::error::Result;
 use crate::ops::activation_backward::{self, ActivationBackwardProblem};
@@ -27,11 +30,24 @@ use plan::softmax_backward::Plan;
 /// A CUstream as an integer; 0 is the legacy default stream. Meaningless on the CPU.
 pub type RawStream = usize;
 
+thread_local! {
+    static ADDS: Recent<AddProblem, 3> = const { Recent::new(Vec::new()) };
+    /// Of x, the result and the partials between two launches.
+    static SOFTMAXES: Recent<SoftmaxProblem, 3> = const { Recent::new(Vec::new()) };
+    static MATMULS: Recent<MatmulProblem, 4> = const { Recent::new(Vec::new()) };
+}
+
 pub fn add(problem: &AddProblem, ordinal: i32, stream: RawStream) -> Result<()> {
-    let gpu = Gpu::get("add", ordinal)?;
+    const OP: &str = "add";
+    let gpu = Gpu::get(OP, ordinal)?;
+    let placed = (problem, problem.addresses());
+    if let Some(queued) = recent::queue(&ADDS, placed, OP, gpu, stream) {
+        return queued;
+    }
+    let how = (OP, gpu, 0, stream);
     match plan::add::plan(problem, &gpu.facts, forced::add_schedule()) {
-        AddPlan::Few(plan) => launch::launch("add", gpu, &plan, problem, stream),
-        AddPlan::Many(plan) => launch::launch("add", gpu, plan.as_ref(), problem, stream),
+        AddPlan::Few(plan) => recent::queue_new(&ADDS, placed, how, None, plan),
+        AddPlan::Many(plan) => recent::queue_new(&ADDS, placed, how, None, *plan),
     }
 }
 
@@ -39,15 +55,25 @@ pub fn add(problem: &AddProblem, ordinal: i32, stream: RawStream) -> Result<()> 
 pub fn softmax(problem: &SoftmaxProblem, partials: usize, ordinal: i32, stream: RawStream) -> Result<()> {
     let op = problem.kind.name();
     let gpu = Gpu::get(op, ordinal)?;
+    let [x, out] = problem.addresses();
+    let placed = (problem, [x, out, partials]);
+    if let Some(queued) = recent::queue(&SOFTMAXES, placed, op, gpu, stream) {
+        return queued;
+    }
     let planned = plan::softmax::plan(problem, &gpu.facts, forced::softmax(), partials);
+    let workspace = plan::softmax::workspace(problem, &gpu.facts, forced::softmax());
+    let how = (op, gpu, workspace, stream);
     match planned.launch {
-        Launch::Rows(plan) => launch::launch_both(op, gpu, planned.first, plan, problem, stream),
-        Launch::Tiles(plan) => launch::launch_both(op, gpu, planned.first, plan, problem, stream),
+        Launch::Rows(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
+        Launch::Tiles(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
     }
 }
 
 /// Bytes of device memory that a softmax needs besides its operands.
 pub fn softmax_workspace(problem: &SoftmaxProblem, ordinal: i32) -> Result<u64> {
+    if let Some(bytes) = recent::workspace(&SOFTMAXES, problem) {
+        return Ok(bytes);
+    }
     let gpu = Gpu::get(problem.kind.name(), ordinal)?;
     Ok(plan::softmax::workspace(problem, &gpu.facts, forced::softmax()))
 }
@@ -77,7 +103,11 @@ impl MatmulRun<'_> {
         let MatmulRun { problem, gpu, route } = self;
         let choice = match route {
             Route::Blocks => {
-                return launch::launch(OP, gpu, &plan::matmul::plan(problem, &gpu.facts), *problem, stream);
+                let placed = (*problem, problem.addresses());
+                return recent::queue(&MATMULS, placed, OP, gpu, stream).unwrap_or_else(|| {
+                    let plan = plan::matmul::plan(problem, &gpu.facts);
+                    recent::queue_new(&MATMULS, placed, (OP, gpu, 0, stream), None, plan)
+                });
             }
             Route::Wgmma(choice) => choice,
         };
@@ -87,11 +117,11 @@ impl MatmulRun<'_> {
                 *map = driver::encode_tensor_map(OP, spec)?;
             }
         }
-        if let Some(repack) = &launches.repack {
+        if let Some(repack) = launches.repack {
             launch::launch(OP, gpu, repack, *problem, stream)?;
         }
-        launch::launch(OP, gpu, &launches.multiply, *problem, stream)?;
-        if let Some(reduce) = &launches.reduce {
+        launch::launch(OP, gpu, launches.multiply, *problem, stream)?;
+        if let Some(reduce) = launches.reduce {
             launch::launch(OP, gpu, reduce, *problem, stream)?;
         }
         Ok(())
@@ -108,8 +138,8 @@ pub fn softmax_backward(
     let op = problem.kind.backward_name();
     let gpu = Gpu::get(op, ordinal)?;
     match plan::softmax_backward::plan(problem, &gpu.facts, partials) {
-        Plan::Rows(first, plan) => launch::launch_both(op, gpu, first, plan, problem, stream),
-        Plan::Tiles(plan) => launch::launch(op, gpu, &plan, problem, stream),
+        Plan::Rows(first, plan) => Prepared::new(op, gpu, first, plan)?.queue(op, gpu, problem, stream),
+        Plan::Tiles(plan) => launch::launch(op, gpu, plan, problem, stream),
     }
 }
 
@@ -129,8 +159,8 @@ pub fn activation_backward(
     let op = activation_backward::OP;
     let gpu = Gpu::get(op, ordinal)?;
     let (first, second) = plan::activation_backward::plan(problem, &gpu.facts, partials);
-    launch::launch(op, gpu, &first, problem, stream)?;
-    second.map_or(Ok(()), |second| launch::launch(op, gpu, &second, problem, stream))
+    launch::launch(op, gpu, first, problem, stream)?;
+    second.map_or(Ok(()), |second| launch::launch(op, gpu, second, problem, stream))
 }
 
 /// Bytes of device memory that it needs besides its operands.

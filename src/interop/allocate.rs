@@ -1,7 +1,5 @@
 //! Results, made by the caller's own library with its own allocator wherever it has one to ask.
 
-use std::sync::Arc;
-
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyTuple};
@@ -9,7 +7,7 @@ use pyo3::types::{IntoPyDict, PyTuple};
 use super::call::Tensor;
 use super::export::Exported;
 use super::producer::{Producer, refused};
-use super::source::{Source, loaded_module, type_name};
+use super::source::{Known, Source, loaded_module, type_name};
 use super::torch::TorchClass;
 use super::{Argument, Role, descriptor, numpy};
 use crate::cuda::RawStream;
@@ -30,7 +28,7 @@ enum Returned<'py> {
     /// The caller's own `out`.
     Given {
         object: Bound<'py, PyAny>,
-        source: Arc<Source>,
+        source: Known,
     },
     Fresh(Bound<'py, PyAny>),
     /// None: the problem is posed, not solved.

@@ -1,14 +1,12 @@
 //! One call: its arguments are taken one by one, must agree, and the work runs where they live.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 
 use super::allocate::{self, Output};
 use super::dispatcher;
 use super::producer::{self, Hold};
-use super::source::{Source, type_name};
+use super::source::{Known, Source, type_name};
 use super::torch::TorchClass;
 use super::{Argument, Role, descriptor, numpy, scalar};
 use crate::cuda::RawStream;
@@ -26,7 +24,7 @@ const RELEASE_GIL_FROM: i64 = 1 << 14;
 pub struct Tensor<'py> {
     pub view: TensorView,
     pub(super) object: Bound<'py, PyAny>,
-    pub(super) source: Arc<Source>,
+    pub(super) source: Known,
 }
 
 /// The tensors of one call to one operation.
@@ -59,7 +57,7 @@ impl std::fmt::Debug for Call<'_> {
 struct First<'py> {
     name: &'static str,
     object: Bound<'py, PyAny>,
-    source: Arc<Source>,
+    source: Known,
     device: Device,
 }
 
@@ -189,7 +187,7 @@ impl<'py> Call<'py> {
         let shape = [bytes.cast_signed()].into_iter().collect();
         let spec = OutputSpec::contiguous(shape, DType::U8, *device);
         // A view of another dtype and shape: only the library and the device are alike.
-        let like = Tensor { view: descriptor::blank(), object: object.clone(), source: Arc::clone(source) };
+        let like = Tensor { view: descriptor::blank(), object: object.clone(), source: source.clone() };
         allocate::fresh(self.argument("out"), &spec, &like, || self.stream()).map(Some)
     }
 
@@ -314,7 +312,7 @@ impl<'py> Call<'py> {
             self.first = Some(First {
                 name,
                 object: tensor.object.clone(),
-                source: Arc::clone(&tensor.source),
+                source: tensor.source.clone(),
                 device: tensor.view.device,
             });
             return Ok(());

@@ -24,7 +24,7 @@ pub fn blank() -> TensorView {
     }
 }
 
-/// Fills a blank view with what a DLPack descriptor says.
+/// Fills in a view with what a DLPack descriptor says.
 ///
 /// # Safety
 /// `shape` and `strides` of `raw` must each be null or point to `ndim` readable integers.
@@ -42,13 +42,13 @@ pub unsafe fn read(argument: Argument, raw: &DLTensor, view: &mut TensorView) ->
             return Err(malformed(argument, "its descriptor has no shape".into()));
         }
         // SAFETY: not null, so by the caller's promise there are `rank` integers to read.
-        view.shape.extend_from_slice(unsafe { std::slice::from_raw_parts(raw.shape, rank) });
+        view.shape = Dims::from_slice(unsafe { std::slice::from_raw_parts(raw.shape, rank) });
         if raw.strides.is_null() {
             // Before DLPack 1.2, no strides meant row-major.
             view.strides = layout::contiguous_strides(&view.shape);
         } else {
             // SAFETY: as above.
-            view.strides.extend_from_slice(unsafe { std::slice::from_raw_parts(raw.strides, rank) });
+            view.strides = Dims::from_slice(unsafe { std::slice::from_raw_parts(raw.strides, rank) });
         }
     }
     view.dtype = dtype(argument, raw.dtype)?;

@@ -1,31 +1,34 @@
 //! When a call on torch tensors is torch's dispatcher's to make, and what autograd is told after a tensor has
 //! been overwritten.
 //!
-//! Asking costs 0.1 us a call: every question is one function of torch's in C, looked up once.
+//! Every question is one function of torch's in C, looked up once.
 
 use std::cell::Cell;
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyBool, PyTuple};
+use pyo3::types::{IntoPyDict, PyBool, PyDict, PyTuple};
 
+use super::builtin::{Attribute, Builtin, Method};
 use crate::error::Handler;
 use crate::tensor::Device;
 
 /// The functions of torch for it.
 #[derive(Debug)]
 pub struct Dispatcher {
-    has_torch_function: Py<PyAny>,
-    /// How many modes are active, and whether torch.jit.trace records. Called without arguments these are cheaper
-    /// than the question above.
-    mode_counts: [Py<PyAny>; 3],
+    has_torch_function: Builtin,
+    /// How many modes are active, and whether torch.jit.trace records.
+    mode_counts: [Builtin; 3],
+    requires_grad: Attribute,
     is_key_excluded: Py<PyAny>,
     /// The keys that autocast excludes while it is off, on CPUs and on GPUs: arguments of `is_key_excluded`,
     /// which takes half the time of torch.is_autocast_enabled.
     autocast_keys: [Py<PyTuple>; 2],
-    is_grad_enabled: Py<PyAny>,
-    is_inference_mode_enabled: Py<PyAny>,
-    forward_ad: Py<PyAny>,
+    is_grad_enabled: Builtin,
+    is_inference_mode_enabled: Builtin,
+    is_inference: Method,
+    /// What the module torch.autograd.forward_ad holds.
+    forward_ad: Py<PyDict>,
     increment_version: IncrementVersion,
 }
 
@@ -34,7 +37,7 @@ pub struct Dispatcher {
 #[derive(Debug)]
 enum IncrementVersion {
     Public(Py<PyAny>),
-    Direct(Py<PyAny>),
+    Direct(Builtin),
 }
 
 /// What a class replaces of what tensors do.
@@ -50,45 +53,53 @@ impl Dispatcher {
     pub fn of(torch: &Bound<'_, PyAny>) -> PyResult<Dispatcher> {
         let py = torch.py();
         let (autograd, native) = (torch.getattr("autograd")?, torch.getattr("_C")?);
-        let on_cpu = [("device", "cpu")].into_py_dict(py)?;
-        let probe = torch.call_method("empty", (0,), Some(&on_cpu))?;
+        let probe = probe(torch)?;
         let increment_version = match native.getattr_opt("_increment_version")? {
-            Some(direct) if direct.call1(((probe,),)).is_ok() => IncrementVersion::Direct(direct.unbind()),
+            Some(direct) if direct.call1(((&probe,),)).is_ok() => {
+                IncrementVersion::Direct(Builtin::of(direct))
+            }
             _ => IncrementVersion::Public(autograd.getattr("graph")?.getattr("increment_version")?.unbind()),
         };
         let keys = native.getattr("DispatchKey")?;
         let key = |name: &str| PyTuple::new(py, [keys.getattr(name)?]).map(Bound::unbind);
         Ok(Dispatcher {
-            has_torch_function: native.getattr("_has_torch_function_unary")?.unbind(),
+            has_torch_function: Builtin::of(native.getattr("_has_torch_function_unary")?),
             mode_counts: [
-                native.getattr("_len_torch_function_stack")?.unbind(),
-                native.getattr("_len_torch_dispatch_stack")?.unbind(),
-                native.getattr("_is_tracing")?.unbind(),
+                Builtin::of(native.getattr("_len_torch_function_stack")?),
+                Builtin::of(native.getattr("_len_torch_dispatch_stack")?),
+                Builtin::of(native.getattr("_is_tracing")?),
             ],
+            requires_grad: Attribute::of(&torch.getattr("Tensor")?, "requires_grad")?,
             is_key_excluded: native.getattr("_dispatch_tls_is_dispatch_key_excluded")?.unbind(),
             autocast_keys: [key("AutocastCPU")?, key("AutocastCUDA")?],
-            is_grad_enabled: torch.getattr("is_grad_enabled")?.unbind(),
-            is_inference_mode_enabled: torch.getattr("is_inference_mode_enabled")?.unbind(),
-            forward_ad: autograd.getattr("forward_ad")?.unbind(),
+            is_grad_enabled: Builtin::of(torch.getattr("is_grad_enabled")?),
+            is_inference_mode_enabled: Builtin::of(torch.getattr("is_inference_mode_enabled")?),
+            is_inference: Method::of(&probe, "is_inference")?,
+            forward_ad: autograd
+                .getattr("forward_ad")?
+                .cast::<PyModule>()
+                .map_err(PyErr::from)?
+                .dict()
+                .unbind(),
             increment_version,
         })
     }
 
     /// Whether `__torch_function__` of the tensor's class has a say.
     fn has_torch_function(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.has_torch_function.bind(object.py()).call1((object,))?.is_truthy()
+        self.has_torch_function.call1(object)?.is_truthy()
     }
 
     /// Whether all calls on this thread are torch's to dispatch: under a mode, while they are recorded, or in a
     /// dual_level, where a tensor's memory does not show its tangent.
     pub fn takes_all(&self, py: Python<'_>) -> PyResult<bool> {
         for modes in &self.mode_counts {
-            if modes.bind(py).call0()?.is_truthy()? {
+            if modes.call0(py)?.is_truthy()? {
                 return Ok(true);
             }
         }
         // torch's own guard: -1 outside of every dual_level.
-        let level = self.forward_ad.bind(py).getattr_opt(intern!(py, "_current_level"))?;
+        let level = self.forward_ad.bind(py).get_item(intern!(py, "_current_level"))?;
         Ok(level.is_some_and(|l| l.extract::<i64>().unwrap_or(-1) >= 0))
     }
 
@@ -99,8 +110,8 @@ impl Dispatcher {
             return Ok(Some(Handler::Dispatcher));
         }
         let truth = PyBool::new(py, true);
-        let differentiated = object.getattr(intern!(py, "requires_grad"))?.is(truth)
-            && self.is_grad_enabled.bind(py).call0()?.is_truthy()?;
+        let differentiated =
+            self.requires_grad.read(object)?.is(truth) && self.is_grad_enabled.call0(py)?.is_truthy()?;
         Ok(differentiated.then_some(Handler::Autograd))
     }
 
@@ -111,9 +122,8 @@ impl Dispatcher {
 
     /// Whether a tensor may be written: one made in inference mode has no version to count outside of it.
     pub fn is_writable(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let py = tensor.py();
-        Ok(!tensor.call_method0(intern!(py, "is_inference"))?.is_truthy()?
-            || self.is_inference_mode_enabled.bind(py).call0()?.is_truthy()?)
+        Ok(!self.is_inference.call(tensor)?.is_truthy()?
+            || self.is_inference_mode_enabled.call0(tensor.py())?.is_truthy()?)
     }
 
     /// Counts one more version of a tensor: by comparing versions, autograd notices that what it saved for
@@ -122,10 +132,16 @@ impl Dispatcher {
         let py = tensor.py();
         match &self.increment_version {
             IncrementVersion::Public(function) => function.bind(py).call1((tensor,)),
-            IncrementVersion::Direct(function) => function.bind(py).call1(((tensor,),)),
+            IncrementVersion::Direct(function) => function.call1(PyTuple::new(py, [tensor])?.as_any()),
         }
         .map(|_| ())
     }
+}
+
+/// Some tensor.
+pub fn probe<'py>(torch: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let on_cpu = [("device", "cpu")].into_py_dict(torch.py())?;
+    torch.call_method("empty", (0,), Some(&on_cpu))
 }
 
 thread_local! {

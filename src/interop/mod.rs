@@ -2,10 +2,11 @@
 //!
 //! [`Call`] is the whole interface: take the arguments, make or take the output, run. Where the memory
 //! comes from is decided once per Python type (`source`): torch (`torch`, through the DLPack exchange
-//! table in `exchange`; `dispatcher` says which calls are not ours to make), numpy (`numpy`), or any other library
+//! table in `exchange`; `dispatcher` says which calls are not ours to make, `builtin` asks torch without detours), numpy (`numpy`), or any other library
 //! (`producer`, by `__dlpack__`; its results in `export`).
 
 mod allocate;
+mod builtin;
 mod call;
 mod descriptor;
 mod dispatcher;

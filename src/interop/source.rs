@@ -1,6 +1,7 @@
 //! Decides, once per Python type, where the tensors of that type come from.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -25,35 +26,75 @@ pub enum Source {
     None,
 }
 
-/// Types seen so far, each held so that its address stays its own. Small and searched front to back:
-/// programs call with the same few types.
-static KNOWN: RwLock<Vec<(Py<PyType>, Arc<Source>)>> = RwLock::new(Vec::new());
+/// What is known of a type, shared by all that uses it.
+#[derive(Clone, Debug)]
+pub enum Known {
+    Lasting(&'static Source),
+    Counted(Arc<Source>),
+}
+
+impl Deref for Known {
+    type Target = Source;
+
+    fn deref(&self) -> &Source {
+        match self {
+            Known::Lasting(source) => source,
+            Known::Counted(source) => source,
+        }
+    }
+}
+
+/// The first types that a program calls with are its usual ones: found without a lock, and kept for good. Every type
+/// is held, so that its address stays its own.
+static FIRST: [OnceLock<(Py<PyType>, Source)>; 4] = [const { OnceLock::new() }; 4];
+
+/// The other types seen so far, searched front to back.
+static OTHERS: RwLock<Vec<(Py<PyType>, Arc<Source>)>> = RwLock::new(Vec::new());
 
 /// Enough for any real program; a test suite that makes types in a loop starts over instead of growing.
-const MOST_KNOWN: usize = 64;
+const MOST_OTHERS: usize = 64;
 
 impl Source {
-    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Arc<Source>> {
-        let address = object.get_type_ptr();
-        {
-            let known = KNOWN.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some((_, source)) = known.iter().find(|(class, _)| class.as_ptr() == address.cast()) {
-                return Ok(Arc::clone(source));
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Known> {
+        let address: *mut pyo3::ffi::PyObject = object.get_type_ptr().cast();
+        for (class, source) in FIRST.iter().map_while(OnceLock::get) {
+            if class.as_ptr() == address {
+                return Ok(Known::Lasting(source));
             }
         }
-        let class = object.get_type();
-        let source = Arc::new(Source::classify(&class)?);
+        {
+            let others = OTHERS.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some((_, source)) = others.iter().find(|(class, _)| class.as_ptr() == address) {
+                return Ok(Known::Counted(Arc::clone(source)));
+            }
+        }
+        Source::remember(object.get_type())
+    }
+
+    fn remember(class: Bound<'_, PyType>) -> PyResult<Known> {
+        let source = Source::classify(&class)?;
         // Being no tensor is not remembered: a type may get its protocol, or its library its module
         // entry, later, and nobody waits for an error.
-        if !matches!(*source, Source::None) {
-            let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
-            let forgotten = if known.len() < MOST_KNOWN { Vec::new() } else { std::mem::take(&mut *known) };
-            known.push((class.unbind(), Arc::clone(&source)));
-            drop(known);
-            // Outside the lock: the last reference to a type runs Python code.
-            drop(forgotten);
+        if matches!(source, Source::None) {
+            return Ok(Known::Lasting(&Source::None));
         }
-        Ok(source)
+        let mut entry = (class.unbind(), source);
+        for slot in &FIRST {
+            match slot.set(entry) {
+                Ok(()) => {
+                    return Ok(slot.get().map_or(Known::Lasting(&Source::None), |(_, s)| Known::Lasting(s)));
+                }
+                Err(refused) => entry = refused,
+            }
+        }
+        let (class, source) = (entry.0, Arc::new(entry.1));
+        let mut others = OTHERS.write().unwrap_or_else(PoisonError::into_inner);
+        let forgotten = if others.len() < MOST_OTHERS { Vec::new() } else { std::mem::take(&mut *others) };
+        others.push((class, Arc::clone(&source)));
+        drop(others);
+        // Outside the lock: the last reference to a type runs Python code.
+        drop(forgotten);
+        Ok(Known::Counted(source))
     }
 
     fn classify(class: &Bound<'_, PyType>) -> PyResult<Source> {

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::output::{OutputSpec, check_out, common_order};
-use super::{Scalar, Strided};
+use super::{Recurring, Scalar, Strided};
 use crate::dtype::{Category, DType};
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Dims, TensorView, layout};
@@ -59,6 +59,33 @@ impl AddProblem {
     pub fn is_empty(&self) -> bool {
         self.shape.contains(&0)
     }
+
+    /// Of its operands; 0 for none.
+    pub fn addresses(&self) -> [usize; 3] {
+        let y = match &self.y {
+            AddendProblem::Tensor(y) => y.address,
+            // The kernels then read x in its place.
+            AddendProblem::Scalar(_) => self.x.address,
+        };
+        [self.x.address, y, self.out.address]
+    }
+}
+
+impl Recurring for AddProblem {
+    fn is_like(&self, other: &AddProblem) -> bool {
+        let AddProblem { device, shape, x, y, out, alpha } = self;
+        let y_alike = match (y, &other.y) {
+            (AddendProblem::Tensor(y), AddendProblem::Tensor(other)) => y.is_like(other),
+            (AddendProblem::Scalar(y), AddendProblem::Scalar(other)) => y.is_same(*other),
+            _ => false,
+        };
+        *device == other.device
+            && *shape == other.shape
+            && x.is_like(&other.x)
+            && y_alike
+            && out.is_like(&other.out)
+            && alpha.is_same(other.alpha)
+    }
 }
 
 /// torch.result_type(x, y). `default_float` is what an integer tensor plus a Python float becomes.
@@ -100,6 +127,18 @@ pub fn output(x: &TensorView, y: &Addend, default_float: DType) -> Result<Output
     {
         return Err(Error::IntegerRange { op: OP, argument: "y", value: value.to_string(), into: "int64" });
     }
+    let alike = match y {
+        Addend::Tensor(t) => t.shape == x.shape && t.strides == x.strides,
+        Addend::Scalar { .. } => true,
+    };
+    if alike && layout::is_row_major(&x.shape, &x.strides) {
+        return Ok(OutputSpec {
+            shape: x.shape.clone(),
+            strides: x.strides.clone(),
+            dtype,
+            device: x.device,
+        });
+    }
     let operands: SmallVec<[&TensorView; 2]> = match y {
         Addend::Tensor(t) => smallvec![x, t],
         Addend::Scalar { .. } => smallvec![x],
@@ -119,7 +158,7 @@ pub fn output(x: &TensorView, y: &Addend, default_float: DType) -> Result<Output
 
 /// Refuses alphas that torch.add refuses, and converts the rest to the result's category.
 fn checked_alpha(alpha: Scalar, result: DType) -> Result<Scalar> {
-    let shown = match alpha {
+    let shown = || match alpha {
         Scalar::Bool(b) => (if b { "True" } else { "False" }).to_string(),
         Scalar::Int(i) => i.to_string(),
         Scalar::Float(f) => format!("{f:?}"),
@@ -129,11 +168,11 @@ fn checked_alpha(alpha: Scalar, result: DType) -> Result<Scalar> {
         (Category::Bool, Scalar::Int(i)) => return Ok(Scalar::Bool(i != 0)),
         (_, Scalar::Bool(_)) => {
             let remedy = "a number, or bool tensors";
-            return Err(Error::AlphaKind { alpha: shown, kind: "bool", result, remedy });
+            return Err(Error::AlphaKind { alpha: shown(), kind: "bool", result, remedy });
         }
         (Category::Bool | Category::Integer, Scalar::Float(_)) => {
             let remedy = "an integer alpha, or convert x to a floating dtype";
-            return Err(Error::AlphaKind { alpha: shown, kind: "float", result, remedy });
+            return Err(Error::AlphaKind { alpha: shown(), kind: "float", result, remedy });
         }
         (Category::Integer, Scalar::Int(i)) => match result {
             // A negative factor of an unsigned type wraps, so that x - y can be written as alpha=-1.
@@ -149,7 +188,7 @@ fn checked_alpha(alpha: Scalar, result: DType) -> Result<Scalar> {
         }
     };
     match (fits, result.category()) {
-        (false, _) => Err(Error::AlphaRange { alpha: shown, result }),
+        (false, _) => Err(Error::AlphaRange { alpha: shown(), result }),
         (true, Category::Float) => Ok(Scalar::Float(alpha.as_f64())),
         (true, _) => Ok(alpha),
     }
@@ -169,12 +208,14 @@ pub fn problem(
     out: &TensorView,
 ) -> Result<AddProblem> {
     let alpha = checked_alpha(alpha, spec.dtype)?;
-    let mut inputs: SmallVec<[_; 2]> = smallvec![("x", x, true)];
-    if let Addend::Tensor(t) = y {
-        inputs.push(("y", t, true));
+    match y {
+        Addend::Tensor(y) => check_out(OP, spec, out, &[("x", x, true), ("y", y, true)])?,
+        Addend::Scalar { .. } => check_out(OP, spec, out, &[("x", x, true)])?,
     }
-    check_out(OP, spec, out, &inputs)?;
-    let read = |t: &TensorView| layout::broadcast_strides(&t.shape, &t.strides, &spec.shape);
+    let read = |t: &TensorView| match t.shape == spec.shape {
+        true => t.strides.clone(),
+        false => layout::broadcast_strides(&t.shape, &t.strides, &spec.shape),
+    };
     let strided = |t: &TensorView, strides| Strided { address: t.address, dtype: t.dtype, strides };
     let x_strides = read(x);
     Ok(match y {

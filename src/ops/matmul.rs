@@ -1,6 +1,7 @@
 //! matmul: out = activation(a @ b + bias), with torch.matmul's shapes.
 
 use super::output::{OutputSpec, check_out};
+use super::{Recurring, aligned_alike};
 use crate::dtype::{self, DType};
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Dims, TensorView, layout};
@@ -118,6 +119,57 @@ impl MatmulProblem {
     pub fn is_empty(&self) -> bool {
         self.m == 0 || self.n == 0 || self.batch.contains(&0)
     }
+
+    /// Of its operands; 0 for none.
+    pub fn addresses(&self) -> [usize; 4] {
+        let bias = self.bias.as_ref().map_or(0, |bias| bias.address);
+        [self.a.address, self.b.address, bias, self.out.address]
+    }
+}
+
+impl Matrix {
+    fn is_like(&self, other: &Matrix) -> bool {
+        let Matrix { address, row_stride, col_stride, batch_strides } = self;
+        aligned_alike(*address, other.address)
+            && (*row_stride, *col_stride) == (other.row_stride, other.col_stride)
+            && *batch_strides == other.batch_strides
+    }
+}
+
+impl Bias {
+    fn is_like(&self, other: &Bias) -> bool {
+        let Bias { address, stride } = self;
+        aligned_alike(*address, other.address) && *stride == other.stride
+    }
+}
+
+impl Activation {
+    fn is_same(self, other: Activation) -> bool {
+        match (self, other) {
+            (Activation::LeakyRelu { negative_slope: a }, Activation::LeakyRelu { negative_slope: b }) => {
+                a.to_bits() == b.to_bits()
+            }
+            _ => self == other,
+        }
+    }
+}
+
+impl Recurring for MatmulProblem {
+    fn is_like(&self, other: &MatmulProblem) -> bool {
+        let MatmulProblem { device, dtype, m, n, k, batch, a, b, out, bias, activation, precision } = self;
+        let bias_alike = match (bias, &other.bias) {
+            (Some(bias), Some(other)) => bias.is_like(other),
+            (bias, other) => bias.is_none() && other.is_none(),
+        };
+        (*device, *dtype, *m, *n, *k, *precision)
+            == (other.device, other.dtype, other.m, other.n, other.k, other.precision)
+            && *batch == other.batch
+            && a.is_like(&other.a)
+            && b.is_like(&other.b)
+            && out.is_like(&other.out)
+            && bias_alike
+            && activation.is_same(other.activation)
+    }
 }
 
 /// Shape and dtype of a @ b.
@@ -185,11 +237,11 @@ pub fn problem(
     spec: &OutputSpec,
 ) -> Result<MatmulProblem> {
     let Operands { a, b, bias, out } = *operands;
-    let mut inputs = vec![("a", a, false), ("b", b, false)];
-    if let Some(bias) = bias {
-        inputs.push(("bias", bias, false));
+    let (a_input, b_input) = (("a", a, false), ("b", b, false));
+    match bias {
+        Some(bias) => check_out(OP, spec, out, &[a_input, b_input, ("bias", bias, false)])?,
+        None => check_out(OP, spec, out, &[a_input, b_input])?,
     }
-    check_out(OP, spec, out, &inputs)?;
 
     let (a_rank, b_rank) = (a.rank(), b.rank());
     let k = a.shape[a_rank - 1];

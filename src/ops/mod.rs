@@ -33,6 +33,14 @@ impl Scalar {
         }
     }
 
+    /// Equal in kind and to the bit: 0.0 is not -0.0, and NaN is NaN.
+    pub fn is_same(self, other: Scalar) -> bool {
+        match (self, other) {
+            (Scalar::Float(a), Scalar::Float(b)) => a.to_bits() == b.to_bits(),
+            _ => self == other,
+        }
+    }
+
     /// As an integer that wraps; a float is truncated towards zero.
     pub fn as_i64(self) -> i64 {
         match self {
@@ -49,4 +57,26 @@ pub struct Strided {
     pub address: usize,
     pub dtype: DType,
     pub strides: crate::tensor::Dims,
+}
+
+impl Strided {
+    /// See `Recurring`.
+    pub fn is_like(&self, other: &Strided) -> bool {
+        let Strided { address, dtype, strides } = self;
+        aligned_alike(*address, other.address) && *dtype == other.dtype && *strides == other.strides
+    }
+}
+
+/// A problem whose plan, moved to other addresses, solves all that are like it.
+pub trait Recurring {
+    /// Whether `other` is the same but for its operands' addresses, and those are alike in alignment.
+    fn is_like(&self, other: &Self) -> bool;
+}
+
+/// No plan looks at more of an address than this: no access is wider than 16 bytes, and no line longer.
+const ALIGNMENT: usize = 128;
+
+/// Whether operands at these addresses can be accessed in the same ways.
+pub fn aligned_alike(a: usize, b: usize) -> bool {
+    (a ^ b).is_multiple_of(ALIGNMENT) && (a == 0) == (b == 0)
 }

@@ -25,7 +25,7 @@ impl OutputSpec {
     }
 
     pub fn is_contiguous(&self) -> bool {
-        self.strides == layout::contiguous_strides(&self.shape)
+        layout::is_row_major(&self.shape, &self.strides)
     }
 }
 

@@ -1,7 +1,7 @@
 //! softmax and log_softmax along one dimension, with an optional dtype to compute and return in.
 
-use super::Strided;
 use super::output::{OutputSpec, check_out};
+use super::{Recurring, Strided};
 use crate::dtype::{self, DType};
 use crate::error::{Error, Result};
 use crate::tensor::layout::{self, Merged};
@@ -56,6 +56,23 @@ impl SoftmaxProblem {
 
     pub fn is_empty(&self) -> bool {
         self.length == 0 || self.rows.contains(&0)
+    }
+
+    /// Of its operands; 0 for none.
+    pub fn addresses(&self) -> [usize; 2] {
+        [self.x.address, self.out.address]
+    }
+}
+
+impl Recurring for SoftmaxProblem {
+    fn is_like(&self, other: &SoftmaxProblem) -> bool {
+        let SoftmaxProblem { device, kind, length, x_stride, out_stride, rows, x, out } = self;
+        *device == other.device
+            && *kind == other.kind
+            && (*length, *x_stride, *out_stride) == (other.length, other.x_stride, other.out_stride)
+            && *rows == other.rows
+            && x.is_like(&other.x)
+            && out.is_like(&other.out)
     }
 }
 

@@ -21,6 +21,16 @@ pub fn contiguous_strides(shape: &[i64]) -> Dims {
     strides
 }
 
+/// Whether these are the row-major strides.
+pub fn is_row_major(shape: &[i64], strides: &[i64]) -> bool {
+    let mut step = 1;
+    shape.iter().zip(strides).rev().all(|(&size, &stride)| {
+        let natural = stride == step;
+        step *= size.max(1);
+        natural
+    })
+}
+
 /// The shape all of `shapes` broadcast to, by numpy's rule; None if they do not.
 pub fn broadcast(shapes: &[&[i64]]) -> Option<Dims> {
     let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
@@ -59,6 +69,12 @@ pub struct Merged<const N: usize> {
 /// neighbours that every operand walks as one. Operand order of elements is free, so only for
 /// element-wise work and for batch dimensions.
 pub fn merge<const N: usize>(shape: &[i64], strides: [&[i64]; N]) -> Merged<N> {
+    // What most calls come with; it takes a fifth of the time.
+    if !shape.contains(&0) && strides.iter().all(|strides| is_row_major(shape, strides)) {
+        let elements = len(shape);
+        let one = |value| if elements == 1 { Dims::new() } else { Dims::from_slice(&[value]) };
+        return Merged { shape: one(elements), strides: std::array::from_fn(|_| one(1)) };
+    }
     let mut dims: Axes = (0..shape.len()).filter(|&d| shape[d] != 1).collect();
     // The last operand is the output: its writes should be sequential. No two of its strides are equal,
     // since outputs that overlap themselves are refused.
@@ -114,7 +130,7 @@ fn axes(view: &TensorView) -> (i128, Vec<(i128, i128)>) {
 /// windows). Exact for every view that slicing, transposing and expanding can make; says yes for the
 /// exotic rest.
 pub fn overlaps_itself(view: &TensorView) -> bool {
-    if view.is_empty() {
+    if view.is_empty() || is_row_major(&view.shape, &view.strides) {
         return false;
     }
     let mut inner = view.dtype.size() as i128;

@@ -67,3 +67,9 @@ pub unsafe trait KernelParams: Copy + fmt::Debug {
         1
     }
 }
+
+/// Parameters of kernels that work on `N` operands.
+pub trait Movable<const N: usize>: KernelParams {
+    /// Adds to the operands' addresses, and to whatever was calculated from them.
+    fn move_by(&mut self, steps: [u64; N]);
+}

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::mem::{offset_of, size_of};
 
-use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::index::{Dim, Divisor, MAX_RANK};
+use crate::cuda::plan::{KernelParams, Movable};
 
 /// The mirror of `MatmulParams<MAX_RANK>` in kernels/common/matmul.cuh. Strides in elements.
 #[repr(C)]
@@ -60,6 +60,16 @@ unsafe impl KernelParams for MatmulParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
         let tiles = [("tiles_m", self.tiles_m), ("tiles_n", self.tiles_n), ("group_m", self.group_m)];
         tiles.map(|(name, value)| (name, u64::from(value))).to_vec()
+    }
+}
+
+impl Movable<4> for MatmulParams {
+    fn move_by(&mut self, [a, b, bias, out]: [u64; 4]) {
+        for (address, step) in
+            [(&mut self.a, a), (&mut self.b, b), (&mut self.bias, bias), (&mut self.out, out)]
+        {
+            *address = address.wrapping_add(step as usize);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim, MAX_RANK};
 use crate::cuda::plan::reason::Reasons;
-use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
+use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, Movable};
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 
@@ -65,6 +65,21 @@ unsafe impl KernelParams for SoftmaxParams {
     }
     fn cluster(&self) -> u32 {
         self.cluster as u32
+    }
+}
+
+impl Movable<3> for SoftmaxParams {
+    fn move_by(&mut self, [x, out, partials]: [u64; 3]) {
+        let moved = [
+            (&mut self.x, x),
+            (&mut self.x_low, x),
+            (&mut self.x_high, x),
+            (&mut self.out, out),
+            (&mut self.partials, partials),
+        ];
+        for (address, step) in moved {
+            *address = address.wrapping_add(step);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, column_access, columns, pair_suffix, partial_bytes};
 use crate::cuda::plan::index::{self, Dim};
 use crate::cuda::plan::reason::Reasons;
-use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
+use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, Movable};
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 
@@ -63,6 +63,14 @@ unsafe impl KernelParams for TileParams {
     }
     fn cluster(&self) -> u32 {
         self.cluster as u32
+    }
+}
+
+impl Movable<3> for TileParams {
+    fn move_by(&mut self, [x, out, partials]: [u64; 3]) {
+        for (address, step) in [(&mut self.x, x), (&mut self.out, out), (&mut self.partials, partials)] {
+            *address = address.wrapping_add(step);
+        }
     }
 }
 
