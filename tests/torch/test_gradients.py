@@ -275,13 +275,6 @@ def test_an_error_is_the_same_with_gradients(device):
         assert (type(recorded.value), str(recorded.value)) == (type(plain.value), str(plain.value))
 
 
-def test_forward_mode_is_refused_rather_than_dropped(device):
-    x = torch.randn(3, 4, device=device)
-    for call in (tw.softmax, lambda x: tw.add(x, x), lambda x: tw.matmul(x, x.mT)):
-        with pytest.raises(NotImplementedError, match="jvp"):
-            torch.func.jvp(call, (x,), (x,))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_a_training_step_in_every_dtype(device, dtype):
     torch.manual_seed(3)

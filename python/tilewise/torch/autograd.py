@@ -1,40 +1,34 @@
-"""The gradients: one autograd.Function for each operation, and the public functions that record them.
+"""The derivatives, backward and forward: one autograd.Function an operation, and functions to record them.
 
-Backward formulas call the public functions again, which find the right way
+Formulas call the public functions again, which find the right way
 themselves: memory, or another recorded call when gradients of gradients are wanted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-from torch.autograd.function import _SingleLevelFunction
 
 import tilewise
 from tilewise import _core
 
 from . import formulas
-
-
-class Function(_SingleLevelFunction):
-    """Autograd's part of the dispatcher sees one level of torch.func at a time, for which this is the class:
-    torch.autograd.Function would start over at the outermost."""
-
-    @staticmethod
-    def _compiled_autograd_key(ctx: Any) -> tuple[int]:
-        return (ctx._autograd_function_id,)
-
-
-# Calls an operation below autograd, with the operation's own arguments.
-Run = Callable[..., Any]
+from .recording import Function, Run, is_forward, keep, plus
 
 
 class Add(Function):
     @staticmethod
     def forward(ctx: Any, run: Run, x: Any, y: Any, alpha: Any) -> Any:
         ctx.alpha = alpha
-        return run(x, y, alpha=alpha)
+        result = run(x, y, alpha=alpha)
+        if is_forward():
+            ctx.save_for_forward(result)
+        return result
+
+    @staticmethod
+    def jvp(ctx: Any, _run: Any, x_tangent: Any, y_tangent: Any, _alpha: Any) -> Any:
+        (result,) = ctx.saved_tensors
+        tangent = plus(x_tangent, None if y_tangent is None else y_tangent * ctx.alpha)
+        return tangent.to(result.dtype).expand(result.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -49,9 +43,15 @@ class Softmax(Function):
     @staticmethod
     def forward(ctx: Any, run: Run, x: Any, dim: int, dtype: Any) -> Any:
         output = run(x, dim, dtype=dtype)
-        ctx.save_for_backward(output)
+        keep(ctx, output)
         ctx.dim, ctx.dtype = dim, x.dtype
         return output
+
+    @staticmethod
+    def jvp(ctx: Any, _run: Any, tangent: Any, *_: Any) -> Any:
+        (output,) = ctx.saved_tensors
+        # Its matrix of derivatives is symmetric.
+        return tilewise.softmax_backward(tangent.to(output.dtype), output, ctx.dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -63,36 +63,15 @@ class LogSoftmax(Function):
     forward = Softmax.forward
 
     @staticmethod
+    def jvp(ctx: Any, _run: Any, tangent: Any, *_: Any) -> Any:
+        (output,) = ctx.saved_tensors
+        tangent = tangent.to(output.dtype)
+        return tangent - (output.exp() * tangent).sum(ctx.dim, keepdim=True)
+
+    @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         (output,) = ctx.saved_tensors
         return None, tilewise.log_softmax_backward(grad, output, ctx.dim, dtype=ctx.dtype), None, None
-
-
-class SoftmaxBackward(Function):
-    @staticmethod
-    def forward(ctx: Any, run: Run, grad: Any, output: Any, dim: int, dtype: Any) -> Any:
-        ctx.save_for_backward(grad, output)
-        ctx.dim = dim
-        return run(grad, output, dim, dtype=dtype)
-
-    @staticmethod
-    def backward(ctx: Any, seed: Any) -> Any:
-        grad, output = ctx.saved_tensors
-        seed = seed.to(grad.dtype)
-        to_grad = tilewise.softmax_backward(seed, output, ctx.dim) if ctx.needs_input_grad[1] else None
-        to_output = formulas.softmax_backward_output(seed, grad, output, ctx.dim)
-        return None, to_grad, to_output, None, None
-
-
-class LogSoftmaxBackward(Function):
-    forward = SoftmaxBackward.forward
-
-    @staticmethod
-    def backward(ctx: Any, seed: Any) -> Any:
-        grad, output = ctx.saved_tensors
-        seed = seed.to(grad.dtype)
-        to_grad, to_output = formulas.log_softmax_backward_gradients(seed, grad, output, ctx.dim)
-        return None, to_grad, to_output, None, None
 
 
 class Matmul(Function):
@@ -112,7 +91,33 @@ class Matmul(Function):
         saved = results[1] if pair else results if activation else None
         _, a_needed, b_needed, *_ = ctx.needs_input_grad
         ctx.save_for_backward(a if b_needed else None, b if a_needed else None, saved)
+        if is_forward():
+            ctx.save_for_forward(a, b, saved)
         return results
+
+    @staticmethod
+    def jvp(ctx: Any, _run: Any, a_tangent: Any, b_tangent: Any, bias_tangent: Any, *_: Any) -> Any:
+        a, b, saved = ctx.saved_tensors
+        by_a = by_b = None
+        if a_tangent is not None:
+            by_a = tilewise.matmul(a_tangent, b, bias=bias_tangent, precision=ctx.precision)
+            bias_tangent = None
+        if b_tangent is not None:
+            by_b = tilewise.matmul(a, b_tangent, bias=bias_tangent, precision=ctx.precision)
+            bias_tangent = None
+        tangent = plus(by_a, by_b)
+        if tangent is None:
+            tangent = formulas.of_bias(bias_tangent, a, b, ctx.dims)
+        if not ctx.activation:
+            return tangent
+        result = _core.activation_backward(
+            formulas.as_matrix(tangent, ctx.dims),
+            formulas.as_matrix(saved, ctx.dims),
+            ctx.activation,
+            negative_slope=ctx.slope,
+            saved_is=ctx.saved_is,
+        )[0].reshape(tangent.shape)
+        return (result, tangent) if ctx.saved_is == "pre_activation" else result
 
     @staticmethod
     def backward(ctx: Any, out_grad: Any, pre_grad: Any = None) -> Any:
@@ -137,36 +142,6 @@ class Matmul(Function):
         a_grad = formulas.matmul_a_grad(grad, b, ctx.dims, ctx.precision) if a_needed else None
         b_grad = formulas.matmul_b_grad(grad, a, ctx.dims, ctx.precision) if b_needed else None
         return None, a_grad, b_grad, bias_grad, None, None, None
-
-
-class ActivationBackward(Function):
-    @staticmethod
-    def forward(
-        ctx: Any, run: Run, grad: Any, saved: Any, activation: str, slope: float, saved_is: str, bias: bool
-    ) -> Any:
-        ctx.set_materialize_grads(False)
-        ctx.activation, ctx.slope, ctx.saved_is, ctx.bias = activation, slope, saved_is, bias
-        ctx.save_for_backward(grad, saved)
-        return run(grad, saved, activation, negative_slope=slope, saved_is=saved_is, bias=bias)
-
-    @staticmethod
-    def backward(ctx: Any, seed: Any, bias_seed: Any) -> Any:
-        grad, saved = ctx.saved_tensors
-        # The gradient of bias sums the other result over its rows.
-        if ctx.bias and bias_seed is not None:
-            seed = bias_seed.expand_as(grad) if seed is None else seed + bias_seed
-        if seed is None:
-            return (None,) * 7
-        _, grad_needed, saved_needed, *_ = ctx.needs_input_grad
-        to_grad = to_saved = None
-        if grad_needed:
-            options = {"negative_slope": ctx.slope, "saved_is": ctx.saved_is}
-            to_grad, _ = _core.activation_backward(seed, saved, ctx.activation, **options)
-        # An output saved for its sign has no gradient of its own.
-        if saved_needed and ctx.saved_is == "pre_activation":
-            bend = formulas.curvature(ctx.activation, saved)
-            to_saved = None if bend is None else seed * grad * bend
-        return None, to_grad, to_saved, None, None, None, None
 
 
 # The operators' own arguments, after the function to run below autograd.
@@ -195,24 +170,3 @@ def record_matmul(
     precision: str = "ieee",
 ) -> Any:
     return Matmul.apply(run, a, b, bias, activation, negative_slope, precision)
-
-
-def record_softmax_backward(run: Run, grad: Any, output: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    return SoftmaxBackward.apply(run, grad, output, dim, dtype)
-
-
-def record_log_softmax_backward(run: Run, grad: Any, output: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    return LogSoftmaxBackward.apply(run, grad, output, dim, dtype)
-
-
-def record_activation_backward(
-    run: Run,
-    grad: Any,
-    saved: Any,
-    activation: str,
-    *,
-    negative_slope: float = 0.01,
-    saved_is: str = "output",
-    bias: bool = False,
-) -> Any:
-    return ActivationBackward.apply(run, grad, saved, activation, negative_slope, saved_is, bias)

@@ -32,6 +32,12 @@ def softmax_backward_output(seed: Any, grad: Any, output: Any, dim: int) -> Any:
     return seed * (grad - kept) - grad * (seed * output).sum(dim, keepdim=True)
 
 
+def softmax_backward_by_output(tangent: Any, grad: Any, output: Any, dim: int) -> Any:
+    """What softmax_backward changes by where its output does."""
+    kept = (grad * output).sum(dim, keepdim=True)
+    return tangent * (grad - kept) - output * (grad * tangent).sum(dim, keepdim=True)
+
+
 def log_softmax_backward_gradients(seed: Any, grad: Any, output: Any, dim: int) -> tuple[Any, Any]:
     """The gradients of log_softmax_backward with respect to its grad and its output."""
     weighted = seed * output.exp()
@@ -58,6 +64,14 @@ def as_matrix(t: Any, dims: tuple[int, int]) -> Any:
     if t is not None and dims[1] == 1:
         t = t.unsqueeze(-1)
     return t.unsqueeze(-2) if t is not None and dims[0] == 1 else t
+
+
+def of_bias(bias: Any, a: Any, b: Any, dims: tuple[int, int]) -> Any:
+    """A bias alone, in the shape of the product it is added to."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    rows = a.shape[-2:-1] if dims[0] > 1 else ()
+    columns = b.shape[-1:] if dims[1] > 1 else ()
+    return bias.expand((*batch, *rows, *(columns or (1,)))).reshape((*batch, *rows, *columns))
 
 
 # Where an operand's batch was broadcast, autograd itself sums its gradient.

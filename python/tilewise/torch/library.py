@@ -12,7 +12,8 @@ from torch.autograd import forward_ad
 
 from tilewise._imports import after_import
 
-from . import autocast, autograd, batching, fakes, formulas, kernels, sharding
+from . import autocast, autograd, batching, fakes, formulas, kernels, second_order, sharding
+from .recording import is_forward
 
 Implementation = Callable[..., Any]
 
@@ -69,7 +70,7 @@ OPERATORS = {
         ONE,
         kernels.softmax_backward,
         fakes.along_dim_backward,
-        autograd.record_softmax_backward,
+        second_order.record_softmax_backward,
         "softmax_backward.out",
     ),
     "log_softmax_backward": Operator(
@@ -77,7 +78,7 @@ OPERATORS = {
         ONE,
         kernels.log_softmax_backward,
         fakes.along_dim_backward,
-        autograd.record_log_softmax_backward,
+        second_order.record_log_softmax_backward,
         "log_softmax_backward.out",
     ),
     "activation_backward": Operator(
@@ -85,7 +86,7 @@ OPERATORS = {
         TWO,
         kernels.activation_backward,
         fakes.activation_backward,
-        autograd.record_activation_backward,
+        second_order.record_activation_backward,
     ),
 }
 
@@ -130,10 +131,12 @@ def writing(function: Implementation) -> Implementation:
 
 def below_autograd(op: Any, keyset: Any) -> Implementation:
     grad_mode = torch.is_grad_enabled()
+    forward_mode = torch._C._is_fwd_grad_enabled()
 
     def run(*args: Any, **options: Any) -> Any:
-        # autograd.Function switches gradients off, but outer levels of torch.func have still to record this.
-        with torch.set_grad_enabled(grad_mode), torch._C._AutoDispatchBelowAutograd():
+        # autograd.Function switches both off, but outer levels of torch.func have still to record this.
+        forward = forward_ad._set_fwd_grad_enabled(forward_mode)
+        with torch.set_grad_enabled(grad_mode), forward, torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keyset & torch._C._after_autograd_keyset, *args, **options)
 
     return run
@@ -143,11 +146,15 @@ def needs_gradient(*args: Any) -> bool:
     return torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
 
 
+def needs_derivative(*args: Any) -> bool:
+    # A tangent is seen by autograd.Function, and lost by a plain call.
+    return is_forward() or needs_gradient(*args)
+
+
 def differentiated(op: Any, record: Implementation) -> Implementation:
     def autograd_kernel(keyset: Any, *args: Any, **options: Any) -> Any:
         run = below_autograd(op, keyset)
-        # In a dual_level a tensor may carry a tangent, which autograd.Function sees and a plain call loses.
-        if not needs_gradient(*args) and forward_ad._current_level < 0:
+        if not needs_derivative(*args):
             return run(*args, **options)
         transformed = torch._C._are_functorch_transforms_active()
         with enable_single_level_autograd_function() if transformed else nullcontext():
@@ -159,7 +166,7 @@ def differentiated(op: Any, record: Implementation) -> Implementation:
 def keeping_what_gradients_need(record: Implementation) -> Implementation:
     def autograd_kernel(keyset: Any, *args: Any, activation: str | None = None, **options: Any) -> Any:
         suffices = formulas.output_suffices(activation, options.get("negative_slope", 0.01))
-        if suffices or not needs_gradient(*args):
+        if suffices or not needs_derivative(*args):
             return record(keyset, *args, activation=activation, **options)
         return torch.ops.tilewise.matmul_with_pre_activation(*args, activation=activation, **options)[0]
 

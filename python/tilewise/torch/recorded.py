@@ -1,5 +1,8 @@
 """The public functions for calls that need torch for nothing but gradients: recorded by autograd directly,
-which takes a third of the time that torch's dispatcher takes."""
+which takes a third of the time that torch's dispatcher takes.
+
+While autograd runs what it records, gradients are off, and tilewise's own functions do no more than compute.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import Any
 
 import torch
 
-from . import autograd, formulas, kernels, operators
+from tilewise import _core
+
+from . import autograd, formulas, kernels, operators, second_order
 
 Public = Callable[..., Any]
 
@@ -39,14 +44,14 @@ def matmul(
     ]
 
 
-add = _recorded(autograd.record_add, kernels.add, operators.add)
-softmax = _recorded(autograd.record_softmax, kernels.softmax, operators.softmax)
-log_softmax = _recorded(autograd.record_log_softmax, kernels.log_softmax, operators.log_softmax)
+add = _recorded(autograd.record_add, _core.add, operators.add)
+softmax = _recorded(autograd.record_softmax, _core.softmax, operators.softmax)
+log_softmax = _recorded(autograd.record_log_softmax, _core.log_softmax, operators.log_softmax)
 softmax_backward = _recorded(
-    autograd.record_softmax_backward, kernels.softmax_backward, operators.softmax_backward
+    second_order.record_softmax_backward, _core.softmax_backward, operators.softmax_backward
 )
 log_softmax_backward = _recorded(
-    autograd.record_log_softmax_backward, kernels.log_softmax_backward, operators.log_softmax_backward
+    second_order.record_log_softmax_backward, _core.log_softmax_backward, operators.log_softmax_backward
 )
 # Only gradients of gradients come here.
 activation_backward = operators.activation_backward

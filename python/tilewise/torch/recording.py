@@ -1,0 +1,39 @@
+"""What every derivative needs: the class they are recorded by, and what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+
+class Function(_SingleLevelFunction):
+    """Autograd's part of the dispatcher sees one level of torch.func at a time, for which this is the class:
+    torch.autograd.Function would start over at the outermost."""
+
+    @staticmethod
+    def _compiled_autograd_key(ctx: Any) -> tuple[int]:
+        return (ctx._autograd_function_id,)
+
+
+def is_forward() -> bool:
+    """Whether tensors may carry tangents: torch's own guard is -1 outside of every dual_level."""
+    return bool(forward_ad._current_level >= 0)
+
+
+def keep(ctx: Any, *tensors: Any) -> None:
+    """For both directions; the forward one comes right after the operation, where it comes at all."""
+    ctx.save_for_backward(*tensors)
+    if is_forward():
+        ctx.save_for_forward(*tensors)
+
+
+def plus(a: Any, b: Any) -> Any:
+    """The sum of what may be None, for zero."""
+    return b if a is None else a if b is None else a + b
+
+
+# Calls an operation below autograd, with the operation's own arguments.
+Run = Callable[..., Any]
