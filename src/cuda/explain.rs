@@ -108,7 +108,7 @@ pub fn activation_backward(p: &ActivationBackwardProblem, device: &DeviceFacts) 
     Explanation { after, ..explain(&first, p.work(), Arithmetic::plain(p.dtype), device) }
 }
 
-/// As `launch::launch_both`.
+/// As `launch::Prepared::new`.
 fn both<P: KernelParams>(
     first: Option<Kernel>,
     plan: LaunchPlan<P>,

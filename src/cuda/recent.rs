@@ -101,3 +101,130 @@ impl<Q: Recurring, const N: usize> Entry<Q, N> {
         self.problem.is_like(problem) && self.epoch == forced::epoch()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::device::examples;
+    use crate::cuda::plan;
+    use crate::cuda::plan::add::AddPlan;
+    use crate::cuda::plan::softmax::Launch;
+    use crate::dtype::DType;
+    use crate::ops::matmul::{Activation, Operands, Precision};
+    use crate::ops::softmax::Kind;
+    use crate::ops::{self, Scalar, add::Addend};
+    use crate::tensor::{Device, Dims, TensorView};
+
+    /// Where operands start, in bytes from a boundary that no plan looks beyond; odd multiples of an element's size.
+    const OFFSETS: [usize; 3] = [0, 8, 16];
+
+    fn view(dtype: DType, shape: &[i64], strides: &[i64], address: usize) -> TensorView {
+        let (shape, strides) = (Dims::from_slice(shape), Dims::from_slice(strides));
+        TensorView { address, dtype, device: Device::Cuda(0), shape, strides, writable: true }
+    }
+
+    fn steps<const N: usize>(from: [usize; N], to: [usize; N]) -> [u64; N] {
+        std::array::from_fn(|i| to[i].wrapping_sub(from[i]) as u64)
+    }
+
+    fn moved<const N: usize, P: Movable<N>>(mut plan: LaunchPlan<P>, steps: [u64; N]) -> LaunchPlan<P> {
+        plan.params.move_by(steps);
+        plan
+    }
+
+    /// Problems at places far apart, and each as well at places that are no whole number of lines away.
+    fn places(offset: usize) -> [[usize; 3]; 3] {
+        [[1 << 30, 2 << 30, 3 << 30], [7 << 33, 5 << 31, 9 << 32], [(1 << 30) + 4, 2 << 30, 3 << 30]]
+            .map(|place| place.map(|address| address + offset))
+    }
+
+    #[test]
+    fn a_moved_addition_is_the_one_that_would_be_planned_there() {
+        let strides: [&[i64]; 3] = [&[40, 1], &[1, 70], &[0, 1]];
+        let pairs = strides.iter().flat_map(|x| strides.iter().map(move |y| (*x, *y)));
+        for ((x_strides, y_strides), offset) in pairs.flat_map(|pair| OFFSETS.map(|offset| (pair, offset))) {
+            let problem = |[x, y, out]: [usize; 3]| {
+                let shape = &[70, 40];
+                let x = view(DType::F32, shape, x_strides, x);
+                let y = Addend::Tensor(view(DType::F32, shape, y_strides, y));
+                let spec = ops::add::output(&x, &y, DType::F32).unwrap();
+                let out = view(DType::F32, shape, &spec.strides, out);
+                ops::add::problem(&x, &y, Scalar::Float(2.0), &spec, &out).unwrap()
+            };
+            let [here, there, misaligned] = places(offset).map(problem);
+            assert!(here.is_like(&there) && !here.is_like(&misaligned));
+            let by = steps(here.addresses(), there.addresses());
+            for device in examples::all() {
+                match [&here, &there].map(|p| plan::add::plan(p, &device, None)) {
+                    [AddPlan::Few(here), AddPlan::Few(there)] => assert_eq!(moved(here, by), there),
+                    [AddPlan::Many(here), AddPlan::Many(there)] => assert_eq!(moved(*here, by), *there),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_moved_softmax_is_the_one_that_would_be_planned_there() {
+        for (rows, columns, dim) in
+            [(7, 40, 1), (3, 300_000, 1), (2, 70_000, 1), (4096, 64, 0), (300_000, 3, 0)]
+        {
+            let problem = |[x, out, _]: [usize; 3]| {
+                let x = view(DType::BF16, &[rows, columns], &[columns, 1], x);
+                let spec = ops::softmax::output(Kind::Softmax, &x, None).unwrap();
+                let out = view(DType::BF16, &[rows, columns], &[columns, 1], out);
+                ops::softmax::problem(Kind::Softmax, &x, dim, &spec, &out).unwrap()
+            };
+            let [here, there, misaligned] = places(0).map(problem);
+            assert!(here.is_like(&there) && !here.is_like(&misaligned));
+            let [[x, out, _], [other_x, other_out, _]] = [places(0)[0], places(0)[1]];
+            let by = steps([x, out, 1 << 20], [other_x, other_out, 5 << 20]);
+            for device in examples::all() {
+                let here = plan::softmax::plan(&here, &device, None, 1 << 20);
+                let there = plan::softmax::plan(&there, &device, None, 5 << 20);
+                assert_eq!(here.first, there.first);
+                match (here.launch, there.launch) {
+                    (Launch::Rows(here), Launch::Rows(there)) => assert_eq!(moved(here, by), there),
+                    (Launch::Tiles(here), Launch::Tiles(there)) => assert_eq!(moved(here, by), there),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_moved_product_is_the_one_that_would_be_planned_there() {
+        for offset in OFFSETS {
+            let problem = |[a, b, out]: [usize; 3]| {
+                let (a, b) =
+                    (view(DType::F16, &[64, 96], &[96, 1], a), view(DType::F16, &[96, 80], &[80, 1], b));
+                let bias = view(DType::F16, &[80], &[1], a.address + (1 << 20));
+                let spec = ops::matmul::output(&a, &b, Some(&bias)).unwrap();
+                let out = view(DType::F16, &[64, 80], &[80, 1], out);
+                let operands = Operands { a: &a, b: &b, bias: Some(&bias), out: &out };
+                ops::matmul::problem(&operands, Activation::Relu, Precision::Ieee, &spec).unwrap()
+            };
+            let [here, there, misaligned] = places(offset).map(problem);
+            assert!(here.is_like(&there) && !here.is_like(&misaligned));
+            let by = steps(here.addresses(), there.addresses());
+            for device in examples::all() {
+                let [here, there] = [&here, &there].map(|p| plan::matmul::plan(p, &device));
+                assert_eq!(moved(here, by), there);
+            }
+        }
+    }
+
+    /// Only what is equal to the bit is alike.
+    #[test]
+    fn signed_zeros_and_slopes_differ() {
+        let problem = |alpha: f64| {
+            let x = view(DType::F32, &[8], &[1], 1 << 20);
+            let y = Addend::Tensor(view(DType::F32, &[8], &[1], 2 << 20));
+            let spec = ops::add::output(&x, &y, DType::F32).unwrap();
+            let out = view(DType::F32, &[8], &[1], 3 << 20);
+            ops::add::problem(&x, &y, Scalar::Float(alpha), &spec, &out).unwrap()
+        };
+        assert!(!problem(0.0).is_like(&problem(-0.0)));
+        assert!(problem(f64::NAN).is_like(&problem(f64::NAN)));
+    }
+}

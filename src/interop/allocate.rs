@@ -83,6 +83,12 @@ pub fn fresh<'py>(
     let py = like.object.py();
     let mut view = descriptor::blank();
     let object = match &*like.source {
+        Source::Torch(class) if spec.is_like(&like.view) => {
+            // By far the most common, and 0.5 us cheaper than naming shape, dtype and device.
+            let object = class.torch.empty_like.bind(py).call1((&like.object,))?;
+            view = TensorView { address: class.address(argument, &object)?, ..spec.view() };
+            object
+        }
         Source::Torch(class) => {
             let object = torch_empty(class, spec, like)?;
             class.view(argument, &object, &mut view)?;
@@ -121,10 +127,6 @@ fn torch_empty<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (torch, object) = (class.torch, &like.object);
     let py = object.py();
-    // By far the most common, and 0.5 us cheaper than naming shape, dtype and device.
-    if spec.dtype == like.view.dtype && spec.shape == like.view.shape && spec.strides == like.view.strides {
-        return torch.empty_like.bind(py).call1((object,));
-    }
     let device = object.getattr(intern!(py, "device"))?;
     let options = [(intern!(py, "dtype"), torch.dtype(py, spec.dtype)), (intern!(py, "device"), &device)]
         .into_py_dict(py)?;

@@ -53,9 +53,14 @@ pub unsafe fn read(argument: Argument, raw: &DLTensor, view: &mut TensorView) ->
     }
     view.dtype = dtype(argument, raw.dtype)?;
     view.device = device(argument, raw.device)?;
-    let address = raw.data as usize;
-    view.address = if address == 0 { 0 } else { address.wrapping_add(raw.byte_offset as usize) };
+    view.address = address(raw);
     check(argument, view)
+}
+
+/// Of the first element; 0 only if there is none.
+pub fn address(raw: &DLTensor) -> usize {
+    let address = raw.data as usize;
+    if address == 0 { 0 } else { address.wrapping_add(raw.byte_offset as usize) }
 }
 
 /// Refuses views that no backend could read, and gives dimensions of size 1, whose strides mean nothing,

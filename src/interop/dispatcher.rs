@@ -20,6 +20,7 @@ pub struct Dispatcher {
     /// How many modes are active, and whether torch.jit.trace records.
     mode_counts: [Builtin; 3],
     requires_grad: Attribute,
+    version: Attribute,
     is_key_excluded: Py<PyAny>,
     /// The keys that autocast excludes while it is off, on CPUs and on GPUs: arguments of `is_key_excluded`,
     /// which takes half the time of torch.is_autocast_enabled.
@@ -70,6 +71,7 @@ impl Dispatcher {
                 Builtin::of(native.getattr("_is_tracing")?),
             ],
             requires_grad: Attribute::of(&torch.getattr("Tensor")?, "requires_grad")?,
+            version: Attribute::of(&torch.getattr("Tensor")?, "_version")?,
             is_key_excluded: native.getattr("_dispatch_tls_is_dispatch_key_excluded")?.unbind(),
             autocast_keys: [key("AutocastCPU")?, key("AutocastCUDA")?],
             is_grad_enabled: Builtin::of(torch.getattr("is_grad_enabled")?),
@@ -122,8 +124,10 @@ impl Dispatcher {
 
     /// Whether a tensor may be written: one made in inference mode has no version to count outside of it.
     pub fn is_writable(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(!self.is_inference.call(tensor)?.is_truthy()?
-            || self.is_inference_mode_enabled.call0(tensor.py())?.is_truthy()?)
+        Ok(self.is_inference_mode_enabled.call0(tensor.py())?.is_truthy()?
+            // Half the time of is_inference, to which it is equal: such a tensor has none to read.
+            || self.version.read(tensor).is_ok()
+            || !self.is_inference.call(tensor)?.is_truthy()?)
     }
 
     /// Counts one more version of a tensor: by comparing versions, autograd notices that what it saved for

@@ -205,6 +205,9 @@ static UNTIL_DONE: Mutex<Vec<(Event, Vec<Hold>)>> = Mutex::new(Vec::new());
 /// work is on, else when the work is done, as seen by a later call.
 pub fn release(op: &'static str, device: Device, stream: RawStream, holds: Vec<Hold>) -> Result<()> {
     let Device::Cuda(ordinal) = device else { return Ok(()) };
+    if holds.is_empty() {
+        return Ok(());
+    }
     let kept: Vec<Hold> = holds.into_iter().filter(|h| h.until_done).collect();
     if kept.is_empty() {
         return Ok(());

@@ -159,6 +159,15 @@ impl TorchClass {
         })
     }
 
+    /// Where the memory of a tensor is of which all else is known.
+    pub fn address(&self, argument: Argument, object: &Bound<'_, PyAny>) -> Result<usize> {
+        let address = match self.table {
+            Some(table) => table.describe(object, descriptor::address).map(|(address, _)| address),
+            None => object.call_method0(intern!(object.py(), "data_ptr")).and_then(|at| at.extract()),
+        };
+        address.map_err(|raised| explain(argument, object, raised))
+    }
+
     fn view_by_attributes(
         &self,
         argument: Argument,

@@ -24,6 +24,17 @@ impl OutputSpec {
         OutputSpec { shape, strides, dtype, device }
     }
 
+    /// Whether the result is laid out as `view` is.
+    pub fn is_like(&self, view: &TensorView) -> bool {
+        self.dtype == view.dtype && self.shape == view.shape && self.strides == view.strides
+    }
+
+    /// A tensor like this, at no address yet.
+    pub fn view(&self) -> TensorView {
+        let OutputSpec { shape, strides, dtype, device } = self.clone();
+        TensorView { address: 0, dtype, device, shape, strides, writable: true }
+    }
+
     pub fn is_contiguous(&self) -> bool {
         layout::is_row_major(&self.shape, &self.strides)
     }

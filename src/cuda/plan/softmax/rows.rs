@@ -70,14 +70,15 @@ unsafe impl KernelParams for SoftmaxParams {
 
 impl Movable<3> for SoftmaxParams {
     fn move_by(&mut self, [x, out, partials]: [u64; 3]) {
-        let moved = [
+        // Not every variant is told the span.
+        let span = if self.x_high > 0 { x } else { 0 };
+        for (address, step) in [
             (&mut self.x, x),
-            (&mut self.x_low, x),
-            (&mut self.x_high, x),
+            (&mut self.x_low, span),
+            (&mut self.x_high, span),
             (&mut self.out, out),
             (&mut self.partials, partials),
-        ];
-        for (address, step) in moved {
+        ] {
             *address = address.wrapping_add(step);
         }
     }
