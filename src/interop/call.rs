@@ -44,6 +44,8 @@ pub struct Call<'py> {
     autocast: bool,
     /// A tensor that requires grad.
     differentiated: Option<&'static str>,
+    /// Whether autograd can be told of the result afterwards.
+    recordable: bool,
 }
 
 impl std::fmt::Debug for Call<'_> {
@@ -76,6 +78,7 @@ impl<'py> Call<'py> {
             autocast: false,
             planning: false,
             differentiated: None,
+            recordable: false,
         }
     }
 
@@ -88,6 +91,17 @@ impl<'py> Call<'py> {
     pub fn with_autocast(mut self) -> Call<'py> {
         self.autocast = true;
         self
+    }
+
+    /// For operations of which autograd needs no more than arguments and result.
+    pub fn recordable(mut self) -> Call<'py> {
+        self.recordable = true;
+        self
+    }
+
+    /// Whether the result is to be shown to autograd.
+    pub fn is_recorded(&self) -> bool {
+        self.differentiated.is_some()
     }
 
     pub fn argument(&self, name: &'static str) -> Argument {
@@ -163,9 +177,14 @@ impl<'py> Call<'py> {
     ) -> Result<Output<'py>> {
         let out = out.map(|object| self.take("out", Role::Output, object)).transpose()?;
         if let Some(argument) = self.differentiated {
-            // An `out` is torch's to refuse.
-            let by = if out.is_some() { Handler::Dispatcher } else { Handler::Autograd };
-            return Err(Error::NeedsTorch { op: self.op, argument, by });
+            let needs = |by| Err(Error::NeedsTorch { op: self.op, argument, by });
+            // An `out` is torch's to refuse; inside torch.func, what is recorded belongs to one of its levels.
+            if out.is_some() || self.is_transformed()? {
+                return needs(Handler::Dispatcher);
+            }
+            if !self.recordable {
+                return needs(Handler::Autograd);
+            }
         }
         match out {
             Some(tensor) => {
@@ -290,6 +309,13 @@ impl<'py> Call<'py> {
                 Ok(())
             }
             None => Ok(()),
+        }
+    }
+
+    fn is_transformed(&self) -> Result<bool> {
+        match self.first.as_ref().map(|first| &*first.source) {
+            Some(Source::Torch(class)) => Ok(class.torch.dispatcher.is_transformed(self.py)?),
+            _ => Ok(false),
         }
     }
 

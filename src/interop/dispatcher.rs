@@ -20,13 +20,13 @@ pub struct Dispatcher {
     /// How many modes are active, and whether torch.jit.trace records.
     mode_counts: [Builtin; 3],
     requires_grad: Attribute,
-    version: Attribute,
     is_key_excluded: Py<PyAny>,
     /// The keys that autocast excludes while it is off, on CPUs and on GPUs: arguments of `is_key_excluded`,
     /// which takes half the time of torch.is_autocast_enabled.
     autocast_keys: [Py<PyTuple>; 2],
     is_grad_enabled: Builtin,
     is_inference_mode_enabled: Builtin,
+    are_transforms_active: Py<PyAny>,
     is_inference: Method,
     /// What the module torch.autograd.forward_ad holds.
     forward_ad: Py<PyDict>,
@@ -71,11 +71,11 @@ impl Dispatcher {
                 Builtin::of(native.getattr("_is_tracing")?),
             ],
             requires_grad: Attribute::of(&torch.getattr("Tensor")?, "requires_grad")?,
-            version: Attribute::of(&torch.getattr("Tensor")?, "_version")?,
             is_key_excluded: native.getattr("_dispatch_tls_is_dispatch_key_excluded")?.unbind(),
             autocast_keys: [key("AutocastCPU")?, key("AutocastCUDA")?],
             is_grad_enabled: Builtin::of(torch.getattr("is_grad_enabled")?),
             is_inference_mode_enabled: Builtin::of(torch.getattr("is_inference_mode_enabled")?),
+            are_transforms_active: native.getattr("_are_functorch_transforms_active")?.unbind(),
             is_inference: Method::of(&probe, "is_inference")?,
             forward_ad: autograd
                 .getattr("forward_ad")?
@@ -117,6 +117,11 @@ impl Dispatcher {
         Ok(differentiated.then_some(Handler::Autograd))
     }
 
+    /// Inside torch.func, whatever its tensors look like.
+    pub fn is_transformed(&self, py: Python<'_>) -> PyResult<bool> {
+        self.are_transforms_active.bind(py).call0()?.is_truthy()
+    }
+
     pub fn is_autocast(&self, py: Python<'_>, device: Device) -> PyResult<bool> {
         let key = &self.autocast_keys[usize::from(device != Device::Cpu)];
         Ok(!self.is_key_excluded.bind(py).call1(key.bind(py))?.is_truthy()?)
@@ -125,8 +130,6 @@ impl Dispatcher {
     /// Whether a tensor may be written: one made in inference mode has no version to count outside of it.
     pub fn is_writable(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(self.is_inference_mode_enabled.call0(tensor.py())?.is_truthy()?
-            // Half the time of is_inference, to which it is equal: such a tensor has none to read.
-            || self.version.read(tensor).is_ok()
             || !self.is_inference.call(tensor)?.is_truthy()?)
     }
 

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 use super::arguments::{Keyword, given};
 use super::problems::{self, MatmulOptions};
-use super::routing::finish;
+use super::routing::{Recorder, finish};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::Call;
@@ -51,9 +51,18 @@ pub fn add<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let run = || -> Result<Bound<'py, PyAny>> {
-        let mut call = Call::new(py, "add", &DType::ALL);
+        let mut call = Call::new(py, "add", &DType::ALL).recordable();
         let (out, problem) = problems::add(&mut call, x, y, &alpha, out)?;
-        call.run(out, problem.len(), |stream| dispatch::add(&problem, stream))
+        let recorded = call.is_recorded();
+        let result = call.run(out, problem.len(), |stream| dispatch::add(&problem, stream))?;
+        if !recorded {
+            return Ok(result);
+        }
+        static ADD: Recorder = Recorder::new("Add");
+        Ok(match alpha.given() {
+            Some(alpha) => ADD.record(py, ((result,), x, y, alpha)),
+            None => ADD.record(py, ((result,), x, y, 1)),
+        }?)
     };
     finish(py, run(), [x, y], [("alpha", alpha.given()), ("out", given(out))])
 }
@@ -150,12 +159,23 @@ fn along_dim<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let run = || -> Result<Bound<'py, PyAny>> {
-        let mut call = Call::new(py, kind.name(), &DType::FLOATS).with_autocast();
+        let mut call = Call::new(py, kind.name(), &DType::FLOATS).with_autocast().recordable();
         let (out, problem) = problems::softmax(&mut call, kind, x, dim, dtype, out)?;
         let elements = problem.row_count().saturating_mul(problem.length);
         let workspace = call.workspace(dispatch::softmax_workspace(&problem)?)?;
         let partials = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
-        call.run(out, elements, |stream| dispatch::softmax(&problem, partials, stream))
+        let recorded = call.is_recorded();
+        let result = call.run(out, elements, |stream| dispatch::softmax(&problem, partials, stream))?;
+        if !recorded {
+            return Ok(result);
+        }
+        static SOFTMAX: Recorder = Recorder::new("Softmax");
+        static LOG_SOFTMAX: Recorder = Recorder::new("LogSoftmax");
+        let recorder = if kind == Kind::Softmax { &SOFTMAX } else { &LOG_SOFTMAX };
+        Ok(match dim.given() {
+            Some(dim) => recorder.record(py, ((result,), x, dim, dtype)),
+            None => recorder.record(py, ((result,), x, -1, dtype)),
+        }?)
     };
     finish(py, run(), [x], [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))])
 }

@@ -1,6 +1,7 @@
 //! Calls that need more of torch than its tensors' memory go to tilewise.torch, which is imported for the first
 //! of them; from below torch's dispatcher they come back by `on_memory`.
 
+use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
@@ -26,6 +27,31 @@ pub fn finish<'py, const P: usize, const K: usize>(
         }
     }
     module(py, by)?.getattr(op)?.call(PyTuple::new(py, positional)?, Some(&options))
+}
+
+/// A class of tilewise.torch.autograd that is shown results which are there already.
+pub struct Recorder {
+    class: &'static str,
+    apply: PyOnceLock<Py<PyAny>>,
+}
+
+impl Recorder {
+    pub const fn new(class: &'static str) -> Recorder {
+        Recorder { class, apply: PyOnceLock::new() }
+    }
+
+    /// `arguments` begin with the result, in a tuple.
+    pub fn record<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: impl PyCallArgs<'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let find = || {
+            let module = py.import("tilewise.torch.autograd")?;
+            module.getattr(self.class)?.getattr("apply").map(Bound::unbind)
+        };
+        self.apply.get_or_try_init(py, find)?.bind(py).call1(arguments)
+    }
 }
 
 fn module(py: Python<'_>, by: Handler) -> PyResult<&Bound<'_, PyAny>> {

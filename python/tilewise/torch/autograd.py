@@ -12,13 +12,16 @@ import tilewise
 from tilewise import _core
 
 from . import formulas
-from .recording import Function, Run, is_forward, keep, plus
+from .recording import Done, Function, Run, is_forward, keep, plus
 
 
 class Add(Function):
     @staticmethod
-    def forward(ctx: Any, run: Run, x: Any, y: Any, alpha: Any) -> Any:
-        ctx.alpha = alpha
+    def forward(ctx: Any, run: Run | Done, x: Any, y: Any, alpha: Any) -> Any:
+        if alpha != 1:
+            ctx.alpha = alpha
+        if isinstance(run, tuple):
+            return run[0]
         result = run(x, y, alpha=alpha)
         if is_forward():
             ctx.save_for_forward(result)
@@ -27,7 +30,7 @@ class Add(Function):
     @staticmethod
     def jvp(ctx: Any, _run: Any, x_tangent: Any, y_tangent: Any, _alpha: Any) -> Any:
         (result,) = ctx.saved_tensors
-        tangent = plus(x_tangent, None if y_tangent is None else y_tangent * ctx.alpha)
+        tangent = plus(x_tangent, None if y_tangent is None else y_tangent * getattr(ctx, "alpha", 1))
         return tangent.to(result.dtype).expand(result.shape)
 
     @staticmethod
@@ -35,14 +38,15 @@ class Add(Function):
         # Autograd itself sums over broadcast dimensions and converts to the inputs' dtypes.
         _, x_needed, y_needed, _ = ctx.needs_input_grad
         x_grad = grad if x_needed else None
-        y_grad = (grad if ctx.alpha == 1 else grad * ctx.alpha) if y_needed else None
+        alpha = getattr(ctx, "alpha", 1)
+        y_grad = (grad if alpha == 1 else grad * alpha) if y_needed else None
         return None, x_grad, y_grad, None
 
 
 class Softmax(Function):
     @staticmethod
-    def forward(ctx: Any, run: Run, x: Any, dim: int, dtype: Any) -> Any:
-        output = run(x, dim, dtype=dtype)
+    def forward(ctx: Any, run: Run | Done, x: Any, dim: int, dtype: Any) -> Any:
+        output = run[0] if isinstance(run, tuple) else run(x, dim, dtype=dtype)
         keep(ctx, output)
         ctx.dim, ctx.dtype = dim, x.dtype
         return output

@@ -37,3 +37,5 @@ def plus(a: Any, b: Any) -> Any:
 
 # Calls an operation below autograd, with the operation's own arguments.
 Run = Callable[..., Any]
+# Holds the result that a call on memory has come to already.
+Done = tuple[Any]
