@@ -278,11 +278,10 @@ def test_an_error_is_the_same_with_gradients(device):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_a_training_step_in_every_dtype(device, dtype):
     torch.manual_seed(3)
-    reference = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).to(
-        device
-    )
-    reference.double()
-    model = copy.deepcopy(reference).to(dtype)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    model.to(device, dtype)
+    # Of the rounded parameters: relu decides by a sign, and with one row more a gradient is another one.
+    reference = copy.deepcopy(model).double()
     x = torch.randn(32, 8, device=device).to(dtype)
     (first, _, second) = model
     hidden = tw.matmul(x, first.weight.mT, bias=first.bias, activation="relu")
