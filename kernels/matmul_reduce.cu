@@ -1,36 +1,38 @@
-// targets: 90a
+// targets: 75 80 90 100 120 ptx:75
 //
-// The last step of a matmul whose k was split among blocks (matmul_wgmma.cu): out = act(sum of the parts + bias). The
-// parts lie one behind the other in float, padded to whole tiles, and are added in their order: the same bits whichever
-// block was done first.
+// The last step of a matmul whose k was split among blocks (matmul_wgmma.cu, matmul_skinny.cu, matmul_skinny_simt.cu):
+// out = act(sum of the parts + bias). The parts lie one behind the other in float (float64: double), padded to whole tiles
+// or fours, and are added in their order: the same bits whichever block was done first.
 //
-// Per element: 4 bytes read for each part, from L2 where they were just written; 2 bytes written.
+// Per element: 4 bytes read for each part, from L2 where they were just written; 2 or 4 bytes written (float64: 8 and 8).
 
 #include "dtype.cuh"
 #include "epilogue.cuh"
 
-// Mirrored in src/cuda/plan/matmul/wgmma.rs.
+// Mirrored in src/cuda/plan/matmul/reduce.rs.
 struct ReduceParams {
-    const float* partials;  // [parts][products][height][width]
+    const void* partials;  // [parts][products][height][width]
     const void* bias;
     void* out;
     int64_t bias_stride;
     int64_t out_row, out_col;
     int64_t out_batch[3];  // innermost first
     uint64_t quads;        // groups of 4 columns of all products
+    double negative_slope;
     uint32_t m, n, width, height;
     uint32_t products, parts;
     uint32_t batch_size[2];
     uint32_t activation;
-    float negative_slope;
     uint32_t bias_by_row;
     uint32_t out_vector;  // 4 columns may be written at once
+    uint32_t unused;
 };
-static_assert(sizeof(ReduceParams) == 128, "mirrored in Rust");
+static_assert(sizeof(ReduceParams) == 136, "mirrored in Rust");
 
 constexpr int REDUCE_THREADS = 256;
 
-template <class T> __device__ __forceinline__ void matmul_reduce(const ReduceParams& p) {
+// Acc: what the parts are sums in.
+template <class T, class Acc> __device__ __forceinline__ void matmul_reduce(const ReduceParams& p) {
     const uint64_t quad = uint64_t(blockIdx.x) * REDUCE_THREADS + threadIdx.x;
     if (quad >= p.quads) return;
     const uint32_t across = (p.n + 3) / 4;
@@ -39,25 +41,23 @@ template <class T> __device__ __forceinline__ void matmul_reduce(const ReducePar
     const uint32_t product = uint32_t(line / p.m), row = uint32_t(line - uint64_t(product) * p.m);
 
     const uint64_t plane = uint64_t(p.height) * p.width;
-    const float* part = p.partials + product * plane + uint64_t(row) * p.width + col;
-    float v[4] = {};
+    const Acc* part = static_cast<const Acc*>(p.partials) + product * plane + uint64_t(row) * p.width + col;
+    Acc v[4] = {};
 #pragma unroll 8
     for (uint32_t i = 0; i < p.parts; ++i) {
-        const float4 w = *reinterpret_cast<const float4*>(part + i * plane * p.products);
-        v[0] += w.x;
-        v[1] += w.y;
-        v[2] += w.z;
-        v[3] += w.w;
+        const auto w = load_pack<Acc, 4>(part + i * plane * p.products);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) v[e] += w.v[e];
     }
     const uint32_t columns = min(4u, p.n - col);
     if (p.bias != nullptr) {
         const T* bias = static_cast<const T*>(p.bias);
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
-            if (i < columns) v[i] += number(bias[(p.bias_by_row ? row : col + i) * p.bias_stride]);
+            if (i < columns) v[i] += convert<Acc>(bias[(p.bias_by_row ? row : col + i) * p.bias_stride]);
         }
     }
-    activate<T>(v, p.activation, p.negative_slope);
+    activate<T>(v, p.activation, Acc(p.negative_slope));
     const uint32_t outer = product / p.batch_size[0];
     T* out = static_cast<T*>(p.out) + (product - outer * p.batch_size[0]) * p.out_batch[0] +
              outer % p.batch_size[1] * p.out_batch[1] + outer / p.batch_size[1] * p.out_batch[2] + row * p.out_row +
@@ -72,10 +72,12 @@ template <class T> __device__ __forceinline__ void matmul_reduce(const ReducePar
     }
 }
 
-#define EXPORT(T)                                                                                           \
+#define EXPORT(T, Acc)                                                                                      \
     extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) matmul_reduce_##T(                         \
         const __grid_constant__ ReduceParams p) {                                                           \
-        matmul_reduce<T>(p);                                                                                \
+        matmul_reduce<T, Acc>(p);                                                                           \
     }
-EXPORT(f16)
-EXPORT(bf16)
+EXPORT(f16, float)
+EXPORT(bf16, float)
+EXPORT(f32, float)
+EXPORT(f64, double)

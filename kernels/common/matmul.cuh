@@ -51,11 +51,9 @@ struct Work {
     int rows, cols;    // how much of the tile lies inside the result
 };
 
-// False for the blocks that only fill up the grid.
+// Of tile number `block` of all products.
 template <int BM, int BN, class T, class Params>
-__device__ __forceinline__ bool find_work(const Params& p, Work<T>& work) {
-    const uint64_t block = uint64_t(blockIdx.y) * gridDim.x + blockIdx.x;
-    if (block >= p.blocks) return false;
+__device__ __forceinline__ void find_tile(const Params& p, uint64_t block, Work<T>& work) {
     const uint64_t product = p.per_product.quotient(block);
     const uint32_t pid = uint32_t(block - product * p.tiles_m * p.tiles_n);
     const Tile tile = tile_at(pid, p.tiles_m, p.tiles_n, p.group_m);
@@ -67,6 +65,14 @@ __device__ __forceinline__ bool find_work(const Params& p, Work<T>& work) {
     work.a = static_cast<const T*>(p.a) + offset.at[0] + work.row * p.a_row;
     work.b = static_cast<const T*>(p.b) + offset.at[1] + work.col * p.b_col;
     work.out = static_cast<T*>(p.out) + offset.at[2];
+}
+
+// False for the blocks that only fill up the grid.
+template <int BM, int BN, class T, class Params>
+__device__ __forceinline__ bool find_work(const Params& p, Work<T>& work) {
+    const uint64_t block = uint64_t(blockIdx.y) * gridDim.x + blockIdx.x;
+    if (block >= p.blocks) return false;
+    find_tile<BM, BN>(p, block, work);
     return true;
 }
 

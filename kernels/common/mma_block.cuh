@@ -120,18 +120,13 @@ template <class S, Major A, Major B> struct Warp {
     }
 };
 
-// Operands that consist of whole, aligned 16-byte chunks along A and B. Copies run STAGES - 1 tiles of k ahead of the
-// arithmetic, fragments one step.
-template <class S, Major A, Major B, class Params> __device__ __forceinline__ void matmul_async(const Params& p) {
-    using T = typename S::T;
+// The sum over k of a tile, in `warp`. The copiers fill buffers: copies run STAGES - 1 tiles of k ahead of the
+// arithmetic, fragments one step. Afterwards nobody uses the ring any more.
+template <class S, Major A, Major B, class CopierA, class CopierB>
+__device__ __forceinline__ void multiply(Warp<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, int64_t k) {
     constexpr int STAGES = S::STAGES, STEPS = S::K_STEPS;
     constexpr uint32_t STAGE_BYTES = S::template STAGE_BYTES<A, B>;
-    Work<T> work;
-    if (!find_work<S::BM, S::BN>(p, work)) return;
-    AsyncCopier<T, S::BM, S::BK, A, S::THREADS> copy_a(work.a, A == Major::K ? p.a_row : p.a_col, work.rows);
-    AsyncCopier<T, S::BN, S::BK, B, S::THREADS> copy_b(work.b, B == Major::K ? p.b_col : p.b_row, work.cols);
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));
-    Warp<S, A, B> warp;
 
     // A tile's copies start in parts, one before each step's arithmetic, so as not to crowd it out. `left` is k from
     // that tile on; past the end they write zeros.
@@ -143,15 +138,15 @@ template <class S, Major A, Major B, class Params> __device__ __forceinline__ vo
     };
 
     int read_stage = 0, write_stage = STAGES - 1;
-    if (p.k > 0) {
+    if (k > 0) {
 #pragma unroll 1
-        for (int stage = 0; stage < STAGES - 1; ++stage) fetch(p.k - stage * S::BK, stage, 0, 1);
+        for (int stage = 0; stage < STAGES - 1; ++stage) fetch(k - stage * S::BK, stage, 0, 1);
         ptx::cp_async_wait<STAGES - 2>();
         __syncthreads();
         warp.read(0, shared, 0);
-        fetch(p.k - (STAGES - 1) * S::BK, write_stage, 0, STEPS);
+        fetch(k - (STAGES - 1) * S::BK, write_stage, 0, STEPS);
     }
-    for (int64_t left = p.k; left > 0; left -= S::BK) {
+    for (int64_t left = k; left > 0; left -= S::BK) {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             const bool last = step == STEPS - 1;
@@ -169,10 +164,21 @@ template <class S, Major A, Major B, class Params> __device__ __forceinline__ vo
             warp.multiply(step % 2);
         }
     }
-    // A wait is only for what was committed, and the last parts were not: their zeros would land in the strips that the
-    // epilogue lays over the buffers.
+    // A wait is only for what was committed, and the last parts were not: their zeros would land in what the epilogue
+    // lays over the buffers.
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
     __syncthreads();
+}
+
+// Operands that consist of whole, aligned 16-byte chunks along A and B.
+template <class S, Major A, Major B, class Params> __device__ __forceinline__ void matmul_async(const Params& p) {
+    using T = typename S::T;
+    Work<T> work;
+    if (!find_work<S::BM, S::BN>(p, work)) return;
+    AsyncCopier<T, S::BM, S::BK, A, S::THREADS> copy_a(work.a, A == Major::K ? p.a_row : p.a_col, work.rows);
+    AsyncCopier<T, S::BN, S::BK, B, S::THREADS> copy_b(work.b, B == Major::K ? p.b_col : p.b_row, work.cols);
+    Warp<S, A, B> warp;
+    multiply(warp, copy_a, copy_b, p.k);
     warp.finish_all(p, work);
 }

@@ -163,10 +163,11 @@ def force_softmax(
     figure: int = 1,
 ) -> None: ...
 def force_matmul_kernel(
-    kernel: Literal["blocks", "wgmma"] | None,
+    kernel: Literal["blocks", "wgmma", "skinny", "copied"] | None,
     *,
     tile: str | None = None,
     splits: int | None = None,
+    cluster: bool | None = None,
     group_m: int | None = None,
 ) -> None: ...
 def wgmma_clocks(

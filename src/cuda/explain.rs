@@ -83,6 +83,20 @@ pub fn matmul(p: &MatmulProblem, device: &DeviceFacts) -> Explanation {
     let arithmetic = Arithmetic { dtype: p.dtype, precision: p.precision, matrix: true };
     match plan::matmul::route(p, device, forced::matmul()) {
         Route::Blocks => explain(&plan::matmul::plan(p, device), p.work(), arithmetic, device),
+        Route::Skinny(choice) => {
+            let launches = choice.launches(p, device, 0);
+            Explanation {
+                after: launches.reduce.iter().map(|plan| launched(plan, device)).collect(),
+                ..explain(&launches.multiply, p.work(), arithmetic, device)
+            }
+        }
+        Route::Copied(choice) => {
+            let launches = choice.launches(p, device, 0);
+            Explanation {
+                before: vec![launched(&launches.repack, device)],
+                ..explain(&launches.multiply, p.work(), arithmetic, device)
+            }
+        }
         Route::Wgmma(choice) => {
             let launches = choice.launches(p, device, 0);
             Explanation {

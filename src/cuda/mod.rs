@@ -83,33 +83,52 @@ pub fn softmax_workspace(problem: &SoftmaxProblem, ordinal: i32) -> Result<u64> 
 pub struct MatmulRun<'a> {
     pub problem: &'a MatmulProblem,
     gpu: &'static Gpu,
-    route: Route,
+    /// None: a problem like it has been remembered, with no memory besides its operands.
+    route: Option<Route>,
 }
 
 pub fn matmul(problem: &MatmulProblem, ordinal: i32) -> Result<MatmulRun<'_>> {
     let gpu = Gpu::get("matmul", ordinal)?;
-    Ok(MatmulRun { problem, gpu, route: plan::matmul::route(problem, &gpu.facts, forced::matmul()) })
+    let route = match recent::workspace(&MATMULS, problem) {
+        Some(_) => None,
+        None => Some(plan::matmul::route(problem, &gpu.facts, forced::matmul())),
+    };
+    Ok(MatmulRun { problem, gpu, route })
 }
 
 impl MatmulRun<'_> {
     /// Bytes of device memory to be lent to `queue`.
     pub fn workspace_bytes(&self) -> u64 {
-        self.route.workspace_bytes(self.problem)
+        self.route.as_ref().map_or(0, |route| route.workspace_bytes(self.problem))
     }
 
     /// `workspace` is the address of so many bytes, which may be reused by what is queued on `stream` afterwards.
     pub fn queue(&self, workspace: usize, stream: RawStream) -> Result<()> {
         const OP: &str = "matmul";
         let MatmulRun { problem, gpu, route } = self;
+        let placed = (*problem, problem.addresses());
+        let how = (OP, *gpu, 0, stream);
         let choice = match route {
-            Route::Blocks => {
-                let placed = (*problem, problem.addresses());
+            None | Some(Route::Blocks) => {
                 return recent::queue(&MATMULS, placed, OP, gpu, stream).unwrap_or_else(|| {
                     let plan = plan::matmul::plan(problem, &gpu.facts);
-                    recent::queue_new(&MATMULS, placed, (OP, gpu, 0, stream), None, plan)
+                    recent::queue_new(&MATMULS, placed, how, None, plan)
                 });
             }
-            Route::Wgmma(choice) => choice,
+            Some(Route::Skinny(choice)) => {
+                let launches = choice.launches(problem, &gpu.facts, workspace);
+                let Some(reduce) = launches.reduce else {
+                    return recent::queue_new(&MATMULS, placed, how, None, launches.multiply);
+                };
+                launch::launch(OP, gpu, launches.multiply, *problem, stream)?;
+                return launch::launch(OP, gpu, reduce, *problem, stream);
+            }
+            Some(Route::Copied(choice)) => {
+                let launches = choice.launches(problem, &gpu.facts, workspace);
+                launch::launch(OP, gpu, launches.repack, *problem, stream)?;
+                return launch::launch(OP, gpu, launches.multiply, *problem, stream);
+            }
+            Some(Route::Wgmma(choice)) => choice,
         };
         let mut launches = choice.launches(problem, &gpu.facts, workspace);
         for (map, spec) in launches.multiply.params.maps.iter_mut().zip(&launches.maps) {

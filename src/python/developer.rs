@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use crate::cuda::device::published;
 use crate::cuda::forced;
 use crate::cuda::plan::add::Schedule;
+use crate::cuda::plan::matmul::skinny;
 use crate::cuda::plan::matmul::wgmma::cost::{MODEL, Size};
 use crate::cuda::plan::matmul::wgmma::{Overrides, TILES};
 use crate::cuda::plan::{matmul, softmax};
@@ -83,9 +84,12 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
 ///
 /// Args:
 ///     kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
-///         bfloat16 on compute capability 9.0), or None to leave the choice to the plan again.
+///         bfloat16 on compute capability 9.0), "skinny" (kernels/matmul_skinny.cu and matmul_skinny_simt.cu: up to
+///         64 rows or columns), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
+///         element), or None to leave the choice to the plan again.
 ///     tile: for "wgmma": rows x columns of a block, such as "128x256"; None: the plan's.
-///     splits: for "wgmma": parts that k is summed in; None: the plan's.
+///     splits: for "wgmma" and "skinny": parts that k is summed in; None: the plan's.
+///     cluster: for "skinny": False to have the parts meet in memory where they could in a cluster.
 ///     group_m: for "wgmma": rows of tiles that blocks visit together; None: the plan's.
 ///
 /// Raises:
@@ -94,13 +98,14 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
 /// Lives in src/python/developer.rs; takes effect in src/cuda/plan/matmul.rs.
 #[pyfunction]
 #[pyo3(
-    text_signature = "(kernel, *, tile=None, splits=None, group_m=None)",
-    signature = (kernel, *, tile = None, splits = None, group_m = None)
+    text_signature = "(kernel, *, tile=None, splits=None, cluster=None, group_m=None)",
+    signature = (kernel, *, tile = None, splits = None, cluster = None, group_m = None)
 )]
 pub fn force_matmul_kernel(
     kernel: Option<&str>,
     tile: Option<&str>,
     splits: Option<u32>,
+    cluster: Option<bool>,
     group_m: Option<u32>,
 ) -> PyResult<()> {
     let forced = match kernel {
@@ -111,8 +116,12 @@ pub fn force_matmul_kernel(
             splits,
             group_m,
         })),
+        Some("skinny") => Some(matmul::Forced::Skinny(skinny::Overrides { parts: splits, cluster })),
+        Some("copied") => Some(matmul::Forced::Copied),
         Some(other) => {
-            let message = format!("kernel={other:?} is not known; accepted: \"blocks\", \"wgmma\", None");
+            let message = format!(
+                "kernel={other:?} is not known; accepted: \"blocks\", \"wgmma\", \"skinny\", \"copied\", None"
+            );
             return Err(PyValueError::new_err(message));
         }
     };

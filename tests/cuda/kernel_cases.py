@@ -184,9 +184,9 @@ def matmul_cases() -> Iterator[Case]:
             yield f"matmul tf32 {m}x{n}x{k} {layout}", call
 
 
-def on_wgmma(call: Callable[[], object], **plan: object) -> Callable[[], object]:
+def on_kernel(kernel: str, call: Callable[[], object], **plan: object) -> Callable[[], object]:
     def forced() -> object:
-        _core.force_matmul_kernel("wgmma", **plan)
+        _core.force_matmul_kernel(kernel, **plan)
         try:
             return call()
         finally:
@@ -204,14 +204,52 @@ def wgmma_cases() -> Iterator[Case]:
             for layout in LAYOUTS:
                 a = operand(200, 136, dtype, layout[0] == "t")
                 b = operand(136, 264, dtype, layout[1] == "t")
-                yield f"{name} {layout}", on_wgmma(lambda a=a, b=b: tw.matmul(a, b), tile=tile)
+                yield f"{name} {layout}", on_kernel("wgmma", lambda a=a, b=b: tw.matmul(a, b), tile=tile)
             a, b, bias = random(3, 70, 33, dtype=dtype), random(33, 77, dtype=dtype), random(77, dtype=dtype)
             fused = lambda a=a, b=b, bias=bias: tw.matmul(a, b, bias=bias, activation="gelu")  # noqa: E731
-            yield f"{name} odd batch", on_wgmma(fused, tile=tile)
+            yield f"{name} odd batch", on_kernel("wgmma", fused, tile=tile)
             deep = random(100, 520, dtype=dtype), random(520, 72, dtype=dtype)
-            yield f"{name} splits", on_wgmma(lambda x=deep: tw.matmul(*x), tile=tile, splits=3)
+            yield f"{name} splits", on_kernel("wgmma", lambda x=deep: tw.matmul(*x), tile=tile, splits=3)
         crossed = random(5, 1, 64, 40, dtype=dtype), random(3, 40, 72, dtype=dtype)
-        yield f"matmul wgmma {dtype} crossed batches", on_wgmma(lambda x=crossed: tw.matmul(*x))
+        yield f"matmul wgmma {dtype} crossed batches", on_kernel("wgmma", lambda x=crossed: tw.matmul(*x))
+
+
+def skinny_cases() -> Iterator[Case]:
+    """Elsewhere than on compute capability 9.0 and above, all parts of k meet in memory."""
+    for dtype in FLOATS:
+        for few, n, k in [(1, 200, 1040), (7, 131, 520), (16, 256, 1032), (20, 264, 520), (33, 200, 1040)]:
+            x, bias = random(few, k, dtype=dtype), random(n, dtype=dtype)
+            for name, weights in {
+                "k": random(n, k, dtype=dtype).T,
+                "n": random(k, -(-n // 8) * 8, dtype=dtype)[:, :n],
+                "odd k": random(n, k + 1, dtype=dtype)[:, 1:].T,
+                "odd n": random(k, n + 1, dtype=dtype)[:, 1:],
+            }.items():
+                for splits, cluster in [(1, None), (4, None), (2, False), (3, None)]:
+                    call = lambda x=x, w=weights, b=bias: tw.matmul(x, w, bias=b, activation="gelu")  # noqa: E731
+                    yield (
+                        f"matmul skinny {dtype} {few}x{n}x{k} {name} {splits} {cluster}",
+                        on_kernel("skinny", call, splits=splits, cluster=cluster),
+                    )
+            tall = random(n, k, dtype=dtype)
+            call = lambda x=x, w=tall, b=bias[:few]: tw.matmul(w, x.T, bias=b)  # noqa: E731
+            for cluster in (None, False):
+                name = f"matmul skinny {dtype} {few}x{n}x{k} columns {cluster}"
+                yield name, on_kernel("skinny", call, splits=2, cluster=cluster)
+
+
+def copied_cases() -> Iterator[Case]:
+    for dtype in FLOATS[:2]:
+        for layout in LAYOUTS:
+            a = operand(201, 137, dtype, layout[0] == "t")
+            b = operand(137, 263, dtype, layout[1] == "t")
+            yield f"matmul copied {dtype} {layout}", on_kernel("copied", lambda a=a, b=b: tw.matmul(a, b))
+        a, b, bias = random(3, 70, 33, dtype=dtype), random(33, 72, dtype=dtype), random(72, dtype=dtype)
+        fused = lambda a=a, b=b, bias=bias: tw.matmul(a, b, bias=bias, activation="gelu")  # noqa: E731
+        yield f"matmul copied {dtype} batch of one odd operand", on_kernel("copied", fused)
+        wide = random(130, 400, dtype=dtype)
+        apart = lambda a=wide[:, ::2], b=wide.T[::2, 1:]: tw.matmul(a, b)  # noqa: E731
+        yield f"matmul copied {dtype} every second", on_kernel("copied", apart)
 
 
 def cases() -> Iterator[Case]:
@@ -223,6 +261,8 @@ def cases() -> Iterator[Case]:
     yield from backward_cases.activation_cases(random)
     yield from matmul_cases()
     yield from wgmma_cases()
+    yield from skinny_cases()
+    yield from copied_cases()
 
 
 def groups() -> list[str]:

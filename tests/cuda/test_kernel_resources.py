@@ -9,9 +9,9 @@ import tilewise as tw
 KERNELS = Path(__file__).parents[2] / "kernels"
 # Targets whose machine code a wheel carries, and the sources that need one of the newer ones.
 TARGETS = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
-FROM_SM_80 = {"matmul_mma", "matmul_tf32"}
+FROM_SM_80 = {"matmul_mma", "matmul_tf32", "matmul_skinny", "matmul_repack"}
 # What uses instructions of one architecture alone, or serves only what does.
-ONLY_SM_90A = {"matmul_wgmma", "matmul_repack", "matmul_reduce"}
+ONLY_SM_90A = {"matmul_wgmma"}
 
 
 @pytest.fixture(scope="module")

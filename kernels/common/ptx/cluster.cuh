@@ -35,6 +35,23 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 
+// The barrier of all threads of a cluster: what they wrote before is visible to all.
+__device__ __forceinline__ void cluster_sync() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+// Where block `rank` of the cluster has what this one has at `here` in shared memory; may be read like memory of one's
+// own while that block is there.
+template <class T> __device__ __forceinline__ const T* in_block(const T* here, uint32_t rank) {
+    uint64_t there = reinterpret_cast<uint64_t>(here);
+#if __CUDA_ARCH__ >= 900
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(here), "r"(rank));
+#endif
+    return reinterpret_cast<const T*>(there);
+}
+
 // A barrier in shared memory that opens when an announced number of bytes has come from other blocks.
 struct Mailbox {
     uint64_t* state;

@@ -1,4 +1,4 @@
-// Plain loads from shared memory by the 32-bit addresses that cp.async, ldmatrix and stmatrix take.
+// Plain accesses of shared memory by the 32-bit addresses that cp.async, ldmatrix and stmatrix take.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,12 @@ __device__ __forceinline__ uint16_t load_shared_half(uint32_t shared) {
     uint16_t half;
     asm volatile("ld.shared.b16 %0, [%1];" : "=h"(half) : "r"(shared) : "memory");
     return half;
+}
+
+// 16 bytes, aligned to that.
+__device__ __forceinline__ void store_shared_16(uint32_t shared, const uint32_t (&w)[4]) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
 }
 
 }  // namespace ptx

@@ -147,16 +147,13 @@ def _softmax_call(
 
 _HALVES = (torch.bfloat16, torch.float16)
 _SQUARES = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-_ODD = [(1000, 1000, 1000), (2047, 2047, 2047), (4095, 4097, 4099), (4096, 4096, 4097), (4096, 4097, 4096)]
+_ODD = [(4095, 4097, 4099), (4096, 4096, 4097), (4096, 4097, 4096)]
+_ODD += [(n, n, n) for n in (513, 1000, 1023, 2047, 2055, 8191)]
 # (tokens, features out, features in) of linear layers of a model of 7 to 8 billion parameters.
-_LLM = [
-    (1, 4096, 4096),
-    (16, 4096, 4096),
-    (64, 14336, 4096),
-    (512, 4096, 4096),
-    (2048, 14336, 4096),
-    (4096, 4096, 14336),
-]
+_LLM = [(512, 4096, 4096), (2048, 14336, 4096), (4096, 4096, 14336)]
+# The same for a step of a decoder, and its vocabulary.
+_WEIGHTS = [(4096, 4096), (14336, 4096), (4096, 14336), (7168, 2048), (32000, 4096)]
+_FEW_ROWS = [(m, n, k) for n, k in _WEIGHTS for m in (1, 2, 4, 8, 16, 32, 64)]
 
 
 def _matmul(cuda: bool, quick: bool) -> Iterator[Case]:
@@ -171,9 +168,9 @@ def _matmul(cuda: bool, quick: bool) -> Iterator[Case]:
     for extra in ("leaky_relu", "bias"):
         for n in (4096,) if quick else (1024, 4096, 8192):
             yield _matmul_case(torch.bfloat16, (n, n, n), extra=extra)
-    for shape in _LLM[1:6:3] if quick else _LLM:
+    for shape in [(16, 4096, 4096), _LLM[1]] if quick else [*_FEW_ROWS, *_LLM]:
         yield _matmul_case(torch.bfloat16, shape, "nt")
-    for shape in [_ODD[2]] if quick else [*_ODD, (8192, 8192, 64), (512, 512, 65536)]:
+    for shape in _ODD[:1] if quick else [*_ODD, (8192, 8192, 64), (512, 512, 65536)]:
         yield _matmul_case(torch.bfloat16, shape)
     for n in (1024,) if quick else (1024, 4096):
         yield _matmul_case(torch.float32, (n, n, n))

@@ -1,71 +1,25 @@
 //! How a GPU multiplies: which kernel, which tile, in what order.
 
+mod blocks;
+pub mod copied;
+mod cost;
 mod operands;
 mod params;
+mod reduce;
 mod repack;
+pub mod skinny;
 pub mod wgmma;
 
-use operands::{Access, Oriented, access, alignment, k_fast};
+pub use blocks::plan;
+use operands::{Access, Oriented, access, alignment, allows_vectors, down_columns, k_fast};
 pub use params::MatmulParams;
 
-use super::index::{self, Divisor, MAX_RANK};
-use super::reason::{Reason, least_two};
-use super::tile_order::group_m;
-use super::{Kernel, LaunchPlan};
+use super::reason::Reason;
 use crate::cuda::device::DeviceFacts;
-use crate::dtype::DType;
-use crate::ops::matmul::{Activation, MatmulProblem, Matrix, Precision};
+use crate::ops::matmul::{Activation, MatmulProblem, Matrix};
 
 /// `INLINE_RANK` in kernels/common/matmul.cuh.
 const INLINE_RANK: usize = 4;
-
-/// A tile of the result that one block computes, and what is known of its speed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Tile {
-    name: &'static str,
-    m: u32,
-    n: u32,
-    threads: u32,
-    /// Dynamic shared memory: stages * (m + n) * k * element size.
-    shared_bytes: u32,
-    /// Blocks that a multiprocessor's registers have room for.
-    blocks: u32,
-    /// Batch dimensions that the kernel takes.
-    rank: usize,
-    /// Share of the multiprocessor's arithmetic that one block reaches alone, and that all together reach.
-    /// First estimates.
-    alone: f64,
-    together: f64,
-}
-
-#[rustfmt::skip]
-const MMA_TILES: [Tile; 4] = [
-    Tile { name: "128x256", m: 128, n: 256, threads: 256, shared_bytes: 147_456, blocks: 1, rank: INLINE_RANK, alone: 1.00, together: 1.00 },
-    Tile { name: "128x128", m: 128, n: 128, threads: 128, shared_bytes:  49_152, blocks: 2, rank: INLINE_RANK, alone: 0.85, together: 0.97 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 128, shared_bytes:  49_152, blocks: 4, rank: INLINE_RANK, alone: 0.50, together: 0.70 },
-    Tile { name: "32x64",   m:  32, n:  64, threads: 128, shared_bytes:  98_304, blocks: 2, rank: INLINE_RANK, alone: 0.30, together: 0.50 },
-];
-#[rustfmt::skip]
-const MMA_ANY_TILES: [Tile; 2] = [
-    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 32_768, blocks: 1, rank: MAX_RANK,    alone: 0.35, together: 0.35 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 16_384, blocks: 2, rank: INLINE_RANK, alone: 0.15, together: 0.25 },
-];
-#[rustfmt::skip]
-const SIMT_TILES: [Tile; 2] = [
-    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 0, blocks: 2, rank: MAX_RANK,    alone: 0.70, together: 0.85 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 0, blocks: 3, rank: INLINE_RANK, alone: 0.45, together: 0.70 },
-];
-#[rustfmt::skip]
-const SIMT_F64_TILES: [Tile; 1] = [
-    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 0, blocks: 2, rank: MAX_RANK,    alone: 0.60, together: 0.85 },
-];
-
-/// Multiply-adds of one multiprocessor in a clock: mma.sync on Hopper, and a float32 pipeline.
-const MMA_RATE: f64 = 1270.0;
-const SIMT_RATE: f64 = 128.0;
-/// Clocks from a block's start to its first product, and from its last to its end for each element.
-const FILL_CLOCKS: f64 = 1500.0;
-const STORE_CLOCKS: f64 = 0.05;
 
 /// Kernels that a developer may ask for where the plan would choose others.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,6 +28,10 @@ pub enum Forced {
     Blocks,
     /// matmul_wgmma.cu, where it can do the problem.
     Wgmma(wgmma::Overrides),
+    /// matmul_skinny.cu or matmul_skinny_simt.cu, where there are few rows or columns.
+    Skinny(skinny::Overrides),
+    /// matmul_mma.cu on copies of what it could only read element by element.
+    Copied,
 }
 
 /// Which kernels solve a problem.
@@ -81,17 +39,39 @@ pub enum Forced {
 pub enum Route {
     Blocks,
     Wgmma(wgmma::Choice),
+    Skinny(skinny::Choice),
+    Copied(copied::Choice),
 }
 
-/// The blocks of matmul_mma.cu unless asked otherwise: matmul_wgmma.cu has not been measured yet.
+/// Few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle or have
+/// too few bytes on their way; operands that those blocks would read element by element are copied first where they are
+/// used often enough; everything else goes to the blocks as it is, unless asked otherwise: matmul_wgmma.cu has not been
+/// measured yet.
 pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Route {
-    match forced {
-        Some(Forced::Wgmma(overrides)) => {
-            wgmma::choose(problem, device, overrides).map_or(Route::Blocks, Route::Wgmma)
+    let route = match forced {
+        Some(Forced::Wgmma(overrides)) => wgmma::choose(problem, device, overrides).map(Route::Wgmma),
+        Some(Forced::Skinny(overrides)) => skinny::choose(problem, device, overrides).map(Route::Skinny),
+        Some(Forced::Copied) => copied::choose(problem, device).map(Route::Copied),
+        Some(Forced::Blocks) => None,
+        None => {
+            let skinny = skinny::choose(problem, device, skinny::Overrides::default());
+            let copied = copied::choose(problem, device);
+            let blocks = match (&skinny, &copied) {
+                (None, None) => 0.0,
+                _ => blocks::clocks(problem, &Oriented::new(problem), device),
+            };
+            let faster = |clocks: f64| clocks * PLAINLY < blocks;
+            let skinny = skinny.filter(|choice| faster(choice.clocks()));
+            let copied = copied.filter(|choice| faster(choice.clocks()));
+            let skinny = skinny.map(|choice| Route::Skinny(choice.instead(blocks)));
+            skinny.or(copied.map(|choice| Route::Copied(choice.instead(blocks))))
         }
-        Some(Forced::Blocks) | None => Route::Blocks,
-    }
+    };
+    route.unwrap_or(Route::Blocks)
 }
+
+/// How much faster an estimate must be for a kernel to replace one that has been measured.
+const PLAINLY: f64 = 1.2;
 
 impl Route {
     /// Device memory that the kernels need besides the operands.
@@ -99,159 +79,20 @@ impl Route {
         match self {
             Route::Blocks => 0,
             Route::Wgmma(choice) => choice.workspace_bytes(problem),
+            Route::Skinny(choice) => choice.workspace_bytes(problem),
+            Route::Copied(choice) => choice.workspace_bytes(),
         }
     }
 }
 
-/// The one launch of `Route::Blocks`.
-pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulParams> {
-    let p = Oriented::new(problem);
-    let a = access(&p.a, p.a.row_stride, p.a.col_stride, p.m, p.k, problem.dtype);
-    let b = access(&p.b, p.b.col_stride, p.b.row_stride, p.n, p.k, problem.dtype);
-    let by_elements = |bytes| [("bytes that lie together", u64::from(bytes)), ("needed", 16)];
-    let (layout, why_elements) = match (a, b) {
-        _ if problem.batch.len() > INLINE_RANK => {
-            let figures = [("batch dimensions", problem.batch.len() as u64), ("at most", INLINE_RANK as u64)];
-            ("_any", Some(("there are many batch dimensions", figures)))
-        }
-        (Access::Elements { bytes }, _) => ("_any", Some((p.cannot_load[0], by_elements(bytes)))),
-        (_, Access::Elements { bytes }) => ("_any", Some((p.cannot_load[1], by_elements(bytes)))),
-        (Access::AlongK, Access::AlongK) => ("_kk", None),
-        (Access::AlongK, Access::AlongMn) => ("_kn", None),
-        (Access::AlongMn, Access::AlongK) => ("_mk", None),
-        (Access::AlongMn, Access::AlongMn) => ("_mn", None),
-    };
-    let tensor_cores = device.compute_capability >= (8, 0);
-    let capability = [("compute capability's major", device.compute_capability.0.into()), ("needed", 8)];
-    let (file, tiles, layout, rate, why) = match (problem.dtype, problem.precision) {
-        (DType::F16 | DType::BF16, _) if tensor_cores => match why_elements {
-            Some((because, figures)) => {
-                let why = Reason::new("mma any", "mma", because, figures);
-                ("matmul_mma", &MMA_ANY_TILES[..], layout, MMA_RATE, why)
-            }
-            None => {
-                let why = match device.compute_capability {
-                    (9, 0) => Reason::plain("mma", "wgmma", "wgmma has not been measured yet"),
-                    _ => Reason::new("mma", "simt", "tensor cores take these dtypes", capability),
-                };
-                ("matmul_mma", &MMA_TILES[..], layout, MMA_RATE, why)
-            }
-        },
-        (DType::F32, Precision::Tf32) if tensor_cores && why_elements.is_none() => {
-            let why = Reason::new("tf32", "simt", "tensor cores may round to TF32", capability);
-            ("matmul_tf32", &MMA_TILES[1..3], layout, MMA_RATE / 2.0, why)
-        }
-        (DType::F64, _) => {
-            let why = Reason::plain("simt", None, "no other kernel takes float64");
-            ("matmul_simt", &SIMT_F64_TILES[..], "", SIMT_RATE / 2.0, why)
-        }
-        (dtype, precision) => {
-            let why = match (dtype, precision, why_elements) {
-                (DType::F32, Precision::Ieee, _) => Reason::plain(
-                    "simt",
-                    "tf32",
-                    "float32 is rounded to TF32 only where precision=\"tf32\" allows it",
-                ),
-                (DType::F32, Precision::Tf32, Some((because, figures))) if tensor_cores => {
-                    Reason::new("simt", "tf32", because, figures)
-                }
-                (DType::F32, ..) => Reason::new("simt", "tf32", "tensor cores do not take TF32", capability),
-                _ => Reason::new(
-                    "simt",
-                    "mma",
-                    "the device's tensor cores are too old for the kernel",
-                    capability,
-                ),
-            };
-            ("matmul_simt", &SIMT_TILES[..], "", SIMT_RATE, why)
-        }
-    };
-    let products = problem.batch.iter().fold(1u64, |n, &size| n.saturating_mul(size.unsigned_abs()));
-    let takes =
-        |tile: &&Tile| tile.shared_bytes <= device.shared_bytes_per_block && tile.rank >= problem.batch.len();
-    let timed = tiles.iter().filter(takes).map(|tile| (tile, estimate(tile, &p, products, rate, device)));
-    let (tile, next) = least_two(timed).map_or((&tiles[0], None), |((tile, clocks), next)| {
-        (tile, next.map(|(next, other)| estimated((tile.name, clocks), (next.name, other))))
-    });
-
-    let tiles_along = |size: i64, tile: u32| u32::try_from(size.unsigned_abs().div_ceil(u64::from(tile)));
-    let tiles_m = tiles_along(p.m, tile.m).unwrap_or(u32::MAX);
-    let tiles_n = tiles_along(p.n, tile.n).unwrap_or(u32::MAX);
-    let blocks = u64::from(tiles_m).saturating_mul(u64::from(tiles_n)).saturating_mul(products);
-    let concurrent = device.multiprocessors * resident(tile, device);
-    let strides = [&p.a, &p.b, &p.out].map(|x| x.batch_strides.as_slice());
-    let (batch, batch_rank) = index::dims(&problem.batch, strides);
-    let mut params = MatmulParams {
-        a: p.a.address,
-        b: p.b.address,
-        bias: p.bias,
-        out: p.out.address,
-        m: p.m,
-        n: p.n,
-        k: p.k,
-        a_row: p.a.row_stride,
-        a_col: p.a.col_stride,
-        b_row: p.b.row_stride,
-        b_col: p.b.col_stride,
-        out_row: p.out.row_stride,
-        out_col: p.out.col_stride,
-        bias_row: p.bias_row,
-        bias_col: p.bias_col,
-        negative_slope: 0.0,
-        blocks,
-        per_product: Divisor::new(u64::from(tiles_m) * u64::from(tiles_n)),
-        tiles_m,
-        tiles_n,
-        group_m: group_m(tiles_m, tiles_n, (tile.m, tile.n), concurrent),
-        activation: 0,
-        a_k_fast: u32::from(k_fast(p.a.row_stride, p.a.col_stride, p.m, p.k)),
-        b_k_fast: u32::from(k_fast(p.b.col_stride, p.b.row_stride, p.n, p.k)),
-        out_vector: u32::from(p.rows_allow_vectors(problem.dtype)),
-        batch_rank,
-        batch,
-    };
-    (params.activation, params.negative_slope) = activation(problem.activation);
-    LaunchPlan {
-        kernel: Kernel { file, name: format!("{file}_{}{layout}_{}", tile.name, problem.dtype.suffix()) },
-        grid: grid(blocks),
-        block: [tile.threads, 1, 1],
-        shared_bytes: tile.shared_bytes,
-        params,
-        why: [Some(why), next].into_iter().flatten().collect(),
-    }
+fn products(problem: &MatmulProblem) -> u64 {
+    problem.batch.iter().fold(1u64, |n, &size| n.saturating_mul(size.unsigned_abs()))
 }
 
 /// Why the tile that takes fewer clocks.
 fn estimated(tile: (&'static str, f64), other: (&'static str, f64)) -> Reason {
     let figures = [("clocks", tile.1 as u64), ("of the other", other.1 as u64)];
     Reason::new(tile.0, other.0, "it is estimated to be done first", figures)
-}
-
-/// Blocks of this tile that one multiprocessor runs at the same time; a block's shared memory comes with
-/// 1 KB for the system.
-fn resident(tile: &Tile, device: &DeviceFacts) -> u32 {
-    let by_shared = device.shared_bytes_per_multiprocessor / (tile.shared_bytes + 1024);
-    tile.blocks.min(by_shared).min(device.threads_per_multiprocessor / tile.threads).max(1)
-}
-
-/// Clocks until the last tile is done. Each multiprocessor takes its share of the tiles in rounds of as many as fit,
-/// and a last round that does not fill it runs slower.
-fn estimate(tile: &Tile, p: &Oriented, products: u64, rate: f64, device: &DeviceFacts) -> f64 {
-    let count = (p.m as f64 / f64::from(tile.m)).ceil() * (p.n as f64 / f64::from(tile.n)).ceil();
-    let each = (count * products as f64 / f64::from(device.multiprocessors)).ceil();
-    let fit = f64::from(resident(tile, device));
-    let (full, rest) = ((each / fit).floor(), each % fit);
-    let area = f64::from(tile.m * tile.n);
-    let round =
-        |blocks: f64, share: f64| FILL_CLOCKS + blocks * area * (p.k as f64 / (rate * share) + STORE_CLOCKS);
-    let last = if rest > 0.0 { round(rest, tile.together.min(tile.alone * rest)) } else { 0.0 };
-    full * round(fit, tile.together) + last
-}
-
-/// Blocks in x, and in y what x cannot count.
-fn grid(blocks: u64) -> [u32; 3] {
-    let y = blocks.div_ceil(i32::MAX as u64).clamp(1, 65_535);
-    [u32::try_from(blocks.div_ceil(y)).unwrap_or(i32::MAX as u32), y as u32, 1]
 }
 
 /// `ActivationKind` in kernels/common/epilogue.cuh, and leaky_relu's slope.

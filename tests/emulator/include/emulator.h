@@ -55,6 +55,7 @@ unsigned cluster_rank();
 unsigned cluster_blocks();
 void cluster_arrive(Site site);
 void cluster_wait(Site site);
+const void* in_block(const void* here, unsigned rank);  // the same object of another block
 void mailbox_open(uint64_t* state);
 void mailbox_expect(uint64_t* state, uint32_t bytes);
 void mailbox_send(uint64_t* state, void* slot, unsigned rank, const void* data, unsigned bytes);

@@ -96,6 +96,19 @@ void cluster_wait(Site site) {
     runner->wait_for_cluster("barrier.cluster.wait", site, [&] { return cluster.rounds != thread.round; });
 }
 
+const void* in_block(const void* here, unsigned rank) {
+    Cluster& cluster = cluster_of_this();
+    if (rank >= cluster.blocks) fail("reads from block %u of a cluster of %u", rank, cluster.blocks);
+    shared_address(here);
+    const Runner* there = nullptr;
+    {
+        const std::lock_guard lock(cluster.mutex);
+        there = cluster.members[rank];
+    }
+    if (there == nullptr) fail("reads from block %u of its cluster, which has not begun, or has returned", rank);
+    return there->window().begin + (static_cast<const unsigned char*>(here) - runner->window().begin);
+}
+
 void mailbox_open(uint64_t* state) {
     const Mail mail = {0, 1, 0, OPENED};
     memcpy(state, &mail, sizeof(mail));

@@ -32,36 +32,84 @@ pub struct Oriented {
     pub bias_col: i64,
     /// What to say of `a`, and of `b`, under their callers' names.
     pub cannot_load: [&'static str; 2],
+    /// Of a and b: whether rows end with padding up to whole chunks, zeros that may be read.
+    pub padded: [bool; 2],
 }
 
 impl Oriented {
     pub fn new(p: &MatmulProblem) -> Oriented {
-        let (bias, step) = p.bias.as_ref().map_or((0, 0), |bias| (bias.address, bias.stride));
-        let by_columns =
-            p.m > 1 && (p.n == 1 || p.out.row_stride.unsigned_abs() < p.out.col_stride.unsigned_abs());
+        if down_columns(p.m, p.n, &p.out) { Oriented::turned(p) } else { Oriented::straight(p) }
+    }
+
+    pub fn straight(p: &MatmulProblem) -> Oriented {
+        let (bias, bias_col) = p.bias.as_ref().map_or((0, 0), |bias| (bias.address, bias.stride));
+        Oriented {
+            m: p.m,
+            n: p.n,
+            k: p.k,
+            a: p.a.clone(),
+            b: p.b.clone(),
+            out: p.out.clone(),
+            bias,
+            bias_row: 0,
+            bias_col,
+            cannot_load: CANNOT_LOAD,
+            padded: [false; 2],
+        }
+    }
+
+    pub fn turned(p: &MatmulProblem) -> Oriented {
         let transposed = |x: &Matrix| Matrix {
             row_stride: x.col_stride,
             col_stride: x.row_stride,
             batch_strides: x.batch_strides.clone(),
             ..*x
         };
-        if by_columns {
-            let (a, b, out) = (transposed(&p.b), transposed(&p.a), transposed(&p.out));
-            let cannot_load = [CANNOT_LOAD[1], CANNOT_LOAD[0]];
-            Oriented { m: p.n, n: p.m, k: p.k, a, b, out, bias, bias_row: step, bias_col: 0, cannot_load }
-        } else {
-            let (a, b, out) = (p.a.clone(), p.b.clone(), p.out.clone());
-            let cannot_load = CANNOT_LOAD;
-            Oriented { m: p.m, n: p.n, k: p.k, a, b, out, bias, bias_row: 0, bias_col: step, cannot_load }
+        let straight = Oriented::straight(p);
+        Oriented {
+            m: p.n,
+            n: p.m,
+            a: transposed(&p.b),
+            b: transposed(&p.a),
+            out: transposed(&p.out),
+            bias_row: straight.bias_col,
+            bias_col: 0,
+            cannot_load: [CANNOT_LOAD[1], CANNOT_LOAD[0]],
+            ..straight
         }
+    }
+
+    /// How a and b can be read.
+    pub fn accesses(&self, dtype: DType) -> [Access; 2] {
+        let size = |size: i64, padded: bool| match padded {
+            true => size.unsigned_abs().next_multiple_of(16) as i64,
+            false => size,
+        };
+        let [m, n] = [size(self.m, self.padded[0]), size(self.n, self.padded[1])];
+        let [a_k, b_k] = self.padded.map(|padded| size(self.k, padded));
+        [
+            access(&self.a, self.a.row_stride, self.a.col_stride, m, a_k, dtype),
+            access(&self.b, self.b.col_stride, self.b.row_stride, n, b_k, dtype),
+        ]
     }
 
     /// Whether as many neighbouring columns as a thread holds (four, or 16 bytes) are always aligned.
     pub fn rows_allow_vectors(&self, dtype: DType) -> bool {
-        let bytes = 16.min(4 * dtype.size()) as u32;
-        let row = if self.m > 1 { self.out.row_stride } else { 0 };
-        self.out.col_stride == 1 && alignment(&self.out, row, dtype) >= bytes
+        allows_vectors(&self.out, self.out.col_stride, (self.m, self.out.row_stride), dtype)
     }
+}
+
+/// Whether neighbours in memory are those of a column of an m by n result.
+pub fn down_columns(m: i64, n: i64, out: &Matrix) -> bool {
+    m > 1 && (n == 1 || out.row_stride.unsigned_abs() < out.col_stride.unsigned_abs())
+}
+
+/// Whether four (or 16 bytes of) neighbours from a multiple of four on, `stride` apart, are always aligned.
+pub fn allows_vectors(out: &Matrix, stride: i64, (lead, lead_stride): (i64, i64), dtype: DType) -> bool {
+    let bytes = 16.min(4 * dtype.size()) as u32;
+    // The stride of a dimension of size 1 is never taken.
+    let lead_stride = if lead > 1 { lead_stride } else { 0 };
+    stride == 1 && alignment(out, lead_stride, dtype) >= bytes
 }
 
 /// How an operand can be read whose strides are `mn_stride` along the dimension it shares with the result

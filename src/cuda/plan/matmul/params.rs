@@ -3,13 +3,16 @@
 use std::fmt;
 use std::mem::{offset_of, size_of};
 
-use crate::cuda::plan::index::{Dim, Divisor, MAX_RANK};
+use super::{Oriented, activation, k_fast, products};
+use crate::cuda::plan::index::{self, Dim, Divisor, MAX_RANK};
+use crate::cuda::plan::tile_order::group_m;
 use crate::cuda::plan::{KernelParams, Movable};
+use crate::ops::matmul::MatmulProblem;
 
-/// The mirror of `MatmulParams<MAX_RANK>` in kernels/common/matmul.cuh. Strides in elements.
+/// The mirror of `MatmulParams<RANK>` in kernels/common/matmul.cuh. Strides in elements.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq)]
-pub struct MatmulParams {
+pub struct MatmulParams<const RANK: usize = MAX_RANK> {
     pub a: usize,
     pub b: usize,
     /// 0: none.
@@ -43,16 +46,73 @@ pub struct MatmulParams {
     /// At least 1.
     pub batch_rank: u32,
     /// Strides of a, b, out.
-    pub batch: [Dim<3>; MAX_RANK],
+    pub batch: [Dim<3>; RANK],
 }
 
 const _: () = {
     assert!(size_of::<MatmulParams>() == 184 + 48 * MAX_RANK && size_of::<MatmulParams>() < 4096);
+    assert!(size_of::<MatmulParams<1>>() == 184 + 48);
     assert!(offset_of!(MatmulParams, a_row) == 56);
     assert!(offset_of!(MatmulParams, negative_slope) == 120);
     assert!(offset_of!(MatmulParams, tiles_m) == 152);
     assert!(offset_of!(MatmulParams, batch_rank) == 180);
 };
+
+impl<const RANK: usize> MatmulParams<RANK> {
+    /// `Movable::move_by`, of as many dimensions as there are.
+    pub(super) fn moved(&mut self, [a, b, bias, out]: [u64; 4]) {
+        for (address, step) in
+            [(&mut self.a, a), (&mut self.b, b), (&mut self.bias, bias), (&mut self.out, out)]
+        {
+            *address = address.wrapping_add(step as usize);
+        }
+    }
+
+    /// For tiles of this size, `concurrent` of which run at the same time. At most RANK batch dimensions.
+    pub(super) fn new(
+        problem: &MatmulProblem,
+        p: &Oriented,
+        tile: (u32, u32),
+        concurrent: u32,
+    ) -> MatmulParams<RANK> {
+        let along = |size: i64, tile: u32| u32::try_from(size.unsigned_abs().div_ceil(u64::from(tile)));
+        let tiles_m = along(p.m, tile.0).unwrap_or(u32::MAX);
+        let tiles_n = along(p.n, tile.1).unwrap_or(u32::MAX);
+        let per_product = u64::from(tiles_m) * u64::from(tiles_n);
+        let strides = [&p.a, &p.b, &p.out].map(|x| x.batch_strides.as_slice());
+        let (batch, batch_rank) = index::dims(&problem.batch, strides);
+        let (activation, negative_slope) = activation(problem.activation);
+        MatmulParams {
+            a: p.a.address,
+            b: p.b.address,
+            bias: p.bias,
+            out: p.out.address,
+            m: p.m,
+            n: p.n,
+            k: p.k,
+            a_row: p.a.row_stride,
+            a_col: p.a.col_stride,
+            b_row: p.b.row_stride,
+            b_col: p.b.col_stride,
+            out_row: p.out.row_stride,
+            out_col: p.out.col_stride,
+            bias_row: p.bias_row,
+            bias_col: p.bias_col,
+            negative_slope,
+            blocks: per_product.saturating_mul(products(problem)),
+            per_product: Divisor::new(per_product),
+            tiles_m,
+            tiles_n,
+            group_m: group_m(tiles_m, tiles_n, tile, concurrent),
+            activation,
+            a_k_fast: u32::from(k_fast(p.a.row_stride, p.a.col_stride, p.m, p.k)),
+            b_k_fast: u32::from(k_fast(p.b.col_stride, p.b.row_stride, p.n, p.k)),
+            out_vector: u32::from(p.rows_allow_vectors(problem.dtype)),
+            batch_rank,
+            batch,
+        }
+    }
+}
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of MatmulParams<MAX_RANK> in
 // kernels/common/matmul.cuh; both sides assert the size and offsets above.
@@ -64,16 +124,12 @@ unsafe impl KernelParams for MatmulParams {
 }
 
 impl Movable<4> for MatmulParams {
-    fn move_by(&mut self, [a, b, bias, out]: [u64; 4]) {
-        for (address, step) in
-            [(&mut self.a, a), (&mut self.b, b), (&mut self.bias, bias), (&mut self.out, out)]
-        {
-            *address = address.wrapping_add(step as usize);
-        }
+    fn move_by(&mut self, steps: [u64; 4]) {
+        self.moved(steps);
     }
 }
 
-impl fmt::Debug for MatmulParams {
+impl<const RANK: usize> fmt::Debug for MatmulParams<RANK> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let batch = &self.batch[..self.batch_rank as usize];
         f.debug_struct("MatmulParams")

@@ -3,6 +3,7 @@
 use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::host_cpp;
+use crate::dtype::DType;
 use crate::ops::matmul::{Bias, Precision};
 use crate::tensor::{Device, Dims};
 
@@ -260,6 +261,8 @@ template <int MN, int BK, int WARP> void both() {
 int main() {
     both<128, 64, 64>(), both<256, 64, 64>(), both<128, 32, 64>(), both<128, 32, 32>();
     both<64, 64, 32>(), both<64, 64, 16>(), both<32, 64, 32>(), both<64, 32, 32>(), both<64, 32, 16>();
+    tile<64, 128, 16, 2, Major::K>(), tile<64, 128, 16, 2, Major::MN>(), tile<16, 128, 16, 2, Major::K>();
+    tile<16, 64, 16, 2, Major::K>();
 }
 "#,
     );

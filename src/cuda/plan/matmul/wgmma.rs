@@ -5,7 +5,7 @@ mod launches;
 mod params;
 
 pub use launches::Launches;
-pub use params::{ReduceParams, WgmmaParams};
+pub use params::WgmmaParams;
 
 use cost::{MODEL, Size};
 

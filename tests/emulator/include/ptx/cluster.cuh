@@ -9,6 +9,13 @@ inline uint32_t cluster_rank() { return emulator::cluster_rank(); }
 inline uint32_t cluster_blocks() { return emulator::cluster_blocks(); }
 inline void cluster_arrive(emulator::Site site = emulator::Site::here()) { emulator::cluster_arrive(site); }
 inline void cluster_wait(emulator::Site site = emulator::Site::here()) { emulator::cluster_wait(site); }
+inline void cluster_sync(emulator::Site site = emulator::Site::here()) {
+    emulator::cluster_arrive(site);
+    emulator::cluster_wait(site);
+}
+template <class T> const T* in_block(const T* here, uint32_t rank) {
+    return static_cast<const T*>(emulator::in_block(here, rank));
+}
 
 struct Mailbox {
     uint64_t* state;

@@ -1,16 +1,14 @@
 //! From a choice to launches: parameters, and what tensor maps are made from.
 
-use super::params::{ReduceParams, WgmmaParams};
-use super::{Addressed, BATCH_DIMS, BLOCK_K, Choice, PANEL_BYTES, ROW_BYTES, Tile, addressed, lead_stride};
+use super::params::WgmmaParams;
+use super::{Addressed, BATCH_DIMS, BLOCK_K, Choice, PANEL_BYTES, ROW_BYTES, addressed, lead_stride};
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::matmul::reduce::{self, Parts, ReduceParams};
 use crate::cuda::plan::matmul::repack::{self, RepackParams};
 use crate::cuda::plan::matmul::{Matrix, Oriented, activation};
-use crate::cuda::plan::reason::Reasons;
 use crate::cuda::plan::{Kernel, LaunchPlan};
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, TensorMap, TensorMapSpec};
 use crate::ops::matmul::MatmulProblem;
-
-const REDUCE_THREADS: u64 = 256;
 
 /// The launches that solve a problem, in their order.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,8 +114,23 @@ impl Choice {
             params,
             why: self.why.as_slice().into(),
         };
-        let reduce = (self.splits > 1)
-            .then(|| reduce(&multiply.params, tile, p.rows_allow_vectors(problem.dtype), suffix));
+        let parts = Parts {
+            partials,
+            count: self.splits,
+            m: p.m as u32,
+            n: p.n as u32,
+            height: tiles_m * tile.m(),
+            width: tiles_n * tile.n,
+            products,
+            out: p.out.address,
+            out_row: p.out.row_stride,
+            out_col: p.out.col_stride,
+            out_vector: p.rows_allow_vectors(problem.dtype),
+            bias: p.bias,
+            bias_row: p.bias_row,
+            bias_col: p.bias_col,
+        };
+        let reduce = (self.splits > 1).then(|| reduce::plan(problem, &parts));
         Launches { repack, maps, multiply, reduce }
     }
 }
@@ -144,36 +157,4 @@ fn map(problem: &MatmulProblem, x: &Matrix, sizes: [u64; 2], lead: u64, r#box: [
         }
     }
     spec
-}
-
-fn reduce(p: &WgmmaParams, tile: &Tile, out_vector: bool, suffix: &str) -> LaunchPlan<ReduceParams> {
-    let quads = u64::from(p.m) * u64::from(p.n.div_ceil(4)) * u64::from(p.products);
-    LaunchPlan {
-        kernel: Kernel { file: "matmul_reduce", name: format!("matmul_reduce_{suffix}") },
-        grid: [u32::try_from(quads.div_ceil(REDUCE_THREADS)).unwrap_or(i32::MAX as u32), 1, 1],
-        block: [REDUCE_THREADS as u32, 1, 1],
-        shared_bytes: 0,
-        params: ReduceParams {
-            partials: p.partials,
-            bias: p.bias,
-            out: p.result,
-            bias_stride: p.bias_stride,
-            out_row: p.out_row,
-            out_col: p.out_col,
-            out_batch: p.out_batch,
-            quads,
-            m: p.m,
-            n: p.n,
-            width: p.tiles_n * tile.n,
-            height: p.tiles_m * tile.m(),
-            products: p.products,
-            parts: p.splits,
-            batch_size: p.batch_size,
-            activation: p.activation,
-            negative_slope: p.negative_slope,
-            bias_by_row: p.bias_by_row,
-            out_vector: u32::from(out_vector),
-        },
-        why: Reasons::new(),
-    }
 }

@@ -82,34 +82,3 @@ impl fmt::Debug for WgmmaParams {
             .finish_non_exhaustive()
     }
 }
-
-/// `ReduceParams` of matmul_reduce.cu.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReduceParams {
-    pub partials: usize,
-    pub bias: usize,
-    pub out: usize,
-    pub bias_stride: i64,
-    pub out_row: i64,
-    pub out_col: i64,
-    pub out_batch: [i64; 3],
-    pub quads: u64,
-    pub m: u32,
-    pub n: u32,
-    pub width: u32,
-    pub height: u32,
-    pub products: u32,
-    pub parts: u32,
-    pub batch_size: [u32; 2],
-    pub activation: u32,
-    pub negative_slope: f32,
-    pub bias_by_row: u32,
-    pub out_vector: u32,
-}
-
-const _: () = assert!(size_of::<ReduceParams>() == 128 && offset_of!(ReduceParams, m) == 80);
-
-// SAFETY: repr(C) integers and floats without padding, in the order and of the types of matmul_reduce.cu's
-// ReduceParams; the size is asserted here and there.
-unsafe impl KernelParams for ReduceParams {}

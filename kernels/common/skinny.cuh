@@ -1,0 +1,130 @@
+// Products with few columns (matmul_skinny.cu, matmul_skinny_simt.cu): which part of which sum a block computes, and how
+// the parts become one result.
+#pragma once
+
+#include "matmul.cuh"
+#include "ptx/cluster.cuh"
+
+// The long operand, the weights, is always a, so that its rows are those of the tensor cores' larger side; the few rows
+// or columns of the other are b's columns. Mirrored in src/cuda/plan/matmul/skinny/params.rs.
+struct SkinnyParams {
+    MatmulParams<INLINE_RANK> product;
+    void* partials;    // where sums of parts that are no cluster go, for matmul_reduce.cu to add
+    int64_t part_k;    // of one part; the last may have less
+    uint32_t parts;    // neighbouring blocks
+    uint32_t by_rows;  // neighbours in the result's memory are rows of the weights
+    uint32_t width, height;  // of a matrix of partial sums
+    uint32_t b_chunks;       // b's columns are whole, aligned 16-byte chunks along k
+    uint32_t clustered;      // the parts are a cluster, and meet in shared memory
+};
+static_assert(sizeof(SkinnyParams) == sizeof(MatmulParams<INLINE_RANK>) + 40, "mirrored in Rust");
+static_assert(offsetof(SkinnyParams, partials) == sizeof(MatmulParams<INLINE_RANK>), "mirrored in Rust");
+
+// Which of the parts of k, of what.
+struct Part {
+    uint32_t index;    // of the part
+    uint64_t product;  // of the batch
+    int64_t k;         // of this part
+};
+
+// Work's operands begin with the part's k.
+template <int BM, int BN, class T>
+__device__ __forceinline__ Part find_part(const SkinnyParams& params, Work<T>& work) {
+    const auto& p = params.product;
+    const uint32_t tile = blockIdx.x / params.parts;
+    Part part;
+    part.index = blockIdx.x - tile * params.parts;
+    part.product = p.per_product.quotient(uint64_t(tile));
+    find_tile<BM, BN>(p, tile, work);
+    const int64_t begin = part.index * params.part_k;
+    part.k = min(p.k - begin, params.part_k);
+    work.a += begin * p.a_col;
+    work.b += begin * p.b_row;
+    return part;
+}
+
+// Where a block's threads leave their sums for each other: column by column.
+template <class Acc, int BM, int BN> struct SumTile {
+    // Padded by 16 bytes: what a warp's threads hold of an mma, or of a SIMT tile, lies in different banks.
+    static constexpr int STRIDE = BM + 16 / sizeof(Acc);
+    static constexpr int BYTES = BN * STRIDE * sizeof(Acc);
+};
+
+// Finishes and stores the four elements from (row, col) of the tile on, along rows or along columns.
+template <class T, class Acc>
+__device__ __forceinline__ void finish_four(const SkinnyParams& params, const Work<T>& work, int row, int col,
+                                            Acc (&v)[4]) {
+    const auto& p = params.product;
+    const int64_t i = work.row + row, j = work.col + col;
+    const int count = params.by_rows ? work.rows - row : work.cols - col;
+    if (p.bias != nullptr) {
+        const T* bias = static_cast<const T*>(p.bias) + i * p.bias_row + j * p.bias_col;
+        const int64_t step = params.by_rows ? p.bias_row : p.bias_col;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            if (e < count) v[e] += convert<Acc>(bias[e * step]);
+        }
+    }
+    activate<T>(v, p.activation, Acc(p.negative_slope));
+    Pack<T, 4> pack;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) pack.v[e] = convert<T>(v[e]);
+    T* out = work.out + i * p.out_row + j * p.out_col;
+    if (p.out_vector && count >= 4) {
+        store_pack(out, pack);
+        return;
+    }
+    const int64_t step = params.by_rows ? p.out_row : p.out_col;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        if (e < count) out[e * step] = pack.v[e];
+    }
+}
+
+// Adds up what the block's GROUPS tiles in shared memory hold and, if the parts are a cluster, what those of its other
+// blocks hold, always in the same order; then writes the result, or the partial sums.
+template <int BM, int BN, int GROUPS, int THREADS, class T, class Acc>
+__device__ __forceinline__ void leave(const SkinnyParams& params, const Work<T>& work, const Part& part,
+                                      const Acc* sums) {
+    constexpr int STRIDE = SumTile<Acc, BM, BN>::STRIDE;
+    const bool clustered = params.clustered;
+    const uint32_t blocks = clustered ? params.parts : 1;
+    if (clustered) {
+        ptx::cluster_sync();
+    } else {
+        __syncthreads();
+    }
+    // Each block of a cluster takes its share of the fours.
+    const int begin = threadIdx.x + (clustered ? part.index * THREADS : 0);
+    for (int four = begin; four < BM * BN / 4; four += THREADS * blocks) {
+        const int row = params.by_rows ? four % (BM / 4) * 4 : four % BM;
+        const int col = params.by_rows ? four / (BM / 4) : four / BM * 4;
+        if (row >= work.rows || col >= work.cols) continue;
+        Acc v[4] = {};
+        for (uint32_t block = 0; block < blocks; ++block) {
+            const Acc* from = clustered ? ptx::in_block(sums, block) : sums;
+            const int step = params.by_rows ? 1 : STRIDE;
+            Acc sum[4] = {};
+#pragma unroll
+            for (int group = 0; group < GROUPS; ++group) {
+                const Acc* at = from + (group * BN + col) * STRIDE + row;
+#pragma unroll
+                for (int e = 0; e < 4; ++e) sum[e] += at[e * step];
+            }
+#pragma unroll
+            for (int e = 0; e < 4; ++e) v[e] += sum[e];
+        }
+        if (params.parts == 1 || clustered) {
+            finish_four(params, work, row, col, v);
+            continue;
+        }
+        const int64_t line = params.by_rows ? work.col + col : work.row + row;
+        const int64_t along = params.by_rows ? work.row + row : work.col + col;
+        const uint64_t products = params.product.blocks / (uint64_t(params.product.tiles_m) * params.product.tiles_n);
+        const uint64_t plane = part.index * products + part.product;
+        Acc* to = static_cast<Acc*>(params.partials) + (plane * params.height + line) * params.width + along;
+        store_pack(to, Pack<Acc, 4>{{v[0], v[1], v[2], v[3]}});
+    }
+    // Nobody's shared memory goes while another block may read it.
+    if (clustered) ptx::cluster_sync();
+}

@@ -1,0 +1,77 @@
+// targets: 75 80 90 100 120 ptx:75
+//
+// matmul of a few rows by a large matrix, or of a large matrix by a few columns, without tensor cores and from any strides:
+// out = act(a @ b + bias). What matmul_skinny.cu is for halves on tensor cores this is for
+//   float32   IEEE products and sums (fused multiply-add), on every device
+//   float64   the same in double
+//   float16, bfloat16   summed in float, only for devices before sm_80
+//
+// As there, the time is that of reading the large operand once, so k is cut into parts until every multiprocessor reads;
+// how parts become one result is common/skinny.cuh. A block is that of matmul_simt.cu (common/simt_block.cuh), with tiles
+// as narrow as the few rows: 128x8 costs 8 multiply-adds for each element of the weights, and an H200 has time for 26 of
+// float32 while one arrives (4.8 TB/s among 132 multiprocessors: 20 bytes, 5 elements, a clock).
+//
+// Variants, matmul_skinny_simt_{tile}_{dtype}; src/cuda/plan/matmul/skinny.rs chooses:
+//   128x8, 64x8 (float64)     up to 8 few rows; two or four groups of warps take turns at k
+//   128x32, 64x32 (float64)   more
+//
+// Per product: 2 m n k flops; size m k bytes of the weights once from memory; the few rows from L2 by every block.
+//
+// Not yet measured.
+
+#include "simt_block.cuh"
+#include "skinny.cuh"
+
+template <class T, class S> __device__ __forceinline__ void matmul_skinny(const SkinnyParams& params) {
+    using Acc = typename S::Acc;
+    using Block = SimtBlock<T, S>;
+    using Sums = SumTile<Acc, S::BM, S::BN>;
+    __shared__ __align__(16) typename Block::Shared shared;
+    static_assert(S::GROUPS * Sums::BYTES <= sizeof(shared), "the sums fit where the buffers were");
+
+    Work<T> work;
+    const Part part = find_part<S::BM, S::BN>(params, work);
+    Block block;
+    block.multiply(params.product, work, shared, part.k);
+
+    Acc* sums = reinterpret_cast<Acc*>(&shared);
+    Acc* own = sums + (block.group * S::BN + block.col) * Sums::STRIDE + block.row;
+#pragma unroll
+    for (int j = 0; j < S::TN; ++j)
+#pragma unroll
+        for (int i = 0; i < S::TM; ++i) {
+            const int row = i / S::VEC * S::ROW_RUN + i % S::VEC, col = j / S::VEC * S::COL_RUN + j % S::VEC;
+            own[col * Sums::STRIDE + row] = block.accumulator[i][j];
+        }
+    leave<S::BM, S::BN, S::GROUPS, S::THREADS>(params, work, part, sums);
+}
+
+// Without asynchronous copies (before sm_80), more than one buffer to read and one to write would only cost blocks.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int stages(int) { return 2; }
+#else
+constexpr int stages(int n) { return n; }
+#endif
+
+//                                  BM  BN  BK TM TN lanes threads stages
+using Float128x8 = SimtShape<float, 128, 8, 16, 4, 4, 16, 128, stages(5)>;
+using Float128x32 = SimtShape<float, 128, 32, 16, 8, 4, 4, 128, stages(4)>;
+using Double64x8 = SimtShape<double, 64, 8, 16, 4, 4, 16, 128, stages(4)>;
+using Double64x32 = SimtShape<double, 64, 32, 16, 4, 4, 4, 128, stages(3)>;
+
+#define SKINNY(tile, T, Acc, BLOCKS)                                                    \
+    extern "C" __global__ void __launch_bounds__(Acc##tile::THREADS, BLOCKS)            \
+        matmul_skinny_simt_##tile##_##T(const __grid_constant__ SkinnyParams p) {       \
+        matmul_skinny<T, Acc##tile>(p);                                                 \
+    }
+SKINNY(128x8, f32, Float, 4)
+SKINNY(128x32, f32, Float, 4)
+SKINNY(64x8, f64, Double, 4)
+SKINNY(64x32, f64, Double, 4)
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
+SKINNY(128x8, f16, Float, 4)
+SKINNY(128x32, f16, Float, 4)
+SKINNY(128x8, bf16, Float, 4)
+SKINNY(128x32, bf16, Float, 4)
+#endif

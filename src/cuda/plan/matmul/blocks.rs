@@ -1,0 +1,205 @@
+//! One block a tile: matmul_mma.cu, matmul_tf32.cu and matmul_simt.cu, and which of their tiles.
+
+use super::cost::{self, Reading};
+use super::{Access, INLINE_RANK, MatmulParams, Oriented, estimated, products};
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::index::MAX_RANK;
+use crate::cuda::plan::reason::{Reason, Reasons, least_two};
+use crate::cuda::plan::{Kernel, LaunchPlan};
+use crate::dtype::DType;
+use crate::ops::matmul::{MatmulProblem, Precision};
+
+/// A tile of the result that one block computes, and what is known of its speed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Tile {
+    name: &'static str,
+    m: u32,
+    n: u32,
+    threads: u32,
+    /// Dynamic shared memory: stages * (m + n) * k * element size.
+    shared_bytes: u32,
+    /// Blocks that a multiprocessor's registers have room for.
+    blocks: u32,
+    /// Batch dimensions that the kernel takes.
+    rank: usize,
+    /// Bytes of a row that are on their way to a block at once.
+    ahead: u32,
+    /// Share of the multiprocessor's arithmetic that one block reaches alone, and that all together reach.
+    /// First estimates.
+    alone: f64,
+    together: f64,
+}
+
+#[rustfmt::skip]
+const MMA_TILES: [Tile; 4] = [
+    Tile { name: "128x256", m: 128, n: 256, threads: 256, shared_bytes: 147_456, blocks: 1, rank: INLINE_RANK, ahead: 256, alone: 1.00, together: 1.00 },
+    Tile { name: "128x128", m: 128, n: 128, threads: 128, shared_bytes:  49_152, blocks: 2, rank: INLINE_RANK, ahead: 128, alone: 0.85, together: 0.97 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 128, shared_bytes:  49_152, blocks: 4, rank: INLINE_RANK, ahead: 256, alone: 0.50, together: 0.70 },
+    Tile { name: "32x64",   m:  32, n:  64, threads: 128, shared_bytes:  98_304, blocks: 2, rank: INLINE_RANK, ahead: 896, alone: 0.30, together: 0.50 },
+];
+#[rustfmt::skip]
+const MMA_ANY_TILES: [Tile; 2] = [
+    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 32_768, blocks: 1, rank: MAX_RANK,    ahead: 64,  alone: 0.35, together: 0.35 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 16_384, blocks: 2, rank: INLINE_RANK, ahead: 64,  alone: 0.15, together: 0.25 },
+];
+#[rustfmt::skip]
+const SIMT_TILES: [Tile; 2] = [
+    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 0, blocks: 2, rank: MAX_RANK,    ahead: 64,  alone: 0.70, together: 0.85 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 0, blocks: 3, rank: INLINE_RANK, ahead: 128, alone: 0.45, together: 0.70 },
+];
+#[rustfmt::skip]
+const SIMT_F64_TILES: [Tile; 1] = [
+    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 0, blocks: 2, rank: MAX_RANK,    ahead: 128, alone: 0.60, together: 0.85 },
+];
+
+/// Multiply-adds of one multiprocessor in a clock: mma.sync on Hopper, and a float32 pipeline.
+const MMA_RATE: f64 = 1270.0;
+const SIMT_RATE: f64 = 128.0;
+/// Clocks from a block's start to its first product, and from its last to its end for each element.
+pub(super) const FILL_CLOCKS: f64 = 1500.0;
+const STORE_CLOCKS: f64 = 0.05;
+
+/// What computes a problem tile by tile.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen {
+    file: &'static str,
+    tile: &'static Tile,
+    layout: &'static str,
+    rate: f64,
+    why: Reasons,
+}
+
+/// The one launch of `Route::Blocks`.
+pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulParams> {
+    planned(problem, &Oriented::new(problem), device)
+}
+
+/// The same with the operands of `p`.
+pub(super) fn planned(
+    problem: &MatmulProblem,
+    p: &Oriented,
+    device: &DeviceFacts,
+) -> LaunchPlan<MatmulParams> {
+    let Chosen { file, tile, layout, why, .. } = choose(problem, p, device);
+    let params =
+        MatmulParams::new(problem, p, (tile.m, tile.n), device.multiprocessors * resident(tile, device));
+    LaunchPlan {
+        kernel: Kernel { file, name: format!("{file}_{}{layout}_{}", tile.name, problem.dtype.suffix()) },
+        grid: grid(params.blocks),
+        block: [tile.threads, 1, 1],
+        shared_bytes: tile.shared_bytes,
+        params,
+        why,
+    }
+}
+
+fn choose(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> Chosen {
+    let [a, b] = p.accesses(problem.dtype);
+    let by_elements = |bytes| [("bytes that lie together", u64::from(bytes)), ("needed", 16)];
+    let (layout, why_elements) = match (a, b) {
+        _ if problem.batch.len() > INLINE_RANK => {
+            let figures = [("batch dimensions", problem.batch.len() as u64), ("at most", INLINE_RANK as u64)];
+            ("_any", Some(("there are many batch dimensions", figures)))
+        }
+        (Access::Elements { bytes }, _) => ("_any", Some((p.cannot_load[0], by_elements(bytes)))),
+        (_, Access::Elements { bytes }) => ("_any", Some((p.cannot_load[1], by_elements(bytes)))),
+        (Access::AlongK, Access::AlongK) => ("_kk", None),
+        (Access::AlongK, Access::AlongMn) => ("_kn", None),
+        (Access::AlongMn, Access::AlongK) => ("_mk", None),
+        (Access::AlongMn, Access::AlongMn) => ("_mn", None),
+    };
+    let tensor_cores = device.compute_capability >= (8, 0);
+    let capability = [("compute capability's major", device.compute_capability.0.into()), ("needed", 8)];
+    let (file, tiles, layout, rate, why) = match (problem.dtype, problem.precision) {
+        (DType::F16 | DType::BF16, _) if tensor_cores => match why_elements {
+            Some((because, figures)) => {
+                let why = Reason::new("mma any", "mma", because, figures);
+                ("matmul_mma", &MMA_ANY_TILES[..], layout, MMA_RATE, why)
+            }
+            None => {
+                let why = match device.compute_capability {
+                    (9, 0) => Reason::plain("mma", "wgmma", "wgmma has not been measured yet"),
+                    _ => Reason::new("mma", "simt", "tensor cores take these dtypes", capability),
+                };
+                ("matmul_mma", &MMA_TILES[..], layout, MMA_RATE, why)
+            }
+        },
+        (DType::F32, Precision::Tf32) if tensor_cores && why_elements.is_none() => {
+            let why = Reason::new("tf32", "simt", "tensor cores may round to TF32", capability);
+            ("matmul_tf32", &MMA_TILES[1..3], layout, MMA_RATE / 2.0, why)
+        }
+        (DType::F64, _) => {
+            let why = Reason::plain("simt", None, "no other kernel takes float64");
+            ("matmul_simt", &SIMT_F64_TILES[..], "", SIMT_RATE / 2.0, why)
+        }
+        (dtype, precision) => {
+            let why = match (dtype, precision, why_elements) {
+                (DType::F32, Precision::Ieee, _) => Reason::plain(
+                    "simt",
+                    "tf32",
+                    "float32 is rounded to TF32 only where precision=\"tf32\" allows it",
+                ),
+                (DType::F32, Precision::Tf32, Some((because, figures))) if tensor_cores => {
+                    Reason::new("simt", "tf32", because, figures)
+                }
+                (DType::F32, ..) => Reason::new("simt", "tf32", "tensor cores do not take TF32", capability),
+                _ => Reason::new(
+                    "simt",
+                    "mma",
+                    "the device's tensor cores are too old for the kernel",
+                    capability,
+                ),
+            };
+            ("matmul_simt", &SIMT_TILES[..], "", SIMT_RATE, why)
+        }
+    };
+    let products = products(problem);
+    let takes =
+        |tile: &&Tile| tile.shared_bytes <= device.shared_bytes_per_block && tile.rank >= problem.batch.len();
+    let timed = tiles.iter().filter(takes).map(|tile| (tile, estimate(tile, p, products, rate, device)));
+    let (tile, next) = least_two(timed).map_or((&tiles[0], None), |((tile, clocks), next)| {
+        (tile, next.map(|(next, other)| estimated((tile.name, clocks), (next.name, other))))
+    });
+    Chosen { file, tile, layout, rate, why: [Some(why), next].into_iter().flatten().collect() }
+}
+
+/// Blocks of this tile that one multiprocessor runs at the same time; a block's shared memory comes with
+/// 1 KB for the system.
+fn resident(tile: &Tile, device: &DeviceFacts) -> u32 {
+    let by_shared = device.shared_bytes_per_multiprocessor / (tile.shared_bytes + 1024);
+    tile.blocks.min(by_shared).min(device.threads_per_multiprocessor / tile.threads).max(1)
+}
+
+/// Clocks until the last tile is done. Each multiprocessor takes its share of the tiles in rounds of as many as fit,
+/// and a last round that does not fill it runs slower.
+fn estimate(tile: &Tile, p: &Oriented, products: u64, rate: f64, device: &DeviceFacts) -> f64 {
+    let count = (p.m as f64 / f64::from(tile.m)).ceil() * (p.n as f64 / f64::from(tile.n)).ceil();
+    let each = (count * products as f64 / f64::from(device.multiprocessors)).ceil();
+    let fit = f64::from(resident(tile, device));
+    let (full, rest) = ((each / fit).floor(), each % fit);
+    let area = f64::from(tile.m * tile.n);
+    let round =
+        |blocks: f64, share: f64| FILL_CLOCKS + blocks * area * (p.k as f64 / (rate * share) + STORE_CLOCKS);
+    let last = if rest > 0.0 { round(rest, tile.together.min(tile.alone * rest)) } else { 0.0 };
+    full * round(fit, tile.together) + last
+}
+
+/// Blocks in x, and in y what x cannot count.
+fn grid(blocks: u64) -> [u32; 3] {
+    let y = blocks.div_ceil(i32::MAX as u64).clamp(1, 65_535);
+    [u32::try_from(blocks.div_ceil(y)).unwrap_or(i32::MAX as u32), y as u32, 1]
+}
+
+/// Clocks until the result is complete, the start of the kernel and memory considered.
+pub(super) fn clocks(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> f64 {
+    let Chosen { tile, rate, .. } = choose(problem, p, device);
+    let along = |size: i64, tile: u32| (size as f64 / f64::from(tile)).ceil();
+    let rows = (p.m as f64).min(f64::from(tile.m)) + (p.n as f64).min(f64::from(tile.n));
+    let reading = Reading {
+        blocks: along(p.m, tile.m) * along(p.n, tile.n) * products(problem) as f64,
+        resident: resident(tile, device),
+        bytes: rows * p.k as f64 * problem.dtype.size() as f64,
+        in_flight: rows * f64::from(tile.ahead),
+    };
+    cost::clocks(problem, &reading, estimate(tile, p, products(problem), rate, device), device)
+}

@@ -1,0 +1,113 @@
+//! Adding up the parts of a product whose k was split: how kernels/matmul_reduce.cu is launched.
+
+use std::mem::{offset_of, size_of};
+
+use super::activation;
+use crate::cuda::plan::reason::Reasons;
+use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
+use crate::ops::matmul::MatmulProblem;
+
+const THREADS: u64 = 256;
+
+/// `ReduceParams` of matmul_reduce.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReduceParams {
+    partials: usize,
+    bias: usize,
+    out: usize,
+    bias_stride: i64,
+    out_row: i64,
+    out_col: i64,
+    out_batch: [i64; 3],
+    quads: u64,
+    negative_slope: f64,
+    m: u32,
+    n: u32,
+    width: u32,
+    height: u32,
+    products: u32,
+    parts: u32,
+    batch_size: [u32; 2],
+    activation: u32,
+    bias_by_row: u32,
+    out_vector: u32,
+    unused: u32,
+}
+
+const _: () = assert!(size_of::<ReduceParams>() == 136 && offset_of!(ReduceParams, m) == 88);
+
+// SAFETY: repr(C) integers and floats without padding, in the order and of the types of matmul_reduce.cu's
+// ReduceParams; the size is asserted here and there.
+unsafe impl KernelParams for ReduceParams {
+    fn settings(&self) -> Vec<(&'static str, u64)> {
+        vec![("parts", u64::from(self.parts))]
+    }
+}
+
+/// Where partial sums lie, one part behind the other, and the result that they make.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    pub partials: usize,
+    pub count: u32,
+    /// Of a matrix of the result.
+    pub m: u32,
+    pub n: u32,
+    /// The same, as padded in the partial sums.
+    pub height: u32,
+    pub width: u32,
+    pub products: u32,
+    /// The result's address, and its strides along m and n.
+    pub out: usize,
+    pub out_row: i64,
+    pub out_col: i64,
+    /// Four neighbours along n may be written at once.
+    pub out_vector: bool,
+    /// 0: none.
+    pub bias: usize,
+    pub bias_row: i64,
+    pub bias_col: i64,
+}
+
+/// At most three batch dimensions.
+pub fn plan(problem: &MatmulProblem, parts: &Parts) -> LaunchPlan<ReduceParams> {
+    let mut batch_size = [1; 3];
+    let mut out_batch = [0; 3];
+    for (i, (&size, &stride)) in
+        problem.batch.iter().zip(&problem.out.batch_strides).rev().take(3).enumerate()
+    {
+        (batch_size[i], out_batch[i]) = (size as u32, stride);
+    }
+    let quads = u64::from(parts.m) * u64::from(parts.n.div_ceil(4)) * u64::from(parts.products);
+    let (activation, negative_slope) = activation(problem.activation);
+    let params = ReduceParams {
+        partials: parts.partials,
+        bias: parts.bias,
+        out: parts.out,
+        bias_stride: if parts.bias_row != 0 { parts.bias_row } else { parts.bias_col },
+        out_row: parts.out_row,
+        out_col: parts.out_col,
+        out_batch,
+        quads,
+        negative_slope,
+        m: parts.m,
+        n: parts.n,
+        width: parts.width,
+        height: parts.height,
+        products: parts.products,
+        parts: parts.count,
+        batch_size: [batch_size[0], batch_size[1]],
+        activation,
+        bias_by_row: u32::from(parts.bias_row != 0),
+        out_vector: u32::from(parts.out_vector),
+        unused: 0,
+    };
+    LaunchPlan {
+        kernel: Kernel { file: "matmul_reduce", name: format!("matmul_reduce_{}", problem.dtype.suffix()) },
+        grid: [u32::try_from(quads.div_ceil(THREADS)).unwrap_or(i32::MAX as u32), 1, 1],
+        block: [THREADS as u32, 1, 1],
+        shared_bytes: 0,
+        params,
+        why: Reasons::new(),
+    }
+}

@@ -1,0 +1,151 @@
+//! When few rows get kernels of their own, in how many parts, and that what is launched fits the device and covers all.
+
+use super::*;
+use crate::cuda::device::examples;
+use crate::cuda::plan::KernelParams;
+use crate::cuda::plan::matmul::tests::problem;
+use crate::cuda::plan::matmul::{Forced, Route, route};
+use crate::ops::matmul::Bias;
+use crate::tensor::Dims;
+
+/// A linear layer: m tokens times the transpose of n x k weights.
+fn layer(dtype: DType, m: i64, n: i64, k: i64) -> MatmulProblem {
+    let mut p = problem(dtype, 1, m, k, n);
+    (p.b.row_stride, p.b.col_stride) = (1, k);
+    p
+}
+
+fn launched(p: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> (Choice, Launches) {
+    let choice = choose(p, device, overrides).unwrap();
+    let workspace = if choice.workspace_bytes(p) > 0 { 1 << 50 } else { 0 };
+    let launches = choice.launches(p, device, workspace);
+    (choice, launches)
+}
+
+/// (dtype, (m, n, k), kernel's tile and layout or "" for a block a tile, parts)
+type Row = (DType, (i64, i64, i64), &'static str, u32);
+
+fn check(device: &DeviceFacts, table: &[Row]) {
+    for &(dtype, (m, n, k), kernel, parts) in table {
+        let p = layer(dtype, m, n, k);
+        let chosen = match route(&p, device, None) {
+            Route::Skinny(choice) => (format!("{}{}", choice.tile.name, choice.layout), choice.parts),
+            _ => (String::new(), 1),
+        };
+        assert_eq!(chosen, (kernel.to_string(), parts), "{}: {dtype:?} {m} {n} {k}", device.name);
+    }
+}
+
+#[test]
+fn choices() {
+    use DType::{BF16, F16, F32, F64};
+    check(
+        &examples::h200(),
+        &[
+            (BF16, (1, 4096, 4096), "64x16_k", 4),
+            (F16, (16, 4096, 4096), "64x16_k", 4),
+            (BF16, (32, 4096, 4096), "128x32_k", 8),
+            (BF16, (64, 4096, 4096), "128x64_k", 8),
+            (BF16, (16, 4096, 14336), "64x16_k", 4),
+            // 224 tiles of matmul_mma's read at the memory's rate already, but for its three buffers of 64 x 64.
+            (BF16, (16, 14336, 4096), "", 1),
+            (BF16, (64, 14336, 4096), "128x64_k", 2),
+            (BF16, (16, 4096, 4097), "64x16_anyk", 8),
+            (BF16, (16, 64, 65536), "64x16_k", 128),
+            (F32, (1, 4096, 4096), "128x8", 8),
+            (F64, (1, 4096, 4096), "64x8", 8),
+            (BF16, (65, 4096, 4096), "", 1),
+            (BF16, (64, 64, 64), "", 1),
+        ],
+    );
+    check(&examples::a100(), &[(BF16, (1, 4096, 4096), "", 1), (BF16, (32, 4096, 4096), "128x32_k", 6)]);
+    check(&examples::l4(), &[(F16, (1, 4096, 4096), "", 1), (F16, (1, 64, 65536), "64x16_k", 128)]);
+    check(&examples::t4(), &[(F16, (1, 4096, 4096), "128x8", 12), (F32, (1, 64, 65536), "128x8", 64)]);
+}
+
+#[test]
+fn every_launch_fits_and_covers() {
+    let shapes = [(1, 1, 1), (3, 17, 9), (64, 129, 257), (16, 4097, 4099), (40, 70_000, 8), (7, 65, 70_000)];
+    let forced = [None, Some(1), Some(2), Some(5), Some(8), Some(1000)];
+    for (device, dtype) in
+        examples::all().iter().flat_map(|device| DType::FLOATS.map(|dtype| (device, dtype)))
+    {
+        for ((few, many, k), parts) in shapes.iter().flat_map(|&shape| forced.map(|parts| (shape, parts))) {
+            for p in [layer(dtype, few, many, k), problem(dtype, 3, many, k, few)] {
+                let (choice, launches) = launched(&p, device, Overrides { parts, cluster: None });
+                let (plan, q) = (&launches.multiply, &launches.multiply.params);
+                let what = format!("{}: {plan} {choice:?}", device.name);
+                assert_eq!(q.product.m.max(q.product.n), q.product.m, "{what}");
+                assert!(plan.shared_bytes <= device.shared_bytes_per_block, "{what}");
+                assert_eq!(u64::from(plan.grid[0]), q.product.blocks * u64::from(q.parts), "{what}");
+                // Every part has something to do, and together they have everything.
+                assert!(
+                    i64::from(q.parts) * q.part_k >= k && i64::from(q.parts - 1) * q.part_k < k,
+                    "{what}"
+                );
+                assert!(q.part_k % i64::from(choice.tile.k) == 0, "{what}");
+                let cluster = q.cluster();
+                assert!(cluster == 1 || device.compute_capability >= (9, 0) && cluster <= 8, "{what}");
+                assert!(plan.grid[0].is_multiple_of(cluster), "{what}");
+                assert_eq!(launches.reduce.is_some(), q.parts > 1 && cluster == 1, "{what}");
+                assert_eq!(choice.workspace_bytes(&p) > 0, launches.reduce.is_some(), "{what}");
+                let sums = u64::from(q.width) * u64::from(q.height) * u64::from(q.parts) * products(&p);
+                let each = if dtype == DType::F64 { 8 } else { 4 };
+                assert!(launches.reduce.is_none() || choice.workspace_bytes(&p) == sums * each, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_weights_are_the_tall_operand_and_results_keep_their_places() {
+    let mut p = layer(DType::F16, 8, 512, 256);
+    p.bias = Some(Bias { address: 4 << 40, stride: 1 });
+    let q = launched(&p, &examples::h200(), Overrides::default()).1.multiply.params;
+    assert_eq!((q.product.a, q.product.a_row, q.product.a_col), (p.b.address, 256, 1));
+    assert_eq!((q.product.m, q.product.n, q.product.out_row, q.product.out_col), (512, 8, 1, 512));
+    assert_eq!((q.product.bias_row, q.product.bias_col, q.by_rows, q.product.out_vector), (1, 0, 1, 1));
+    assert_eq!((q.width, q.height, q.b_chunks), (512, 8, 1));
+    let mut p = problem(DType::F16, 1, 510, 256, 7);
+    p.bias = Some(Bias { address: 4 << 40, stride: 1 });
+    let overrides = Overrides { parts: Some(2), cluster: Some(false) };
+    let (_, launches) = launched(&p, &examples::h200(), overrides);
+    let q = &launches.multiply.params;
+    assert_eq!((q.product.a, q.product.bias_row, q.product.bias_col), (p.a.address, 0, 1));
+    assert_eq!((q.width, q.height, q.by_rows, q.b_chunks, q.product.out_vector), (8, 510, 0, 0, 0));
+}
+
+#[test]
+fn layouts() {
+    let name =
+        |p: &MatmulProblem| launched(p, &examples::h200(), Overrides::default()).1.multiply.kernel.name;
+    let mut p = problem(DType::F16, 1, 4, 256, 512);
+    assert_eq!(name(&p), "matmul_skinny_64x16_m_f16");
+    p.b.row_stride = 513;
+    assert_eq!(name(&p), "matmul_skinny_64x16_anym_f16");
+    let mut p = layer(DType::BF16, 20, 512, 256);
+    assert_eq!(name(&p), "matmul_skinny_128x32_k_bf16");
+    p.b.address += 2;
+    assert_eq!(name(&p), "matmul_skinny_64x64_anyk_bf16");
+}
+
+#[test]
+fn other_problems_are_left_to_other_kernels() {
+    let device = examples::h200();
+    let none = |p: &MatmulProblem| choose(p, &device, Overrides::default()).is_none();
+    assert!(none(&layer(DType::F16, 65, 65, 512)));
+    assert!(none(&layer(DType::F16, 4, 512, 0)));
+    assert!(none(&layer(DType::F16, 4, 1 << 31, 8)));
+    let mut split = layer(DType::F32, 4, 512, 8);
+    split.a.address += 2;
+    assert!(none(&split));
+    let mut deep = layer(DType::F16, 4, 512, 512);
+    deep.batch = Dims::from_elem(2, 4);
+    for matrix in [&mut deep.a, &mut deep.b, &mut deep.out] {
+        matrix.batch_strides = Dims::from_elem(1 << 20, 4);
+    }
+    assert!(none(&deep));
+    let forced = Some(Forced::Skinny(Overrides::default()));
+    assert_eq!(route(&layer(DType::F16, 65, 65, 512), &device, forced), Route::Blocks);
+    assert_eq!(route(&layer(DType::F16, 1, 4096, 4096), &device, Some(Forced::Blocks)), Route::Blocks);
+}
