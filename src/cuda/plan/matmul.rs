@@ -55,16 +55,15 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
         Some(Forced::Blocks) => None,
         None => {
             let skinny = skinny::choose(problem, device, skinny::Overrides::default());
-            let copied = copied::choose(problem, device);
-            let blocks = match (&skinny, &copied) {
-                (None, None) => 0.0,
-                _ => blocks::clocks(problem, &Oriented::new(problem), device),
-            };
-            let faster = |clocks: f64| clocks * PLAINLY < blocks;
-            let skinny = skinny.filter(|choice| faster(choice.clocks()));
-            let copied = copied.filter(|choice| faster(choice.clocks()));
-            let skinny = skinny.map(|choice| Route::Skinny(choice.instead(blocks)));
-            skinny.or(copied.map(|choice| Route::Copied(choice.instead(blocks))))
+            let skinny = skinny.and_then(|choice| {
+                let blocks = blocks::clocks(problem, &Oriented::new(problem), device);
+                (choice.clocks() * PLAINLY < blocks).then(|| Route::Skinny(choice.instead(blocks)))
+            });
+            skinny.or_else(|| {
+                let choice = copied::choose(problem, device)?;
+                let by_elements = blocks::computing(problem, &Oriented::new(problem), device);
+                (choice.clocks() * PLAINLY < by_elements).then(|| Route::Copied(choice.instead(by_elements)))
+            })
         }
     };
     route.unwrap_or(Route::Blocks)

@@ -190,6 +190,12 @@ fn grid(blocks: u64) -> [u32; 3] {
     [u32::try_from(blocks.div_ceil(y)).unwrap_or(i32::MAX as u32), y as u32, 1]
 }
 
+/// Clocks until the last tile is done, were the operands at hand.
+pub(super) fn computing(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> f64 {
+    let Chosen { tile, rate, .. } = choose(problem, p, device);
+    estimate(tile, p, products(problem), rate, device)
+}
+
 /// Clocks until the result is complete, the start of the kernel and memory considered.
 pub(super) fn clocks(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> f64 {
     let Chosen { tile, rate, .. } = choose(problem, p, device);

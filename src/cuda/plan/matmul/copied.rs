@@ -56,7 +56,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Choice> {
     }
     let mut choice = Choice { copies, clocks: 0.0, why: Reason::asked_for("copied", "blocks") };
     let moved = cost::memory_clocks(2.0 * bytes as f64 / RATE, device);
-    choice.clocks = START + moved + blocks::clocks(problem, &choice.copied(p, 0).0, device);
+    choice.clocks = START + moved + blocks::computing(problem, &choice.copied(p, 0).0, device);
     Some(choice)
 }
 
@@ -67,7 +67,7 @@ impl Choice {
         Choice { why, ..self }
     }
 
-    /// Until the result is complete.
+    /// Of both kernels, but for what every kernel's start and end takes.
     pub fn clocks(&self) -> f64 {
         self.clocks
     }
