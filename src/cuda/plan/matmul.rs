@@ -57,7 +57,8 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
             let skinny = skinny::choose(problem, device, skinny::Overrides::default());
             let skinny = skinny.and_then(|choice| {
                 let blocks = blocks::clocks(problem, &Oriented::new(problem), device);
-                (choice.clocks() * PLAINLY < blocks).then(|| Route::Skinny(choice.instead(blocks)))
+                let faster = problem.work().bytes() >= FEW_BYTES && choice.clocks() * PLAINLY < blocks;
+                faster.then(|| Route::Skinny(choice.instead(blocks)))
             });
             skinny.or_else(|| {
                 let choice = copied::choose(problem, device)?;
@@ -71,6 +72,8 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
 
 /// How much faster an estimate must be for a kernel to replace one that has been measured.
 const PLAINLY: f64 = 1.2;
+/// With fewer, a kernel's time is that of its start and end, whichever it is.
+const FEW_BYTES: u64 = 1 << 18;
 
 impl Route {
     /// Device memory that the kernels need besides the operands.
