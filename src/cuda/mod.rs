@@ -83,7 +83,7 @@ pub fn softmax_workspace(problem: &SoftmaxProblem, ordinal: i32) -> Result<u64> 
 pub struct MatmulRun<'a> {
     pub problem: &'a MatmulProblem,
     gpu: &'static Gpu,
-    /// None: a problem like it has been remembered, with no memory besides its operands.
+    /// None: a problem like it is remembered, which took the blocks.
     route: Option<Route>,
 }
 
@@ -106,21 +106,18 @@ impl MatmulRun<'_> {
     pub fn queue(&self, workspace: usize, stream: RawStream) -> Result<()> {
         const OP: &str = "matmul";
         let MatmulRun { problem, gpu, route } = self;
-        let placed = (*problem, problem.addresses());
-        let how = (OP, *gpu, 0, stream);
+        let placed = (*problem, plan::matmul::addresses(problem));
         let choice = match route {
             None | Some(Route::Blocks) => {
                 return recent::queue(&MATMULS, placed, OP, gpu, stream).unwrap_or_else(|| {
                     let plan = plan::matmul::plan(problem, &gpu.facts);
-                    recent::queue_new(&MATMULS, placed, how, None, plan)
+                    recent::queue_new(&MATMULS, placed, (OP, gpu, 0, stream), None, plan)
                 });
             }
             Some(Route::Skinny(choice)) => {
                 let launches = choice.launches(problem, &gpu.facts, workspace);
-                let Some(reduce) = launches.reduce else {
-                    return recent::queue_new(&MATMULS, placed, how, None, launches.multiply);
-                };
                 launch::launch(OP, gpu, launches.multiply, *problem, stream)?;
+                let Some(reduce) = launches.reduce else { return Ok(()) };
                 return launch::launch(OP, gpu, reduce, *problem, stream);
             }
             Some(Route::Copied(choice)) => {

@@ -194,19 +194,20 @@ mod tests {
 
     #[test]
     fn a_moved_product_is_the_one_that_would_be_planned_there() {
-        for offset in OFFSETS {
+        // By rows, and by columns, which is computed transposed.
+        for (offset, strides) in OFFSETS.into_iter().flat_map(|o| [(o, [80, 1]), (o, [1, 64])]) {
             let problem = |[a, b, out]: [usize; 3]| {
                 let (a, b) =
                     (view(DType::F16, &[64, 96], &[96, 1], a), view(DType::F16, &[96, 80], &[80, 1], b));
                 let bias = view(DType::F16, &[80], &[1], a.address + (1 << 20));
                 let spec = ops::matmul::output(&a, &b, Some(&bias)).unwrap();
-                let out = view(DType::F16, &[64, 80], &[80, 1], out);
+                let out = view(DType::F16, &[64, 80], &strides, out);
                 let operands = Operands { a: &a, b: &b, bias: Some(&bias), out: &out };
                 ops::matmul::problem(&operands, Activation::Relu, Precision::Ieee, &spec).unwrap()
             };
             let [here, there, misaligned] = places(offset).map(problem);
             assert!(here.is_like(&there) && !here.is_like(&misaligned));
-            let by = steps(here.addresses(), there.addresses());
+            let by = steps(plan::matmul::addresses(&here), plan::matmul::addresses(&there));
             for device in examples::all() {
                 let [here, there] = [&here, &there].map(|p| plan::matmul::plan(p, &device));
                 assert_eq!(moved(here, by), there);

@@ -10,7 +10,7 @@ mod repack;
 pub mod skinny;
 pub mod wgmma;
 
-pub use blocks::plan;
+pub use blocks::{addresses, plan};
 use operands::{Access, Oriented, access, alignment, allows_vectors, down_columns, k_fast};
 pub use params::MatmulParams;
 
@@ -54,11 +54,11 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
         Some(Forced::Copied) => copied::choose(problem, device).map(Route::Copied),
         Some(Forced::Blocks) => None,
         None => {
-            let skinny = skinny::choose(problem, device, skinny::Overrides::default());
+            let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
+            let skinny = few.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
             let skinny = skinny.and_then(|choice| {
                 let blocks = blocks::clocks(problem, &Oriented::new(problem), device);
-                let faster = problem.work().bytes() >= FEW_BYTES && choice.clocks() * PLAINLY < blocks;
-                faster.then(|| Route::Skinny(choice.instead(blocks)))
+                (choice.clocks() * PLAINLY < blocks).then(|| Route::Skinny(choice.instead(blocks)))
             });
             skinny.or_else(|| {
                 let choice = copied::choose(problem, device)?;

@@ -1,7 +1,7 @@
 //! One block a tile: matmul_mma.cu, matmul_tf32.cu and matmul_simt.cu, and which of their tiles.
 
 use super::cost::{self, Reading};
-use super::{Access, INLINE_RANK, MatmulParams, Oriented, estimated, products};
+use super::{Access, INLINE_RANK, MatmulParams, Oriented, down_columns, estimated, products};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::MAX_RANK;
 use crate::cuda::plan::reason::{Reason, Reasons, least_two};
@@ -72,6 +72,12 @@ pub(super) struct Chosen {
 /// The one launch of `Route::Blocks`.
 pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulParams> {
     planned(problem, &Oriented::new(problem), device)
+}
+
+/// Where the operands lie whose addresses `plan` has, as `Movable` takes them: exchanged where it computes the transpose.
+pub fn addresses(problem: &MatmulProblem) -> [usize; 4] {
+    let [a, b, bias, out] = problem.addresses();
+    if down_columns(problem.m, problem.n, &problem.out) { [b, a, bias, out] } else { [a, b, bias, out] }
 }
 
 /// The same with the operands of `p`.

@@ -59,15 +59,6 @@ const _: () = {
 };
 
 impl<const RANK: usize> MatmulParams<RANK> {
-    /// `Movable::move_by`, of as many dimensions as there are.
-    pub(super) fn moved(&mut self, [a, b, bias, out]: [u64; 4]) {
-        for (address, step) in
-            [(&mut self.a, a), (&mut self.b, b), (&mut self.bias, bias), (&mut self.out, out)]
-        {
-            *address = address.wrapping_add(step as usize);
-        }
-    }
-
     /// For tiles of this size, `concurrent` of which run at the same time. At most RANK batch dimensions.
     pub(super) fn new(
         problem: &MatmulProblem,
@@ -124,8 +115,12 @@ unsafe impl KernelParams for MatmulParams {
 }
 
 impl Movable<4> for MatmulParams {
-    fn move_by(&mut self, steps: [u64; 4]) {
-        self.moved(steps);
+    fn move_by(&mut self, [a, b, bias, out]: [u64; 4]) {
+        for (address, step) in
+            [(&mut self.a, a), (&mut self.b, b), (&mut self.bias, bias), (&mut self.out, out)]
+        {
+            *address = address.wrapping_add(step as usize);
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::dtype::DType;
 use crate::ops::matmul::MatmulProblem;
 
 /// The most rows or columns that are few.
-const FEW: i64 = 64;
+pub const FEW: i64 = 64;
 /// Parts of k that are tried. Those of a cluster are among the first.
 const PARTS: [u64; 12] = [1, 2, 4, 8, 3, 6, 12, 16, 24, 32, 64, 128];
 const CLUSTERS: [u64; 3] = [2, 4, 8];

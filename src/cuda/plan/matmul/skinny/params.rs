@@ -2,8 +2,8 @@
 
 use std::mem::{offset_of, size_of};
 
+use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::matmul::{INLINE_RANK, MatmulParams};
-use crate::cuda::plan::{KernelParams, Movable};
 
 /// `SkinnyParams` of kernels/common/skinny.cuh.
 #[repr(C)]
@@ -41,12 +41,5 @@ unsafe impl KernelParams for SkinnyParams {
 
     fn cluster(&self) -> u32 {
         if self.clustered != 0 { self.parts } else { 1 }
-    }
-}
-
-/// Only as one launch: partial sums lie elsewhere each time.
-impl Movable<4> for SkinnyParams {
-    fn move_by(&mut self, steps: [u64; 4]) {
-        self.product.moved(steps);
     }
 }
