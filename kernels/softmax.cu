@@ -17,13 +17,15 @@
 //             that of the reduction. The depth can be forced: _core.force_softmax("pipeline", 2).
 //   online    any length: two passes over the row; the granules that fit stay in shared memory between them.
 // Rows that online would read twice, and a few long ones, are softmax_cluster.cu's.
-// Rows may start anywhere and have any length: a row's partial first and last granules move by element.
+// Rows may start anywhere and have any length. warp and block move a row's partial first and last granules by element,
+// and store all by element where the result is aligned otherwise than x: such rows are softmax_ragged.cu's. Of longer
+// ones the ends are stored by element, and lanes complete each other's accesses where alignments differ.
 //
 // Measured on an H200, cold L2, (32768, N) bf16, share of a copy of the same bytes: N = 128 0.85, 256 0.86,
 // 512 0.96, 1024 0.95, 2048 0.98, 4096 0.97, 8192 0.98 (warp and block). 16384 0.88, 32768 0.66 (pipeline),
 // 65536 0.54, 262144 0.58 (online): what they lack is loads in flight while a row is reduced.
 
-#include "ptx/cp_async.cuh"
+#include "async_copy.cuh"
 #include "softmax.cuh"
 
 constexpr int WARP_THREADS = 128;
@@ -133,35 +135,11 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_bl
 
 // --------------------------------------------------------------------------- rows kept in shared memory
 
-__device__ __forceinline__ void copy_async(uint4* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
-    const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-    ptx::cp_async_16(address, from);
-#else
-    store_slot(to, load_granule(from));
-#endif
-}
-__device__ __forceinline__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-    ptx::cp_async_commit();
-#endif
-}
-// Until at most `pending` of the thread's latest groups are unfinished.
-__device__ __forceinline__ void wait_for_copies(uint32_t pending) {
-#if __CUDA_ARCH__ >= 800
-    switch (pending) {
-    case 0: ptx::cp_async_wait<0>(); break;
-    case 1: ptx::cp_async_wait<1>(); break;
-    case 2: ptx::cp_async_wait<2>(); break;
-    default: ptx::cp_async_wait<3>(); break;
-    }
-#endif
-}
-
+// Those at the ends together with what lies around the row, except at an edge of the tensor.
 template <class In, class Out>
-__device__ __forceinline__ void fetch_granule(const Row<In, Out, int>& row, int granule, uint4* slot) {
+__device__ __forceinline__ void fetch_granule(const Row<In, Out, int>& row, int granule, bool edge, uint4* slot) {
     const int i = row.first(granule);
-    if (row.whole(i)) {
+    if (row.whole(i) || (i < row.length && !edge)) {
         copy_async(slot, row.x + i);
     } else {
         store_slot(slot, row.load_part(i));
@@ -184,13 +162,25 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
         const uint64_t coming = blockIdx.x + static_cast<uint64_t>(stage) * gridDim.x;
         if (coming < p.rows) {
             const auto row = row_at<In, Out, int>(p, coming);
-            for (uint32_t s = 0; s < p.slots; ++s) fetch_granule(row, granule(s), slot(stage, s));
+            const bool edge = row.at_edge(p.x_low, p.x_high);
+            for (uint32_t s = 0; s < p.slots; ++s) fetch_granule(row, granule(s), edge, slot(stage, s));
         }
         commit_copies();
     }
     uint32_t stage = 0, parity = 0;
     for (uint64_t index = blockIdx.x; index < p.rows; index += gridDim.x) {
         wait_for_copies(p.stages - 1);
+        const auto row = row_at<In, Out, int>(p, index);
+        if (row.shift != 0 || row.length % E != 0) {
+            // What lies around the row becomes -inf.
+            for (int end : {0, (row.length + row.shift - 1) / E}) {
+                const uint32_t s = end / blockDim.x;
+                if (end % blockDim.x != threadIdx.x) continue;
+                Granule raw = load_slot(slot(stage, s));
+                row.complete(end, false, raw);
+                store_slot(slot(stage, s), raw);
+            }
+        }
         auto partial = Partial<C>::empty();
         C v[E];
         for (uint32_t s = 0; s < p.slots; ++s) {
@@ -200,13 +190,13 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
         partial = reduce_block(partial, Merge<M>(), Partial<C>::empty(), scratch[parity]);
         const Finish<Out> finish(partial, p.log);
 
-        const auto row = row_at<In, Out, int>(p, index);
         const uint64_t coming = index + static_cast<uint64_t>(p.stages) * gridDim.x;
         const auto next = row_at<In, Out, int>(p, coming);
+        const bool edge = next.at_edge(p.x_low, p.x_high);
         for (uint32_t s = 0; s < p.slots; ++s) {
             widen_granule<In, Out>(load_slot(slot(stage, s)), v);
-            row.store(granule(s), finish_pack(finish, v), p.out_access);
-            if (coming < p.rows) fetch_granule(next, granule(s), slot(stage, s));
+            row.store_across(granule(s), finish_pack(finish, v), p.out_access);
+            if (coming < p.rows) fetch_granule(next, granule(s), edge, slot(stage, s));
         }
         commit_copies();
         stage = stage + 1 == p.stages ? 0 : stage + 1;
@@ -253,7 +243,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
             for (int b = 0; b < BATCH; ++b) {
                 C v[E];
                 widen_granule<In, Out>(raw[b], v);
-                row.store((round + b) * blockDim.x + threadIdx.x, finish_pack(finish, v), p.out_access);
+                row.store_across((round + b) * blockDim.x + threadIdx.x, finish_pack(finish, v), p.out_access);
             }
         }
     }

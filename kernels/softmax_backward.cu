@@ -17,7 +17,7 @@
 //   leave, find   two launches for few long rows, which clusters would leave most of the GPU idle for: the first leaves
 //             the sums of a row's slices in memory, the second adds them up and reads the slices again.
 // Rows may start anywhere and have any length: a row's partial first and last granules move by element, as do those
-// of an operand that lies otherwise than grad.
+// of an operand that lies otherwise than grad. Unless they are long, such rows are softmax_backward_ragged.cu's.
 //
 // Not yet measured.
 
@@ -208,3 +208,5 @@ EXPORT(f32, f32, f32)
 EXPORT(f64, f64, f64)
 EXPORT(f32, f16, f32_f16)
 EXPORT(f32, bf16, f32_bf16)
+EXPORT(f16, f32, f16_f32)
+EXPORT(bf16, f32, bf16_f32)

@@ -8,6 +8,9 @@
 //             elements side by side and a slice of the dimension, of which every thread holds K rows at a time. One
 //             read of each input and one write where a single chunk does; else all chunks but the last are read
 //             twice. The blocks of a cluster share the columns of a tile.
+//   tileE_leave, for tiles so few that clusters would leave most of the device idle: slices of a tile first leave
+//   tileE_find   their sums in memory from the caller's allocator, and a second launch finds them there, and reads its
+//             slices again.
 //   general   anything else: any strides, any pair of dtypes, any number of dimensions; a block per row, two
 //             passes, element by element.
 
@@ -30,11 +33,12 @@ struct BackwardTileParams {
     uint32_t chunks;                                 // of a block's slice, each K rows of every thread
     uint32_t parts;                                  // threads that add up the sums of one column
     uint32_t log;
-    uint32_t rank;    // of dims, at least 1
-    uint32_t slices;  // of a column: the blocks of a cluster
+    uint32_t rank;      // of dims, at least 1
+    uint32_t slices;    // of a column: the blocks of a cluster, or those that leave sums
+    uint64_t partials;  // leave, find: address of a sum for every slice of every column of a tile
     Dim<3> dims[TILE_RANK];  // outer dimensions, then the tiles side by side; strides of grad, output and out
 };
-static_assert(sizeof(BackwardTileParams) == 96 + 48 * TILE_RANK, "src/cuda/plan/softmax_backward/params.rs");
+static_assert(sizeof(BackwardTileParams) == 104 + 48 * TILE_RANK, "src/cuda/plan/softmax_backward/params.rs");
 
 // E neighbouring elements as they come from memory.
 template <class T, int E> struct Access {
@@ -142,7 +146,11 @@ __device__ __forceinline__ C add_up(const C* from, uint32_t pitch, uint32_t part
     return sum;
 }
 
-template <class T, int E, int K> __device__ __forceinline__ void softmax_backward_tile(const BackwardTileParams& p) {
+// Whose sums make a column whole: the blocks' of a cluster; or those that one launch leaves in memory and the next finds.
+enum class Share { cluster, leave, find };
+
+template <class T, int E, int K, Share S>
+__device__ __forceinline__ void softmax_backward_tile(const BackwardTileParams& p) {
     using C = typename Gradient<T, T>::C;
     struct alignas(8) Letter {
         C sum;
@@ -151,7 +159,7 @@ template <class T, int E, int K> __device__ __forceinline__ void softmax_backwar
     __shared__ uint64_t mailbox_state;
     const Gradient<T, T> gradient = {p.log != 0};
     const ptx::Mailbox mailbox = {&mailbox_state};
-    const uint32_t blocks = ptx::cluster_blocks(), rank = ptx::cluster_rank();
+    const uint32_t blocks = S == Share::cluster ? ptx::cluster_blocks() : 1;
     const uint32_t wide = p.across * E, pitch = wide | 1;  // odd: no bank conflicts among threads below each other
     const int down = blockDim.x / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
     auto* letters = reinterpret_cast<Letter*>(shared);                // [blocks][wide]
@@ -161,7 +169,9 @@ template <class T, int E, int K> __device__ __forceinline__ void softmax_backwar
 
     if (blocks > 1 && threadIdx.x == 0) mailbox.open();
     uint32_t parity = 0;
-    for (uint64_t tile = blockIdx.x / blocks; tile < p.tiles; tile += gridDim.x / blocks) {
+    for (uint64_t index = blockIdx.x; index < p.tiles * p.slices; index += gridDim.x) {
+        const uint64_t tile = index / p.slices;
+        const uint32_t rank = index - tile * p.slices;
         if (blocks > 1) {
             if (threadIdx.x == 0) mailbox.expect(blocks * wide * sizeof(Letter));
             ptx::cluster_arrive();
@@ -171,26 +181,33 @@ template <class T, int E, int K> __device__ __forceinline__ void softmax_backwar
         Accesses<T, E, K> accesses;
         C sum[E] = {};
         const int64_t last = p.chunks - 1;
-        for (int64_t c = 0; c <= last; ++c) {
-            accesses.load(at, c, p);
-            accesses.take(gradient, sum);
+        if constexpr (S == Share::find) {
+            accesses.load(at, last, p);
+        } else {
+            for (int64_t c = 0; c <= last; ++c) {
+                accesses.load(at, c, p);
+                accesses.take(gradient, sum);
+            }
         }
 
         // First what the threads of a column have, then what the blocks of the cluster have.
-        if (d < down) {
+        C* left_behind = reinterpret_cast<C*>(p.partials) + tile * p.slices * wide;
+        if (S != Share::find && d < down) {
 #pragma unroll
             for (int e = 0; e < E; ++e) of_threads[d * pitch + e * p.across + a] = sum[e];
         }
         __syncthreads();
         for (uint32_t i = threadIdx.x; i < p.parts * wide; i += blockDim.x) {
             const uint32_t part = i / wide, column = i - part * wide;
-            of_parts[i] = add_up(of_threads + column, pitch, part, p.parts, down);
+            of_parts[i] = S == Share::find ? add_up(left_behind + column, wide, part, p.parts, p.slices)
+                                           : add_up(of_threads + column, pitch, part, p.parts, down);
         }
         __syncthreads();
         if (blocks > 1) ptx::cluster_wait();  // until the others have announced what they expect
         for (uint32_t column = threadIdx.x; column < wide; column += blockDim.x) {
             const Letter letter = {add_up(of_parts + column, wide, 0, 1, p.parts)};
             of_columns[column] = letter.sum;
+            if (S == Share::leave) left_behind[rank * wide + column] = letter.sum;
             if (blocks == 1) continue;
             uint32_t words[sizeof(Letter) / 4];
             __builtin_memcpy(words, &letter, sizeof(letter));
@@ -198,6 +215,7 @@ template <class T, int E, int K> __device__ __forceinline__ void softmax_backwar
                 mailbox.send<sizeof(Letter) / 4>(letters + rank * wide + column, b, words);
             }
         }
+        if (S == Share::leave) continue;
         if (blocks > 1) {
             mailbox.wait(parity);
             for (uint32_t column = threadIdx.x; column < wide; column += blockDim.x) {
@@ -266,11 +284,16 @@ __device__ __forceinline__ void softmax_backward_general(const BackwardParams<MA
 
 // -------------------------------------------------------------------------------------------- exported
 
-#define EXPORT(T, E, K)                                                      \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS, 2)            \
-        softmax_backward_tile##E##_##T(const __grid_constant__ BackwardTileParams p) { \
-        softmax_backward_tile<T, E, K>(p);                                   \
+#define TILE(BLOCKS, VARIANT, T, E, K, SHARE)                                      \
+    extern "C" __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)             \
+        softmax_backward_##VARIANT(const __grid_constant__ BackwardTileParams p) { \
+        softmax_backward_tile<T, E, K, Share::SHARE>(p);                           \
     }
+// The slices of find are so few that each has a multiprocessor to itself.
+#define EXPORT(T, E, K)                          \
+    TILE(2, tile##E##_##T, T, E, K, cluster)     \
+    TILE(2, tile##E##_leave_##T, T, E, K, leave) \
+    TILE(1, tile##E##_find_##T, T, E, K, find)
 // 128 bytes of each input per thread, or less where that would be many accesses.
 #define HALVES(T)   \
     EXPORT(T, 8, 8) \

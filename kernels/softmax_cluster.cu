@@ -15,7 +15,9 @@
 //              allocator, and the second launch finds them there. (Without that memory the slices could leave them in
 //              the result, but not where the result is x itself.) No block ever waits for another launch's.
 // Rows may start anywhere and have any length. Loads are always of whole granules: at a row's ends together with
-// elements of its neighbours, which count as -inf, and only at the ends of the tensor element by element.
+// elements of its neighbours, which count as -inf, and only at the ends of the tensor element by element. Where the
+// result is aligned otherwise than x, lanes complete each other's stores in find; in cluster, which has no register
+// left for that, results are stored by element.
 //
 // Not yet measured on a GPU; chosen where softmax.cu's `online` would read x twice, and for fewer rows than three
 // quarters of the multiprocessors. Elsewhere pipeline and block, which have been measured, stay until it is;
@@ -179,7 +181,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_find(cons
             for (int i = 0; i < V; ++i) {
                 C x[lanes_of<In>];
                 widen_granule<In, Out>(raw[i], x);
-                slice.row.store(slice.granule(c, i), finish_pack(finish, x), p.out_access);
+                slice.row.store_across(slice.granule(c, i), finish_pack(finish, x), p.out_access);
             }
         }
     }

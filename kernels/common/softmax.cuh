@@ -27,7 +27,7 @@ template <int Rank> struct SoftmaxParams {
     uint32_t x_tag, out_tag;
     uint32_t rank;  // at least 1
     uint32_t slices;  // leave, find: pieces of a row, each a block's
-    uint64_t x_low, x_high;  // softmax_cluster.cu: the addresses that x's elements span
+    uint64_t x_low, x_high;  // rows: the addresses that x's elements span
     uint64_t partials;  // leave, find: address of a Partial for every slice of every row
     Dim<2> dims[Rank];  // over rows; strides of x and out
 };
@@ -201,6 +201,48 @@ template <class In, class Out, class Index> struct Row {
                 if (i + k >= 0 && i + k < length) out[i + k] = pack.v[k];
             }
         }
+    }
+    // The same for a whole warp whose lanes have granules side by side. Where results are aligned otherwise than x, each
+    // lane lacks the end of an aligned access, which the next lane has.
+    __device__ __forceinline__ void store_across(Index granule, const Pack<Out, E>& pack, bool vectors) const {
+        // A float64 by itself is an access of 8 bytes, and fine.
+        if (vectors || sizeof(Out) == 8) return store(granule, pack, vectors);
+        const Index i = first(granule);
+        const uint32_t skipped = -static_cast<uint32_t>(reinterpret_cast<uint64_t>(out + i)) % 16;  // bytes
+        const int ahead = skipped / sizeof(Out), lane = threadIdx.x % 32;
+        // How far this is from the row's ends, if not far.
+        const int from = i < 2 * E ? static_cast<int>(i) : 2 * E;
+        const int left = length - i < 2 * E ? static_cast<int>(length - i) : 2 * E;
+        // Whether this lane, and the one before it, can make their accesses.
+        const bool mine = (lane < 31 || ahead == 0) && from + ahead >= 0 && ahead + E <= left;
+        const bool before = lane > 0 && from + ahead >= E && ahead <= left;
+        if (!mine || (!before && ahead > 0)) {
+#pragma unroll
+            for (int k = 0; k < E; ++k) {
+                const bool taken = k < ahead ? before : mine;
+                if (!taken && from + k >= 0 && k < left) out[i + k] = pack.v[k];
+            }
+        }
+        constexpr int WORDS = E * sizeof(Out) / 4;
+        uint32_t word[WORDS + 4];
+        __builtin_memcpy(word, &pack, sizeof(pack));
+#pragma unroll
+        for (int k = 0; k < 4; ++k) word[WORDS + k] = __shfl_down_sync(~0u, word[k], 1);
+        // Moved down by as many words or halves.
+#pragma unroll
+        for (int k = 0; k < WORDS + 2; ++k) word[k] = skipped & 8 ? word[k + 2] : word[k];
+        if constexpr (sizeof(Out) <= 4) {
+#pragma unroll
+            for (int k = 0; k < WORDS + 1; ++k) word[k] = skipped & 4 ? word[k + 1] : word[k];
+        }
+        if constexpr (sizeof(Out) == 2) {
+#pragma unroll
+            for (int k = 0; k < WORDS; ++k) word[k] = __funnelshift_r(word[k], word[k + 1], skipped % 4 * 8);
+        }
+        if (!mine) return;
+        char* to = reinterpret_cast<char*>(out + i) + skipped;
+#pragma unroll
+        for (int k = 0; k < WORDS; k += 4) ptx::store_global<16>(to + 4 * k, word + k);
     }
 };
 

@@ -75,6 +75,7 @@ pub fn softmax(p: &SoftmaxProblem, device: &DeviceFacts) -> Explanation {
     let planned = plan::softmax::plan(p, device, forced::softmax(), 0);
     match planned.launch {
         Launch::Rows(plan) => both(planned.first, plan, p.work(), arithmetic, device),
+        Launch::Ragged(plan) => explain(&plan, p.work(), arithmetic, device),
         Launch::Tiles(plan) => both(planned.first, plan, p.work(), arithmetic, device),
     }
 }
@@ -110,9 +111,10 @@ pub fn matmul(p: &MatmulProblem, device: &DeviceFacts) -> Explanation {
 
 pub fn softmax_backward(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> Explanation {
     let arithmetic = Arithmetic::plain(p.out.dtype);
-    match plan::softmax_backward::plan(p, device, 0) {
+    match plan::softmax_backward::plan(p, device, forced::softmax(), 0) {
         Plan::Rows(first, plan) => both(first, plan, p.work(), arithmetic, device),
-        Plan::Tiles(plan) => explain(&plan, p.work(), arithmetic, device),
+        Plan::Ragged(plan) => explain(&plan, p.work(), arithmetic, device),
+        Plan::Tiles(first, plan) => both(first, plan, p.work(), arithmetic, device),
     }
 }
 

@@ -65,6 +65,7 @@ pub fn softmax(problem: &SoftmaxProblem, partials: usize, ordinal: i32, stream: 
     let how = (op, gpu, workspace, stream);
     match planned.launch {
         Launch::Rows(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
+        Launch::Ragged(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
         Launch::Tiles(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
     }
 }
@@ -153,16 +154,17 @@ pub fn softmax_backward(
 ) -> Result<()> {
     let op = problem.kind.backward_name();
     let gpu = Gpu::get(op, ordinal)?;
-    match plan::softmax_backward::plan(problem, &gpu.facts, partials) {
+    match plan::softmax_backward::plan(problem, &gpu.facts, forced::softmax(), partials) {
         Plan::Rows(first, plan) => Prepared::new(op, gpu, first, plan)?.queue(op, gpu, problem, stream),
-        Plan::Tiles(plan) => launch::launch(op, gpu, plan, problem, stream),
+        Plan::Ragged(plan) => launch::launch(op, gpu, plan, problem, stream),
+        Plan::Tiles(first, plan) => Prepared::new(op, gpu, first, plan)?.queue(op, gpu, problem, stream),
     }
 }
 
 /// Bytes of device memory that it needs besides its operands.
 pub fn softmax_backward_workspace(problem: &SoftmaxBackwardProblem, ordinal: i32) -> Result<u64> {
     let gpu = Gpu::get(problem.kind.backward_name(), ordinal)?;
-    Ok(plan::softmax_backward::workspace(problem, &gpu.facts))
+    Ok(plan::softmax_backward::workspace(problem, &gpu.facts, forced::softmax()))
 }
 
 /// `partials`: address of as much memory as `activation_backward_workspace` says.

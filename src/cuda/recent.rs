@@ -185,6 +185,7 @@ mod tests {
                 assert_eq!(here.first, there.first);
                 match (here.launch, there.launch) {
                     (Launch::Rows(here), Launch::Rows(there)) => assert_eq!(moved(here, by), there),
+                    (Launch::Ragged(here), Launch::Ragged(there)) => assert_eq!(moved(here, by), there),
                     (Launch::Tiles(here), Launch::Tiles(there)) => assert_eq!(moved(here, by), there),
                     other => panic!("{other:?}"),
                 }

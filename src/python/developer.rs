@@ -45,16 +45,18 @@ pub fn force_add_schedule(schedule: Option<&str>) -> PyResult<()> {
 ///
 /// Args:
 ///     variant: None to leave the choice to the plan again. For dims whose elements lie side by side: "warp",
-///         "block", "pipeline", "online", "cluster" or "split". For other dims: "column", "cluster" or "split".
+///         "block", "ragged", "pipeline", "online", "cluster" or "split". For other dims: "column", "cluster" or "split".
 ///     figure: of warp, loads of one row in flight per lane (1, 2 or 4; with those of other rows 4); of
-///         pipeline, the depth of its software pipeline, 1 to 4 rows in shared memory; of cluster, its blocks (1,
+///         ragged and pipeline, the depth of its software pipeline, 1 to 4 tiles or rows in shared memory; of cluster, its blocks (1,
 ///         2, 4, 8 or 16); of split, slices of a row or column.
+///
+/// Of the gradients "ragged" and, for other dims, "split" can be forced in the same way; anything else forbids both.
 ///
 /// Raises:
 ///     ValueError: any other name.
 ///
-/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/softmax/choose.rs; the variants are described in
-/// kernels/softmax*.cu.
+/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/softmax/choose.rs and
+/// src/cuda/plan/softmax_backward/; the variants are described in kernels/softmax*.cu.
 #[pyfunction]
 #[pyo3(signature = (variant, figure = 1), text_signature = "(variant, figure=1)")]
 pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
@@ -63,6 +65,7 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
         None => None,
         Some("warp") => Some(softmax::Forced::Warp(figure)),
         Some("block") => Some(softmax::Forced::Block),
+        Some("ragged") => Some(softmax::Forced::Ragged(figure)),
         Some("pipeline") => Some(softmax::Forced::Pipeline(figure)),
         Some("online") => Some(softmax::Forced::Online),
         Some("cluster") => Some(softmax::Forced::Cluster(figure)),
@@ -70,8 +73,8 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
         Some("column") => Some(softmax::Forced::Column),
         Some(other) => {
             let message = format!(
-                "variant={other:?} is not known; accepted: \"warp\", \"block\", \"pipeline\", \"online\", \
-                 \"cluster\", \"split\", \"column\", None"
+                "variant={other:?} is not known; accepted: \"warp\", \"block\", \"ragged\", \"pipeline\", \
+                 \"online\", \"cluster\", \"split\", \"column\", None"
             );
             return Err(PyValueError::new_err(message));
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import tilewise as tw
 import torch
@@ -11,6 +12,19 @@ from tilewise import _core
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 Case = tuple[str, Callable[[], object]]
+
+
+def forced(call: Callable[[], object], variant: str, figure: int = 1) -> Callable[[], object]:
+    """Of a softmax's gradient: only what `variant` says of it in _core.force_softmax."""
+
+    def run() -> object:
+        _core.force_softmax(variant, figure)
+        try:
+            return call()
+        finally:
+            _core.force_softmax(None)
+
+    return run
 
 
 def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
@@ -24,22 +38,46 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
 
             # Rows to lane groups, warps and clusters; then so long that a cluster takes several chunks, and
             # one that many blocks share in two launches.
-            for n in (1, 5, 33, 64, 200, 300, 700, 1000, 5001, 20000):
+            for n in (1, 5, 33, 64, 100, 200, 300, 400, 700, 1000, 5001, 20000):
                 yield f"{name} {n}", call((3 if n > 5000 else 37, n))
                 yield f"{name} {n} sliced", call((5, n + 3), lambda x: x[:, 2:-1])
+                sliced = call((5, n + 3), lambda x: x[:, 2:-1])
+                yield f"{name} {n} sliced, not in tiles", forced(sliced, "block")
+            yield f"{name} 10000 bytes", call((70, 10000 // dtype.itemsize))
+            # Tiles of whole rows: one behind the other, apart, and aligned in three different ways.
+            for count, n in ((300, 33), (30, 781), (9, 3001)):
+                x = random(count * n + 8, dtype=dtype)
+                rows = [x[cut:][: count * n].view(count, n) for cut in (0, 1, 2, 3)]
+                for figure in (1, 3):
+                    run = forced(partial(function, rows[0], rows[0]), "ragged", figure)
+                    yield f"{name} {count}x{n} in {figure} stages", run
+                yield f"{name} {count}x{n} apart", call((count, n + 3), lambda x: x[:, 1:-2])
+                for target in dict.fromkeys((dtype, torch.float32)):
+                    out = torch.empty(count * n + 8, dtype=target, device=x.device)
+                    out = out[2:][: count * n].view(count, n)
+                    run = partial(function, rows[1], rows[3], dtype=target, out=out)
+                    yield f"{name} {count}x{n} to {target} unequally aligned", run
             yield f"{name} long", call((3, 280_002 // dtype.itemsize))
             yield f"{name} split", call((1, 400_002 // dtype.itemsize))
             yield f"{name} every second", call((20, 300), lambda x: x[:, ::2])
             yield f"{name} expanded", call((1, 300), lambda x: x.expand(20, 300), dim=0)
             for columns in (40, 20, 18, 17):
                 yield f"{name} {columns} columns", call((3, 150, columns), dim=1)
+                yield f"{name} {columns} columns split", forced(call((3, 150, columns), dim=1), "split", 7)
+                yield f"{name} {columns} columns 2 split", forced(call((2, 900, columns), dim=1), "split", 3)
             yield f"{name} long columns", call((4000, 8), dim=0)
             yield f"{name} short columns", call((3, 5, 2000), dim=1)
             for target in FLOATS:
-                for n in (64, 200, 500, 1000, 5001):
+                for n in (33, 64, 200, 400, 500, 1000, 5000, 5001):
                     yield f"{name} to {target} {n}", call((9, n), dtype=target)
                 yield f"{name} to {target} long", call((3, 280_002 // dtype.itemsize), dtype=target)
                 yield f"{name} to {target} split", call((1, 400_002 // dtype.itemsize), dtype=target)
+
+    # More tiles than blocks.
+    for count, n in ((4200, 33), (250, 781), (70, 3001)):
+        for function in (tw.softmax_backward, tw.log_softmax_backward):
+            x = random(count, n, dtype=torch.bfloat16)
+            yield f"{function.__name__} {count}x{n}", partial(function, x, x)
 
 
 def activation_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:

@@ -94,7 +94,7 @@ def forced_softmax(variant: str, figure: int, x: torch.Tensor, dim: int, dtype: 
 
 
 ROW_VARIANTS = [("block", 1), ("pipeline", 1), ("pipeline", 3), ("online", 1), ("cluster", 1), ("cluster", 8)]
-ROW_VARIANTS += [("split", 3), ("warp", 1), ("warp", 2), ("warp", 4)]
+ROW_VARIANTS += [("split", 3), ("warp", 1), ("warp", 2), ("warp", 4), ("ragged", 1), ("ragged", 3)]
 COLUMN_VARIANTS = [("column", 1), ("cluster", 1), ("cluster", 4), ("split", 3)]
 
 
@@ -102,13 +102,23 @@ def softmax_variant_cases() -> Iterator[Case]:
     for dtype in FLOATS:
         for target in (dtype, torch.float32) if dtype.itemsize == 2 else (dtype,):
             short, long = random(7, 61, dtype=dtype)[:, 1:], random(3, 5003, dtype=dtype)
+            rows = random(9, 3 * 1301, dtype=dtype).view(27, 1301)
             name = f"softmax {dtype} to {target}"
             middle = random(7, 640 // dtype.itemsize, dtype=dtype)
             yield f"{name} 640 bytes", partial(tw.softmax, middle, dtype=target)
             for variant, figure in ROW_VARIANTS:
-                x = short if variant == "warp" else long
+                x = {"warp": short, "ragged": rows}.get(variant, long)
                 call = partial(forced_softmax, variant, figure, x, -1, target)
                 yield f"{name} {variant} {figure}", call
+            # Tiles of whole rows, of rows apart, of both; aligned as the result is, and otherwise.
+            for count, n in ((300, 33), (30, 781), (9, 3001)):
+                for cut in (1, 8, 3):
+                    x = random(count * n + cut, dtype=dtype)[cut:].view(count, n)
+                    yield f"{name} {count}x{n} from {cut}", partial(tw.softmax, x, dtype=target)
+                x = random(count, n + 3, dtype=dtype)[:, 1:-2]
+                yield f"{name} {count}x{n} apart", partial(tw.softmax, x, dtype=target)
+                out = torch.empty(count, n + 3, dtype=target, device=DEVICE)[:, 2:-1]
+                yield f"{name} {count}x{n} to rows apart", partial(tw.log_softmax, x, dtype=target, out=out)
             for inner in (24, 22, 7):  # accesses of 16 bytes, of 4, of one element
                 x = random(3, 150, inner, dtype=dtype)
                 for variant, figure in COLUMN_VARIANTS:
@@ -148,6 +158,9 @@ def softmax_cases() -> Iterator[Case]:
             yield f"{function.__name__} {dtype} to {target}", lambda f=function, x=x, t=target: f(x, dtype=t)
         many = random(6000, 256, dtype=torch.bfloat16)
         yield f"{function.__name__} many rows", lambda f=function, x=many: f(x)
+        for shape in ((4200, 33), (250, 781), (70, 3001)):  # more tiles than blocks
+            x = random(*shape, dtype=torch.bfloat16)
+            yield f"{function.__name__} many rows of {shape[1]}", partial(function, x)
 
 
 def operand(rows: int, columns: int, dtype: torch.dtype, transposed: bool) -> torch.Tensor:

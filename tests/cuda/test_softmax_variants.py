@@ -15,7 +15,8 @@ pytestmark = pytest.mark.skipif(
     reason="needs a CUDA device, or the emulator",
 )
 
-ROWS = [("block", 1), ("online", 1), *(("pipeline", stages) for stages in (1, 2, 3, 4))]
+ROWS = [("block", 1), ("online", 1)]
+ROWS += [(variant, stages) for variant in ("pipeline", "ragged") for stages in (1, 2, 3, 4)]
 ROWS += [*(("cluster", blocks) for blocks in (1, 2, 4, 8, 16)), *(("split", slices) for slices in (1, 2, 7))]
 COLUMNS = [("column", 1), *(("cluster", blocks) for blocks in (1, 2, 4, 8, 16)), ("split", 1), ("split", 9)]
 OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}
@@ -42,9 +43,11 @@ def random(*shape, dtype):
 
 
 @dtypes
-@pytest.mark.parametrize("figure", [1, 2, 4])
-def test_short_rows(forced, figure, dtype):
-    forced("warp", figure)
+@pytest.mark.parametrize(
+    "variant", [*(("warp", n) for n in (1, 2, 4)), ("ragged", 1), ("ragged", 2)], ids=str
+)
+def test_short_rows(forced, variant, dtype):
+    forced(*variant)
     for n in (1, 2, 7, 33, 64, 129, 255, 512):
         for count in (1, 5, 130):
             check(random(count, n, dtype=dtype), context=f"({count}, {n}):")

@@ -104,7 +104,8 @@ def parser() -> argparse.ArgumentParser:
         default=(),
         metavar="NAMES",
         help="tilewise's own kernels as further peers, forced where they can do the case: "
-        "softmax:VARIANT[:FIGURE] such as softmax:cluster:8 or softmax:pipeline:2 (see _core.force_softmax); "
+        "softmax:VARIANT[:FIGURE] such as softmax:cluster:8 or softmax:pipeline:2 (see _core.force_softmax), "
+        "also of the gradients (softmax_backward:ragged:2); "
         "add:fixed_grid, add:grid_stride",
     )
 
@@ -158,8 +159,8 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _variants(text: str) -> tuple[str, ...]:
-    softmax = "warp|block|pipeline|online|cluster|split|column"
-    known = rf"softmax:({softmax})(:\d{{1,9}})?|add:(fixed_grid|grid_stride)"
+    softmax = "warp|block|ragged|pipeline|online|cluster|split|column"
+    known = rf"((log_)?softmax_backward|softmax):({softmax})(:\d{{1,9}})?|add:(fixed_grid|grid_stride)"
     names = tuple(filter(None, text.split(",")))
     if unknown := [name for name in names if not re.fullmatch(known, name)]:
         raise argparse.ArgumentTypeError(f"no variant such as softmax:cluster:8: {', '.join(unknown)}")

@@ -27,7 +27,7 @@ def candidates(call: Call, wanted: tuple[str, ...]) -> dict[str, Thunk]:
 
 
 def _forced(call: Call, name: str) -> Thunk | None:
-    """tilewise with a choice taken out of its hands: softmax:VARIANT[:FIGURE], add:SCHEDULE."""
+    """tilewise with a choice taken out of its hands: softmax[_backward]:VARIANT[:FIGURE], add:SCHEDULE."""
     op, variant, *figure = name.split(":")
     if call.op != op:
         return None
@@ -46,6 +46,8 @@ def _forced(call: Call, name: str) -> Thunk | None:
 
 _FORCE: dict[str, Callable[..., None]] = {
     "softmax": _core.force_softmax,
+    "softmax_backward": _core.force_softmax,
+    "log_softmax_backward": _core.force_softmax,
     "add": _core.force_add_schedule,
 }
 

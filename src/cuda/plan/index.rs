@@ -2,6 +2,8 @@
 
 use std::mem::offset_of;
 
+use crate::ops::Strided;
+
 /// Most dimensions a kernel can walk. Merged dimensions have at least two indices each, and their product
 /// is an i64, so there are at most 62.
 pub const MAX_RANK: usize = 64;
@@ -55,6 +57,18 @@ pub fn dims<const N: usize, const RANK: usize>(shape: &[i64], strides: [&[i64]; 
         *dim = Dim::new(size, strides.map(|s| s.get(d).copied().unwrap_or(0)));
     }
     (dims, shape.len().clamp(1, RANK) as u32)
+}
+
+/// The addresses that the elements of rows span: of the first, and behind the last. A row's `length` elements lie side
+/// by side.
+pub fn span(length: u64, rows: &[i64], operand: &Strided) -> (u64, u64) {
+    let (mut low, mut high) = (0, length.cast_signed());
+    for (&size, &stride) in rows.iter().zip(&operand.strides) {
+        let reach = (size - 1) * stride;
+        if reach < 0 { low += reach } else { high += reach }
+    }
+    let at = |offset: i64| (operand.address as u64).wrapping_add_signed(offset * operand.dtype.size() as i64);
+    (at(low), at(high))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod host_cpp;
 pub mod index;
 pub mod matmul;
 pub mod occupancy;
+mod ragged;
 pub mod reason;
 pub mod softmax;
 pub mod softmax_backward;

@@ -6,10 +6,11 @@ mod tile;
 
 use self::rows::SoftmaxParams;
 use self::tile::{Tile, TileParams};
+use super::ragged::{Ragged, RaggedParams, RaggedRows};
 use super::{Kernel, LaunchPlan};
 use crate::cuda::device::DeviceFacts;
 use crate::dtype::DType;
-use crate::ops::softmax::SoftmaxProblem;
+use crate::ops::softmax::{Kind, SoftmaxProblem};
 
 /// Dimensions that every variant but `general` takes: INLINE_RANK in kernels/common/softmax.cuh.
 const INLINE_RANK: usize = 4;
@@ -33,6 +34,8 @@ pub enum Variant {
     Warp { vectors: u64, rows: u64, lane_bits: u32 },
     /// A row in the registers of one block.
     Block { threads: u64 },
+    /// Tiles of rows through shared memory, where rows are aligned in no useful way.
+    Ragged(Ragged<2>),
     /// Rows in the shared memory of persistent blocks.
     Pipeline { threads: u64, stages: u64, slots: u64, blocks_per_multiprocessor: u64 },
     /// A row of any length, of which `slots` granules per thread stay in shared memory.
@@ -57,6 +60,8 @@ pub enum Forced {
     Warp(u64),
     /// Rows in shared memory.
     Pipeline(u64),
+    /// Tiles of rows in shared memory.
+    Ragged(u64),
     /// Blocks of a cluster.
     Cluster(u64),
     /// Slices of a row or a column.
@@ -77,6 +82,7 @@ pub struct SoftmaxPlan {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Launch {
     Rows(LaunchPlan<SoftmaxParams>),
+    Ragged(LaunchPlan<RaggedParams<2>>),
     Tiles(LaunchPlan<TileParams>),
 }
 
@@ -91,6 +97,7 @@ pub fn plan(
     let mut planned = plan_variant(problem, device, variant, partials);
     match &mut planned.launch {
         Launch::Rows(plan) => plan.why = [why].into(),
+        Launch::Ragged(plan) => plan.why = [why].into(),
         Launch::Tiles(plan) => plan.why = [why].into(),
     }
     planned
@@ -108,12 +115,25 @@ pub fn plan_variant(
             let (first, launch) = tile::plan(problem, tile, partials);
             (first, Launch::Tiles(launch))
         }
+        Variant::Ragged(ragged) => {
+            let pair = pair_suffix(problem.x.dtype, problem.out.dtype).unwrap_or_default();
+            let name = format!("softmax_ragged{}_{pair}", ragged.values);
+            let (kernel, log) = (Kernel { file: "softmax_ragged", name }, problem.kind == Kind::LogSoftmax);
+            (None, Launch::Ragged(ragged_rows(problem).plan(device, ragged, kernel, log, None)))
+        }
         _ => {
             let (first, launch) = rows::plan(problem, device, variant, partials);
             (first, Launch::Rows(launch))
         }
     };
     SoftmaxPlan { first, launch }
+}
+
+/// For rows whose elements lie side by side.
+fn ragged_rows(p: &SoftmaxProblem) -> RaggedRows<'_, 2> {
+    // The V of the EXPORTs in softmax_ragged.cu.
+    let values = if p.x.dtype == DType::F64 { [8, 16] } else { [16, 32] };
+    RaggedRows { length: p.length.unsigned_abs(), rows: &p.rows, operands: [&p.x, &p.out], values }
 }
 
 /// Bytes of device memory that the launches of a problem hand each other.

@@ -1,7 +1,8 @@
 //! Which variant a softmax gets, and why.
 //!
 //! Measured on an H200 and kept where it was chosen then: warp, block, pipeline. Chosen where the kernels of that
-//! time read x twice or left most of the device idle, and not yet measured: cluster, split, tile.
+//! time read x twice or left most of the device idle, and not yet measured: cluster, split, tile. Chosen where they
+//! move elements one by one, and not yet measured: ragged.
 
 mod columns;
 
@@ -10,8 +11,10 @@ use super::rows::{RowShape, row_shape};
 use super::tile::Tile;
 use super::{
     Forced, GRANULE, INLINE_RANK, MAX_THREADS, ONLINE_THREADS, STATIC_SHARED, Variant, columns, pair_suffix,
+    ragged_rows,
 };
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::ragged::RAGGED;
 use crate::cuda::plan::reason::{Figure, Reason};
 use crate::dtype::DType;
 use crate::ops::softmax::SoftmaxProblem;
@@ -36,6 +39,7 @@ impl Variant {
         match self {
             Variant::Warp { .. } => "warp",
             Variant::Block { .. } => "block",
+            Variant::Ragged(_) => "ragged",
             Variant::Pipeline { .. } => "pipeline",
             Variant::Online { .. } => "online",
             Variant::Cluster { .. } => "cluster",
@@ -108,6 +112,7 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
         Some(Forced::Warp(vectors)) => warp(granules, vectors),
         Some(Forced::Block) => block(granules, p.x.dtype),
         Some(Forced::Pipeline(stages)) => pipeline(granules, Some(stages), device),
+        Some(Forced::Ragged(stages)) => ragged_rows(p).choose(device, Some(stages)).map(Variant::Ragged),
         Some(Forced::Online) => Some(online(granules, rows, device)),
         Some(Forced::Cluster(blocks)) if blocks.is_power_of_two() && blocks <= largest_cluster(device) => {
             cluster(granules, blocks)
@@ -124,7 +129,7 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
     let bytes = granules * GRANULE;
     let few = [("rows", rows), ("that would be enough", enough(device))];
     match one_block {
-        Variant::Warp { .. } => (one_block, why),
+        Variant::Warp { .. } => in_tiles(p, device, one_block).unwrap_or((one_block, why)),
         _ if read_twice || (idle(rows, device) && bytes >= SPREAD_FROM) => {
             match spread(granules, rows, device) {
                 Some(spread) if read_twice => {
@@ -150,8 +155,16 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
                 None => (one_block, why),
             }
         }
+        Variant::Block { .. } => in_tiles(p, device, one_block).unwrap_or((one_block, why)),
         _ => (one_block, why),
     }
+}
+
+/// For rows whose ends `instead` would move element by element.
+fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, instead: Variant) -> Option<Chosen> {
+    let rows = ragged_rows(p);
+    let ragged = Variant::Ragged(if rows.whole() { None } else { rows.choose(device, None) }?);
+    Some((ragged, Reason::plain(ragged.name(), instead.name(), RAGGED)))
 }
 
 /// Everything a row needs from one block, or less.

@@ -1,4 +1,4 @@
-//! The parameters of all softmax kernels but those of softmax_tile.cu.
+//! The parameters of all softmax kernels but those of softmax_ragged.cu and softmax_tile.cu.
 
 use std::mem::offset_of;
 
@@ -70,12 +70,10 @@ unsafe impl KernelParams for SoftmaxParams {
 
 impl Movable<3> for SoftmaxParams {
     fn move_by(&mut self, [x, out, partials]: [u64; 3]) {
-        // Not every variant is told the span.
-        let span = if self.x_high > 0 { x } else { 0 };
         for (address, step) in [
             (&mut self.x, x),
-            (&mut self.x_low, span),
-            (&mut self.x_high, span),
+            (&mut self.x_low, x),
+            (&mut self.x_high, x),
             (&mut self.out, out),
             (&mut self.partials, partials),
         ] {
@@ -112,17 +110,6 @@ pub fn row_shape(p: &SoftmaxProblem) -> Option<RowShape> {
     Some(RowShape { granules, aligned_stores })
 }
 
-/// The addresses that x's elements span: of the first, and behind the last.
-fn span(p: &SoftmaxProblem) -> (u64, u64) {
-    let (mut low, mut high) = (0, p.length);
-    for (&size, &stride) in p.rows.iter().zip(&p.x.strides) {
-        let reach = (size - 1) * stride;
-        if reach < 0 { low += reach } else { high += reach }
-    }
-    let at = |offset: i64| (p.x.address as u64).wrapping_add_signed(offset * p.x.dtype.size() as i64);
-    (at(low), at(high))
-}
-
 pub fn plan(
     p: &SoftmaxProblem,
     device: &DeviceFacts,
@@ -135,6 +122,7 @@ pub fn plan(
     let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
     let aligned_stores = row_shape(p).is_some_and(|s| s.aligned_stores);
 
+    let (x_low, x_high) = index::span(length, &p.rows, &p.x);
     let mut outer = p.rows.len();
     let mut params = SoftmaxParams {
         x: p.x.address as u64,
@@ -155,8 +143,8 @@ pub fn plan(
         out_tag: p.out.dtype.tag(),
         rank: 1,
         slices: 0,
-        x_low: 0,
-        x_high: 0,
+        x_low,
+        x_high,
         partials: partials as u64,
         dims: index::dims(&[], [&[], &[]]).0,
         cluster: 0,
@@ -197,18 +185,16 @@ pub fn plan(
         }
         Variant::Cluster { threads, blocks } => {
             params.cluster = blocks;
-            (params.x_low, params.x_high) = span(p);
             (format!("cluster_{pair}"), threads, rows.saturating_mul(blocks), 0)
         }
         Variant::Split { threads, slices, chunks } => {
             params.slices = slices as u32;
             params.slots = chunks as u32;
-            (params.x_low, params.x_high) = span(p);
             first = Some(Kernel { file: "softmax_cluster", name: format!("softmax_leave_{pair}") });
             (format!("find_{pair}"), threads, rows.saturating_mul(slices), 0)
         }
-        // A tile has another kernel and other parameters.
-        Variant::General | Variant::Tile(_) => {
+        // The last two have other kernels and other parameters.
+        Variant::General | Variant::Tile(_) | Variant::Ragged(_) => {
             let threads = STRIDED_THREADS.min(length.next_multiple_of(32));
             let arithmetic = if p.out.dtype == DType::F64 { DType::F64 } else { DType::F32 };
             (format!("general_{}", arithmetic.suffix()), threads, rows, 0)
@@ -216,7 +202,9 @@ pub fn plan(
     };
     let file = match variant {
         Variant::Cluster { .. } | Variant::Split { .. } => "softmax_cluster",
-        Variant::Column { .. } | Variant::General | Variant::Tile(_) => "softmax_strided",
+        Variant::Column { .. } | Variant::General | Variant::Tile(_) | Variant::Ragged(_) => {
+            "softmax_strided"
+        }
         _ => "softmax",
     };
     (params.dims, params.rank) =

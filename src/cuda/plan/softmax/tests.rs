@@ -4,6 +4,7 @@ use super::choose::choose;
 use super::rows::row_shape;
 use super::*;
 use crate::cuda::device::examples;
+use crate::cuda::plan::ragged::Pieces;
 use crate::ops::Strided;
 use crate::ops::softmax::Kind;
 use crate::tensor::{Device, Dims};
@@ -41,6 +42,7 @@ fn contiguous(dtype: DType, rows: i64, length: i64) -> SoftmaxProblem {
 fn name_forced(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> String {
     let name = match plan(p, device, forced, 0).launch {
         Launch::Rows(plan) => plan.kernel.name,
+        Launch::Ragged(plan) => plan.kernel.name,
         Launch::Tiles(plan) => plan.kernel.name,
     };
     name.trim_start_matches("softmax_").to_string()
@@ -53,7 +55,7 @@ fn name(p: &SoftmaxProblem, device: &DeviceFacts) -> String {
 fn rows_plan(p: &SoftmaxProblem, device: &DeviceFacts) -> LaunchPlan<SoftmaxParams> {
     match plan(p, device, None, 0).launch {
         Launch::Rows(plan) => plan,
-        Launch::Tiles(plan) => panic!("{plan}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -62,11 +64,20 @@ fn variants_by_row_length() {
     let on_h200 = |dtype, length| name(&contiguous(dtype, 1000, length), &examples::h200());
     for (length, expected) in [
         (1, "tile8_bf16"),
-        (2, "warp1x2_bf16"),
+        (2, "ragged16_bf16"),
+        (8, "warp1x2_bf16"),
+        (33, "ragged16_bf16"),
         (256, "warp1x2_bf16"),
         (512, "warp2x1_bf16"),
+        (513, "ragged16_bf16"),
+        (514, "ragged32_bf16"),
+        (781, "ragged32_bf16"),
         (1024, "warp4x1_bf16"),
         (1032, "block_bf16"),
+        (4095, "ragged32_bf16"),
+        (8191, "ragged32_bf16"),
+        (8193, "ragged32_bf16"),
+        (8194, "block_bf16"),
         (16384, "block_bf16"),
         (16392, "pipeline_bf16"),
         (50257, "pipeline_bf16"),
@@ -111,6 +122,10 @@ fn variants_by_layout() {
     assert_eq!(name(&downcast, &device), "general_f32");
     let to_double = problem((F32, F64), (512, 1, 1), &[(64, 512, 512)], (0, 0));
     assert_eq!(name(&to_double, &device), "general_f64");
+    let skewed = problem(same, (512, 1, 1), &[(64, 515, 512)], (1, 0));
+    assert_eq!(name(&skewed, &device), "ragged16_bf16");
+    let shifted = problem((F32, F32), (512, 1, 1), &[(64, 512, 512)], (0, 1));
+    assert_eq!(name(&shifted, &device), "ragged16_f32");
     let reversed = problem(same, (512, 1, 1), &[(64, -512, 512)], (63 * 512, 0));
     assert_eq!(name(&reversed, &device), "warp2x1_bf16");
     let deep: Vec<_> = (0..5).rev().map(|d| (2, 3i64.pow(d) * 600, 3i64.pow(d) * 600)).collect();
@@ -141,6 +156,34 @@ fn alignment() {
     assert_eq!(column_access(BASE, BF16, &[512 * 8], 8), 16);
     assert_eq!(column_access(BASE + 2, BF16, &[512 * 8], 8), 2);
     assert_eq!(column_access(BASE, F64, &[], 3), 8);
+}
+
+#[test]
+fn ragged_rows_go_in_tiles_that_end_where_granules_do() {
+    let of = |p: &SoftmaxProblem, device: &DeviceFacts| match choose(p, device, None).0 {
+        Variant::Ragged(ragged) => ragged,
+        other => panic!("{other:?}"),
+    };
+    let h200 = examples::h200();
+    let tiny = of(&contiguous(DType::BF16, 1 << 19, 33), &h200);
+    assert_eq!((tiny.lanes, tiny.tile_rows(), tiny.stages, tiny.blocks_per_multiprocessor), (2, 128, 2, 4));
+    assert_eq!(tiny.pieces[0], Pieces { together: true, pitch: 33 * 16, slots: 33 * 16 });
+    let middle = of(&contiguous(DType::BF16, 32768, 781), &h200);
+    assert_eq!((middle.lanes, middle.tile_rows(), middle.stages, middle.threads), (32, 8, 2, 256));
+    assert_eq!(middle.pieces[0].slots, 781);
+    let long = of(&contiguous(DType::BF16, 32768, 4095), &h200);
+    assert_eq!(
+        (long.lanes, long.tile_rows(), long.threads, long.blocks_per_multiprocessor),
+        (128, 1, 128, 6)
+    );
+    // Rows apart: each has slots of its own, an odd number of them.
+    let apart = of(&problem((DType::F32, DType::F32), (30, 1, 1), &[(1 << 20, 33, 30)], (1, 0)), &h200);
+    assert_eq!(apart.pieces[0], Pieces { together: false, pitch: 9, slots: 9 * 128 });
+    assert_eq!(apart.pieces[1], Pieces { together: true, pitch: 960, slots: 960 });
+    // Few rows: more and smaller tiles.
+    assert_eq!(of(&contiguous(DType::BF16, 4096, 33), &h200).tile_rows(), 32);
+    // Nothing can be ahead without asynchronous copies.
+    assert_eq!(of(&contiguous(DType::BF16, 1 << 19, 33), &examples::t4()).stages, 1);
 }
 
 #[test]
@@ -205,10 +248,12 @@ fn what_a_developer_forces() {
     assert_eq!(forced(&row, Forced::Warp(3)), "warp1x2_bf16", "what there is not is left to the plan");
     assert_eq!(forced(&row, Forced::Cluster(1)), "cluster_bf16");
     assert_eq!(forced(&row, Forced::Pipeline(2)), "pipeline_bf16");
+    assert_eq!(forced(&row, Forced::Ragged(2)), "ragged16_bf16");
     assert_eq!(forced(&row, Forced::Online), "online_bf16");
     assert_eq!(forced(&row, Forced::Split(5)), "find_bf16");
     let long = contiguous(DType::BF16, 1000, 65536);
     assert_eq!(forced(&long, Forced::Warp(4)), "pipeline_bf16");
+    assert_eq!(forced(&long, Forced::Ragged(2)), "pipeline_bf16", "more than registers hold");
     assert_eq!(forced(&long, Forced::Cluster(16)), "cluster_bf16");
     assert_eq!(forced(&long, Forced::Cluster(3)), "pipeline_bf16");
     for stages in 1..=5 {

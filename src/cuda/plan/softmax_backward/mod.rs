@@ -1,14 +1,18 @@
-//! How the kernels of kernels/softmax_backward.cu and kernels/softmax_backward_strided.cu are launched.
+//! How the kernels of kernels/softmax_backward*.cu are launched.
 
+mod choose;
 mod params;
 #[cfg(test)]
 mod tests;
 mod tile;
 
-use params::{BackwardParams, BackwardTileParams};
+use self::choose::choose;
+use self::params::{BackwardParams, BackwardTileParams};
 
 use super::index;
-use super::reason::{Figure, Reason};
+use super::ragged::{Ragged, RaggedParams, RaggedRows};
+use super::reason::Reason;
+use super::softmax::Forced;
 use super::{Kernel, LaunchPlan};
 use crate::cuda::device::DeviceFacts;
 use crate::dtype::DType;
@@ -37,7 +41,8 @@ const GRANULE: u64 = 16;
 pub enum Plan {
     /// The kernel to be launched before, if any, with all else that the plan says.
     Rows(Option<Kernel>, LaunchPlan<BackwardParams>),
-    Tiles(LaunchPlan<BackwardTileParams>),
+    Ragged(LaunchPlan<RaggedParams<3>>),
+    Tiles(Option<Kernel>, LaunchPlan<BackwardTileParams>),
 }
 
 /// The ways to do rows, with what is to be chosen for each.
@@ -51,45 +56,42 @@ enum Variant {
     Long { threads: u64, cluster: u64, chunks: u64 },
     /// In two launches, with the sums of slices in memory between them.
     Split { threads: u64, slices: u64, chunks: u64 },
+    /// Tiles of rows through shared memory, where rows are aligned in no useful way.
+    Ragged(Ragged<3>),
     /// Anything.
     General { threads: u64 },
 }
 
-impl Variant {
-    /// The part of its kernels' names that tells it from the others.
-    fn name(self) -> &'static str {
-        match self {
-            Variant::Warp { .. } => "warp",
-            Variant::Cluster { .. } => "cluster",
-            Variant::Long { .. } => "long",
-            Variant::Split { .. } => "split",
-            Variant::General { .. } => "general",
-        }
-    }
-
-    fn because(
-        self,
-        over: &'static str,
-        because: &'static str,
-        figures: [Figure; 2],
-    ) -> (Option<Variant>, Reason) {
-        (Some(self), Reason::new(self.name(), over, because, figures))
-    }
-}
-
-/// `partials` is the address of as much memory as `workspace` says.
-pub fn plan(p: &SoftmaxBackwardProblem, device: &DeviceFacts, partials: usize) -> Plan {
-    let (variant, why) = choose(p, device);
+/// `partials` is the address of as much memory as `workspace` says. Of what a developer may force of a softmax,
+/// `Ragged` and, for columns, `Split` have a meaning here too, and any other variant forbids both.
+pub fn plan(
+    p: &SoftmaxBackwardProblem,
+    device: &DeviceFacts,
+    forced: Option<Forced>,
+    partials: usize,
+) -> Plan {
+    let (variant, why) = choose(p, device, forced);
     match (variant, tile::columns(p)) {
-        (None, Some(columns)) => Plan::Tiles(tile::plan(p, columns, device, why)),
+        (None, Some(columns)) => {
+            let (first, launch) = tile::plan(p, columns, device, forced, partials, why);
+            Plan::Tiles(first, launch)
+        }
+        (Some(Variant::Ragged(ragged)), _) => {
+            let pair = pair_suffix(p).unwrap_or_default();
+            let name = format!("softmax_backward_ragged{}_{pair}", ragged.values);
+            let kernel = Kernel { file: "softmax_backward_ragged", name };
+            let log = p.kind == Kind::LogSoftmax;
+            Plan::Ragged(ragged_rows(p).plan(device, ragged, kernel, log, Some(why)))
+        }
         _ => plan_rows(p, variant.unwrap_or(general(p)), partials, why),
     }
 }
 
 /// Bytes for the sums of slices.
-pub fn workspace(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> u64 {
-    match choose(p, device).0 {
-        Some(Variant::Split { slices, .. }) => p.row_count().unsigned_abs() * slices * 8,
+pub fn workspace(p: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<Forced>) -> u64 {
+    match (choose(p, device, forced).0, tile::columns(p)) {
+        (Some(Variant::Split { slices, .. }), _) => p.row_count().unsigned_abs() * slices * 8,
+        (None, Some(columns)) => tile::workspace(p, columns, device, forced),
         _ => 0,
     }
 }
@@ -98,37 +100,27 @@ fn general(p: &SoftmaxBackwardProblem) -> Variant {
     Variant::General { threads: GENERAL_THREADS.min(p.length.unsigned_abs().next_multiple_of(32)) }
 }
 
-/// No variant for what is best done in tiles of columns.
-fn choose(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> (Option<Variant>, Reason) {
-    let plain = |because| {
-        let general = general(p);
-        (Some(general), Reason::plain(general.name(), "those that load 16 bytes at once", because))
-    };
-    if [&p.grad, &p.output, &p.out].iter().any(|t| !t.address.is_multiple_of(t.dtype.size())) {
-        return plain("an operand lies between boundaries of its elements");
-    }
-    let tile = |because| (None, Reason::plain("tile", "general", because));
-    let columns = tile::columns(p).is_some();
-    match row_shape(p) {
-        // Rows of one element are best read as columns, in whole granules.
-        _ if columns && p.length == 1 => tile("rows of one element lie side by side"),
-        Some(_) if pair_suffix(p).is_none() => plain("they do not know this change of dtype"),
-        Some(_) if p.rows.len() > INLINE_RANK => plain("there are more dimensions than they have room for"),
-        Some(shape) => choose_row(p, device, shape),
-        None if columns => tile("rows lie side by side"),
-        None => plain("neither a row's elements nor rows lie side by side"),
-    }
-}
-
 /// The suffix of the fast variants' kernels; None for a rare pair of dtypes.
 fn pair_suffix(p: &SoftmaxBackwardProblem) -> Option<String> {
     match (p.grad.dtype, p.out.dtype) {
         (a, b) if a == b => Some(a.suffix().into()),
-        (DType::F32, DType::F16 | DType::BF16) => {
+        (DType::F32, DType::F16 | DType::BF16) | (DType::F16 | DType::BF16, DType::F32) => {
             Some(format!("{}_{}", p.grad.dtype.suffix(), p.out.dtype.suffix()))
         }
         _ => None,
     }
+}
+
+/// For rows whose elements lie side by side.
+fn ragged_rows(p: &SoftmaxBackwardProblem) -> RaggedRows<'_, 3> {
+    // The V of the EXPORTs in softmax_backward_ragged.cu.
+    let values = match p.grad.dtype {
+        DType::F64 => [4, 8],
+        DType::F32 => [8, 16],
+        _ => [16, 32],
+    };
+    let operands = [&p.grad, &p.output, &p.out];
+    RaggedRows { length: p.length.unsigned_abs(), rows: &p.rows, operands, values }
 }
 
 /// The most granules of grad that a row can touch, and whether output's and out's are aligned with them.
@@ -167,58 +159,6 @@ fn largest_cluster(device: &DeviceFacts) -> u64 {
     if device.compute_capability >= (9, 0) { MAX_CLUSTER.min(1 << multiprocessors.ilog2()) } else { 1 }
 }
 
-fn choose_row(
-    p: &SoftmaxBackwardProblem,
-    device: &DeviceFacts,
-    shape: RowShape,
-) -> (Option<Variant>, Reason) {
-    let granules = shape.granules;
-    let rows = p.row_count().unsigned_abs();
-    let largest = largest_cluster(device);
-    let held = BLOCK_THREADS * BLOCK_VECTORS;
-    let bytes = |most: u64| [("bytes of a row of grad", granules * GRANULE), ("at most", most * GRANULE)];
-    let warp = |vectors, rows, lane_bits| {
-        let warp = Variant::Warp { vectors, rows, lane_bits };
-        warp.because("cluster", "the registers of a warp hold a row", bytes(128))
-    };
-    match granules {
-        0..=32 => warp(1, 2, granules.next_power_of_two().trailing_zeros()),
-        33..=64 => warp(2, 1, 5),
-        65..=128 => warp(4, 1, 5),
-        _ if granules <= held * largest => {
-            // As few blocks as hold the row, but as many as it takes for every multiprocessor to have one, and then
-            // fewer granules to each thread.
-            let idle = u64::from(device.multiprocessors) / rows;
-            let spread = 1 << idle.min(granules.div_ceil(64)).max(1).ilog2();
-            let cluster = granules.div_ceil(held).next_power_of_two().max(spread).min(largest);
-            let vectors = if idle > 1 { 1 } else { BLOCK_VECTORS };
-            let threads = granules.div_ceil(cluster * vectors).next_multiple_of(32).clamp(64, BLOCK_THREADS);
-            let cluster = Variant::Cluster { threads, cluster };
-            cluster.because("long", "the registers of a cluster hold a row", bytes(held * largest))
-        }
-        _ => {
-            let held = BLOCK_THREADS * LONG_VECTORS;
-            let multiprocessors = u64::from(device.multiprocessors);
-            let blocks = [("blocks", rows * largest), ("multiprocessors", multiprocessors)];
-            if rows * largest <= multiprocessors && granules > held * largest {
-                // Two slices for every multiprocessor, if there is that much to do.
-                let slices = granules.div_ceil(held).min((2 * multiprocessors).div_ceil(rows));
-                let chunks = granules.div_ceil(slices * held);
-                let slices = granules.div_ceil(chunks * held);
-                let split = Variant::Split { threads: BLOCK_THREADS, slices, chunks };
-                return split.because("long", "one cluster a row would leave multiprocessors idle", blocks);
-            }
-            let threads = granules.div_ceil(largest * LONG_VECTORS).next_multiple_of(32).min(BLOCK_THREADS);
-            let chunks = granules.div_ceil(largest * LONG_VECTORS * threads);
-            let long = Variant::Long { threads, cluster: largest, chunks };
-            match granules > held * largest {
-                true => long.because("split", "there are rows for all multiprocessors", blocks),
-                false => long.because("split", "a cluster reads a row in one go", bytes(held * largest)),
-            }
-        }
-    }
-}
-
 fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize, why: Reason) -> Plan {
     let rows = p.row_count().unsigned_abs();
     let shape = row_shape(p);
@@ -238,7 +178,8 @@ fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize, why:
             first = Some(of_rows("leave"));
             (of_rows("find"), threads, slices, chunks)
         }
-        Variant::General { threads } => {
+        // Ragged rows have a kernel and parameters of their own.
+        Variant::Ragged(Ragged { threads, .. }) | Variant::General { threads } => {
             let double = p.grad.dtype == DType::F64 || p.out.dtype == DType::F64;
             let arithmetic = if double { DType::F64 } else { DType::F32 };
             (kernel("softmax_backward_strided", format!("general_{}", arithmetic.suffix())), threads, 1, 1)

@@ -78,25 +78,29 @@ pub struct BackwardTileParams {
     pub log: u32,
     pub rank: u32,
     pub slices: u32,
+    pub partials: u64,
     pub dims: [Dim<3>; TILE_RANK],
+    /// Not of the kernels' struct, and not copied by a launch.
+    pub cluster: u64,
 }
 
 // The same number is asserted in softmax_backward_strided.cu.
-const _: () = assert!(size_of::<BackwardTileParams>() == 96 + 48 * TILE_RANK);
+const _: () = assert!(offset_of!(BackwardTileParams, cluster) == 104 + 48 * TILE_RANK);
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of softmax_backward_strided.cu's
-// BackwardTileParams; the size is asserted here and there.
+// BackwardTileParams, whose size is asserted here and there; what follows is beyond its end.
 unsafe impl KernelParams for BackwardTileParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("across", self.across.into()),
             ("chunks", self.chunks.into()),
             ("parts", self.parts.into()),
-            ("cluster", self.slices.into()),
+            ("slices", self.slices.into()),
+            ("cluster", self.cluster),
         ]
     }
 
     fn cluster(&self) -> u32 {
-        self.slices
+        self.cluster as u32
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::cuda::device::examples;
-use crate::cuda::plan::KernelParams;
+use crate::cuda::plan::{KernelParams, ragged};
 use crate::tensor::{Device, Dims};
 
 const BASE: usize = 0x7f00_0000_0000;
@@ -45,21 +45,22 @@ fn inner(dtype: DType, outer: i64, length: i64, columns: i64) -> SoftmaxBackward
 fn rows_of(plan: Plan) -> LaunchPlan<BackwardParams> {
     match plan {
         Plan::Rows(_, plan) => plan,
-        Plan::Tiles(plan) => panic!("{plan}"),
+        other => panic!("{other:?}"),
     }
 }
 
 fn tiles_of(plan: Plan) -> LaunchPlan<BackwardTileParams> {
     match plan {
-        Plan::Tiles(plan) => plan,
-        Plan::Rows(_, plan) => panic!("{plan}"),
+        Plan::Tiles(_, plan) => plan,
+        other => panic!("{other:?}"),
     }
 }
 
 fn name(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> String {
-    let kernel = match plan(p, device, 0) {
+    let kernel = match plan(p, device, None, 0) {
         Plan::Rows(_, plan) => plan.kernel,
-        Plan::Tiles(plan) => plan.kernel,
+        Plan::Ragged(plan) => plan.kernel,
+        Plan::Tiles(_, plan) => plan.kernel,
     };
     kernel.name.trim_start_matches("softmax_backward_").to_string()
 }
@@ -68,13 +69,18 @@ fn name(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> String {
 fn variants_by_row_length() {
     for (length, expected) in [
         (1, "tile1_bf16"),
-        (2, "warp1x2_bf16"),
+        (2, "ragged16_bf16"),
+        (8, "warp1x2_bf16"),
         (256, "warp1x2_bf16"),
-        (257, "warp2x1_bf16"),
+        (257, "ragged16_bf16"),
+        (264, "warp2x1_bf16"),
         (512, "warp2x1_bf16"),
-        (513, "warp4x1_bf16"),
+        (520, "warp4x1_bf16"),
+        (1020, "ragged32_bf16"),
         (1024, "warp4x1_bf16"),
-        (1025, "cluster_bf16"),
+        (1032, "cluster_bf16"),
+        (8191, "ragged32_bf16"),
+        (8194, "cluster_bf16"),
         (131_072, "cluster_bf16"),
         (131_073, "long_bf16"),
     ] {
@@ -90,9 +96,10 @@ fn variants_by_row_length() {
 fn other_layouts_and_dtypes() {
     let device = examples::h200();
     let mixed = |grad, out| problem((grad, out), 100, [1; 3], &[(50, [100; 3])], [0; 3]);
-    assert_eq!(name(&mixed(DType::F32, DType::BF16), &device), "warp1x2_f32_bf16");
+    assert_eq!(name(&mixed(DType::F32, DType::BF16), &device), "ragged8_f32_bf16");
     assert_eq!(name(&mixed(DType::F32, DType::F64), &device), "general_f64");
-    assert_eq!(name(&mixed(DType::F16, DType::F32), &device), "general_f32");
+    assert_eq!(name(&mixed(DType::F16, DType::F32), &device), "ragged16_f16_f32");
+    assert_eq!(name(&mixed(DType::F64, DType::F16), &device), "general_f64");
     let stepping = problem((DType::F32, DType::F32), 100, [2, 1, 1], &[(50, [200, 100, 100])], [0; 3]);
     assert_eq!(name(&stepping, &device), "general_f32");
     let expanded = problem((DType::F32, DType::F32), 100, [0, 1, 1], &[(50, [0, 100, 100])], [0; 3]);
@@ -110,7 +117,8 @@ fn accesses_are_vectors_only_where_all_rows_allow_it() {
     let device = examples::h200();
     let access = |offsets, strides| {
         let p = problem((DType::F16, DType::F16), 800, [1; 3], &[(50, strides)], offsets);
-        let params = rows_of(plan(&p, &device, 64)).params;
+        // Ragged rows have no use for these.
+        let params = rows_of(plan(&p, &device, Some(Forced::Block), 64)).params;
         (params.output_access, params.out_access)
     };
     assert_eq!(access([0; 3], [800; 3]), (1, 1));
@@ -129,7 +137,11 @@ fn rows_are_covered_by_legal_launches() {
             for length in [2, 7, 33, 256, 1000, 1025, 4096, 12672, 50257, 131_072, 300_001, 1 << 24] {
                 for rows in [1, 4, 64, 1000, 1 << 20] {
                     let p = contiguous(dtype, rows, length);
-                    let plan = rows_of(plan(&p, &device, 64));
+                    if let Some(Variant::Ragged(ragged)) = choose(&p, &device, None).0 {
+                        let Plan::Ragged(plan) = plan(&p, &device, None, 64) else { panic!("{ragged:?}") };
+                        ragged::tests::legal(&ragged_rows(&p), &device, ragged, &plan);
+                    }
+                    let plan = rows_of(plan(&p, &device, Some(Forced::Block), 64));
                     let LaunchPlan { grid, block, params, .. } = plan;
                     let cluster = params.cluster();
                     let context = format!("{dtype} {rows} x {length} on {}: {}", device.name, plan);
@@ -139,7 +151,7 @@ fn rows_are_covered_by_legal_launches() {
                     );
                     assert!(cluster.is_power_of_two() && grid[0] % cluster == 0 && grid[0] > 0, "{context}");
                     assert!(cluster == 1 || (clusters && cluster <= 8), "{context}");
-                    assert!(workspace(&p, &device) == 0 || cluster == 1, "{context}");
+                    assert!(workspace(&p, &device, Some(Forced::Block)) == 0 || cluster == 1, "{context}");
                     let granules = (length as u64 * dtype.size() as u64).div_ceil(GRANULE);
                     let own = u64::from(block[0]) * u64::from(params.slices);
                     let held = match &*plan.kernel.name {
@@ -164,20 +176,20 @@ fn rows_are_covered_by_legal_launches() {
 #[test]
 fn few_rows_are_shared_by_many_blocks() {
     let device = examples::h200();
-    let plan_of = |rows, length| rows_of(plan(&contiguous(DType::BF16, rows, length), &device, 64));
+    let plan_of = |rows, length| rows_of(plan(&contiguous(DType::BF16, rows, length), &device, None, 64));
     for (rows, length) in [(4, 131_072), (16, 32000), (1, 8192)] {
         let plan = plan_of(rows, length);
         assert_eq!((plan.params.cluster(), plan.grid[0]), (8, 8 * rows as u32), "{rows} x {length}");
     }
     for (rows, length) in [(1, 1 << 24), (8, 1 << 21)] {
         let p = contiguous(DType::BF16, rows, length);
-        let Plan::Rows(Some(first), plan) = plan(&p, &device, 64) else { panic!("one launch") };
+        let Plan::Rows(Some(first), plan) = plan(&p, &device, None, 64) else { panic!("one launch") };
         assert_eq!(
             (&*first.name, &*plan.kernel.name),
             ("softmax_backward_leave_bf16", "softmax_backward_find_bf16")
         );
         assert!(plan.grid[0] >= 132 && plan.params.cluster() == 1, "{plan}");
-        assert_eq!(workspace(&p, &device), 8 * u64::from(plan.grid[0]));
+        assert_eq!(workspace(&p, &device, None), 8 * u64::from(plan.grid[0]));
     }
     assert_eq!(plan_of(1000, 16384).params.cluster(), 1);
     assert_eq!(plan_of(1000, 16385).params.cluster(), 2);
@@ -199,40 +211,71 @@ fn columns_are_covered_by_legal_launches() {
                 (1, 1 << 22, 9),
             ] {
                 let p = inner(dtype, outer, length, columns);
-                let LaunchPlan { kernel, grid, block, shared_bytes, params, .. } =
-                    tiles_of(plan(&p, &device, 64));
-                let cluster = params.cluster();
-                let context = format!("{dtype} {outer} x {length} x {columns} on {}", device.name);
-                assert!(block[0] % 32 == 0 && (32..=256).contains(&block[0]), "{context}");
-                assert!(cluster <= if device.compute_capability >= (9, 0) { 8 } else { 1 }, "{context}");
-                assert!(cluster.is_power_of_two() && grid[0] % cluster == 0 && grid[0] > 0, "{context}");
-                assert!(shared_bytes <= 48 << 10, "{context}: {shared_bytes}");
-                let sum = dtype.size().max(4) as u64;
-                let elements: u64 = kernel.name.split_once("tile").unwrap().1[..1].parse().unwrap();
-                let (across, down) = (u64::from(params.across), u64::from(block[0] / params.across));
-                let side_by_side = params.tiles / outer as u64;
-                assert!(side_by_side * across * elements >= columns as u64, "{context}");
-                assert!((side_by_side - 1) * across * elements < columns as u64, "{context}: an empty tile");
-                assert!((columns as u64).is_multiple_of(elements), "{context}");
-                let held = match elements * dtype.size() as u64 {
-                    16 | 4 => 8,
-                    8 => 4,
-                    _ => 16,
-                };
-                let rows = u64::from(cluster) * u64::from(params.chunks) * held * down;
-                let (wide, parts) = (across * elements, u64::from(params.parts));
-                let shared = u64::from(cluster) * wide * 8 + (down * (wide | 1) + (parts + 1) * wide) * sum;
-                assert_eq!(u64::from(shared_bytes), shared, "{context}");
-                assert!(rows >= length as u64, "{context}");
+                for forced in [None, Some(Forced::Block), Some(Forced::Split(9))] {
+                    legal_tiles(&p, &device, forced);
+                }
             }
         }
     }
 }
 
+fn legal_tiles(p: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<Forced>) {
+    let Plan::Tiles(first, plan) = plan(p, device, forced, 64) else { panic!("rows") };
+    let context = format!("{p:?} on {}: {plan}", device.name);
+    let LaunchPlan { kernel, grid, block, shared_bytes, params, .. } = plan;
+    let (cluster, slices) = (params.cluster(), u64::from(params.slices));
+    assert!(block[0] % 32 == 0 && (32..=256).contains(&block[0]), "{context}");
+    assert!(cluster <= if device.compute_capability >= (9, 0) { 8 } else { 1 }, "{context}");
+    assert!(cluster.is_power_of_two() && grid[0] % cluster == 0 && grid[0] > 0, "{context}");
+    assert!(shared_bytes <= 48 << 10, "{context}: {shared_bytes}");
+    let (size, columns) = (p.grad.dtype.size() as u64, p.rows.last().unwrap().unsigned_abs());
+    let sum = size.max(4);
+    let elements: u64 = kernel.name.split_once("tile").unwrap().1[..1].parse().unwrap();
+    let (across, down) = (u64::from(params.across), u64::from(block[0] / params.across));
+    let side_by_side = params.tiles / (p.row_count().unsigned_abs() / columns);
+    let wide = across * elements;
+    assert!(side_by_side * wide >= columns, "{context}");
+    assert!((side_by_side - 1) * wide < columns, "{context}: an empty tile");
+    assert!(columns.is_multiple_of(elements), "{context}");
+    let held = match elements * size {
+        16 | 4 => 8,
+        8 => 4,
+        _ => 16,
+    };
+    assert!(slices * u64::from(params.chunks) * held * down >= p.length.unsigned_abs(), "{context}");
+    let shared =
+        u64::from(cluster) * wide * 8 + (down * (wide | 1) + (u64::from(params.parts) + 1) * wide) * sum;
+    assert_eq!(u64::from(shared_bytes), shared, "{context}");
+    let split = first.is_some();
+    assert_eq!(split, params.partials != 0, "{context}");
+    assert_eq!(split, kernel.name.contains("find"), "{context}");
+    assert!(!split || (slices <= 1024 && cluster == 1), "{context}");
+    let needed = if split { params.tiles * slices * wide * sum } else { 0 };
+    assert_eq!(workspace(p, device, forced), needed, "{context}");
+    if forced.is_some() {
+        assert_eq!(split, matches!(forced, Some(Forced::Split(_))), "{context}");
+    }
+}
+
+#[test]
+fn few_columns_are_shared_by_all_multiprocessors() {
+    let device = examples::h200();
+    let of =
+        |outer, length, columns| match plan(&inner(DType::BF16, outer, length, columns), &device, None, 64) {
+            Plan::Tiles(first, plan) => (first.map(|first| first.name), plan.grid[0]),
+            other => panic!("{other:?}"),
+        };
+    let leave = Some("softmax_backward_tile8_leave_bf16".to_string());
+    assert_eq!(of(1, 65536, 16), (leave, 132));
+    assert_eq!(of(1, 8192, 8192).0, None, "enough columns");
+    assert_eq!(of(1, 4096, 16).0, None, "too little for two launches");
+    assert_eq!(of(64, 4096, 64).0, None, "clusters fill the device");
+}
+
 #[test]
 fn a_column_is_read_once_where_clusters_hold_it() {
     let chunks =
-        |p: SoftmaxBackwardProblem, device: &DeviceFacts| tiles_of(plan(&p, device, 0)).params.chunks;
+        |p: SoftmaxBackwardProblem, device: &DeviceFacts| tiles_of(plan(&p, device, None, 0)).params.chunks;
     for (outer, length, columns) in [(1, 8192, 8192), (64, 4096, 64), (128, 1000, 100), (2048, 512, 8)] {
         assert_eq!(chunks(inner(DType::BF16, outer, length, columns), &examples::h200()), 1, "{length}");
     }

@@ -5,6 +5,7 @@ use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, largest_cluster};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index;
 use crate::cuda::plan::reason::Reason;
+use crate::cuda::plan::softmax::Forced;
 use crate::cuda::plan::{Kernel, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::Strided;
@@ -17,6 +18,11 @@ const THREADS: u64 = 256;
 /// A line of memory, and the least that is worth reading of one.
 const LINE: u64 = 128;
 const SECTOR: u64 = 32;
+/// Rows of the tensor up to this long, in bytes, are not divided among tiles of slices.
+const WHOLE: u64 = 512;
+/// Sums that a block may add up, and bytes of grad from which a second launch pays.
+const MOST_SLICES: u64 = 1024;
+const SPLIT_FROM: u64 = 256 << 10;
 
 /// Neighbouring rows, by the last of the outer dimensions.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +57,9 @@ struct Split {
     /// Threads below each other.
     down: u64,
     /// Blocks of a column.
-    cluster: u64,
+    slices: u64,
+    /// Whether they are a cluster (of one, if there is one); else two launches do the work.
+    cluster: bool,
     /// What a thread holds at a time, that many times.
     chunks: u64,
     /// Side by side.
@@ -63,7 +71,12 @@ fn held(access: u64) -> u64 {
     (32 / access).max(if access == GRANULE { 8 } else { 4 })
 }
 
-fn split(p: &SoftmaxBackwardProblem, columns: Columns, device: &DeviceFacts) -> Split {
+fn split(
+    p: &SoftmaxBackwardProblem,
+    columns: Columns,
+    device: &DeviceFacts,
+    forced: Option<Forced>,
+) -> Split {
     let (length, held) = (p.length.unsigned_abs(), held(columns.access));
     let accesses = columns.count * p.grad.dtype.size() as u64 / columns.access;
     let outer = p.row_count().unsigned_abs() / columns.count;
@@ -84,24 +97,74 @@ fn split(p: &SoftmaxBackwardProblem, columns: Columns, device: &DeviceFacts) -> 
     let cluster = length.div_ceil(held * down).max(spread).next_power_of_two().min(largest);
     let chunks = length.div_ceil(held * down * cluster);
     let down = down.min(length.div_ceil(held * cluster * chunks));
-    Split { across, down, cluster, chunks, tiles }
+    let multiprocessors = u64::from(device.multiprocessors);
+    let wanted = match forced {
+        Some(Forced::Split(slices)) => Some(slices.max(1)),
+        Some(_) => None,
+        // Where clusters leave a good part of the device idle, and there is enough to do for two launches.
+        None if tiles.saturating_mul(outer).saturating_mul(cluster * 4) < multiprocessors * 3
+            && length.saturating_mul(columns.count * outer * p.grad.dtype.size() as u64) >= SPLIT_FROM =>
+        {
+            Some(multiprocessors)
+        }
+        None => None,
+    };
+    match wanted {
+        Some(blocks) => in_slices(length, held, accesses, columns.access, blocks.div_ceil(outer)),
+        None => Split { across, down, slices: cluster, cluster: true, chunks, tiles },
+    }
+}
+
+/// Tiles as narrow as a sector, or all there is, and their columns in about as many slices as make `blocks` in all.
+fn in_slices(length: u64, held: u64, accesses: u64, access: u64, blocks: u64) -> Split {
+    let wide = if accesses * access <= WHOLE { accesses } else { SECTOR / access };
+    let tiles = accesses.div_ceil(wide.min(THREADS));
+    let across = accesses.div_ceil(tiles);
+    let wanted = blocks.div_ceil(tiles).clamp(1, MOST_SLICES);
+    let slice = length.div_ceil(wanted);
+    let down = (THREADS / across).min(slice.div_ceil(held));
+    let chunks = slice.div_ceil(held * down);
+    // Threads fill warps, and those below have rows too.
+    let down = (across * down).next_multiple_of(32) / across;
+    let slices = length.div_ceil(held * down * chunks);
+    Split { across, down, slices, cluster: false, chunks, tiles }
+}
+
+/// Bytes for the sums of slices.
+pub fn workspace(
+    p: &SoftmaxBackwardProblem,
+    columns: Columns,
+    device: &DeviceFacts,
+    forced: Option<Forced>,
+) -> u64 {
+    let Split { across, slices, cluster, tiles, .. } = split(p, columns, device, forced);
+    let wide = across * columns.access / p.grad.dtype.size() as u64;
+    let all = tiles * p.row_count().unsigned_abs() / columns.count;
+    if cluster { 0 } else { all * slices * wide * sum_bytes(p) }
+}
+
+/// Of C in softmax_backward_strided.cu.
+fn sum_bytes(p: &SoftmaxBackwardProblem) -> u64 {
+    if p.out.dtype == DType::F64 { 8 } else { 4 }
 }
 
 pub fn plan(
     p: &SoftmaxBackwardProblem,
     columns: Columns,
     device: &DeviceFacts,
+    forced: Option<Forced>,
+    partials: usize,
     why: Reason,
-) -> LaunchPlan<BackwardTileParams> {
-    let Split { across, down, cluster, chunks, tiles } = split(p, columns, device);
+) -> (Option<Kernel>, LaunchPlan<BackwardTileParams>) {
+    let Split { across, down, slices, cluster, chunks, tiles } = split(p, columns, device, forced);
     let size = p.grad.dtype.size() as u64;
     let elements = columns.access / size;
     let wide = across * elements;
     let threads = (across * down).next_multiple_of(32);
     let down = threads / across;
     let parts = (threads / wide).clamp(1, 32);
-    let sum = if p.out.dtype == DType::F64 { 8 } else { 4 };
-    let shared = cluster * wide * 8 + (down * (wide | 1) + (parts + 1) * wide) * sum;
+    let letters = if cluster { slices } else { 1 };
+    let shared = letters * wide * 8 + (down * (wide | 1) + (parts + 1) * wide) * sum_bytes(p);
 
     let inner = p.rows.len() - 1;
     let with_tiles = |dims: &[i64], last: u64| -> Dims {
@@ -111,12 +174,13 @@ pub fn plan(
     let [grad, output, out] = [&p.grad, &p.output, &p.out].map(|t| with_tiles(&t.strides, wide));
     let (dims, rank) = index::dims(&shape, [&grad, &output, &out]);
     let tiles = tiles * p.row_count().unsigned_abs() / columns.count;
-    LaunchPlan {
-        kernel: Kernel {
-            file: "softmax_backward_strided",
-            name: format!("softmax_backward_tile{elements}_{}", p.out.dtype.suffix()),
-        },
-        grid: [(tiles.min(MAX_BLOCKS / cluster) * cluster) as u32, 1, 1],
+    let kernel = |role: &str| Kernel {
+        file: "softmax_backward_strided",
+        name: format!("softmax_backward_tile{elements}{role}_{}", p.out.dtype.suffix()),
+    };
+    let launch = LaunchPlan {
+        kernel: kernel(if cluster { "" } else { "_find" }),
+        grid: [(tiles.min(MAX_BLOCKS / slices) * slices) as u32, 1, 1],
         block: [threads as u32, 1, 1],
         shared_bytes: shared as u32,
         params: BackwardTileParams {
@@ -134,9 +198,12 @@ pub fn plan(
             parts: parts as u32,
             log: u32::from(p.kind == Kind::LogSoftmax),
             rank,
-            slices: cluster as u32,
+            slices: slices as u32,
+            partials: if cluster { 0 } else { partials as u64 },
             dims,
+            cluster: if cluster { slices } else { 1 },
         },
         why: [why].into(),
-    }
+    };
+    ((!cluster).then(|| kernel("_leave")), launch)
 }

@@ -3,7 +3,7 @@
 use super::super::choose::{CLUSTER_THREADS, CLUSTER_VECTORS};
 use super::super::rows::row_shape;
 use super::*;
-use crate::cuda::plan::KernelParams;
+use crate::cuda::plan::{KernelParams, ragged};
 
 /// Elements of a row that the threads of a plan reach.
 fn reach(plan: &LaunchPlan<SoftmaxParams>, variant: Variant, lanes: u64) -> u64 {
@@ -53,6 +53,7 @@ fn every_forced_plan_is_legal_too() {
         [Forced::Block, Forced::Online, Forced::Column, Forced::Warp(1), Forced::Warp(2), Forced::Warp(4)]
             .into_iter()
             .chain((1..=5).map(Forced::Pipeline))
+            .chain((1..=5).map(Forced::Ragged))
             .chain([1, 2, 4, 8, 16].map(Forced::Cluster))
             .chain([0, 1, 7, 500, u64::from(u32::MAX)].map(Forced::Split));
     for forced in forced {
@@ -81,6 +82,11 @@ fn legal(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) {
         Launch::Rows(plan) => {
             legal_launch(&plan, device);
             legal_rows(p, device, variant, &plan);
+        }
+        Launch::Ragged(plan) => {
+            legal_launch(&plan, device);
+            let Variant::Ragged(ragged) = variant else { panic!("{variant:?}") };
+            ragged::tests::legal(&ragged_rows(p), device, ragged, &plan);
         }
         Launch::Tiles(plan) => {
             legal_launch(&plan, device);

@@ -1,0 +1,132 @@
+// targets: 75 80 90 100 120 ptx:75
+//
+// Gradients of softmax and log_softmax for rows that begin or end within 16 aligned bytes, or where grad, output and
+// result are not aligned alike. The arithmetic is that of softmax_backward.cu.
+//
+// Per element: a multiply-add or two, and one exponential for log_softmax; two reads and one write.
+//
+// As in softmax_ragged.cu tiles of whole rows go through shared memory, so that all that moves between it and global
+// memory moves in 16-byte accesses, but for the ends of rows that do not lie one behind the other.
+//
+// Variants, as chosen in src/cuda/plan/softmax_backward/ragged.rs:
+//   raggedV   a group of 1 to 32 lanes, or the block, keeps a row in registers, V elements or fewer of each input to a
+//             lane. Blocks are persistent, and ask for a coming tile (cp.async) as soon as all have read theirs.
+//
+// Not yet measured, and neither is softmax_backward.cu. The default for such rows because there their ends, and all of
+// an operand that is aligned otherwise than grad, move element by element.
+
+#include "ragged.cuh"
+#include "softmax_backward.cuh"
+
+constexpr int THREADS = 256;  // at most
+constexpr int BATCH = 4;      // accesses of shared memory and input that a lane has under way
+
+template <class In, class Out, int V>
+__device__ __forceinline__ void softmax_backward_ragged(const RaggedParams<3>& p) {
+    using G = Gradient<In, Out>;
+    using C = typename G::C;
+    constexpr int U = UNIT<In>, W = V / U;
+    extern __shared__ uint4 slots[];  // [stage][stage_slots], then the results
+    __shared__ C scratch[32];
+    const G gradient = {p.log != 0};
+    const uint32_t lanes = p.lanes, group = threadIdx.x / lanes, lane = threadIdx.x - group * lanes;
+    const auto fetch_tile = [&](uint64_t tile, uint4* staged) {
+        if (tile < p.tiles) {
+            fetch<In, 0>(p, tile, staged);
+            fetch<In, 1>(p, tile, staged);
+        }
+        commit_copies();
+    };
+
+    for (uint32_t stage = 0; stage < p.stages; ++stage) {
+        fetch_tile(blockIdx.x + static_cast<uint64_t>(stage) * gridDim.x, slots + stage * p.stage_slots);
+    }
+    uint32_t stage = 0;
+    for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+        wait_for_copies(p.stages - 1);
+        __syncthreads();  // also until all have put the tile before
+        uint4* staged = slots + stage * p.stage_slots;
+        const Pieces<In, 0, 3> rows(p, tile);
+        const bool mine = group < rows.rows;
+        const uint32_t row = mine ? group : 0, length = mine ? p.length : 0, place = rows.place(row);
+        const uint32_t before = mine ? place % U : 0;
+        In* elements = reinterpret_cast<In*>(staged);
+        const LaneRow<In, U> grad(elements + place, before, length, lane, lanes);
+        const LaneRow<In, U> output(elements + Pieces<In, 1, 3>(p, tile).place(row), before, length, lane, lanes);
+        // They stay as they were read, which for halves takes half of the registers, and are widened anew for every use.
+        Unit<In, U> g[W], y[W];
+        Unit<In, 1> lone_g = {convert<In>(0.0f)}, lone_y = lone_g;
+        C sums[U] = {}, lone_sum[1] = {}, wide_g[U], wide_y[U], lone_wide_g[1], lone_wide_y[1];
+        if (grad.has_lone) {
+            lone_g.v[0] = grad.first[grad.lone];
+            lone_y.v[0] = output.first[output.lone];
+        }
+        widen_unit<In>(lone_g, lone_wide_g);
+        widen_unit<In>(lone_y, lone_wide_y);
+        gradient.take(lone_wide_g, lone_wide_y, lone_sum);
+#pragma unroll
+        for (int b = 0; b < W; b += BATCH) {
+            if (b >= p.trips) break;
+#pragma unroll
+            for (int i = b; i < b + BATCH; ++i) {
+#pragma unroll
+                for (int k = 0; k < U; ++k) g[i].v[k] = y[i].v[k] = convert<In>(0.0f);
+                grad.template read<true>(i, g[i]);
+                output.template read<false>(i, y[i]);
+            }
+#pragma unroll
+            for (int i = b; i < b + BATCH; ++i) {
+                widen_unit<In>(g[i], wide_g);
+                widen_unit<In>(y[i], wide_y);
+                gradient.take(wide_g, wide_y, sums);
+            }
+        }
+        C sum = lone_sum[0];
+#pragma unroll
+        for (int k = 0; k < U; ++k) sum += sums[k];
+        sum = lanes > 32 ? reduce_block(sum, Sum(), C(0), scratch) : reduce_lanes(sum, Sum(), lanes);
+#pragma unroll
+        for (int k = 0; k < U; ++k) sums[k] = sum;
+
+        Out* results = reinterpret_cast<Out*>(slots) + Pieces<Out, 2, 3>(p, tile).place(row);
+        const LaneRow<Out, U> out(results, before, length, lane, lanes);
+        if (out.has_lone) {
+            const C lone_sums[1] = {sum};
+            out.first[out.lone] = gradient.results(lone_wide_g, lone_wide_y, lone_sums).v[0];
+        }
+#pragma unroll
+        for (int b = 0; b < W; b += BATCH) {
+            if (b >= p.trips) break;
+#pragma unroll
+            for (int i = b; i < b + BATCH; ++i) {
+                widen_unit<In>(g[i], wide_g);
+                widen_unit<In>(y[i], wide_y);
+                const auto pack = gradient.results(wide_g, wide_y, sums);
+                Unit<Out, U> unit;
+#pragma unroll
+                for (int k = 0; k < U; ++k) unit.v[k] = pack.v[k];
+                out.write(i, unit);
+            }
+        }
+        __syncthreads();
+        fetch_tile(tile + static_cast<uint64_t>(p.stages) * gridDim.x, staged);
+        put<Out>(p, tile, slots);
+        stage = stage + 1 == p.stages ? 0 : stage + 1;
+    }
+}
+
+#define KERNEL(BLOCKS, NAME)                                     \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
+        softmax_backward_##NAME(const __grid_constant__ RaggedParams<3> p)
+#define EXPORT(IN, OUT, NAME, FEW, MANY)                                        \
+    KERNEL(4, ragged##FEW##_##NAME) { softmax_backward_ragged<IN, OUT, FEW>(p); } \
+    KERNEL(3, ragged##MANY##_##NAME) { softmax_backward_ragged<IN, OUT, MANY>(p); }
+
+EXPORT(f16, f16, f16, 16, 32)
+EXPORT(bf16, bf16, bf16, 16, 32)
+EXPORT(f32, f32, f32, 8, 16)
+EXPORT(f64, f64, f64, 4, 8)
+EXPORT(f16, f32, f16_f32, 16, 32)
+EXPORT(bf16, f32, bf16_f32, 16, 32)
+EXPORT(f32, f16, f32_f16, 8, 16)
+EXPORT(f32, bf16, f32_bf16, 8, 16)
