@@ -21,8 +21,8 @@ const GRANULE: u64 = 16;
 /// reserves.
 const STATIC_SHARED: u64 = 2048;
 
-/// Why rows are taken this way.
-pub const RAGGED: &str = "not all rows of all operands begin and end where 16 aligned bytes do";
+/// The part of the kernels' names that tells them from others.
+pub const NAME: &str = "ragged";
 
 /// `RaggedOperand` of kernels/common/ragged.cuh.
 #[repr(C)]
@@ -134,6 +134,20 @@ impl<const N: usize> RaggedRows<'_, N> {
             let steps = operand.strides.iter().map(|s| s.unsigned_abs()).chain([self.length]);
             steps.fold(operand.address as u64, |bits, step| bits | bytes(step)).is_multiple_of(GRANULE)
         })
+    }
+
+    /// Why they are taken this way.
+    pub fn why(&self, instead: &'static str) -> Reason {
+        let bytes = |elements: u64| elements * self.operands[0].dtype.size() as u64;
+        // A lone element at an end of a row of pairs has room beside them.
+        let most = MOST_THREADS * self.values[1] + self.unit() - 1;
+        let figures = [("bytes of a row", bytes(self.length)), ("at most", bytes(most))];
+        Reason::new(
+            NAME,
+            instead,
+            "not all rows begin and end with 16 aligned bytes, and a block holds one",
+            figures,
+        )
     }
 
     fn count(&self) -> u64 {

@@ -14,7 +14,7 @@ use super::{
     ragged_rows,
 };
 use crate::cuda::device::DeviceFacts;
-use crate::cuda::plan::ragged::RAGGED;
+use crate::cuda::plan::ragged;
 use crate::cuda::plan::reason::{Figure, Reason};
 use crate::dtype::DType;
 use crate::ops::softmax::SoftmaxProblem;
@@ -39,7 +39,7 @@ impl Variant {
         match self {
             Variant::Warp { .. } => "warp",
             Variant::Block { .. } => "block",
-            Variant::Ragged(_) => "ragged",
+            Variant::Ragged(_) => ragged::NAME,
             Variant::Pipeline { .. } => "pipeline",
             Variant::Online { .. } => "online",
             Variant::Cluster { .. } => "cluster",
@@ -164,7 +164,7 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
 fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, instead: Variant) -> Option<Chosen> {
     let rows = ragged_rows(p);
     let ragged = Variant::Ragged(if rows.whole() { None } else { rows.choose(device, None) }?);
-    Some((ragged, Reason::plain(ragged.name(), instead.name(), RAGGED)))
+    Some((ragged, rows.why(instead.name())))
 }
 
 /// Everything a row needs from one block, or less.

@@ -5,7 +5,7 @@ use super::{
     largest_cluster, pair_suffix, ragged_rows, row_shape, tile,
 };
 use crate::cuda::device::DeviceFacts;
-use crate::cuda::plan::ragged::RAGGED;
+use crate::cuda::plan::ragged;
 use crate::cuda::plan::reason::{Figure, Reason};
 use crate::cuda::plan::softmax::Forced;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
@@ -21,7 +21,7 @@ impl Variant {
             Variant::Cluster { .. } => "cluster",
             Variant::Long { .. } => "long",
             Variant::Split { .. } => "split",
-            Variant::Ragged(_) => "ragged",
+            Variant::Ragged(_) => ragged::NAME,
             Variant::General { .. } => "general",
         }
     }
@@ -60,11 +60,12 @@ pub fn choose(
             let (row, why) = choose_row(p, device, shape);
             let instead = row.map_or("", Variant::name);
             match forced {
-                None => ragged_unless_whole(p, device)
-                    .map(|ragged| (Some(ragged), Reason::plain(ragged.name(), instead, RAGGED))),
+                None => {
+                    ragged_unless_whole(p, device).map(|ragged| (Some(ragged), ragged_rows(p).why(instead)))
+                }
                 Some(Forced::Ragged(stages)) => ragged_rows(p)
                     .choose(device, Some(stages))
-                    .map(|ragged| (Some(Variant::Ragged(ragged)), Reason::asked_for("ragged", instead))),
+                    .map(|ragged| (Some(Variant::Ragged(ragged)), Reason::asked_for(ragged::NAME, instead))),
                 Some(_) => None,
             }
             .unwrap_or((row, why))
