@@ -62,12 +62,15 @@ pub fn dims<const N: usize, const RANK: usize>(shape: &[i64], strides: [&[i64]; 
 /// The addresses that the elements of rows span: of the first, and behind the last. A row's `length` elements lie side
 /// by side.
 pub fn span(length: u64, rows: &[i64], operand: &Strided) -> (u64, u64) {
-    let (mut low, mut high) = (0, length.cast_signed());
+    // No tensor is so large that these would wrap.
+    let (mut low, mut high) = (0i64, length.cast_signed());
     for (&size, &stride) in rows.iter().zip(&operand.strides) {
-        let reach = (size - 1) * stride;
-        if reach < 0 { low += reach } else { high += reach }
+        let reach = (size - 1).wrapping_mul(stride);
+        let end = if reach < 0 { &mut low } else { &mut high };
+        *end = end.wrapping_add(reach);
     }
-    let at = |offset: i64| (operand.address as u64).wrapping_add_signed(offset * operand.dtype.size() as i64);
+    let bytes = |offset: i64| offset.wrapping_mul(operand.dtype.size() as i64);
+    let at = |offset: i64| (operand.address as u64).wrapping_add_signed(bytes(offset));
     (at(low), at(high))
 }
 
