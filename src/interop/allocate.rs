@@ -18,7 +18,7 @@ use crate::tensor::{Device, TensorView};
 /// Where the result is written.
 #[derive(Debug)]
 pub struct Output<'py> {
-    pub view: TensorView,
+    pub view: Box<TensorView>,
     result: Returned<'py>,
 }
 
@@ -52,7 +52,7 @@ impl<'py> Output<'py> {
         let spec = if exported { Exported::row_major(spec) } else { spec.clone() };
         let OutputSpec { shape, strides, dtype, device } = spec;
         let view = TensorView { address: 1 << 62, dtype, device, shape, strides, writable: true };
-        Output { view, result: Returned::Nothing(py.None().into_bound(py)) }
+        Output { view: Box::new(view), result: Returned::Nothing(py.None().into_bound(py)) }
     }
 
     /// Called when the work is done or queued.
@@ -81,12 +81,12 @@ pub fn fresh<'py>(
     stream: impl FnOnce() -> Result<RawStream>,
 ) -> Result<Output<'py>> {
     let py = like.object.py();
-    let mut view = descriptor::blank();
+    let mut view = Box::new(descriptor::blank());
     let object = match &*like.source {
         Source::Torch(class) if spec.is_like(&like.view) => {
             // By far the most common, and 0.5 us cheaper than naming shape, dtype and device.
             let object = class.torch.empty_like.bind(py).call1((&like.object,))?;
-            view = TensorView { address: class.address(argument, &object)?, ..spec.view() };
+            *view = TensorView { address: class.address(argument, &object)?, ..spec.view() };
             object
         }
         Source::Torch(class) => {
@@ -108,7 +108,7 @@ pub fn fresh<'py>(
         Source::Producer(producer) => {
             let from_dlpack = from_dlpack(argument, producer, like)?;
             let exported = Exported::allocate(argument.op, spec, stream()?)?;
-            let view = exported.view();
+            let view = Box::new(exported.view());
             let memory = Bound::new(py, exported)?;
             return Ok(Output { view, result: Returned::Exported { memory, from_dlpack } });
         }

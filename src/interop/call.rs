@@ -22,7 +22,8 @@ const RELEASE_GIL_FROM: i64 = 1 << 14;
 /// A tensor of the caller's, alive as long as this is.
 #[derive(Debug)]
 pub struct Tensor<'py> {
-    pub view: TensorView,
+    /// Boxed, as views are large: moving them about costs more than the memory.
+    pub view: Box<TensorView>,
     pub(super) object: Bound<'py, PyAny>,
     pub(super) source: Known,
 }
@@ -151,7 +152,7 @@ impl<'py> Call<'py> {
             return Ok(zero_dimensional(value, tensor.view.dtype));
         }
         self.same_device(name, &tensor)?;
-        Ok(Addend::Tensor(tensor.view))
+        Ok(Addend::Tensor(*tensor.view))
     }
 
     /// What an integer tensor plus a Python float becomes. Asked of torch only where it decides.
@@ -206,7 +207,8 @@ impl<'py> Call<'py> {
         let shape = [bytes.cast_signed()].into_iter().collect();
         let spec = OutputSpec::contiguous(shape, DType::U8, *device);
         // A view of another dtype and shape: only the library and the device are alike.
-        let like = Tensor { view: descriptor::blank(), object: object.clone(), source: source.clone() };
+        let like =
+            Tensor { view: Box::new(descriptor::blank()), object: object.clone(), source: source.clone() };
         allocate::fresh(self.argument("out"), &spec, &like, || self.stream()).map(Some)
     }
 
@@ -253,7 +255,7 @@ impl<'py> Call<'py> {
     fn take(&mut self, name: &'static str, role: Role, object: &Bound<'py, PyAny>) -> Result<Tensor<'py>> {
         let argument = self.argument(name);
         let source = Source::of(object)?;
-        let mut tensor = Tensor { view: descriptor::blank(), object: object.clone(), source };
+        let mut tensor = Tensor { view: Box::new(descriptor::blank()), object: object.clone(), source };
         match &*tensor.source {
             Source::Torch(class) => {
                 self.ask_dispatcher(name, class, object)?;

@@ -66,7 +66,7 @@ pub fn matmul<'py>(
     let a = call.input("a", a)?;
     let b = call.input("b", b)?;
     let bias = options.bias.map(|bias| call.input("bias", bias)).transpose()?;
-    let bias = bias.as_ref().map(|t| &t.view);
+    let bias = bias.as_ref().map(|t| t.view.as_ref());
     let slope = options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
     let activation = arguments::activation("matmul", options.activation, slope.as_f64())?;
     let precision = options.precision.precision()?;
@@ -119,12 +119,12 @@ pub fn activation_backward<'py>(
     let slope = options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
     let saved = options.saved.filter(|_| options.activation.is_some());
     let saved = saved.map(|saved| call.input("saved", saved)).transpose()?;
-    let saved = saved.as_ref().map(|t| &t.view);
+    let saved = saved.as_ref().map(|t| t.view.as_ref());
     let applied = arguments::activation(activation_backward::OP, options.activation, slope.as_f64())?;
     let specs = activation_backward::outputs(&grad.view, saved, applied, options.saved_is.saved_is()?)?;
     let out = specs.0.map(|spec| call.output(&spec, None, &grad)).transpose()?;
     let sums = if options.bias { Some(call.output(&specs.1, None, &grad)?) } else { None };
-    let [out_view, sums_view] = [&out, &sums].map(|output| output.as_ref().map(|o| &o.view));
+    let [out_view, sums_view] = [&out, &sums].map(|output| output.as_ref().map(|o| o.view.as_ref()));
     let problem = activation_backward::problem(&grad.view, saved, applied, out_view, sums_view);
     Ok(((out, sums), problem))
 }

@@ -158,7 +158,7 @@ def test_overhead_is_timed_on_the_host_and_told_by_part(tmp_path, capsys, device
     words = ["overhead", "--device", device, "--quick", "--peers", "torch", "--json", str(file)]
     assert bench.main(words) == 0
     run = record.load(file)
-    assert len(run.measurements) == 4 * len(overhead.OPERATIONS)
+    assert len(run.measurements) == 5 * len(overhead.OPERATIONS) + 1
     assert "copy" not in run.measurements[0].milliseconds
     assert {(p.op, p.who) for p in report.parts(run.measurements)} == {
         (op, who) for op in overhead.OPERATIONS for who in ("tilewise", "torch")

@@ -118,6 +118,7 @@ def share_of(result: torch.Tensor, reference: torch.Tensor, tolerance: tuple[flo
     if not result.numel():
         return 0.0
     relative, absolute = tolerance
+    result, reference = result.detach(), reference.detach()
     allowed = reference.abs().mul_(relative).add_(absolute)
     difference = result.to(torch.float64, copy=True).sub_(reference).abs_()
     return float(difference.div_(allowed).max())

@@ -49,6 +49,19 @@ def cases() -> Iterator[Case]:
     for op in OPERATIONS:
         for name, side in ((TINY, 1), (TINY_OUT, 1), (EMPTY, 0), (EMPTY_OUT, 0)):
             yield Case(OVERHEAD, f"{op}, {name}", "float32", partial(_build, op, side, "out=" in name))
+        yield Case(OVERHEAD, f"{op}, {TINY}, requires grad", "float32", partial(_build_recorded, op))
+    yield Case(OVERHEAD, f"matmul, {TINY}, bias, leaky_relu", "float16", _build_layer)
+
+
+def _build_recorded(op: str, device: torch.device) -> Call:
+    call = _build(op, 1, False, device)
+    call.args[0].requires_grad_()
+    return call
+
+
+def _build_layer(device: torch.device) -> Call:
+    x, bias = torch.randn(1, 1, device=device).half(), torch.randn(1, device=device).half()
+    return Call("matmul", (x, x), {"bias": bias, "activation": "leaky_relu"})
 
 
 def _build(op: str, side: int, into_out: bool, device: torch.device) -> Call:
