@@ -17,7 +17,9 @@
 //
 // Per product: 2 m n k flops; size m k bytes of the weights once from memory; the few rows from L2 by every block.
 //
-// Not yet measured.
+// Measured on an H200, us, cold L2, beside cuBLAS and matmul_simt. float32: 1x4096x4096 45.6 (32.2, 176.6), 16x4096x4096
+// 57.0 (57.5, 178), 64x4096x4096 95 (70, 188), 1x14336x4096 122 (71, 295), 16x4096x14336 161 (127, 617). float64:
+// 1x4096x4096 54 (41, 326), 16x4096x14336 262 (133, 1140). Each element is a cp.async of its own: wider ones would help.
 
 #include "simt_block.cuh"
 #include "skinny.cuh"

@@ -43,31 +43,43 @@ pub enum Route {
     Copied(copied::Choice),
 }
 
-/// Few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle or have
-/// too few bytes on their way; operands that those blocks would read element by element are copied first where they are
-/// used often enough; everything else goes to the blocks as it is, unless asked otherwise: matmul_wgmma.cu has not been
-/// measured yet.
+/// On compute capability 9.0, halves go to matmul_wgmma.cu, but for few rows that pairs of blocks read faster, and for
+/// small problems whose operands it would have to copy. Elsewhere few rows or columns go to matmul_skinny.cu where blocks
+/// of whole tiles would leave much of the device idle; operands that those blocks would read element by element are
+/// copied first where they are used often enough; everything else goes to the blocks as it is.
 pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Route {
     let route = match forced {
         Some(Forced::Wgmma(overrides)) => wgmma::choose(problem, device, overrides).map(Route::Wgmma),
         Some(Forced::Skinny(overrides)) => skinny::choose(problem, device, overrides).map(Route::Skinny),
         Some(Forced::Copied) => copied::choose(problem, device).map(Route::Copied),
         Some(Forced::Blocks) => None,
-        None => {
-            let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
-            let skinny = few.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
-            let skinny = skinny.and_then(|choice| {
-                let blocks = blocks::clocks(problem, &Oriented::new(problem), device);
-                (choice.clocks() * PLAINLY < blocks).then(|| Route::Skinny(choice.instead(blocks)))
-            });
-            skinny.or_else(|| {
-                let choice = copied::choose(problem, device)?;
-                let by_elements = blocks::computing(problem, &Oriented::new(problem), device);
-                (choice.clocks() * PLAINLY < by_elements).then(|| Route::Copied(choice.instead(by_elements)))
-            })
-        }
+        None => unforced(problem, device),
     };
     route.unwrap_or(Route::Blocks)
+}
+
+/// None: the blocks.
+fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
+    let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
+    if let Some(choice) = wgmma::choose(problem, device, wgmma::Overrides::default()) {
+        if !choice.copies_operands() {
+            let pairs = few.then(|| skinny::pairs(problem, device)).flatten();
+            return Some(pairs.map_or_else(|| Route::Wgmma(choice.unasked()), Route::Skinny));
+        }
+        if multiply_adds(problem) >= COPIED_FROM {
+            return Some(Route::Wgmma(choice.unasked()));
+        }
+    }
+    let skinny = few.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
+    if let Some(choice) = skinny {
+        let blocks = blocks::clocks(problem, &Oriented::new(problem), device);
+        if choice.clocks() * PLAINLY < blocks {
+            return Some(Route::Skinny(choice.instead(blocks)));
+        }
+    }
+    let choice = copied::choose(problem, device)?;
+    let by_elements = blocks::computing(problem, &Oriented::new(problem), device);
+    (choice.clocks() * PLAINLY < by_elements).then(|| Route::Copied(choice.instead(by_elements)))
 }
 
 /// How much faster an estimate must be for a kernel to replace one that has been measured.
@@ -85,6 +97,15 @@ impl Route {
             Route::Copied(choice) => choice.workspace_bytes(),
         }
     }
+}
+
+/// Multiply-adds from which a copy of operands that the copy engine cannot address is worth its launch: an H200 takes
+/// 12.4 us for 255^3 with it and 12.6 without, 9.9 against 11.8 for 129^3 and 14 against 20 for 513^3.
+const COPIED_FROM: u64 = 1 << 24;
+
+fn multiply_adds(problem: &MatmulProblem) -> u64 {
+    let sizes = [problem.m, problem.n, problem.k].map(i64::unsigned_abs);
+    sizes.iter().fold(products(problem), |n, &size| n.saturating_mul(size))
 }
 
 fn products(problem: &MatmulProblem) -> u64 {

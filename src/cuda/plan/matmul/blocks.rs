@@ -123,10 +123,7 @@ fn choose(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> Chosen
                 ("matmul_mma", &MMA_ANY_TILES[..], layout, MMA_RATE, why)
             }
             None => {
-                let why = match device.compute_capability {
-                    (9, 0) => Reason::plain("mma", "wgmma", "wgmma has not been measured yet"),
-                    _ => Reason::new("mma", "simt", "tensor cores take these dtypes", capability),
-                };
+                let why = Reason::new("mma", "simt", "tensor cores take these dtypes", capability);
                 ("matmul_mma", &MMA_TILES[..], layout, MMA_RATE, why)
             }
         },

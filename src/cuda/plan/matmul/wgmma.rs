@@ -206,6 +206,18 @@ impl Choice {
         [copied[0], copied[1], self.partial_bytes(problem)].map(|bytes| bytes.next_multiple_of(256))
     }
 
+    pub fn copies_operands(&self) -> bool {
+        self.copies.iter().any(Option::is_some)
+    }
+
+    /// The plan's own choice, and not a developer's.
+    pub fn unasked(mut self) -> Choice {
+        let because =
+            "the tensor cores read their operands from shared memory, and nothing else waits for them";
+        self.why[0] = Reason::plain("wgmma", "mma", because);
+        self
+    }
+
     pub fn workspace_bytes(&self, problem: &MatmulProblem) -> u64 {
         self.workspace(problem).iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }

@@ -32,14 +32,15 @@ pub struct Model {
 /// First estimates, in the order that a prototype's times on an H200 suggest. `benchmarks/sweep_matmul.py` measures
 /// what `benchmarks/fit_matmul.py` fits them to.
 pub const MODEL: Model = Model {
-    rates: [0.98, 0.97, 0.93, 0.93, 0.96, 0.92, 0.95, 0.95, 0.93, 0.85, 0.80, 0.75, 0.60],
-    l2_bytes: 56.0,
-    memory_share: 0.9,
-    start: 4000.0,
-    store: 0.025,
-    reduce: 5000.0,
-    reduce_bytes: 3000.0,
-    unhidden: 0.2,
+    // In the order of TILES.
+    rates: [1.125, 1.117, 1.131, 1.061, 1.063, 1.066, 1.009, 0.974, 1.018, 0.968, 0.986, 0.741, 0.818],
+    l2_bytes: 80.0,
+    memory_share: 0.937,
+    start: 8350.0,
+    store: 0.0961,
+    reduce: 5670.0,
+    reduce_bytes: 3660.0,
+    unhidden: 0.067,
 };
 
 /// What of a problem the time depends on.
