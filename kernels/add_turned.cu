@@ -11,8 +11,8 @@
 //            not start on 16-byte boundaries, or are no multiple of 16 bytes, threads make single elements, side by
 //            side, instead of 16 bytes.
 //
-// Not yet measured. What it replaces read an element of a 32-byte sector at a time: x + y.T, bf16 8192 x 8192, at 0.95
-// of torch's 0.87 TB/s (H200).
+// Measured on an H200, 8192 x 8192, share of a copy of the same bytes: x + y.T bf16 0.82, f32 0.94 (torch: 0.22 and 0.39);
+// permuted 3-d 0.96, 0.97. What it replaces read an element of a 32-byte sector at a time, at torch's speed.
 
 #include "add.cuh"
 #include "turned_tile.cuh"

@@ -22,8 +22,8 @@
 // ones the ends are stored by element, and lanes complete each other's accesses where alignments differ.
 //
 // Measured on an H200, cold L2, (32768, N) bf16, share of a copy of the same bytes: N = 128 0.85, 256 0.86,
-// 512 0.96, 1024 0.95, 2048 0.98, 4096 0.97, 8192 0.98 (warp and block). 16384 0.88, 32768 0.66 (pipeline),
-// 65536 0.54, 262144 0.58 (online): what they lack is loads in flight while a row is reduced.
+// 512 0.96, 1024 0.95, 2048 0.98, 4096 0.97, 8192 0.98 (warp and block). 16384 0.87, 32768 0.89, 65536 0.86 (pipeline):
+// where there are clusters, softmax_cluster.cu is faster.
 
 #include "async_copy.cuh"
 #include "softmax.cuh"

@@ -19,9 +19,11 @@
 // result is aligned otherwise than x, lanes complete each other's stores in find; in cluster, which has no register
 // left for that, results are stored by element.
 //
-// Not yet measured on a GPU; chosen where softmax.cu's `online` would read x twice, and for fewer rows than three
-// quarters of the multiprocessors. Elsewhere pipeline and block, which have been measured, stay until it is;
-// tilewise._core.force_softmax("cluster", 8) compares them.
+// Measured on an H200, cold L2, share of a copy of the same bytes, beside pipeline in softmax.cu. bf16: 16384 x 16384 0.97
+// by clusters of two (0.87), 8192 x 32768 0.94 (0.89), 4096 x 65536 0.90 by eight (0.86), 1024 x 262144 0.81 by sixteen;
+// f32: 8192 x 32768 0.98 (0.90), 4096 x 65536 0.94 (0.94), 2048 x 131072 0.88, 1024 x 262144 0.57: a block of 512 threads
+// is alone on its multiprocessor. 21183 x 12672 bf16 0.84: it is bytes in flight that are missing. Rejected: to skip the
+// granules behind a row's end, which cost rows of 16384 four percent of their speed. Few rows: 64 x 128256 bf16 0.75, 4 x 131072 0.66 (split 0.42), 1 x 2^20 0.46.
 #include "ptx/cluster.cuh"
 #include "softmax.cuh"
 

@@ -1,8 +1,6 @@
 //! Which variant a softmax gets, and why.
 //!
-//! Measured on an H200 and kept where it was chosen then: warp, block, pipeline. Chosen where the kernels of that
-//! time read x twice or left most of the device idle, and not yet measured: cluster, split, tile. Chosen where they
-//! move elements one by one, and not yet measured: ragged.
+//! By what an H200 took for each, as the heads of the kernels say.
 
 mod columns;
 
@@ -27,6 +25,8 @@ const SHARING_THREADS: u64 = 256;
 /// Bytes of a row, or of a block's part of a tile, from which its time is that of moving it and not of meeting others.
 const SPREAD_FROM: u64 = 32 << 10;
 const SPREAD_TO: u64 = 8 << 10;
+/// Granules of a row of halves from which a block of softmax.cu has too many threads to share its multiprocessor well.
+const HALF_BLOCK: u64 = 1024;
 /// Shorter rows than this, in bytes, are done by one multiprocessor before a second launch would have begun.
 const SPLIT_FROM: u64 = 256 << 10;
 
@@ -155,15 +155,37 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
                 None => (one_block, why),
             }
         }
+        // For halves a block of more than 256 threads holds half of what a block of softmax_cluster.cu does (H200, bf16
+        // rows of 16384: 0.93 of a copy against 0.96; of 12672: 0.80 against 0.84).
+        Variant::Block { .. } if clusters(device) && p.x.dtype.size() == 2 && granules > HALF_BLOCK => {
+            let because = "fewer threads with more of the row each leave room for other rows";
+            let figures = [("bytes of a row", bytes), ("from", HALF_BLOCK * GRANULE)];
+            cluster(granules, 1).map_or((one_block, why), |alone| alone.because("block", because, figures))
+        }
+        // Not where results would have to be stored by elements: rows of 50257 bf16 at 0.69 of a copy, by pipeline 0.82.
+        Variant::Pipeline { .. }
+            if clusters(device) && shape.aligned_stores && p.length.unsigned_abs().is_multiple_of(8) =>
+        {
+            match spread(granules, rows, device) {
+                Some(spread) => {
+                    let because =
+                        "registers hold the row and others load meanwhile; shared memory is passed twice";
+                    let figures =
+                        [("bytes of a row", bytes), ("that one block shares", sharing(p.x.dtype) * GRANULE)];
+                    spread.because(one_block.name(), because, figures)
+                }
+                None => (one_block, why),
+            }
+        }
         Variant::Block { .. } => in_tiles(p, device, one_block).unwrap_or((one_block, why)),
         _ => (one_block, why),
     }
 }
 
-/// For rows whose ends `instead` would move element by element.
+/// For rows that `instead` would move element by element, or nearly so.
 fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, instead: Variant) -> Option<Chosen> {
     let rows = ragged_rows(p);
-    let ragged = Variant::Ragged(if rows.whole() { None } else { rows.choose(device, None) }?);
+    let ragged = Variant::Ragged(if rows.pays() { rows.choose(device, None) } else { None }?);
     Some((ragged, rows.why(instead.name())))
 }
 
@@ -182,8 +204,7 @@ fn alone(granules: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen
         let figures = [("bytes of a row", granules * GRANULE), ("at most", 128 * GRANULE)];
         return warp.because("block", "the registers of a warp hold a row", figures);
     }
-    // Two blocks or more on a multiprocessor: one row loads while another is stored.
-    let sharing = MAX_THREADS / 2 * held(dtype);
+    let sharing = sharing(dtype);
     let bytes = granules * GRANULE;
     match (block(granules, dtype), pipeline(granules, None, device)) {
         (Some(block), other) if granules <= sharing => {
@@ -214,6 +235,15 @@ fn alone(granules: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen
 /// What a block may have of shared memory for rows.
 fn shared_room(device: &DeviceFacts) -> u64 {
     u64::from(device.shared_bytes_per_block) - STATIC_SHARED
+}
+
+/// Granules of two blocks or more on a multiprocessor: one row loads while another is stored.
+fn sharing(dtype: DType) -> u64 {
+    MAX_THREADS / 2 * held(dtype)
+}
+
+fn clusters(device: &DeviceFacts) -> bool {
+    largest_cluster(device) > 1
 }
 
 /// Granules that a thread of a block has in registers: 32 values of a half or float32, 8 of float64.

@@ -69,19 +69,20 @@ fn variants_by_row_length() {
         (33, "ragged16_bf16"),
         (256, "warp1x2_bf16"),
         (512, "warp2x1_bf16"),
-        (513, "ragged16_bf16"),
-        (514, "ragged32_bf16"),
-        (781, "ragged32_bf16"),
+        (47, "ragged16_bf16"),
+        (48, "warp1x2_bf16"),
+        (49, "warp1x2_bf16"),
+        (513, "warp4x1_bf16"),
+        (781, "warp4x1_bf16"),
         (1024, "warp4x1_bf16"),
         (1032, "block_bf16"),
-        (4095, "ragged32_bf16"),
-        (8191, "ragged32_bf16"),
-        (8193, "ragged32_bf16"),
-        (8194, "block_bf16"),
-        (16384, "block_bf16"),
-        (16392, "pipeline_bf16"),
+        (4095, "block_bf16"),
+        (8192, "block_bf16"),
+        (8200, "cluster_bf16"),
+        (16384, "cluster_bf16"),
+        (16392, "cluster_bf16"),
         (50257, "pipeline_bf16"),
-        (114_688, "pipeline_bf16"),
+        (114_688, "cluster_bf16"),
         (114_696, "cluster_bf16"),
         (524_288, "cluster_bf16"),
         (524_296, "online_bf16"),
@@ -93,7 +94,8 @@ fn variants_by_row_length() {
     }
     assert_eq!(on_h200(DType::F32, 512), "warp4x1_f32");
     assert_eq!(on_h200(DType::F32, 16384), "block_f32");
-    assert_eq!(on_h200(DType::F32, 57344), "pipeline_f32");
+    assert_eq!(on_h200(DType::F32, 57344), "cluster_f32");
+    assert_eq!(on_h200(DType::F32, 50257), "pipeline_f32");
     assert_eq!(on_h200(DType::F64, 4096), "block_f64");
     // No asynchronous copies before compute capability 8.0.
     let on_t4 = |length| name(&contiguous(DType::F16, 1000, length), &examples::t4());
@@ -160,18 +162,20 @@ fn alignment() {
 
 #[test]
 fn ragged_rows_go_in_tiles_that_end_where_granules_do() {
-    let of = |p: &SoftmaxProblem, device: &DeviceFacts| match choose(p, device, None).0 {
+    let by = |p: &SoftmaxProblem, device: &DeviceFacts, forced| match choose(p, device, forced).0 {
         Variant::Ragged(ragged) => ragged,
         other => panic!("{other:?}"),
     };
+    let of = |p: &SoftmaxProblem, device: &DeviceFacts| by(p, device, None);
+    let forced = |p: &SoftmaxProblem| by(p, &examples::h200(), Some(Forced::Ragged(2)));
     let h200 = examples::h200();
     let tiny = of(&contiguous(DType::BF16, 1 << 19, 33), &h200);
     assert_eq!((tiny.lanes, tiny.tile_rows(), tiny.stages, tiny.blocks_per_multiprocessor), (2, 128, 2, 4));
     assert_eq!(tiny.pieces[0], Pieces { together: true, pitch: 33 * 16, slots: 33 * 16 });
-    let middle = of(&contiguous(DType::BF16, 32768, 781), &h200);
+    let middle = forced(&contiguous(DType::BF16, 32768, 781));
     assert_eq!((middle.lanes, middle.tile_rows(), middle.stages, middle.threads), (32, 8, 2, 256));
     assert_eq!(middle.pieces[0].slots, 781);
-    let long = of(&contiguous(DType::BF16, 32768, 4095), &h200);
+    let long = forced(&contiguous(DType::BF16, 32768, 4095));
     assert_eq!(
         (long.lanes, long.tile_rows(), long.threads, long.blocks_per_multiprocessor),
         (128, 1, 128, 6)
@@ -251,7 +255,7 @@ fn what_a_developer_forces() {
     assert_eq!(forced(&row, Forced::Ragged(2)), "ragged16_bf16");
     assert_eq!(forced(&row, Forced::Online), "online_bf16");
     assert_eq!(forced(&row, Forced::Split(5)), "find_bf16");
-    let long = contiguous(DType::BF16, 1000, 65536);
+    let long = contiguous(DType::BF16, 1000, 50257);
     assert_eq!(forced(&long, Forced::Warp(4)), "pipeline_bf16");
     assert_eq!(forced(&long, Forced::Ragged(2)), "pipeline_bf16", "more than registers hold");
     assert_eq!(forced(&long, Forced::Cluster(16)), "cluster_bf16");
@@ -287,9 +291,9 @@ fn the_workspace_has_room_for_every_partial() {
 
 #[test]
 fn a_persistent_grid_fills_the_device_once() {
-    let p = rows_plan(&contiguous(DType::BF16, 1 << 20, 32768), &examples::h200());
-    assert_eq!((p.grid[0], p.block[0]), (132 * 3, 512));
+    let p = rows_plan(&contiguous(DType::BF16, 1 << 20, 32768), &examples::a100());
+    assert_eq!((p.grid[0], p.block[0]), (108 * 2, 512));
     assert_eq!((p.params.stages, p.params.slots, p.shared_bytes), (1, 8, 65536));
-    let few = rows_plan(&contiguous(DType::BF16, 100, 32768), &examples::h200());
+    let few = rows_plan(&contiguous(DType::BF16, 100, 32768), &examples::a100());
     assert_eq!(few.grid[0], 100);
 }

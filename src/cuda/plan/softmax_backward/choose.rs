@@ -60,9 +60,7 @@ pub fn choose(
             let (row, why) = choose_row(p, device, shape);
             let instead = row.map_or("", Variant::name);
             match forced {
-                None => {
-                    ragged_unless_whole(p, device).map(|ragged| (Some(ragged), ragged_rows(p).why(instead)))
-                }
+                None => in_tiles(p, device).map(|ragged| (Some(ragged), ragged_rows(p).why(instead))),
                 Some(Forced::Ragged(stages)) => ragged_rows(p)
                     .choose(device, Some(stages))
                     .map(|ragged| (Some(Variant::Ragged(ragged)), Reason::asked_for(ragged::NAME, instead))),
@@ -76,11 +74,11 @@ pub fn choose(
 }
 
 /// Not where rows are so few and long that the blocks of a cluster should share them.
-fn ragged_unless_whole(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> Option<Variant> {
+fn in_tiles(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> Option<Variant> {
     let rows = ragged_rows(p);
     let few = p.row_count().unsigned_abs().saturating_mul(2) <= u64::from(device.multiprocessors);
     let long = p.length.unsigned_abs() * p.grad.dtype.size() as u64 > WARP_BYTES;
-    let ragged = if rows.whole() || (few && long) { None } else { rows.choose(device, None) };
+    let ragged = if !rows.pays() || (few && long) { None } else { rows.choose(device, None) };
     ragged.map(Variant::Ragged)
 }
 
