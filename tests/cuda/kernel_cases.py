@@ -208,6 +208,15 @@ def on_kernel(kernel: str, call: Callable[[], object], **plan: object) -> Callab
     return forced
 
 
+def blocks_cases() -> Iterator[Case]:
+    """matmul_mma's, which other GPUs run, where the plan has something better for halves."""
+    if _core.devices()[0]["compute_capability"] != (9, 0):
+        return
+    for name, call in matmul_cases():
+        if any(str(dtype) in name for dtype in FLOATS[:2]):
+            yield name.replace("matmul", "matmul blocks", 1), on_kernel("blocks", call)
+
+
 def wgmma_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
     tiles = {k["kernel"].split("_")[2] for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma"}
@@ -273,6 +282,7 @@ def cases() -> Iterator[Case]:
     yield from backward_cases.softmax_cases(random)
     yield from backward_cases.activation_cases(random)
     yield from matmul_cases()
+    yield from blocks_cases()
     yield from wgmma_cases()
     yield from skinny_cases()
     yield from copied_cases()
