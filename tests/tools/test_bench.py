@@ -198,6 +198,12 @@ def test_a_wrong_gradient_of_an_activation_or_of_a_bias_is_noticed(activation, b
             part.copy_(before)
 
 
+def test_a_record_says_nothing_of_where_things_lie():
+    described = json.dumps(record.describe("bench", "cpu", None, None))
+    assert '"/' not in described
+    assert "_core." in described
+
+
 def test_a_record_is_current_until_a_source_changes(tmp_path):
     for name in (
         "kernels/add.cu",

@@ -88,6 +88,8 @@ def describe(command: str, device: str, day: str | None, tests: str | None) -> d
     environ.pop("environment")
     if isinstance(environ["tilewise"], dict):
         environ["tilewise"].pop("location", None)
+    if isinstance(environ["libraries"], list):
+        environ["libraries"] = [Path(library).name for library in environ["libraries"]]
     return facts | {"environment": environ}
 
 
