@@ -204,27 +204,37 @@ def test_a_record_says_nothing_of_where_things_lie():
     assert "_core." in described
 
 
-def test_a_record_is_current_until_a_source_changes(tmp_path):
-    for name in (
-        "kernels/add.cu",
-        "kernels/common/x.cuh",
-        "src/cuda/mod.rs",
-        "src/cuda/plan/add.rs",
-        "build.rs",
-    ):
+def test_a_record_is_current_until_code_changes(tmp_path):
+    rust, cuda = "//! What.\nfn f() { g(1) } // why\n", "// targets: 75 80\n// What.\nint f() { return 1; }\n"
+    for name, text in {
+        "kernels/add.cu": cuda,
+        "kernels/common/x.cuh": "#pragma once\n" + cuda,
+        "src/cuda/mod.rs": rust,
+        "src/cuda/plan/add.rs": rust,
+        "src/cuda/plan/add/tests.rs": rust,
+        "build.rs": rust,
+    }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
+        (tmp_path / name).write_text(text)
     (tmp_path / "src/lib.rs").write_text("not part of it")
     kept = tmp_path / "record.json"
     kept.write_text(json.dumps({"digest": record.digest(tmp_path)}))
     assert record.is_current(kept, tmp_path)
     (tmp_path / "src/lib.rs").write_text("changed")
     assert record.is_current(kept, tmp_path)
+    (tmp_path / "src/cuda/plan/add/tests.rs").write_text("fn g() {}")
+    assert record.is_current(kept, tmp_path)
     for name in ("kernels/common/x.cuh", "src/cuda/plan/add.rs", "build.rs"):
         before = (tmp_path / name).read_text()
-        (tmp_path / name).write_text(before + "\n")
-        assert not record.is_current(kept, tmp_path)
+        for comment in ("\n", "// Measured.\n", "/* Measured. */", "  // What.\n"):
+            (tmp_path / name).write_text(before + comment)
+            assert record.is_current(kept, tmp_path), comment
+        for old, new in (("f()", "h()"), ("1", "2"), (" }", " }\n#define N 1\n")):
+            (tmp_path / name).write_text(before.replace(old, new))
+            assert not record.is_current(kept, tmp_path), new
         (tmp_path / name).write_text(before)
+    (tmp_path / "kernels/add.cu").write_text(cuda.replace("75 80", "75"))
+    assert not record.is_current(kept, tmp_path)
     (tmp_path / "kernels/add.cu").rename(tmp_path / "kernels/sum.cu")
     assert not record.is_current(kept, tmp_path)
 

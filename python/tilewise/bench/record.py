@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from tilewise.info import collect
 
 from . import report
 from .figures import Run
+from .options import OPERATIONS
 
-# What decides speed on a GPU. A record is stale once any of these files has changed.
+# What decides speed on a GPU. A record is stale once the code in any of these has changed, tests excepted.
 SOURCES = ("kernels/**/*.cu", "kernels/**/*.cuh", "src/cuda/**/*.rs", "build.rs")
 
 
@@ -36,14 +38,30 @@ def checkout() -> Path:
 
 
 def digest(root: Path | None = None) -> str:
-    """sha256 over names and contents of `SOURCES`, in the order of their names."""
+    """sha256 over names and code of `SOURCES`, in the order of their names.
+
+    Comments and layout do not count: heads of kernels say what was measured, and are written afterwards.
+    """
     root = root or checkout()
     total = hashlib.sha256()
     for path in sorted({path for pattern in SOURCES for path in root.glob(pattern)}):
-        content = path.read_bytes()
-        total.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
-        total.update(content)
+        name = path.relative_to(root)
+        if "tests" not in name.with_suffix("").parts:
+            total.update("\0".join([name.as_posix(), *_code(path), ""]).encode())
     return total.hexdigest()
+
+
+def _code(path: Path) -> Iterator[str]:
+    from pygments.lexers import CudaLexer, RustLexer
+    from pygments.token import Comment, String
+
+    lexer = RustLexer() if path.suffix == ".rs" else CudaLexer()
+    for kind, text in lexer.get_tokens(path.read_text()):
+        directive = kind in Comment.Preproc or kind in Comment.PreprocFile
+        said = kind in String.Doc or (kind in Comment and not directive)
+        # build.rs reads this one.
+        if text.strip() and (not said or text.startswith("// targets:")):
+            yield text.strip()
 
 
 def is_current(record: Path, root: Path | None = None) -> bool:
@@ -97,7 +115,7 @@ def write(folder: Path, run: Run) -> Path:
     """Writes `{date}-{device}-{operations}.json` and a Markdown summary beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     operations = sorted(run.operations)
-    what = "all" if operations == ["add", "matmul", "overhead", "softmax"] else "-".join(operations)
+    what = "all" if operations == sorted(OPERATIONS) else "-".join(operations)
     device = re.sub(r"[^a-z0-9]+", "-", run.facts["device"].lower()).strip("-")
     path = folder / f"{run.facts['date']}-{device}-{what}.json"
     path.write_text(json.dumps(run.as_json(), indent=1) + "\n")
