@@ -41,6 +41,7 @@ test: lint test-rust test-python  ## everything CI runs
 
 lint: $(VENV)/.developing  ## formatting, clippy, ruff, mypy, stubtest
 	cargo fmt --check
+	$(BIN)/clang-format --dry-run --Werror kernels/*.cu kernels/common/*.cuh kernels/common/ptx/*.cuh
 	cargo clippy --all-targets --locked -- -D warnings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

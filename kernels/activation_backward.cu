@@ -30,7 +30,7 @@ template <int Rank> struct ActivationParams {
     uint64_t grad, saved, out, bias;  // addresses; 0: there is none
     uint64_t partials;                // of the sums of every slice, if there are several
     uint64_t rows, columns;
-    uint64_t slice;                                   // rows of a slice
+    uint64_t slice;                                              // rows of a slice
     int64_t grad_stride, saved_stride, out_stride, bias_stride;  // from column to column
     double slope;
     uint32_t kind;    // ActivationKind
@@ -150,8 +150,8 @@ __device__ __forceinline__ void activation_backward(const ActivationParams<Rank>
             const uint64_t row = first + k * down;
             const auto o = locate(p.dims, p.rank, begin + (row < rows ? row : first));
             load(reinterpret_cast<const T*>(p.grad) + o.at[0] + column * p.grad_stride, row < rows, grad[k]);
-            load(reinterpret_cast<const T*>(p.saved) + o.at[1] + column * p.saved_stride,
-                 row < rows && p.saved != 0, saved[k]);
+            load(reinterpret_cast<const T*>(p.saved) + o.at[1] + column * p.saved_stride, row < rows && p.saved != 0,
+                 saved[k]);
             out[k] = o.at[2] + column * p.out_stride;
         }
 #pragma unroll
@@ -206,12 +206,12 @@ template <class T> __device__ __forceinline__ void add_slices(const ActivationPa
     reinterpret_cast<T*>(p.bias)[column * p.bias_stride] = convert<T>(total);
 }
 
-#define KERNEL(NAME, RANK)                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS)   \
+#define KERNEL(NAME, RANK)                                \
+    extern "C" __global__ void __launch_bounds__(THREADS) \
         activation_backward_##NAME(const __grid_constant__ ActivationParams<RANK> p)
-#define EXPORT(T)                                                                                  \
-    KERNEL(vector_##T, INLINE_RANK) { activation_backward<T, lanes_of<T>, INLINE_RANK>(p); }       \
-    KERNEL(element_##T, MAX_RANK) { activation_backward<T, 1, MAX_RANK>(p); }                      \
+#define EXPORT(T)                                                                            \
+    KERNEL(vector_##T, INLINE_RANK) { activation_backward<T, lanes_of<T>, INLINE_RANK>(p); } \
+    KERNEL(element_##T, MAX_RANK) { activation_backward<T, 1, MAX_RANK>(p); }                \
     KERNEL(sums_##T, INLINE_RANK) { add_slices<T>(p); }
 
 EXPORT(f16)

@@ -36,8 +36,8 @@ constexpr int ROWS_CHUNKS = 4, SKEWED_CHUNKS = 2, MIXED_CHUNKS = 2, STRIDED_CHUN
 
 // Chunks that are no whole ones, or whose neighbourhood is not the operand's own: element by element.
 template <class Operand, int N, int Rank>
-__device__ __forceinline__ void add_ragged(const AddParams<Rank>& p, uint64_t x, uint64_t y, uint64_t out, int64_t first,
-                                           uint32_t ragged) {
+__device__ __forceinline__ void add_ragged(const AddParams<Rank>& p, uint64_t x, uint64_t y, uint64_t out,
+                                           int64_t first, uint32_t ragged) {
     using T = typename Operand::type;
     constexpr int E = Operand::WIDTH, AT_ONCE = E < 4 ? E : 4;
     const Dim<3>& inner = p.dims[p.rank - 1];
@@ -113,28 +113,28 @@ template <class T, class Index, int Rank> __device__ __forceinline__ void add_el
     }
 }
 
-#define EXPORT(T, NAME)                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS, 3)            \
-        add_rows_##NAME(const __grid_constant__ AddParams<FEW> p) {     \
-        add_chunks<Own<T, lanes_of<T>>, ROWS_CHUNKS, uint32_t>(p);      \
-    }                                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, 3)            \
-        add_skewed_##NAME(const __grid_constant__ AddParams<FEW> p) {   \
-        add_chunks<Skewed<T>, SKEWED_CHUNKS, uint32_t>(p);              \
-    }                                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, 4)            \
-        add_strided_##NAME(const __grid_constant__ AddParams<FEW> p) {  \
-        add_elements<T, uint32_t>(p);                                   \
-    }                                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)            \
-        add_deep_##NAME(const __grid_constant__ AddParams<MANY> p) {    \
-        add_elements<T, uint64_t>(p);                                   \
+#define EXPORT(T, NAME)                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)           \
+        add_rows_##NAME(const __grid_constant__ AddParams<FEW> p) {    \
+        add_chunks<Own<T, lanes_of<T>>, ROWS_CHUNKS, uint32_t>(p);     \
+    }                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)           \
+        add_skewed_##NAME(const __grid_constant__ AddParams<FEW> p) {  \
+        add_chunks<Skewed<T>, SKEWED_CHUNKS, uint32_t>(p);             \
+    }                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)           \
+        add_strided_##NAME(const __grid_constant__ AddParams<FEW> p) { \
+        add_elements<T, uint32_t>(p);                                  \
+    }                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)           \
+        add_deep_##NAME(const __grid_constant__ AddParams<MANY> p) {   \
+        add_elements<T, uint64_t>(p);                                  \
     }
 // Nothing but bool becomes bool.
-#define EXPORT_MIXED(T, NAME)                                           \
+#define EXPORT_MIXED(T, NAME)                                                    \
     extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) < 4 ? 3 : 4) \
-        add_mixed_##NAME(const __grid_constant__ AddParams<FEW> p) {    \
-        add_chunks<Tagged<T, lanes_of<T>>, MIXED_CHUNKS, uint32_t>(p);  \
+        add_mixed_##NAME(const __grid_constant__ AddParams<FEW> p) {             \
+        add_chunks<Tagged<T, lanes_of<T>>, MIXED_CHUNKS, uint32_t>(p);           \
     }
 
 EXPORT(boolean, bool)

@@ -71,9 +71,11 @@ struct Place {
 template <class T> __device__ __forceinline__ Place place(const AddParams<FEW>& p) {
     using L = Tile<T>;
     const Dim<3>&inner = p.dims[p.rank - 1], &second = p.dims[p.rank - 2];
-    const uint32_t line = p.by_chunks.quotient(blockIdx.x), column_tile = blockIdx.x - line * static_cast<uint32_t>(p.chunks);
+    const uint32_t line = p.by_chunks.quotient(blockIdx.x),
+                   column_tile = blockIdx.x - line * static_cast<uint32_t>(p.chunks);
     const uint32_t outer = p.by_groups.quotient(line), row_tile = line - outer * static_cast<uint32_t>(p.groups);
-    const int64_t row = static_cast<int64_t>(row_tile) * L::ROWS, column = static_cast<int64_t>(column_tile) * L::COLUMNS;
+    const int64_t row = static_cast<int64_t>(row_tile) * L::ROWS,
+                  column = static_cast<int64_t>(column_tile) * L::COLUMNS;
     Offsets<3, uint32_t> at = {};
     if (p.rank > 2) at = locate(p.dims, p.rank - 2, outer);
     for (int k = 0; k < 3; ++k) at.at[k] += row * second.strides[k] + column * inner.strides[k];
@@ -161,10 +163,10 @@ template <class T> __device__ __forceinline__ void add_turned(const AddParams<FE
     }
 }
 
-#define EXPORT(T, NAME)                                               \
+#define EXPORT(T, NAME)                                                           \
     extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) == 1 ? 3 : 4) \
-        add_turned_##NAME(const __grid_constant__ AddParams<FEW> p) { \
-        add_turned<T>(p);                                             \
+        add_turned_##NAME(const __grid_constant__ AddParams<FEW> p) {             \
+        add_turned<T>(p);                                                         \
     }
 
 EXPORT(boolean, bool)

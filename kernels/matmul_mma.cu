@@ -6,7 +6,7 @@
 // of buffers in shared memory. At the ragged edges of m, n and k the copies write zeros instead of reading: nothing
 // outside an operand is ever touched.
 //
-// Variants, matmul_mma_{tile}_{layout}_{dtype}; src/cuda/plan/matmul.rs chooses:
+// Variants, matmul_mma_{tile}_{layout}_{dtype}; src/cuda/plan/matmul/blocks.rs chooses:
 //   layout  {k or m}{k or n}: the dimension with unit stride in a, in b. Each has its own image in shared memory,
 //           and ldmatrix or its transposing form brings both to the same fragments.
 //           "any": an operand has no unit stride, or rows that are not whole, aligned 16-byte chunks: loads of
@@ -22,6 +22,9 @@
 // Measured on an H200, bf16, cold L2, before the results' stores were made vectors: 4096^3 in the four layouts 442 to
 // 470 TFLOP/s, 0.58 to 0.60 of cuBLAS (which has wgmma); 8192^3 448; 1024^3 138, 512 x 512 x 65536 164, where
 // there are too few tiles; odd sizes ("any") 111 to 121, 0.75 to 0.96 of cuBLAS. leaky_relu costs 1 to 3 %.
+// Odd sizes with matmul_repack.cu's copies before it (src/cuda/plan/matmul/copied.rs), us, beside "any" and cuBLAS:
+// 513^3 14.6 (19.8, 18.8), 1023^3 21.9 (36.0, 29.5), 8191^3 2358 (8795, 7230).
+// Where there is matmul_wgmma.cu, this kernel is left with what that cannot address and is too small to copy.
 
 #include "mma_block.cuh"
 

@@ -72,10 +72,10 @@ template <class T, class Acc> __device__ __forceinline__ void matmul_reduce(cons
     }
 }
 
-#define EXPORT(T, Acc)                                                                                      \
-    extern "C" __global__ void __launch_bounds__(REDUCE_THREADS) matmul_reduce_##T(                         \
-        const __grid_constant__ ReduceParams p) {                                                           \
-        matmul_reduce<T, Acc>(p);                                                                           \
+#define EXPORT(T, Acc)                                              \
+    extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)    \
+        matmul_reduce_##T(const __grid_constant__ ReduceParams p) { \
+        matmul_reduce<T, Acc>(p);                                   \
     }
 EXPORT(f16, float)
 EXPORT(bf16, float)

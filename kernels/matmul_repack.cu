@@ -1,8 +1,9 @@
 // targets: 80 90 100 120 ptx:80
 //
 // Copies operands of a matmul that matmul_wgmma.cu's copy engine cannot address, or matmul_mma.cu cannot read in 16-byte
-// chunks (an odd stride, a base off 16 bytes, no unit stride), into scratch memory where they can: dense rows of a multiple of 8 elements of 16 bits, along the dimension with the
-// smaller stride. A batch dimension of stride 0 is copied once. Both operands in one launch.
+// chunks (an odd stride, a base off 16 bytes, no unit stride), into scratch memory where they can: dense rows of a
+// multiple of 8 elements of 16 bits, along the dimension with the smaller stride. A batch dimension of stride 0 is copied
+// once. Both operands in one launch.
 //
 // Per element: 2 bytes read and 2 written.
 

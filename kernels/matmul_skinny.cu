@@ -30,7 +30,7 @@
 //   1x4096x14336     34.0    35.2      45.2     37.2              47.7               39.3          51.9
 //   1x14336x4096     33.5    37.2      34.1     43.4              42.9               34.1          37.0
 //   16x4096x14336    33.9    35.7      44.8     38.0              44.2               38.9          50.4
-// A sum over the weights, which only reads, takes 17.0, 35.8 and 36.2: nothing here waits for anything but the memory.
+// A sum over the weights, which only reads, takes 17.0, 35.8 and 36.2: the fastest of each row waits for memory alone.
 // Pairs are the default on Hopper where there are tiles for half of the multiprocessors; elsewhere matmul_wgmma.
 
 #include "gather_copier.cuh"
@@ -93,19 +93,19 @@ template <class S, Major A, bool ANY> __device__ __forceinline__ void matmul_ski
 template <class T> using Tile64x16 = Shape<T, 64, 16, 256, 16, 16, 4, 2>;
 template <class T> using Any64x16 = Shape<T, 64, 16, 128, 16, 16, 3, 4>;
 
-#define SKINNY(tile, layout, Shape, A, ANY, T)                                           \
-    extern "C" __global__ void __launch_bounds__(Shape<T>::THREADS, Shape<T>::BLOCKS)    \
-        matmul_skinny_##tile##_##layout##_##T(const __grid_constant__ SkinnyParams p) {  \
-        matmul_skinny<Shape<T>, Major::A, ANY>(p);                                       \
+#define SKINNY(tile, layout, Shape, A, ANY, T)                                          \
+    extern "C" __global__ void __launch_bounds__(Shape<T>::THREADS, Shape<T>::BLOCKS)   \
+        matmul_skinny_##tile##_##layout##_##T(const __grid_constant__ SkinnyParams p) { \
+        matmul_skinny<Shape<T>, Major::A, ANY>(p);                                      \
     }
-#define SKINNY_LAYOUTS(tile, T)                    \
-    SKINNY(tile, k, Tile##tile, K, false, T)       \
+#define SKINNY_LAYOUTS(tile, T)              \
+    SKINNY(tile, k, Tile##tile, K, false, T) \
     SKINNY(tile, m, Tile##tile, MN, false, T)
-#define SKINNY_ANY(tile, T)                        \
-    SKINNY(tile, anyk, Any##tile, K, true, T)      \
+#define SKINNY_ANY(tile, T)                   \
+    SKINNY(tile, anyk, Any##tile, K, true, T) \
     SKINNY(tile, anym, Any##tile, MN, true, T)
-#define SKINNY_DTYPE(T)        \
-    SKINNY_LAYOUTS(64x16, T)   \
+#define SKINNY_DTYPE(T)      \
+    SKINNY_LAYOUTS(64x16, T) \
     SKINNY_ANY(64x16, T)
 
 SKINNY_DTYPE(f16)

@@ -61,10 +61,10 @@ using Float128x32 = SimtShape<float, 128, 32, 16, 8, 4, 4, 128, stages(4)>;
 using Double64x8 = SimtShape<double, 64, 8, 16, 4, 4, 16, 128, stages(4)>;
 using Double64x32 = SimtShape<double, 64, 32, 16, 4, 4, 4, 128, stages(3)>;
 
-#define SKINNY(tile, T, Acc, BLOCKS)                                                    \
-    extern "C" __global__ void __launch_bounds__(Acc##tile::THREADS, BLOCKS)            \
-        matmul_skinny_simt_##tile##_##T(const __grid_constant__ SkinnyParams p) {       \
-        matmul_skinny<T, Acc##tile>(p);                                                 \
+#define SKINNY(tile, T, Acc, BLOCKS)                                              \
+    extern "C" __global__ void __launch_bounds__(Acc##tile::THREADS, BLOCKS)      \
+        matmul_skinny_simt_##tile##_##T(const __grid_constant__ SkinnyParams p) { \
+        matmul_skinny<T, Acc##tile>(p);                                           \
     }
 SKINNY(128x8, f32, Float, 4)
 SKINNY(128x32, f32, Float, 4)

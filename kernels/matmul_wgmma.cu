@@ -79,11 +79,11 @@ template <class S> __device__ __forceinline__ void matmul_wgmma(const WgmmaParam
     }
 }
 
-#define EXPORT(T, NAME, ...)                                                                    \
-    using Shape##NAME##T = WgmmaShape<T, __VA_ARGS__>;                                          \
+#define EXPORT(T, NAME, ...)                                                                      \
+    using Shape##NAME##T = WgmmaShape<T, __VA_ARGS__>;                                            \
     extern "C" __global__ void __launch_bounds__(Shape##NAME##T::THREADS, Shape##NAME##T::BLOCKS) \
-        matmul_wgmma_##NAME##_##T(const __grid_constant__ WgmmaParams p) {                      \
-        matmul_wgmma<Shape##NAME##T>(p);                                                        \
+        matmul_wgmma_##NAME##_##T(const __grid_constant__ WgmmaParams p) {                        \
+        matmul_wgmma<Shape##NAME##T>(p);                                                          \
     }
 
 // Consumers, 64 rows of each so many times, columns, blocks on a multiprocessor. The same list is TILES in

@@ -116,10 +116,10 @@ __device__ __forceinline__ void softmax_backward_ragged(const RaggedParams<3>& p
     }
 }
 
-#define KERNEL(BLOCKS, NAME)                                     \
+#define KERNEL(BLOCKS, NAME)                                      \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
         softmax_backward_##NAME(const __grid_constant__ RaggedParams<3> p)
-#define EXPORT(IN, OUT, NAME, FEW, MANY)                                        \
+#define EXPORT(IN, OUT, NAME, FEW, MANY)                                          \
     KERNEL(4, ragged##FEW##_##NAME) { softmax_backward_ragged<IN, OUT, FEW>(p); } \
     KERNEL(3, ragged##MANY##_##NAME) { softmax_backward_ragged<IN, OUT, MANY>(p); }
 

@@ -34,9 +34,9 @@ struct BackwardTileParams {
     uint32_t chunks;                                 // of a block's slice, each K rows of every thread
     uint32_t parts;                                  // threads that add up the sums of one column
     uint32_t log;
-    uint32_t rank;      // of dims, at least 1
-    uint32_t slices;    // of a column: the blocks of a cluster, or those that leave sums
-    uint64_t partials;  // leave, find: address of a sum for every slice of every column of a tile
+    uint32_t rank;           // of dims, at least 1
+    uint32_t slices;         // of a column: the blocks of a cluster, or those that leave sums
+    uint64_t partials;       // leave, find: address of a sum for every slice of every column of a tile
     Dim<3> dims[TILE_RANK];  // outer dimensions, then the tiles side by side; strides of grad, output and out
 };
 static_assert(sizeof(BackwardTileParams) == 104 + 48 * TILE_RANK, "src/cuda/plan/softmax_backward/params.rs");
@@ -163,10 +163,10 @@ __device__ __forceinline__ void softmax_backward_tile(const BackwardTileParams& 
     const uint32_t blocks = S == Share::cluster ? ptx::cluster_blocks() : 1;
     const uint32_t wide = p.across * E, pitch = wide | 1;  // odd: no bank conflicts among threads below each other
     const int down = blockDim.x / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
-    auto* letters = reinterpret_cast<Letter*>(shared);                // [blocks][wide]
+    auto* letters = reinterpret_cast<Letter*>(shared);                 // [blocks][wide]
     auto* of_threads = reinterpret_cast<C*>(letters + blocks * wide);  // [down][pitch]
-    auto* of_parts = of_threads + down * pitch;                       // [parts][wide]
-    auto* of_columns = of_parts + p.parts * wide;                     // [wide]
+    auto* of_parts = of_threads + down * pitch;                        // [parts][wide]
+    auto* of_columns = of_parts + p.parts * wide;                      // [wide]
 
     if (blocks > 1 && threadIdx.x == 0) mailbox.open();
     uint32_t parity = 0;

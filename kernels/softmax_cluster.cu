@@ -1,7 +1,8 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// softmax and log_softmax of rows whose elements lie side by side, where one block to a row would read it twice or
-// leave most of the device idle. The arithmetic is that of softmax.cu.
+// softmax and log_softmax of long rows whose elements lie side by side: where a block of softmax.cu would be alone on its
+// multiprocessor or read the row twice, and where one block to a row would leave most of the device idle. The arithmetic
+// is that of softmax.cu.
 //
 // Per element: one or two exponentials; cluster one read and one write, split two reads (the second from L2, where x
 // fits it) and one write.
@@ -23,7 +24,8 @@
 // by clusters of two (0.87), 8192 x 32768 0.94 (0.89), 4096 x 65536 0.90 by eight (0.86), 1024 x 262144 0.81 by sixteen;
 // f32: 8192 x 32768 0.98 (0.90), 4096 x 65536 0.94 (0.94), 2048 x 131072 0.88, 1024 x 262144 0.57: a block of 512 threads
 // is alone on its multiprocessor. 21183 x 12672 bf16 0.84: it is bytes in flight that are missing. Rejected: to skip the
-// granules behind a row's end, which cost rows of 16384 four percent of their speed. Few rows: 64 x 128256 bf16 0.75, 4 x 131072 0.66 (split 0.42), 1 x 2^20 0.46.
+// granules behind a row's end, which cost rows of 16384 four percent of their speed. Few rows, bf16: 64 x 128256 0.75,
+// 4 x 131072 0.66 (split 0.42), 1 x 2^20 0.46.
 #include "ptx/cluster.cuh"
 #include "softmax.cuh"
 
@@ -191,9 +193,9 @@ template <class In, class Out> __device__ __forceinline__ void softmax_find(cons
 
 #define KERNEL(NAME) \
     extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p)
-#define EXPORT(IN, OUT, NAME)                                     \
+#define EXPORT(IN, OUT, NAME)                                       \
     KERNEL(softmax_cluster_##NAME) { softmax_cluster<IN, OUT>(p); } \
-    KERNEL(softmax_leave_##NAME) { softmax_leave<IN, OUT>(p); } \
+    KERNEL(softmax_leave_##NAME) { softmax_leave<IN, OUT>(p); }     \
     KERNEL(softmax_find_##NAME) { softmax_find<IN, OUT>(p); }
 
 EXPORT(f16, f16, f16)

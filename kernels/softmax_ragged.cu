@@ -37,8 +37,7 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_ra
     const bool whole_block = p.lanes > 32;
     const uint32_t lanes = p.lanes, group = threadIdx.x / lanes, lane = threadIdx.x - group * lanes;
     const auto reduce = [&](C v, auto op, C* of) {
-        return whole_block ? reduce_block(v, op, decltype(op)::template identity<C>(), of)
-                           : reduce_lanes(v, op, lanes);
+        return whole_block ? reduce_block(v, op, decltype(op)::template identity<C>(), of) : reduce_lanes(v, op, lanes);
     };
 
     for (uint32_t stage = 0; stage < p.stages; ++stage) {
@@ -122,7 +121,7 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_ra
 
 #define KERNEL(BLOCKS, NAME) \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ RaggedParams<2> p)
-#define EXPORT(IN, OUT, NAME, FEW, MANY)                                        \
+#define EXPORT(IN, OUT, NAME, FEW, MANY)                                         \
     KERNEL(4, softmax_ragged##FEW##_##NAME) { softmax_ragged<IN, OUT, FEW>(p); } \
     KERNEL(3, softmax_ragged##MANY##_##NAME) { softmax_ragged<IN, OUT, MANY>(p); }
 

@@ -29,7 +29,9 @@
 // sm_90 80, so that three blocks of 256 fit a multiprocessor, or 96; elsewhere, where less than 128 would spill, 128.
 template <class In, class Out>
 #if __CUDA_ARCH__ == 900
-inline constexpr int BOUND = sizeof(Out) == 8 ? 512 : sizeof(Out) > sizeof(In) ? 640 : 768;
+inline constexpr int BOUND = sizeof(Out) == 8           ? 512
+                             : sizeof(Out) > sizeof(In) ? 640
+                                                        : 768;
 #else
 inline constexpr int BOUND = 512;
 #endif
@@ -234,7 +236,7 @@ __device__ __forceinline__ void softmax_tile(const TileParams& p) {
 
 #define KERNEL(IN, OUT, NAME) \
     extern "C" __global__ void __launch_bounds__((BOUND<IN, OUT>), 1) NAME(const __grid_constant__ TileParams p)
-#define EXPORT(IN, OUT, NAME, E, K)                                                              \
+#define EXPORT(IN, OUT, NAME, E, K)                                                                   \
     KERNEL(IN, OUT, softmax_tile##E##_##NAME) { softmax_tile<IN, OUT, E, K, Share::cluster>(p); }     \
     KERNEL(IN, OUT, softmax_tile##E##_leave_##NAME) { softmax_tile<IN, OUT, E, K, Share::leave>(p); } \
     KERNEL(IN, OUT, softmax_tile##E##_find_##NAME) { softmax_tile<IN, OUT, E, K, Share::find>(p); }

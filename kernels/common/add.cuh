@@ -29,7 +29,7 @@ template <int Rank> struct AddParams {
     uint32_t x_one, y_one;    // one element stands for all of a chunk
     uint32_t head;            // vector: elements before the first 16-byte boundary
     uint32_t flags;
-    uint32_t rank;  // at least 2, but for vector, which has no dimensions
+    uint32_t rank;      // at least 2, but for vector, which has no dimensions
     Dim<3> dims[Rank];  // strides of x, y, out, in bytes
 };
 static_assert(sizeof(AddParams<FEW>) == 224 + 48 * FEW, "");
@@ -194,7 +194,7 @@ template <class T, int E> struct Tagged {
     using type = T;
     using Element = Tagged<T, 1>;
     static constexpr int WIDTH = E;
-    uint32_t vector[4], half[2], small[1];  // an access of 16, 8 or fewer bytes
+    uint32_t vector[4], half[2], small[1];     // an access of 16, 8 or fewer bytes
     static constexpr bool NEIGHBOURS = false;  // reads beside the chunk
 
     static __device__ __forceinline__ bool fits(uint64_t, const Access&) { return true; }

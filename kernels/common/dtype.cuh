@@ -34,8 +34,7 @@ template <class T> inline constexpr bool is_half = same_type<T, f16> || same_typ
 // anything else.
 template <class T> inline constexpr bool is_float = is_half<T> || same_type<T, f32> || same_type<T, f64>;
 template <class U, class T>
-inline constexpr bool promotes_to =
-    same_type<T, boolean> ? same_type<U, boolean> : is_float<T> || !is_float<U>;
+inline constexpr bool promotes_to = same_type<T, boolean> ? same_type<U, boolean> : is_float<T> || !is_float<U>;
 
 // The value as a type that has arithmetic.
 template <class T> __device__ __forceinline__ T number(T v) { return v; }

@@ -23,8 +23,8 @@ template <class T, int MN, int BK, Major MAJOR, int THREADS> struct GatherCopier
     int64_t turn;            // from past the last row of a tile to the first of the next
     int row, first;          // of its first chunk: its place across and along chunks
     int mn_left;
-    uint32_t offset;            // of its first chunk in shared memory
-    uint32_t held[COUNT][8];    // words of neighbours, then the outer halves; or eight elements
+    uint32_t offset;              // of its first chunk in shared memory
+    uint32_t held[COUNT][8];      // words of neighbours, then the outer halves; or eight elements
     uint32_t whole = 0, odd = 0;  // a bit for each chunk: all neighbours, which begin in the middle of a word
 
     // `tile` is element (0, k = 0) of the tile.

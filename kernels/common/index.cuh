@@ -55,13 +55,9 @@ TILEWISE_HD Offsets<N, Index> locate(const Dim<N>* dims, uint32_t rank, Index fl
         const Index rest = dims[d].divisor.quotient(flat);
         const Index index = flat - rest * static_cast<Index>(dims[d].size);
         if (d == rank - 1) result.inner = index;
-        for (int i = 0; i < N; ++i) {
-            result.at[i] += static_cast<int64_t>(index) * dims[d].strides[i];
-        }
+        for (int i = 0; i < N; ++i) { result.at[i] += static_cast<int64_t>(index) * dims[d].strides[i]; }
         flat = rest;
     }
-    for (int i = 0; i < N; ++i) {
-        result.at[i] += static_cast<int64_t>(flat) * dims[0].strides[i];
-    }
+    for (int i = 0; i < N; ++i) { result.at[i] += static_cast<int64_t>(flat) * dims[0].strides[i]; }
     return result;
 }

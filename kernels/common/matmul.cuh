@@ -27,7 +27,7 @@ template <int Rank> struct MatmulParams {
     int64_t a_row, a_col, b_row, b_col, out_row, out_col;
     int64_t bias_row, bias_col;  // one of them is 0
     double negative_slope;
-    uint64_t blocks;    // tiles of all products: the grid may hold a few more
+    uint64_t blocks;      // tiles of all products: the grid may hold a few more
     Divisor per_product;  // by tiles_m * tiles_n
     uint32_t tiles_m, tiles_n, group_m;
     uint32_t activation;

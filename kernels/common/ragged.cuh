@@ -27,7 +27,7 @@ template <int N> struct RaggedParams {
     uint32_t stages;       // tiles in shared memory
     uint32_t stage_slots;  // of the inputs of a tile
     uint32_t log;
-    uint32_t rank;  // of dims, at least 1
+    uint32_t rank;             // of dims, at least 1
     Dim<N> dims[INLINE_RANK];  // over rows; strides of the operands
 };
 static_assert(sizeof(RaggedParams<2>) == 2 * 56 + 48 + 40 * INLINE_RANK, "src/cuda/plan/ragged.rs");

@@ -16,7 +16,7 @@ struct SimtShape {
     // runs of a warp's threads side by side, so that every such read is free of bank conflicts.
     static constexpr int VEC = 16 / sizeof(Acc);
     static constexpr int LANES_M = LANES_M_, LANES_N = 32 / LANES_M;
-    static constexpr int WM = LANES_M * TM, WN = LANES_N * TN;  // of one warp
+    static constexpr int WM = LANES_M * TM, WN = LANES_N * TN;              // of one warp
     static constexpr int ROW_RUN = LANES_M * VEC, COL_RUN = LANES_N * VEC;  // from a thread's run to its next
     static constexpr int WARPS_N = BN / WN, WARPS = BM / WM * WARPS_N, GROUPS = THREADS / 32 / WARPS;
     static_assert(GROUPS * WARPS * 32 == THREADS && TM % VEC == 0 && TN % VEC == 0 && BK % GROUPS == 0, "");

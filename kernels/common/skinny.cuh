@@ -9,10 +9,10 @@
 // or columns of the other are b's columns. Mirrored in src/cuda/plan/matmul/skinny/params.rs.
 struct SkinnyParams {
     MatmulParams<INLINE_RANK> product;
-    void* partials;    // where sums of parts that are no cluster go, for matmul_reduce.cu to add
-    int64_t part_k;    // of one part; the last may have less
-    uint32_t parts;    // neighbouring blocks
-    uint32_t by_rows;  // neighbours in the result's memory are rows of the weights
+    void* partials;          // where sums of parts that are no cluster go, for matmul_reduce.cu to add
+    int64_t part_k;          // of one part; the last may have less
+    uint32_t parts;          // neighbouring blocks
+    uint32_t by_rows;        // neighbours in the result's memory are rows of the weights
     uint32_t width, height;  // of a matrix of partial sums
     uint32_t b_chunks;       // b's columns are whole, aligned 16-byte chunks along k
     uint32_t clustered;      // the parts are a cluster, and meet in shared memory

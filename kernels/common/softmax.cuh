@@ -13,23 +13,23 @@ constexpr int MAX_RANK = 64;
 // Mirrored by SoftmaxParams in src/cuda/plan/softmax.rs. The dimensions come last, and a kernel declares
 // only as many of them as it can use: what it does not declare is not copied by a launch.
 template <int Rank> struct SoftmaxParams {
-    uint64_t x, out;                // addresses
-    uint64_t rows;                  // column: index space of the outer dimensions
-    uint64_t length;                // elements per row
-    uint64_t columns;               // column: neighbouring rows, one element apart
-    uint64_t tiles;                 // pieces of work for a block
-    int64_t x_stride, out_stride;   // along a row
-    uint32_t log;                   // log_softmax
+    uint64_t x, out;               // addresses
+    uint64_t rows;                 // column: index space of the outer dimensions
+    uint64_t length;               // elements per row
+    uint64_t columns;              // column: neighbouring rows, one element apart
+    uint64_t tiles;                // pieces of work for a block
+    int64_t x_stride, out_stride;  // along a row
+    uint32_t log;                  // log_softmax
     uint32_t lane_bits;  // warp: 2^this lanes per row. column: 2^this threads side by side, at most half of the block
-    uint32_t stages;  // pipeline: rows in shared memory
-    uint32_t slots;  // 16-byte slots of shared memory per thread (and stage); leave, find: chunks of a slice
+    uint32_t stages;     // pipeline: rows in shared memory
+    uint32_t slots;      // 16-byte slots of shared memory per thread (and stage); leave, find: chunks of a slice
     uint32_t x_access, out_access;  // rows: out_access 0 if stores must be element-wise. column: bytes per access
     uint32_t x_tag, out_tag;
-    uint32_t rank;  // at least 1
-    uint32_t slices;  // leave, find: pieces of a row, each a block's
+    uint32_t rank;           // at least 1
+    uint32_t slices;         // leave, find: pieces of a row, each a block's
     uint64_t x_low, x_high;  // rows: the addresses that x's elements span
-    uint64_t partials;  // leave, find: address of a Partial for every slice of every row
-    Dim<2> dims[Rank];  // over rows; strides of x and out
+    uint64_t partials;       // leave, find: address of a Partial for every slice of every row
+    Dim<2> dims[Rank];       // over rows; strides of x and out
 };
 static_assert(sizeof(SoftmaxParams<INLINE_RANK>) == 128 + 40 * INLINE_RANK, "");
 static_assert(sizeof(SoftmaxParams<MAX_RANK>) == 128 + 40 * MAX_RANK && sizeof(SoftmaxParams<MAX_RANK>) < 4096, "");
@@ -111,7 +111,8 @@ __device__ __forceinline__ void take(Partial<C>& row, const C (&x)[N]) {
 }
 
 // All of `count` partials, to every lane of the warp, in an order that depends on `count` alone.
-template <class M, class C> __device__ __forceinline__ Partial<C> merge_all(const Partial<C>* partials, uint32_t count) {
+template <class M, class C> __device__ __forceinline__ Partial<C> merge_all(const Partial<C>* partials,
+                                                                            uint32_t count) {
     auto all = Partial<C>::empty();
     for (uint32_t i = threadIdx.x % 32; i < count; i += 32) all.max = larger(all.max, partials[i].max);
     all.max = reduce_lanes(all.max, Max(), 32);

@@ -13,15 +13,15 @@
 template <int Rank> struct BackwardParams {
     uint64_t grad, output, out;  // addresses
     uint64_t rows;
-    uint64_t length;                              // elements per row
-    uint64_t tiles;                               // pieces of work for a block
+    uint64_t length;                                 // elements per row
+    uint64_t tiles;                                  // pieces of work for a block
     int64_t grad_stride, output_stride, out_stride;  // along a row
-    uint32_t log;                                 // of log_softmax
-    uint32_t lane_bits;                           // warp: 2^this lanes per row
-    uint32_t output_access, out_access;           // 0 if loads of output, or stores, must be element-wise
+    uint32_t log;                                    // of log_softmax
+    uint32_t lane_bits;                              // warp: 2^this lanes per row
+    uint32_t output_access, out_access;              // 0 if loads of output, or stores, must be element-wise
     uint32_t in_tag, out_tag;
-    uint32_t rank;  // at least 1
-    uint32_t slices;  // of a row, each a block's
+    uint32_t rank;      // at least 1
+    uint32_t slices;    // of a row, each a block's
     uint64_t chunks;    // long, leave, find: of V granules per thread, in a slice
     uint64_t partials;  // leave, find: address of the sum of every slice of every row
     Dim<3> dims[Rank];  // over rows; strides of grad, output and out

@@ -90,9 +90,9 @@ template <class S> struct Epilogue {
             if (lane == 0) ptx::tma_store_wait_read<S::STORES - 1>();
             __syncwarp();
             if (j == S::PANELS - 1 && S::TAIL < 64) {
-                write_panel(reinterpret_cast<float(&)[S::TAIL / 2]>(d[j * WHOLE]), i, j, panel);
+                write_panel(reinterpret_cast<float (&)[S::TAIL / 2]>(d[j * WHOLE]), i, j, panel);
             } else {
-                write_panel(reinterpret_cast<float(&)[WHOLE]>(d[j * WHOLE]), i, j, panel);
+                write_panel(reinterpret_cast<float (&)[WHOLE]>(d[j * WHOLE]), i, j, panel);
             }
             if (p.store_elements) {
                 __syncwarp();

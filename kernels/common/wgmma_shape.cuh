@@ -40,7 +40,7 @@ struct alignas(64) WgmmaParams {
     uint32_t activation;
     float negative_slope;
     uint32_t bias_by_row;
-    uint32_t store_elements;  // rows that the copy engine cannot address
+    uint32_t store_elements;        // rows that the copy engine cannot address
     uint32_t a_batches, b_batches;  // bit d: the operand has that dimension of the batch, and is not broadcast along it
     uint32_t unused[9];
 };

@@ -5,7 +5,7 @@
 constexpr int BLOCK_K = 64;        // elements of k in a stage: rows of 128 bytes
 constexpr int PANEL_BYTES = 8192;  // 64 rows of 128 bytes: what one wgmma reads of a, or 64 columns of b
 constexpr int MAX_STAGES = 16;
-constexpr int HEADER_BYTES = 1024;      // barriers
+constexpr int HEADER_BYTES = 1024;     // barriers
 constexpr int STORE_BYTES = 16 * 128;  // a warp's 16 rows of a panel of the result
 
 // A block computes (64 CONSUMERS M_STEPS) x BN: each of its consumer warpgroups M_STEPS times 64 rows and all columns.

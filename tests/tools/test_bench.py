@@ -229,6 +229,8 @@ def test_a_record_is_current_until_code_changes(tmp_path):
         for comment in ("\n", "// Measured.\n", "/* Measured. */", "  // What.\n"):
             (tmp_path / name).write_text(before + comment)
             assert record.is_current(kept, tmp_path), comment
+        (tmp_path / name).write_text(before.replace("{ ", "{\n    "))
+        assert record.is_current(kept, tmp_path)
         for old, new in (("f()", "h()"), ("1", "2"), (" }", " }\n#define N 1\n")):
             (tmp_path / name).write_text(before.replace(old, new))
             assert not record.is_current(kept, tmp_path), new

@@ -71,6 +71,7 @@ template <int N> struct Wgmma;
 #define REGISTERS_128 REGISTERS_96 ", " R12 ", " R13 ", " R14 ", " R15
 #define OPERANDS_128 OPERANDS_96, D(96), D(104), D(112), D(120)
 
+// clang-format off
 #define INSTRUCTION(TYPE, N, COUNT, A, B, ACCUMULATE, TRANSPOSE_A, TRANSPOSE_B)                                     \
     asm volatile(                                                                                                   \
         "{\n"                                                                                                       \
@@ -81,18 +82,18 @@ template <int N> struct Wgmma;
         "}"                                                                                                         \
         : OPERANDS_##COUNT                                                                                          \
         : "l"(a), "l"(b), "r"(uint32_t(accumulate)), "n"(int(A_MN)), "n"(int(B_MN)))
+// clang-format on
 
-#define WIDTH(N, COUNT, ...)                                                                                \
-    template <> struct Wgmma<N> {                                                                           \
-        template <class T, bool A_MN, bool B_MN>                                                            \
-        static __device__ __forceinline__ void add(float (&d)[COUNT], uint64_t a, uint64_t b,               \
-                                                   bool accumulate) {                                       \
-            if constexpr (same_type<T, f16>) {                                                              \
-                INSTRUCTION("f16", N, COUNT, __VA_ARGS__);                                                  \
-            } else {                                                                                        \
-                INSTRUCTION("bf16", N, COUNT, __VA_ARGS__);                                                 \
-            }                                                                                               \
-        }                                                                                                   \
+#define WIDTH(N, COUNT, ...)                                                                                     \
+    template <> struct Wgmma<N> {                                                                                \
+        template <class T, bool A_MN, bool B_MN>                                                                 \
+        static __device__ __forceinline__ void add(float (&d)[COUNT], uint64_t a, uint64_t b, bool accumulate) { \
+            if constexpr (same_type<T, f16>) {                                                                   \
+                INSTRUCTION("f16", N, COUNT, __VA_ARGS__);                                                       \
+            } else {                                                                                             \
+                INSTRUCTION("bf16", N, COUNT, __VA_ARGS__);                                                      \
+            }                                                                                                    \
+        }                                                                                                        \
     };
 
 // The operands behind the accumulators, by number: a, b, accumulate, and whether a and b are transposed.

@@ -47,7 +47,7 @@ def digest(root: Path | None = None) -> str:
     for path in sorted({path for pattern in SOURCES for path in root.glob(pattern)}):
         name = path.relative_to(root)
         if "tests" not in name.with_suffix("").parts:
-            total.update("\0".join([name.as_posix(), *_code(path), ""]).encode())
+            total.update(f"{name.as_posix()}\0{''.join(_code(path))}\0".encode())
     return total.hexdigest()
 
 
@@ -56,12 +56,12 @@ def _code(path: Path) -> Iterator[str]:
     from pygments.token import Comment, String
 
     lexer = RustLexer() if path.suffix == ".rs" else CudaLexer()
-    for kind, text in lexer.get_tokens(path.read_text()):
+    for kind, text in lexer.get_tokens(path.read_text().replace("\\\n", "")):
         directive = kind in Comment.Preproc or kind in Comment.PreprocFile
         said = kind in String.Doc or (kind in Comment and not directive)
         # build.rs reads this one.
-        if text.strip() and (not said or text.startswith("// targets:")):
-            yield text.strip()
+        if not said or text.startswith("// targets:"):
+            yield "".join(text.split())
 
 
 def is_current(record: Path, root: Path | None = None) -> bool:
