@@ -3,14 +3,16 @@
 Two readers: test_kernel_coverage.py beside this file, which proves the claim, and compute-sanitizer, which
 watches the kernels at work:
 
-    compute-sanitizer --tool memcheck python tests/cuda/kernel_cases.py
+    compute-sanitizer --tool memcheck python tests/cuda/kernel_cases.py [GROUP ...]
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain, islice
 
 import backward_cases
 import tilewise as tw
@@ -274,35 +276,47 @@ def copied_cases() -> Iterator[Case]:
         yield f"matmul copied {dtype} every second", on_kernel("copied", apart)
 
 
-def cases() -> Iterator[Case]:
+# By the first word of their names.
+GENERATORS = (
+    (("add",), add_cases),
+    (("softmax", "log_softmax"), softmax_cases),
+    (("softmax",), softmax_variant_cases),
+    (("softmax_backward", "log_softmax_backward"), partial(backward_cases.softmax_cases, random)),
+    (("activation_backward",), partial(backward_cases.activation_cases, random)),
+    *((("matmul",), of) for of in (matmul_cases, blocks_cases, wgmma_cases, skinny_cases, copied_cases)),
+)
+# Calls that a sanitizer is given at a time: minutes of racecheck.
+GROUP = 150
+
+
+def cases(operation: str | None = None) -> Iterator[Case]:
     torch.manual_seed(0)
-    yield from add_cases()
-    yield from softmax_cases()
-    yield from softmax_variant_cases()
-    yield from backward_cases.softmax_cases(random)
-    yield from backward_cases.activation_cases(random)
-    yield from matmul_cases()
-    yield from blocks_cases()
-    yield from wgmma_cases()
-    yield from skinny_cases()
-    yield from copied_cases()
+    for operations, generate in GENERATORS:
+        if operation is None or operation in operations:
+            yield from generate()
 
 
-def groups() -> list[str]:
-    """The first two words of the cases' names: what a sanitizer is given at a time."""
-    return sorted({" ".join(name.split()[:2]) for name, _ in cases()})
+def groups() -> Iterator[str]:
+    """The first two words of the cases' names, in parts of at most GROUP: `softmax torch.float32 1/3`."""
+    for prefix, count in Counter(" ".join(name.split()[:2]) for name, _ in cases()).items():
+        parts = -(-count // GROUP)
+        yield from (f"{prefix} {part}/{parts}" for part in range(1, parts + 1))
+
+
+def of_group(group: str) -> Iterator[Case]:
+    prefix, part, parts = group.replace("/", " ").rsplit(maxsplit=2)
+    named = (case for case in cases(prefix.split()[0]) if case[0].split()[:2] == prefix.split())
+    return islice(named, int(part) - 1, None, int(parts))
 
 
 def main() -> None:
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    if wanted == "--groups":
+    if sys.argv[1:] == ["--groups"]:
         print("\n".join(groups()))
         return
     count = 0
-    for name, call in cases():
-        if name.startswith(wanted):
-            call()
-            count += 1
+    for _, call in chain.from_iterable(map(of_group, sys.argv[1:])) if sys.argv[1:] else cases():
+        call()
+        count += 1
     torch.cuda.synchronize()
     print(f"{count} calls")
 

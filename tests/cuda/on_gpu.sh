@@ -9,7 +9,7 @@ mkdir -p "$out"
 failed=0
 
 # Three processes: the tests wait for their references on the CPU, not for the GPU.
-for group in "ops torch emulated" "interop python tools" cuda; do
+for group in "ops torch emulator" "interop python tools" cuda; do
     paths=$(for part in $group; do [ -d "tests/$part" ] && echo "tests/$part"; done)
     # shellcheck disable=SC2086
     timeout 400 python3 -m pytest -q $paths >"$out/suite-${group%% *}.txt" 2>&1 &
@@ -32,7 +32,7 @@ for tool in memcheck racecheck initcheck; do
     done
 done | xargs -P 8 -d '\n' -n 1 bash -c '
     IFS=$(printf "\t") read -r tool group <<<"$1"
-    log="$0/$tool-${group// /-}.txt"
+    name=${group// /-} log="$0/$tool-${name////-of-}.txt"
     timeout 300 compute-sanitizer --tool "$tool" python3 tests/cuda/kernel_cases.py "$group" >"$log" 2>&1
     echo "$tool [$group]: $(tail -n 1 "$log")"
     tail -n 1 "$log" | grep -q "SUMMARY: 0 "' "$out" || failed=1
