@@ -134,6 +134,33 @@ def test_a_command_line_that_makes_no_sense(words, why, capsys):
     assert why in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "place", "why"),
+    [
+        *((option, "none/x.png", "there is no folder none") for option in ("--json", "--csv", "--plot")),
+        *((option, ".", "is a folder") for option in ("--json", "--csv")),
+        ("--plot", "x.pgn", "ends in none of .png, .svg, .pdf"),
+        ("--record", "file/kept", "file is no folder"),
+        ("--json", "locked/x.json", "locked may not be written to"),
+        ("--record", "locked/kept", "locked may not be written to"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
+    option, place, why, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "file").touch()
+    (tmp_path / "locked").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, _: "locked" not in str(path))  # root may write anywhere
+    monkeypatch.setattr(session, "measured", lambda *_: pytest.fail("measured"))
+    with pytest.raises(SystemExit) as caught:
+        bench.main(["add", "--device", "cpu", "--quick", option, place])
+    assert caught.value.code == 2
+    printed = capsys.readouterr().err
+    assert f"argument {option}" in printed
+    assert why in printed
+
+
 def test_the_command_of_a_record_gives_the_same_options():
     words = (
         "matmul softmax --device cpu --shape 8x8x8 --shape 4x4x4 --dtype float32 --layout contiguous --dim 0"
@@ -229,6 +256,33 @@ def test_ctrl_c_before_the_first_case(tmp_path, monkeypatch, capsys):
     assert bench.main(["add", "--device", "cpu", "--json", str(file)]) == 130
     assert "interrupted: 0 of" in capsys.readouterr().err
     assert not file.exists()
+
+
+@pytest.mark.parametrize("module", ["tilewise.bench.record", "torch", "tilewise.bench.session"])
+def test_ctrl_c_while_modules_are_imported(module):
+    fresh.run(f"""
+        import contextlib, io, sys
+
+        class CtrlC:
+            def find_spec(self, name, path, target=None):
+                if name == {module!r}:
+                    raise KeyboardInterrupt
+
+        sys.meta_path.insert(0, CtrlC())
+        from tilewise.bench import __main__ as bench
+        with contextlib.redirect_stderr(io.StringIO()) as printed:
+            assert bench.main(["add", "--device", "cpu"]) == 130
+        assert printed.getvalue() == "interrupted: nothing was measured\\n"
+    """)
+
+
+def test_ctrl_c_while_files_are_written(kept, monkeypatch, tmp_path, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report, "as_csv", interrupted)
+    assert bench.main(["--from", str(kept(whole_run())), "--csv", str(tmp_path / "x.csv")]) == 130
+    assert "interrupted: not every file was written" in capsys.readouterr().err
 
 
 def test_a_file_gives_its_figures_back(kept, tmp_path, capsys):

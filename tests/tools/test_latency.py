@@ -201,6 +201,9 @@ def test_a_file_with_both_times_gives_both_models(tmp_path):
         ("t,ttft\n1,2\n", "d.csv has ttft but no column s"),
         ("t,tpot\n1,2\n\n4,slow\n", "d.csv, line 4: tpot is 'slow', which is no number"),
         ("tpot,t\n1,2\n4\n", "d.csv, line 3: t is '', which is no number"),
+        ("t,tpot\n1,2\n\n4,-3\n", "d.csv, line 4: tpot is -3; every value must be finite and above 0"),
+        ("s,t,ttft\n1,2,3\n1,0,3\n", "d.csv, line 3: t is 0; every value"),
+        ("t,tpot\n1,2\n2,nan\n", "d.csv, line 3: tpot is nan; every value"),
         ("t,tpot\n1,2\n2,3\n", "d.csv, tpot: measured at 2 different t"),
         (b"\x89PNG\r\n\xff", "d.csv cannot be read as CSV"),
     ],
@@ -234,6 +237,17 @@ def test_the_command_prints_fits_and_draws_them(tmp_path, capsys):
     assert (two["model"], one["model"], one["confidence"]) == ("TTFT", "TPOT", 0.5)
     assert len(one["measurements"]) == 16
     assert one["measurements"][3]["t"] == GRID_T[3]
+
+
+@pytest.mark.parametrize("place", ["none/fit.png", "fit.pgn"])
+def test_a_picture_that_cannot_be_written_is_refused_at_once(tmp_path, place, capsys):
+    file = table(tmp_path / "d.csv", "t,tpot", T, tpot(T))
+    with pytest.raises(SystemExit) as caught:
+        command.main(["fit", str(file), "--plot", str(tmp_path / place)])
+    assert caught.value.code == 2
+    printed = capsys.readouterr()
+    assert "argument --plot" in printed.err
+    assert not printed.out
 
 
 def test_a_file_that_is_not_there_is_told_in_one_line(tmp_path, capsys):

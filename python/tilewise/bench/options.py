@@ -8,6 +8,8 @@ import re
 import shlex
 from pathlib import Path
 
+from tilewise import _destinations
+
 GRADIENTS = ("softmax_backward", "log_softmax_backward", "activation_backward")
 OPERATIONS = ("add", "softmax", "matmul", *GRADIENTS, "overhead")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
@@ -111,9 +113,9 @@ def parser() -> argparse.ArgumentParser:
 
     group = result.add_argument_group("what becomes of it")
     add = group.add_argument
-    add("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    add("--csv", type=Path, metavar="FILE", help="write all times to FILE, a line each")
-    add("--plot", type=Path, metavar="FILE", help="draw them: .png, .svg or .pdf")
+    add("--json", type=_destinations.file, metavar="FILE", help="write all figures to FILE")
+    add("--csv", type=_destinations.file, metavar="FILE", help="write all times to FILE, a line each")
+    add("--plot", type=_destinations.picture, metavar="FILE", help="draw them: .png, .svg or .pdf")
     add("--compare", type=Path, metavar="OLD", help="tell which cases have become slower than in OLD (.json)")
     add(
         "--from",
@@ -124,10 +126,10 @@ def parser() -> argparse.ArgumentParser:
     )
     add(
         "--record",
-        type=Path,
+        type=_destinations.folder,
         metavar="DIR",
         nargs="?",
-        const=Path("benchmarks/results"),
+        const="benchmarks/results",
         help="keep the run in DIR (default: %(const)s)",
     )
     add("--date", help="the date of the record (default: today)")

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tilewise import _destinations
+
 from . import FitError, fit_csv
 
 COLUMNS = """\
@@ -45,7 +47,9 @@ def parser() -> argparse.ArgumentParser:
         "fit", help="fit the models to a CSV file", epilog=COLUMNS
     )
     fit.add_argument("data", type=Path, help="the CSV file")
-    fit.add_argument("--plot", type=Path, metavar="FILE", help="draw the fits: .png, .svg or .pdf")
+    fit.add_argument(
+        "--plot", type=_destinations.picture, metavar="FILE", help="draw the fits: .png, .svg or .pdf"
+    )
     fit.add_argument("--title", help="of the picture, such as the model and the device (default: the file)")
     fit.add_argument("--confidence", type=float, default=0.95, help="of the intervals (default: 0.95)")
     fit.add_argument("--json", action="store_true", help="print plain data instead of text")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .fit import fit_tpot, fit_ttft
 from .models import LatencyModel
-from .points import FitError
+from .points import FitError, positive
 
 TIME = re.compile(r"(tpot|ttft)(?:_(s|ms|us|ns))?")
 
@@ -23,7 +23,7 @@ def fit_csv(path: str | os.PathLike[str], *, confidence: float = 0.95) -> list[L
     are ignored.
 
     Raises:
-        FitError: as `fit_tpot`, or the file has not these columns, or a cell is no number.
+        FitError: as `fit_tpot`, or the file has not these columns, or a cell is no number above 0.
         OSError: the file cannot be read.
     """
     path = Path(path)
@@ -72,6 +72,7 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
 
 def _number(cell: str, place: str) -> float:
     try:
-        return float(cell)
+        number = float(cell)
     except ValueError:
         raise FitError(f"{place} is {cell!r}, which is no number") from None
+    return float(positive(place, number))

@@ -1,0 +1,103 @@
+"""What `python -m tilewise.bench` does with its options."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from importlib.util import find_spec
+
+from . import INTERRUPTED, compare, record, report
+from .figures import Run
+from .options import parse
+
+
+def run(arguments: list[str]) -> int:
+    options = parse(arguments)
+    try:
+        if options.check_record:
+            current = record.is_current(options.check_record)
+            print("current" if current else "stale: the sources have changed since it was made")
+            return 0 if current else 1
+        old = record.load(options.compare) if options.compare else None
+        kept = record.load(options.from_file) if options.from_file else None
+    except (record.NotARecord, record.NoCheckout) as error:
+        return refuse(error)
+    if options.plot and find_spec("matplotlib") is None:
+        return refuse("--plot needs matplotlib: pip install 'tilewise[bench]'")
+    if kept:
+        for op in kept.operations:
+            report.show(op, kept.of(op))
+        return finish(options, kept, old)
+    try:
+        import torch
+    except ImportError:
+        return refuse("tilewise.bench compares with torch, which is not installed: pip install torch")
+    kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if kind == "cuda" and not torch.cuda.is_available():
+        return refuse("--device cuda: torch sees no CUDA device")
+    from . import session
+
+    try:
+        chosen = session.choose(options, kind)
+    except ValueError as error:
+        return refuse(error)
+    measured, whole = session.measured(
+        options, chosen, torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
+    )
+    if whole:
+        return finish(options, measured, old)
+    measured.facts["interrupted"] = f"{len(measured.measurements)} of {len(chosen)} cases were measured"
+    print(f"interrupted: {measured.facts['interrupted']}", file=sys.stderr)
+    if measured.measurements:
+        options.record = None
+        finish(options, measured, old)
+    return INTERRUPTED
+
+
+def finish(options: argparse.Namespace, run: Run, old: Run | None) -> int:
+    """Writes what was asked for, and says what is wrong or has become slower."""
+    try:
+        return written(options, run, old)
+    except KeyboardInterrupt:
+        print("interrupted: not every file was written", file=sys.stderr)
+        return INTERRUPTED
+
+
+def written(options: argparse.Namespace, run: Run, old: Run | None) -> int:
+    print(report.LEGEND)
+    for problem in (problem for m in run.measurements for problem in report.problems(m)):
+        print(problem, file=sys.stderr)
+    if options.json:
+        options.json.write_text(json.dumps(run.as_json(), indent=1) + "\n")
+    if options.csv:
+        options.csv.write_text(report.as_csv(run))
+    if options.plot:
+        from . import plot
+
+        plot.save(run, options.plot)
+    status = compared(old, run) if old else 0
+    if failed := sum(m.failed for m in run.measurements):
+        total = len(run.measurements)
+        print(f"FAILED: tilewise was wrong or raised in {failed} of {total} cases", file=sys.stderr)
+        return 1
+    if options.record:
+        print(f"recorded in {record.write(options.record, run)}")
+    return status
+
+
+def compared(old: Run, run: Run) -> int:
+    """The exit status: 1 if a case has become slower."""
+    if old.device != run.device:
+        print(f"not compared: that was {old.device}, this is {run.device}", file=sys.stderr)
+        return 2
+    changes = compare.changes(old, run)
+    compare.show(old, changes)
+    if slower := sum(change.slower for change in changes):
+        print(f"SLOWER: {slower} of the {len(changes)} cases of both runs", file=sys.stderr)
+    return 1 if slower else 0
+
+
+def refuse(why: object) -> int:
+    print(why, file=sys.stderr)
+    return 2
