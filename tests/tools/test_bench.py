@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
 
@@ -9,8 +10,9 @@ torch = pytest.importorskip("torch")
 
 import tilewise as tw
 from tilewise.bench import __main__ as bench
-from tilewise.bench import cases, figures, options, peers, record, timing
+from tilewise.bench import cases, figures, measure, options, peers, record, timing
 from tilewise.bench.calls import Call
+from tilewise.bench.case import Case
 from tilewise.bench.gradients import ACTIVATIONS, ActivationBackward, SoftmaxBackward
 
 
@@ -196,6 +198,50 @@ def test_a_wrong_gradient_of_an_activation_or_of_a_bias_is_noticed(activation, b
             part.reshape(-1)[-1] += off
             assert not call.worst_error(result, reference) <= 1
             part.copy_(before)
+
+
+def product_in_halves(a, b, k):
+    """As kernels that split k: the parts are rounded before they are added."""
+    half = k // 2
+    return a[:, :half] @ b[:half] + a[:, half:k] @ b[half:k]
+
+
+def softmax_backward_of_rounded_products(grad, output, dim, weight=1):
+    products = grad * output
+    return products - weight * output * products.sum(dim, keepdim=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("op", ["matmul", "softmax_backward"])
+def test_a_peer_may_round_on_the_way_but_not_be_wrong(op, dtype, monkeypatch):
+    if op == "matmul":
+        call = Call(op, (torch.randn(64, 511, dtype=dtype), torch.randn(511, 96, dtype=dtype)))
+        rounded, wrong = (partial(product_in_halves, *call.args, k) for k in (511, 503))
+    else:
+        output = torch.randn(256, 16).softmax(-1).to(dtype)
+        call = SoftmaxBackward(op, (torch.randn(256, 16, dtype=dtype), output), {"dim": -1})
+        rounded, wrong = (
+            partial(softmax_backward_of_rounded_products, *call.args, -1, weight) for weight in (1, 0.8)
+        )
+    operands, reference = [t.clone() for t in call.args], call.reference()
+    assert call.worst_error(rounded(), reference) > 1
+    assert call.worst_error(rounded(), reference, of_peer=True) <= 1
+    assert not call.worst_error(wrong(), reference, of_peer=True) <= 1
+    assert all(map(torch.equal, call.args, operands))
+
+    case = Case(op, "case", str(dtype), lambda device: call)
+
+    def marked(**by):
+        for who, function in by.items():
+            monkeypatch.setattr(type(call), f"by_{who}", lambda _, found=function: found)
+        found = measure.measure(case, torch.device("cpu"), timing.CpuClock(), ("torch",), quick=True)
+        return set(found.errors)
+
+    # The reference is made by `by_torch` too.
+    monkeypatch.setattr(type(call), "reference", lambda _: reference)
+    assert marked(torch=rounded) == set()
+    assert marked(torch=wrong) == {"torch"}
+    assert marked(torch=rounded, tilewise=rounded) == {"tilewise"}
 
 
 def test_a_record_says_nothing_of_where_things_lie():

@@ -45,6 +45,14 @@ class SoftmaxBackward(Call):
             error = 4 * eps * math.exp(largest) * int(grad.shape[self.options["dim"]])
         return 2 * info.eps, error + info.tiny * info.eps
 
+    def _rounded_between(self, info: torch.finfo) -> Any:
+        if self.op != "softmax_backward":
+            return 0.0
+        # torch rounds grad * output before it sums it.
+        grad, output = (t.to(torch.float64, copy=True) for t in self.args)
+        products = grad.mul_(output).abs_()
+        return output.mul_(products.sum(self.options["dim"], keepdim=True)).add_(products).mul_(2 * info.eps)
+
 
 class ActivationBackward(Call):
     """Of grad and what the activation was applied to: the gradient and, if `bias`, its sum over the rows."""
@@ -63,7 +71,7 @@ class ActivationBackward(Call):
 
         return with_sums
 
-    def worst_error(self, result: Any, reference: Any) -> float:
+    def worst_error(self, result: Any, reference: Any, *, of_peer: bool = False) -> float:
         dtype = self.result_dtype()
         if any(part is not None and part.dtype != dtype for part in result):
             return math.inf

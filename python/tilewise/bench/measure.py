@@ -8,6 +8,7 @@ from . import peers
 from .calls import Call, describe
 from .case import Case
 from .figures import COPY, OVERHEAD, Ceilings, Measurement
+from .options import PEERS
 from .timing import Clock, Thunk, interleave, one_line
 
 
@@ -24,7 +25,7 @@ def measure(
         return Measurement(case.op, case.name, case.dtype, 0, 0, errors={"tilewise": one_line(error)})
     right: dict[str, Thunk] = {}
     for name, candidate in candidates.items():
-        if (problem := check(call, candidate, reference)) is None:
+        if (problem := check(call, candidate, reference, of_peer=name in PEERS)) is None:
             right[name] = candidate
         else:
             result.errors[name] = problem
@@ -37,10 +38,10 @@ def measure(
     return result
 
 
-def check(call: Call, candidate: Thunk, reference: torch.Tensor) -> str | None:
+def check(call: Call, candidate: Thunk, reference: torch.Tensor, *, of_peer: bool) -> str | None:
     """None if the candidate is right, else what is wrong."""
     try:
-        return describe(call.worst_error(candidate(), reference))
+        return describe(call.worst_error(candidate(), reference, of_peer=of_peer))
     except Exception as raised:
         return one_line(raised)
 
