@@ -13,8 +13,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(params=["fixed_grid", "grid_stride"])
 def schedule(request):
     _core.force_add_schedule(request.param)
-    yield request.param
-    _core.force_add_schedule(None)
+    return request.param
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)

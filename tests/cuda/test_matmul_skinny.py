@@ -1,43 +1,25 @@
 """matmul_skinny and matmul_skinny_simt, asked for by name: layouts, edges, parts, batches and epilogue."""
 
 import itertools
-import os
 
 import pytest
 import tilewise as tw
 import torch
 from support import reference, views
+from support.forced import DEVICE, EMULATED, check_matmul, needs, randn
 from support.guarded import Guarded
-from support.tolerance import assert_identical, assert_rounded
+from support.tolerance import assert_identical
 from tilewise import _core
 
-EMULATED = "TILEWISE_EMULATED_DEVICE" in os.environ
-pytestmark = pytest.mark.skipif(
-    not EMULATED and not torch.cuda.is_available(), reason="needs a GPU, or the emulator"
-)
-DEVICE = "cpu" if EMULATED else "cuda"
+pytestmark = needs("a GPU")
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 # Parts of k, and whether they may be a cluster.
 PARTS = [(1, None), (2, None), (8, None), (3, None), (4, False)]
 
 
-@pytest.fixture(autouse=True)
-def leave_the_choice_to_the_plan():
-    yield
-    _core.force_matmul_kernel(None)
-
-
-def randn(*shape, dtype):
-    return torch.randn(shape, dtype=torch.float64, device=DEVICE).to(dtype)
-
-
 def check(a, b, parts=(None, None), context="", **options):
     _core.force_matmul_kernel("skinny", splits=parts[0], cluster=parts[1])
-    got = tw.matmul(a, b, **options)
-    options.pop("out", None)
-    expected, error = reference.matmul(a, b, **options)
-    assert_rounded(got, expected, error, f"{context} {parts} {tuple(a.shape)} @ {tuple(b.shape)}:")
-    return got
+    return check_matmul(a, b, f"{context} {parts}", **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -1,50 +1,26 @@
 """matmul_wgmma and its companions, asked for by name: every tile, edge, layout, batch, split and epilogue."""
 
 import itertools
-import os
 
 import pytest
 import tilewise as tw
 import torch
 from support import reference, views
+from support.forced import DEVICE, EMULATED, check_matmul, needs, randn
 from support.guarded import Guarded
-from support.tolerance import assert_identical, assert_rounded
+from support.tolerance import assert_identical
 from tilewise import _core
 
-EMULATED = "TILEWISE_EMULATED_DEVICE" in os.environ
+pytestmark = needs("a GPU of compute capability 9.0", lambda capability: capability == (9, 0))
 HALVES = [torch.float16, torch.bfloat16]
 TILES = sorted({k["kernel"].split("_")[2] for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"})
 EDGES = [*range(1, 18), 63, 64, 65, 127, 128, 129, 255, 256, 257]
 LAYOUTS = list(itertools.product([views.contiguous, views.transposed], repeat=2))
 
 
-def on_hopper():
-    return EMULATED or (torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0))
-
-
-pytestmark = pytest.mark.skipif(
-    not on_hopper(), reason="needs a GPU of compute capability 9.0, or the emulator"
-)
-DEVICE = "cpu" if EMULATED else "cuda"
-
-
-@pytest.fixture(autouse=True)
-def leave_the_choice_to_the_plan():
-    yield
-    _core.force_matmul_kernel(None)
-
-
-def randn(*shape, dtype):
-    return torch.randn(shape, dtype=torch.float64, device=DEVICE).to(dtype)
-
-
 def check(a, b, context="", tile=None, splits=None, group_m=None, **options):
     _core.force_matmul_kernel("wgmma", tile=tile, splits=splits, group_m=group_m)
-    got = tw.matmul(a, b, **options)
-    options.pop("out", None)
-    expected, error = reference.matmul(a, b, **options)
-    assert_rounded(got, expected, error, f"{context} {tile} {splits} {tuple(a.shape)} @ {tuple(b.shape)}:")
-    return got
+    return check_matmul(a, b, f"{context} {tile} {splits}", **options)
 
 
 def aligned(x):

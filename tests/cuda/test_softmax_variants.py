@@ -1,19 +1,14 @@
 """Every way to do a softmax, whichever the plan would choose, and values that sharing a row could spoil."""
 
-import os
-
 import pytest
 import tilewise as tw
 import torch
+from support.forced import DEVICE, needs
 from support.reference import SOFTMAX
 from support.tolerance import FLOATS, assert_identical, assert_rounded
 from tilewise import _core
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-pytestmark = pytest.mark.skipif(
-    DEVICE == "cpu" and "TILEWISE_EMULATED_DEVICE" not in os.environ,
-    reason="needs a CUDA device, or the emulator",
-)
+pytestmark = needs("a GPU")
 
 ROWS = [("block", 1), ("online", 1)]
 ROWS += [(variant, stages) for variant in ("pipeline", "ragged") for stages in (1, 2, 3, 4)]
@@ -24,12 +19,6 @@ OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}
 rows = pytest.mark.parametrize("variant", ROWS, ids=str)
 columns = pytest.mark.parametrize("variant", COLUMNS, ids=str)
 dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
-
-
-@pytest.fixture
-def forced(request):
-    yield _core.force_softmax
-    _core.force_softmax(None)
 
 
 def check(x, dim=-1, dtype=None, context=""):
@@ -46,8 +35,8 @@ def random(*shape, dtype):
 @pytest.mark.parametrize(
     "variant", [*(("warp", n) for n in (1, 2, 4)), ("ragged", 1), ("ragged", 2)], ids=str
 )
-def test_short_rows(forced, variant, dtype):
-    forced(*variant)
+def test_short_rows(variant, dtype):
+    _core.force_softmax(*variant)
     for n in (1, 2, 7, 33, 64, 129, 255, 512):
         for count in (1, 5, 130):
             check(random(count, n, dtype=dtype), context=f"({count}, {n}):")
@@ -56,8 +45,8 @@ def test_short_rows(forced, variant, dtype):
 
 @rows
 @dtypes
-def test_rows(forced, variant, dtype):
-    forced(*variant)
+def test_rows(variant, dtype):
+    _core.force_softmax(*variant)
     for n in (130, 781, 4096, 20001):
         check(random(3, n, dtype=dtype), context=f"{n}:")
         check(random(3, n + 5, dtype=dtype)[:, 3:-2], context=f"{n} sliced:")
@@ -65,8 +54,8 @@ def test_rows(forced, variant, dtype):
 
 @rows
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
-def test_conversion_of_rows(forced, variant, dtype):
-    forced(*variant)
+def test_conversion_of_rows(variant, dtype):
+    _core.force_softmax(*variant)
     check(random(3, 5001, dtype=dtype)[:, 1:], dtype=torch.float32)
 
 
@@ -75,16 +64,16 @@ def test_conversion_of_rows(forced, variant, dtype):
 @pytest.mark.parametrize(
     "shape", [(3, 300, 24), (2, 333, 100), (2, 200, 33), (1, 70, 1000), (5, 257, 2)], ids=str
 )
-def test_columns(forced, variant, dtype, shape):
-    forced(*variant)
+def test_columns(variant, dtype, shape):
+    _core.force_softmax(*variant)
     check(random(*shape, dtype=dtype), 1)
     check(random(*shape[:2], shape[2] + 3, dtype=dtype)[:, 2:, 1:-1], 1, context="sliced:")
 
 
 @columns
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
-def test_conversion_of_columns(forced, variant, dtype):
-    forced(*variant)
+def test_conversion_of_columns(variant, dtype):
+    _core.force_softmax(*variant)
     for inner in (24, 22, 7):
         check(random(3, 150, inner, dtype=dtype), 1, torch.float32)
 
@@ -108,23 +97,23 @@ def spoiled(dtype, length):
 
 @rows
 @dtypes
-def test_spoiled_rows(forced, variant, dtype):
-    forced(*variant)
+def test_spoiled_rows(variant, dtype):
+    _core.force_softmax(*variant)
     for length in (300, 9001):
         check(spoiled(dtype, length))
 
 
 @columns
 @dtypes
-def test_spoiled_columns(forced, variant, dtype):
-    forced(*variant)
+def test_spoiled_columns(variant, dtype):
+    _core.force_softmax(*variant)
     check(spoiled(dtype, 700).T.contiguous(), 0)
     check(spoiled(dtype, 700).T.contiguous()[:, :8], 0)
 
 
 @rows
-def test_in_place_rows(forced, variant):
-    forced(*variant)
+def test_in_place_rows(variant):
+    _core.force_softmax(*variant)
     x = random(3, 5001, dtype=torch.float32)
     expected = tw.softmax(x)
     tw.softmax(x, out=x)
@@ -132,8 +121,8 @@ def test_in_place_rows(forced, variant):
 
 
 @columns
-def test_in_place_columns(forced, variant):
-    forced(*variant)
+def test_in_place_columns(variant):
+    _core.force_softmax(*variant)
     x = random(3, 300, 24, dtype=torch.bfloat16)
     expected = tw.softmax(x, 1)
     tw.softmax(x, 1, out=x)
