@@ -69,8 +69,7 @@ class LogSoftmax(Function):
     @staticmethod
     def jvp(ctx: Any, _run: Any, tangent: Any, *_: Any) -> Any:
         (output,) = ctx.saved_tensors
-        tangent = tangent.to(output.dtype)
-        return tangent - (output.exp() * tangent).sum(ctx.dim, keepdim=True)
+        return formulas.log_softmax_tangent(tangent.to(output.dtype), output, ctx.dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:

@@ -26,22 +26,25 @@ def output_suffices(activation: str | None, slope: float) -> bool:
     return activation in (None, "relu") or (activation == "leaky_relu" and slope >= 0)
 
 
-def softmax_backward_output(seed: Any, grad: Any, output: Any, dim: int) -> Any:
-    """The gradient of softmax_backward with respect to its output."""
+def softmax_backward_by_output(
+    change: Any, grad: Any, output: Any, dim: int, *, transposed: bool = False
+) -> Any:
+    """What softmax_backward changes by where its output does; transposed, the gradient of its output."""
+    summed, spread = (output, grad) if transposed else (grad, output)
     kept = (grad * output).sum(dim, keepdim=True)
-    return seed * (grad - kept) - grad * (seed * output).sum(dim, keepdim=True)
+    return change * (grad - kept) - spread * (summed * change).sum(dim, keepdim=True)
 
 
-def softmax_backward_by_output(tangent: Any, grad: Any, output: Any, dim: int) -> Any:
-    """What softmax_backward changes by where its output does."""
-    kept = (grad * output).sum(dim, keepdim=True)
-    return tangent * (grad - kept) - output * (grad * tangent).sum(dim, keepdim=True)
+def log_softmax_backward_by_output(
+    change: Any, grad: Any, output: Any, dim: int, *, transposed: bool = False
+) -> Any:
+    """The same of log_softmax_backward: element by element, and so its own transpose."""
+    return -change * output.exp() * grad.sum(dim, keepdim=True)
 
 
-def log_softmax_backward_gradients(seed: Any, grad: Any, output: Any, dim: int) -> tuple[Any, Any]:
-    """The gradients of log_softmax_backward with respect to its grad and its output."""
-    weighted = seed * output.exp()
-    return seed - weighted.sum(dim, keepdim=True), -weighted * grad.sum(dim, keepdim=True)
+def log_softmax_tangent(change: Any, output: Any, dim: int) -> Any:
+    """What log_softmax changes by where its input does: the transpose of log_softmax_backward."""
+    return change - (output.exp() * change).sum(dim, keepdim=True)
 
 
 def curvature(activation: str, v: Any) -> Any:
