@@ -1,5 +1,6 @@
 //! Work over threads: a pool that survives fork, and loops that stay serial when threads cost more.
 
+use std::env;
 use std::ops::Range;
 use std::process;
 use std::ptr;
@@ -19,6 +20,17 @@ struct Pool {
 /// The pool of this process, or null. Replaced pools are leaked: their threads live in another process.
 static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
 
+/// How many threads the environment asks for, 0 for rayon's own choice: RAYON_NUM_THREADS, or a thread a core.
+/// OMP_NUM_THREADS is what users of torch and NumPy limit a process by, and what torchrun sets.
+fn asked_for() -> usize {
+    if env::var_os("RAYON_NUM_THREADS").is_some() {
+        return 0;
+    }
+    let text = env::var("OMP_NUM_THREADS").unwrap_or_default();
+    // "4,2" is for nested regions, of which there are none here.
+    text.split(',').next().and_then(|outermost| outermost.trim().parse().ok()).unwrap_or(0)
+}
+
 /// A pool of our own instead of rayon's global one, since a forked child (a torch DataLoader worker, say)
 /// inherits a pool without its threads and would wait for them forever. None if threads cannot be had.
 fn pool() -> Option<&'static ThreadPool> {
@@ -29,7 +41,8 @@ fn pool() -> Option<&'static ThreadPool> {
     {
         return Some(&pool.threads);
     }
-    let threads = ThreadPoolBuilder::new().thread_name(|i| format!("tilewise-{i}")).build().ok()?;
+    let builder = ThreadPoolBuilder::new().num_threads(asked_for());
+    let threads = builder.thread_name(|i| format!("tilewise-{i}")).build().ok()?;
     let fresh = Box::into_raw(Box::new(Pool { process: process::id(), threads }));
     match POOL.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: `fresh` was made just now and POOL owns it forever.

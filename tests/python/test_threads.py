@@ -1,11 +1,13 @@
 """Many threads at once: right results, right errors, no deadlock."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tilewise as tw
 import torch
+from support import fresh
 
 THREADS = 8
 
@@ -98,6 +100,36 @@ def test_other_threads_run_while_a_large_call_works():
         done.set()
         ticker.join()
     assert max(ticks_inside) > 1
+
+
+@pytest.mark.parametrize(
+    ("rayon", "omp", "threads"),
+    [
+        (None, "3", 3),
+        (None, " 3,2", 3),
+        (None, "1", 1),
+        ("2", "3", 2),
+        ("2", None, 2),
+        *((None, text, None) for text in (None, "", "0", "-1", "many", "3x")),
+    ],
+)
+def test_the_environment_says_how_many_threads_there_are(rayon, omp, threads):
+    printed = fresh.run(
+        """
+        import pathlib
+        import numpy as np
+        import tilewise as tw
+
+        x = np.ones((2048, 2048), np.float32)
+        tw.add(x, tw.softmax(x))
+        names = [task.read_text() for task in pathlib.Path("/proc/self/task").glob("*/comm")]
+        print(tw.explain(tw.add, x, x).cpu.threads, sum(name.startswith("tilewise-") for name in names))
+        """,
+        RAYON_NUM_THREADS=rayon,
+        OMP_NUM_THREADS=omp,
+    )
+    expected = threads or len(os.sched_getaffinity(0))
+    assert printed.split() == [str(expected)] * 2
 
 
 @pytest.mark.gpu
