@@ -21,6 +21,8 @@ pub enum Family {
     Layout,
     /// DeviceError(ValueError)
     Device,
+    /// OptionError(ValueError)
+    Option,
     /// UnsupportedError(NotImplementedError)
     Unsupported,
     /// CudaError(RuntimeError)
@@ -165,31 +167,33 @@ pub enum Error {
     GpuTooOld { op: &'static str, device: Device, major: u32, minor: u32 },
 
     #[error(
-        "explain: device={got:?} is not known; accepted: None, \"cpu\", \"cuda\", \"cuda:0\" and so on, {}",
+        "explain: device={got:?} is not known; accepted: None, an index, a torch.device, \"cpu\", \"cuda\", \"cuda:0\" and so on, {}",
         list(known)
     )]
     UnknownGpu { got: String, known: &'static [&'static str] },
 
-    // --- unsupported
+    // --- option
     #[error(
         "explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
     )]
     NotExplained { got: String },
+    #[error("{op}: activation={got:?} is not known; accepted: None, {accepted}")]
+    Activation { op: &'static str, got: String, accepted: String },
+    #[error("{op}: saved_is={got:?} is not known; accepted: \"output\", \"pre_activation\"")]
+    SavedIs { op: &'static str, got: String },
+    #[error("matmul: precision={got:?} is not known; accepted: \"ieee\", \"tf32\"")]
+    Precision { got: String },
+
+    // --- unsupported
     /// No error: the call goes on in torch, and nobody reads this.
     #[error("{op}: for the sake of `{argument}` the call goes on in torch")]
     NeedsTorch { op: &'static str, argument: &'static str, by: Handler },
     #[error("{op}: `{argument}` is {got}, which is not supported; {remedy}")]
     TensorKind { op: &'static str, argument: &'static str, got: String, remedy: &'static str },
-    #[error("{op}: activation={got:?} is not known; accepted: None, {accepted}")]
-    Activation { op: &'static str, got: String, accepted: String },
-    #[error("{op}: saved_is={got:?} is not known; accepted: \"output\", \"pre_activation\"")]
-    SavedIs { op: &'static str, got: String },
     #[error(
         "{op}: the output of {activation} does not tell its gradient; pass the pre-activation as `saved`, with saved_is=\"pre_activation\""
     )]
     NeedsPreActivation { op: &'static str, activation: &'static str },
-    #[error("matmul: precision={got:?} is not known; accepted: \"ieee\", \"tf32\"")]
-    Precision { got: String },
     #[error(
         "{op}: `{argument}` could not be taken by DLPack: {reason}. Convert it to a torch.Tensor or a numpy.ndarray first"
     )]
@@ -251,13 +255,8 @@ impl Error {
             | NoSuchGpu { .. }
             | GpuTooOld { .. }
             | UnknownGpu { .. } => Family::Device,
-            NotExplained { .. }
-            | TensorKind { .. }
-            | Activation { .. }
-            | SavedIs { .. }
-            | NeedsPreActivation { .. }
-            | Precision { .. }
-            | Producer { .. } => Family::Unsupported,
+            NotExplained { .. } | Activation { .. } | SavedIs { .. } | Precision { .. } => Family::Option,
+            TensorKind { .. } | NeedsPreActivation { .. } | Producer { .. } => Family::Unsupported,
             Cuda { .. } => Family::Cuda,
             NeedsTorch { .. } | Python(_) => return None,
         })

@@ -17,6 +17,7 @@ from ._core import (
     DimError,
     DTypeError,
     LayoutError,
+    OptionError,
     ShapeError,
     TilewiseError,
     UnsupportedError,
@@ -40,6 +41,7 @@ __all__ = [
     "DeviceError",
     "DimError",
     "LayoutError",
+    "OptionError",
     "ShapeError",
     "TilewiseError",
     "UnsupportedError",
@@ -68,6 +70,9 @@ def info() -> str:
 
 
 if not TYPE_CHECKING:  # or a type checker would take every misspelt name for Any
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
 
     def __getattr__(name: str) -> Any:
         """Loads tilewise.explain when it is first asked for: what it needs has no place in a bare import."""

@@ -13,6 +13,7 @@ from . import _core
 from . import _explanation_views as views
 
 if TYPE_CHECKING:
+    import torch
     from rich.table import Table
 
 
@@ -168,7 +169,7 @@ class Explanation:
 
 
 def explain(
-    op: str | Callable[..., Any], /, *args: Any, device: str | None = None, **kwargs: Any
+    op: str | Callable[..., Any], /, *args: Any, device: str | int | torch.device | None = None, **kwargs: Any
 ) -> Explanation:
     """How a call would be run: the kernel, its launch, and what bounds its speed. Nothing is computed.
 
@@ -177,15 +178,15 @@ def explain(
             of one; or "activation_backward", which computes the gradients of matmul's epilogue.
         *args, **kwargs: what the call would be given. Only shapes, strides and dtypes matter, so a tensor of
             torch's "meta" device will do.
-        device: None for the device that the tensors are on; "cpu"; "cuda" or "cuda:1" for a GPU of this
-            machine; or a GPU that need not be here: "h200", "h100", "b200", "a100", "a10", "l4", "t4",
-            "rtx3090", "rtx4090", "rtx5090".
+        device: None for the device that the tensors are on; "cpu"; an index, a torch.device, "cuda" or
+            "cuda:1" for a GPU of this machine; or one that need not be here: "h200", "h100", "b200", "a100",
+            "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090".
 
     Returns:
         An Explanation. On a GPU that is here, its plan is the one that runs.
 
     Raises:
-        As the call itself; UnsupportedError: another op; DeviceError: a device that is not known.
+        As the call itself; OptionError: another op; DeviceError: a device that is not known.
 
     Example:
         >>> x = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyString};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
 use crate::dtype::{self, DType};
 use crate::error::{Error, Result};
@@ -83,6 +83,18 @@ pub fn activation(
     negative_slope: f64,
 ) -> Result<Activation> {
     Activation::from_name(op, object.map(name).as_deref(), negative_slope)
+}
+
+/// device=: an index, a torch.device or a name, as a name.
+pub fn device(object: &Bound<'_, PyAny>) -> Result<String> {
+    let class = object.get_type();
+    if object.is_instance_of::<PyInt>() && !object.is_instance_of::<PyBool>() {
+        return Ok(format!("cuda:{}", scalar::shown(object)));
+    }
+    if class.name()? == "device" && class.module()? == "torch" {
+        return Ok(object.str()?.to_string());
+    }
+    Ok(name(object))
 }
 
 /// dtype=: a name, a torch.dtype, a numpy.dtype, or whatever numpy.dtype() makes one of.

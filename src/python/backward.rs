@@ -137,8 +137,8 @@ fn along_dim<'py>(
 ///     DTypeError: not a tensor, dtypes that differ or are not floating.
 ///     ShapeError: shapes differ.
 ///     DeviceError: tensors of different devices or libraries.
-///     UnsupportedError: a name that is not known; an output that does not tell the
-///         gradient.
+///     OptionError: a name that is not known.
+///     UnsupportedError: an output that does not tell the gradient.
 ///
 /// Meaning: src/ops/activation_backward.rs. CPU: src/cpu/activation_backward.rs. CUDA:
 /// kernels/activation_backward.cu, planned in src/cuda/plan/activation_backward.rs.

@@ -20,6 +20,7 @@ struct Classes {
     dim: Py<PyType>,
     layout: Py<PyType>,
     device: Py<PyType>,
+    option: Py<PyType>,
     unsupported: Py<PyType>,
     cuda: Py<PyType>,
 }
@@ -67,6 +68,11 @@ impl Classes {
                 &[root, &py.get_type::<PyValueError>()],
                 "Tensors are on different or unsupported devices, of different libraries, or without memory; or no usable GPU is there.",
             )?,
+            option: class(
+                "OptionError",
+                &[root, &py.get_type::<PyValueError>()],
+                "An option such as activation= has a value that is none of those there are.",
+            )?,
             unsupported: class(
                 "UnsupportedError",
                 &[root, &py.get_type::<PyNotImplementedError>()],
@@ -89,6 +95,7 @@ impl Classes {
             Family::Dim => &self.dim,
             Family::Layout => &self.layout,
             Family::Device => &self.device,
+            Family::Option => &self.option,
             Family::Unsupported => &self.unsupported,
             Family::Cuda => &self.cuda,
         }
@@ -98,8 +105,8 @@ impl Classes {
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let classes = CLASSES.get_or_try_init(py, || Classes::make(py))?;
-    let Classes { base, dtype, shape, dim, layout, device, unsupported, cuda } = classes;
-    for class in [base, dtype, shape, dim, layout, device, unsupported, cuda] {
+    let Classes { base, dtype, shape, dim, layout, device, option, unsupported, cuda } = classes;
+    for class in [base, dtype, shape, dim, layout, device, option, unsupported, cuda] {
         let class = class.bind(py);
         module.add(class.name()?, class)?;
     }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use self::entries::{describe, tile_order};
-use super::arguments::Keyword;
+use super::arguments::{self, Keyword};
 use super::exceptions::raise;
 use super::problems::{self, ActivationBackwardOptions, MatmulOptions};
 use crate::cuda::explain;
@@ -25,8 +25,8 @@ const OP: &str = "explain";
 ///     op: "add", "softmax", "log_softmax", "matmul", "softmax_backward", "log_softmax_backward" or
 ///         "activation_backward".
 ///     arguments: dict of the operation's arguments by name; what is left out has its default.
-///     device: None for the device the tensors are on; "cuda" or "cuda:1" for one that is here; or the name
-///         of a GPU that need not be, such as "h200".
+///     device: None for the device the tensors are on; an index, a torch.device, "cuda" or "cuda:1" for one that
+///         is here; or the name of a GPU that need not be, such as "h200".
 ///
 /// Returns:
 ///     A dict: problem, work and, by where it would run, cpu, or device, plan, why, occupancy, ceiling and
@@ -34,8 +34,8 @@ const OP: &str = "explain";
 ///     around the plan's. What is not known is left out; without elements there is no plan.
 ///
 /// Raises:
-///     As the operation; DeviceError: a device that is not known; UnsupportedError: another op; TypeError: a
-///         missing argument.
+///     As the operation; DeviceError: a device that is not known; OptionError: another op; TypeError: a missing
+///         argument.
 ///
 /// Lives in src/python/explain.rs; plans are made in src/cuda/plan/.
 #[pyfunction(name = "explain")]
@@ -44,11 +44,13 @@ pub fn explain_call<'py>(
     py: Python<'py>,
     op: &str,
     arguments: &Bound<'py, PyDict>,
-    device: Option<&str>,
+    device: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let run = || -> Result<Bound<'py, PyDict>> {
         let given = Given(arguments);
         let explained = PyDict::new(py);
+        let device = device.map(arguments::device).transpose()?;
+        let device = device.as_deref();
         match op {
             "add" => {
                 let mut call = Call::planning(py, "add", &DType::ALL);

@@ -202,7 +202,7 @@ fn along_dim<'py>(
 ///     ShapeError: sizes do not fit, bias is not (n,), or `out` has the wrong shape.
 ///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
-///     UnsupportedError: an activation or precision that is not known.
+///     OptionError: an activation or precision that is not known.
 ///
 /// Example:
 ///     >>> tilewise.matmul(torch.eye(2), torch.tensor([[1.0, -2.0], [3.0, 4.0]]), activation="relu")

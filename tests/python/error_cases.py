@@ -17,6 +17,7 @@ SHAPE = (tw.ShapeError, ValueError)
 DIM = (tw.DimError, IndexError)
 LAYOUT = (tw.LayoutError, ValueError)
 DEVICE = (tw.DeviceError, ValueError)
+OPTION = (tw.OptionError, ValueError)
 UNSUPPORTED = (tw.UnsupportedError, NotImplementedError)
 
 
@@ -275,31 +276,31 @@ CASES = [
     ),
     (
         "Activation",
-        UNSUPPORTED,
+        OPTION,
         'matmul: activation="swish" is not known; accepted: None, "relu", "leaky_relu", "gelu", "gelu_tanh", "silu"',
         lambda: tw.matmul(x, x.mT, activation="swish"),
     ),
     (
         "UnknownGpu",
         DEVICE,
-        'explain: device="h900" is not known; accepted: None, "cpu", "cuda", "cuda:0" and so on, "h200", "h100", "b200", "a100", "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090"',
+        'explain: device="h900" is not known; accepted: None, an index, a torch.device, "cpu", "cuda", "cuda:0" and so on, "h200", "h100", "b200", "a100", "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090"',
         lambda: tw.explain(tw.add, x, 1, device="h900"),
     ),
     (
         "NotExplained",
-        UNSUPPORTED,
+        OPTION,
         'explain: op="mul" is not known; accepted: "add", "softmax", "log_softmax", "matmul", "softmax_backward", "log_softmax_backward", "activation_backward"',
         lambda: tw.explain("mul", x),
     ),
     (
         "Activation",
-        UNSUPPORTED,
+        OPTION,
         'activation_backward: activation="tanh" is not known; accepted: None, "relu", "leaky_relu", "gelu", "gelu_tanh", "silu"',
         lambda: activation_backward(x, x, "tanh"),
     ),
     (
         "SavedIs",
-        UNSUPPORTED,
+        OPTION,
         'activation_backward: saved_is="input" is not known; accepted: "output", "pre_activation"',
         lambda: activation_backward(x, x, "relu", saved_is="input"),
     ),
@@ -311,7 +312,7 @@ CASES = [
     ),
     (
         "Precision",
-        UNSUPPORTED,
+        OPTION,
         'matmul: precision="fp8" is not known; accepted: "ieee", "tf32"',
         lambda: tw.matmul(x, x.mT, precision="fp8"),
     ),

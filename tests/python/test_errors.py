@@ -49,6 +49,7 @@ def test_the_classes():
         ("DimError", IndexError),
         ("LayoutError", ValueError),
         ("DeviceError", ValueError),
+        ("OptionError", ValueError),
         ("UnsupportedError", NotImplementedError),
         ("CudaError", RuntimeError),
     ]:

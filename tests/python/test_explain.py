@@ -148,8 +148,30 @@ def test_it_refuses_what_the_call_refuses():
     with pytest.raises(tw.DeviceError, match=r'device="h900" is not known; accepted: .*"h200"'):
         tw.explain(tw.add, meta(2), 1, device="h900")
     for op in ("mul", tw.devices, 3):
-        with pytest.raises(tw.UnsupportedError, match="is not known; accepted: "):
+        with pytest.raises(tw.OptionError, match="is not known; accepted: "):
             tw.explain(op, meta(2))
+
+
+def test_a_device_is_named_as_torch_names_it():
+    x = meta(2, 3)
+    on_cpu = tw.explain(tw.softmax, x, device="cpu")
+    assert on_cpu.cpu is not None
+    assert tw.explain(tw.softmax, x, device=torch.device("cpu")) == on_cpu
+    here = len(tw.devices())
+    for index in range(here):
+        by_name = tw.explain(tw.softmax, x, device=f"cuda:{index}")
+        assert tw.explain(tw.softmax, x, device=index) == by_name
+        assert tw.explain(tw.softmax, x, device=torch.device("cuda", index)) == by_name
+    said = f"there is no cuda:{here}" if here else "no CUDA driver|there is no cuda:0"
+    for absent in (here, torch.device("cuda", here)):
+        with pytest.raises(tw.DeviceError, match=said):
+            tw.explain(tw.softmax, x, device=absent)
+
+
+@pytest.mark.parametrize("device", [torch.device("meta"), True, 1.5, ["h200"], object(), b"h200", -1, 10**30])
+def test_what_is_no_device_is_refused(device):
+    with pytest.raises(tw.DeviceError, match=r"is not known; accepted: None|there is no cuda|no CUDA driver"):
+        tw.explain(tw.softmax, meta(2, 3), device=device)
 
 
 def test_rich_shows_it_as_a_table():

@@ -77,13 +77,13 @@ def test_numbers_beyond_64_bits(number):
     "activation", ["", "RELU", "relu ", "tanh", 1, True, object(), ["relu"], torch.relu, "a" * 10_000]
 )
 def test_activations_that_are_none(activation):
-    with pytest.raises(tw.UnsupportedError, match="activation="):
+    with pytest.raises(tw.OptionError, match="activation="):
         tw.matmul(x, x, activation=activation)
 
 
 @pytest.mark.parametrize("precision", ["", "IEEE", "high", None, 1, object()])
 def test_precisions_that_are_none(precision):
-    with pytest.raises(tw.UnsupportedError, match="precision="):
+    with pytest.raises(tw.OptionError, match="precision="):
         tw.matmul(x, x, precision=precision)
 
 

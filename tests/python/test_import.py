@@ -52,8 +52,9 @@ def test_import_is_silent():
 def test_everything_promised_is_there():
     fresh.run("""
         import tilewise as tw
-        functions = "add softmax log_softmax matmul devices info"
-        errors = "Tilewise DType Shape Dim Layout Device Unsupported Cuda"
+        functions = "add softmax log_softmax matmul explain devices info"
+        errors = "Tilewise DType Shape Dim Layout Device Option Unsupported Cuda"
+        assert set(tw.__all__) <= set(dir(tw))
         for name in [*functions.split(), *(f"{error}Error" for error in errors.split())]:
             assert name in tw.__all__, name
             assert getattr(tw, name).__doc__, name

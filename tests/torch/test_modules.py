@@ -5,8 +5,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import tilewise as tw
 import tilewise.torch
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FUNCTIONS = {
@@ -33,6 +35,24 @@ def test_linear(device, activation, bias):
     expected.sum().backward()
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"activation": "swish"}, tw.OptionError, 'activation="swish" is not known; accepted: None, "relu"'),
+        ({"activation": torch.relu}, tw.OptionError, "activation="),
+        ({"precision": "fp8"}, tw.OptionError, 'precision="fp8" is not known'),
+        ({"negative_slope": "steep"}, tw.DTypeError, "`negative_slope` must be a number"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_layer_with_a_wrong_option_is_not_made(options, error, words, device):
+    for surroundings in (torch.device(device), FakeTensorMode()):
+        with surroundings, pytest.raises(error, match=words):
+            tilewise.torch.Linear(2, 3, **options)
+        with surroundings:
+            tilewise.torch.Linear(2, 3, activation="silu")
 
 
 def test_linear_begins_as_torchs_does():

@@ -7,9 +7,12 @@ from typing import Any, Literal
 import torch
 
 import tilewise
+from tilewise import _core
 
 Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
 Precision = Literal["ieee", "tf32"]
+
+_NOTHING = torch.empty((0, 0), device="cpu")
 
 
 class Linear(torch.nn.Linear):
@@ -24,6 +27,9 @@ class Linear(torch.nn.Linear):
         precision: "ieee", or "tf32" to allow tf32 for float32.
         device: of the parameters.
         dtype: of the parameters.
+
+    Raises:
+        OptionError: an activation or precision that is not known. DTypeError: a slope that is no number.
 
     Shapes:
         (..., in_features) to (..., out_features).
@@ -41,6 +47,9 @@ class Linear(torch.nn.Linear):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
+        # Planned so that a wrong option is refused here, in the words of the call that takes it.
+        options = {"activation": activation, "negative_slope": negative_slope, "precision": precision}
+        _core.explain("matmul", {"a": _NOTHING, "b": _NOTHING, **options})
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation, self.negative_slope, self.precision = activation, negative_slope, precision
 
