@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # The operation that CONTRIBUTING.md walks through exists only there.
+FROM_ROOT = re.compile(r"(src|kernels|python|tests|benchmarks|examples)/|build\.rs$")
 IMAGINED = re.compile(r"(^|/)(test_)?scale\.")
 
 
@@ -18,11 +19,18 @@ def expanded(path):
 
 
 def named_files(document):
-    text = (ROOT / document).read_text()
-    quoted = re.findall(r"`((?:src|kernels|python|tests|benchmarks|examples)/[\w./{},*-]+|build.rs)`", text)
-    linked = re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    """Paths from the root; under a heading that is a folder, also names within it."""
+    files, folder = [], ""
     here = Path(document).parent
-    files = [f for q in quoted for f in expanded(q)] + [str(here / link) for link in linked]
+    for line in (ROOT / document).read_text().splitlines():
+        if heading := re.match(r"#+ (`[\w./]+/`$)?", line):
+            folder = (heading[1] or "").strip("`")
+        quoted = re.findall(r"`([\w./{},*-]+)`", line)
+        files += [f for q in quoted if FROM_ROOT.match(q) for f in expanded(q)]
+        if folder and line.startswith("| `"):
+            names = re.findall(r"`([\w./{},*-]+)`", line.split("|")[1])
+            files += [folder + f for q in names if not FROM_ROOT.match(q) for f in expanded(q)]
+        files += [str(here / link) for link in re.findall(r"\]\((?!http|#)([^)#]+)\)", line)]
     return [f for f in files if not IMAGINED.search(f)]
 
 
