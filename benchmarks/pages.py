@@ -52,7 +52,7 @@ class Picture:
         return IMAGES / self.name
 
     def digest(self) -> str:
-        """Of all that it shows, and not of its bytes, which differ from one release of matplotlib to the next."""
+        """Of all that it shows. Its bytes differ from one release of matplotlib to the next."""
         data = self.run.as_json()
         drawn = [plot.title(self.run), data["cases"], data["ceilings"]]
         figures = json.dumps(drawn, sort_keys=True).encode()
