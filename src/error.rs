@@ -154,9 +154,9 @@ pub enum Error {
     )]
     NoMemory { op: &'static str, argument: &'static str },
     #[error(
-        "{op}: no CUDA driver could be loaded ({looked_for} not found or not usable). Install the NVIDIA driver, or move the tensors to the CPU"
+        "{op}: no CUDA driver could be loaded ({looked_for} not found or not usable). Install the NVIDIA driver, or {remedy}"
     )]
-    NoDriver { op: &'static str, looked_for: &'static str },
+    NoDriver { op: &'static str, looked_for: &'static str, remedy: &'static str },
     #[error(
         "{op}: there is no {device}; the CUDA driver shows {count} device(s). Check CUDA_VISIBLE_DEVICES"
     )]

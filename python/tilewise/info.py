@@ -5,6 +5,7 @@ The file also runs by itself (`python .../tilewise/info.py`), for when `import t
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import importlib
 import importlib.metadata
@@ -62,7 +63,11 @@ def report() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    if "--json" in (sys.argv[1:] if arguments is None else arguments):
+    parser = argparse.ArgumentParser(
+        prog="python -m tilewise.info", description="What is installed here and what tilewise sees of it."
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    if parser.parse_args(arguments).json:
         print(json.dumps(collect(), indent=2, default=str))
     else:
         print(report())

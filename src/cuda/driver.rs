@@ -34,7 +34,7 @@ pub fn require(op: &'static str) -> Result<()> {
         present.then(result::init)
     });
     match state {
-        None => Err(Error::NoDriver { op, looked_for: LIBRARY }),
+        None => Err(Error::NoDriver { op, looked_for: LIBRARY, remedy: "move the tensors to the CPU" }),
         Some(Err(e)) => Err(error(op, "initialising the driver", *e)),
         Some(Ok(())) => Ok(()),
     }

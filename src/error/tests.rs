@@ -64,7 +64,7 @@ fn every_error() -> Vec<Error> {
         },
         DeviceNotSupported { op, argument, got: "mps:0".into() },
         NoMemory { op, argument },
-        NoDriver { op, looked_for: "libcuda.so.1" },
+        NoDriver { op, looked_for: "libcuda.so.1", remedy: "move the tensors to the CPU" },
         NoSuchGpu { op, device: cuda, count: 1 },
         GpuTooOld { op, device: cuda, major: 6, minor: 1 },
         UnknownGpu { got: "h900".into(), known: &crate::cuda::device::PUBLISHED },

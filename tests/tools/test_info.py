@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 import tilewise as tw
 from support import fresh
 
@@ -27,6 +28,13 @@ def test_as_json():
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["tilewise"]["version"] == tw.__version__
     assert not done.stderr
+
+
+@pytest.mark.parametrize(("word", "status"), [("--help", 0), ("--jsn", 2)])
+def test_it_says_what_may_be_asked(word, status):
+    done = subprocess.run([sys.executable, "-m", "tilewise.info", word], capture_output=True, text=True)
+    assert done.returncode == status
+    assert "--json" in done.stdout + done.stderr
 
 
 def test_it_names_the_libraries_in_this_process():

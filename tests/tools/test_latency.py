@@ -198,6 +198,7 @@ def test_a_file_with_both_times_gives_both_models(tmp_path):
     [
         ("", "d.csv has no column tpot or ttft"),
         ("t,time\n1,2\n", "its columns: t, time"),
+        ("t,tpot,t\n1,2,3\n", "d.csv has more than one column t"),
         ("t,ttft\n1,2\n", "d.csv has ttft but no column s"),
         ("t,tpot\n1,2\n\n4,slow\n", "d.csv, line 4: tpot is 'slow', which is no number"),
         ("tpot,t\n1,2\n4\n", "d.csv, line 3: t is '', which is no number"),

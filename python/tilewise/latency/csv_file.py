@@ -23,7 +23,7 @@ def fit_csv(path: str | os.PathLike[str], *, confidence: float = 0.95) -> list[L
     are ignored.
 
     Raises:
-        FitError: as `fit_tpot`, or the file has not these columns, or a cell is no number above 0.
+        FitError: as `fit_tpot`, or the file has not these columns once, or a cell is no number above 0.
         OSError: the file cannot be read.
     """
     path = Path(path)
@@ -31,6 +31,8 @@ def fit_csv(path: str | os.PathLike[str], *, confidence: float = 0.95) -> list[L
         header, rows = _read(path)
     except (UnicodeDecodeError, csv.Error) as error:
         raise FitError(f"{path.name} cannot be read as CSV: {error}") from None
+    if twice := [name for name in dict.fromkeys(header) if name and header.count(name) > 1]:
+        raise FitError(f"{path.name} has more than one column {' and '.join(twice)}")
     found = [match for name in header if (match := TIME.fullmatch(name))]
     if not found:
         raise FitError(

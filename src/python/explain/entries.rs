@@ -72,7 +72,12 @@ pub fn describe(
 
 /// None: on the CPU.
 fn facts(own: Device, asked: Option<&str>) -> Result<Option<DeviceFacts>> {
-    let here = |ordinal| Ok(Some(Gpu::get(OP, ordinal)?.facts.clone()));
+    let remedy = "name a GPU that need not be here, such as device=\"h200\"";
+    let here = |ordinal| match Gpu::get(OP, ordinal) {
+        Ok(gpu) => Ok(Some(gpu.facts.clone())),
+        Err(Error::NoDriver { op, looked_for, .. }) => Err(Error::NoDriver { op, looked_for, remedy }),
+        Err(error) => Err(error),
+    };
     match (asked, own) {
         (None, Device::Cpu) | (Some("cpu"), _) => Ok(None),
         (None, Device::Cuda(ordinal)) => here(ordinal),
