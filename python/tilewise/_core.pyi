@@ -27,6 +27,7 @@ __all__ = [
     "activation_backward",
     "add",
     "build_info",
+    "check_matmul_options",
     "devices",
     "explain",
     "force_add_schedule",
@@ -156,6 +157,9 @@ class _BuildInfo(TypedDict):
     targets: list[str]
     kernels: list[_Kernel]
 
+def check_matmul_options(
+    *, activation: str | None = None, negative_slope: float = 0.01, precision: str = "ieee"
+) -> None: ...
 def explain(op: str, arguments: dict[str, Any], device: Any = None) -> dict[str, Any]: ...
 def devices() -> list[_Device]: ...
 def build_info() -> _BuildInfo: ...

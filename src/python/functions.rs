@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 use super::arguments::{Keyword, given};
+use super::exceptions::raise;
 use super::problems::{self, MatmulOptions};
 use super::routing::{Recorder, finish};
 use crate::dtype::DType;
@@ -247,4 +248,28 @@ pub fn matmul<'py>(
         ("out", given(out)),
     ];
     finish(py, run(), [a, b], keywords)
+}
+
+/// Raises what matmul would for these options, before there are operands.
+///
+/// Args:
+///     activation, negative_slope, precision: those of matmul.
+///
+/// Raises:
+///     OptionError: an activation or precision that is not known. DTypeError: a slope that is no number.
+///
+/// Lives in src/python/functions.rs; asked by tilewise.torch.
+#[pyfunction]
+#[pyo3(
+    signature = (*, activation = None, negative_slope = Keyword::Default, precision = Keyword::Default),
+    text_signature = "(*, activation=None, negative_slope=0.01, precision='ieee')"
+)]
+pub fn check_matmul_options(
+    py: Python<'_>,
+    activation: Option<&Bound<'_, PyAny>>,
+    negative_slope: Keyword<'_, '_>,
+    precision: Keyword<'_, '_>,
+) -> PyResult<()> {
+    let options = MatmulOptions { bias: None, activation, negative_slope, precision, out: None };
+    options.checked().map(|_| ()).map_err(|error| raise(py, error))
 }

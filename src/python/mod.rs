@@ -22,6 +22,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(functions::softmax, module)?,
         wrap_pyfunction!(functions::log_softmax, module)?,
         wrap_pyfunction!(functions::matmul, module)?,
+        wrap_pyfunction!(functions::check_matmul_options, module)?,
         wrap_pyfunction!(backward::softmax_backward, module)?,
         wrap_pyfunction!(backward::log_softmax_backward, module)?,
         wrap_pyfunction!(backward::activation_backward, module)?,

@@ -4,11 +4,12 @@
 use pyo3::prelude::*;
 
 use super::arguments::{self, Keyword};
+use crate::dtype::DType;
 use crate::error::Result;
-use crate::interop::{Call, Output};
+use crate::interop::{Argument, Call, Output};
 use crate::ops::activation_backward::{self, ActivationBackwardProblem};
 use crate::ops::add::AddProblem;
-use crate::ops::matmul::{MatmulProblem, Operands};
+use crate::ops::matmul::{Activation, MatmulProblem, Operands, Precision};
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 use crate::ops::{self, Scalar};
@@ -57,6 +58,16 @@ pub struct MatmulOptions<'a, 'py> {
     pub out: Option<&'a Bound<'py, PyAny>>,
 }
 
+impl MatmulOptions<'_, '_> {
+    /// Those that are no tensors.
+    pub fn checked(&self) -> Result<(Activation, Precision)> {
+        let argument = Argument { op: "matmul", name: "negative_slope", accepted: &DType::FLOATS };
+        let slope = self.negative_slope.number(argument, Scalar::Float(0.01))?;
+        let activation = arguments::activation("matmul", self.activation, slope.as_f64())?;
+        Ok((activation, self.precision.precision()?))
+    }
+}
+
 pub fn matmul<'py>(
     call: &mut Call<'py>,
     a: &Bound<'py, PyAny>,
@@ -67,9 +78,7 @@ pub fn matmul<'py>(
     let b = call.input("b", b)?;
     let bias = options.bias.map(|bias| call.input("bias", bias)).transpose()?;
     let bias = bias.as_ref().map(|t| t.view.as_ref());
-    let slope = options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
-    let activation = arguments::activation("matmul", options.activation, slope.as_f64())?;
-    let precision = options.precision.precision()?;
+    let (activation, precision) = options.checked()?;
     let spec = ops::matmul::output(&a.view, &b.view, bias)?;
     let out = call.output(&spec, options.out, &a)?;
     let operands = Operands { a: &a.view, b: &b.view, bias, out: &out.view };

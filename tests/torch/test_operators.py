@@ -161,14 +161,27 @@ def test_meta_tensors():
         lambda t: tw.softmax(t(3), out=t(4)),
         lambda t: tw.add(t(3), 1, out=t(3, dtype=torch.int64)),
         lambda t: tw.matmul(t(3, 4), t(4, 5), activation="swish"),
+        lambda t: tw.matmul(t(3, 4), t(4, 5), precision="fp8"),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_fakes_refuse_what_is_refused(call):
     with pytest.raises(tw.TilewiseError):
         call(torch.ones)
     with (
         FakeTensorMode(),
-        pytest.raises((RuntimeError, IndexError, TypeError, ValueError, NotImplementedError)),
+        pytest.raises((RuntimeError, IndexError, TypeError, ValueError)),
     ):
         call(torch.ones)
+
+
+@pytest.mark.parametrize("option", [{"activation": "swish"}, {"precision": "fp8"}])
+def test_a_wrong_option_is_the_same_error_without_memory(option):
+    def said(x):
+        with pytest.raises(tw.OptionError) as caught:
+            tw.matmul(x, x, **option)
+        return str(caught.value)
+
+    assert said(torch.ones(2, 2)) == said(torch.ones(2, 2, device="meta"))
+    with pytest.raises(Exception, match=next(iter(option.values()))):
+        torch.compile(lambda x: tw.matmul(x, x, **option), fullgraph=True, backend="eager")(torch.ones(2, 2))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import formulas
+from tilewise import _core
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 REALS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, *FLOATS)
@@ -34,10 +34,11 @@ def along_dim_backward(grad: Any, output: Any, dim: int = -1, *, dtype: Any = No
     return along_dim(grad, dim, dtype=dtype)
 
 
-def matmul(a: Any, b: Any, bias: Any = None, *, activation: str | None = None, **options: Any) -> Any:
+def matmul(
+    a: Any, b: Any, bias: Any = None, *, activation: Any = None, precision: str = "ieee", **slope: Any
+) -> Any:
     check_alike(a, b, bias)
-    known = activation is None or activation in formulas.ACTIVATIONS
-    torch._check_not_implemented(known, lambda: f"matmul: activation {activation!r} is not known")
+    _core.check_matmul_options(activation=activation, precision=precision)
     torch._check(a.dim() > 0 and b.dim() > 0, lambda: "matmul: both operands need at least one dimension")
     inner = b.shape[max(b.dim() - 2, 0)]
     torch._check(a.shape[-1] == inner, lambda: f"matmul: sizes {a.shape[-1]} and {inner} differ")

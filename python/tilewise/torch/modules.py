@@ -12,8 +12,6 @@ from tilewise import _core
 Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
 Precision = Literal["ieee", "tf32"]
 
-_NOTHING = torch.empty((0, 0), device="cpu")
-
 
 class Linear(torch.nn.Linear):
     """`activation(x @ weight.T + bias)` in one call; torch.nn.Linear with an activation.
@@ -47,9 +45,7 @@ class Linear(torch.nn.Linear):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        # Planned so that a wrong option is refused here, in the words of the call that takes it.
-        options = {"activation": activation, "negative_slope": negative_slope, "precision": precision}
-        _core.explain("matmul", {"a": _NOTHING, "b": _NOTHING, **options})
+        _core.check_matmul_options(activation=activation, negative_slope=negative_slope, precision=precision)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation, self.negative_slope, self.precision = activation, negative_slope, precision
 
