@@ -1,6 +1,7 @@
 """What the benchmark's options do: cases of one's own, files, comparisons, an early end."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 from support import fresh
 from support.bench_run import FACTS, whole_run
 from tilewise.bench import __main__ as bench
-from tilewise.bench import cases, compare, measure, options, overhead, peers, record, report, session
+from tilewise.bench import cases, compare, measure, options, overhead, peers, record, report, session, table
 from tilewise.bench.figures import Ceilings, Run
 
 
@@ -161,6 +162,27 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
     assert why in printed
 
 
+def test_two_files_of_one_name_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        bench.main(["add", "--json", "x.txt", "--csv", "./x.txt"])
+    assert "name a file for each" in capsys.readouterr().err
+
+
+def test_a_file_that_fails_after_all_does_not_lose_the_others(kept, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(report, "as_csv", full)
+    good = Run(dict(FACTS), Ceilings(1, {}), whole_run().of("add"))
+    picture = tmp_path / "x.png"
+    words = ["--from", str(kept(good)), "--csv", str(tmp_path / "x.csv"), "--plot", str(picture)]
+    assert bench.main(words) == 2
+    assert "not written: [Errno 28] No space left" in capsys.readouterr().err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_command_of_a_record_gives_the_same_options():
     words = (
         "matmul softmax --device cpu --shape 8x8x8 --shape 4x4x4 --dtype float32 --layout contiguous --dim 0"
@@ -178,6 +200,27 @@ def test_measures_shapes_and_writes_csv(tmp_path, capsys):
     assert [row["who"] for row in found] == ["tilewise", "torch"]
     assert all(float(row["milliseconds"]) > 0 and row["case"] == "8^3 nn" for row in found)
     assert "8^3 nn" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_terminal_folds_names_and_headings_but_no_figure(width):
+    console = pytest.importorskip("rich.console").Console(width=width, file=io.StringIO())
+    columns, rows = report.rows(whole_run().of("matmul"))
+    name = "an uncommonly long name of a case, transposed"
+    rows = [[name, *cells[1:]] for cells in rows if cells[2] != "FAILED"]
+    console.print(table.rich("matmul", columns, rows, width, report.LEFT))
+    printed = console.file.getvalue()
+    assert max(map(len, printed.splitlines())) <= width
+    for figure in (figure for cells in rows for figure in cells[1:]):
+        assert figure in printed
+    assert (name in printed) == (width == 200)
+
+
+def test_on_a_terminal_too_narrow_for_figures_nothing_is_cut_off():
+    console = pytest.importorskip("rich.console").Console(width=40, file=io.StringIO())
+    columns, rows = ["case", *"abcd"], [["x", *["123456789"] * 4]]
+    console.print(table.rich("title", columns, rows, 40))
+    assert sorted("".join(console.file.getvalue().split())) == sorted("titlecaseabcdx" + "123456789" * 4)
 
 
 def test_overhead_is_timed_on_the_host_and_told_by_part(tmp_path, capsys, device):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 from . import INTERRUPTED, compare, record, report
@@ -68,22 +69,33 @@ def written(options: argparse.Namespace, run: Run, old: Run | None) -> int:
     print(report.LEGEND)
     for problem in (problem for m in run.measurements for problem in report.problems(m)):
         print(problem, file=sys.stderr)
-    if options.json:
-        options.json.write_text(json.dumps(run.as_json(), indent=1) + "\n")
-    if options.csv:
-        options.csv.write_text(report.as_csv(run))
-    if options.plot:
-        from . import plot
-
-        plot.save(run, options.plot)
+    failed = sum(m.failed for m in run.measurements)
     status = compared(old, run) if old else 0
-    if failed := sum(m.failed for m in run.measurements):
+    for write in files(options, run, whole=not failed):
+        try:
+            write()
+        except OSError as error:  # the other files must not be lost with this one
+            print(f"not written: {error}", file=sys.stderr)
+            status = 2
+    if failed:
         total = len(run.measurements)
         print(f"FAILED: tilewise was wrong or raised in {failed} of {total} cases", file=sys.stderr)
         return 1
-    if options.record:
-        print(f"recorded in {record.write(options.record, run)}")
     return status
+
+
+def files(options: argparse.Namespace, run: Run, whole: bool) -> Iterator[Callable[[], object]]:
+    """What writes each of them; a record only of a run in which all is right."""
+    if options.json:
+        yield lambda: options.json.write_text(json.dumps(run.as_json(), indent=1) + "\n")
+    if options.csv:
+        yield lambda: options.csv.write_text(report.as_csv(run))
+    if options.plot:
+        from . import plot
+
+        yield lambda: plot.save(run, options.plot)
+    if options.record and whole:
+        yield lambda: print(f"recorded in {record.write(options.record, run)}")
 
 
 def compared(old: Run, run: Run) -> int:

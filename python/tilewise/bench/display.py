@@ -40,8 +40,10 @@ class Live:
 
         self.progress.advance(self.task)
         # The last ones, as many as the terminal holds.
-        columns, rows = report.rows(measurements[-max(1, self.live.console.height - 8) :])
-        self.live.update(Group(table.rich(measurements[0].op, columns, rows, report.LEFT), self.progress))
+        console = self.live.console
+        columns, rows = report.rows(measurements[-max(1, console.height - 8) :])
+        shown = table.rich(measurements[0].op, columns, rows, console.width, report.LEFT)
+        self.live.update(Group(shown, self.progress))
         self.live.refresh()
 
 

@@ -36,6 +36,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         result.error("--layout and --dim describe --shape; to choose among the cases there are: --only TEXT")
     if options.record and options.from_file:
         result.error("--record keeps a run that is made now, not one --from a file")
+    written = [path.absolute() for path in (options.json, options.csv, options.plot) if path]
+    if len(set(written)) < len(written):
+        result.error("--json, --csv and --plot: name a file for each")
     return options
 
 
