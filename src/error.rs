@@ -177,8 +177,8 @@ pub enum Error {
         "explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
     )]
     NotExplained { got: String },
-    #[error("{op}: activation={got:?} is not known; accepted: None, {accepted}")]
-    Activation { op: &'static str, got: String, accepted: String },
+    #[error("{op}: activation={got:?} is not known; accepted: None, {}", list(known))]
+    Activation { op: &'static str, got: String, known: &'static [&'static str] },
     #[error("{op}: saved_is={got:?} is not known; accepted: \"output\", \"pre_activation\"")]
     SavedIs { op: &'static str, got: String },
     #[error("matmul: precision={got:?} is not known; accepted: \"ieee\", \"tf32\"")]

@@ -49,8 +49,7 @@ impl Activation {
             Some("gelu_tanh") => Activation::GeluTanh,
             Some("silu") => Activation::Silu,
             Some(other) => {
-                let accepted = Activation::NAMES.map(|n| format!("{n:?}")).join(", ");
-                return Err(Error::Activation { op, got: other.to_string(), accepted });
+                return Err(Error::Activation { op, got: other.to_string(), known: &Activation::NAMES });
             }
         })
     }
