@@ -131,5 +131,6 @@ def errors() -> str:
     for family, lines in messages.items():
         error = getattr(tilewise, f"{family}Error")
         bases = ", ".join(base.__name__ for base in error.__bases__)
-        parts += [f"## {error.__name__}({bases})\n\n{error.__doc__}\n", "``` { .text .wrapped }", "\n\n".join(lines), "```", ""]
+        parts += [f"## {error.__name__}({bases})\n\n{error.__doc__}\n"]
+        parts += ["``` { .text .wrapped }", "\n\n".join(lines), "```", ""]
     return "\n".join(parts)
