@@ -5,6 +5,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -301,7 +303,7 @@ def test_ctrl_c_before_the_first_case(tmp_path, monkeypatch, capsys):
     assert not file.exists()
 
 
-@pytest.mark.parametrize("module", ["tilewise.bench.record", "torch", "tilewise.bench.session"])
+@pytest.mark.parametrize("module", ["tilewise.bench.record", "tilewise.bench.session"])
 def test_ctrl_c_while_modules_are_imported(module):
     fresh.run(f"""
         import contextlib, io, sys
@@ -317,6 +319,27 @@ def test_ctrl_c_while_modules_are_imported(module):
             assert bench.main(["add", "--device", "cpu"]) == 130
         assert printed.getvalue() == "interrupted: nothing was measured\\n"
     """)
+
+
+def test_ctrl_c_that_an_import_would_keep_to_itself():
+    code = """
+import os, signal, sys, time
+
+class Torch:
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(60)
+            except KeyboardInterrupt:
+                raise ImportError("numpy._core")
+
+sys.meta_path.insert(0, Torch())
+from tilewise.bench import __main__ as bench
+sys.exit(bench.main(["add", "--device", "cpu"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "interrupted: nothing was measured\n")
 
 
 def test_ctrl_c_while_files_are_written(kept, monkeypatch, tmp_path, capsys):

@@ -2,3 +2,4 @@
 
 # What a shell expects of a command that Ctrl-C ended.
 INTERRUPTED = 130
+NOTHING_MEASURED = "interrupted: nothing was measured"

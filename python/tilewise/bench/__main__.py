@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from . import INTERRUPTED
+from . import INTERRUPTED, NOTHING_MEASURED
 
 
 def main(arguments: list[str]) -> int:
@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> int:
 
         return command.run(arguments)
     except KeyboardInterrupt:
-        print("interrupted: nothing was measured", file=sys.stderr)
+        print(NOTHING_MEASURED, file=sys.stderr)
         return INTERRUPTED
 
 

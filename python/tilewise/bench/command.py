@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
-from . import INTERRUPTED, compare, record, report
+from . import INTERRUPTED, NOTHING_MEASURED, compare, record, report
 from .figures import Run
 from .options import parse
 
@@ -31,7 +34,8 @@ def run(arguments: list[str]) -> int:
             report.show(op, kept.of(op))
         return finish(options, kept, old)
     try:
-        import torch
+        with ended_by_ctrl_c():
+            import torch
     except ImportError:
         return refuse("tilewise.bench compares with torch, which is not installed: pip install torch")
     kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -54,6 +58,21 @@ def run(arguments: list[str]) -> int:
         options.record = None
         finish(options, measured, old)
     return INTERRUPTED
+
+
+@contextmanager
+def ended_by_ctrl_c() -> Iterator[None]:
+    """Ctrl-C ends the process: in torch's import a KeyboardInterrupt is lost, aborts, or becomes another."""
+
+    def end(*_: object) -> None:
+        print(NOTHING_MEASURED, file=sys.stderr, flush=True)
+        os._exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def finish(options: argparse.Namespace, run: Run, old: Run | None) -> int:
