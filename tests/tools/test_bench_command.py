@@ -370,6 +370,18 @@ def test_a_file_needs_no_torch(kept, tmp_path):
     """)
 
 
+def test_without_what_the_extra_brings_it_measures_and_has_no_digest(kept, tmp_path):
+    fresh.run(f"""
+        import json, sys
+        sys.modules["pygments"] = sys.modules["rich"] = None
+        from tilewise.bench import __main__ as bench
+        words = ["add", "--device", "cpu", "--quick", "--only", "2^12 float32"]
+        assert bench.main([*words, "--json", {str(tmp_path / "x.json")!r}]) == 0
+        assert json.load(open({str(tmp_path / "x.json")!r}))["digest"] is None
+        assert bench.main(["--check-record", {str(kept(whole_run()))!r}]) == 2
+    """)
+
+
 def test_a_ceiling_is_never_below_what_torch_reached():
     run = whole_run()
     best = max(m.rate("torch") for m in run.of("matmul") if "torch" in m.milliseconds)

@@ -25,7 +25,7 @@ def run(arguments: list[str]) -> int:
             return 0 if current else 1
         old = record.load(options.compare) if options.compare else None
         kept = record.load(options.from_file) if options.from_file else None
-    except (record.NotARecord, record.NoCheckout) as error:
+    except (record.NotARecord, record.NoDigest) as error:
         return refuse(error)
     if options.plot and find_spec("matplotlib") is None:
         return refuse("--plot needs matplotlib: pip install 'tilewise[bench]'")

@@ -20,8 +20,8 @@ from .options import OPERATIONS
 SOURCES = ("kernels/**/*.cu", "kernels/**/*.cuh", "src/cuda/**/*.rs", "build.rs")
 
 
-class NoCheckout(RuntimeError):
-    """No source checkout around the current directory."""
+class NoDigest(RuntimeError):
+    """Why there is no telling which sources these are: no checkout around, or nothing to read code by."""
 
 
 class NotARecord(ValueError):
@@ -34,7 +34,7 @@ def checkout() -> Path:
         for folder in (start, *start.parents):
             if (folder / "build.rs").is_file() and (folder / "kernels").is_dir():
                 return folder
-    raise NoCheckout("no folder with build.rs and kernels/ here or above: run inside a checkout of tilewise")
+    raise NoDigest("no folder with build.rs and kernels/ here or above: run inside a checkout of tilewise")
 
 
 def digest(root: Path | None = None) -> str:
@@ -52,8 +52,11 @@ def digest(root: Path | None = None) -> str:
 
 
 def _code(path: Path) -> Iterator[str]:
-    from pygments.lexers import CudaLexer, RustLexer
-    from pygments.token import Comment, String
+    try:
+        from pygments.lexers import CudaLexer, RustLexer
+        from pygments.token import Comment, String
+    except ImportError:
+        raise NoDigest("a digest of the sources needs pygments: pip install 'tilewise[bench]'") from None
 
     lexer = RustLexer() if path.suffix == ".rs" else CudaLexer()
     for kind, text in lexer.get_tokens(path.read_text().replace("\\\n", "")):
@@ -97,7 +100,7 @@ def describe(command: str, device: str, day: str | None, tests: str | None) -> d
     }
     try:
         facts["digest"] = digest()
-    except NoCheckout:
+    except NoDigest:
         facts["digest"] = None
     if tests:
         facts["tests"] = tests
