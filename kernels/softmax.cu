@@ -29,7 +29,7 @@
 #include "async_copy.cuh"
 #include "softmax.cuh"
 
-constexpr int WARP_THREADS = 128;
+constexpr int WARP_THREADS = 64;
 
 // ------------------------------------------------------------------------------- rows kept in registers
 
@@ -47,17 +47,20 @@ struct BlockGroup {
 
 // Subtracts `base` and adds up the exponentials, which take the values' place unless Log.
 template <class M, bool Log, int V, int E, class C>
-__device__ __forceinline__ void sum_of_exp(C (&v)[V][E], C base, C& sum) {
+__device__ __forceinline__ C sum_of_exp(C (&v)[V][E], C& end, C base) {
+    C sum = 0;
+    const auto take = [&](C& x) {
+        const C shifted = x - base, e = M::exp(shifted);
+        sum += e;
+        x = Log ? shifted : e;
+    };
 #pragma unroll
     for (int i = 0; i < V; ++i) {
 #pragma unroll
-        for (int k = 0; k < E; ++k) {
-            const C shifted = v[i][k] - base;
-            const C e = M::exp(shifted);
-            sum += e;
-            v[i][k] = Log ? shifted : e;
-        }
+        for (int k = 0; k < E; ++k) take(v[i][k]);
     }
+    take(end);
+    return sum;
 }
 
 // Rows row, row + row_step, ...: R of them, V granules per thread each; `member` of `members` threads.
@@ -69,19 +72,23 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
     Granule raw[R][V];
-    Row<In, Out, int> rows[R];
-    C v[R][V][E];
+    In raw_end[R];
+    int place[R];  // of the thread's element of the ends
+    Body<In, Out> rows[R];
+    C v[R][V][E], end[R];
 
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-        rows[r] = row_at<In, Out, int>(p, row + r * row_step);
+        rows[r] = Body<In, Out>(row_at<In, Out, int>(p, row + r * row_step));
 #pragma unroll
         for (int i = 0; i < V; ++i) raw[r][i] = rows[r].load(member + i * members);
+        place[r] = rows[r].end(member);
+        raw_end[r] = rows[r].load_end(place[r]);
     }
     C max[R], sum[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-        max[r] = -infinity<C>();
+        max[r] = end[r] = widen<Out>(raw_end[r]);
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             widen_granule<In, Out>(raw[r][i], v[r][i]);
@@ -94,18 +101,14 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
 #pragma unroll
     for (int r = 0; r < R; ++r) {
         const C base = Partial<C>{max[r], 0}.base();
-        sum[r] = 0;
-        if (p.log) {
-            sum_of_exp<M, true>(v[r], base, sum[r]);
-        } else {
-            sum_of_exp<M, false>(v[r], base, sum[r]);
-        }
+        sum[r] = p.log ? sum_of_exp<M, true>(v[r], end[r], base) : sum_of_exp<M, false>(v[r], end[r], base);
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) sum[r] = group.reduce(sum[r], Sum(), scratch + 32);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
         const Finish<Out> finish(Partial<C>{max[r], sum[r]}, p.log);
+        rows[r].store_end(place[r], finish.scaled(end[r]));
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             Pack<Out, E> pack;

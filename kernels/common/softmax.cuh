@@ -131,6 +131,14 @@ __device__ __forceinline__ Granule forget(Granule g) {
     return g;
 }
 
+// Elements that count for nothing: -inf.
+template <class In> __device__ __forceinline__ Granule empty_granule() {
+    Pack<In, lanes_of<In>> empty;
+#pragma unroll
+    for (auto& e : empty.v) e = convert<In>(-infinity<float>());
+    return Granule::of(empty);
+}
+
 // One row, cut into granules of 16 aligned bytes of x. `shift` elements of the first granule lie before
 // the row; they, and what lies behind its end, are never touched and read as -inf.
 template <class In, class Out, class Index> struct Row {
@@ -173,10 +181,7 @@ template <class In, class Out, class Index> struct Row {
     }
     __device__ __forceinline__ Granule load_around(Index granule, bool edge) const {
         const Index i = first(granule);
-        Pack<In, E> empty;
-#pragma unroll
-        for (int k = 0; k < E; ++k) empty.v[k] = convert<In>(-infinity<float>());
-        Granule g = Granule::of(empty);
+        Granule g = empty_granule<In>();
         ptx::load_global_if<16>(i < length && (!edge || whole(i)), x + i, g.word);
         return g;
     }
@@ -261,6 +266,56 @@ __device__ __forceinline__ Row<In, Out, Index> row_at(const SoftmaxParams<Rank>&
     const auto o = locate(p.dims, p.rank, row);
     return {x + o.at[0], out + o.at[1], length};
 }
+
+// The same row as the granules that are wholly in it, and its ends: the elements before the first of them and behind the
+// last, less than two granules', of which as many threads take one each. So nothing around the row is read, and no thread
+// has a granule to complete.
+template <class In, class Out> struct Body {
+    static constexpr int E = lanes_of<In>;
+    static constexpr int NO_END = -E;
+    const In* x;  // of the first granule
+    Out* out;
+    int granules, head, length;
+
+    __device__ __forceinline__ Body() {}
+    __device__ __forceinline__ explicit Body(const Row<In, Out, int>& row) : length(row.length) {
+        const int skipped = row.shift > 0 ? E - row.shift : 0;
+        head = skipped < length ? skipped : length;
+        granules = static_cast<uint32_t>(length - head) / E;
+        x = row.x + head;
+        out = row.out + head;
+    }
+    __device__ __forceinline__ Granule load(int granule) const {
+        Granule g = empty_granule<In>();
+        ptx::load_global_if<16>(granule < granules, x + granule * E, g.word);
+        return g;
+    }
+    __device__ __forceinline__ void store(int granule, const Pack<Out, E>& pack, bool vectors) const {
+        if (granule >= granules) return;
+        if (vectors) {
+            store_pack(out + granule * E, pack);
+        } else {
+#pragma unroll
+            for (int k = 0; k < E; ++k) out[granule * E + k] = pack.v[k];
+        }
+    }
+    // Where the k-th element of the ends lies, seen from the first granule; NO_END if there is none.
+    __device__ __forceinline__ int end(int k) const {
+        const int inside = granules * E;
+        return k < head ? k - head : k < length - inside ? k - head + inside : NO_END;
+    }
+    __device__ __forceinline__ In load_end(int end) const {
+        In e = convert<In>(-infinity<float>());
+        uint32_t word[sizeof(In) == 8 ? 2 : 1] = {};
+        __builtin_memcpy(word, &e, sizeof(e));
+        ptx::load_global_if<sizeof(In)>(end != NO_END, x + end, word);
+        __builtin_memcpy(&e, word, sizeof(e));
+        return e;
+    }
+    __device__ __forceinline__ void store_end(int end, Out e) const {
+        if (end != NO_END) out[end] = e;
+    }
+};
 
 // The elements of a granule of In in the arithmetic type.
 template <class In, class Out>

@@ -12,7 +12,8 @@ pytestmark = needs("a GPU")
 
 ROWS = [("block", 1), ("online", 1)]
 ROWS += [(variant, stages) for variant in ("pipeline", "ragged") for stages in (1, 2, 3, 4)]
-ROWS += [*(("cluster", blocks) for blocks in (1, 2, 4, 8, 16)), *(("split", slices) for slices in (1, 2, 7))]
+ROWS += [(variant, blocks) for variant in ("cluster", "staged") for blocks in (1, 2, 4, 8, 16)]
+ROWS += [*(("split", slices) for slices in (1, 2, 7))]
 COLUMNS = [("column", 1), *(("cluster", blocks) for blocks in (1, 2, 4, 8, 16)), ("split", 1), ("split", 9)]
 OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}
 
@@ -33,11 +34,11 @@ def random(*shape, dtype):
 
 @dtypes
 @pytest.mark.parametrize(
-    "variant", [*(("warp", n) for n in (1, 2, 4)), ("ragged", 1), ("ragged", 2)], ids=str
+    "variant", [*(("warp", n) for n in (1, 2, 4)), ("short", 1), ("ragged", 1), ("ragged", 2)], ids=str
 )
 def test_short_rows(variant, dtype):
     _core.force_softmax(*variant)
-    for n in (1, 2, 7, 33, 64, 129, 255, 512):
+    for n in (1, 2, 7, 17, 33, 64, 65, 129, 255, 512):
         for count in (1, 5, 130):
             check(random(count, n, dtype=dtype), context=f"({count}, {n}):")
             check(random(count, n + 3, dtype=dtype)[:, 1:-2], context=f"({count}, {n}) sliced:")

@@ -29,4 +29,16 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     return word;
 }
 
+// The larger of each of two halves; of a number and NaN the number (sm_80).
+__device__ __forceinline__ uint32_t max_f16(uint32_t a, uint32_t b) {
+    uint32_t word;
+    asm("max.f16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+    return word;
+}
+__device__ __forceinline__ uint32_t max_bf16(uint32_t a, uint32_t b) {
+    uint32_t word;
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(word) : "r"(a), "r"(b));
+    return word;
+}
+
 }  // namespace ptx

@@ -15,7 +15,9 @@ use crate::ops::softmax::{Kind, SoftmaxProblem};
 /// Dimensions that every variant but `general` takes: INLINE_RANK in kernels/common/softmax.cuh.
 const INLINE_RANK: usize = 4;
 /// WARP_THREADS in softmax.cu.
-const WARP_THREADS: u64 = 128;
+const WARP_THREADS: u64 = 64;
+/// THREADS in softmax_short.cu.
+const SHORT_THREADS: u64 = 128;
 /// THREADS in softmax_strided.cu.
 const STRIDED_THREADS: u64 = 256;
 const ONLINE_THREADS: u64 = 512;
@@ -34,6 +36,8 @@ pub enum Variant {
     Warp { vectors: u64, rows: u64, lane_bits: u32 },
     /// A row in the registers of one block.
     Block { threads: u64 },
+    /// Rows of a contiguous tensor, each a thread's, which touch up to `words` words of 4 bytes.
+    Short { words: u64 },
     /// Tiles of rows through shared memory, where rows are aligned in no useful way.
     Ragged(Ragged<2>),
     /// Rows in the shared memory of persistent blocks.
@@ -42,6 +46,8 @@ pub enum Variant {
     Online { threads: u64, slots: u64 },
     /// A row in the registers of `blocks` blocks, a cluster if there are several.
     Cluster { threads: u64, blocks: u64 },
+    /// A row in the shared memory of `blocks` blocks, a cluster if there are several; `trips` granules to a thread.
+    Staged { threads: u64, blocks: u64, trips: u64 },
     /// A row in two launches and `slices` pieces, each of `chunks` times what a block loads at once.
     Split { threads: u64, slices: u64, chunks: u64 },
     /// Side-by-side rows in the registers of a block or a cluster, or in two launches.
@@ -64,10 +70,12 @@ pub enum Forced {
     Ragged(u64),
     /// Blocks of a cluster.
     Cluster(u64),
+    Staged(u64),
     /// Slices of a row or a column.
     Split(u64),
     Block,
     Online,
+    Short,
     Column,
 }
 

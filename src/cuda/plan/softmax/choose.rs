@@ -3,14 +3,13 @@
 //! By what an H200 took for each, as the heads of the kernels say.
 
 mod columns;
+mod holders;
 
 use self::columns::choose_columns;
+use self::holders::{block, cluster, held, online, pipeline, shared_room, short, split, staged, warp};
 use super::rows::{RowShape, row_shape};
 use super::tile::Tile;
-use super::{
-    Forced, GRANULE, INLINE_RANK, MAX_THREADS, ONLINE_THREADS, STATIC_SHARED, Variant, columns, pair_suffix,
-    ragged_rows,
-};
+use super::{Forced, GRANULE, INLINE_RANK, MAX_THREADS, Variant, columns, pair_suffix, ragged_rows};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::ragged;
 use crate::cuda::plan::reason::{Figure, Reason};
@@ -27,6 +26,8 @@ const SPREAD_FROM: u64 = 32 << 10;
 const SPREAD_TO: u64 = 8 << 10;
 /// Granules of a row of halves from which a block of softmax.cu has too many threads to share its multiprocessor well.
 const HALF_BLOCK: u64 = 1024;
+/// Granules that a block of softmax_staged.cu had, and that it may have, where that was measured.
+const STAGED: [u64; 2] = [2048, 4096];
 /// Shorter rows than this, in bytes, are done by one multiprocessor before a second launch would have begun.
 const SPLIT_FROM: u64 = 256 << 10;
 
@@ -39,10 +40,12 @@ impl Variant {
         match self {
             Variant::Warp { .. } => "warp",
             Variant::Block { .. } => "block",
+            Variant::Short { .. } => "short",
             Variant::Ragged(_) => ragged::NAME,
             Variant::Pipeline { .. } => "pipeline",
             Variant::Online { .. } => "online",
             Variant::Cluster { .. } => "cluster",
+            Variant::Staged { .. } => "staged",
             Variant::Split { .. } => "split",
             Variant::Tile(Tile { cluster: true, .. }) => "tile",
             Variant::Tile(_) => "split tile",
@@ -109,13 +112,15 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
     let granules = shape.granules;
     let rows = p.row_count().unsigned_abs();
     let wanted = match forced {
-        Some(Forced::Warp(vectors)) => warp(granules, vectors),
-        Some(Forced::Block) => block(granules, p.x.dtype),
+        Some(Forced::Warp(vectors)) => warp(shape, vectors, 4 / vectors.clamp(1, 4)),
+        Some(Forced::Block) => block(shape, p.x.dtype),
+        Some(Forced::Short) => short(p, device),
         Some(Forced::Pipeline(stages)) => pipeline(granules, Some(stages), device),
         Some(Forced::Ragged(stages)) => ragged_rows(p).choose(device, Some(stages)).map(Variant::Ragged),
         Some(Forced::Online) => Some(online(granules, rows, device)),
-        Some(Forced::Cluster(blocks)) if blocks.is_power_of_two() && blocks <= largest_cluster(device) => {
-            cluster(granules, blocks)
+        Some(Forced::Cluster(blocks)) if possible(blocks, device) => cluster(granules, blocks),
+        Some(Forced::Staged(blocks)) if possible(blocks, device) => {
+            staged(shape, rows, blocks, false, device)
         }
         Some(Forced::Split(slices)) => Some(split(granules, slices.max(1))),
         _ => None,
@@ -124,22 +129,22 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
         let own = choose_row(p, device, shape, None).0;
         return (wanted, Reason::asked_for(wanted.name(), own.name()));
     }
-    let (one_block, why) = alone(granules, rows, p.x.dtype, device);
+    let (one_block, why) = alone(shape, rows, p.x.dtype, device);
     let read_twice = matches!(one_block, Variant::Online { .. });
     let bytes = granules * GRANULE;
     let few = [("rows", rows), ("that would be enough", enough(device))];
+    let few_long = idle(rows, device) && bytes >= SPREAD_FROM;
     match one_block {
         Variant::Warp { .. } => in_tiles(p, device, one_block).unwrap_or((one_block, why)),
-        _ if read_twice || (idle(rows, device) && bytes >= SPREAD_FROM) => {
-            match spread(granules, rows, device) {
-                Some(spread) if read_twice => {
-                    let most = largest_cluster(device) * CLUSTER_THREADS * CLUSTER_VECTORS * GRANULE;
-                    let figures = [("bytes of a row", bytes), ("of the largest cluster's registers", most)];
-                    let because = "the registers of a cluster hold a row, so that it is read once";
-                    spread.because(one_block.name(), because, figures)
+        _ if read_twice || few_long => {
+            match held_by_many(shape, rows, p.x.dtype, few_long, device) {
+                Some(held) if read_twice => {
+                    let because = "a cluster holds a row, so that it is read once";
+                    let figures = [("bytes of a row", bytes), ("of shared memory", shared_room(device))];
+                    held.because(one_block.name(), because, figures)
                 }
-                Some(spread) => {
-                    spread.because(one_block.name(), "one block a row would leave multiprocessors idle", few)
+                Some(held) => {
+                    held.because(one_block.name(), "one block a row would leave multiprocessors idle", few)
                 }
                 None if bytes >= SPLIT_FROM && idle(rows, device) => {
                     // Three blocks to a multiprocessor.
@@ -155,25 +160,21 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
                 None => (one_block, why),
             }
         }
-        // For halves a block of more than 256 threads holds half of what a block of softmax_cluster.cu does (H200, bf16
-        // rows of 16384: 0.93 of a copy against 0.96; of 12672: 0.80 against 0.84).
         Variant::Block { .. } if clusters(device) && p.x.dtype.size() == 2 && granules > HALF_BLOCK => {
             let because = "fewer threads with more of the row each leave room for other rows";
             let figures = [("bytes of a row", bytes), ("from", HALF_BLOCK * GRANULE)];
-            cluster(granules, 1).map_or((one_block, why), |alone| alone.because("block", because, figures))
+            match held_by_many(shape, rows, p.x.dtype, false, device) {
+                Some(held) => held.because("block", because, figures),
+                None => (one_block, why),
+            }
         }
-        // Not where results would have to be stored by elements: rows of 50257 bf16 at 0.69 of a copy, by pipeline 0.82.
-        Variant::Pipeline { .. }
-            if clusters(device) && shape.aligned_stores && p.length.unsigned_abs().is_multiple_of(8) =>
-        {
-            match spread(granules, rows, device) {
-                Some(spread) => {
-                    let because =
-                        "registers hold the row and others load meanwhile; shared memory is passed twice";
-                    let figures =
-                        [("bytes of a row", bytes), ("that one block shares", sharing(p.x.dtype) * GRANULE)];
-                    spread.because(one_block.name(), because, figures)
-                }
+        Variant::Pipeline { .. } if clusters(device) => {
+            let because =
+                "other rows load while one is computed; a pipeline's row waits for all of its block";
+            let figures =
+                [("bytes of a row", bytes), ("that one block shares", sharing(p.x.dtype) * GRANULE)];
+            match held_by_many(shape, rows, p.x.dtype, false, device) {
+                Some(held) => held.because(one_block.name(), because, figures),
                 None => (one_block, why),
             }
         }
@@ -182,34 +183,38 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
     }
 }
 
-/// For rows that `instead` would move element by element, or nearly so.
+/// For rows that begin or end within a granule, where threads would have little of one each or move it by elements.
 fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, instead: Variant) -> Option<Chosen> {
     let rows = ragged_rows(p);
+    if let Some(short) = short(p, device).filter(|_| !rows.whole()) {
+        let because = "rows of few elements lie one behind the other, and a thread holds one";
+        let figures =
+            [("bytes of a row", p.length.unsigned_abs() * p.x.dtype.size() as u64), ("at most", 4 * 33)];
+        return Some(short.because(instead.name(), because, figures));
+    }
     let ragged = Variant::Ragged(if rows.pays() { rows.choose(device, None) } else { None }?);
     Some((ragged, rows.why(instead.name())))
 }
 
-/// Everything a row needs from one block, or less.
-fn alone(granules: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen {
-    let warp = match granules {
-        0..=32 => {
-            let lane_bits = granules.next_power_of_two().trailing_zeros();
-            Some(Variant::Warp { vectors: 1, rows: 2, lane_bits })
-        }
-        33..=64 => Some(Variant::Warp { vectors: 2, rows: 1, lane_bits: 5 }),
-        65..=128 => Some(Variant::Warp { vectors: 4, rows: 1, lane_bits: 5 }),
-        _ => None,
+/// Everything a row needs from one block, or less. H200, bf16, two granules to a lane or two rows: 128 elements 0.96 of a
+/// copy (0.92), 256 0.97 (0.91), 16 0.82 (0.92).
+fn alone(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen {
+    let RowShape { granules, whole, .. } = shape;
+    let (vectors, at_once) = match whole {
+        0..=3 => (1, 2),
+        4..=64 => (2, 1),
+        _ => (4, 1),
     };
-    if let Some(warp) = warp {
-        let figures = [("bytes of a row", granules * GRANULE), ("at most", 128 * GRANULE)];
+    if let Some(warp) = warp(shape, vectors, at_once) {
+        let figures = [("granules of 16 bytes in a row", whole), ("at most", 128)];
         return warp.because("block", "the registers of a warp hold a row", figures);
     }
     let sharing = sharing(dtype);
     let bytes = granules * GRANULE;
-    match (block(granules, dtype), pipeline(granules, None, device)) {
-        (Some(block), other) if granules <= sharing => {
+    match (block(shape, dtype), pipeline(granules, None, device)) {
+        (Some(block), other) if whole <= sharing => {
             let over = other.map_or("online", Variant::name);
-            let figures = [("bytes of a row", bytes), ("at most", sharing * GRANULE)];
+            let figures = [("granules of 16 bytes in a row", whole), ("at most", sharing)];
             block.because(over, "the registers of a block hold a row, and have room for another's", figures)
         }
         (Some(_), Some(pipeline)) => {
@@ -222,7 +227,7 @@ fn alone(granules: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen
             pipeline.because("online", "shared memory holds a row, so that it is read once", figures)
         }
         (Some(block), None) => {
-            let figures = [("bytes of a row", bytes), ("at most", 2 * sharing * GRANULE)];
+            let figures = [("granules of 16 bytes in a row", whole), ("at most", 2 * sharing)];
             block.because("online", "the registers of a block hold a row, so that it is read once", figures)
         }
         (None, None) => {
@@ -230,11 +235,6 @@ fn alone(granules: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen
             online(granules, rows, device).because("pipeline", "no block holds a row", figures)
         }
     }
-}
-
-/// What a block may have of shared memory for rows.
-fn shared_room(device: &DeviceFacts) -> u64 {
-    u64::from(device.shared_bytes_per_block) - STATIC_SHARED
 }
 
 /// Granules of two blocks or more on a multiprocessor: one row loads while another is stored.
@@ -246,60 +246,50 @@ fn clusters(device: &DeviceFacts) -> bool {
     largest_cluster(device) > 1
 }
 
-/// Granules that a thread of a block has in registers: 32 values of a half or float32, 8 of float64.
-fn held(dtype: DType) -> u64 {
-    if dtype == DType::F32 { 8 } else { 4 }
+fn possible(blocks: u64, device: &DeviceFacts) -> bool {
+    blocks.is_power_of_two() && blocks <= largest_cluster(device)
 }
 
-/// With 4 loads in flight per lane.
-fn warp(granules: u64, vectors: u64) -> Option<Variant> {
-    let lanes = granules.div_ceil(vectors.max(1)).next_power_of_two();
-    let known = matches!(vectors, 1 | 2 | 4) && lanes <= 32;
-    known.then(|| Variant::Warp { vectors, rows: 4 / vectors, lane_bits: lanes.trailing_zeros() })
-}
-
-fn block(granules: u64, dtype: DType) -> Option<Variant> {
-    let threads = granules.div_ceil(held(dtype)).next_multiple_of(32).max(64);
-    (threads <= MAX_THREADS).then_some(Variant::Block { threads })
-}
-
-/// As many blocks as shared memory holds rows, or with `stages` rows each; None where not one fits.
-fn pipeline(granules: u64, stages: Option<u64>, device: &DeviceFacts) -> Option<Variant> {
-    let shared = u64::from(device.shared_bytes_per_multiprocessor);
-    let fits = shared_room(device);
-    let threads = granules.div_ceil(8).next_multiple_of(32).clamp(256, MAX_THREADS);
-    let slots = granules.div_ceil(threads);
-    let stage = slots * threads * GRANULE;
-    // Without asynchronous copies only where it is forced.
-    let copies = device.compute_capability >= (8, 0) || stages.is_some();
-    if granules * GRANULE > fits || stage > fits || !copies {
+/// A row in the registers or the shared memory of one block that has room for others beside it, or of a cluster.
+///
+/// On an H200, share of a copy, staged beside cluster where every thread of that has all of its granules. bf16: 16384 0.94
+/// (0.97), 32768 0.94 (0.94), 65536 0.93 (0.90), 131072 0.92 (0.86), 262144 0.90 (0.81); float32: 16384 0.94 (0.98), 32768
+/// 0.94 (0.98), 65536 0.94 (0.94), 131072 0.92 (0.87), 262144 0.86 (0.56). Where they have not: 12672 bf16 0.94 (0.85).
+/// Where rows have ends: 50257 bf16 0.92 (0.72), float32 0.94 (0.78). Few rows: 16 x 32000 bf16 0.76 (0.69), float32 0.76
+/// (0.76).
+fn held_by_many(
+    shape: RowShape,
+    rows: u64,
+    dtype: DType,
+    few: bool,
+    device: &DeviceFacts,
+) -> Option<Variant> {
+    if !clusters(device) {
         return None;
     }
-    let most = (fits / stage).clamp(1, 4);
-    let wanted = stages.map(|stages| stages.clamp(1, most));
-    let buffers = shared / (wanted.unwrap_or(1) * stage + STATIC_SHARED);
-    let resident = u64::from(device.threads_per_multiprocessor) / threads;
-    let blocks = buffers.min(resident).clamp(1, 4);
-    let stages = wanted.unwrap_or_else(|| (fits.min(shared / blocks - STATIC_SHARED) / stage).clamp(1, 4));
-    Some(Variant::Pipeline { threads, stages, slots, blocks_per_multiprocessor: blocks })
+    let (registers, half) = (spread(shape.granules, rows, device), dtype.size() == 2);
+    match registers {
+        Some(Variant::Cluster { blocks, .. }) if few && half => {
+            let alone = rows * blocks <= u64::from(device.multiprocessors);
+            staged(shape, rows, blocks, alone, device).or(registers)
+        }
+        _ if few => registers,
+        Some(Variant::Cluster { threads, blocks })
+            if shape.granules == threads * blocks * CLUSTER_VECTORS
+                && blocks <= if half { 2 } else { 8 }
+                && shape.ends == 0
+                && shape.aligned_stores =>
+        {
+            registers
+        }
+        _ => in_shared_memory(shape, rows, device),
+    }
 }
 
-fn online(granules: u64, rows: u64, device: &DeviceFacts) -> Variant {
-    let shared = u64::from(device.shared_bytes_per_multiprocessor);
-    let fits = shared_room(device);
-    // Two blocks share a multiprocessor, unless there are too few rows for that.
-    let (threads, share) = match rows > u64::from(device.multiprocessors) {
-        true => (ONLINE_THREADS, shared / 2),
-        false => (MAX_THREADS, shared),
-    };
-    let slots = fits.min(share - STATIC_SHARED) / (threads * GRANULE);
-    Variant::Online { threads, slots: slots.min(granules.div_ceil(threads)) }
-}
-
-/// A row in the registers of `blocks` blocks, if it fits.
-fn cluster(granules: u64, blocks: u64) -> Option<Variant> {
-    let threads = granules.div_ceil(CLUSTER_VECTORS * blocks).next_multiple_of(32);
-    (threads <= CLUSTER_THREADS).then_some(Variant::Cluster { threads, blocks })
+fn in_shared_memory(shape: RowShape, rows: u64, device: &DeviceFacts) -> Option<Variant> {
+    let sizes = [1, 2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= largest_cluster(device));
+    let [wanted, most] = STAGED.map(|granules| sizes.clone().find(|blocks| shape.whole <= blocks * granules));
+    staged(shape, rows, wanted.or(most)?, false, device)
 }
 
 /// The smallest cluster whose blocks let others share their multiprocessor and, where rows are few, leave none
@@ -314,12 +304,4 @@ fn spread(granules: u64, rows: u64, device: &DeviceFacts) -> Option<Variant> {
         granules <= blocks * SHARING_THREADS * CLUSTER_VECTORS && !idle(rows.saturating_mul(blocks), device)
     };
     cluster(granules, sizes.iter().find(enough).copied().unwrap_or(last))
-}
-
-/// About `slices` slices; equally many chunks to each.
-fn split(granules: u64, slices: u64) -> Variant {
-    let per_chunk = SHARING_THREADS * CLUSTER_VECTORS;
-    // A block adds up the partials of all slices: more than this would be slow.
-    let chunks = granules.div_ceil(per_chunk).div_ceil(slices.min(1024)).max(1);
-    Variant::Split { threads: SHARING_THREADS, slices: granules.div_ceil(per_chunk * chunks), chunks }
 }

@@ -3,8 +3,8 @@
 use std::mem::offset_of;
 
 use super::{
-    GRANULE, MAX_BLOCKS, STRIDED_THREADS, Variant, WARP_THREADS, column_access, columns, pair_suffix,
-    partial_bytes,
+    GRANULE, MAX_BLOCKS, SHORT_THREADS, STRIDED_THREADS, Variant, WARP_THREADS, column_access, columns,
+    pair_suffix, partial_bytes,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim, MAX_RANK};
@@ -82,10 +82,15 @@ impl Movable<3> for SoftmaxParams {
     }
 }
 
-/// The most granules of x that a row can touch, and whether the stores of its whole granules are aligned.
+/// How the rows of a problem lie.
 #[derive(Clone, Copy, Debug)]
 pub struct RowShape {
+    /// The most granules of x that a row can touch, and that can be wholly in it.
     pub granules: u64,
+    pub whole: u64,
+    /// The most elements that lie around them.
+    pub ends: u64,
+    /// Whether the stores of whole granules are aligned.
     pub aligned_stores: bool,
 }
 
@@ -106,8 +111,10 @@ pub fn row_shape(p: &SoftmaxProblem) -> Option<RowShape> {
     let aligned_stores = p.out.address.is_multiple_of(p.out.dtype.size())
         && (out_offset - x_offset) % store == 0
         && p.x.strides.iter().zip(&p.out.strides).all(|(x, out)| (out - x) % store == 0);
-    let granules = (p.length + padding).unsigned_abs().div_ceil(lanes.unsigned_abs());
-    Some(RowShape { granules, aligned_stores })
+    let [length, per_granule] = [p.length, lanes].map(i64::unsigned_abs);
+    let granules = (p.length + padding).unsigned_abs().div_ceil(per_granule);
+    let ends = if padding == 0 { length % per_granule } else { length.min(2 * per_granule - 2) };
+    Some(RowShape { granules, whole: length / per_granule, ends, aligned_stores })
 }
 
 pub fn plan(
@@ -187,6 +194,15 @@ pub fn plan(
             params.cluster = blocks;
             (format!("cluster_{pair}"), threads, rows.saturating_mul(blocks), 0)
         }
+        Variant::Staged { threads, blocks, trips } => {
+            params.cluster = blocks;
+            params.slots = trips as u32;
+            (format!("staged_{pair}"), threads, rows.saturating_mul(blocks), trips * threads * GRANULE)
+        }
+        Variant::Short { words } => {
+            let bytes = SHORT_THREADS * length * p.x.dtype.size() as u64;
+            (format!("short{words}_{pair}"), SHORT_THREADS, rows.div_ceil(SHORT_THREADS), bytes)
+        }
         Variant::Split { threads, slices, chunks } => {
             params.slices = slices as u32;
             params.slots = chunks as u32;
@@ -202,6 +218,8 @@ pub fn plan(
     };
     let file = match variant {
         Variant::Cluster { .. } | Variant::Split { .. } => "softmax_cluster",
+        Variant::Staged { .. } => "softmax_staged",
+        Variant::Short { .. } => "softmax_short",
         Variant::Column { .. } | Variant::General | Variant::Tile(_) | Variant::Ragged(_) => {
             "softmax_strided"
         }

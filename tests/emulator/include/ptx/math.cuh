@@ -19,6 +19,19 @@ inline uint32_t pack_f16(float low, float high) {
 inline uint32_t pack_bf16(float low, float high) {
     return __float2bfloat16_rn(low).bits | uint32_t(__float2bfloat16_rn(high).bits) << 16;
 }
+template <class T> uint32_t max_halves(uint32_t a, uint32_t b, float (*number)(T), T (*half)(float)) {
+    const auto larger = [&](uint32_t x, uint32_t y) {
+        T p, q;
+        p.bits = static_cast<uint16_t>(x);
+        q.bits = static_cast<uint16_t>(y);
+        return uint32_t{half(fmaxf(number(p), number(q))).bits};
+    };
+    return larger(a, b) | larger(a >> 16, b >> 16) << 16;
+}
+inline uint32_t max_f16(uint32_t a, uint32_t b) { return max_halves<__half>(a, b, __half2float, __float2half_rn); }
+inline uint32_t max_bf16(uint32_t a, uint32_t b) {
+    return max_halves<__nv_bfloat16>(a, b, __bfloat162float, __float2bfloat16_rn);
+}
 inline void hide(uint32_t (&)[4]) {}
 
 }  // namespace ptx

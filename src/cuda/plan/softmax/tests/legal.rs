@@ -10,6 +10,8 @@ fn reach(plan: &LaunchPlan<SoftmaxParams>, variant: Variant, lanes: u64) -> u64 
     let threads = u64::from(plan.block[0]);
     match variant {
         Variant::Warp { vectors, lane_bits, .. } => (vectors << lane_bits) * lanes,
+        Variant::Staged { blocks, trips, .. } => blocks * threads * trips * lanes,
+        Variant::Short { words } => words * 4 * lanes / GRANULE,
         Variant::Block { .. } => threads * lanes * if plan.params.x_tag == DType::F32.tag() { 8 } else { 4 },
         Variant::Pipeline { slots, .. } => threads * slots * lanes,
         Variant::Cluster { blocks, .. } => blocks * threads * CLUSTER_VECTORS * lanes,
@@ -49,13 +51,21 @@ fn every_plan_is_legal_and_covers_its_rows() {
 
 #[test]
 fn every_forced_plan_is_legal_too() {
-    let forced =
-        [Forced::Block, Forced::Online, Forced::Column, Forced::Warp(1), Forced::Warp(2), Forced::Warp(4)]
-            .into_iter()
-            .chain((1..=5).map(Forced::Pipeline))
-            .chain((1..=5).map(Forced::Ragged))
-            .chain([1, 2, 4, 8, 16].map(Forced::Cluster))
-            .chain([0, 1, 7, 500, u64::from(u32::MAX)].map(Forced::Split));
+    let forced = [
+        Forced::Block,
+        Forced::Online,
+        Forced::Short,
+        Forced::Column,
+        Forced::Warp(1),
+        Forced::Warp(2),
+        Forced::Warp(4),
+    ]
+    .into_iter()
+    .chain((1..=5).map(Forced::Pipeline))
+    .chain((1..=5).map(Forced::Ragged))
+    .chain([1, 2, 4, 8, 16].map(Forced::Cluster))
+    .chain([1, 2, 4, 8, 16].map(Forced::Staged))
+    .chain([0, 1, 7, 500, u64::from(u32::MAX)].map(Forced::Split));
     for forced in forced {
         for device in examples::all() {
             for dtypes in [(DType::F16, DType::F32), (DType::F32, DType::F32), (DType::F64, DType::F64)] {
@@ -132,11 +142,17 @@ fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: 
     let lanes = GRANULE / p.x.dtype.size() as u64;
     assert!(plan.params.out_access <= 16);
     if let Some(shape) = row_shape(p) {
-        let needed = if matches!(variant, Variant::Column { .. }) { 0 } else { shape.granules * lanes };
+        let needed = match variant {
+            Variant::Column { .. } => 0,
+            Variant::Short { .. } => p.length.unsigned_abs(),
+            Variant::Warp { .. } | Variant::Block { .. } | Variant::Staged { .. } => shape.whole * lanes,
+            _ => shape.granules * lanes,
+        };
         assert!(reach(plan, variant, lanes) >= needed, "{plan}");
     }
     match variant {
         Variant::Warp { rows, lane_bits, .. } => {
+            assert!(1 << lane_bits >= row_shape(p).unwrap().ends, "{plan}");
             assert!(plan.params.tiles * (WARP_THREADS >> lane_bits) * rows >= plan.params.rows);
         }
         Variant::Pipeline { stages, blocks_per_multiprocessor, .. } => {
@@ -150,6 +166,14 @@ fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: 
         Variant::Cluster { threads, blocks } => {
             assert!(threads <= CLUSTER_THREADS && threads / 32 * blocks <= 256, "{plan}");
             assert_eq!(u64::from(plan.params.cluster()), blocks);
+        }
+        Variant::Staged { threads, blocks, trips } => {
+            assert!(threads <= 512 && threads / 32 * blocks <= 256 && trips % 2 == 0, "{plan}");
+            assert!(threads >= row_shape(p).unwrap().ends, "{plan}");
+        }
+        Variant::Short { .. } => {
+            let bytes = SHORT_THREADS * p.length.unsigned_abs() * p.x.dtype.size() as u64;
+            assert!(u64::from(plan.shared_bytes) == bytes && bytes.is_multiple_of(GRANULE), "{plan}");
         }
         Variant::Split { slices, .. } => assert!(slices <= 1024 && slices == u64::from(plan.params.slices)),
         Variant::Column { lane_bits, .. } => {

@@ -1,0 +1,169 @@
+// targets: 75 80 90 100 120 ptx:75
+//
+// HEAD
+#include "async_copy.cuh"
+#include "ptx/cluster.cuh"
+#include "softmax.cuh"
+
+constexpr int THREADS = 512;       // at most
+constexpr int U = 2;               // granules that a thread has under way between shared memory and registers
+constexpr int MAX_PARTIALS = 256;  // warps of a cluster
+
+// The largest of all elements that a thread has seen. Halves are compared in pairs.
+template <class In, class Out> struct Largest {
+    using C = typename Math<Out>::C;
+#if __CUDA_ARCH__ >= 800
+    static constexpr bool PAIRS = is_half<In>;
+#else
+    static constexpr bool PAIRS = false;
+#endif
+    C value = -infinity<C>();
+    Granule seen = empty_granule<In>();
+
+    static __device__ __forceinline__ uint32_t pair(uint32_t a, uint32_t b) {
+        if constexpr (same_type<In, bf16>) {
+            return ptx::max_bf16(a, b);
+        } else {
+            return ptx::max_f16(a, b);
+        }
+    }
+    __device__ __forceinline__ void look_at(const Granule& g) {
+        if constexpr (PAIRS) {
+#pragma unroll
+            for (int k = 0; k < 4; ++k) seen.word[k] = pair(seen.word[k], g.word[k]);
+        } else {
+            C x[lanes_of<In>];
+            widen_granule<In, Out>(g, x);
+#pragma unroll
+            for (C e : x) value = larger(value, e);
+        }
+    }
+    __device__ __forceinline__ C get() const {
+        C largest = value, x[lanes_of<In>];
+        if constexpr (PAIRS) {
+            widen_granule<In, Out>(seen, x);
+#pragma unroll
+            for (C e : x) largest = larger(largest, e);
+        }
+        return largest;
+    }
+};
+
+template <class In, class Out> __device__ __forceinline__ void softmax_staged(const SoftmaxParams<INLINE_RANK>& p) {
+    using M = Math<Out>;
+    using C = typename M::C;
+    constexpr int E = lanes_of<In>;
+    // Exponentials take the values' place where they are of its size. Halves are exponentiated twice.
+    constexpr bool Keep = same_type<In, C>;
+    extern __shared__ uint4 slots[];                           // [slot][thread]
+    alignas(16) __shared__ Partial<C> partials[MAX_PARTIALS];  // [block of the cluster, warp]
+    __shared__ uint64_t mailbox_state;
+    const ptx::Mailbox mailbox = {&mailbox_state};
+    const uint32_t blocks = ptx::cluster_blocks(), rank = ptx::cluster_rank();
+    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (blocks > 1) {
+        if (threadIdx.x == 0) {
+            mailbox.open();
+            mailbox.expect(blocks * warps * sizeof(Partial<C>));
+        }
+        ptx::cluster_arrive();
+    }
+
+    // This block's slice: `count` granules from `begin` on.
+    const Body<In, Out> row(row_at<In, Out, int>(p, blockIdx.x / blocks));
+    const int trips = p.slots, slice = trips * blockDim.x, begin = rank * slice, left = row.granules - begin;
+    const int count = left < 0 ? 0 : left < slice ? left : slice;
+    const In* x = row.x + static_cast<int64_t>(begin) * E;
+    const Row<In, Out, int> results(x, row.out + static_cast<int64_t>(begin) * E, count * E);
+    const int end = rank == 0 ? row.end(threadIdx.x) : row.NO_END;
+    uint4* const own = slots + threadIdx.x;  // a thread looks at no other's slots
+    for (int i = threadIdx.x; i < slice; i += blockDim.x) {
+        if (i < count) {
+            copy_async(slots + i, x + i * E);
+        } else {
+            store_slot(slots + i, empty_granule<In>());
+        }
+    }
+    commit_copies();
+    C last = widen<Out>(row.load_end(end));
+    wait_for_copies(0);
+
+    Largest<In, Out> largest;
+    const auto for_slots = [&](auto f) {
+        uint4* slot = own;
+#pragma unroll 1
+        for (int t = 0, i = threadIdx.x; t < trips; t += U) {
+#pragma unroll
+            for (int u = 0; u < U; ++u, slot += blockDim.x, i += blockDim.x) f(slot, i);
+        }
+    };
+    for_slots([&](const uint4* slot, int) { largest.look_at(load_slot(slot)); });
+    Partial<C> mine = {reduce_lanes(larger(largest.get(), last), Max(), 32), 0};
+    const C base = mine.base();
+    mine.sum = M::exp(last - base);
+    for_slots([&](uint4* slot, int) {
+        C v[E];
+        widen_granule<In, Out>(load_slot(slot), v);
+#pragma unroll
+        for (C& e : v) {
+            const C shifted = e - base;
+            e = M::exp(shifted);
+            mine.sum += e;
+            if (Keep && p.log) e = shifted;
+        }
+        if constexpr (Keep) {
+            Pack<In, E> pack;
+            __builtin_memcpy(&pack, v, sizeof(pack));
+            store_slot(slot, Granule::of(pack));
+        }
+    });
+    mine.sum = reduce_lanes(mine.sum, Sum(), 32);
+
+    if (blocks == 1) {
+        if (lane == 0) partials[warp] = mine;
+        __syncthreads();
+    } else {
+        ptx::cluster_wait();  // until the others have announced what they expect
+        uint32_t words[sizeof(mine) / 4];
+        __builtin_memcpy(words, &mine, sizeof(mine));
+        if (lane < blocks) mailbox.send<sizeof(mine) / 4>(partials + rank * warps + warp, lane, words);
+        mailbox.wait(0);
+    }
+    Finish<Out> finish(merge_all<M>(partials, blocks * warps), p.log);
+    row.store_end(end, finish(last));
+    if constexpr (Keep) finish.rebase(mine);
+    const auto put = [&](auto result) {
+        for_slots([&](const uint4* slot, int i) {
+            C v[E];
+            widen_granule<In, Out>(load_slot(slot), v);
+            Pack<Out, E> pack;
+#pragma unroll
+            for (int k = 0; k < E; ++k) pack.v[k] = convert<Out>(result(v[k]));
+            if (!p.out_access) {
+                results.store_across(i, pack, false);
+            } else if (i < count) {
+                store_pack(results.out + i * E, pack);
+            }
+        });
+    };
+    if (Keep) {
+        put([&](C v) { return multiply_add(v, finish.factor, finish.term); });
+    } else if (p.log) {
+        put([&](C v) { return (v - finish.base) + finish.term; });
+    } else {
+        put([&](C v) { return M::exp(v - finish.base) * finish.factor; });
+    }
+}
+
+#define EXPORT(IN, OUT, NAME)                                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                          \
+        softmax_staged_##NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p) { \
+        softmax_staged<IN, OUT>(p);                                                   \
+    }
+
+EXPORT(f16, f16, f16)
+EXPORT(bf16, bf16, bf16)
+EXPORT(f32, f32, f32)
+EXPORT(f64, f64, f64)
+EXPORT(f16, f32, f16_f32)
+EXPORT(bf16, f32, bf16_f32)

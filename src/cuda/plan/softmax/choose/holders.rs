@@ -1,0 +1,118 @@
+//! The variants that a row's elements side by side can have, with the figures that suit it.
+
+use super::{CLUSTER_THREADS, CLUSTER_VECTORS, SHARING_THREADS};
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::softmax::rows::RowShape;
+use crate::cuda::plan::softmax::{
+    GRANULE, MAX_BLOCKS, MAX_THREADS, ONLINE_THREADS, SHORT_THREADS, STATIC_SHARED, Variant, ragged_rows,
+};
+use crate::dtype::DType;
+use crate::ops::softmax::SoftmaxProblem;
+
+/// The W of the EXPORTs in softmax_short.cu.
+const WORDS: [u64; 3] = [9, 17, 33];
+/// Shared memory of a block of softmax_staged.cu besides the row's, and what the driver reserves.
+const STAGED_STATIC: u64 = 6 << 10;
+/// Granules of a thread, for the work around its row to be little, and where rows are too few to keep the device busy.
+const STAGED_TRIPS: [u64; 2] = [8, 4];
+
+/// What a block may have of shared memory for rows.
+pub fn shared_room(device: &DeviceFacts) -> u64 {
+    u64::from(device.shared_bytes_per_block) - STATIC_SHARED
+}
+
+/// Granules that a thread of a block has in registers: 32 values of a half or float32, 8 of float64.
+pub fn held(dtype: DType) -> u64 {
+    if dtype == DType::F32 { 8 } else { 4 }
+}
+
+/// A lane for each of the row's ends, too.
+pub fn warp(shape: RowShape, vectors: u64, rows: u64) -> Option<Variant> {
+    let lanes = shape.whole.div_ceil(vectors.max(1)).max(shape.ends).next_power_of_two();
+    let known = matches!((vectors, rows), (1, 2 | 4) | (2, 1 | 2) | (4, 1)) && lanes <= 32;
+    known.then(|| Variant::Warp { vectors, rows, lane_bits: lanes.trailing_zeros() })
+}
+
+/// For rows of few elements that lie one behind the other.
+pub fn short(p: &SoftmaxProblem, device: &DeviceFacts) -> Option<Variant> {
+    let size = p.x.dtype.size() as u64;
+    let aligned = [&p.x, &p.out].into_iter().all(|operand| operand.address as u64 % GRANULE == 0);
+    if size > 4
+        || p.x.dtype != p.out.dtype
+        || !aligned
+        || p.row_count().unsigned_abs() / SHORT_THREADS >= MAX_BLOCKS
+    {
+        return None;
+    }
+    let touched = (p.length.unsigned_abs() * size).div_ceil(4);
+    let words = WORDS.into_iter().find(|&words| touched <= words)?;
+    let pieces = ragged_rows(p).choose(device, Some(1))?.pieces;
+    pieces.iter().all(|pieces| pieces.together).then_some(Variant::Short { words })
+}
+
+pub fn block(shape: RowShape, dtype: DType) -> Option<Variant> {
+    let threads = shape.whole.div_ceil(held(dtype)).next_multiple_of(32).max(32);
+    (threads <= MAX_THREADS).then_some(Variant::Block { threads })
+}
+
+/// As many blocks as shared memory holds rows, or with `stages` rows each; None where not one fits.
+pub fn pipeline(granules: u64, stages: Option<u64>, device: &DeviceFacts) -> Option<Variant> {
+    let shared = u64::from(device.shared_bytes_per_multiprocessor);
+    let fits = shared_room(device);
+    let threads = granules.div_ceil(8).next_multiple_of(32).clamp(256, MAX_THREADS);
+    let slots = granules.div_ceil(threads);
+    let stage = slots * threads * GRANULE;
+    // Without asynchronous copies only where it is forced.
+    let copies = device.compute_capability >= (8, 0) || stages.is_some();
+    if granules * GRANULE > fits || stage > fits || !copies {
+        return None;
+    }
+    let most = (fits / stage).clamp(1, 4);
+    let wanted = stages.map(|stages| stages.clamp(1, most));
+    let buffers = shared / (wanted.unwrap_or(1) * stage + STATIC_SHARED);
+    let resident = u64::from(device.threads_per_multiprocessor) / threads;
+    let blocks = buffers.min(resident).clamp(1, 4);
+    let stages = wanted.unwrap_or_else(|| (fits.min(shared / blocks - STATIC_SHARED) / stage).clamp(1, 4));
+    Some(Variant::Pipeline { threads, stages, slots, blocks_per_multiprocessor: blocks })
+}
+
+pub fn online(granules: u64, rows: u64, device: &DeviceFacts) -> Variant {
+    let shared = u64::from(device.shared_bytes_per_multiprocessor);
+    let fits = shared_room(device);
+    // Two blocks share a multiprocessor, unless there are too few rows for that.
+    let (threads, share) = match rows > u64::from(device.multiprocessors) {
+        true => (ONLINE_THREADS, shared / 2),
+        false => (MAX_THREADS, shared),
+    };
+    let slots = fits.min(share - STATIC_SHARED) / (threads * GRANULE);
+    Variant::Online { threads, slots: slots.min(granules.div_ceil(threads)) }
+}
+
+/// A row in the registers of `blocks` blocks, if it fits.
+pub fn cluster(granules: u64, blocks: u64) -> Option<Variant> {
+    let threads = granules.div_ceil(CLUSTER_VECTORS * blocks).next_multiple_of(32);
+    (threads <= CLUSTER_THREADS).then_some(Variant::Cluster { threads, blocks })
+}
+
+/// A row in the shared memory of `blocks` blocks, if it fits. `few`: no other row has work for their multiprocessors.
+pub fn staged(shape: RowShape, rows: u64, blocks: u64, few: bool, device: &DeviceFacts) -> Option<Variant> {
+    let slice = shape.whole.div_ceil(blocks).max(1);
+    let trips = |threads: u64| slice.div_ceil(threads).next_multiple_of(2);
+    let (most, enough) =
+        if few { (CLUSTER_THREADS, STAGED_TRIPS[1]) } else { (SHARING_THREADS, STAGED_TRIPS[0]) };
+    let wide = (2..=most / 32).map(|warps| warps * 32).filter(|&threads| trips(threads) >= enough);
+    // The fewest slots that no granule fills, and then the most threads.
+    let threads = wide.min_by_key(|&threads| (threads * trips(threads), most - threads)).unwrap_or(32);
+    let shared = threads * trips(threads) * GRANULE + STAGED_STATIC;
+    let fits =
+        shared <= u64::from(device.shared_bytes_per_block) && rows.saturating_mul(blocks) <= MAX_BLOCKS;
+    fits.then(|| Variant::Staged { threads, blocks, trips: trips(threads) })
+}
+
+/// About `slices` slices; equally many chunks to each.
+pub fn split(granules: u64, slices: u64) -> Variant {
+    let per_chunk = SHARING_THREADS * CLUSTER_VECTORS;
+    // A block adds up the partials of all slices: more than this would be slow.
+    let chunks = granules.div_ceil(per_chunk).div_ceil(slices.min(1024)).max(1);
+    Variant::Split { threads: SHARING_THREADS, slices: granules.div_ceil(per_chunk * chunks), chunks }
+}
