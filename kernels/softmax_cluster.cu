@@ -27,6 +27,7 @@
 // granules behind a row's end, which cost rows of 16384 four percent of their speed. Few rows, bf16: 64 x 128256 0.75,
 // 4 x 131072 0.66 (split 0.42), 1 x 2^20 0.46.
 #include "ptx/cluster.cuh"
+#include "ptx/grid.cuh"
 #include "softmax.cuh"
 
 // Threads that a block is declared to have; it has at most 512. It is the registers of a thread that are meant: on
@@ -36,7 +37,8 @@ constexpr int BOUND = 768;
 #else
 constexpr int BOUND = 512;
 #endif
-constexpr int V = 8;               // granules per thread
+constexpr int V = 8;  // granules per thread
+constexpr int SPLIT_THREADS = 256;
 constexpr int MAX_PARTIALS = 256;  // warps of a cluster
 
 template <class In, class Out> __device__ __forceinline__ void softmax_cluster(const SoftmaxParams<INLINE_RANK>& p) {
@@ -123,7 +125,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
 // ----------------------------------------------------------------------------------------------- split
 
 // The slices of a row have equally many chunks of V granules per thread; those at its end may lie beyond it.
-template <class In, class Out> struct Slice {
+template <class In, class Out, int V> struct Slice {
     Row<In, Out, int64_t> row;
     int64_t first;
     int64_t chunks;
@@ -140,28 +142,54 @@ template <class In, class Out> struct Slice {
     __device__ __forceinline__ void load(int64_t chunk, Granule (&raw)[V]) const {
 #pragma unroll
         for (int i = 0; i < V; ++i) raw[i] = row.load_around(granule(chunk, i), edge);
+    }
+    __device__ __forceinline__ void complete(int64_t chunk, Granule (&raw)[V]) const {
 #pragma unroll
         for (int i = 0; i < V; ++i) row.complete(granule(chunk, i), edge, raw[i]);
     }
 };
 
-template <class In, class Out> __device__ __forceinline__ void softmax_leave(const SoftmaxParams<INLINE_RANK>& p) {
+// Takes a chunk into an online partial: one rescaling for all of it.
+template <class In, class Out, int V, class C>
+__device__ __forceinline__ void take_chunk(Partial<C>& mine, const Granule (&raw)[V]) {
+    using M = Math<Out>;
+    Partial<C> next = {mine.max, 0};
+    C x[lanes_of<In>];
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+        widen_granule<In, Out>(raw[i], x);
+#pragma unroll
+        for (C e : x) next.max = larger(next.max, e);
+    }
+    const C base = next.base();
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+        widen_granule<In, Out>(forget(raw[i]), x);
+#pragma unroll
+        for (C e : x) next.sum += M::exp(e - base);
+    }
+    next.sum += mine.sum * M::exp(mine.max - base);
+    mine = next;
+}
+
+template <class In, class Out, int V> __device__ __forceinline__ void softmax_leave(
+    const SoftmaxParams<INLINE_RANK>& p) {
     using M = Math<Out>;
     using C = typename M::C;
     __shared__ Partial<C> partials[2][32];
+    ptx::let_next_grid_begin();
     uint32_t parity = 0;
     for (uint64_t index = blockIdx.x; index < p.rows * p.slices; index += gridDim.x) {
-        const Slice<In, Out> slice(p, index);
+        const Slice<In, Out, V> slice(p, index);
         auto mine = Partial<C>::empty();
+        Granule raw[V], next[V] = {};
+        slice.load(0, raw);
         for (int64_t c = 0; c < slice.chunks; ++c) {
-            Granule raw[V];
-            slice.load(c, raw);
+            if (c + 1 < slice.chunks) slice.load(c + 1, next);
+            slice.complete(c, raw);
+            take_chunk<In, Out>(mine, raw);
 #pragma unroll
-            for (int i = 0; i < V; ++i) {
-                C x[lanes_of<In>];
-                widen_granule<In, Out>(raw[i], x);
-                take<Out>(mine, x);
-            }
+            for (int i = 0; i < V; ++i) raw[i] = next[i];
         }
         mine = reduce_block(mine, Merge<M>(), Partial<C>::empty(), partials[parity]);
         if (threadIdx.x == 0) reinterpret_cast<Partial<C>*>(p.partials)[index] = mine;
@@ -169,18 +197,24 @@ template <class In, class Out> __device__ __forceinline__ void softmax_leave(con
     }
 }
 
-template <class In, class Out> __device__ __forceinline__ void softmax_find(const SoftmaxParams<INLINE_RANK>& p) {
+template <class In, class Out, int V> __device__ __forceinline__ void softmax_find(
+    const SoftmaxParams<INLINE_RANK>& p) {
     using M = Math<Out>;
     using C = typename M::C;
     for (uint64_t i = blockIdx.x; i < p.rows * p.slices; i += gridDim.x) {
         // Backwards: what was read last is still in the caches.
         const uint64_t index = p.rows * p.slices - 1 - i;
-        const Slice<In, Out> slice(p, index);
+        const Slice<In, Out, V> slice(p, index);
+        Granule raw[V];
+        slice.load(slice.chunks - 1, raw);
+        // The launch before has written nothing but partials, so that x could be asked for already; but where the result
+        // is x, it must have read it.
+        ptx::wait_for_grid_before();
         const auto* partials = reinterpret_cast<const Partial<C>*>(p.partials) + index / p.slices * p.slices;
         const Finish<Out> finish(merge_all<M>(partials, p.slices), p.log);
         for (int64_t c = slice.chunks - 1; c >= 0; --c) {
-            Granule raw[V];
-            slice.load(c, raw);
+            if (c + 1 < slice.chunks) slice.load(c, raw);
+            slice.complete(c, raw);
 #pragma unroll
             for (int i = 0; i < V; ++i) {
                 C x[lanes_of<In>];
@@ -191,12 +225,16 @@ template <class In, class Out> __device__ __forceinline__ void softmax_find(cons
     }
 }
 
-#define KERNEL(NAME) \
-    extern "C" __global__ void __launch_bounds__(BOUND, 1) NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p)
-#define EXPORT(IN, OUT, NAME)                                       \
-    KERNEL(softmax_cluster_##NAME) { softmax_cluster<IN, OUT>(p); } \
-    KERNEL(softmax_leave_##NAME) { softmax_leave<IN, OUT>(p); }     \
-    KERNEL(softmax_find_##NAME) { softmax_find<IN, OUT>(p); }
+// Two blocks of the launches to a multiprocessor: those of the second begin beside those of the first.
+#define KERNEL(THREADS, BLOCKS, NAME)                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
+        NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p)
+#define EXPORT(IN, OUT, NAME)                                                         \
+    KERNEL(BOUND, 1, softmax_cluster_##NAME) { softmax_cluster<IN, OUT>(p); }         \
+    KERNEL(SPLIT_THREADS, 2, softmax_leave2_##NAME) { softmax_leave<IN, OUT, 2>(p); } \
+    KERNEL(SPLIT_THREADS, 2, softmax_find2_##NAME) { softmax_find<IN, OUT, 2>(p); }   \
+    KERNEL(SPLIT_THREADS, 2, softmax_leave8_##NAME) { softmax_leave<IN, OUT, 8>(p); } \
+    KERNEL(SPLIT_THREADS, 2, softmax_find8_##NAME) { softmax_find<IN, OUT, 8>(p); }
 
 EXPORT(f16, f16, f16)
 EXPORT(bf16, bf16, bf16)

@@ -30,7 +30,8 @@ template <class T, int W> __device__ __forceinline__ void softmax_short(const So
     const bool mine = threadIdx.x < rows;
     const int begin = mine ? threadIdx.x * length : 0, end = begin + length;
     const int word = begin / U, words = (end - 1) / U - word + 1;
-    const auto inside = [&](int i, int k) { return (word + i) * U + k >= begin && (word + i) * U + k < end; };
+    const bool late = begin % U != 0, early = end % U != 0;  // it begins, ends in the middle of a word
+    const auto inside = [&](int i, int k) { return U == 1 || (k == 0 ? i > 0 || !late : i < words - 1 || !early); };
     C v[W][U], max = -infinity<C>();
 #pragma unroll
     for (int i = 0; i < W; ++i) {
@@ -39,7 +40,7 @@ template <class T, int W> __device__ __forceinline__ void softmax_short(const So
         __builtin_memcpy(&pack, all_words + word + i, sizeof(pack));
 #pragma unroll
         for (int k = 0; k < U; ++k) {
-            v[i][k] = U == 1 || inside(i, k) ? widen<T>(pack.v[k]) : -infinity<C>();
+            v[i][k] = inside(i, k) ? widen<T>(pack.v[k]) : -infinity<C>();
             max = larger(max, v[i][k]);
         }
     }
@@ -64,7 +65,7 @@ template <class T, int W> __device__ __forceinline__ void softmax_short(const So
             Pack<T, U> pack;
 #pragma unroll
             for (int k = 0; k < U; ++k) pack.v[k] = finish.scaled(v[i][k]);
-            if (U == 1 || (inside(i, 0) && inside(i, U - 1))) {
+            if (inside(i, 0) && inside(i, U - 1)) {
                 __builtin_memcpy(all_words + word + i, &pack, sizeof(pack));
             } else {
 #pragma unroll

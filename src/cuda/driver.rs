@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
+use smallvec::SmallVec;
+
 use super::RawStream;
 use super::device::DeviceFacts;
 use super::tensor_map::{MAX_DIMS, TensorMap, TensorMapSpec};
@@ -197,6 +199,8 @@ pub struct Shape {
     pub shared_bytes: u32,
     /// Neighbouring blocks in x that run as a cluster; none if fewer than two.
     pub cluster: u32,
+    /// May begin before the launch before it on the stream is done.
+    pub early: bool,
 }
 
 /// Queues one kernel on `stream` of the current context.
@@ -214,13 +218,21 @@ pub unsafe fn launch(
     let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
     let stream = std::ptr::with_exposed_provenance_mut(stream);
     let mut parameters = [parameter.cast_mut()];
-    let launched = if shape.cluster > 1 {
-        let cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: shape.cluster, y: 1, z: 1 };
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { clusterDim: cluster },
-        };
+    let cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: shape.cluster, y: 1, z: 1 };
+    let cluster = (shape.cluster > 1).then_some((
+        sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+        sys::CUlaunchAttributeValue { clusterDim: cluster },
+    ));
+    let early = shape.early.then_some((
+        sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+    ));
+    let mut attributes: SmallVec<[sys::CUlaunchAttribute; 2]> = [cluster, early]
+        .into_iter()
+        .flatten()
+        .map(|(id, value)| sys::CUlaunchAttribute { id, pad: [0; 4], value })
+        .collect();
+    let launched = if !attributes.is_empty() {
         let config = sys::CUlaunchConfig {
             gridDimX: gx,
             gridDimY: gy,
@@ -230,12 +242,12 @@ pub unsafe fn launch(
             blockDimZ: bz,
             sharedMemBytes: shape.shared_bytes,
             hStream: stream,
-            attrs: &raw mut attribute,
-            numAttrs: 1,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
         };
         let nothing = std::ptr::null_mut();
-        // SAFETY: as below; the attribute and the configuration outlive the call. Drivers have had this function
-        // since CUDA 11.8, and one that is older has no device with clusters.
+        // SAFETY: as below; the attributes and the configuration outlive the call. Drivers have had this function
+        // since CUDA 11.8, and one that is older has no device that these attributes are for.
         unsafe { sys::cuLaunchKernelEx(&raw const config, function.0, parameters.as_mut_ptr(), nothing) }
             .result()
     } else {

@@ -49,14 +49,18 @@ impl<P: KernelParams> Prepared<P> {
             block: plan.block,
             shared_bytes: plan.shared_bytes,
             cluster: plan.params.cluster(),
+            early: false,
         };
-        for (kernel, function) in &self.kernels {
+        // Whose binaries wait, and where the driver knows of it.
+        let can_overlap = matches!(gpu.facts.compute_capability.0, 9 | 10 | 12) && plan.params.overlaps();
+        for (i, (kernel, function)) in self.kernels.iter().enumerate() {
             if logged() {
                 let plan = LaunchPlan { kernel: kernel.clone(), ..plan.clone() };
                 // A log that cannot be written is no reason to fail.
                 let line = format!("tilewise: {op} {problem}: {plan}, stream {stream:#x}\n");
                 let _ = std::io::stderr().write_all(line.as_bytes());
             }
+            let shape = Shape { early: can_overlap && i > 0, ..shape };
             // SAFETY: `KernelParams` promises the layout of the kernel's parameter struct, and the problem the
             // plan was made for holds addresses of tensors that are stream-ordered on `stream`.
             unsafe { driver::launch(op, *function, shape, stream, (&raw const plan.params).cast()) }?;

@@ -24,7 +24,7 @@ DTYPES = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.i
 LAYOUTS = ("nn", "nt", "tn", "tt")
 # tests/emulator runs the cases on a CPU: it sets another device and takes fewer sizes.
 DEVICE = "cuda"
-LENGTHS = [1, 5, 16, 33, 64, 128, 200, 257, 400, 781, 1024, 2048, 4096, 5001, 8192, 16384]
+LENGTHS = [1, 5, 8, 16, 33, 64, 128, 200, 257, 400, 781, 1024, 2048, 4096, 5001, 8192, 16384]
 LENGTHS += [20000, 32768, 50257, 70000, 140001]
 SIZES = [(1, 1, 1), (3, 70, 33), (65, 130, 48), (129, 255, 257), (256, 256, 64), (300, 520, 96)]
 # Enough tiles of every size to fill a GPU: aligned, and with edges that fit no vector.

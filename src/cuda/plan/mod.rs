@@ -67,6 +67,11 @@ pub unsafe trait KernelParams: Copy + fmt::Debug {
     fn cluster(&self) -> u32 {
         1
     }
+
+    /// Whether the second of two launches waits by itself for what it needs of the first, and so may begin earlier.
+    fn overlaps(&self) -> bool {
+        false
+    }
 }
 
 /// Parameters of kernels that work on `N` operands.

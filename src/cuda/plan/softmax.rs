@@ -48,8 +48,9 @@ pub enum Variant {
     Cluster { threads: u64, blocks: u64 },
     /// A row in the shared memory of `blocks` blocks, a cluster if there are several; `trips` granules to a thread.
     Staged { threads: u64, blocks: u64, trips: u64 },
-    /// A row in two launches and `slices` pieces, each of `chunks` times what a block loads at once.
-    Split { threads: u64, slices: u64, chunks: u64 },
+    /// A row in two launches and `slices` pieces, each of `chunks` times what a block loads at once, `vectors` granules per
+    /// thread.
+    Split { threads: u64, vectors: u64, slices: u64, chunks: u64 },
     /// Side-by-side rows in the registers of a block or a cluster, or in two launches.
     Tile(Tile),
     /// Side-by-side rows in two passes, 2^`lane_bits` granules of them to a block.

@@ -228,6 +228,7 @@ EXPORT Result cuLaunchKernelEx(const LaunchConfig* c, KernelState* function, voi
     unsigned cluster = 1;
     for (unsigned i = 0; i < c->count; ++i) {
         const LaunchAttribute& a = c->attributes[i];
+        if (a.id == 6 && a.cluster[0] == 1) continue;  // may begin before the launch before it is done
         if (a.id != 4 || a.cluster[0] == 0 || a.cluster[1] != 1 || a.cluster[2] != 1) return INVALID_VALUE;
         cluster = a.cluster[0];
     }

@@ -4,9 +4,11 @@
 
 mod columns;
 mod holders;
+mod long;
 
 use self::columns::choose_columns;
 use self::holders::{block, cluster, held, online, pipeline, shared_room, short, split, staged, warp};
+use self::long::held_by_many;
 use super::rows::{RowShape, row_shape};
 use super::tile::Tile;
 use super::{Forced, GRANULE, INLINE_RANK, MAX_THREADS, Variant, columns, pair_suffix, ragged_rows};
@@ -26,8 +28,6 @@ const SPREAD_FROM: u64 = 32 << 10;
 const SPREAD_TO: u64 = 8 << 10;
 /// Granules of a row of halves from which a block of softmax.cu has too many threads to share its multiprocessor well.
 const HALF_BLOCK: u64 = 1024;
-/// Granules that a block of softmax_staged.cu had, and that it may have, where that was measured.
-const STAGED: [u64; 2] = [2048, 4096];
 /// Shorter rows than this, in bytes, are done by one multiprocessor before a second launch would have begun.
 const SPLIT_FROM: u64 = 256 << 10;
 
@@ -147,8 +147,9 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
                     held.because(one_block.name(), "one block a row would leave multiprocessors idle", few)
                 }
                 None if bytes >= SPLIT_FROM && idle(rows, device) => {
-                    // Three blocks to a multiprocessor.
-                    let slices = (3 * u64::from(device.multiprocessors)).div_ceil(rows);
+                    // Two blocks to a multiprocessor. H200, share of a copy, beside three: 1 x 2^20 bf16 0.63 (0.46), 1 x 2^24
+                    // 0.64 (0.56), 8 x 2^21 0.66 (0.58).
+                    let slices = (2 * u64::from(device.multiprocessors)).div_ceil(rows);
                     let because =
                         "no cluster holds a row, and one block a row would leave multiprocessors idle";
                     split(granules, slices).because(one_block.name(), because, few)
@@ -248,60 +249,4 @@ fn clusters(device: &DeviceFacts) -> bool {
 
 fn possible(blocks: u64, device: &DeviceFacts) -> bool {
     blocks.is_power_of_two() && blocks <= largest_cluster(device)
-}
-
-/// A row in the registers or the shared memory of one block that has room for others beside it, or of a cluster.
-///
-/// On an H200, share of a copy, staged beside cluster where every thread of that has all of its granules. bf16: 16384 0.94
-/// (0.97), 32768 0.94 (0.94), 65536 0.93 (0.90), 131072 0.92 (0.86), 262144 0.90 (0.81); float32: 16384 0.94 (0.98), 32768
-/// 0.94 (0.98), 65536 0.94 (0.94), 131072 0.92 (0.87), 262144 0.86 (0.56). Where they have not: 12672 bf16 0.94 (0.85).
-/// Where rows have ends: 50257 bf16 0.92 (0.72), float32 0.94 (0.78). Few rows: 16 x 32000 bf16 0.76 (0.69), float32 0.76
-/// (0.76).
-fn held_by_many(
-    shape: RowShape,
-    rows: u64,
-    dtype: DType,
-    few: bool,
-    device: &DeviceFacts,
-) -> Option<Variant> {
-    if !clusters(device) {
-        return None;
-    }
-    let (registers, half) = (spread(shape.granules, rows, device), dtype.size() == 2);
-    match registers {
-        Some(Variant::Cluster { blocks, .. }) if few && half => {
-            let alone = rows * blocks <= u64::from(device.multiprocessors);
-            staged(shape, rows, blocks, alone, device).or(registers)
-        }
-        _ if few => registers,
-        Some(Variant::Cluster { threads, blocks })
-            if shape.granules == threads * blocks * CLUSTER_VECTORS
-                && blocks <= if half { 2 } else { 8 }
-                && shape.ends == 0
-                && shape.aligned_stores =>
-        {
-            registers
-        }
-        _ => in_shared_memory(shape, rows, device),
-    }
-}
-
-fn in_shared_memory(shape: RowShape, rows: u64, device: &DeviceFacts) -> Option<Variant> {
-    let sizes = [1, 2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= largest_cluster(device));
-    let [wanted, most] = STAGED.map(|granules| sizes.clone().find(|blocks| shape.whole <= blocks * granules));
-    staged(shape, rows, wanted.or(most)?, false, device)
-}
-
-/// The smallest cluster whose blocks let others share their multiprocessor and, where rows are few, leave none
-/// idle; but with work for 4 loads of every lane of a warp. Where there is none, the largest that will do.
-fn spread(granules: u64, rows: u64, device: &DeviceFacts) -> Option<Variant> {
-    let sizes = [2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= largest_cluster(device));
-    let fits = |&blocks: &u64| cluster(granules, blocks).is_some();
-    let worth_it = |&blocks: &u64| granules >= blocks * 128;
-    let mut sizes: Vec<u64> = sizes.filter(fits).filter(worth_it).collect();
-    let last = sizes.pop()?;
-    let enough = |&&blocks: &&u64| {
-        granules <= blocks * SHARING_THREADS * CLUSTER_VECTORS && !idle(rows.saturating_mul(blocks), device)
-    };
-    cluster(granules, sizes.iter().find(enough).copied().unwrap_or(last))
 }

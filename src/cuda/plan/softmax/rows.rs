@@ -66,6 +66,9 @@ unsafe impl KernelParams for SoftmaxParams {
     fn cluster(&self) -> u32 {
         self.cluster as u32
     }
+    fn overlaps(&self) -> bool {
+        self.slices > 0
+    }
 }
 
 impl Movable<3> for SoftmaxParams {
@@ -203,11 +206,11 @@ pub fn plan(
             let bytes = SHORT_THREADS * length * p.x.dtype.size() as u64;
             (format!("short{words}_{pair}"), SHORT_THREADS, rows.div_ceil(SHORT_THREADS), bytes)
         }
-        Variant::Split { threads, slices, chunks } => {
+        Variant::Split { threads, vectors, slices, chunks } => {
             params.slices = slices as u32;
             params.slots = chunks as u32;
-            first = Some(Kernel { file: "softmax_cluster", name: format!("softmax_leave_{pair}") });
-            (format!("find_{pair}"), threads, rows.saturating_mul(slices), 0)
+            first = Some(Kernel { file: "softmax_cluster", name: format!("softmax_leave{vectors}_{pair}") });
+            (format!("find{vectors}_{pair}"), threads, rows.saturating_mul(slices), 0)
         }
         // The last two have other kernels and other parameters.
         Variant::General | Variant::Tile(_) | Variant::Ragged(_) => {

@@ -205,13 +205,13 @@ fn few_rows_use_the_whole_device() {
     assert_eq!(of(4, 131_072, &h200), Variant::Staged { threads: 256, blocks: 16, trips: 4 });
     assert_eq!(of(16, 32000, &h200), Variant::Staged { threads: 128, blocks: 8, trips: 4 });
     assert_eq!(of(64, 128_256, &h200), Variant::Staged { threads: 256, blocks: 8, trips: 8 });
-    assert_eq!(of(1, 1 << 20, &h200), Variant::Split { threads: 256, slices: 64, chunks: 1 });
-    assert_eq!(of(1, 1 << 24, &h200), Variant::Split { threads: 256, slices: 342, chunks: 3 });
-    assert_eq!(of(8, 1 << 21, &h200), Variant::Split { threads: 256, slices: 43, chunks: 3 });
+    assert_eq!(of(1, 1 << 20, &h200), Variant::Split { threads: 256, vectors: 2, slices: 256, chunks: 1 });
+    assert_eq!(of(1, 1 << 24, &h200), Variant::Split { threads: 256, vectors: 8, slices: 256, chunks: 4 });
+    assert_eq!(of(8, 1 << 21, &h200), Variant::Split { threads: 256, vectors: 8, slices: 32, chunks: 4 });
     assert_eq!(of(1000, 1 << 20, &h200), Variant::Online { threads: 512, slots: 14 });
     // Without clusters, and where there are clusters of 8 at most.
     let a100 = examples::a100();
-    assert_eq!(of(1, 1 << 20, &a100), Variant::Split { threads: 256, slices: 64, chunks: 1 });
+    assert_eq!(of(1, 1 << 20, &a100), Variant::Split { threads: 256, vectors: 2, slices: 128, chunks: 2 });
     assert_eq!(of(16, 32000, &a100), of(1000, 32000, &a100));
     assert_eq!(of(4, 131_072, &examples::rtx5090()), Variant::Staged { threads: 512, blocks: 8, trips: 4 });
     // A part of an H200.
@@ -261,7 +261,7 @@ fn what_a_developer_forces() {
     assert_eq!(forced(&row, Forced::Pipeline(2)), "pipeline_bf16");
     assert_eq!(forced(&row, Forced::Ragged(2)), "ragged16_bf16");
     assert_eq!(forced(&row, Forced::Online), "online_bf16");
-    assert_eq!(forced(&row, Forced::Split(5)), "find_bf16");
+    assert_eq!(forced(&row, Forced::Split(5)), "find2_bf16");
     let long = contiguous(DType::BF16, 1000, 50257);
     assert_eq!(forced(&long, Forced::Warp(4)), "staged_bf16");
     assert_eq!(forced(&long, Forced::Short), "staged_bf16");
@@ -293,7 +293,7 @@ fn what_a_developer_forces() {
 #[test]
 fn the_workspace_has_room_for_every_partial() {
     let h200 = examples::h200();
-    assert_eq!(workspace(&contiguous(DType::F64, 2, 1 << 23), &h200, None), 2 * 187 * 16);
+    assert_eq!(workspace(&contiguous(DType::F64, 2, 1 << 23), &h200, None), 2 * 128 * 16);
     assert_eq!(workspace(&contiguous(DType::BF16, 4, 131_072), &h200, None), 0);
     let columns = problem((DType::BF16, DType::BF16), (65536, 16, 16), &[(16, 1, 1)], (0, 0));
     assert_eq!(workspace(&columns, &h200, None), 132 * 16 * 8);

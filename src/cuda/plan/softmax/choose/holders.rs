@@ -15,6 +15,8 @@ const WORDS: [u64; 3] = [9, 17, 33];
 const STAGED_STATIC: u64 = 6 << 10;
 /// Granules of a thread, for the work around its row to be little, and where rows are too few to keep the device busy.
 const STAGED_TRIPS: [u64; 2] = [8, 4];
+/// V of the kernels of two launches in softmax_cluster.cu.
+const SPLIT_VECTORS: [u64; 2] = [2, 8];
 
 /// What a block may have of shared memory for rows.
 pub fn shared_room(device: &DeviceFacts) -> u64 {
@@ -109,10 +111,14 @@ pub fn staged(shape: RowShape, rows: u64, blocks: u64, few: bool, device: &Devic
     fits.then(|| Variant::Staged { threads, blocks, trips: trips(threads) })
 }
 
-/// About `slices` slices; equally many chunks to each.
+/// About `slices` slices; equally many chunks to each. Small chunks where large ones would be fewer than slices wanted.
 pub fn split(granules: u64, slices: u64) -> Variant {
-    let per_chunk = SHARING_THREADS * CLUSTER_VECTORS;
     // A block adds up the partials of all slices: more than this would be slow.
-    let chunks = granules.div_ceil(per_chunk).div_ceil(slices.min(1024)).max(1);
-    Variant::Split { threads: SHARING_THREADS, slices: granules.div_ceil(per_chunk * chunks), chunks }
+    let slices = slices.min(1024);
+    let [small, large] = SPLIT_VECTORS;
+    let vectors = if granules < slices * large * SHARING_THREADS { small } else { large };
+    let per_chunk = SHARING_THREADS * vectors;
+    let chunks = granules.div_ceil(per_chunk).div_ceil(slices).max(1);
+    let slices = granules.div_ceil(per_chunk * chunks);
+    Variant::Split { threads: SHARING_THREADS, vectors, slices, chunks }
 }

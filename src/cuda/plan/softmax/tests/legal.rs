@@ -15,7 +15,7 @@ fn reach(plan: &LaunchPlan<SoftmaxParams>, variant: Variant, lanes: u64) -> u64 
         Variant::Block { .. } => threads * lanes * if plan.params.x_tag == DType::F32.tag() { 8 } else { 4 },
         Variant::Pipeline { slots, .. } => threads * slots * lanes,
         Variant::Cluster { blocks, .. } => blocks * threads * CLUSTER_VECTORS * lanes,
-        Variant::Split { slices, chunks, .. } => slices * chunks * threads * CLUSTER_VECTORS * lanes,
+        Variant::Split { vectors, slices, chunks, .. } => slices * chunks * threads * vectors * lanes,
         _ => u64::MAX,
     }
 }

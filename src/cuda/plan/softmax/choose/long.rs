@@ -1,0 +1,72 @@
+//! Where a row goes that is too long for the registers of one block, and of how many blocks.
+
+use super::holders::{cluster, staged};
+use super::{CLUSTER_VECTORS, SHARING_THREADS, clusters, idle, largest_cluster};
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::softmax::Variant;
+use crate::cuda::plan::softmax::rows::RowShape;
+use crate::dtype::DType;
+
+/// Granules that a block of softmax_staged.cu had, and that it may have, where that was measured.
+const STAGED: [u64; 2] = [2048, 4096];
+
+/// A row in the registers or the shared memory of one block that has room for others beside it, or of a cluster.
+///
+/// On an H200, share of a copy, staged beside cluster where every thread of that has all of its granules. bf16: 16384 0.94
+/// (0.97), 32768 0.94 (0.94), 65536 0.93 (0.90), 131072 0.92 (0.86), 262144 0.90 (0.81); float32: 16384 0.94 (0.98), 32768
+/// 0.94 (0.98), 65536 0.94 (0.94), 131072 0.92 (0.87), 262144 0.86 (0.56). Where they have not: 12672 bf16 0.94 (0.85).
+/// Where rows have ends: 50257 bf16 0.92 (0.72), float32 0.94 (0.78). Few rows: 16 x 32000 bf16 0.76 (0.69), float32 0.76
+/// (0.76). float64: 8192 0.92 (0.91), 32768 0.91 (0.79).
+pub fn held_by_many(
+    shape: RowShape,
+    rows: u64,
+    dtype: DType,
+    few: bool,
+    device: &DeviceFacts,
+) -> Option<Variant> {
+    if !clusters(device) {
+        return None;
+    }
+    let (registers, half) = (spread(shape.granules, rows, device), dtype.size() == 2);
+    match registers {
+        Some(Variant::Cluster { blocks, .. }) if few && half => {
+            let alone = rows * blocks <= u64::from(device.multiprocessors);
+            staged(shape, rows, blocks, alone, device).or(registers)
+        }
+        _ if few => registers,
+        Some(Variant::Cluster { threads, blocks })
+            if shape.granules == threads * blocks * CLUSTER_VECTORS
+                && blocks <= if half { 2 } else { 8 }
+                && dtype != DType::F64
+                && shape.ends == 0
+                && shape.aligned_stores =>
+        {
+            registers
+        }
+        _ => in_shared_memory(shape, rows, dtype, device),
+    }
+}
+
+fn in_shared_memory(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Option<Variant> {
+    let fewest = |granules: u64| {
+        let mut sizes = [1, 2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= largest_cluster(device));
+        sizes.find(|blocks| shape.whole <= blocks * granules)
+    };
+    let wanted = if dtype == DType::F64 { None } else { fewest(STAGED[0]) };
+    let blocks = wanted.or_else(|| fewest(STAGED[1]))?;
+    staged(shape, rows, blocks, false, device)
+}
+
+/// The smallest cluster whose blocks let others share their multiprocessor and, where rows are few, leave none
+/// idle; but with work for 4 loads of every lane of a warp. Where there is none, the largest that will do.
+fn spread(granules: u64, rows: u64, device: &DeviceFacts) -> Option<Variant> {
+    let sizes = [2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= largest_cluster(device));
+    let fits = |&blocks: &u64| cluster(granules, blocks).is_some();
+    let worth_it = |&blocks: &u64| granules >= blocks * 128;
+    let mut sizes: Vec<u64> = sizes.filter(fits).filter(worth_it).collect();
+    let last = sizes.pop()?;
+    let enough = |&&blocks: &&u64| {
+        granules <= blocks * SHARING_THREADS * CLUSTER_VECTORS && !idle(rows.saturating_mul(blocks), device)
+    };
+    cluster(granules, sizes.iter().find(enough).copied().unwrap_or(last))
+}
