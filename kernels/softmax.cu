@@ -11,20 +11,22 @@
 //             row. V * R loads are in flight per lane before the first use. 1x4 and 2x2 are only there
 //             to be forced, _core.force_softmax("warp", 1): on an H200 1x4 took 0.95 to 1.1 times as long as what is
 //             chosen, 2x2 0.8 (33 float32) to 1.25 times (16 halves).
-//   block     a block of 64 to 1024 threads keeps one row in registers.
+//   block     a block of 32 to 1024 threads keeps one row in registers.
 //   pipeline  persistent grid (grid-stride over rows): a block keeps `stages` rows in shared memory and asks for
 //             a granule of a coming row (cp.async) as soon as it has written the granule of the present row
 //             that lies in its place. Each thread reads only what it copied itself, so the only barrier is
 //             that of the reduction. The depth can be forced: _core.force_softmax("pipeline", 2).
 //   online    any length: two passes over the row; the granules that fit stay in shared memory between them.
-// Rows that online would read twice, and a few long ones, are softmax_cluster.cu's.
-// Rows may start anywhere and have any length. warp and block move a row's partial first and last granules by element,
-// and store all by element where the result is aligned otherwise than x: such rows are softmax_ragged.cu's. Of longer
-// ones the ends are stored by element, and lanes complete each other's accesses where alignments differ.
+// Rows may start anywhere and have any length. warp and block take a row as the granules wholly in it and its ends, of which
+// a lane each takes one element; where the result is aligned otherwise than x they would store by element, and
+// softmax_ragged.cu has such rows. Of longer ones the ends are stored by element, and lanes complete each other's accesses
+// where alignments differ. Short odd rows are softmax_short.cu's, many long ones softmax_staged.cu's.
 //
-// Measured on an H200, cold L2, (32768, N) bf16, share of a copy of the same bytes: N = 128 0.85, 256 0.86,
-// 512 0.96, 1024 0.95, 2048 0.98, 4096 0.97, 8192 0.98 (warp and block). 16384 0.87, 32768 0.89, 65536 0.86 (pipeline):
-// where there are clusters, softmax_cluster.cu is faster.
+// Measured on an H200, cold L2, share of a copy of the same bytes. bf16: 2^18 x 64 1.02, 32768 x 128 0.97, 256 0.97, 512
+// 1.00, 781 0.90, 1000 0.99, 1024 1.00, 2048 1.00, 4095 0.98, 4096 0.98, 8192 1.00; f32: 256 1.01, 512 0.97, 781 0.97, 1000
+// 0.98, 1024 1.00, 4095 0.97, 4096 0.99, 8192 0.98, 21183 x 12672 0.99. With granules of neighbouring rows at the ends,
+// made -inf by the thread that has them, or loaded and stored by its elements, 4095 bf16 took 0.73 and 781 f32 0.73.
+// 16384 bf16 0.87, 65536 0.86 (pipeline): where there are clusters, softmax_staged.cu and softmax_cluster.cu are faster.
 
 #include "async_copy.cuh"
 #include "softmax.cuh"

@@ -11,21 +11,26 @@
 //   cluster    a row in the registers of a block, or of the 2 to 16 blocks of a cluster (sm_90), which exchange the
 //              largest element and the sum of each of their warps by distributed shared memory, once. Up to 2^16
 //              granules of 16 bytes.
-//   leave,     two launches for a few rows that no cluster can hold, or on a GPU without clusters: the slices of all
-//   find       rows, spread over the device, first leave their maximum and sum in memory that comes from the caller's
+//   leaveV,    two launches for a few rows that no cluster can hold, or on a GPU without clusters: the slices of all
+//   findV      rows, spread over the device, first leave their maximum and sum in memory that comes from the caller's
 //              allocator, and the second launch finds them there. (Without that memory the slices could leave them in
-//              the result, but not where the result is x itself.) No block ever waits for another launch's.
+//              the result, but not where the result is x itself.) From sm_90 on the second launch may begin beside the
+//              first: its blocks ask for their part of x, and wait for the first launch's end before they look for
+//              partials. No block of the first waits for any. V granules per thread at once.
 // Rows may start anywhere and have any length. Loads are always of whole granules: at a row's ends together with
 // elements of its neighbours, which count as -inf, and only at the ends of the tensor element by element. Where the
 // result is aligned otherwise than x, lanes complete each other's stores in find; in cluster, which has no register
-// left for that, results are stored by element.
+// left for that, results are stored by element. cluster is for rows of which every thread has all its granules, and for
+// few rows; others are softmax_staged.cu's, which has the figures of both.
 //
 // Measured on an H200, cold L2, share of a copy of the same bytes, beside pipeline in softmax.cu. bf16: 16384 x 16384 0.97
-// by clusters of two (0.87), 8192 x 32768 0.94 (0.89), 4096 x 65536 0.90 by eight (0.86), 1024 x 262144 0.81 by sixteen;
-// f32: 8192 x 32768 0.98 (0.90), 4096 x 65536 0.94 (0.94), 2048 x 131072 0.88, 1024 x 262144 0.57: a block of 512 threads
-// is alone on its multiprocessor. 21183 x 12672 bf16 0.84: it is bytes in flight that are missing. Rejected: to skip the
-// granules behind a row's end, which cost rows of 16384 four percent of their speed. Few rows, bf16: 64 x 128256 0.75,
-// 4 x 131072 0.66 (split 0.42), 1 x 2^20 0.46.
+// by clusters of two (0.87), 8192 x 32768 0.94 (0.89); f32: 8192 x 32768 0.98 (0.90), 4096 x 65536 0.95 (0.94), 1024 x
+// 262144 0.57, because a block of 512 threads is alone on its multiprocessor. 21183 x 12672 bf16 0.85. Rejected: to skip
+// the granules behind a row's end, which cost rows of 16384 four percent of their speed.
+// A few long rows in two launches, two blocks to a multiprocessor, beside three and no overlap: 1 x 2^20 bf16 0.58 (0.45),
+// f32 0.50 (0.46); 1 x 2^24 bf16 0.57 (0.56), f32 0.57 (0.55); 8 x 2^21 bf16 0.61 (0.59), f32 0.57 (0.56). In find a second
+// chunk under way while one is stored does not fit the registers of two blocks; where it did (one dtype, no rows that lie
+// otherwise) those rows took 0.64 and 0.66.
 #include "ptx/cluster.cuh"
 #include "ptx/grid.cuh"
 #include "softmax.cuh"

@@ -17,11 +17,10 @@
 //             are persistent, and ask for a coming tile (cp.async) as soon as all have read theirs; the depth of that
 //             pipeline can be forced: _core.force_softmax("ragged", 2).
 //
-// Measured on an H200, share of a copy of the same bytes, beside softmax.cu, which moves the ends of every row element by
-// element, and all of a row where the result is aligned otherwise: 2^19 x 33 bf16 0.58 (0.46), f32 0.60 (0.79); 2^18 x 65
-// bf16 0.49 (0.55); 32768 x 781 bf16 0.52 (0.85), f32 0.77 (0.72); 32768 x 4095 bf16 0.47 (0.74), f32 0.73 (0.97). So it is
-// the default for halves of fewer than 48 elements, and where the result is aligned otherwise. What holds it back
-// has not been looked into.
+// Measured on an H200, share of a copy of the same bytes, beside softmax.cu: 2^19 x 33 bf16 0.58 (0.31), f32 0.60 (0.91);
+// 32768 x 781 bf16 0.51 (0.90), f32 0.79 (0.97); 32768 x 4095 bf16 0.47 (0.98), f32 0.73 (0.97). So it is the default for
+// halves of fewer than 48 elements where softmax_short.cu is not for them, and where the result is aligned otherwise than
+// x, which softmax.cu stores element by element. What holds it back has not been looked into.
 
 #include "ragged.cuh"
 

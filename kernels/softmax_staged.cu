@@ -1,6 +1,32 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// HEAD
+// softmax and log_softmax of long rows whose elements lie side by side: a row waits in the shared memory of a block, or of
+// the 2 to 16 blocks of a cluster (sm_90), while it is computed. The arithmetic is that of softmax.cu.
+//
+// Per element: one exponential and a multiply-add, two exponentials of halves; one read and one write.
+//
+// A block that holds its part of a row in registers (softmax_cluster.cu) is large, and few of them share a multiprocessor;
+// when its threads have not all as many granules, it is as large, and holds less. Shared memory holds 200 KB of a
+// multiprocessor's rows and leaves the registers to as many warps as it takes to have loads of one row, the arithmetic of
+// another and stores of a third under way. A thread asks for its own granules (cp.async) and goes over them three times,
+// for the maximum, the sum and the results, so that nothing is waited for but its own copies and the other warps' partials.
+// Rows may start anywhere and have any length: whole granules are staged, the ends are elements of single threads, and
+// where the result is aligned otherwise lanes complete each other's stores.
+//
+// Measured on an H200, cold L2, share of a copy of the same bytes, beside what was chosen before: bf16 21183 x 12672 0.94
+// (cluster 0.85), 10000 x 25001 0.95 (pipeline 0.80), 4096 x 50257 0.93 (pipeline 0.79), 4096 x 65536 0.93 (0.91), 2048 x
+// 131072 0.93 (0.87), 1024 x 262144 0.90 (0.81), 512 x 524288 0.82 (online 0.66); f32 10000 x 25001 0.94 (cluster 0.85),
+// 4096 x 50257 0.94 (pipeline 0.83), 2048 x 131072 0.92 (0.88), 1024 x 262144 0.87 (cluster 0.56); f64 4096 x 32768 0.91
+// (0.79). What limits it: with one pass of an online sum instead of two passes, at 29 instructions an element of bf16, warps
+// issued in 87 of 100 cycles. With half of them float32 rows of 50257 went from 0.90 to 0.94, others hardly moved. Of
+// clusters of 16 there are 7 at a time, on 112 of 132 multiprocessors, which is where rows of 1 MB stop.
+//
+// Rejected, each measured beside it: persistent blocks or clusters that prefetch the next row by bulk copies
+// (cp.async.bulk) into 2 to 8 stages while registers hold the present one, 0.82 wherever there are enough rows, at any depth
+// and cluster size (each block had a fixed share of the rows; not looked into further); the whole slice by bulk copies of
+// many KB instead of cp.async, 0.88 of aligned rows, but 0.96 of 25001; by bulk copies of 4 KB, the same as cp.async; one
+// multiply-add instead of a subtraction and a product before 2^x, the same.
+
 #include "async_copy.cuh"
 #include "ptx/cluster.cuh"
 #include "softmax.cuh"

@@ -203,6 +203,15 @@ pub struct Shape {
     pub early: bool,
 }
 
+/// Whether what is queued on `stream` of the current context becomes part of a graph, or may: the driver does not say.
+pub fn may_be_captured(stream: RawStream) -> bool {
+    let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    // SAFETY: the caller vouches for the stream, as for every launch; `status` outlives the call.
+    let asked =
+        unsafe { sys::cuStreamIsCapturing(std::ptr::with_exposed_provenance_mut(stream), &mut status) };
+    asked.result().is_err() || status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
+}
+
 /// Queues one kernel on `stream` of the current context.
 ///
 /// # Safety

@@ -51,8 +51,10 @@ impl<P: KernelParams> Prepared<P> {
             cluster: plan.params.cluster(),
             early: false,
         };
-        // Whose binaries wait, and where the driver knows of it.
-        let can_overlap = matches!(gpu.facts.compute_capability.0, 9 | 10 | 12) && plan.params.overlaps();
+        // On devices whose binaries wait; a graph keeps the order that every driver can capture.
+        let overlap = plan.params.overlaps()
+            && matches!(gpu.facts.compute_capability.0, 9 | 10 | 12)
+            && !driver::may_be_captured(stream);
         for (i, (kernel, function)) in self.kernels.iter().enumerate() {
             if logged() {
                 let plan = LaunchPlan { kernel: kernel.clone(), ..plan.clone() };
@@ -60,7 +62,7 @@ impl<P: KernelParams> Prepared<P> {
                 let line = format!("tilewise: {op} {problem}: {plan}, stream {stream:#x}\n");
                 let _ = std::io::stderr().write_all(line.as_bytes());
             }
-            let shape = Shape { early: can_overlap && i > 0, ..shape };
+            let shape = Shape { early: overlap && i > 0, ..shape };
             // SAFETY: `KernelParams` promises the layout of the kernel's parameter struct, and the problem the
             // plan was made for holds addresses of tensors that are stream-ordered on `stream`.
             unsafe { driver::launch(op, *function, shape, stream, (&raw const plan.params).cast()) }?;

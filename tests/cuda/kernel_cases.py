@@ -96,7 +96,15 @@ def forced_softmax(variant: str, figure: int, x: torch.Tensor, dim: int, dtype: 
 
 
 ROW_VARIANTS = [("block", 1), ("pipeline", 1), ("pipeline", 3), ("online", 1), ("cluster", 1), ("cluster", 8)]
-ROW_VARIANTS += [("split", 3), ("warp", 1), ("warp", 2), ("warp", 4), ("ragged", 1), ("ragged", 3)]
+ROW_VARIANTS += [
+    ("split", 1),
+    ("split", 9),
+    ("warp", 1),
+    ("warp", 2),
+    ("warp", 4),
+    ("ragged", 1),
+    ("ragged", 3),
+]
 ROW_VARIANTS += [("staged", 1), ("staged", 4), ("staged", 16), ("short", 1)]
 COLUMN_VARIANTS = [("column", 1), ("cluster", 1), ("cluster", 4), ("split", 3)]
 
@@ -106,11 +114,12 @@ def softmax_variant_cases() -> Iterator[Case]:
         for target in (dtype, torch.float32) if dtype.itemsize == 2 else (dtype,):
             short, long = random(7, 61, dtype=dtype)[:, 1:], random(3, 5003, dtype=dtype)
             rows, tiny = random(9, 3 * 1301, dtype=dtype).view(27, 1301), random(300, 13, dtype=dtype)
+            longer = random(2, 20011, dtype=dtype)
             name = f"softmax {dtype} to {target}"
             middle = random(7, 640 // dtype.itemsize, dtype=dtype)
             yield f"{name} 640 bytes", partial(tw.softmax, middle, dtype=target)
             for variant, figure in ROW_VARIANTS:
-                x = {"warp": short, "ragged": rows, "short": tiny}.get(variant, long)
+                x = {"warp": short, "ragged": rows, "short": tiny, "split": longer}.get(variant, long)
                 call = partial(forced_softmax, variant, figure, x, -1, target)
                 yield f"{name} {variant} {figure}", call
             # Tiles of whole rows, of rows apart, of both; aligned as the result is, and otherwise.

@@ -36,7 +36,7 @@ REASONS = {
     "few rows": (
         "softmax",
         (meta(4, 65536),),
-        "cluster rather than pipeline: one block a row would leave multiprocessors idle "
+        "staged rather than pipeline: one block a row would leave multiprocessors idle "
         "(rows: 4, that would be enough: 99)",
     ),
     "a column too long": (

@@ -28,6 +28,8 @@ const SPREAD_FROM: u64 = 32 << 10;
 const SPREAD_TO: u64 = 8 << 10;
 /// Granules of a row of halves from which a block of softmax.cu has too many threads to share its multiprocessor well.
 const HALF_BLOCK: u64 = 1024;
+/// Elements of a row from which it is better staged than in tiles, where its result is aligned otherwise.
+const STAGED_FROM: u64 = 1024;
 /// Shorter rows than this, in bytes, are done by one multiprocessor before a second launch would have begun.
 const SPLIT_FROM: u64 = 256 << 10;
 
@@ -135,7 +137,7 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
     let few = [("rows", rows), ("that would be enough", enough(device))];
     let few_long = idle(rows, device) && bytes >= SPREAD_FROM;
     match one_block {
-        Variant::Warp { .. } => in_tiles(p, device, one_block).unwrap_or((one_block, why)),
+        Variant::Warp { .. } => in_tiles(p, device, shape, one_block).unwrap_or((one_block, why)),
         _ if read_twice || few_long => {
             match held_by_many(shape, rows, p.x.dtype, few_long, device) {
                 Some(held) if read_twice => {
@@ -147,8 +149,7 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
                     held.because(one_block.name(), "one block a row would leave multiprocessors idle", few)
                 }
                 None if bytes >= SPLIT_FROM && idle(rows, device) => {
-                    // Two blocks to a multiprocessor. H200, share of a copy, beside three: 1 x 2^20 bf16 0.63 (0.46), 1 x 2^24
-                    // 0.64 (0.56), 8 x 2^21 0.66 (0.58).
+                    // Two blocks to a multiprocessor.
                     let slices = (2 * u64::from(device.multiprocessors)).div_ceil(rows);
                     let because =
                         "no cluster holds a row, and one block a row would leave multiprocessors idle";
@@ -179,21 +180,32 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
                 None => (one_block, why),
             }
         }
-        Variant::Block { .. } => in_tiles(p, device, one_block).unwrap_or((one_block, why)),
+        Variant::Block { .. } => in_tiles(p, device, shape, one_block).unwrap_or((one_block, why)),
         _ => (one_block, why),
     }
 }
 
-/// For rows that begin or end within a granule, where threads would have little of one each or move it by elements.
-fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, instead: Variant) -> Option<Chosen> {
+/// For rows that begin or end within a granule, where threads would have little of one each or store it by elements.
+/// H200, results aligned otherwise than x, staged beside ragged: 4099 bf16 0.71 of a copy (0.51), float32 0.92 (0.74); 1027
+/// bf16 0.64 (0.56), float32 0.89 (0.73).
+fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, instead: Variant) -> Option<Chosen> {
     let rows = ragged_rows(p);
     if let Some(short) = short(p, device).filter(|_| !rows.whole()) {
         let because = "rows of few elements lie one behind the other, and a thread holds one";
-        let figures =
-            [("bytes of a row", p.length.unsigned_abs() * p.x.dtype.size() as u64), ("at most", 4 * 33)];
-        return Some(short.because(instead.name(), because, figures));
+        let bytes = p.length.unsigned_abs() * p.x.dtype.size() as u64;
+        return Some(short.because(instead.name(), because, [("bytes of a row", bytes), ("at most", 132)]));
     }
-    let ragged = Variant::Ragged(if rows.pays() { rows.choose(device, None) } else { None }?);
+    if !rows.pays() {
+        return None;
+    }
+    let (length, count) = (p.length.unsigned_abs(), p.row_count().unsigned_abs());
+    let staged = staged(shape, count, 1, false, device);
+    if let Some(staged) = staged.filter(|_| clusters(device) && length >= STAGED_FROM) {
+        let because = "x and its result lie otherwise, and lanes complete each other's stores";
+        let figures = [("elements of a row", length), ("from", STAGED_FROM)];
+        return Some(staged.because(ragged::NAME, because, figures));
+    }
+    let ragged = Variant::Ragged(rows.choose(device, None)?);
     Some((ragged, rows.why(instead.name())))
 }
 
@@ -207,7 +219,7 @@ fn alone(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Chos
         _ => (4, 1),
     };
     if let Some(warp) = warp(shape, vectors, at_once) {
-        let figures = [("granules of 16 bytes in a row", whole), ("at most", 128)];
+        let figures = [("bytes of a row", whole * GRANULE), ("at most", 128 * GRANULE)];
         return warp.because("block", "the registers of a warp hold a row", figures);
     }
     let sharing = sharing(dtype);
@@ -215,7 +227,7 @@ fn alone(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Chos
     match (block(shape, dtype), pipeline(granules, None, device)) {
         (Some(block), other) if whole <= sharing => {
             let over = other.map_or("online", Variant::name);
-            let figures = [("granules of 16 bytes in a row", whole), ("at most", sharing)];
+            let figures = [("bytes of a row", whole * GRANULE), ("at most", sharing * GRANULE)];
             block.because(over, "the registers of a block hold a row, and have room for another's", figures)
         }
         (Some(_), Some(pipeline)) => {
@@ -228,7 +240,7 @@ fn alone(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Chos
             pipeline.because("online", "shared memory holds a row, so that it is read once", figures)
         }
         (Some(block), None) => {
-            let figures = [("granules of 16 bytes in a row", whole), ("at most", 2 * sharing)];
+            let figures = [("bytes of a row", whole * GRANULE), ("at most", 2 * sharing * GRANULE)];
             block.because("online", "the registers of a block hold a row, so that it is read once", figures)
         }
         (None, None) => {
