@@ -38,7 +38,7 @@ pub fn warp(shape: RowShape, vectors: u64, rows: u64) -> Option<Variant> {
 /// For rows of few elements that lie one behind the other.
 pub fn short(p: &SoftmaxProblem, device: &DeviceFacts) -> Option<Variant> {
     let size = p.x.dtype.size() as u64;
-    let aligned = [&p.x, &p.out].into_iter().all(|operand| operand.address as u64 % GRANULE == 0);
+    let aligned = [&p.x, &p.out].into_iter().all(|operand| (operand.address as u64).is_multiple_of(GRANULE));
     if size > 4
         || p.x.dtype != p.out.dtype
         || !aligned
