@@ -34,12 +34,15 @@
 #include "wgmma_epilogue.cuh"
 #include "wgmma_mainloop.cuh"
 
-template <class S> __device__ __forceinline__ void consume(const WgmmaParams& p, uint32_t shared, Ring ring) {
+template <class S>
+__device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, Schedule<S>& work, uint32_t shared,
+                                        Ring ring) {
     Accumulators<S> d;
     Epilogue<S> epilogue(p, shared);
-    for_each_item<S>(p, [&](const Item& item) {
+    for (; work.left(); work.next()) {
+        const Item& item = work.item;
         epilogue.load_bias(item);
-        multiply<S>(p, d, shared, ring, item.k_end - item.k_begin);
+        multiply<S>(p, pair, d, shared, ring, item.k_end - item.k_begin);
 #pragma unroll
         for (int i = 0; i < S::M_STEPS; ++i) {
             if (p.partials != nullptr) {
@@ -48,34 +51,49 @@ template <class S> __device__ __forceinline__ void consume(const WgmmaParams& p,
                 epilogue.store(d[i], i, item);
             }
         }
-    });
-    epilogue.drain();
+    }
 }
 
 template <class S> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
     constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread behind the consumers
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
     const Ring ring{shared, p.stages};
+    const Pair pair = Pair::of(p);
+    // Of the block, or of both.
+    const auto barriers_are_there = [&] {
+        if (pair.blocks > 1) {
+            ptx::cluster_arrive();
+            ptx::cluster_wait();
+        } else {
+            ptx::barrier_sync(1, PRODUCER + 64);
+        }
+    };
     if (threadIdx.x >= PRODUCER) {
         ptx::give_registers<S::PRODUCER_REGISTERS>();
-        if (threadIdx.x >= PRODUCER + 32) return;
-        if (threadIdx.x == PRODUCER) {
-            ptx::tma_prefetch_map(p.a);
-            ptx::tma_prefetch_map(p.b);
-            for (uint32_t stage = 0; stage < p.stages; ++stage) {
-                ptx::mbarrier_init(ring.full(stage), 1);
-                ptx::mbarrier_init(ring.empty(stage), S::WARPS);
+        if (threadIdx.x >= PRODUCER + 64) return;
+        // What to do first is found out while another warp makes the barriers.
+        if (threadIdx.x < PRODUCER + 32) {
+            Schedule<S> work(p, pair);
+            barriers_are_there();
+            if (threadIdx.x == PRODUCER) produce<S>(p, pair, work, shared, ring);
+        } else {
+            if (threadIdx.x == PRODUCER + 32) {
+                for (uint32_t stage = 0; stage < p.stages; ++stage) {
+                    ptx::mbarrier_init(ring.full(stage), 1);
+                    ptx::mbarrier_init(ring.empty(stage), S::WARPS * pair.blocks);
+                }
+                ptx::fence_mbarrier_init();
+                ptx::tma_prefetch_map(p.a);
+                ptx::tma_prefetch_map(p.b);
             }
-            ptx::fence_mbarrier_init();
+            __syncwarp();
+            barriers_are_there();
         }
-        __syncwarp();
-        // Only says that the barriers are there, and goes on at once.
-        ptx::barrier_arrive(1, PRODUCER + 32);
-        if (threadIdx.x == PRODUCER) produce<S>(p, shared, ring);
     } else {
         ptx::take_registers<S::CONSUMER_REGISTERS>();
-        ptx::barrier_sync(1, PRODUCER + 32);
-        consume<S>(p, shared, ring);
+        Schedule<S> work(p, pair);
+        barriers_are_there();
+        consume<S>(p, pair, work, shared, ring);
     }
 }
 
@@ -93,6 +111,8 @@ template <class S> __device__ __forceinline__ void matmul_wgmma(const WgmmaParam
     EXPORT(T, 64x128, 1, 1, 128, 2)  \
     EXPORT(T, 64x256, 1, 1, 256, 1)  \
     EXPORT(T, 128x64, 2, 1, 64, 2)   \
+    EXPORT(T, 128x96, 2, 1, 96, 1)   \
+    EXPORT(T, 192x96, 3, 1, 96, 1)   \
     EXPORT(T, 128x128, 2, 1, 128, 1) \
     EXPORT(T, 128x160, 2, 1, 160, 1) \
     EXPORT(T, 128x176, 2, 1, 176, 1) \

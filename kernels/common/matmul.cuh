@@ -29,17 +29,18 @@ template <int Rank> struct MatmulParams {
     double negative_slope;
     uint64_t blocks;      // tiles of all products: the grid may hold a few more
     Divisor per_product;  // by tiles_m * tiles_n
-    uint32_t tiles_m, tiles_n, group_m;
+    TileOrder order;      // of each product's
     uint32_t activation;
     uint32_t a_k_fast, b_k_fast;  // single elements: neighbouring threads step along k, not along m or n
     uint32_t out_vector;          // a thread's neighbouring columns may be written at once
     uint32_t batch_rank;          // at least 1
-    Dim<3> batch[Rank];           // outermost first; strides of a, b, out
+    uint32_t unused;
+    Dim<3> batch[Rank];  // outermost first; strides of a, b, out
 };
-static_assert(sizeof(MatmulParams<INLINE_RANK>) == 184 + 48 * INLINE_RANK, "mirrored in Rust");
-static_assert(sizeof(MatmulParams<MAX_RANK>) == 184 + 48 * MAX_RANK && sizeof(MatmulParams<MAX_RANK>) < 4096, "");
+static_assert(sizeof(MatmulParams<INLINE_RANK>) == 240 + 48 * INLINE_RANK, "mirrored in Rust");
+static_assert(sizeof(MatmulParams<MAX_RANK>) == 240 + 48 * MAX_RANK && sizeof(MatmulParams<MAX_RANK>) < 4096, "");
 static_assert(offsetof(MatmulParams<1>, a_row) == 56 && offsetof(MatmulParams<1>, negative_slope) == 120, "");
-static_assert(offsetof(MatmulParams<1>, tiles_m) == 152 && offsetof(MatmulParams<1>, batch_rank) == 180, "");
+static_assert(offsetof(MatmulParams<1>, order) == 152 && offsetof(MatmulParams<1>, batch_rank) == 232, "");
 
 // What one block works on.
 template <class T>
@@ -55,8 +56,8 @@ struct Work {
 template <int BM, int BN, class T, class Params>
 __device__ __forceinline__ void find_tile(const Params& p, uint64_t block, Work<T>& work) {
     const uint64_t product = p.per_product.quotient(block);
-    const uint32_t pid = uint32_t(block - product * p.tiles_m * p.tiles_n);
-    const Tile tile = tile_at(pid, p.tiles_m, p.tiles_n, p.group_m);
+    const uint32_t pid = uint32_t(block - product * p.order.tiles_m * p.order.tiles_n);
+    const Tile tile = p.order.at(pid);
     const auto offset = locate(p.batch, p.batch_rank, product);
     work.row = int64_t(tile.m) * BM;
     work.col = int64_t(tile.n) * BN;

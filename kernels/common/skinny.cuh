@@ -120,7 +120,8 @@ __device__ __forceinline__ void leave(const SkinnyParams& params, const Work<T>&
         }
         const int64_t line = params.by_rows ? work.col + col : work.row + row;
         const int64_t along = params.by_rows ? work.row + row : work.col + col;
-        const uint64_t products = params.product.blocks / (uint64_t(params.product.tiles_m) * params.product.tiles_n);
+        const uint64_t products =
+            params.product.blocks / (uint64_t(params.product.order.tiles_m) * params.product.order.tiles_n);
         const uint64_t plane = part.index * products + part.product;
         Acc* to = static_cast<Acc*>(params.partials) + (plane * params.height + line) * params.width + along;
         store_pack(to, Pack<Acc, 4>{{v[0], v[1], v[2], v[3]}});

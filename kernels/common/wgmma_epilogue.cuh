@@ -19,15 +19,14 @@ template <class S> struct Epilogue {
 
     const WgmmaParams& p;
     const uint32_t warp, lane;
-    const uint32_t staging;  // shared address of this warp's buffers
-    uint32_t buffer = 0;
+    const uint32_t staging;  // shared address of this warp's buffer
     uint32_t bias[BIASES];
 
     __device__ __forceinline__ Epilogue(const WgmmaParams& p, uint32_t shared)
         : p(p),
           warp(__shfl_sync(~0u, threadIdx.x / 32, 0)),
           lane(threadIdx.x % 32),
-          staging(shared + HEADER_BYTES + warp * S::STORES * STORE_BYTES) {}
+          staging(shared + HEADER_BYTES + warp * STORE_BYTES) {}
 
     // First of this warp's 16 rows in step i, within the tile.
     __device__ __forceinline__ int32_t row_of(int i) const {
@@ -55,18 +54,17 @@ template <class S> struct Epilogue {
         }
     }
 
-    // N accumulators of step i, from panel j on.
-    template <int N> __device__ __forceinline__ void apply(float (&v)[N], int i, int j) const {
+    __device__ __forceinline__ void apply(float (&v)[S::ACCUMULATORS], int i) const {
         if (p.bias != nullptr) {
 #pragma unroll
-            for (int group = 0; group < N / 4; ++group) {  // of 8 columns
+            for (int group = 0; group < S::ACCUMULATORS / 4; ++group) {  // of 8 columns
                 float2 low, high;
                 if (p.bias_by_row) {
                     const float2 rows = unpack<T>(bias[i]);
                     low = make_float2(rows.x, rows.x);
                     high = make_float2(rows.y, rows.y);
                 } else {
-                    low = high = unpack<T>(__shfl_sync(~0u, bias[j], group * 4 + lane % 4));
+                    low = high = unpack<T>(__shfl_sync(~0u, bias[group / 8], group % 8 * 4 + lane % 4));
                 }
                 v[group * 4] += low.x;
                 v[group * 4 + 1] += low.y;
@@ -77,74 +75,73 @@ template <class S> struct Epilogue {
         activate<T>(v, p.activation, p.negative_slope);
     }
 
-    // The 16 rows of step i, by way of shared memory: 64 columns at a time as rows of 128 bytes, 16-byte chunks
-    // permuted by an XOR with the row, as the copy engine expects and so that stmatrix meets no bank twice.
+    // The 16 rows of step i, 64 columns at a time by way of shared memory, from where 8 lanes write 128 bytes of a row.
     __device__ __forceinline__ void store(float (&d)[S::ACCUMULATORS], int i, const Item& item) {
-        const int32_t row = item.row + row_of(i);
+        apply(d, i);
+        const int32_t row = item.row + row_of(i), rows = int32_t(p.m) - row;
+        T* out = static_cast<T*>(p.out) + row * p.out_row + item.col * p.out_col;
+#pragma unroll
+        for (int k = 0; k < 3; ++k) out += item.batch[k] * p.out_batch[k];
 #pragma unroll
         for (int j = 0; j < S::PANELS; ++j) {
             constexpr int WHOLE = 32;  // accumulators of a panel
-            const uint32_t panel = staging + buffer * STORE_BYTES;
-            buffer = (buffer + 1) % S::STORES;
-            // The buffer was handed to the engine STORES panels ago, by this lane.
-            if (lane == 0) ptx::tma_store_wait_read<S::STORES - 1>();
-            __syncwarp();
+            const int32_t width = int32_t(p.n) - (item.col + j * 64);
             if (j == S::PANELS - 1 && S::TAIL < 64) {
-                write_panel(reinterpret_cast<float (&)[S::TAIL / 2]>(d[j * WHOLE]), i, j, panel);
+                store_panel(reinterpret_cast<float (&)[S::TAIL / 2]>(d[j * WHOLE]), out + j * 64 * p.out_col, rows,
+                            width);
             } else {
-                write_panel(reinterpret_cast<float (&)[WHOLE]>(d[j * WHOLE]), i, j, panel);
+                store_panel(reinterpret_cast<float (&)[WHOLE]>(d[j * WHOLE]), out + j * 64 * p.out_col, rows, width);
             }
-            if (p.store_elements) {
-                __syncwarp();
-                copy_elements(panel, row, item.col + j * 64, j == S::PANELS - 1 ? S::TAIL : 64, item);
-                continue;
-            }
-            ptx::fence_async_proxy();
-            __syncwarp();
-            if (lane == 0 && uint32_t(row) < p.m && uint32_t(item.col + j * 64) < p.n) {
-                const TensorMap& map = j == S::PANELS - 1 && S::TAIL < 64 ? p.out_tail : p.out;
-                if (p.batched) {
-                    ptx::tma_store_5d(map, panel, item.col + j * 64, row, item.batch);
-                } else {
-                    ptx::tma_store_2d(map, panel, item.col + j * 64, row);
-                }
-            }
-            if (lane == 0) ptx::tma_store_commit();
         }
     }
 
-    template <int N> __device__ __forceinline__ void write_panel(float (&v)[N], int i, int j, uint32_t panel) const {
-        apply(v, i, j);
+    // As rows of 128 bytes, 16-byte chunks permuted by an XOR with the row, so that neither stmatrix nor the reads meet a
+    // bank twice.
+    template <int N> __device__ __forceinline__ void store_panel(float (&v)[N], T* out, int32_t rows,
+                                                                 int32_t width) const {
 #pragma unroll
         for (int unit = 0; unit < N / 8; ++unit) {  // of 16 columns
             uint32_t words[4];
 #pragma unroll
             for (int q = 0; q < 4; ++q) words[q] = pack<T>(v[unit * 8 + q * 2], v[unit * 8 + q * 2 + 1]);
             const uint32_t row = lane % 16, chunk = unit * 2 + lane / 16;
-            ptx::stmatrix_x4(panel + row * 128 + ((chunk ^ row % 8) << 4), words);
+            ptx::stmatrix_x4(staging + row * 128 + ((chunk ^ row % 8) << 4), words);
         }
+        __syncwarp();
+        // A chunk that ends outside the result is written by elements.
+        if (p.store_elements || (width < 2 * N && width % 8 != 0)) {
+            copy_elements<2 * N>(out, rows, width);
+        } else {
+#pragma unroll
+            for (int pass = 0; pass < 4; ++pass) {
+                const int32_t row = pass * 4 + lane / 8, chunk = lane % 8;
+                uint32_t words[4];
+                ptx::load_shared_16(staging + row * 128 + ((chunk ^ row % 8) << 4), words);
+                if (row < rows && chunk * 8 < min(width, 2 * N)) {
+                    ptx::store_global<16>(out + row * p.out_row + chunk * 8, words);
+                }
+            }
+        }
+        __syncwarp();
     }
 
-    // For a result that the copy engine cannot address: a warp's neighbouring lanes write neighbouring columns.
-    __device__ __forceinline__ void copy_elements(uint32_t panel, int32_t row, int32_t col, int columns,
-                                                  const Item& item) const {
-        T* out = static_cast<T*>(p.result);
-#pragma unroll
-        for (int d = 0; d < 3; ++d) out += item.batch[d] * p.out_batch[d];
-        const int rows = min(16, int(p.m) - row), width = min(columns, int(p.n) - col);
-        for (int r = 0; r < rows; ++r) {
-            T* line = out + (row + r) * p.out_row + col * p.out_col;
+    // For rows that are no whole, aligned chunks: a warp's neighbouring lanes write neighbouring columns.
+    template <int COLUMNS> __device__ __forceinline__ void copy_elements(T* out, int32_t rows, int32_t width) const {
+#pragma unroll 1
+        for (int row = 0; row < min(rows, 16); ++row, out += p.out_row) {
 #pragma unroll
             for (int c = lane; c < 64; c += 32) {
-                const uint16_t bits = ptx::load_shared_half(panel + r * 128 + (((c / 8) ^ r % 8) << 4) + c % 8 * 2);
-                if (c < width) *reinterpret_cast<uint16_t*>(line + c * p.out_col) = bits;
+                const uint16_t bits =
+                    ptx::load_shared_half(staging + row * 128 + (((c / 8) ^ row % 8) << 4) + c % 8 * 2);
+                if (c < min(COLUMNS, width)) *reinterpret_cast<uint16_t*>(out + c * p.out_col) = bits;
             }
         }
     }
 
     // Sums of a part of k, in float, for a kernel of their own to add up. Padded to whole tiles.
     __device__ __forceinline__ void store_partials(const float (&d)[S::ACCUMULATORS], int i, const Item& item) const {
-        const uint64_t width = uint64_t(p.tiles_n) * S::BN, height = uint64_t(p.tiles_m) * S::BM;
+        const uint64_t width = uint64_t(p.order.tiles_n) * S::BN;
+        const uint64_t height = uint64_t(p.order.tiles_m) * p.pair * S::BM;
         const uint64_t plane = uint64_t(item.split) * p.products + item.product;
         const uint64_t row = item.row + row_of(i) + lane / 4;
         float* out = p.partials + (plane * height + row) * width + item.col + lane % 4 * 2;
@@ -153,10 +150,5 @@ template <class S> struct Epilogue {
             *reinterpret_cast<float2*>(out + group * 8) = make_float2(d[group * 4], d[group * 4 + 1]);
             *reinterpret_cast<float2*>(out + group * 8 + 8 * width) = make_float2(d[group * 4 + 2], d[group * 4 + 3]);
         }
-    }
-
-    // Before the block's shared memory goes.
-    __device__ __forceinline__ void drain() const {
-        if (lane == 0) ptx::tma_store_wait_read<0>();
     }
 };

@@ -3,13 +3,23 @@
 
 #include "wgmma_shape.cuh"
 
-// Loads one operand's box or boxes of a stage. K-major: `rows` rows of m or n, each 64 elements of k. MN-major: the
-// same as panels of 64 elements of m or n, each of 64 rows of k.
-template <int PANELS>
+// Loads one operand's box or boxes of a stage, or this block's half of each for a pair, to both of its blocks. K-major:
+// `Rows` rows of m or n, each 64 elements of k. MN-major: panels of 64 elements of m or n, each of 64 rows of k.
+template <int Rows>
 __device__ __forceinline__ void load_operand(const WgmmaParams& p, const TensorMap& map, bool mn_major, uint32_t shared,
-                                             uint32_t barrier, int32_t mn, int32_t k, const int32_t (&batch)[3]) {
+                                             uint32_t barrier, int32_t mn, int32_t k, const int32_t (&batch)[3],
+                                             Pair pair) {
+    const int32_t skip = int32_t(pair.rank) * ((mn_major ? BLOCK_K : Rows) / 2);
     const auto load = [&](uint32_t at, int32_t x, int32_t y) {
-        if (p.batched) {
+        at += skip * 128;
+        y += skip;
+        if (pair.blocks > 1) {
+            if (p.batched) {
+                ptx::tma_multicast_5d(at, map, barrier, x, y, batch, 0b11);
+            } else {
+                ptx::tma_multicast_2d(at, map, barrier, x, y, 0b11);
+            }
+        } else if (p.batched) {
             ptx::tma_load_5d(at, map, barrier, x, y, batch);
         } else {
             ptx::tma_load_2d(at, map, barrier, x, y);
@@ -17,7 +27,7 @@ __device__ __forceinline__ void load_operand(const WgmmaParams& p, const TensorM
     };
     if (mn_major) {
 #pragma unroll
-        for (int i = 0; i < PANELS; ++i) load(shared + i * PANEL_BYTES, mn + 64 * i, k);
+        for (int i = 0; i < (Rows + 63) / 64; ++i) load(shared + i * PANEL_BYTES, mn + 64 * i, k);
     } else {
         load(shared, k, mn);
     }
@@ -25,8 +35,11 @@ __device__ __forceinline__ void load_operand(const WgmmaParams& p, const TensorM
 
 // The producer: fills every stage as soon as it is empty, through all items, and never waits for anything else, so
 // that the next tile's first stages arrive while this one's results are stored.
-template <class S> __device__ __forceinline__ void produce(const WgmmaParams& p, uint32_t shared, Ring ring) {
-    for_each_item<S>(p, [&](const Item& item) {
+template <class S>
+__device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, Schedule<S>& work, uint32_t shared,
+                                        Ring ring) {
+    for (; work.left(); work.next()) {
+        const Item& item = work.item;
         int32_t batch_a[3], batch_b[3];
 #pragma unroll
         for (int d = 0; d < 3; ++d) {
@@ -38,11 +51,16 @@ template <class S> __device__ __forceinline__ void produce(const WgmmaParams& p,
             const uint32_t a = shared + S::STAGES_AT + ring.stage * (S::A_BYTES + S::B_BYTES), b = a + S::A_BYTES;
             const uint32_t full = ring.full(ring.stage);
             ptx::mbarrier_arrive_expect(full, p.stage_bytes);
-            load_operand<S::BM / 64>(p, p.a, p.a_mn, a, full, item.row, k * BLOCK_K, batch_a);
-            load_operand<S::PANELS>(p, p.b, p.b_mn, b, full, item.col, k * BLOCK_K, batch_b);
+            load_operand<S::BM>(p, p.a, p.a_mn, a, full, item.row, k * BLOCK_K, batch_a, Pair{});
+            load_operand<S::BN>(p, p.b, p.b_mn, b, full, item.col, k * BLOCK_K, batch_b, pair);
             ring.advance();
         }
-    });
+    }
+    // The barriers stay until the other block does not arrive at them any more: every stage is handed back.
+    for (uint32_t i = 0; pair.blocks > 1 && i < p.stages; ++i) {
+        ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
+        ring.advance();
+    }
 }
 
 template <class S> using Accumulators = float[S::M_STEPS][S::ACCUMULATORS];
@@ -71,12 +89,15 @@ __device__ __forceinline__ void multiply_stage(Accumulators<S>& d, uint32_t a_ti
 // while the next is issued; a stage is handed back when the group that reads it is done, which is known once the group
 // behind it has been issued and all but one have been waited for.
 template <class S>
-__device__ __forceinline__ void multiply(const WgmmaParams& p, Accumulators<S>& d, uint32_t shared, Ring& ring,
-                                         uint32_t blocks) {
+__device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair, Accumulators<S>& d, uint32_t shared,
+                                         Ring& ring, uint32_t blocks) {
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t own_rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * S::M_STEPS * PANEL_BYTES;
+    // A lane for each block that is told.
+    const bool tells = lane < pair.blocks;
+    const uint32_t there = tells ? ptx::mbarrier_of_block(shared, lane) - shared : 0;
     const auto release = [&](uint32_t stage) {
-        if (lane == 0) ptx::mbarrier_arrive(ring.empty(stage));
+        if (tells) ptx::mbarrier_arrive_there(ring.empty(stage) + there);
     };
     uint32_t previous = 0;
     for (uint32_t block = 0; block < blocks; ++block) {

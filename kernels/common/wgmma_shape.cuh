@@ -6,6 +6,7 @@
 
 #include "epilogue.cuh"
 #include "ptx/barrier.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/global.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/registers.cuh"
@@ -20,18 +21,21 @@
 // src/cuda/plan/matmul/wgmma.rs.
 struct alignas(64) WgmmaParams {
     TensorMap a, b;
-    TensorMap out, out_tail;  // boxes of 16 rows by 64 columns, and by what is left of a tile's width
-    const void* bias;         // null: none
-    void* result;             // where the maps of the result start
-    float* partials;          // not null: sums of parts of k go here, for matmul_reduce.cu to add
+    TileOrder order;      // of a product's tiles, or pairs of them
+    Divisor by_part;      // items of a part of k
+    Divisor by_product;   // items of a product
+    Divisor by_batch[2];  // of the two inner dimensions
+    const void* bias;     // null: none
+    void* out;
+    float* partials;  // not null: sums of parts of k go here, for matmul_reduce.cu to add
     int64_t bias_stride;
     int64_t out_row, out_col;
     int64_t out_batch[3];  // innermost dimension first
     uint32_t m, n;
-    uint32_t k_blocks;  // of 64
-    uint32_t tiles_m, tiles_n, group_m;
+    uint32_t items;  // tiles of all products, or pairs of them, for each part of k
     uint32_t products;
-    uint32_t splits;         // parts of k that go to `partials`; 1 without
+    uint32_t part_blocks;  // blocks of k, of 64, in every part of k; one more in the first few
+    uint32_t longer_parts;
     uint32_t batch_size[2];  // of the two inner dimensions
     uint32_t batched;        // maps have five dimensions, not two
     uint32_t a_mn, b_mn;     // the unit stride is along m or n, not along k
@@ -40,12 +44,13 @@ struct alignas(64) WgmmaParams {
     uint32_t activation;
     float negative_slope;
     uint32_t bias_by_row;
-    uint32_t store_elements;        // rows that the copy engine cannot address
+    uint32_t store_elements;        // rows that are no whole, aligned 16-byte chunks
     uint32_t a_batches, b_batches;  // bit d: the operand has that dimension of the batch, and is not broadcast along it
-    uint32_t unused[9];
+    uint32_t pair;                  // 2: blocks whose tiles lie below each other are a cluster; 1: none are
+    uint32_t unused[10];
 };
-static_assert(sizeof(WgmmaParams) == 704 && offsetof(WgmmaParams, bias) == 512, "mirrored in Rust");
-static_assert(offsetof(WgmmaParams, m) == 584 && offsetof(WgmmaParams, store_elements) == 656, "mirrored in Rust");
+static_assert(sizeof(WgmmaParams) == 576 && offsetof(WgmmaParams, bias) == 384, "mirrored in Rust");
+static_assert(offsetof(WgmmaParams, m) == 456 && offsetof(WgmmaParams, store_elements) == 520, "mirrored in Rust");
 
 template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS_>
 struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
@@ -56,15 +61,25 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     // A thread's, in steps of 8: what the block is launched with is all there is to share, and who asks for more waits
     // for ever.
     static constexpr int LAUNCHED = 65536 / (BLOCKS * THREADS) / 8 * 8;
-    static constexpr int PRODUCER_REGISTERS = 24;
+    static constexpr int PRODUCER_REGISTERS = 40;
     static constexpr int SHARE = (LAUNCHED * (CONSUMERS + 1) - PRODUCER_REGISTERS) / CONSUMERS / 8 * 8;
     static constexpr int CONSUMER_REGISTERS = SHARE < 240 ? SHARE : 240;
 };
 
 extern __shared__ __align__(1024) unsigned char wgmma_shared[];
 
+// A block alone, or one of a cluster of two whose tiles lie below each other and share their columns of b: each of them
+// loads half of those for both.
+struct Pair {
+    uint32_t blocks = 1, rank = 0;
+
+    __device__ __forceinline__ static Pair of(const WgmmaParams& p) {
+        return p.pair > 1 ? Pair{2, ptx::cluster_rank()} : Pair{};
+    }
+};
+
 // The ring of stages. Each has a barrier that completes when its bytes have arrived, and one that completes when every
-// consumer warp is done with them.
+// consumer warp is done with them, here and in the blocks that this one loads for.
 struct Ring {
     uint32_t barriers;  // shared address
     uint32_t stages;
@@ -88,28 +103,35 @@ struct Item {
     uint32_t k_begin, k_end;  // blocks of k
 };
 
-// Items are the tiles of all products, once for each part of k.
-template <class S> __device__ __forceinline__ Item item_at(const WgmmaParams& p, uint32_t index) {
-    const uint32_t tiles = p.tiles_m * p.tiles_n;
-    const uint32_t each = tiles * p.products;
+// The items of a block, one after the other: tiles of all products, or of pairs of them this block's, for each part of k.
+template <class S> struct Schedule {
+    const WgmmaParams& p;
+    const Pair& pair;
+    uint32_t index;
     Item item;
-    item.split = index / each;
-    const uint32_t in_split = index - item.split * each;
-    item.product = in_split / tiles;
-    const Tile tile = tile_at(in_split - item.product * tiles, p.tiles_m, p.tiles_n, p.group_m);
-    item.row = int32_t(tile.m) * S::BM;
-    item.col = int32_t(tile.n) * S::BN;
-    const uint32_t outer = item.product / p.batch_size[0];
-    item.batch[0] = int32_t(item.product - outer * p.batch_size[0]);
-    item.batch[2] = int32_t(outer / p.batch_size[1]);
-    item.batch[1] = int32_t(outer - item.batch[2] * p.batch_size[1]);
-    item.k_begin = uint32_t(uint64_t(p.k_blocks) * item.split / p.splits);
-    item.k_end = uint32_t(uint64_t(p.k_blocks) * (item.split + 1) / p.splits);
-    return item;
-}
 
-// Calls f with every item of this block.
-template <class S, class F> __device__ __forceinline__ void for_each_item(const WgmmaParams& p, F f) {
-    const uint32_t items = p.tiles_m * p.tiles_n * p.products * p.splits;
-    for (uint32_t index = blockIdx.x; index < items; index += gridDim.x) f(item_at<S>(p, index));
-}
+    __device__ __forceinline__ Schedule(const WgmmaParams& p, const Pair& pair)
+        : p(p), pair(pair), index(blockIdx.x / pair.blocks) {
+        find();
+    }
+    __device__ __forceinline__ bool left() const { return index < p.items; }
+    __device__ __forceinline__ void next() {
+        index += gridDim.x / pair.blocks;
+        if (left()) find();
+    }
+    __device__ __forceinline__ void find() {
+        const uint32_t tiles = p.order.tiles_m * p.order.tiles_n;
+        item.split = p.by_part.quotient(index);
+        const uint32_t in_part = index - item.split * p.products * tiles;
+        item.product = p.by_product.quotient(in_part);
+        const Tile tile = p.order.at(in_part - item.product * tiles);
+        item.row = int32_t(tile.m * pair.blocks + pair.rank) * S::BM;
+        item.col = int32_t(tile.n) * S::BN;
+        const uint32_t middle = p.by_batch[0].quotient(item.product), outer = p.by_batch[1].quotient(middle);
+        item.batch[0] = int32_t(item.product - middle * p.batch_size[0]);
+        item.batch[1] = int32_t(middle - outer * p.batch_size[1]);
+        item.batch[2] = int32_t(outer);
+        item.k_begin = item.split * p.part_blocks + min(item.split, p.longer_parts);
+        item.k_end = item.k_begin + p.part_blocks + (item.split < p.longer_parts);
+    }
+};

@@ -16,9 +16,6 @@ template <int CONSUMERS_, int M_STEPS_, int BN_> struct WgmmaTile {
     static constexpr int PANELS = (BN + 63) / 64;  // of 64 columns; the last may be narrower
     static constexpr int TAIL = BN - 64 * (PANELS - 1);
     static constexpr int A_BYTES = BM * 128, B_BYTES = PANELS * PANEL_BYTES;
-    // Results on their way out: where a warp has several panels, room for two, so that one is written while the other
-    // leaves.
-    static constexpr int STORES = PANELS * M_STEPS > 1 ? 2 : 1;
-    static constexpr int STAGES_AT = HEADER_BYTES + WARPS * STORES * STORE_BYTES;
+    static constexpr int STAGES_AT = HEADER_BYTES + WARPS * STORE_BYTES;
     static_assert(BN % 16 == 0, "");
 };

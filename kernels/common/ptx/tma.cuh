@@ -34,6 +34,24 @@ __device__ __forceinline__ void tma_load_5d(uint32_t shared, const TensorMap& ma
         "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(batch[0]), "r"(batch[1]), "r"(batch[2])
         : "memory");
 }
+// The same to several blocks of a cluster, bit r of `blocks` for the one of rank r: to this place in their shared memory,
+// and counted by this barrier there.
+__device__ __forceinline__ void tma_multicast_2d(uint32_t shared, const TensorMap& map, uint32_t barrier, int32_t x,
+                                                 int32_t y, uint16_t blocks) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %4}], [%2], %5;" ::"r"(shared),
+        "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(blocks)
+        : "memory");
+}
+__device__ __forceinline__ void tma_multicast_5d(uint32_t shared, const TensorMap& map, uint32_t barrier, int32_t x,
+                                                 int32_t y, const int32_t (&batch)[3], uint16_t blocks) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+        "[%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(shared),
+        "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(batch[0]), "r"(batch[1]), "r"(batch[2]), "h"(blocks)
+        : "memory");
+}
 
 // Copies a box from shared memory. Stores are waited for by groups, each of all that its thread has asked for since
 // the group before.

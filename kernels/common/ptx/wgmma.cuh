@@ -60,8 +60,10 @@ template <int N> struct Wgmma;
 #define D(i) D4(i), D4(i + 4)
 #define REGISTERS_32 R0 ", " R1 ", " R2 ", " R3
 #define OPERANDS_32 D(0), D(8), D(16), D(24)
-#define REGISTERS_64 REGISTERS_32 ", " R4 ", " R5 ", " R6 ", " R7
-#define OPERANDS_64 OPERANDS_32, D(32), D(40), D(48), D(56)
+#define REGISTERS_48 REGISTERS_32 ", " R4 ", " R5
+#define OPERANDS_48 OPERANDS_32, D(32), D(40)
+#define REGISTERS_64 REGISTERS_48 ", " R6 ", " R7
+#define OPERANDS_64 OPERANDS_48, D(48), D(56)
 #define REGISTERS_80 REGISTERS_64 ", " R8 ", " R9
 #define OPERANDS_80 OPERANDS_64, D(64), D(72)
 #define REGISTERS_88 REGISTERS_80 ", " R10
@@ -98,6 +100,7 @@ template <int N> struct Wgmma;
 
 // The operands behind the accumulators, by number: a, b, accumulate, and whether a and b are transposed.
 WIDTH(64, 32, 32, 33, 34, 35, 36)
+WIDTH(96, 48, 48, 49, 50, 51, 52)
 WIDTH(128, 64, 64, 65, 66, 67, 68)
 WIDTH(160, 80, 80, 81, 82, 83, 84)
 WIDTH(176, 88, 88, 89, 90, 91, 92)
