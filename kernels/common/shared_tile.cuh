@@ -26,18 +26,18 @@ struct SharedTile {
     static constexpr int PERIOD = TRANSPOSABLE ? 8 : 4;  // rows after which the permutation repeats
     static_assert(CHUNKS >= (TRANSPOSABLE ? 4 : 8) && (CHUNKS & (CHUNKS - 1)) == 0, "64 bytes or more, a power of two");
 
-    TILEWISE_HOST_DEVICE static constexpr int swizzle(int row) {
+    TILEWISE_HD static constexpr int swizzle(int row) {
         if (!TRANSPOSABLE) return (row & 3) * 2;
         return CHUNKS == 4 ? (row >> 1) & 3 : row & 7;  // two rows of 64 bytes share the 32 banks
     }
 
     // Byte offset of a chunk.
-    TILEWISE_HOST_DEVICE static constexpr int offset(int row, int chunk) {
+    TILEWISE_HD static constexpr int offset(int row, int chunk) {
         return row * ROW_BYTES + ((chunk ^ swizzle(row)) << 4);
     }
 
     // Byte offset of element (mn, k).
-    TILEWISE_HOST_DEVICE static constexpr int element(int mn, int k) {
+    TILEWISE_HD static constexpr int element(int mn, int k) {
         const int row = MAJOR == Major::K ? mn : k, at = MAJOR == Major::K ? k : mn;
         return offset(row, at / EACH) + at % EACH * BYTES_EACH;
     }
@@ -45,7 +45,7 @@ struct SharedTile {
     // A piece is 16 elements of mn by 32 bytes of k: four matrices of 8 elements of mn by 16 bytes of k. Byte
     // offset of what a lane reads for the piece at (mn, k = 0): the chunk whose address it gives to ldmatrix, or,
     // where that cannot transpose, its own element of the first matrix.
-    TILEWISE_HOST_DEVICE static constexpr int fragment(Side side, int mn, int lane) {
+    TILEWISE_HD static constexpr int fragment(Side side, int mn, int lane) {
         if (!TRANSPOSABLE) return element(mn + lane / 4, lane % 4);
         const int row = lane & 7, low = lane >> 3 & 1, high = lane >> 4;
         const int mn_half = (side == Side::A ? low : high) * 8, k_half = (side == Side::A ? high : low) * EACH;
@@ -55,13 +55,13 @@ struct SharedTile {
     // The same for the piece 16 * i further along mn and 32 bytes * j along k, from the offset of the first:
     // across the unit stride whole rows; along it an XOR, which the permutation commutes with as long as mn is a
     // multiple of a power of two that is larger than 16 * i.
-    TILEWISE_HOST_DEVICE static constexpr int step(int fragment, int i, int j) {
+    TILEWISE_HD static constexpr int step(int fragment, int i, int j) {
         return MAJOR == Major::K ? (fragment ^ (j * 32)) + i * 16 * ROW_BYTES
                                  : (fragment ^ (i * 16 * BYTES_EACH)) + j * 2 * EACH * ROW_BYTES;
     }
 
     // From a lane's element of the first matrix to that of another, where ldmatrix cannot transpose.
-    TILEWISE_HOST_DEVICE static constexpr int half(int first, int mn_half, int k_half) {
+    TILEWISE_HD static constexpr int half(int first, int mn_half, int k_half) {
         return (first ^ (mn_half * 8 * BYTES_EACH)) + k_half * EACH * ROW_BYTES;
     }
 };

@@ -1,11 +1,7 @@
 // Where a transposed operand's tile lies in shared memory. Pure index arithmetic, also for the host.
 #pragma once
 
-#ifdef __CUDACC__
-#define TILEWISE_HOST_DEVICE __host__ __device__
-#else
-#define TILEWISE_HOST_DEVICE
-#endif
+#include "index.cuh"
 
 // ROWS x COLUMNS elements of BYTES each, as columns of 8 slots of 16 bytes: 128 bytes of what the operand has side by
 // side. A warp fills whole columns, and reads along rows, an element here and there. The slots of a column are permuted
@@ -18,7 +14,7 @@ template <int BYTES> struct TurnedTile {
     static constexpr int ROW_CHUNKS = COLUMNS / EACH;  // 16 bytes of the result
     static constexpr int SLOTS = COLUMNS * COLUMN_SLOTS;
 
-    TILEWISE_HOST_DEVICE static constexpr int slot(int row, int column) {
+    TILEWISE_HD static constexpr int slot(int row, int column) {
         return column * COLUMN_SLOTS + ((row / EACH) ^ ((column + column / EACH) % COLUMN_SLOTS));
     }
 };

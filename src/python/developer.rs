@@ -9,7 +9,7 @@ use crate::cuda::device::published;
 use crate::cuda::forced;
 use crate::cuda::plan::add::Schedule;
 use crate::cuda::plan::matmul::skinny;
-use crate::cuda::plan::matmul::wgmma::cost::{MODEL, Size};
+use crate::cuda::plan::matmul::wgmma::cost::{MODEL, Size, Work};
 use crate::cuda::plan::matmul::wgmma::{Overrides, TILES};
 use crate::cuda::plan::{matmul, softmax};
 
@@ -95,7 +95,8 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
 ///         element), or None to leave the choice to the plan again.
 ///     tile: for "wgmma": rows x columns of a block, such as "128x256"; None: the plan's.
 ///     splits: for "wgmma" and "skinny": parts that k is summed in; None: the plan's.
-///     cluster: for "skinny": False to have the parts meet in memory where they could in a cluster.
+///     cluster: for "wgmma": whether blocks load in pairs; for "skinny": False to have the parts meet in memory where
+///         they could in a cluster.
 ///     group_m: for "wgmma": rows of tiles that blocks visit together; None: the plan's.
 ///
 /// Raises:
@@ -120,6 +121,7 @@ pub fn force_matmul_kernel(
         Some("wgmma") => Some(matmul::Forced::Wgmma(Overrides {
             tile: tile.map(tile_index).transpose()?,
             splits,
+            cluster,
             group_m,
         })),
         Some("skinny") => Some(matmul::Forced::Skinny(skinny::Overrides { parts: splits, cluster })),
@@ -155,7 +157,7 @@ pub fn wgmma_model() -> BTreeMap<&'static str, f64> {
 /// What the model expects plans of kernels/matmul_wgmma.cu to take on an H200, in clocks.
 ///
 /// Args:
-///     plans: (m, n, k, tile, splits) of each.
+///     plans: (m, n, k, tile, splits, blocks of a cluster: 1 or 2) of each.
 ///     constants: to be used in place of some of `wgmma_model()`.
 ///
 /// Raises:
@@ -165,7 +167,7 @@ pub fn wgmma_model() -> BTreeMap<&'static str, f64> {
 #[pyfunction]
 #[pyo3(text_signature = "(plans, constants)")]
 pub fn wgmma_clocks(
-    plans: Vec<(u64, u64, u64, String, u64)>,
+    plans: Vec<(u64, u64, u64, String, u64, u64)>,
     constants: BTreeMap<String, f64>,
 ) -> PyResult<Vec<f64>> {
     let mut model = MODEL;
@@ -177,9 +179,10 @@ pub fn wgmma_clocks(
         **place = *value;
     }
     let device = published("h200").ok_or_else(|| PyValueError::new_err("the H200 is not known"))?;
-    let clocks = |(m, n, k, tile, splits): &(u64, u64, u64, String, u64)| {
+    let clocks = |(m, n, k, tile, splits, pair): &(u64, u64, u64, String, u64, u64)| {
         let size = Size { m: *m, n: *n, k: *k, products: 1 };
-        Ok(model.clocks(&size, tile_index(tile)?, (*splits).max(1), &device))
+        let work = Work { tile: tile_index(tile)?, splits: (*splits).max(1), pair: (*pair).clamp(1, 2) };
+        Ok(model.clocks(&size, &work, &device))
     };
     plans.iter().map(clocks).collect()
 }

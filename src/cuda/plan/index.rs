@@ -28,6 +28,12 @@ impl Divisor {
         let narrow_multiplier = ((excess << 32) / u128::from(by) + 1) as u32;
         Divisor { multiplier, shift, narrow_multiplier }
     }
+
+    /// As C++ that the host compiles.
+    #[cfg(test)]
+    pub fn for_cpp(&self) -> String {
+        format!("{{{}u, {}u, {}u}}", self.multiplier, self.shift, self.narrow_multiplier)
+    }
 }
 
 /// One dimension that `N` operands walk at once; strides in elements.

@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 
+use super::index::Divisor;
+
 /// Row and column of a tile.
 pub type Tile = (u32, u32);
 
@@ -15,6 +17,44 @@ pub fn tile_at(pid: u32, num_m: u32, num_n: u32, group_m: u32) -> Tile {
     let group_size = group_m.min(num_m - first_m);
     let in_group = pid % num_in_group;
     (first_m + in_group % group_size, in_group / group_size)
+}
+
+/// How many tiles there are, and what a kernel needs to find the one of a pid: `TileOrder` of the twin.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TileOrder {
+    by_band: Divisor,
+    by_rows: Divisor,
+    by_last_rows: Divisor,
+    pub tiles_m: u32,
+    pub tiles_n: u32,
+    pub group_m: u32,
+    unused: u32,
+}
+
+const _: () = assert!(size_of::<TileOrder>() == 64);
+
+impl TileOrder {
+    /// Needs `1 <= group_m <= tiles_m`. Kernels find pids below 2^31 only.
+    pub fn new(tiles_m: u32, tiles_n: u32, group_m: u32) -> TileOrder {
+        let by = |tiles: u64| Divisor::new(tiles.clamp(1, 1 << 31));
+        let last_rows = (tiles_m - 1) % group_m + 1;
+        TileOrder {
+            by_band: by(u64::from(group_m) * u64::from(tiles_n)),
+            by_rows: by(group_m.into()),
+            by_last_rows: by(last_rows.into()),
+            tiles_m,
+            tiles_n,
+            group_m,
+            unused: 0,
+        }
+    }
+
+    /// By name, as plans print it.
+    pub fn settings(&self) -> [(&'static str, u64); 3] {
+        [("tiles_m", self.tiles_m), ("tiles_n", self.tiles_n), ("group_m", self.group_m)]
+            .map(|(name, value)| (name, u64::from(value)))
+    }
 }
 
 /// How many rows of tiles to band together when `concurrent` blocks run at the same time: as many as make
@@ -95,14 +135,16 @@ mod tests {
     fn the_kernels_order_is_this_one() {
         let mut table = String::new();
         for (num_m, num_n, group_m) in cases() {
-            let _ = write!(table, "{{{num_m}, {num_n}, {group_m}}},");
+            let order = TileOrder::new(num_m, num_n, group_m);
+            let divisors = [order.by_band, order.by_rows, order.by_last_rows].map(|d| d.for_cpp()).join(", ");
+            let _ = write!(table, "{{{divisors}, {num_m}, {num_n}, {group_m}, 0}},");
         }
         let main = format!(
             "#include \"tile_order.cuh\"\n#include <cstdio>\n\
-             const uint32_t cases[][3] = {{{table}}};\n\
+             const TileOrder cases[] = {{{table}}};\n\
              int main() {{\n\
-             for (const auto& c : cases) for (uint32_t pid = 0; pid < c[0] * c[1]; ++pid) {{\n\
-             const Tile t = tile_at(pid, c[0], c[1], c[2]);\n\
+             for (const auto& c : cases) for (uint32_t pid = 0; pid < c.tiles_m * c.tiles_n; ++pid) {{\n\
+             const Tile t = c.at(pid);\n\
              std::printf(\"%u %u\\n\", t.m, t.n);\n}}\n}}\n"
         );
         let Some(theirs) = host_cpp::run(&main) else { return };

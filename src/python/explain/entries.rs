@@ -143,10 +143,13 @@ pub fn tile_order(explained: &Bound<'_, PyDict>, p: &MatmulProblem, planned: &Ex
         return Ok(());
     };
     let Some(occupancy) = planned.occupancy else { return Ok(()) };
-    let at_once = occupancy.blocks_per_multiprocessor * planned.device.multiprocessors;
+    // Blocks of a cluster share a tile, or have neighbouring ones that are counted as one.
+    let cluster = setting("cluster").unwrap_or(1);
+    let at_once = occupancy.blocks_per_multiprocessor * planned.device.multiprocessors / cluster;
     let py = explained.py();
     let entry = PyDict::new(py);
-    entry.set_item("blocks_at_once", u64::from(at_once).min(u64::from(tiles_m) * u64::from(tiles_n)))?;
+    let tiles_at_once = u64::from(at_once).min(u64::from(tiles_m) * u64::from(tiles_n));
+    entry.set_item("blocks_at_once", tiles_at_once * u64::from(cluster))?;
     for (name, group) in [("row_major", 1), ("grouped", group_m)] {
         let (rows, columns) = strips_read(tiles_m, tiles_n, group, at_once);
         entry.set_item(name, PyList::new(py, [rows, columns])?)?;

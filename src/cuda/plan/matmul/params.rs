@@ -5,7 +5,7 @@ use std::mem::{offset_of, size_of};
 
 use super::{Oriented, activation, k_fast, products};
 use crate::cuda::plan::index::{self, Dim, Divisor, MAX_RANK};
-use crate::cuda::plan::tile_order::group_m;
+use crate::cuda::plan::tile_order::{TileOrder, group_m};
 use crate::cuda::plan::{KernelParams, Movable};
 use crate::ops::matmul::MatmulProblem;
 
@@ -34,9 +34,7 @@ pub struct MatmulParams<const RANK: usize = MAX_RANK> {
     /// Tiles of all products. The grid may hold a few more.
     pub blocks: u64,
     pub per_product: Divisor,
-    pub tiles_m: u32,
-    pub tiles_n: u32,
-    pub group_m: u32,
+    pub order: TileOrder,
     pub activation: u32,
     /// For kernels that load single elements: whether neighbouring threads step along k.
     pub a_k_fast: u32,
@@ -45,17 +43,18 @@ pub struct MatmulParams<const RANK: usize = MAX_RANK> {
     pub out_vector: u32,
     /// At least 1.
     pub batch_rank: u32,
+    pub unused: u32,
     /// Strides of a, b, out.
     pub batch: [Dim<3>; RANK],
 }
 
 const _: () = {
-    assert!(size_of::<MatmulParams>() == 184 + 48 * MAX_RANK && size_of::<MatmulParams>() < 4096);
-    assert!(size_of::<MatmulParams<1>>() == 184 + 48);
+    assert!(size_of::<MatmulParams>() == 240 + 48 * MAX_RANK && size_of::<MatmulParams>() < 4096);
+    assert!(size_of::<MatmulParams<1>>() == 240 + 48);
     assert!(offset_of!(MatmulParams, a_row) == 56);
     assert!(offset_of!(MatmulParams, negative_slope) == 120);
-    assert!(offset_of!(MatmulParams, tiles_m) == 152);
-    assert!(offset_of!(MatmulParams, batch_rank) == 180);
+    assert!(offset_of!(MatmulParams, order) == 152);
+    assert!(offset_of!(MatmulParams, batch_rank) == 232);
 };
 
 impl<const RANK: usize> MatmulParams<RANK> {
@@ -92,14 +91,13 @@ impl<const RANK: usize> MatmulParams<RANK> {
             negative_slope,
             blocks: per_product.saturating_mul(products(problem)),
             per_product: Divisor::new(per_product),
-            tiles_m,
-            tiles_n,
-            group_m: group_m(tiles_m, tiles_n, tile, concurrent),
+            order: TileOrder::new(tiles_m, tiles_n, group_m(tiles_m, tiles_n, tile, concurrent)),
             activation,
             a_k_fast: u32::from(k_fast(p.a.row_stride, p.a.col_stride, p.m, p.k)),
             b_k_fast: u32::from(k_fast(p.b.col_stride, p.b.row_stride, p.n, p.k)),
             out_vector: u32::from(p.rows_allow_vectors(problem.dtype)),
             batch_rank,
+            unused: 0,
             batch,
         }
     }
@@ -109,8 +107,7 @@ impl<const RANK: usize> MatmulParams<RANK> {
 // kernels/common/matmul.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for MatmulParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
-        let tiles = [("tiles_m", self.tiles_m), ("tiles_n", self.tiles_n), ("group_m", self.group_m)];
-        tiles.map(|(name, value)| (name, u64::from(value))).to_vec()
+        self.order.settings().to_vec()
     }
 }
 
@@ -136,7 +133,7 @@ impl<const RANK: usize> fmt::Debug for MatmulParams<RANK> {
             .field("bias", &(self.bias, self.bias_row, self.bias_col))
             .field("activation", &(self.activation, self.negative_slope))
             .field("blocks", &self.blocks)
-            .field("tiles_m, tiles_n, group_m", &(self.tiles_m, self.tiles_n, self.group_m))
+            .field("order", &self.order.settings())
             .field("a_k_fast, b_k_fast", &(self.a_k_fast, self.b_k_fast))
             .field("out_vector", &self.out_vector)
             .finish()

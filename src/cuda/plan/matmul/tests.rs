@@ -41,10 +41,14 @@ fn check(device: &DeviceFacts, choices: &[Choice]) {
         assert_eq!(plan.kernel.name, kernel, "{shape}");
         let p = &plan.params;
         assert!(plan.shared_bytes <= device.shared_bytes_per_block, "{shape}");
-        assert_eq!(p.blocks, u64::from(p.tiles_m) * u64::from(p.tiles_n) * batch as u64, "{shape}");
+        assert_eq!(
+            p.blocks,
+            u64::from(p.order.tiles_m) * u64::from(p.order.tiles_n) * batch as u64,
+            "{shape}"
+        );
         let launched = u64::from(plan.grid[0]) * u64::from(plan.grid[1]);
         assert!(launched >= p.blocks && launched < p.blocks + u64::from(plan.grid[1]), "{shape}");
-        assert!((1..=p.tiles_m).contains(&p.group_m), "{shape}");
+        assert!((1..=p.order.tiles_m).contains(&p.order.group_m), "{shape}");
     }
 }
 
@@ -176,7 +180,10 @@ fn extremes() {
     assert_eq!(all.params.blocks, 1 << 33);
     assert_eq!(all.grid, [1_717_986_919, 5, 1]);
     let long = plan(&problem(DType::F16, 1, 1 << 36, 8, 1), &examples::h200());
-    assert_eq!(u64::from(long.params.tiles_m) * u64::from(long.params.tiles_n), long.params.blocks);
+    assert_eq!(
+        u64::from(long.params.order.tiles_m) * u64::from(long.params.order.tiles_n),
+        long.params.blocks
+    );
     // More batch dimensions than most kernels take.
     for (dtype, precision, kernel) in [
         (DType::F64, Precision::Ieee, "matmul_simt_64x64_f64"),

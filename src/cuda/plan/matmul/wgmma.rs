@@ -7,7 +7,7 @@ mod params;
 pub use launches::Launches;
 pub use params::WgmmaParams;
 
-use cost::{MODEL, Size};
+use cost::{MODEL, Size, Work};
 
 use super::repack;
 use super::{Matrix, Oriented, alignment, estimated};
@@ -42,7 +42,7 @@ pub struct Tile {
 
 /// The same list as TILES in matmul_wgmma.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
-pub const TILES: [Tile; 13] = [
+pub const TILES: [Tile; 15] = [
     Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1 },
     Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1 },
     Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1 },
@@ -52,6 +52,8 @@ pub const TILES: [Tile; 13] = [
     Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1 },
     Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1 },
     Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1 },
+    Tile { name: "192x96",  consumers: 3, m_steps: 1, n:  96, blocks: 1 },
+    Tile { name: "128x96",  consumers: 2, m_steps: 1, n:  96, blocks: 1 },
     Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1 },
     Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2 },
     Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2 },
@@ -69,8 +71,7 @@ impl Tile {
 
     /// Shared memory besides the stages.
     fn fixed_bytes(&self) -> u32 {
-        let stores = if self.panels() * self.m_steps > 1 { 2 } else { 1 };
-        HEADER_BYTES + 4 * self.consumers * stores * STORE_BYTES
+        HEADER_BYTES + 4 * self.consumers * STORE_BYTES
     }
 
     fn stage_bytes(&self) -> u32 {
@@ -94,6 +95,8 @@ pub struct Overrides {
     /// Index in TILES.
     pub tile: Option<usize>,
     pub splits: Option<u32>,
+    /// Whether blocks work in pairs.
+    pub cluster: Option<bool>,
     pub group_m: Option<u32>,
 }
 
@@ -111,6 +114,9 @@ struct Addressed {
 pub struct Choice {
     tile: &'static Tile,
     splits: u32,
+    /// Blocks of a cluster, whose tiles lie below each other: 1 or 2.
+    pair: u32,
+    /// Rows of tiles, or of pairs of them.
     group_m: u32,
     /// Blocks on a multiprocessor.
     resident: u32,
@@ -154,30 +160,39 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         let most = forced.unwrap_or_else(|| cost::splits(&size, &TILES[tile], device));
         let least = forced.unwrap_or(1);
         let counts = SPLITS.into_iter().filter(|splits| (least..most).contains(splits)).chain([most]);
-        let times = counts.map(|splits| (splits, MODEL.clocks(&size, tile, splits, device)));
-        let (splits, clocks) = times.min_by(|x, y| x.1.total_cmp(&y.1))?;
-        Some(((tile, splits), clocks))
+        let pairs = [1, 2].into_iter().filter(|&pair| match overrides.cluster {
+            Some(cluster) => cluster == (pair > 1),
+            None => pair == 1 || size.tiles(&TILES[tile], 1).0 > 1,
+        });
+        let works = counts.flat_map(|splits| pairs.clone().map(move |pair| Work { tile, splits, pair }));
+        let times = works.map(|work| (work, MODEL.clocks(&size, &work, device)));
+        times.min_by(|x, y| x.1.total_cmp(&y.1))
     });
-    let (((index, splits), clocks), next) = least_two(timed)?;
-    let tile = &TILES[index];
+    let ((work, clocks), next) = least_two(timed)?;
+    let tile = &TILES[work.tile];
     let mut why = vec![Reason::asked_for("wgmma", "mma")];
-    why.extend(next.map(|((next, _), other)| estimated((tile.name, clocks), (TILES[next].name, other))));
-    if splits > 1 && overrides.splits.is_none() {
-        let whole = MODEL.clocks(&size, index, 1, device);
+    why.extend(next.map(|(next, other)| estimated((tile.name, clocks), (TILES[next.tile].name, other))));
+    if work.splits > 1 && overrides.splits.is_none() {
+        let whole = MODEL.clocks(&size, &Work { splits: 1, ..work }, device);
         why.push(estimated(("k in parts", clocks), ("k as a whole", whole)));
     }
+    if work.pair > 1 && overrides.cluster.is_none() {
+        let alone = MODEL.clocks(&size, &Work { pair: 1, ..work }, device);
+        why.push(estimated(("pairs of blocks", clocks), ("blocks alone", alone)));
+    }
 
-    let (tiles_m, tiles_n) = size.tiles(tile);
-    let items = tiles_m.checked_mul(tiles_n)?.checked_mul(size.products)?.checked_mul(splits)?;
-    // Blocks count items in 32 bits, a grid's step beyond the last.
-    if items > u64::from(u32::MAX / 2) {
+    let (tiles_m, tiles_n) = size.tiles(tile, work.pair);
+    let items = tiles_m.checked_mul(tiles_n)?.checked_mul(size.products)?.checked_mul(work.splits)?;
+    // Blocks count items in 31 bits, a grid's step beyond the last.
+    if items > u64::from(u32::MAX / 4) {
         return None;
     }
-    let resident = if items > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
-    let grouped =
-        || group_m(tiles_m as u32, tiles_n as u32, (tile.m(), tile.n), device.multiprocessors * resident);
+    let pair = work.pair as u32;
+    let resident = if items * work.pair > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
+    let concurrent = device.multiprocessors * resident / pair;
+    let grouped = || group_m(tiles_m as u32, tiles_n as u32, (tile.m() * pair, tile.n), concurrent);
     let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
-    Some(Choice { tile, splits: splits as u32, group_m, resident, copies, why })
+    Some(Choice { tile, splits: work.splits as u32, pair, group_m, resident, copies, why })
 }
 
 /// The operand as the copy engine can address it, if it can.
@@ -206,6 +221,13 @@ impl Choice {
         [copied[0], copied[1], self.partial_bytes(problem)].map(|bytes| bytes.next_multiple_of(256))
     }
 
+    /// Rows and columns of tiles, or of pairs of them.
+    fn tiles(&self, p: &Oriented) -> (u32, u32) {
+        let [m, n] = [p.m, p.n].map(i64::unsigned_abs);
+        let (tiles_m, tiles_n) = Size { m, n, k: 0, products: 1 }.tiles(self.tile, self.pair.into());
+        (tiles_m as u32, tiles_n as u32)
+    }
+
     pub fn copies_operands(&self) -> bool {
         self.copies.iter().any(Option::is_some)
     }
@@ -227,7 +249,7 @@ impl Choice {
             return 0;
         }
         let (p, tile) = (Oriented::new(problem), self.tile);
-        let height = p.m.unsigned_abs().next_multiple_of(u64::from(tile.m()));
+        let height = p.m.unsigned_abs().next_multiple_of(u64::from(tile.m() * self.pair));
         let width = p.n.unsigned_abs().next_multiple_of(u64::from(tile.n));
         [width, problem.batch_count().unsigned_abs(), u64::from(self.splits), 4]
             .iter()

@@ -33,7 +33,7 @@ const _: () = {
 // kernels/common/skinny.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for SkinnyParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
-        let (tiles_m, tiles_n) = (self.product.tiles_m, self.product.tiles_n);
+        let (tiles_m, tiles_n) = (self.product.order.tiles_m, self.product.order.tiles_n);
         let settings =
             [("tiles_m", tiles_m), ("tiles_n", tiles_n), ("parts", self.parts), ("cluster", self.cluster())];
         settings.map(|(name, value)| (name, u64::from(value))).to_vec()

@@ -25,6 +25,8 @@ pub struct Model {
     /// Clocks for the second kernel that a split takes, and bytes of partial sums that L2 moves in one.
     reduce: f64,
     reduce_bytes: f64,
+    /// Clocks that a pair of blocks starts and ends later than one alone.
+    pair: f64,
     /// Share of the shorter of computing and loading that the longer does not hide.
     unhidden: f64,
 }
@@ -33,15 +35,29 @@ pub struct Model {
 /// longer than the fastest plan in the mean, 7 % at worst. A rate above 1 makes up for a clock below the highest.
 pub const MODEL: Model = Model {
     // In the order of TILES.
-    rates: [1.125, 1.117, 1.131, 1.061, 1.063, 1.066, 1.009, 0.974, 1.018, 0.968, 0.986, 0.741, 0.818],
+    rates: [
+        1.125, 1.117, 1.131, 1.061, 1.063, 1.066, 1.009, 0.974, 1.018, 1.0, 1.0, 0.968, 0.986, 0.741, 0.818,
+    ],
     l2_bytes: 80.0,
     memory_share: 0.937,
     start: 8350.0,
     store: 0.0961,
     reduce: 5670.0,
     reduce_bytes: 3660.0,
+    pair: 200.0,
     unhidden: 0.067,
 };
+
+/// How tiles are made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// Index in TILES.
+    pub tile: usize,
+    /// Parts of k.
+    pub splits: u64,
+    /// Blocks of a cluster, which share columns of b: 1 or 2.
+    pub pair: u64,
+}
 
 /// What of a problem the time depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,14 +73,15 @@ impl Size {
         self.k.div_ceil(BLOCK_K)
     }
 
-    pub fn tiles(&self, tile: &Tile) -> (u64, u64) {
-        (self.m.div_ceil(u64::from(tile.m())), self.n.div_ceil(u64::from(tile.n)))
+    /// Along m, in pairs, and along n.
+    pub fn tiles(&self, tile: &Tile, pair: u64) -> (u64, u64) {
+        (self.m.div_ceil(pair * u64::from(tile.m())), self.n.div_ceil(u64::from(tile.n)))
     }
 }
 
 /// Parts of k that may be worth trying: one, or as many as still leave all blocks running at once.
 pub fn splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
-    let (tiles_m, tiles_n) = size.tiles(tile);
+    let (tiles_m, tiles_n) = size.tiles(tile, 1);
     let tiles = tiles_m.saturating_mul(tiles_n).saturating_mul(size.products).max(1);
     let room = u64::from(device.multiprocessors) / tiles;
     room.min(size.k_blocks() / PART).clamp(1, MAX_SPLITS)
@@ -81,21 +98,22 @@ impl Model {
             ("store", &mut self.store),
             ("reduce", &mut self.reduce),
             ("reduce_bytes", &mut self.reduce_bytes),
+            ("pair", &mut self.pair),
             ("unhidden", &mut self.unhidden),
         ];
         rates.chain(others).collect()
     }
 
-    /// Clocks until the result is complete, with a tile of TILES.
-    pub fn clocks(&self, size: &Size, tile: usize, splits: u64, device: &DeviceFacts) -> f64 {
-        let (rate, tile) = (self.rates[tile], &TILES[tile]);
-        let (tiles_m, tiles_n) = size.tiles(tile);
-        let tiles = (tiles_m as f64) * (tiles_n as f64) * size.products as f64;
+    /// Clocks until the result is complete.
+    pub fn clocks(&self, size: &Size, work: &Work, device: &DeviceFacts) -> f64 {
+        let (rate, tile, splits) = (self.rates[work.tile], &TILES[work.tile], work.splits);
+        let (tiles_m, tiles_n) = size.tiles(tile, work.pair);
+        let tiles = (tiles_m * work.pair) as f64 * tiles_n as f64 * size.products as f64;
         let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
         let rounds = (tiles * splits as f64 / f64::from(device.multiprocessors)).ceil();
         let blocks = size.k_blocks().div_ceil(splits) as f64;
         let products = m * n * BLOCK_K as f64 / (MULTIPLY_ADDS * rate);
-        let loads = (m + n) * BLOCK_K as f64 * 2.0 / self.l2_bytes;
+        let loads = (m + n / work.pair as f64) * BLOCK_K as f64 * 2.0 / self.l2_bytes;
         let computing = rounds * (blocks * products.max(loads) + m * n * self.store);
 
         // Every operand comes from memory once at least.
@@ -112,6 +130,7 @@ impl Model {
             1 => 0.0,
             _ => self.reduce + 8.0 * tiles * m * n * splits as f64 / self.reduce_bytes,
         };
-        self.start + computing.max(memory) + self.unhidden * computing.min(memory) + reduce
+        let start = if work.pair > 1 { self.start + self.pair } else { self.start };
+        start + computing.max(memory) + self.unhidden * computing.min(memory) + reduce
     }
 }

@@ -1,11 +1,13 @@
 //! From a choice to launches: parameters, and what tensor maps are made from.
 
 use super::params::WgmmaParams;
-use super::{Addressed, BATCH_DIMS, BLOCK_K, Choice, PANEL_BYTES, ROW_BYTES, addressed, lead_stride};
+use super::{Addressed, BATCH_DIMS, BLOCK_K, Choice, ROW_BYTES, addressed, lead_stride};
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::index::Divisor;
 use crate::cuda::plan::matmul::reduce::{self, Parts, ReduceParams};
 use crate::cuda::plan::matmul::repack::{self, RepackParams};
 use crate::cuda::plan::matmul::{Matrix, Oriented, activation};
+use crate::cuda::plan::tile_order::TileOrder;
 use crate::cuda::plan::{Kernel, LaunchPlan};
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, TensorMap, TensorMapSpec};
 use crate::ops::matmul::MatmulProblem;
@@ -15,7 +17,7 @@ use crate::ops::matmul::MatmulProblem;
 pub struct Launches {
     pub repack: Option<LaunchPlan<RepackParams>>,
     /// What the maps among the parameters are made from.
-    pub maps: [Option<TensorMapSpec>; 4],
+    pub maps: [Option<TensorMapSpec>; 2],
     pub multiply: LaunchPlan<WgmmaParams>,
     pub reduce: Option<LaunchPlan<ReduceParams>>,
 }
@@ -41,31 +43,24 @@ impl Choice {
         let (a, b) = (operand(0), operand(1));
         let repack = (!sources.is_empty()).then(|| repack::plan(&sources));
 
-        let boxes =
-            |mn: i64, most: u32| most.min((mn as u64).next_multiple_of(8).min(u64::from(most)) as u32);
         let mut stage_bytes = 0;
-        let mut operand_map = |x: &Option<Addressed>, mn: i64, rows: u32, panels: u32| {
+        let mut operand_map = |x: &Option<Addressed>, mn: i64, rows: u32, sharing: u32| {
             let x = x.as_ref()?;
-            let k = p.k as u64;
-            let (sizes, r#box) = match x.mn_major {
-                true => ([mn as u64, k], [64, BLOCK_K as u32]),
-                false => ([k, mn as u64], [BLOCK_K as u32, boxes(mn, rows)]),
+            let (mn, k) = (mn as u64, p.k as u64);
+            // Of a matrix that is smaller than a tile no more than it has, unless blocks share it by equal parts.
+            let most = if sharing > 1 { rows } else { mn.next_multiple_of(8).min(rows.into()) as u32 };
+            let (sizes, r#box, boxes) = match x.mn_major {
+                true => ([mn, k], [64, BLOCK_K as u32 / sharing], rows.div_ceil(64)),
+                false => ([k, mn], [BLOCK_K as u32, most / sharing], 1),
             };
-            stage_bytes += if x.mn_major { panels * PANEL_BYTES } else { r#box[1] * ROW_BYTES };
+            stage_bytes += boxes * r#box[1] * sharing * ROW_BYTES;
             Some(map(problem, &x.matrix, sizes, x.lead, r#box))
         };
-        let map_a = operand_map(&a, p.m, tile.m(), tile.m() / 64);
-        let map_b = operand_map(&b, p.n, tile.n, tile.panels());
+        let maps = [operand_map(&a, p.m, tile.m(), 1), operand_map(&b, p.n, tile.n, self.pair)];
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
-        let result_map = |columns: u32| {
-            let sizes = [p.n as u64, p.m as u64];
-            Some(map(problem, &p.out, sizes, out_lead?, [columns, 16]))
-        };
-        let maps = [map_a, map_b, result_map(64), result_map(tile.n - 64 * (tile.panels() - 1))];
 
         let stages = tile.stages(self.resident, device);
-        let tiles_m = p.m.unsigned_abs().div_ceil(u64::from(tile.m())) as u32;
-        let tiles_n = p.n.unsigned_abs().div_ceil(u64::from(tile.n)) as u32;
+        let (tiles_m, tiles_n) = self.tiles(&p);
         let products = problem.batch_count() as u32;
         let mut batch_size = [1; BATCH_DIMS];
         let mut out_batch = [0; BATCH_DIMS];
@@ -73,10 +68,16 @@ impl Choice {
             (batch_size[i], out_batch[i]) = (size as u32, stride);
         }
         let (kind, slope) = activation(problem.activation);
+        let items = tiles_m * tiles_n * products * self.splits;
+        let k_blocks = p.k.unsigned_abs().div_ceil(BLOCK_K) as u32;
         let params = WgmmaParams {
-            maps: [TensorMap::NONE; 4],
+            maps: [TensorMap::NONE; 2],
+            order: TileOrder::new(tiles_m, tiles_n, self.group_m),
+            by_part: Divisor::new((tiles_m * tiles_n * products).into()),
+            by_product: Divisor::new((tiles_m * tiles_n).into()),
+            by_batch: [batch_size[0], batch_size[1]].map(|size| Divisor::new(size.into())),
             bias: p.bias,
-            result: p.out.address,
+            out: p.out.address,
             partials,
             bias_stride: if p.bias_row != 0 { p.bias_row } else { p.bias_col },
             out_row: p.out.row_stride,
@@ -84,12 +85,10 @@ impl Choice {
             out_batch,
             m: p.m as u32,
             n: p.n as u32,
-            k_blocks: p.k.unsigned_abs().div_ceil(BLOCK_K) as u32,
-            tiles_m,
-            tiles_n,
-            group_m: self.group_m,
+            items,
             products,
-            splits: self.splits,
+            part_blocks: k_blocks / self.splits,
+            longer_parts: k_blocks % self.splits,
             batch_size: [batch_size[0], batch_size[1]],
             batched: u32::from(!problem.batch.is_empty()),
             a_mn: u32::from(a.is_some_and(|a| a.mn_major)),
@@ -102,13 +101,13 @@ impl Choice {
             store_elements: u32::from(out_lead.is_none()),
             a_batches: batches(&p.a),
             b_batches: batches(&p.b),
-            unused: [0; 9],
+            pair: self.pair,
+            unused: [0; 10],
         };
-        let items = tiles_m * tiles_n * products * self.splits;
         let suffix = problem.dtype.suffix();
         let multiply = LaunchPlan {
             kernel: Kernel { file: "matmul_wgmma", name: format!("matmul_wgmma_{}_{suffix}", tile.name) },
-            grid: [items.min(device.multiprocessors * self.resident), 1, 1],
+            grid: [items.min(device.multiprocessors * self.resident / self.pair) * self.pair, 1, 1],
             block: [128 * tile.consumers + 128, 1, 1],
             shared_bytes: tile.fixed_bytes() + stages * tile.stage_bytes(),
             params,
@@ -119,7 +118,7 @@ impl Choice {
             count: self.splits,
             m: p.m as u32,
             n: p.n as u32,
-            height: tiles_m * tile.m(),
+            height: tiles_m * self.pair * tile.m(),
             width: tiles_n * tile.n,
             products,
             out: p.out.address,

@@ -4,18 +4,25 @@ use std::fmt;
 use std::mem::{offset_of, size_of};
 
 use crate::cuda::plan::KernelParams;
+use crate::cuda::plan::index::Divisor;
+use crate::cuda::plan::tile_order::TileOrder;
 use crate::cuda::tensor_map::TensorMap;
 
 /// `WgmmaParams` of kernels/common/wgmma_shape.cuh. Strides in elements, batch dimensions innermost first.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, PartialEq)]
 pub struct WgmmaParams {
-    /// Of a, b, the result, and the result in boxes as wide as what is left of a tile's last panel. Filled in when
-    /// the kernel is launched.
-    pub maps: [TensorMap; 4],
+    /// Of a and b. Filled in when the kernel is launched.
+    pub maps: [TensorMap; 2],
+    /// Of the tiles of a product, or of pairs of them.
+    pub order: TileOrder,
+    /// By the items of a part of k, of a product, and by the two inner dimensions of the batch.
+    pub by_part: Divisor,
+    pub by_product: Divisor,
+    pub by_batch: [Divisor; 2],
     /// 0: none.
     pub bias: usize,
-    pub result: usize,
+    pub out: usize,
     /// 0: none.
     pub partials: usize,
     pub bias_stride: i64,
@@ -24,12 +31,12 @@ pub struct WgmmaParams {
     pub out_batch: [i64; 3],
     pub m: u32,
     pub n: u32,
-    pub k_blocks: u32,
-    pub tiles_m: u32,
-    pub tiles_n: u32,
-    pub group_m: u32,
+    /// Tiles of all products, or pairs of them, for each part of k.
+    pub items: u32,
     pub products: u32,
-    pub splits: u32,
+    /// Of k, in every part; one more in the first few.
+    pub part_blocks: u32,
+    pub longer_parts: u32,
     pub batch_size: [u32; 2],
     pub batched: u32,
     pub a_mn: u32,
@@ -42,42 +49,51 @@ pub struct WgmmaParams {
     pub store_elements: u32,
     pub a_batches: u32,
     pub b_batches: u32,
-    pub unused: [u32; 9],
+    /// 2: blocks whose tiles lie below each other are a cluster; 1: none are.
+    pub pair: u32,
+    pub unused: [u32; 10],
 }
 
 const _: () = {
-    assert!(size_of::<WgmmaParams>() == 704);
-    assert!(offset_of!(WgmmaParams, bias) == 512);
-    assert!(offset_of!(WgmmaParams, m) == 584);
-    assert!(offset_of!(WgmmaParams, store_elements) == 656);
+    assert!(size_of::<WgmmaParams>() == 576);
+    assert!(offset_of!(WgmmaParams, bias) == 384);
+    assert!(offset_of!(WgmmaParams, m) == 456);
+    assert!(offset_of!(WgmmaParams, store_elements) == 520);
 };
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of WgmmaParams in
 // kernels/common/wgmma_shape.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for WgmmaParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
-        let settings = [
-            ("tiles_m", self.tiles_m),
-            ("tiles_n", self.tiles_n),
-            ("group_m", self.group_m),
-            ("stages", self.stages),
-            ("splits", self.splits),
-        ];
-        settings.map(|(name, value)| (name, u64::from(value))).to_vec()
+        let own = [("stages", self.stages), ("splits", self.splits()), ("cluster", self.pair)];
+        let own = own.map(|(name, value)| (name, u64::from(value)));
+        self.order.settings().into_iter().chain(own).collect()
+    }
+
+    fn cluster(&self) -> u32 {
+        self.pair
+    }
+}
+
+impl WgmmaParams {
+    /// Parts of k.
+    pub fn splits(&self) -> u32 {
+        self.items / (self.order.tiles_m * self.order.tiles_n * self.products)
     }
 }
 
 impl fmt::Debug for WgmmaParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WgmmaParams")
-            .field("m, n, k_blocks", &(self.m, self.n, self.k_blocks))
-            .field("out", &(self.result, self.out_row, self.out_col, self.store_elements))
+            .field("m, n", &(self.m, self.n))
+            .field("out", &(self.out, self.out_row, self.out_col, self.store_elements))
             .field("bias", &(self.bias, self.bias_stride, self.bias_by_row))
             .field("activation", &(self.activation, self.negative_slope))
             .field("products", &(self.products, self.batch_size))
-            .field("tiles_m, tiles_n, group_m", &(self.tiles_m, self.tiles_n, self.group_m))
+            .field("order, pair", &(self.order.settings(), self.pair))
             .field("stages, stage_bytes", &(self.stages, self.stage_bytes))
-            .field("splits, partials", &(self.splits, self.partials))
+            .field("items, part_blocks", &(self.items, self.part_blocks, self.longer_parts))
+            .field("partials", &self.partials)
             .field("a_mn, b_mn", &(self.a_mn, self.b_mn))
             .finish_non_exhaustive()
     }

@@ -55,24 +55,34 @@ fn every_tile_fits_and_covers_every_shape() {
         for (m, n, k) in
             [(1, 1, 1), (17, 65, 63), (129, 257, 65), (1000, 3000, 640), (70_000, 8, 8), (8, 70_000, 9000)]
         {
-            for splits in [None, Some(1), Some(3)] {
+            let k_blocks = (k as u64).div_ceil(BLOCK_K) as u32;
+            for (splits, cluster) in [
+                (None, None),
+                (Some(1), Some(false)),
+                (Some(3), Some(false)),
+                (Some(1), Some(true)),
+                (Some(3), Some(true)),
+            ] {
                 let p = bf16(m, n, k);
-                let (choice, launches) = chosen(&p, Overrides { tile: Some(tile), splits, group_m: None });
-                let (plan, what) = (&launches.multiply, format!("{} {m}x{n}x{k} {splits:?}", shape.name));
-                let q = &plan.params;
+                let overrides = Overrides { tile: Some(tile), splits, cluster, group_m: None };
+                let (choice, launches) = chosen(&p, overrides);
+                let (plan, what) = (&launches.multiply, format!("{} {m}x{n}x{k} {overrides:?}", shape.name));
+                let (q, order) = (&plan.params, &plan.params.order);
                 assert!(plan.shared_bytes <= device.shared_bytes_per_block, "{what}");
                 let resident = (plan.shared_bytes + 1024) * choice.resident;
                 assert!(resident <= device.shared_bytes_per_multiprocessor, "{what}");
                 assert!((2..=MAX_STAGES).contains(&q.stages), "{what}: {} stages", q.stages);
-                assert!(u64::from(q.tiles_m) * u64::from(choice.tile.m()) >= m as u64, "{what}");
-                assert!(u64::from(q.tiles_n) * u64::from(choice.tile.n) >= n as u64, "{what}");
-                assert!((1..=q.tiles_m).contains(&q.group_m), "{what}");
+                assert_eq!(cluster.unwrap_or(q.pair == 2), q.pair == 2, "{what}");
+                assert!(u64::from(order.tiles_m * q.pair) * u64::from(choice.tile.m()) >= m as u64, "{what}");
+                assert!(u64::from(order.tiles_n) * u64::from(choice.tile.n) >= n as u64, "{what}");
+                assert!((1..=order.tiles_m).contains(&order.group_m), "{what}");
                 // A part without a block of k would never be written.
-                assert!((1..=q.k_blocks).contains(&q.splits), "{what}");
-                assert_eq!(splits.map(|s| s.min(q.k_blocks)).unwrap_or(q.splits), q.splits, "{what}");
-                let items = q.tiles_m * q.tiles_n * q.splits;
-                assert!((1..=items).contains(&plan.grid[0]), "{what}");
-                assert_eq!(launches.reduce.is_some(), q.splits > 1, "{what}");
+                assert!((1..=k_blocks).contains(&q.splits()) && q.part_blocks > 0, "{what}");
+                assert_eq!(q.part_blocks * q.splits() + q.longer_parts, k_blocks, "{what}");
+                assert_eq!(splits.map(|s| s.min(k_blocks)).unwrap_or(q.splits()), q.splits(), "{what}");
+                assert!((1..=q.items * q.pair).contains(&plan.grid[0]), "{what}");
+                assert_eq!(plan.grid[0] % q.pair, 0, "{what}");
+                assert_eq!(launches.reduce.is_some(), q.splits() > 1, "{what}");
             }
         }
     }
@@ -83,20 +93,25 @@ fn every_tile_fits_and_covers_every_shape() {
 fn stages_wait_for_what_arrives() {
     for (tile, shape) in TILES.iter().enumerate() {
         for (m, n, k) in [(1, 1, 1), (5, 3000, 64), (3000, 72, 100), (512, 512, 512)] {
-            for (a_mn, b_mn) in [(false, false), (false, true), (true, false), (true, true)] {
+            for (a_mn, b_mn, cluster) in
+                (0..8).map(|bits: u32| (bits & 1 == 1, bits & 2 == 2, Some(bits & 4 == 4)))
+            {
                 let mut p = bf16(m, n, k);
                 let lead = |size: i64| (size as u64).next_multiple_of(8) as i64;
                 (p.a.row_stride, p.a.col_stride) = if a_mn { (1, lead(m)) } else { (lead(k), 1) };
                 (p.b.row_stride, p.b.col_stride) = if b_mn { (lead(n), 1) } else { (1, lead(k)) };
-                let (_, launches) = chosen(&p, Overrides { tile: Some(tile), ..Overrides::default() });
+                let (_, launches) =
+                    chosen(&p, Overrides { tile: Some(tile), cluster, ..Overrides::default() });
                 let q = &launches.multiply.params;
                 let boxes = |i: usize, mn_major: u32, panels: u32| {
                     let r#box = launches.maps[i].unwrap().r#box;
                     r#box[0] * r#box[1] * 2 * if mn_major == 1 { panels } else { 1 }
                 };
-                let arriving = boxes(0, q.a_mn, shape.m() / 64) + boxes(1, q.b_mn, shape.panels());
-                assert_eq!(q.stage_bytes, arriving, "{} {m}x{n}x{k} {a_mn} {b_mn}", shape.name);
+                let arriving = boxes(0, q.a_mn, shape.m() / 64) + boxes(1, q.b_mn, shape.panels()) * q.pair;
+                assert_eq!(q.stage_bytes, arriving, "{} {m}x{n}x{k} {a_mn} {b_mn} {cluster:?}", shape.name);
                 assert!(arriving <= shape.stage_bytes());
+                // The permutation of a box repeats every eight rows.
+                assert_eq!(launches.maps[1].unwrap().r#box[1] % 8, 0);
             }
         }
     }
