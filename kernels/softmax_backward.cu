@@ -130,7 +130,7 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
     const uint32_t blocks = S == Share::cluster ? ptx::cluster_blocks() : 1;
     const int members = blockDim.x, last = sizeof(Index) == 8 ? p.chunks - 1 : 0;
     const Index chunk = V * members;
-    if (blocks > 1 && threadIdx.x == 0) mailbox.open();
+    if (blocks > 1) mailbox.open();
     uint32_t parity = 0;
     for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
         const uint64_t index = p.slices == 1 ? tile : tile / p.slices;

@@ -168,7 +168,7 @@ __device__ __forceinline__ void softmax_backward_tile(const BackwardTileParams& 
     auto* of_parts = of_threads + down * pitch;                        // [parts][wide]
     auto* of_columns = of_parts + p.parts * wide;                      // [wide]
 
-    if (blocks > 1 && threadIdx.x == 0) mailbox.open();
+    if (blocks > 1) mailbox.open();
     uint32_t parity = 0;
     for (uint64_t index = blockIdx.x; index < p.tiles * p.slices; index += gridDim.x) {
         const uint64_t tile = index / p.slices;

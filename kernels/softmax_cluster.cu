@@ -58,7 +58,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
     const ptx::Mailbox mailbox = {&mailbox_state};
     const uint32_t blocks = ptx::cluster_blocks(), rank = ptx::cluster_rank();
     const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (blocks > 1 && threadIdx.x == 0) mailbox.open();
+    if (blocks > 1) mailbox.open();
 
     uint32_t parity = 0;
     for (uint64_t index = blockIdx.x / blocks; index < p.rows; index += gridDim.x / blocks) {

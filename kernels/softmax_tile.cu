@@ -124,7 +124,7 @@ __device__ __forceinline__ void softmax_tile(const TileParams& p) {
     auto* of_blocks = of_parts + p.parts * wide;               // [blocks][wide]
     auto* of_columns = of_blocks + blocks * wide;              // [wide]
 
-    if (blocks > 1 && threadIdx.x == 0) mailbox.open();
+    if (blocks > 1) mailbox.open();
     uint32_t parity = 0;
     for (uint64_t index = blockIdx.x; index < p.tiles * p.slices; index += gridDim.x) {
         const uint64_t tile = index / p.slices;

@@ -59,11 +59,15 @@ struct Mailbox {
     __device__ __forceinline__ uint32_t address() const {
         return static_cast<uint32_t>(__cvta_generic_to_shared(state));
     }
-    // By one thread, before cluster_arrive.
+    // By all threads of the block, before cluster_arrive. The warp waits because compute-sanitizer takes the one thread's
+    // init for a write by each of its lanes, and warns of a race with the next use.
     __device__ __forceinline__ void open() const {
 #if __CUDA_ARCH__ >= 900
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(address())
-                     : "memory");
+        if (threadIdx.x == 0) {
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(address())
+                         : "memory");
+        }
+        __syncwarp();
 #endif
     }
     // By one thread, before the others may send.

@@ -20,7 +20,10 @@ template <class T> const T* in_block(const T* here, uint32_t rank) {
 struct Mailbox {
     uint64_t* state;
 
-    void open() const { emulator::mailbox_open(state); }
+    void open(emulator::Site site = emulator::Site::here()) const {
+        if (threadIdx.x == 0) emulator::mailbox_open(state);
+        __syncwarp(~0u, site);
+    }
     void expect(uint32_t bytes) const { emulator::mailbox_expect(state, bytes); }
     template <int WORDS> void send(void* slot, uint32_t rank, const uint32_t* words) const {
         emulator::mailbox_send(state, slot, rank, words, WORDS * 4);
