@@ -1,6 +1,6 @@
-// The tensor memory accelerator (sm_90): one thread asks, an engine copies a box of a tensor between global and
+// The tensor memory accelerator (sm_90): one thread asks, an engine copies a box of a tensor from global to
 // shared memory. A tensor map, encoded by the host, says where the tensor lies and how the box is laid out in shared
-// memory. What of a box is outside the tensor is read as zeros and is not written.
+// memory. What of a box is outside the tensor is read as zeros.
 #pragma once
 
 #include <cstdint>
@@ -52,29 +52,5 @@ __device__ __forceinline__ void tma_multicast_5d(uint32_t shared, const TensorMa
         "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(batch[0]), "r"(batch[1]), "r"(batch[2]), "h"(blocks)
         : "memory");
 }
-
-// Copies a box from shared memory. Stores are waited for by groups, each of all that its thread has asked for since
-// the group before.
-__device__ __forceinline__ void tma_store_2d(const TensorMap& map, uint32_t shared, int32_t x, int32_t y) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
-                 "r"(shared), "r"(x), "r"(y)
-                 : "memory");
-}
-__device__ __forceinline__ void tma_store_5d(const TensorMap& map, uint32_t shared, int32_t x, int32_t y,
-                                             const int32_t (&batch)[3]) {
-    asm volatile(
-        "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
-        "r"(shared), "r"(x), "r"(y), "r"(batch[0]), "r"(batch[1]), "r"(batch[2])
-        : "memory");
-}
-__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// Waits until at most `PENDING` of this thread's groups still read shared memory.
-template <int PENDING> __device__ __forceinline__ void tma_store_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
-}
-
-// Ordinary writes to shared memory before this are seen by the engine (and by wgmma) after it.
-__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 }  // namespace ptx

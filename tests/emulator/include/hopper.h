@@ -7,7 +7,12 @@
 namespace __attribute__((visibility("default"))) emulator {
 
 void mbarrier_init(uint32_t barrier, unsigned arrivals);
+// What the running thread has initialised may be used by other blocks from here on.
+void mbarrier_publish();
 void mbarrier_arrive(uint32_t barrier, unsigned bytes_to_come);
+// The address by which to arrive at the barrier that another block has there.
+uint32_t mbarrier_of_block(uint32_t barrier, unsigned rank);
+void mbarrier_arrive_there(uint32_t barrier);
 void mbarrier_wait(uint32_t barrier, uint32_t parity, Site site);
 
 // A copy has arrived.
@@ -21,14 +26,9 @@ void resize_registers(unsigned registers, Site site);
 
 // One box of the tensor that `map` describes, at these coordinates, innermost first.
 void tma_load(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank);
-void tma_store(const void* map, uint32_t shared, const int32_t* coordinates, unsigned rank);
-void tma_store_commit();
-void tma_store_wait_read(unsigned pending);
-
-// Shared memory that the running thread wrote by ordinary means (as far as the wrappers know), and that the engine and
-// wgmma may not read before that thread has fenced.
-void wrote_shared(uint32_t shared, unsigned bytes);
-void fence_async_proxy();
+// To the blocks of the cluster whose ranks' bits are set.
+void tma_multicast(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank,
+                   unsigned blocks);
 
 // d += a b of one warp's 16 rows; the tiles are described by 64 bits each.
 struct WarpgroupProduct {

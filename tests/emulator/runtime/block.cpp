@@ -56,16 +56,6 @@ bool Runner::run(const Launch& launch, uint3 block_index, Cluster* cluster, unsi
     return !failed_;
 }
 
-void Runner::join(bool joins) {
-    if (cluster_ == nullptr) return;
-    const std::lock_guard lock(cluster_->mutex);
-    cluster_->members[rank_] = joins ? this : nullptr;
-    if (joins) return;
-    ++cluster_->returned;
-    cluster_->failed |= failed_;
-    cluster_->change();
-}
-
 void Runner::prepare(const Launch& launch, uint3 block_index) {
     launch_ = &launch;
     const dim3& size = launch.block;
@@ -90,6 +80,7 @@ void Runner::prepare(const Launch& launch, uint3 block_index) {
         thread.site = {"its start", 0};
         thread.copies.clear();
         thread.arrived = false;
+        thread.unpublished.clear();
         thread.registers = launch.registers;
         // Stacks that begin equally far from a page would share a few lines of the cache.
         thread.fiber.prepare(stacks_ + i * STRIDE + GUARD_BYTES, STACK_BYTES - i % 32 * 128, enter);
@@ -122,12 +113,15 @@ void Runner::finished() {
         if (t.mask & me) fail(std::string("returns, but its warp waits for it in ") + t.name);
     }
     if (!barriers_[0].arrived.empty()) fail("returns, but others of its block wait for it in __syncthreads");
-    if (engine_.has_stores(running_->index)) fail("returns while its bulk stores may still read shared memory");
     if (!warp.wgmma.empty()) fail("returns while its warp's wgmma are under way");
     running_->copies.land_all();
     warp.runnable &= ~me;
     warp.finished |= me;
-    if (unfinished_ == 1 && !engine_.empty()) fail("returns as the last of its block, while boxes are on their way to it");
+    if (unfinished_ == 1) take_inbox();
+    if (unfinished_ == 1 && !engine_.empty()) {
+        fail("returns as the last of its block, while boxes or arrivals are on their way to it");
+    }
+    exit_cluster();
     if (--unfinished_ == 0) switch_fiber(running_->fiber, main_);
     go_on_with_another();
 }
@@ -163,7 +157,7 @@ void Runner::go_on_with_another() {
     Thread* next = choose();
     while (next == nullptr) {
         if (!engine_.step(random_)) {
-            if (parked_.empty()) fail(deadlock());
+            if (cluster_ == nullptr) fail(deadlock());
             wait_for_news();
         }
         next = choose();

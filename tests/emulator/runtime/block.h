@@ -27,6 +27,7 @@ struct Thread {
     bool arrived = false;  // at the cluster's barrier, in this round
     unsigned round = 0;
     unsigned registers = 0;
+    std::vector<uint32_t> unpublished;  // mbarriers that it has initialised, and not fenced since
 
     unsigned lane() const { return index % 32; }
 };
@@ -82,8 +83,8 @@ public:
     void progress();  // of what was started, by chance
     Engine& engine() { return engine_; }
     WgmmaPipeline& wgmma_pipeline() { return warps_[running_->index / 32].wgmma; }
-    // That nothing in shared memory was written by ordinary means and not fenced.
-    void check_fenced(uint32_t shared, unsigned bytes);
+    void send(unsigned to, uint32_t mbarrier, const std::function<void()>& land);
+    void publish(const std::vector<uint32_t>& mbarriers);
     [[noreturn]] void fail(const std::string& what);
     Thread& running() { return *running_; }
     Random& random() { return random_; }
@@ -106,7 +107,10 @@ private:
     void open(Barrier& barrier);
     void go_on_with_another();
     void wait_for_news();
+    bool take_inbox(Cluster& cluster);
+    void take_inbox();
     void join(bool joins);
+    void exit_cluster();
     Thread* choose();
     void make_runnable(unsigned thread) { warps_[thread / 32].runnable |= 1u << thread % 32; }
     void finished();

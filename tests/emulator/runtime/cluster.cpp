@@ -58,6 +58,8 @@ template <class Ready> void Runner::wait_for_cluster(const char* in, Site site, 
 void Runner::wait_for_news() {
     Cluster& cluster = *cluster_;
     std::unique_lock lock(cluster.mutex);
+    if (take_inbox(cluster)) return;
+    if (parked_.empty()) seen_ = cluster.version;
     if (cluster.version == seen_ && ++cluster.asleep + cluster.returned == cluster.blocks) {
         lock.unlock();
         fail(deadlock());
@@ -71,6 +73,66 @@ void Runner::wait_for_news() {
     parked_.clear();
 }
 
+// To be done by that block, which has this mbarrier.
+void Runner::send(unsigned to, uint32_t mbarrier, const std::function<void()>& land) {
+    const char* wrong = nullptr;
+    {
+        Cluster& cluster = *cluster_;
+        const std::lock_guard lock(cluster.mutex);
+        if (cluster.members[to] == nullptr) {
+            wrong = "has not begun, or has returned";
+        } else if (cluster.barriers.count({to, mbarrier}) == 0) {
+            wrong = "has not initialised that, or not fenced since";
+        } else {
+            cluster.inboxes[to].push_back(land);
+            cluster.change();
+        }
+    }
+    if (wrong != nullptr) emulator::fail("reaches for mbarrier %#x of block %u of its cluster, which %s", mbarrier, to, wrong);
+}
+
+void Runner::publish(const std::vector<uint32_t>& mbarriers) {
+    if (cluster_ == nullptr) return;
+    const std::lock_guard lock(cluster_->mutex);
+    for (const uint32_t mbarrier : mbarriers) cluster_->barriers.insert({rank_, mbarrier});
+}
+
+// Under the cluster's lock. False if there was nothing.
+bool Runner::take_inbox(Cluster& cluster) {
+    auto& inbox = cluster.inboxes[rank_];
+    const bool any = !inbox.empty();
+    for (auto& land : inbox) engine_.start(std::move(land));
+    inbox.clear();
+    return any;
+}
+void Runner::take_inbox() {
+    if (cluster_ == nullptr) return;
+    const std::lock_guard lock(cluster_->mutex);
+    take_inbox(*cluster_);
+}
+
+// The cluster's barrier does not wait for the running thread any more.
+void Runner::exit_cluster() {
+    if (cluster_ == nullptr) return;
+    const std::lock_guard lock(cluster_->mutex);
+    ++cluster_->exited;
+    if (!running_->arrived || running_->round != cluster_->rounds) cluster_->arrive();
+}
+
+void Runner::join(bool joins) {
+    if (cluster_ == nullptr) return;
+    const std::lock_guard lock(cluster_->mutex);
+    cluster_->members[rank_] = joins ? this : nullptr;
+    if (joins) return;
+    if (!failed_ && !cluster_->inboxes[rank_].empty()) {
+        failure = std::string(launch_->kernel.name) + ": a block has returned, and another of its cluster still sends to it";
+        failed_ = true;
+    }
+    ++cluster_->returned;
+    cluster_->failed |= failed_;
+    cluster_->change();
+}
+
 unsigned cluster_rank() { return runner->cluster() == nullptr ? 0 : runner->rank(); }
 unsigned cluster_blocks() { return runner->cluster() == nullptr ? 1 : runner->cluster()->blocks; }
 
@@ -82,10 +144,7 @@ void cluster_arrive(Site site) {
     const std::lock_guard lock(cluster.mutex);
     thread.arrived = true;
     thread.round = cluster.rounds;
-    if (++cluster.arrived < cluster.threads) return;
-    cluster.arrived = 0;
-    ++cluster.rounds;
-    cluster.change();
+    cluster.arrive();
 }
 
 void cluster_wait(Site site) {

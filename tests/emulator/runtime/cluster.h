@@ -3,7 +3,10 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
+#include <set>
+#include <utility>
 #include <vector>
 
 namespace emulator {
@@ -11,14 +14,17 @@ namespace emulator {
 class Runner;
 
 struct Cluster {
-    Cluster(unsigned blocks, unsigned threads) : blocks(blocks), threads(threads), members(blocks) {}
+    Cluster(unsigned blocks, unsigned threads) : blocks(blocks), threads(threads), members(blocks), inboxes(blocks) {}
 
     const unsigned blocks, threads;  // of all blocks
     std::mutex mutex;                // of all that follows
     std::condition_variable changed;
     uint64_t version = 0;  // of what a thread may wait for
     std::vector<Runner*> members;  // null: has not begun, or has returned
-    unsigned arrived = 0, rounds = 0;  // of the barrier of all threads
+    std::vector<std::vector<std::function<void()>>> inboxes;  // what others have sent to each, and it has not seen
+    std::set<std::pair<unsigned, uint32_t>> barriers;  // block and shared address of mbarriers that all may use
+    unsigned arrived = 0, rounds = 0;  // of the barrier of all threads; who has exited has arrived
+    unsigned exited = 0;
     unsigned asleep = 0;  // blocks in which nobody can go on, unless something has changed
     unsigned returned = 0;
     bool failed = false;
@@ -27,6 +33,12 @@ struct Cluster {
         ++version;
         asleep = 0;
         changed.notify_all();
+    }
+    void arrive() {
+        if (++arrived < threads) return;
+        arrived = exited;
+        ++rounds;
+        change();
     }
 };
 

@@ -37,6 +37,12 @@ void mbarrier_init(uint32_t address, unsigned arrivals) {
     barrier = {};
     barrier.expected = barrier.pending = arrivals;
     barrier.tag = TAG;
+    runner->running().unpublished.push_back(address);
+}
+
+void mbarrier_publish() {
+    runner->publish(runner->running().unpublished);
+    runner->running().unpublished.clear();
 }
 
 void mbarrier_arrive(uint32_t address, unsigned bytes_to_come) {
@@ -45,6 +51,24 @@ void mbarrier_arrive(uint32_t address, unsigned bytes_to_come) {
     barrier.bytes += bytes_to_come;
     --barrier.pending;
     end_phase(address, barrier);
+}
+
+// An address of shared memory in the cluster: the block's, above what any block's own can be. An address of the running
+// block's own is one, too.
+constexpr unsigned RANK_SHIFT = 24;
+
+uint32_t mbarrier_of_block(uint32_t address, unsigned rank) {
+    shared_pointer(address, 8, 8);
+    if (rank >= cluster_blocks()) fail("asks for block %u of a cluster of %u", rank, cluster_blocks());
+    return address + ((rank + 1) << RANK_SHIFT);
+}
+
+void mbarrier_arrive_there(uint32_t address) {
+    const unsigned block = address >> RANK_SHIFT;
+    const uint32_t there = address & ((1u << RANK_SHIFT) - 1);
+    if (block == 0 || block - 1 == cluster_rank()) return mbarrier_arrive(there, 0);
+    if (block > cluster_blocks()) fail("arrives at block %u of a cluster of %u", block - 1, cluster_blocks());
+    runner->send(block - 1, there, [there] { mbarrier_arrive(there, 0); });
 }
 
 void mbarrier_receive(uint32_t address, unsigned bytes) {

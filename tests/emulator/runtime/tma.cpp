@@ -2,6 +2,7 @@
 #include "tma.h"
 
 #include <cstring>
+#include <functional>
 
 #include "../include/hopper.h"
 #include "block.h"
@@ -60,41 +61,38 @@ Box box_of(uint32_t shared, const void* map, const int32_t* coordinates, unsigne
     return box;
 }
 
-}  // namespace
-
-void tma_load(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank) {
-    const Box box = box_of(shared, map, coordinates, rank);
-    runner->engine().load([box, barrier] {
+std::function<void()> landing(const Box& box, uint32_t barrier) {
+    return [box, barrier] {
         box.for_each_chunk([](unsigned char* chunk, const unsigned char* from, unsigned begin, unsigned end) {
             memset(chunk, 0, 16);
             if (begin < end) memcpy(chunk + begin, from + begin, end - begin);
         });
         mbarrier_receive(barrier, box.rows() * box.row_bytes());
-    });
+    };
+}
+
+}  // namespace
+
+void tma_load(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank) {
+    runner->engine().start(landing(box_of(shared, map, coordinates, rank), barrier));
     runner->progress();
 }
 
-void tma_store(const void* map, uint32_t shared, const int32_t* coordinates, unsigned rank) {
-    const Box box = box_of(shared, map, coordinates, rank);
-    runner->engine().store(runner->running().index, [box] {
-        box.for_each_chunk([](const unsigned char* chunk, unsigned char* to, unsigned begin, unsigned end) {
-            if (begin < end) memcpy(to + begin, chunk + begin, end - begin);
-        });
-    });
-    runner->check_fenced(box.shared, box.rows() * box.pitch());
-    runner->progress();
-}
-void tma_store_commit() { runner->engine().commit(runner->running().index); }
-void tma_store_wait_read(unsigned pending) { runner->engine().wait(runner->running().index, pending); }
-
-void wrote_shared(uint32_t shared, unsigned bytes) {
-    for (uint32_t at = shared / 16; at <= (shared + bytes - 1) / 16; ++at) runner->engine().unfenced[at] = runner->running().index;
-}
-void fence_async_proxy() {
-    auto& unfenced = runner->engine().unfenced;
-    for (auto it = unfenced.begin(); it != unfenced.end();) {
-        it = it->second == runner->running().index ? unfenced.erase(it) : std::next(it);
+void tma_multicast(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank,
+                   unsigned blocks) {
+    const auto land = landing(box_of(shared, map, coordinates, rank), barrier);
+    if (blocks == 0 || blocks >> cluster_blocks() != 0) {
+        fail("a multicast to blocks %#x of a cluster of %u", blocks, cluster_blocks());
     }
+    for (unsigned to = 0; to < cluster_blocks(); ++to) {
+        if (!(blocks >> to & 1)) continue;
+        if (to == cluster_rank()) {
+            runner->engine().start(land);
+        } else {
+            runner->send(to, barrier, land);
+        }
+    }
+    runner->progress();
 }
 
 }  // namespace emulator

@@ -67,18 +67,11 @@ void Runner::wake_waiting_for(uint32_t mbarrier) {
 
 void Runner::progress() {
     if (eagerness_ == 0) return;
-    if (random_.below(8) < eagerness_) engine_.step(random_);
-    if (random_.below(8) < eagerness_) wgmma_pipeline().step(running_->index / 32 % 4);
-}
-
-void Runner::check_fenced(uint32_t shared, unsigned bytes) {
-    if (engine_.unfenced.empty()) return;
-    for (uint32_t at = shared / 16; at <= (shared + bytes - 1) / 16; ++at) {
-        const auto found = engine_.unfenced.find(at);
-        if (found == engine_.unfenced.end()) continue;
-        fail("has the engine read shared address " + std::to_string(at * 16) + ", which thread " +
-             std::to_string(found->second) + " wrote without fence.proxy.async since");
+    if (random_.below(8) < eagerness_) {
+        take_inbox();
+        engine_.step(random_);
     }
+    if (random_.below(8) < eagerness_) wgmma_pipeline().step(running_->index / 32 % 4);
 }
 
 // A thread that asks for more than there are waits for others to give some back; if nobody does, that is a deadlock.

@@ -13,6 +13,9 @@ inline uint32_t load_shared(uint32_t shared) {
 inline uint16_t load_shared_half(uint32_t shared) {
     return *static_cast<const uint16_t*>(emulator::shared_pointer(shared, 2, 2));
 }
+inline void load_shared_16(uint32_t shared, uint32_t (&w)[4]) {
+    memcpy(w, emulator::shared_pointer(shared, 16, 16), 16);
+}
 inline void store_shared_16(uint32_t shared, const uint32_t (&w)[4]) {
     memcpy(emulator::shared_pointer(shared, 16, 16), w, 16);
 }
