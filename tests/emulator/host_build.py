@@ -147,10 +147,14 @@ def kernel_file(file: Path, capability: int, library: Path) -> None:
     if arch is None:
         output.unlink(missing_ok=True)
         return
+    compile_kernels(file, arch, output, library)
+
+
+def compile_kernels(file: Path, arch: int, output: Path, library: Path) -> None:
     folders = [file.parent, file.parent / "common", HERE / "include"]
     command = [*compiler(), *(f"-I{folder}" for folder in folders), f"-D__CUDA_ARCH__={arch}0"]
     preprocessed = run([*command, *MARKS, file])
-    unit = OUT / "units" / f"{file.stem}.{capability}.cpp"
+    unit = OUT / "units" / f"{file.stem}.{arch}.cpp"
     unit.parent.mkdir(parents=True, exist_ok=True)
     unit.write_text(registration(file, preprocessed))
     headers = [p.read_text() for p in sorted(HERE.glob("include/**/*")) if p.is_file()]
