@@ -12,7 +12,6 @@ import argparse
 import json
 import math
 import sys
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ import numpy as np
 from scipy.optimize import least_squares
 from tilewise import _core
 
-Plan = tuple[int, int, int, str, int]
+# m, n, k, tile, parts of k, blocks of a cluster.
+Plan = tuple[int, int, int, str, int, int]
 Constants = dict[str, float]
 
 
@@ -35,25 +35,20 @@ class Sweep:
 
     @classmethod
     def read(cls, record: dict[str, Any]) -> Sweep:
-        """Of several heights of a band of tiles, which the model does not tell apart, the fastest.
-
-        Shapes whose operands may have been copied first are left out: that time is none of the plan's.
-        """
+        """Shapes whose operands may have been copied first are left out: that time is none of the plan's."""
         plans, microseconds, problems = [], [], []
         for problem, row in enumerate(record["rows"]):
             m, n, k = row["shape"]
             if any(size % 8 for size in (m, n, k)):
                 continue
-            fastest: dict[tuple[str, int], float] = defaultdict(lambda: math.inf)
             for name, time in row["us"].items():
                 tile, *settings = name.split(" ")
                 if "x" in tile:
-                    splits = int(dict(zip(settings[::2], settings[1::2], strict=True))["splits"])
-                    fastest[tile, splits] = min(time, fastest[tile, splits])
-            for (tile, splits), time in fastest.items():
-                plans.append((m, n, k, tile, splits))
-                microseconds.append(time)
-                problems.append(problem)
+                    setting = dict(zip(settings[::2], settings[1::2], strict=True))
+                    pair = 2 if setting["cluster"] == "True" else 1
+                    plans.append((m, n, k, tile, int(setting["splits"]), pair))
+                    microseconds.append(time)
+                    problems.append(problem)
         return cls(plans, np.array(microseconds), np.array(problems))
 
     def regrets(self, constants: Constants) -> dict[Plan, float]:
@@ -105,9 +100,10 @@ def main() -> int:
         print(f"{name:>14}  {before:10.4g} -> {fitted[name]:.4g}")
     for title, constants in (("as built", {}), ("fitted", fitted)):
         regrets = sweep.regrets(constants)
-        for (m, n, k, tile, splits), regret in regrets.items():
+        for (m, n, k, tile, splits, pair), regret in regrets.items():
             if regret > 1.02:
-                print(f"{title}: {m}x{n}x{k} {tile} in {splits} parts takes {regret:.3f} of the fastest")
+                how = f"{tile} by {pair} in {splits} parts"
+                print(f"{title}: {m}x{n}x{k} {how} takes {regret:.3f} of the fastest")
         print(
             "{}: {:.4f} of the fastest in the mean, {:.3f} at worst".format(title, *mean_and_worst(regrets))
         )

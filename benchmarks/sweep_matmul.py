@@ -58,19 +58,17 @@ def operands(
 
 
 def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[str, Any]]:
-    """Every tile, with bands of several heights where there are many, and parts of k where there are few."""
+    """Every tile by blocks alone and in pairs, with parts of k where there are few."""
     m, n, k = shape
     for tile in TILES:
         rows, columns = map(int, tile.split("x"))
         tiles = -(-m // rows) * -(-n // columns)
-        if tiles > 2 * multiprocessors:
-            yield from ({"tile": tile, "splits": 1, "group_m": group} for group in (4, 8, 16))
-            continue
-        yield from (
-            {"tile": tile, "splits": splits}
-            for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-            if splits == 1 or (tiles * splits <= 2 * multiprocessors and k >= 256 * splits)
-        )
+        for cluster in (False, True) if m > rows else (False,):
+            yield from (
+                {"tile": tile, "splits": splits, "cluster": cluster}
+                for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+                if splits == 1 or (tiles * splits <= 1.5 * multiprocessors and k >= 256 * splits)
+            )
 
 
 def name(plan: dict[str, Any]) -> str:
@@ -101,7 +99,7 @@ def sweep(shape: tuple[int, int, int], layout: str, dtype: torch.dtype, budget_m
         chosen = _core.explain("matmul", {"a": a, "b": b})["plan"]
     finally:
         _core.force_matmul_kernel(None)
-    tile = {"kernel": chosen["kernel"], "splits": chosen.get("splits"), "group_m": chosen.get("group_m")}
+    tile = {key: chosen.get(key) for key in ("kernel", "splits", "cluster", "group_m")}
     microseconds = {key: round(value * 1e3, 2) for key, value in times.items()}
     return {"shape": shape, "layout": layout, "dtype": str(dtype)[6:], "chosen": tile, "us": microseconds}
 
@@ -113,7 +111,7 @@ def line(row: dict[str, Any]) -> str:
     own = times["chosen"]
     return (
         f"{'x'.join(map(str, row['shape']))} {row['layout']} {row['dtype']}: torch {times['torch']:.1f} us, "
-        f"blocks {times['blocks']:.1f}, chosen {chosen['kernel']} {own:.1f} "
+        f"blocks {times['blocks']:.1f}, chosen {chosen['kernel']} of {chosen['cluster']} {own:.1f} "
         f"({times['torch'] / own:.2f} of torch, {own / rest[0][0] - 1:+.1%} of the best) | {best}"
     )
 
