@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, product
 
 import backward_cases
 import tilewise as tw
@@ -233,17 +233,18 @@ def wgmma_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
     tiles = {k["kernel"].split("_")[2] for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma"}
     for dtype in FLOATS[:2]:
-        for tile in sorted(tiles):
-            name = f"matmul wgmma {dtype} {tile}"
+        for tile, pairs in product(sorted(tiles), [False, True]):
+            name = f"matmul wgmma {dtype} {tile}{' in pairs' if pairs else ''}"
+            forced = partial(on_kernel, "wgmma", tile=tile, cluster=pairs)
             for layout in LAYOUTS:
                 a = operand(200, 136, dtype, layout[0] == "t")
                 b = operand(136, 264, dtype, layout[1] == "t")
-                yield f"{name} {layout}", on_kernel("wgmma", lambda a=a, b=b: tw.matmul(a, b), tile=tile)
+                yield f"{name} {layout}", forced(lambda a=a, b=b: tw.matmul(a, b))
             a, b, bias = random(3, 70, 33, dtype=dtype), random(33, 77, dtype=dtype), random(77, dtype=dtype)
             fused = lambda a=a, b=b, bias=bias: tw.matmul(a, b, bias=bias, activation="gelu")  # noqa: E731
-            yield f"{name} odd batch", on_kernel("wgmma", fused, tile=tile)
+            yield f"{name} odd batch", forced(fused)
             deep = random(100, 520, dtype=dtype), random(520, 72, dtype=dtype)
-            yield f"{name} splits", on_kernel("wgmma", lambda x=deep: tw.matmul(*x), tile=tile, splits=3)
+            yield f"{name} splits", forced(lambda x=deep: tw.matmul(*x), splits=3)
         crossed = random(5, 1, 64, 40, dtype=dtype), random(3, 40, 72, dtype=dtype)
         yield f"matmul wgmma {dtype} crossed batches", on_kernel("wgmma", lambda x=crossed: tw.matmul(*x))
 
