@@ -18,9 +18,12 @@ EDGES = [*range(1, 18), 63, 64, 65, 127, 128, 129, 255, 256, 257]
 LAYOUTS = list(itertools.product([views.contiguous, views.transposed], repeat=2))
 
 
-def check(a, b, context="", tile=None, splits=None, group_m=None, **options):
-    _core.force_matmul_kernel("wgmma", tile=tile, splits=splits, group_m=group_m)
-    return check_matmul(a, b, f"{context} {tile} {splits}", **options)
+PAIRS = pytest.mark.parametrize("cluster", [False, True], ids=["alone", "pairs"])
+
+
+def check(a, b, context="", tile=None, splits=None, group_m=None, cluster=None, **options):
+    _core.force_matmul_kernel("wgmma", tile=tile, splits=splits, group_m=group_m, cluster=cluster)
+    return check_matmul(a, b, f"{context} {tile} {splits} {cluster}", **options)
 
 
 def aligned(x):
@@ -39,9 +42,10 @@ def operand(rows, columns, dtype, layout):
     return aligned(randn(rows, columns, dtype=dtype))
 
 
+@PAIRS
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_every_tile_in_every_layout(tile, dtype):
+def test_every_tile_in_every_layout(tile, dtype, cluster):
     shapes = [(64, 64, 64), (1, 8, 16), (65, 129, 65), (200, 260, 200)] + (
         [] if EMULATED else [(1000, 1031, 1030)]
     )
@@ -51,16 +55,21 @@ def test_every_tile_in_every_layout(tile, dtype):
             operand(k, n, dtype, lay_b),
             f"{lay_a.__name__} {lay_b.__name__}",
             tile,
+            cluster=cluster,
         )
 
 
+@PAIRS
 @pytest.mark.parametrize("edge", EDGES)
-def test_ragged_edges(edge):
+def test_ragged_edges(edge, cluster):
     for m, n, k in [(edge, 40, 24), (33, edge, 40), (40, 33, edge)]:
         for lay_a, lay_b in LAYOUTS:
             dtype = HALVES[edge % 2]
             check(
-                operand(m, k, dtype, lay_a), operand(k, n, dtype, lay_b), f"{lay_a.__name__} {lay_b.__name__}"
+                operand(m, k, dtype, lay_a),
+                operand(k, n, dtype, lay_b),
+                f"{lay_a.__name__} {lay_b.__name__}",
+                cluster=cluster,
             )
 
 
@@ -73,20 +82,21 @@ def test_any_memory(make_a, make_b):
 
 @pytest.mark.parametrize("tile", ["64x64", "128x176", "256x128"])
 @pytest.mark.parametrize("splits", [2, 3, 7])
-def test_splits_of_k(tile, splits):
+@PAIRS
+def test_splits_of_k(tile, splits, cluster):
     a, b, bias = (
         randn(130, 500, dtype=torch.float16),
         randn(500, 180, dtype=torch.float16),
         randn(180, dtype=torch.float16),
     )
-    check(a, b, "", tile, splits)
-    check(a[:, :8], b[:8], "fewer blocks of k than parts:", tile, splits)
-    check(a, b, "", tile, splits, bias=bias, activation="gelu")
+    check(a, b, "", tile, splits, cluster=cluster)
+    check(a[:, :8], b[:8], "fewer blocks of k than parts:", tile, splits, cluster=cluster)
+    check(a, b, "", tile, splits, cluster=cluster, bias=bias, activation="gelu")
     check(
         randn(3, 70, 200, dtype=torch.bfloat16), randn(200, 65, dtype=torch.bfloat16), "batch:", tile, splits
     )
     out = randn(180, 130, dtype=torch.float16).mT
-    check(a, b, "into columns:", tile, splits, bias=bias, out=out)
+    check(a, b, "into columns:", tile, splits, cluster=cluster, bias=bias, out=out)
 
 
 @pytest.mark.parametrize("tile", ["64x128", "128x160", "192x192", "256x192"])
@@ -102,12 +112,13 @@ def test_bias_and_activation(tile, activation):
 
 @pytest.mark.parametrize("cut", Guarded.CUTS)
 @pytest.mark.parametrize("tile", ["64x64", "128x176"])
-def test_nothing_beside_out_is_written(cut, tile):
+@PAIRS
+def test_nothing_beside_out_is_written(cut, tile, cluster):
     for shape in [(16, 64), (65, 129), (3, 7)]:
         for dtype in HALVES:
             a, b = randn(shape[0], 72, dtype=dtype), randn(72, shape[1], dtype=dtype)
             guarded = Guarded(shape, dtype, DEVICE, cut)
-            check(a, b, cut, tile, out=guarded.out)
+            check(a, b, cut, tile, cluster=cluster, out=guarded.out)
             guarded.assert_rest_untouched()
 
 
@@ -122,8 +133,9 @@ BATCHES = [
 ]
 
 
+@PAIRS
 @pytest.mark.parametrize(("batch_a", "batch_b"), BATCHES, ids=str)
-def test_batches(batch_a, batch_b):
+def test_batches(batch_a, batch_b, cluster):
     for dtype, (m, n, k) in zip(HALVES, [(65, 40, 72), (9, 130, 17)], strict=True):
         a, b, bias = (
             randn(*batch_a, m, k, dtype=dtype),
@@ -131,10 +143,12 @@ def test_batches(batch_a, batch_b):
             randn(n, dtype=dtype),
         )
         for lay_a, lay_b in LAYOUTS:
-            check(lay_a(a), lay_b(b), f"{batch_a} {batch_b}", bias=bias, activation="silu")
+            context = f"{batch_a} {batch_b}"
+            check(lay_a(a), lay_b(b), context, cluster=cluster, bias=bias, activation="silu")
 
 
-def test_more_tiles_than_blocks():
+@PAIRS
+def test_more_tiles_than_blocks(cluster):
     # Several tiles to a block, so that stages, phases and staging run on from tile to tile.
     for tile, group_m in itertools.product(["64x64", "128x128", "192x128", "256x128"], [None, 1, 3]):
         size = 700 if EMULATED else 4000
@@ -144,13 +158,15 @@ def test_more_tiles_than_blocks():
             "",
             tile,
             group_m=group_m,
+            cluster=cluster,
         )
 
 
 def test_the_same_bits_every_time():
     a, b = randn(260, 1000, dtype=torch.bfloat16), randn(1000, 520, dtype=torch.bfloat16)
-    for tile, splits in [("64x64", 1), ("128x256", 3), ("256x128", 1)]:
-        _core.force_matmul_kernel("wgmma", tile=tile, splits=splits)
+    plans = itertools.product([("64x64", 1), ("128x256", 3), ("256x128", 1)], [False, True])
+    for (tile, splits), cluster in plans:
+        _core.force_matmul_kernel("wgmma", tile=tile, splits=splits, cluster=cluster)
         first = tw.matmul(a, b)
         for _ in range(2 if EMULATED else 1000):
             assert_identical(tw.matmul(a, b), first)
@@ -165,6 +181,9 @@ def test_a_forced_kernel_is_what_runs():
     before = kernel()
     _core.force_matmul_kernel("wgmma", tile="128x176")
     assert kernel() == "matmul_wgmma_128x176_f16"
+    for cluster in (False, True):
+        _core.force_matmul_kernel("wgmma", tile="128x176", cluster=cluster)
+        assert _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["cluster"] == 1 + cluster
     _core.force_matmul_kernel("blocks")
     assert kernel().startswith("matmul_mma_")
     _core.force_matmul_kernel(None)
