@@ -36,12 +36,11 @@ FEW_ROWS = [
     for m in (1, 16, 64)
     for n, k in [(4096, 4096), (14336, 4096), (4096, 14336), (7168, 2048), (32000, 4096)]
 ]
-ODD = [(n, n, n) for n in (513, 1023, 2047, 2055)] + [
-    (4095, 4097, 4099),
-    (4096, 4096, 4097),
-    (4096, 4097, 4096),
-]
-SHAPES = SQUARES + LINEAR + FEW_TILES + FEW_ROWS + ODD
+# Rows of multiples of 16 bytes, but not of the 128 of a line of the caches.
+OFF_LINES = [(n, n, n) for n in (1000, 2056, 3000, 4104, 8200)]
+ODD = [(n, n, n) for n in (1023, 2047, 2055, 8191)]
+ODD += [(4095, 4097, 4099), (4096, 4096, 4097), (4096, 4097, 4096)]
+SHAPES = SQUARES + LINEAR + FEW_TILES + FEW_ROWS + OFF_LINES + ODD
 TILES = sorted({k["kernel"].split("_")[2] for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"})
 
 

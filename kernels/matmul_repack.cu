@@ -1,13 +1,14 @@
 // targets: 80 90 100 120 ptx:80
 //
 // Copies operands of a matmul that matmul_wgmma.cu's copy engine cannot address, or matmul_mma.cu cannot read in 16-byte
-// chunks (an odd stride, a base off 16 bytes, no unit stride), into scratch memory where they can: dense rows of a
-// multiple of 8 elements of 16 bits, along the dimension with the smaller stride. A batch dimension of stride 0 is copied
-// once. Both operands in one launch.
+// chunks (an odd stride, a base off 16 bytes, no unit stride), into scratch memory where they can: rows of a
+// multiple of 8 elements of 16 bits, or of 64 if they are long, along the dimension with the smaller stride. A batch
+// dimension of stride 0 is copied once. Both operands in one launch.
 //
 // Per element: 2 bytes read and 2 written.
 
 #include "dtype.cuh"
+#include "index.cuh"
 
 // Mirrored in src/cuda/plan/matmul/repack.rs.
 struct RepackOperand {
@@ -16,15 +17,18 @@ struct RepackOperand {
     int64_t row_stride, col_stride;
     int64_t batch_stride[3];  // innermost first
     uint64_t chunks;          // of 8 elements, that are written
+    Divisor by_across, by_rows, by_batch[2];
     uint32_t rows, cols;
+    uint32_t across;         // chunks of a row, with its padding
     uint32_t batch_size[2];  // of the two inner dimensions
+    uint32_t unused;
 };
 struct RepackParams {
     RepackOperand operand[2];
     uint32_t first_blocks;  // that copy the first operand
     uint32_t unused;
 };
-static_assert(sizeof(RepackParams) == 168, "mirrored in Rust");
+static_assert(sizeof(RepackParams) == 312, "mirrored in Rust");
 
 constexpr int REPACK_THREADS = 256;
 
@@ -50,15 +54,15 @@ extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i16(c
     const RepackOperand& x = p.operand[second];
     const uint64_t index = uint64_t(blockIdx.x - (second ? p.first_blocks : 0)) * REPACK_THREADS + threadIdx.x;
     if (index >= x.chunks) return;
-    const uint32_t across = (x.cols + 7) / 8;
-    const uint64_t line = index / across;
-    const uint32_t col = uint32_t(index - line * across) * 8;
-    const uint64_t product = line / x.rows, outer = product / x.batch_size[0];
+    const uint64_t line = x.by_across.quotient(index);
+    const uint32_t col = uint32_t(index - line * x.across) * 8;
+    const uint64_t product = x.by_rows.quotient(line);
     const uint64_t row = line - product * x.rows;
+    const uint64_t middle = x.by_batch[0].quotient(product), outer = x.by_batch[1].quotient(middle);
     const uint16_t* from = x.from + int64_t(row) * x.row_stride + int64_t(col) * x.col_stride +
-                           int64_t(product - outer * x.batch_size[0]) * x.batch_stride[0] +
-                           int64_t(outer % x.batch_size[1]) * x.batch_stride[1] +
-                           int64_t(outer / x.batch_size[1]) * x.batch_stride[2];
+                           int64_t(product - middle * x.batch_size[0]) * x.batch_stride[0] +
+                           int64_t(middle - outer * x.batch_size[1]) * x.batch_stride[1] +
+                           int64_t(outer) * x.batch_stride[2];
     uint32_t word[4] = {};
     if (x.col_stride == 1 && col + 8 <= x.cols) {
         load_neighbours(from, word);

@@ -154,10 +154,13 @@ pub fn wgmma_model() -> BTreeMap<&'static str, f64> {
     model.constants().into_iter().map(|(name, value)| (name, *value)).collect()
 }
 
+type ClockedPlan = (u64, u64, u64, String, u64, u64, (bool, bool));
+
 /// What the model expects plans of kernels/matmul_wgmma.cu to take on an H200, in clocks.
 ///
 /// Args:
-///     plans: (m, n, k, tile, splits, blocks of a cluster: 1 or 2) of each.
+///     plans: (m, n, k, tile, splits, blocks of a cluster: 1 or 2, (rows of a, of b off the lines of the caches)) of
+///         each.
 ///     constants: to be used in place of some of `wgmma_model()`.
 ///
 /// Raises:
@@ -166,10 +169,7 @@ pub fn wgmma_model() -> BTreeMap<&'static str, f64> {
 /// Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/cost.rs.
 #[pyfunction]
 #[pyo3(text_signature = "(plans, constants)")]
-pub fn wgmma_clocks(
-    plans: Vec<(u64, u64, u64, String, u64, u64)>,
-    constants: BTreeMap<String, f64>,
-) -> PyResult<Vec<f64>> {
+pub fn wgmma_clocks(plans: Vec<ClockedPlan>, constants: BTreeMap<String, f64>) -> PyResult<Vec<f64>> {
     let mut model = MODEL;
     for (name, value) in &constants {
         let mut own = model.constants();
@@ -179,8 +179,8 @@ pub fn wgmma_clocks(
         **place = *value;
     }
     let device = published("h200").ok_or_else(|| PyValueError::new_err("the H200 is not known"))?;
-    let clocks = |(m, n, k, tile, splits, pair): &(u64, u64, u64, String, u64, u64)| {
-        let size = Size { m: *m, n: *n, k: *k, products: 1 };
+    let clocks = |(m, n, k, tile, splits, pair, (a_off, b_off)): &ClockedPlan| {
+        let size = Size { m: *m, n: *n, k: *k, products: 1, off_lines: [*a_off, *b_off] };
         let work = Work { tile: tile_index(tile)?, splits: (*splits).max(1), pair: (*pair).clamp(1, 2) };
         Ok(model.clocks(&size, &work, &device))
     };

@@ -36,6 +36,12 @@ impl Divisor {
     }
 }
 
+impl Default for Divisor {
+    fn default() -> Divisor {
+        Divisor::new(1)
+    }
+}
+
 /// One dimension that `N` operands walk at once; strides in elements.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

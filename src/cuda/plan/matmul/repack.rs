@@ -3,6 +3,7 @@
 use std::mem::{offset_of, size_of};
 
 use super::Matrix;
+use crate::cuda::plan::index::Divisor;
 use crate::cuda::plan::reason::Reasons;
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
 use crate::tensor::Dims;
@@ -17,9 +18,14 @@ pub struct RepackOperand {
     col_stride: i64,
     batch_stride: [i64; 3],
     chunks: u64,
+    by_across: Divisor,
+    by_rows: Divisor,
+    by_batch: [Divisor; 2],
     rows: u32,
     cols: u32,
+    across: u32,
     batch_size: [u32; 2],
+    unused: u32,
 }
 
 /// `RepackParams` of matmul_repack.cu.
@@ -31,7 +37,7 @@ pub struct RepackParams {
     unused: u32,
 }
 
-const _: () = assert!(size_of::<RepackParams>() == 168 && offset_of!(RepackParams, first_blocks) == 160);
+const _: () = assert!(size_of::<RepackParams>() == 312 && offset_of!(RepackParams, first_blocks) == 304);
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of matmul_repack.cu's RepackParams; the
 // size is asserted here and there.
@@ -40,8 +46,11 @@ unsafe impl KernelParams for RepackParams {}
 const THREADS: u32 = 256;
 /// Elements of a chunk: 16 bytes.
 const CHUNK: u64 = 8;
+/// Chunks of a line of the caches, which a box's row of as many bytes then is, and not two halves of two.
+const LINE: u64 = 8;
 
-/// One operand's copy: matrices of rows of `cols` elements, padded to whole chunks.
+/// One operand's copy: matrices of rows of `cols` elements, padded to whole chunks, and to whole lines where that is
+/// little.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dense {
     rows: u64,
@@ -65,8 +74,18 @@ impl Dense {
         Dense { rows: rows.unsigned_abs(), cols: cols.unsigned_abs(), batch: sizes, k_major }
     }
 
+    /// Chunks of a row.
+    fn across(&self) -> u64 {
+        let chunks = self.cols.div_ceil(CHUNK);
+        if chunks < 4 * LINE { chunks } else { chunks.next_multiple_of(LINE) }
+    }
+
+    pub fn row_bytes(&self) -> u64 {
+        self.across() * 2 * CHUNK
+    }
+
     fn chunks(&self) -> u64 {
-        self.batch.iter().fold(self.rows * self.cols.div_ceil(CHUNK), |n, size| n.saturating_mul(*size))
+        self.batch.iter().fold(self.rows * self.across(), |n, size| n.saturating_mul(*size))
     }
 
     pub fn bytes(&self) -> u64 {
@@ -75,7 +94,7 @@ impl Dense {
 
     /// The copy at `address` as an operand: (matrix, stride along m or n, stride along k).
     pub fn matrix(&self, x: &Matrix, address: usize) -> (Matrix, i64, i64) {
-        let lead = (self.cols.div_ceil(CHUNK) * CHUNK) as i64;
+        let lead = (self.across() * CHUNK) as i64;
         let mut step = self.rows as i64 * lead;
         let mut batch_strides: Dims = x.batch_strides.clone();
         for (stride, size) in batch_strides.iter_mut().rev().zip(self.batch) {
@@ -102,9 +121,14 @@ impl Dense {
             col_stride,
             batch_stride,
             chunks: self.chunks(),
+            by_across: Divisor::new(self.across().max(1)),
+            by_rows: Divisor::new(self.rows.max(1)),
+            by_batch: [self.batch[0], self.batch[1]].map(|size| Divisor::new(size.max(1))),
             rows: self.rows as u32,
             cols: self.cols as u32,
+            across: self.across() as u32,
             batch_size: [self.batch[0] as u32, self.batch[1] as u32],
+            unused: 0,
         }
     }
 }

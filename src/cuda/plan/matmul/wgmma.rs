@@ -25,6 +25,8 @@ const MAX_STAGES: u32 = 16;
 const HEADER_BYTES: u32 = 1024;
 const STORE_BYTES: u32 = 2048;
 const ROW_BYTES: u32 = 128;
+/// Of the caches.
+const LINE_BYTES: u64 = 128;
 const BATCH_DIMS: usize = MAX_DIMS - 2;
 /// Sizes are coordinates of 32 bits, and the last tile may reach beyond.
 const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;
@@ -139,20 +141,27 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     if problem.batch.len() > BATCH_DIMS || problem.batch.iter().any(|&n| n > SIZE_LIMIT) {
         return None;
     }
-    let copy = |x: &Matrix, mn: (i64, i64), k: (i64, i64)| match addressed(x, mn, k) {
-        Some(_) => None,
-        None => Some(repack::Dense::new(x, mn, k, &problem.batch)),
+    // A copy, if one is needed, and whether the rows that are read are off the lines of the caches.
+    let read = |x: &Matrix, mn: (i64, i64), k: (i64, i64)| match addressed(x, mn, k) {
+        Some(x) => (
+            None,
+            !x.lead.is_multiple_of(LINE_BYTES) || !(x.matrix.address as u64).is_multiple_of(LINE_BYTES),
+        ),
+        None => {
+            let copy = repack::Dense::new(x, mn, k, &problem.batch);
+            (Some(copy), !copy.row_bytes().is_multiple_of(LINE_BYTES))
+        }
     };
-    let copies = [
-        copy(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride)),
-        copy(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride)),
-    ];
+    let (copy_a, a_off_lines) = read(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride));
+    let (copy_b, b_off_lines) = read(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride));
+    let copies = [copy_a, copy_b];
     // Of an expanded operand, a copy may be larger than any memory.
     if copies.iter().flatten().any(|copy| copy.bytes() > device.memory_bytes) {
         return None;
     }
     let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
-    let size = Size { m, n, k, products: problem.batch_count().unsigned_abs() };
+    let off_lines = [a_off_lines, b_off_lines];
+    let size = Size { m, n, k, products: problem.batch_count().unsigned_abs(), off_lines };
     let candidates = (0..TILES.len()).filter(|&tile| overrides.tile.is_none_or(|only| only == tile));
     // Each tile with the number of parts that suits it.
     let timed = candidates.filter_map(|tile| {
@@ -224,8 +233,8 @@ impl Choice {
     /// Rows and columns of tiles, or of pairs of them.
     fn tiles(&self, p: &Oriented) -> (u32, u32) {
         let [m, n] = [p.m, p.n].map(i64::unsigned_abs);
-        let (tiles_m, tiles_n) = Size { m, n, k: 0, products: 1 }.tiles(self.tile, self.pair.into());
-        (tiles_m as u32, tiles_n as u32)
+        let tiles_m = m.div_ceil(u64::from(self.tile.m() * self.pair));
+        (tiles_m as u32, n.div_ceil(u64::from(self.tile.n)) as u32)
     }
 
     pub fn copies_operands(&self) -> bool {
