@@ -33,11 +33,11 @@ fn the_product_reads_the_copies() {
     let q = &launches.multiply.params;
     assert!(launches.multiply.kernel.name.contains("_kn_"), "{}", launches.multiply);
     assert_eq!((q.m, q.n, q.k), (513, 1023, 257));
-    assert_eq!((q.a, q.a_row, q.a_col), (1 << 50, 264, 1));
-    let second = (3u64 * 513 * 264 * 2).next_multiple_of(256);
+    assert_eq!((q.a, q.a_row, q.a_col), (1 << 50, 320, 1));
+    let second = (3u64 * 513 * 320 * 2).next_multiple_of(256);
     assert_eq!((q.b, q.b_row, q.b_col), ((1 << 50) + second as usize, 1024, 1));
     assert_eq!(choice.workspace_bytes(), second + (3u64 * 257 * 1024 * 2).next_multiple_of(256));
-    assert_eq!((q.batch[0].strides[0], q.batch[0].strides[1]), (513 * 264, 257 * 1024));
+    assert_eq!((q.batch[0].strides[0], q.batch[0].strides[1]), (513 * 320, 257 * 1024));
     assert_eq!((q.out, q.out_row), (p.out.address, 1023));
 }
 
