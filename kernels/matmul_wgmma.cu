@@ -11,9 +11,12 @@
 //
 // A block lives as long as the device has tiles for it. One thread, the producer, keeps a ring of stages full
 // (common/wgmma_mainloop.cuh); each stage holds 64 of k for the tile's rows of a and columns of b. One to three
-// consumer warpgroups multiply every stage, hand it back, and at the end of a tile add the bias, apply the activation, round
-// once and send the tile off, again by TMA (common/wgmma_epilogue.cuh), while the producer is already stages ahead in
-// the next tile. Blocks take tiles in the grouped order of common/tile_order.cuh.
+// consumer warpgroups multiply every stage, hand it back, and at the end of a tile add the bias, apply the activation,
+// round once and write (common/wgmma_epilogue.cuh), while the producer is already stages ahead in the next tile. Blocks
+// take tiles in the grouped order of common/tile_order.cuh.
+//
+// Two blocks whose tiles lie below each other may be a cluster: then each loads half of their common columns of b, for
+// both, by multicast, and a stage is handed back to both.
 //
 // Operands may have their unit stride along k or along m or n, and up to three dimensions of batch, each dense or
 // broadcast (the map has one, which is asked for whatever the index). Base and strides must be multiples of 16 bytes;
@@ -26,10 +29,23 @@
 // Per product: 2 m n k flops; 2 (m k + k n + m n) bytes at least. Clocks of a stage at the full rate, of one
 // multiprocessor: BM BN / 32.
 //
-// Measured on an H200, bf16, cold L2, cuBLAS's time over the best plan's: 512^3 0.89, 1024^3 0.96, 1536^3 0.89,
-// 2048^3 0.96, 3072^3 0.96, 4096^3 1.06, 6144^3 1.10, 8192^3 1.06, 4096x14336x4096 1.05 to 1.08, 2047^3 2.4 and 8191^3
-// 4.4 with copies before it. The smaller ones are bound by what L2 brings: cuBLAS has pairs of blocks share what they
-// load (clusters with multicast), this kernel does not yet. All plans of all shapes: benchmarks/sweeps/h200.json.
+// Measured on an H200, bf16, cold L2, cuBLAS's time over the best plan's: 512^3 0.92, 1024^3 0.93, 1536^3 0.97,
+// 2048^3 0.98, 3072^3 0.99, 4096^3 1.03, 6144^3 1.10, 8192^3 1.06, 4096x14336x4096 1.04, 32768x768x768 0.98; with copies
+// before it, 2047^3 2.8 to 3.1, 4095x4097x4099 3.9 to 4.5, 8191^3 5.3 to 6.1. All plans: benchmarks/sweeps/h200.json.
+//
+// Where the clocks of a block go, 1024^3 by 64 x 128, L2 cold: 1400 until the first box is asked for, 2000 until it is
+// there, 5400 for 16 blocks of k, of which the products are 4100, 1000 for the result. A multiprocessor takes in some
+// 70 bytes in a clock, and small tiles wait for that. So
+//   pairs        do little where rows begin with a line of the caches (from -3 to 4 %): each block still takes in all of
+//                its tile. Rows that do not are two lines each, and what L2 is asked for binds: pairs take 82 % of the
+//                time at 3000^3, 85 % at 4104^3. Clusters of four, 4 x 1, 1 x 4 and 2 x 2, gave nothing more.
+//   the result   is written by the threads, 16 bytes each, by way of a buffer for each warp. Stores by TMA, in two
+//                buffers, took as long for large tiles (2800 clocks for 128 x 256, all blocks at once: 5 TB/s) and half
+//                as long again for small ones, and needed a wait at the end of the block.
+//   the order    of tiles and the batch are found by multiplications (Divisor): six divisions made the producer ask for
+//                the first box 700 clocks later, 0.4 us of every product.
+// An arrival at another block's barrier must not be a release at cluster scope (the default is the block's): that waits
+// for all of the thread's earlier accesses of memory, 1000 clocks for every stage.
 
 #include "wgmma_epilogue.cuh"
 #include "wgmma_mainloop.cuh"

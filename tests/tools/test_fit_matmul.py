@@ -20,11 +20,13 @@ SHAPES = [
     (8192, 8192, 64),
     (512, 512, 65536),
     (64, 4096, 4096),
+    (1000, 1000, 1000),
+    (3000, 3000, 3000),
 ]
 TILES = ("64x64", "128x128", "128x192", "128x256", "256x128")
 # Far enough from what is built in to change which plans are preferred.
-OTHERWISE = {"256x128": 0.6, "128x192": 0.7, "64x64": 0.9, "l2_bytes": 70.0, "start": 2500.0}
-MEGAHERTZ = 1500.0
+OTHERWISE = {"128x256": 0.72, "256x128": 0.75, "128x192": 0.98, "128x128": 0.95}
+OTHERWISE |= {"l2_bytes": 90.0, "lines": 1.5, "start": 5000.0}
 
 
 @pytest.fixture(scope="module")
@@ -38,26 +40,28 @@ def fit_matmul():
 
 
 @pytest.fixture
-def record():
+def record(fit_matmul):
     random = np.random.default_rng(0)
     rows = []
     for shape in SHAPES:
-        plans = [(*shape, tile, splits) for tile in TILES for splits in (1, 4)]
-        times = np.array(_core.wgmma_clocks(plans, OTHERWISE)) / MEGAHERTZ
+        works = [(tile, splits, pair) for tile in TILES for splits in (1, 4) for pair in (1, 2)]
+        # Both operands' rows are as long as k.
+        off_lines = (shape[2] % 64 != 0,) * 2
+        plans = [(*shape, *work, off_lines) for work in works]
+        times = np.array(_core.wgmma_clocks(plans, OTHERWISE)) / fit_matmul.CLOCK
         times *= np.exp(random.normal(0, 0.005, len(times)))
         us = {"torch": 1.0, "chosen": 1.0}
-        for (*_, tile, splits), time in zip(plans, times, strict=True):
-            us[f"{tile} splits {splits} group_m 4"] = 1.1 * float(time)
-            us[f"{tile} splits {splits} group_m 8"] = float(time)
-        rows.append({"shape": shape, "us": us})
+        for (tile, splits, pair), time in zip(works, times, strict=True):
+            us[f"{tile} splits {splits} cluster {pair == 2}"] = float(time)
+        rows.append({"shape": shape, "layout": "nt", "us": us})
     # Not a plan's time alone: operands were copied first.
-    rows.append({"shape": (513, 513, 513), "us": {"64x64 splits 1": 1e6}})
+    rows.append({"shape": (513, 513, 513), "layout": "nt", "us": {"64x64 splits 1 cluster False": 1e6}})
     return {"rows": rows}
 
 
 def test_a_model_is_found_again(fit_matmul, record):
     sweep = fit_matmul.Sweep.read(record)
-    assert len(sweep.plans) == len(SHAPES) * len(TILES) * 2
+    assert len(sweep.plans) == len(SHAPES) * len(TILES) * 4
     mean_before, worst_before = fit_matmul.mean_and_worst(sweep.regrets({}))
     fitted = fit_matmul.fit(sweep)
     mean, worst = fit_matmul.mean_and_worst(sweep.regrets(fitted))
@@ -66,7 +70,7 @@ def test_a_model_is_found_again(fit_matmul, record):
     assert worst < min(1.05, worst_before)
     for name in ("256x128", "128x192"):
         assert fitted[name] / fitted["128x256"] == pytest.approx(
-            OTHERWISE[name] / _core.wgmma_model()["128x256"], rel=0.05
+            OTHERWISE[name] / OTHERWISE["128x256"], rel=0.05
         )
 
 
@@ -82,7 +86,8 @@ def test_the_command_prints_constants_and_regrets(fit_matmul, record, tmp_path, 
 
 
 def test_what_the_model_does_not_know_is_refused():
+    plan = (8, 8, 8, "128x128", 1, 1, (False, False))
     with pytest.raises(ValueError, match="128x130"):
-        _core.wgmma_clocks([(8, 8, 8, "128x130", 1)], {})
+        _core.wgmma_clocks([(*plan[:3], "128x130", *plan[4:])], {})
     with pytest.raises(ValueError, match="l3_bytes"):
-        _core.wgmma_clocks([(8, 8, 8, "128x128", 1)], {"l3_bytes": 1.0})
+        _core.wgmma_clocks([plan], {"l3_bytes": 1.0})
