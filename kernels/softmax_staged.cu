@@ -88,10 +88,8 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
     const uint32_t blocks = ptx::cluster_blocks(), rank = ptx::cluster_rank();
     const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (blocks > 1) {
-        if (threadIdx.x == 0) {
-            mailbox.open();
-            mailbox.expect(blocks * warps * sizeof(Partial<C>));
-        }
+        mailbox.open();
+        if (threadIdx.x == 0) mailbox.expect(blocks * warps * sizeof(Partial<C>));
         ptx::cluster_arrive();
     }
 
