@@ -1,5 +1,9 @@
 //! matmul: out = activation(a @ b + bias), with torch.matmul's shapes.
 
+mod options;
+
+pub use options::{Activation, Precision};
+
 use super::output::{OutputSpec, check_out};
 use super::{Recurring, aligned_alike};
 use crate::dtype::{self, DType};
@@ -7,72 +11,6 @@ use crate::error::{Error, Result};
 use crate::tensor::{Device, Dims, TensorView, layout};
 
 const OP: &str = "matmul";
-
-/// Applied in the accumulator's precision, before the one rounding to the result's dtype.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Activation {
-    None,
-    Relu,
-    /// v if v > 0, else v * negative_slope.
-    LeakyRelu {
-        negative_slope: f64,
-    },
-    /// 0.5 v (1 + erf(v / sqrt 2)).
-    Gelu,
-    /// The tanh approximation of gelu.
-    GeluTanh,
-    /// v * sigmoid(v).
-    Silu,
-}
-
-impl Activation {
-    pub const NAMES: [&'static str; 5] = ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"];
-
-    /// As callers write it.
-    pub fn name(self) -> Option<&'static str> {
-        match self {
-            Activation::None => None,
-            Activation::Relu => Some("relu"),
-            Activation::LeakyRelu { .. } => Some("leaky_relu"),
-            Activation::Gelu => Some("gelu"),
-            Activation::GeluTanh => Some("gelu_tanh"),
-            Activation::Silu => Some("silu"),
-        }
-    }
-
-    pub fn from_name(op: &'static str, name: Option<&str>, negative_slope: f64) -> Result<Activation> {
-        Ok(match name {
-            None => Activation::None,
-            Some("relu") => Activation::Relu,
-            Some("leaky_relu") => Activation::LeakyRelu { negative_slope },
-            Some("gelu") => Activation::Gelu,
-            Some("gelu_tanh") => Activation::GeluTanh,
-            Some("silu") => Activation::Silu,
-            Some(other) => {
-                return Err(Error::Activation { op, got: other.to_string(), known: &Activation::NAMES });
-            }
-        })
-    }
-}
-
-/// How float32 products may be formed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
-    /// IEEE float32 products and sums.
-    Ieee,
-    /// Inputs may be rounded to tf32 (10 bits of mantissa) where the device has hardware for it.
-    Tf32,
-}
-
-impl Precision {
-    pub fn from_name(name: &str) -> Result<Precision> {
-        match name {
-            "ieee" => Ok(Precision::Ieee),
-            "tf32" => Ok(Precision::Tf32),
-            other => Err(Error::Precision { got: other.to_string() }),
-        }
-    }
-}
 
 /// One matrix per index of the batch: element (i, j) is at
 /// `address + i * row_stride + j * col_stride + batch index . batch_strides`, in elements.
@@ -139,17 +77,6 @@ impl Bias {
     fn is_like(&self, other: &Bias) -> bool {
         let Bias { address, stride } = self;
         aligned_alike(*address, other.address) && *stride == other.stride
-    }
-}
-
-impl Activation {
-    fn is_same(self, other: Activation) -> bool {
-        match (self, other) {
-            (Activation::LeakyRelu { negative_slope: a }, Activation::LeakyRelu { negative_slope: b }) => {
-                a.to_bits() == b.to_bits()
-            }
-            _ => self == other,
-        }
     }
 }
 
