@@ -24,7 +24,7 @@
 //
 // Variants, matmul_wgmma_{rows x columns of a block}_{dtype}; src/cuda/plan/matmul/wgmma.rs chooses. Larger tiles move
 // fewer bytes through L2 and shared memory for each product; smaller ones and odd widths fill the multiprocessors where
-// there are few tiles. Blocks of 64 x 64 and 128 x 64 fit twice on a multiprocessor.
+// there are few tiles. Blocks of 64 x 64, 64 x 128 and 128 x 64 fit twice on a multiprocessor.
 //
 // Per product: 2 m n k flops; 2 (m k + k n + m n) bytes at least. Clocks of a stage at the full rate, of one
 // multiprocessor: BM BN / 32.

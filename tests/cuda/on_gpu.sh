@@ -43,5 +43,5 @@ sanitize() { # AT_ONCE, lines of tool and group
 { groups memcheck && groups initcheck; } | sanitize 14 || failed=1
 groups racecheck | sanitize 6 || failed=1
 
-python3 -m tilewise.bench all --quick --record "$out" --tests "$counts" >"$out/bench.txt" 2>&1 || failed=1
+python3 -m tilewise.bench all --peers torch --record "$out" --tests "$counts" >"$out/bench.txt" 2>&1 || failed=1
 exit $failed

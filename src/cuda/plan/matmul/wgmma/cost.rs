@@ -34,7 +34,7 @@ pub struct Model {
 }
 
 /// Fitted by `benchmarks/fit_matmul.py` to the times in `benchmarks/sweeps/h200.json`: what it prefers there takes 1.6 %
-/// longer than the fastest plan in the mean, 15 % at worst (16 x 4096 x 14336, which is matmul_skinny.cu's).
+/// longer than the fastest plan in the mean, 11 % at worst (16 x 4096 x 14336, which is matmul_skinny.cu's).
 pub const MODEL: Model = Model {
     // In the order of TILES.
     rates: [
