@@ -296,7 +296,7 @@ GENERATORS = (
     (("activation_backward",), partial(backward_cases.activation_cases, random)),
     *((("matmul",), of) for of in (matmul_cases, blocks_cases, wgmma_cases, skinny_cases, copied_cases)),
 )
-# Calls that a sanitizer is given at a time: minutes of racecheck.
+# Calls that a sanitizer is given at a time: half a minute of racecheck.
 GROUP = 150
 
 
