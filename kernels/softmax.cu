@@ -26,6 +26,7 @@
 // 1.00, 781 0.90, 1000 0.99, 1024 1.00, 2048 1.00, 4095 0.98, 4096 0.98, 8192 1.00; f32: 256 1.01, 512 0.97, 781 0.97, 1000
 // 0.98, 1024 1.00, 4095 0.97, 4096 0.99, 8192 0.98, 21183 x 12672 0.99. With granules of neighbouring rows at the ends,
 // made -inf by the thread that has them, or loaded and stored by its elements, 4095 bf16 took 0.73 and 781 f32 0.73.
+// bf16 to f32: 2048 0.98, 4096 0.97, 8192 0.95; where a lane stored both halves of its 32 bytes, 0.95, 0.90, 0.79.
 // 16384 bf16 0.87, 65536 0.86 (pipeline): where there are clusters, softmax_staged.cu and softmax_cluster.cu are faster.
 
 #include "async_copy.cuh"
@@ -36,12 +37,14 @@ constexpr int WARP_THREADS = 64;
 // ------------------------------------------------------------------------------- rows kept in registers
 
 struct LaneGroup {
+    static constexpr bool WARPS = false;  // whether lanes are those of whole warps
     int lanes;
     template <class C, class Op> __device__ __forceinline__ C reduce(C v, Op op, C*) const {
         return reduce_lanes(v, op, lanes);
     }
 };
 struct BlockGroup {
+    static constexpr bool WARPS = true;
     template <class C, class Op> __device__ __forceinline__ C reduce(C v, Op op, C* scratch) const {
         return reduce_block(v, op, Op::template identity<C>(), scratch);
     }
@@ -116,7 +119,7 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
             Pack<Out, E> pack;
 #pragma unroll
             for (int k = 0; k < E; ++k) pack.v[k] = finish.scaled(v[r][i][k]);
-            rows[r].store(member + i * members, pack, p.out_access);
+            rows[r].template store<Group::WARPS>(member + i * members, pack, p.out_access);
         }
     }
 }

@@ -10,16 +10,19 @@
 // multiprocessor's rows and leaves the registers to as many warps as it takes to have loads of one row, the arithmetic of
 // another and stores of a third under way. A thread asks for its own granules (cp.async) and goes over them three times,
 // for the maximum, the sum and the results, so that nothing is waited for but its own copies and the other warps' partials.
-// Rows may start anywhere and have any length: whole granules are staged, the ends are elements of single threads, and
-// where the result is aligned otherwise lanes complete each other's stores.
+// Rows may start anywhere and have any length: whole granules are staged, the ends are elements of single threads. Where
+// the result is aligned otherwise, or its elements are larger, a thread reads from shared memory what an access of the
+// result takes, whoever has staged it.
 //
 // Measured on an H200, cold L2, share of a copy of the same bytes, beside what was chosen before: bf16 21183 x 12672 0.94
 // (cluster 0.85), 10000 x 25001 0.95 (pipeline 0.80), 4096 x 50257 0.93 (pipeline 0.79), 4096 x 65536 0.93 (0.91), 2048 x
 // 131072 0.93 (0.87), 1024 x 262144 0.90 (0.81), 512 x 524288 0.82 (online 0.66); f32 10000 x 25001 0.94 (cluster 0.85),
 // 4096 x 50257 0.94 (pipeline 0.83), 2048 x 131072 0.92 (0.88), 1024 x 262144 0.87 (cluster 0.56); f64 4096 x 32768 0.91
-// (0.79). What limits it: with one pass of an online sum instead of two passes, at 29 instructions an element of bf16, warps
-// issued in 87 of 100 cycles. With half of them float32 rows of 50257 went from 0.90 to 0.94, others hardly moved. Of
-// clusters of 16 there are 7 at a time, on 112 of 132 multiprocessors, which is where rows of 1 MB stop.
+// (0.79). 16384 x 8192 of rows of 8195, result contiguous, bf16 0.91 (lanes that complete each other's stores 0.71), f16
+// 0.92, f32 0.94; bf16 to f32 8192 x 16384 0.89, 2048 x 65536 0.88. What limits it: with one pass of an online sum instead
+// of two passes, at 29 instructions an element of bf16, warps issued in 87 of 100 cycles. With half of them float32 rows of
+// 50257 went from 0.90 to 0.94, others hardly moved. Of clusters of 16 there are 7 at a time, on 112 of 132
+// multiprocessors, which is where rows of 1 MB stop.
 //
 // Rejected, each measured beside it: persistent blocks or clusters that prefetch the next row by bulk copies
 // (cp.async.bulk) into 2 to 8 stages while registers hold the present one, 0.82 wherever there are enough rows, at any depth
@@ -29,7 +32,7 @@
 
 #include "async_copy.cuh"
 #include "ptx/cluster.cuh"
-#include "softmax.cuh"
+#include "staged.cuh"
 
 constexpr int THREADS = 512;       // at most
 constexpr int U = 2;               // granules that a thread has under way between shared memory and registers
@@ -98,7 +101,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
     const int trips = p.slots, slice = trips * blockDim.x, begin = rank * slice, left = row.granules - begin;
     const int count = left < 0 ? 0 : left < slice ? left : slice;
     const In* x = row.x + static_cast<int64_t>(begin) * E;
-    const Row<In, Out, int> results(x, row.out + static_cast<int64_t>(begin) * E, count * E);
+    Out* const out = row.out + static_cast<int64_t>(begin) * E;
     const int end = rank == 0 ? row.end(threadIdx.x) : row.NO_END;
     uint4* const own = slots + threadIdx.x;  // a thread looks at no other's slots
     for (int i = threadIdx.x; i < slice; i += blockDim.x) {
@@ -122,7 +125,15 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
         }
     };
     for_slots([&](const uint4* slot, int) { largest.look_at(load_slot(slot)); });
-    Partial<C> mine = {reduce_lanes(larger(largest.get(), last), Max(), 32), 0};
+    const bool across = sizeof(In) != sizeof(Out) || !p.out_access;  // threads store results of what others have staged
+    Partial<C> mine = {larger(largest.get(), last), 0};
+    if (Keep && across) {
+        // Then exponentials that are kept must be of one base.
+        __shared__ C scratch[32];
+        mine.max = reduce_block(mine.max, Max(), -infinity<C>(), scratch);
+    } else {
+        mine.max = reduce_lanes(mine.max, Max(), 32);
+    }
     const C base = mine.base();
     mine.sum = M::exp(last - base);
     for_slots([&](uint4* slot, int) {
@@ -157,18 +168,34 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
     row.store_end(end, finish(last));
     if constexpr (Keep) finish.rebase(mine);
     const auto put = [&](auto result) {
-        for_slots([&](const uint4* slot, int i) {
-            C v[E];
-            widen_granule<In, Out>(load_slot(slot), v);
-            Pack<Out, E> pack;
+        if (!across) {
+            for_slots([&](const uint4* slot, int i) {
+                C v[E];
+                widen_granule<In, Out>(load_slot(slot), v);
+                Pack<Out, E> pack;
 #pragma unroll
-            for (int k = 0; k < E; ++k) pack.v[k] = convert<Out>(result(v[k]));
-            if (!p.out_access) {
-                results.store_across(i, pack, false);
-            } else if (i < count) {
-                store_pack(results.out + i * E, pack);
-            }
-        });
+                for (int k = 0; k < E; ++k) pack.v[k] = convert<Out>(result(v[k]));
+                if (i < count) store_pack(out + i * E, pack);
+            });
+            return;
+        }
+        if (blocks > 1) __syncthreads();  // of one block, all have read the others' partials
+        const In* staged = reinterpret_cast<const In*>(slots);
+        const Accesses<Out> accesses(out, count * E);
+        constexpr int F = accesses.F;
+        for (int i = threadIdx.x; i < accesses.count; i += blockDim.x) {
+            const int first = accesses.head + i * F;
+            uint32_t word[F * sizeof(In) / 4];
+            read_staged<In, F>(staged + first, word);
+            C v[F];
+            widen_words<In, Out>(word, v);
+            Pack<Out, F> pack;
+#pragma unroll
+            for (int k = 0; k < F; ++k) pack.v[k] = convert<Out>(result(v[k]));
+            store_pack(out + first, pack);
+        }
+        const int lone = accesses.lone(threadIdx.x);
+        if (lone != accesses.NONE) out[lone] = convert<Out>(result(widen<Out>(staged[lone])));
     };
     if (Keep) {
         put([&](C v) { return multiply_add(v, finish.factor, finish.term); });

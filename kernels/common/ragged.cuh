@@ -4,7 +4,7 @@
 
 #include "async_copy.cuh"
 #include "index.cuh"
-#include "softmax.cuh"
+#include "staged.cuh"
 
 // Mirrored, as is RaggedParams, in src/cuda/plan/ragged.rs.
 struct RaggedOperand {
@@ -129,25 +129,6 @@ __device__ __forceinline__ void put(const RaggedParams<N>& p, uint64_t tile, con
             move_elements(piece, to, reinterpret_cast<const T*>(slots + slot), reinterpret_cast<T*>(to));
         }
     });
-}
-
-// What a lane reads from shared memory at once: two halves, or one element.
-template <class T> inline constexpr int UNIT = is_half<T> ? 2 : 1;
-template <class T, int U> struct alignas(sizeof(T) * U) Unit {
-    T v[U];
-};
-// In the arithmetic type, rounded to Out on the way.
-template <class Out, class In, int U>
-__device__ __forceinline__ void widen_unit(const Unit<In, U>& unit, typename Math<Out>::C (&x)[U]) {
-    if constexpr (U == 2 && same_type<In, bf16> && same_type<typename Math<Out>::C, float>) {
-        uint32_t word;
-        __builtin_memcpy(&word, &unit, sizeof(word));
-        x[0] = __uint_as_float(word << 16);
-        x[1] = __uint_as_float(word & 0xffff0000u);
-    } else {
-#pragma unroll
-        for (int k = 0; k < U; ++k) x[k] = widen<Out>(unit.v[k]);
-    }
 }
 
 // A row of shared memory as a lane sees it: perhaps a lone element before the first unit, units, every `lanes`-th of

@@ -290,7 +290,26 @@ template <class In, class Out> struct Body {
         ptx::load_global_if<16>(granule < granules, x + granule * E, g.word);
         return g;
     }
+    // Warps: lanes have granules side by side, the even ones of an even granule. Where results are larger, two lanes then
+    // share the first access of the one's, and the second of the other's, so that no access leaves gaps in a sector.
+    template <bool Warps = false>
     __device__ __forceinline__ void store(int granule, const Pack<Out, E>& pack, bool vectors) const {
+        if constexpr (Warps && sizeof(Pack<Out, E>) == 32) {
+            if (vectors) {
+                uint32_t half[2][4], theirs[4];
+                __builtin_memcpy(half, &pack, sizeof(half));
+                const bool odd = granule % 2;
+#pragma unroll
+                for (int k = 0; k < 4; ++k) theirs[k] = __shfl_xor_sync(~0u, odd ? half[0][k] : half[1][k], 1);
+#pragma unroll
+                for (int k = 0; k < 4; ++k) (odd ? half[0][k] : half[1][k]) = theirs[k];
+                const int even = granule & ~1;
+                char* const to = reinterpret_cast<char*>(out + even * E) + 16 * odd;
+                if (even < granules) ptx::store_global<16>(to, half[0]);
+                if (even + 1 < granules) ptx::store_global<16>(to + 32, half[1]);
+                return;
+            }
+        }
         if (granule >= granules) return;
         if (vectors) {
             store_pack(out + granule * E, pack);
@@ -317,21 +336,28 @@ template <class In, class Out> struct Body {
     }
 };
 
-// The elements of a granule of In in the arithmetic type.
-template <class In, class Out>
-__device__ __forceinline__ void widen_granule(const Granule& granule, typename Math<Out>::C (&x)[lanes_of<In>]) {
+// Elements of In, as words of memory, in the arithmetic type.
+template <class In, class Out, int W>
+__device__ __forceinline__ void widen_words(const uint32_t (&word)[W], typename Math<Out>::C (&x)[W * 4 / sizeof(In)]) {
     if constexpr (same_type<In, bf16> && same_type<typename Math<Out>::C, float>) {
         // One instruction an element.
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            x[2 * k] = __uint_as_float(granule.word[k] << 16);
-            x[2 * k + 1] = __uint_as_float(granule.word[k] & 0xffff0000u);
+        for (int k = 0; k < W; ++k) {
+            x[2 * k] = __uint_as_float(word[k] << 16);
+            x[2 * k + 1] = __uint_as_float(word[k] & 0xffff0000u);
         }
     } else {
-        const auto pack = granule.unpack<In>();
+        Pack<In, W * 4 / sizeof(In)> pack;
+        __builtin_memcpy(&pack, word, sizeof(pack));
 #pragma unroll
-        for (int k = 0; k < lanes_of<In>; ++k) x[k] = widen<Out>(pack.v[k]);
+        for (int k = 0; k < int(W * 4 / sizeof(In)); ++k) x[k] = widen<Out>(pack.v[k]);
     }
+}
+template <class In, class Out>
+__device__ __forceinline__ void widen_granule(const Granule& granule, typename Math<Out>::C (&x)[lanes_of<In>]) {
+    Granule opaque = granule;
+    if constexpr (!same_type<In, bf16>) ptx::hide(opaque.word);
+    widen_words<In, Out>(opaque.word, x);
 }
 
 template <class Out, int E, class C>

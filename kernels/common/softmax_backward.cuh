@@ -22,7 +22,7 @@ template <int Rank> struct BackwardParams {
     uint32_t in_tag, out_tag;
     uint32_t rank;      // at least 1
     uint32_t slices;    // of a row, each a block's
-    uint64_t chunks;    // long, leave, find: of V granules per thread, in a slice
+    uint64_t chunks;    // of a slice. long, leave, find: V granules per thread; staged: an access of the result
     uint64_t partials;  // leave, find: address of the sum of every slice of every row
     Dim<3> dims[Rank];  // over rows; strides of grad, output and out
 };

@@ -19,6 +19,9 @@ const MAX_BLOCKS: u64 = i32::MAX as u64;
 const GRANULE: u64 = 16;
 /// Elements of rows of halves that are moved faster in tiles than one by one at their ends.
 const SHORT: u64 = 48;
+/// THREADS in softmax_short.cu and softmax_backward_short.cu, and bytes of a row of theirs.
+pub const SHORT_THREADS: u64 = 128;
+const SHORT_BYTES: u64 = 132;
 /// Shared memory that a block has besides its dynamic part: the scratch of its reductions, and what the driver
 /// reserves.
 const STATIC_SHARED: u64 = 2048;
@@ -140,15 +143,28 @@ impl<const N: usize> RaggedRows<'_, N> {
 
     /// Whether that is faster than to move the ends of rows element by element. On an H200, share of a copy, forward:
     /// 2^19x33 bf16 0.58 (warp 0.46), f32 0.60 (0.79); 32768x781 bf16 0.52 (0.85); 32768x4095 bf16 0.47 (block 0.74).
-    /// Backward: 2^19x33 bf16 0.64 (0.51), f32 0.52 (0.68); 781 bf16 0.57 (0.89); 4095 bf16 0.54 (1.00); rows that lie
-    /// unlike each other, which have to be moved by elements otherwise: 0.52 (0.35).
+    /// Backward: 2^19x33 bf16 0.64 (0.51), f32 0.52 (0.68); 781 bf16 0.57 (0.89); rows that lie unlike each other, which have
+    /// to be moved by elements otherwise: 0.52 (0.35).
     pub fn pays(&self) -> bool {
         let short = self.operands[0].dtype.size() == 2 && self.length < SHORT;
         !self.whole() && (short || !self.alike())
     }
 
+    /// Whether rows are short, and lie one behind the other from a granule's begin on in operands of one dtype: of such, a
+    /// thread each has one in softmax_short.cu and softmax_backward_short.cu.
+    pub fn in_line(&self) -> bool {
+        let first = self.operands[0];
+        first.dtype.size() <= 4
+            && self.length * first.dtype.size() as u64 <= SHORT_BYTES
+            && self.count() / SHORT_THREADS < MAX_BLOCKS
+            && self.operands.iter().all(|operand| {
+                let aligned = (operand.address as u64).is_multiple_of(GRANULE);
+                operand.dtype == first.dtype && aligned && self.pieces(operand, 1).together
+            })
+    }
+
     /// Whether equal indices of all operands lie equally beside boundaries of granules.
-    fn alike(&self) -> bool {
+    pub fn alike(&self) -> bool {
         let first = self.operands[0];
         let beside = |a: usize, b: usize| a.wrapping_sub(b).is_multiple_of(GRANULE as usize);
         self.operands[1..].iter().all(|other| {
@@ -305,41 +321,4 @@ impl<const N: usize> RaggedRows<'_, N> {
 }
 
 #[cfg(test)]
-pub mod tests {
-    use super::*;
-
-    /// Asserts that the launch is possible, and that it covers the rows.
-    pub fn legal<const N: usize>(
-        rows: &RaggedRows<N>,
-        device: &DeviceFacts,
-        ragged: Ragged<N>,
-        plan: &LaunchPlan<RaggedParams<N>>,
-    ) {
-        let Ragged { values, lanes, threads, stages, blocks_per_multiprocessor, pieces } = ragged;
-        let params = &plan.params;
-        assert!(threads == lanes || (lanes <= 32 && threads % lanes == 0), "{ragged:?}");
-        assert!(threads <= 256 && threads % 32 == 0 && (1..=4).contains(&stages), "{ragged:?}");
-        // Halves are read in pairs, and a lone one at either end has a lane of its own.
-        let unit = rows.unit();
-        assert!(lanes >= unit && u64::from(params.trips) * unit <= values, "{ragged:?}");
-        assert!(u64::from(params.trips) * lanes >= rows.length / unit, "{ragged:?}");
-        assert!(params.tiles * ragged.tile_rows() >= rows.count() && plan.grid[0] > 0, "{plan}");
-        for (pieces, operand) in pieces.iter().zip(rows.operands) {
-            let size = operand.dtype.size() as u64;
-            let (count, each) =
-                if pieces.together { (1, ragged.tile_rows()) } else { (ragged.tile_rows(), 1) };
-            assert_eq!(pieces.slots, pieces.pitch * count);
-            // Wherever a tile begins.
-            for tile in 0..GRANULE {
-                let begin = operand.address as u64 + tile * ragged.tile_rows() * rows.length * size;
-                let before = if pieces.together { begin % GRANULE } else { GRANULE - size };
-                assert!(pieces.pitch * GRANULE >= before + each * rows.length * size, "{ragged:?}");
-            }
-        }
-        let shared = u64::from(plan.shared_bytes) + STATIC_SHARED;
-        assert!(shared <= u64::from(device.shared_bytes_per_block), "{plan}");
-        let resident = u64::from(device.shared_bytes_per_multiprocessor) / shared;
-        assert!((1..=resident).contains(&blocks_per_multiprocessor), "{plan}");
-        assert!(threads * blocks_per_multiprocessor <= u64::from(device.threads_per_multiprocessor));
-    }
-}
+pub mod tests;

@@ -16,8 +16,6 @@ use crate::ops::softmax::{Kind, SoftmaxProblem};
 const INLINE_RANK: usize = 4;
 /// WARP_THREADS in softmax.cu.
 const WARP_THREADS: u64 = 64;
-/// THREADS in softmax_short.cu.
-const SHORT_THREADS: u64 = 128;
 /// THREADS in softmax_strided.cu.
 const STRIDED_THREADS: u64 = 256;
 const ONLINE_THREADS: u64 = 512;

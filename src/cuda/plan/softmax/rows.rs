@@ -3,11 +3,12 @@
 use std::mem::offset_of;
 
 use super::{
-    GRANULE, MAX_BLOCKS, SHORT_THREADS, STRIDED_THREADS, Variant, WARP_THREADS, column_access, columns,
-    pair_suffix, partial_bytes,
+    GRANULE, MAX_BLOCKS, STRIDED_THREADS, Variant, WARP_THREADS, column_access, columns, pair_suffix,
+    partial_bytes,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim, MAX_RANK};
+use crate::cuda::plan::ragged::SHORT_THREADS;
 use crate::cuda::plan::reason::Reasons;
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, Movable};
 use crate::dtype::DType;
@@ -95,6 +96,8 @@ pub struct RowShape {
     pub ends: u64,
     /// Whether the stores of whole granules are aligned.
     pub aligned_stores: bool,
+    /// Whether the results of a granule are more than one access.
+    pub widens: bool,
 }
 
 /// Where rows can start, relative to 16-byte boundaries. None if the elements of a row do not lie side by
@@ -117,7 +120,8 @@ pub fn row_shape(p: &SoftmaxProblem) -> Option<RowShape> {
     let [length, per_granule] = [p.length, lanes].map(i64::unsigned_abs);
     let granules = (p.length + padding).unsigned_abs().div_ceil(per_granule);
     let ends = if padding == 0 { length % per_granule } else { length.min(2 * per_granule - 2) };
-    Some(RowShape { granules, whole: length / per_granule, ends, aligned_stores })
+    let widens = out_size > x_size;
+    Some(RowShape { granules, whole: length / per_granule, ends, aligned_stores, widens })
 }
 
 pub fn plan(

@@ -1,8 +1,8 @@
 //! Which variant the rows of a gradient get, and why. None of them has been measured.
 
 use super::{
-    BLOCK_THREADS, BLOCK_VECTORS, GRANULE, INLINE_RANK, LONG_VECTORS, RowShape, Variant, general,
-    largest_cluster, pair_suffix, ragged_rows, row_shape, tile,
+    BLOCK_THREADS, BLOCK_VECTORS, GRANULE, INLINE_RANK, LONG_VECTORS, MAX_BLOCKS, RowShape, Variant, general,
+    largest_cluster, pair_suffix, ragged_rows, row_shape, staged_bytes, tile,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::ragged;
@@ -12,6 +12,17 @@ use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 
 /// What the registers of one warp hold of a row.
 const WARP_BYTES: u64 = 32 * 4 * GRANULE;
+/// Elements of a row from which it is better staged than in tiles, and granules of one with ends from which it is better
+/// staged than in the registers of a cluster. H200, share of a copy: 50257 bf16 0.94 (0.92), float32 0.95 (0.92); 65537 bf16
+/// 0.94 (0.91), float32 0.93 (long 0.69); but 25001 bf16 0.95 (0.98), 12673 float32 0.95 (0.99).
+const STAGED_FROM: u64 = 1024;
+const STAGED_ENDS: u64 = 4097;
+/// Threads of a block of softmax_backward_staged.cu, accesses of the result to a block, and shared memory of it besides the
+/// row's and what the driver reserves. H200, both, accesses to a block: 25001 bf16 to another alignment 1563 0.87, 782 0.73,
+/// float32 3125 0.89, 1563 0.92, 782 0.82.
+const STAGED_THREADS: u64 = 256;
+const STAGED: u64 = 1600;
+const STATIC_SHARED: u64 = 2048;
 
 impl Variant {
     /// The part of its kernels' names that tells it from the others.
@@ -22,6 +33,8 @@ impl Variant {
             Variant::Long { .. } => "long",
             Variant::Split { .. } => "split",
             Variant::Ragged(_) => ragged::NAME,
+            Variant::Staged { .. } => "staged",
+            Variant::Short => "short",
             Variant::General { .. } => "general",
         }
     }
@@ -59,14 +72,20 @@ pub fn choose(
         Some(shape) => {
             let (row, why) = choose_row(p, device, shape);
             let instead = row.map_or("", Variant::name);
-            match forced {
-                None => in_tiles(p, device).map(|ragged| (Some(ragged), ragged_rows(p).why(instead))),
-                Some(Forced::Ragged(stages)) => ragged_rows(p)
-                    .choose(device, Some(stages))
-                    .map(|ragged| (Some(Variant::Ragged(ragged)), Reason::asked_for(ragged::NAME, instead))),
+            let asked = match forced {
+                None => return in_shared_memory(p, device, shape, instead).unwrap_or((row, why)),
+                Some(Forced::Ragged(stages)) => {
+                    ragged_rows(p).choose(device, Some(stages)).map(Variant::Ragged)
+                }
+                Some(Forced::Staged(blocks))
+                    if blocks.is_power_of_two() && blocks <= largest_cluster(device) =>
+                {
+                    staged(p, device, blocks)
+                }
+                Some(Forced::Short) => ragged_rows(p).in_line().then_some(Variant::Short),
                 Some(_) => None,
-            }
-            .unwrap_or((row, why))
+            };
+            asked.map_or((row, why), |asked| (Some(asked), Reason::asked_for(asked.name(), instead)))
         }
         None if columns => tile("rows lie side by side"),
         None => plain("neither a row's elements nor rows lie side by side"),
@@ -74,12 +93,59 @@ pub fn choose(
 }
 
 /// Not where rows are so few and long that the blocks of a cluster should share them.
-fn in_tiles(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> Option<Variant> {
+fn in_shared_memory(
+    p: &SoftmaxBackwardProblem,
+    device: &DeviceFacts,
+    shape: RowShape,
+    instead: &'static str,
+) -> Option<(Option<Variant>, Reason)> {
     let rows = ragged_rows(p);
+    let length = p.length.unsigned_abs();
+    if rows.in_line() && !rows.whole() {
+        let because = "rows of few elements lie one behind the other, and a thread has one";
+        let bytes = length * p.grad.dtype.size() as u64;
+        return Some(Variant::Short.because(instead, because, [("bytes of a row", bytes), ("at most", 132)]));
+    }
     let few = p.row_count().unsigned_abs().saturating_mul(2) <= u64::from(device.multiprocessors);
-    let long = p.length.unsigned_abs() * p.grad.dtype.size() as u64 > WARP_BYTES;
-    let ragged = if !rows.pays() || (few && long) { None } else { rows.choose(device, None) };
-    ragged.map(Variant::Ragged)
+    let long = length * p.grad.dtype.size() as u64 > WARP_BYTES;
+    let staged = whole_row(p, device).filter(|_| largest_cluster(device) > 1 && !few);
+    let granules = [("granules of a row", shape.granules), ("from", STAGED_ENDS)];
+    if let Some(staged) = staged.filter(|_| rows.alike() && !rows.whole() && shape.granules >= STAGED_ENDS) {
+        let because = "its ends are single elements, and not all threads would have as many granules";
+        return Some(staged.because(instead, because, granules));
+    }
+    if !rows.pays() || (few && long) {
+        return None;
+    }
+    if let Some(staged) = staged.filter(|_| length >= STAGED_FROM) {
+        let because = "grad, output and result lie otherwise, and shared memory can be read from anywhere";
+        return Some(staged.because(
+            ragged::NAME,
+            because,
+            [("elements of a row", length), ("from", STAGED_FROM)],
+        ));
+    }
+    rows.choose(device, None).map(|ragged| (Some(Variant::Ragged(ragged)), rows.why(instead)))
+}
+
+/// In the shared memory of so many blocks that others have room beside each, or of the most.
+fn whole_row(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> Option<Variant> {
+    let sizes = [1, 2, 4, 8].into_iter().take_while(|&blocks| blocks <= largest_cluster(device));
+    let held = sizes.filter_map(|blocks| staged(p, device, blocks));
+    let small =
+        |variant: &Variant| matches!(variant, Variant::Staged { accesses, .. } if *accesses <= STAGED);
+    held.clone().find(small).or_else(|| held.last())
+}
+
+/// A row in the shared memory of `blocks` blocks, if it fits.
+fn staged(p: &SoftmaxBackwardProblem, device: &DeviceFacts, blocks: u64) -> Option<Variant> {
+    let per_access = GRANULE / p.out.dtype.size() as u64;
+    // Even: as many as fill granules of the inputs.
+    let accesses = (p.length.unsigned_abs() / per_access).div_ceil(blocks).max(1).next_multiple_of(2);
+    let threads = accesses.div_ceil(4).next_multiple_of(32).min(STAGED_THREADS);
+    let fits = staged_bytes(p, accesses) + STATIC_SHARED <= u64::from(device.shared_bytes_per_block)
+        && p.row_count().unsigned_abs().saturating_mul(blocks) <= MAX_BLOCKS;
+    fits.then_some(Variant::Staged { threads, cluster: blocks, accesses })
 }
 
 fn choose_row(

@@ -10,7 +10,7 @@ use self::choose::choose;
 use self::params::{BackwardParams, BackwardTileParams};
 
 use super::index;
-use super::ragged::{Ragged, RaggedParams, RaggedRows};
+use super::ragged::{self, Ragged, RaggedParams, RaggedRows};
 use super::reason::Reason;
 use super::softmax::Forced;
 use super::{Kernel, LaunchPlan};
@@ -58,12 +58,16 @@ enum Variant {
     Split { threads: u64, slices: u64, chunks: u64 },
     /// Tiles of rows through shared memory, where rows are aligned in no useful way.
     Ragged(Ragged<3>),
+    /// A row in the shared memory of a cluster of blocks, each with what `accesses` of the result take.
+    Staged { threads: u64, cluster: u64, accesses: u64 },
+    /// Rows of contiguous tensors, each a thread's.
+    Short,
     /// Anything.
     General { threads: u64 },
 }
 
 /// `partials` is the address of as much memory as `workspace` says. Of what a developer may force of a softmax,
-/// `Ragged` and, for columns, `Split` have a meaning here too, and any other variant forbids both.
+/// `Ragged`, `Staged`, `Short` and, for columns, `Split` have a meaning here too, and any other variant forbids those.
 pub fn plan(
     p: &SoftmaxBackwardProblem,
     device: &DeviceFacts,
@@ -153,6 +157,11 @@ fn row_shape(p: &SoftmaxBackwardProblem) -> Option<RowShape> {
     })
 }
 
+/// Shared memory for both inputs of as many accesses of the result.
+fn staged_bytes(p: &SoftmaxBackwardProblem, accesses: u64) -> u64 {
+    2 * GRANULE * (accesses * p.grad.dtype.size() as u64 / p.out.dtype.size() as u64 + 1)
+}
+
 /// The most blocks of a cluster: a power of two.
 fn largest_cluster(device: &DeviceFacts) -> u64 {
     let multiprocessors = u64::from(device.multiprocessors.max(1));
@@ -166,7 +175,7 @@ fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize, why:
     let kernel = |file, name| Kernel { file, name: format!("softmax_backward_{name}") };
     let of_rows = |name: &str| kernel("softmax_backward", format!("{name}_{pair}"));
     let mut first = None;
-    let (mut lane_bits, mut at_once, mut lanes) = (0, 1, 0);
+    let (mut lane_bits, mut at_once, mut lanes, mut accesses, mut shared_bytes) = (0, 1, 0, 0, 0);
     let (kernel, threads, slices, chunks) = match variant {
         Variant::Warp { vectors, rows, lane_bits: bits } => {
             (lane_bits, at_once, lanes) = (bits, (WARP_THREADS >> bits) * rows, 1 << bits);
@@ -177,6 +186,15 @@ fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize, why:
         Variant::Split { threads, slices, chunks } => {
             first = Some(of_rows("leave"));
             (of_rows("find"), threads, slices, chunks)
+        }
+        Variant::Staged { threads, cluster, accesses: of_block } => {
+            (accesses, shared_bytes) = (of_block, staged_bytes(p, of_block));
+            (kernel("softmax_backward_staged", format!("staged_{pair}")), threads, cluster, of_block)
+        }
+        Variant::Short => {
+            at_once = ragged::SHORT_THREADS;
+            shared_bytes = 2 * at_once * p.length.unsigned_abs() * p.grad.dtype.size() as u64;
+            (kernel("softmax_backward_short", format!("short_{pair}")), at_once, 1, 1)
         }
         // Ragged rows have a kernel and parameters of their own.
         Variant::Ragged(Ragged { threads, .. }) | Variant::General { threads } => {
@@ -191,7 +209,7 @@ fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize, why:
         kernel,
         grid: [tiles.min(MAX_BLOCKS / slices * slices) as u32, 1, 1],
         block: [threads as u32, 1, 1],
-        shared_bytes: 0,
+        shared_bytes: shared_bytes as u32,
         params: BackwardParams {
             grad: p.grad.address as u64,
             output: p.output.address as u64,
@@ -215,6 +233,7 @@ fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize, why:
             dims,
             cluster: if first.is_some() { 1 } else { slices },
             lanes,
+            accesses,
         },
         why: [why].into(),
     };

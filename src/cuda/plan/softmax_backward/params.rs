@@ -35,6 +35,8 @@ pub struct BackwardParams {
     pub cluster: u64,
     /// 2^`lane_bits` where that counts lanes.
     pub lanes: u64,
+    /// `chunks` where that counts accesses of a result.
+    pub accesses: u64,
 }
 
 // The same numbers are asserted in softmax_backward.cuh.
@@ -47,8 +49,14 @@ const _: () =
 unsafe impl KernelParams for BackwardParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
         let slices = if self.cluster == 1 { u64::from(self.slices) } else { 0 };
-        let all =
-            [("lanes", self.lanes), ("slices", slices), ("chunks", self.chunks), ("cluster", self.cluster)];
+        let chunks = if self.accesses == 0 { self.chunks } else { 0 };
+        let all = [
+            ("lanes", self.lanes),
+            ("accesses", self.accesses),
+            ("slices", slices),
+            ("chunks", chunks),
+            ("cluster", self.cluster),
+        ];
         all.into_iter().filter(|&(name, value)| value > u64::from(name != "lanes")).collect()
     }
 

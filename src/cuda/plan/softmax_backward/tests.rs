@@ -69,11 +69,11 @@ fn name(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> String {
 fn variants_by_row_length() {
     for (length, expected) in [
         (1, "tile1_bf16"),
-        (2, "ragged16_bf16"),
+        (2, "short_bf16"),
         (8, "warp1x2_bf16"),
         (256, "warp1x2_bf16"),
-        (47, "ragged16_bf16"),
-        (49, "warp1x2_bf16"),
+        (66, "short_bf16"),
+        (67, "warp1x2_bf16"),
         (264, "warp2x1_bf16"),
         (512, "warp2x1_bf16"),
         (520, "warp4x1_bf16"),
@@ -83,7 +83,9 @@ fn variants_by_row_length() {
         (8191, "cluster_bf16"),
         (8194, "cluster_bf16"),
         (131_072, "cluster_bf16"),
-        (131_073, "long_bf16"),
+        (32_769, "staged_bf16"),
+        (131_073, "staged_bf16"),
+        (1_000_001, "long_bf16"),
     ] {
         assert_eq!(name(&contiguous(DType::BF16, 1000, length), &examples::h200()), expected, "{length}");
     }
@@ -128,6 +130,51 @@ fn accesses_are_vectors_only_where_all_rows_allow_it() {
     assert_eq!(access([0, 0, 2], [800; 3]), (1, 0));
     assert_eq!(access([0; 3], [801, 800, 801]), (0, 1));
     assert_eq!(access([0; 3], [0, 800, 800]), (1, 1), "one gradient for all rows");
+}
+
+#[test]
+fn rows_that_lie_unlike_each_other_are_staged() {
+    let device = examples::h200();
+    let to_aligned = |dtype, rows, length: i64, device: &DeviceFacts| {
+        let strides = [length + 3, length + 3, length];
+        name(&problem((dtype, dtype), length, [1; 3], &[(rows, strides)], [1, 1, 0]), device)
+    };
+    for (length, expected) in [(40, "ragged16_bf16"), (1023, "ragged32_bf16"), (1024, "staged_bf16")] {
+        assert_eq!(to_aligned(DType::BF16, 1000, length, &device), expected, "{length}");
+    }
+    assert_eq!(to_aligned(DType::F64, 1000, 8192, &device), "staged_f64");
+    assert_eq!(to_aligned(DType::BF16, 1000, 8192, &examples::a100()), "ragged32_bf16");
+    assert_eq!(to_aligned(DType::BF16, 4, 8192, &device), "cluster_bf16", "few rows");
+    assert_eq!(to_aligned(DType::F32, 1000, 1 << 20, &device), "long_f32", "no cluster holds one");
+}
+
+#[test]
+fn what_is_staged_fits() {
+    for device in examples::all() {
+        for pair in [(DType::F16, DType::F16), (DType::F32, DType::BF16), (DType::BF16, DType::F32)] {
+            for length in [1, 7, 1024, 8191, 50257, 131_073] {
+                let p = problem(pair, length, [1; 3], &[(50, [length + 1; 3])], [1, 2, 3]);
+                for blocks in [1, 2, 8] {
+                    let plan = rows_of(plan(&p, &device, Some(Forced::Staged(blocks)), 0));
+                    if !plan.kernel.name.contains("staged") {
+                        continue;
+                    }
+                    let (params, blocks) = (&plan.params, u64::from(plan.params.cluster()));
+                    let per_access = GRANULE / pair.1.size() as u64;
+                    assert!(params.chunks * blocks >= length as u64 / per_access, "{plan}");
+                    assert!((params.chunks * per_access).is_multiple_of(GRANULE / pair.0.size() as u64));
+                    let granules = params.chunks * per_access * pair.0.size() as u64 / GRANULE + 1;
+                    assert_eq!(u64::from(plan.shared_bytes), 2 * GRANULE * granules, "{plan}");
+                    assert!(plan.shared_bytes + 2048 <= device.shared_bytes_per_block, "{plan}");
+                    assert_eq!(u64::from(plan.grid[0]), 50 * blocks, "{plan}");
+                    assert!(
+                        plan.block[0].is_multiple_of(32) && (32..=512).contains(&plan.block[0]),
+                        "{plan}"
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::{CLUSTER_THREADS, CLUSTER_VECTORS, SHARING_THREADS};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::softmax::rows::RowShape;
 use crate::cuda::plan::softmax::{
-    GRANULE, MAX_BLOCKS, MAX_THREADS, ONLINE_THREADS, SHORT_THREADS, STATIC_SHARED, Variant, ragged_rows,
+    GRANULE, MAX_BLOCKS, MAX_THREADS, ONLINE_THREADS, STATIC_SHARED, Variant, ragged_rows,
 };
 use crate::dtype::DType;
 use crate::ops::softmax::SoftmaxProblem;
@@ -36,20 +36,10 @@ pub fn warp(shape: RowShape, vectors: u64, rows: u64) -> Option<Variant> {
 }
 
 /// For rows of few elements that lie one behind the other.
-pub fn short(p: &SoftmaxProblem, device: &DeviceFacts) -> Option<Variant> {
-    let size = p.x.dtype.size() as u64;
-    let aligned = [&p.x, &p.out].into_iter().all(|operand| (operand.address as u64).is_multiple_of(GRANULE));
-    if size > 4
-        || p.x.dtype != p.out.dtype
-        || !aligned
-        || p.row_count().unsigned_abs() / SHORT_THREADS >= MAX_BLOCKS
-    {
-        return None;
-    }
-    let touched = (p.length.unsigned_abs() * size).div_ceil(4);
+pub fn short(p: &SoftmaxProblem) -> Option<Variant> {
+    let touched = (p.length.unsigned_abs() * p.x.dtype.size() as u64).div_ceil(4);
     let words = WORDS.into_iter().find(|&words| touched <= words)?;
-    let pieces = ragged_rows(p).choose(device, Some(1))?.pieces;
-    pieces.iter().all(|pieces| pieces.together).then_some(Variant::Short { words })
+    ragged_rows(p).in_line().then_some(Variant::Short { words })
 }
 
 pub fn block(shape: RowShape, dtype: DType) -> Option<Variant> {

@@ -39,7 +39,8 @@ pub fn held_by_many(
                 && blocks <= if half { 2 } else { 8 }
                 && dtype != DType::F64
                 && shape.ends == 0
-                && shape.aligned_stores =>
+                && shape.aligned_stores
+                && !shape.widens =>
         {
             registers
         }

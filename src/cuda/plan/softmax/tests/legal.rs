@@ -172,7 +172,7 @@ fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: 
             assert!(threads >= row_shape(p).unwrap().ends, "{plan}");
         }
         Variant::Short { .. } => {
-            let bytes = SHORT_THREADS * p.length.unsigned_abs() * p.x.dtype.size() as u64;
+            let bytes = ragged::SHORT_THREADS * p.length.unsigned_abs() * p.x.dtype.size() as u64;
             assert!(u64::from(plan.shared_bytes) == bytes && bytes.is_multiple_of(GRANULE), "{plan}");
         }
         Variant::Split { slices, .. } => assert!(slices <= 1024 && slices == u64::from(plan.params.slices)),

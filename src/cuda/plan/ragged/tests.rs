@@ -1,0 +1,35 @@
+use super::*;
+
+/// Asserts that the launch is possible, and that it covers the rows.
+pub fn legal<const N: usize>(
+    rows: &RaggedRows<N>,
+    device: &DeviceFacts,
+    ragged: Ragged<N>,
+    plan: &LaunchPlan<RaggedParams<N>>,
+) {
+    let Ragged { values, lanes, threads, stages, blocks_per_multiprocessor, pieces } = ragged;
+    let params = &plan.params;
+    assert!(threads == lanes || (lanes <= 32 && threads % lanes == 0), "{ragged:?}");
+    assert!(threads <= 256 && threads % 32 == 0 && (1..=4).contains(&stages), "{ragged:?}");
+    // Halves are read in pairs, and a lone one at either end has a lane of its own.
+    let unit = rows.unit();
+    assert!(lanes >= unit && u64::from(params.trips) * unit <= values, "{ragged:?}");
+    assert!(u64::from(params.trips) * lanes >= rows.length / unit, "{ragged:?}");
+    assert!(params.tiles * ragged.tile_rows() >= rows.count() && plan.grid[0] > 0, "{plan}");
+    for (pieces, operand) in pieces.iter().zip(rows.operands) {
+        let size = operand.dtype.size() as u64;
+        let (count, each) = if pieces.together { (1, ragged.tile_rows()) } else { (ragged.tile_rows(), 1) };
+        assert_eq!(pieces.slots, pieces.pitch * count);
+        // Wherever a tile begins.
+        for tile in 0..GRANULE {
+            let begin = operand.address as u64 + tile * ragged.tile_rows() * rows.length * size;
+            let before = if pieces.together { begin % GRANULE } else { GRANULE - size };
+            assert!(pieces.pitch * GRANULE >= before + each * rows.length * size, "{ragged:?}");
+        }
+    }
+    let shared = u64::from(plan.shared_bytes) + STATIC_SHARED;
+    assert!(shared <= u64::from(device.shared_bytes_per_block), "{plan}");
+    let resident = u64::from(device.shared_bytes_per_multiprocessor) / shared;
+    assert!((1..=resident).contains(&blocks_per_multiprocessor), "{plan}");
+    assert!(threads * blocks_per_multiprocessor <= u64::from(device.threads_per_multiprocessor));
+}
