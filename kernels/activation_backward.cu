@@ -6,213 +6,260 @@
 // Per element: the derivative of one activation; two reads and one write, or one read where only sums are wanted.
 //
 // Variants, as chosen in src/cuda/plan/activation_backward.rs:
-//   vector    16-byte accesses: columns lie side by side, and all rows are aligned alike.
+//   flat      no sums, and everything in one piece: 16-byte accesses, a block to a tile, nothing loops.
+//   vector    16-byte accesses: columns lie side by side, and all rows are aligned alike. Where they are not, but the
+//             tensor lies in one piece, several of its rows are taken as one, in which every column comes several times;
+//             of the last such row there may be less.
 //   element   any strides and any number of dimensions.
-// In both, a block's threads take `across` accesses side by side, and go down the rows of a slice with K accesses of
-// each input in flight; what the threads of a column have summed up meets in shared memory. Where there are several
-// slices, each leaves its sums in memory, and
-//   sums      adds those up, in the order of the slices.
+// In the last two a block's threads take `across` accesses side by side, and go down the rows of a slice: `vector` with
+// the next AT_ONCE of each input on their way to shared memory, where a thread has a ring of its own, so that no other is
+// waited for; `element` with as many in registers. What the threads of a column have summed up meets in shared memory.
+// Where there are several slices, each leaves its sums in memory, and
+//   sums      adds those up, in an order that depends on the shape and the device alone. From sm_90 on its blocks begin
+//             while the last of the others run, and wait for them.
 //
-// Measured on an H200, 4096 x 14336, share of a copy of the same bytes, bf16 and f32: relu 0.88, 0.94; silu 0.81, 0.79;
-// gelu 0.70, 0.71; gelu_tanh 0.75, 0.88; silu with the bias's gradient 0.79, 0.80. 65536 x 257 with it 0.28, 0.45:
-// element by element.
+// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32. 4096 x 14336: relu, leaky_relu, gelu,
+// gelu_tanh and silu 1.00 to 1.01, 1.01 to 1.02; silu with the bias's gradient 0.96, 0.98; 8192 x 8192 with it 0.94, 0.97;
+// 65536 x 257 with it 0.81, 0.90. In flat, 1, 2 or 4 vectors at once and blocks of 128 or 256 threads differ by up to
+// 1.5 %. Before there was flat, one kernel did all, whose 100 registers left room for two blocks to a multiprocessor: bf16
+// relu 0.87, gelu 0.70, silu 0.81, with the bias 0.79; 65536 x 257 element by element 0.28. For sums of 4096 x 14336 bf16,
+// the next accesses in registers instead of the ring took 0.91 to 0.93, blocks of 128 threads 0.92.
 
+#include "activation_gradient.cuh"
+#include "async_copy.cuh"
 #include "dtype.cuh"
-#include "epilogue.cuh"
 #include "index.cuh"
 #include "ptx/global.cuh"
+#include "ptx/grid.cuh"
 
-constexpr int THREADS = 256;
+constexpr int THREADS = 256;                         // at most; of `vector`, `element` and `sums`
+constexpr int FLAT_THREADS = 128, FLAT_VECTORS = 2;  // of each operand
+constexpr int AT_ONCE = 4;                           // accesses of each operand, in `vector` and `element`
 constexpr int MAX_RANK = 64, INLINE_RANK = 4;
 
 // Mirrored by ActivationParams in src/cuda/plan/activation_backward.rs.
 template <int Rank> struct ActivationParams {
     uint64_t grad, saved, out, bias;  // addresses; 0: there is none
-    uint64_t partials;                // of the sums of every slice, if there are several
-    uint64_t rows, columns;
-    uint64_t slice;                                              // rows of a slice
+    uint64_t partials;                // of the sums of every slice; 0: there is one slice, and its sums are the bias's
+    uint64_t rows, columns;           // rows along the last of dims; flat: one row
+    uint64_t last;                    // columns of the last row
+    uint64_t slice;                   // rows of a slice
     int64_t grad_stride, saved_stride, out_stride, bias_stride;  // from column to column
     double slope;
     uint32_t kind;    // ActivationKind
     uint32_t across;  // threads side by side
     uint32_t tiles;   // blocks side by side
-    uint32_t slices;
-    uint32_t rank;  // at least 1
+    uint32_t slices;  // of the rows, for each index of the other dims. sums: of all
+    uint32_t rank;    // at least 1
     uint32_t unused;
     Dim<3> dims[Rank];  // over rows; strides of grad, saved and out
 };
-static_assert(sizeof(ActivationParams<INLINE_RANK>) == 128 + 48 * INLINE_RANK, "");
-static_assert(sizeof(ActivationParams<MAX_RANK>) == 128 + 48 * MAX_RANK && sizeof(ActivationParams<MAX_RANK>) < 4096,
+static_assert(sizeof(ActivationParams<INLINE_RANK>) == 136 + 48 * INLINE_RANK, "");
+static_assert(sizeof(ActivationParams<MAX_RANK>) == 136 + 48 * MAX_RANK && sizeof(ActivationParams<MAX_RANK>) < 4096,
               "");
 
-template <class T> using Arithmetic = decltype(number(T{}));
+template <class T> __device__ __forceinline__ T* pointer(uint64_t address) { return reinterpret_cast<T*>(address); }
 
-__device__ __forceinline__ float exp_of(float v) { return expf(v); }
-__device__ __forceinline__ double exp_of(double v) { return exp(v); }
-__device__ __forceinline__ float tanh_of(float v) { return tanhf(v); }
-__device__ __forceinline__ double tanh_of(double v) { return tanh(v); }
-__device__ __forceinline__ float erfc_of(float v) { return erfcf(v); }
-__device__ __forceinline__ double erfc_of(double v) { return erfc(v); }
+template <class T> __device__ __forceinline__ void widen(const Granule& granule, Arithmetic<T> (&v)[lanes_of<T>]) {
+    const auto pack = granule.unpack<T>();
+#pragma unroll
+    for (int e = 0; e < lanes_of<T>; ++e) v[e] = number(pack.v[e]);
+}
+template <class T> __device__ __forceinline__ void store(T* to, const Arithmetic<T> (&v)[lanes_of<T>]) {
+    Pack<T, lanes_of<T>> pack;
+#pragma unroll
+    for (int e = 0; e < lanes_of<T>; ++e) pack.v[e] = convert<T>(v[e]);
+    store_pack(to, pack);
+}
+template <class T> __device__ __forceinline__ Arithmetic<T> element(const uint32_t* word) {
+    T v;
+    __builtin_memcpy(&v, word, sizeof(v));
+    return number(v);
+}
 
-// The derivatives of gelu, its tanh form and silu; of the second, 1 + tanh u is 2 sigmoid(2 u). T: what the gradient is
-// rounded to. For halves by approximations whose errors of 1e-6 are far below that rounding: with the exact functions an
-// H200 moved 0.41, 0.66 and 0.56 of what a copy does.
-template <class T, class C> __device__ __forceinline__ C sigmoid(C v) {
-    if constexpr (is_half<T>) {
-        return __fdividef(1.0f, 1.0f + __expf(-v));
-    } else {
-        return C(1) / (C(1) + exp_of(-v));
+template <class T> __device__ __forceinline__ void flat(const ActivationParams<INLINE_RANK>& p) {
+    constexpr int E = lanes_of<T>;
+    const auto slope = static_cast<Arithmetic<T>>(p.slope);
+    const T *grad = pointer<const T>(p.grad), *saved = pointer<const T>(p.saved);
+    T* out = pointer<T>(p.out);
+    const uint64_t vectors = p.columns / E;
+    const uint64_t first = static_cast<uint64_t>(blockIdx.x) * (FLAT_THREADS * FLAT_VECTORS) + threadIdx.x;
+    Granule g[FLAT_VECTORS] = {}, v[FLAT_VECTORS] = {};
+#pragma unroll
+    for (int i = 0; i < FLAT_VECTORS; ++i) {
+        const uint64_t at = first + i * FLAT_THREADS;
+        ptx::load_global_if<16>(at < vectors, grad + at * E, g[i].word);
+        ptx::load_global_if<16>(at < vectors, saved + at * E, v[i].word);
     }
-}
-template <class T, class C> __device__ __forceinline__ C derivative_of_gelu(C v) {
-    constexpr C DENSITY = C(0.39894228040143267794);  // of the normal distribution at 0
-    if constexpr (is_half<T>) {
-        const GeluTail tail = gelu_tail(v);
-        return (v > 0.0f ? 1.0f - tail.above : tail.above) + v * (DENSITY * tail.exponential);
-    } else {
-        const C share = C(0.5) * erfc_of(v * C(-0.70710678118654752440));
-        return share + v * (DENSITY * exp_of(C(-0.5) * v * v));
-    }
-}
-template <class T, class C> __device__ __forceinline__ C derivative_of_gelu_tanh(C v) {
-    constexpr C ROOT = C(0.79788456080286535588);  // of 2 / pi
-    const C square = v * v, u = ROOT * v * (C(1) + C(0.044715) * square);
-    const C slope = ROOT * (C(1) + C(3 * 0.044715) * square);
-    if constexpr (is_half<T>) {
-        const C share = sigmoid<T>(C(2) * u);
-        return share + C(2) * v * (share * (C(1) - share)) * slope;
-    } else {
-        const C t = tanh_of(u);
-        return C(0.5) * (C(1) + t + v * (C(1) - t * t) * slope);
-    }
-}
-template <class T, class C> __device__ __forceinline__ C derivative_of_silu(C v) {
-    const C share = sigmoid<T>(v);
-    return share * (C(1) + v * (C(1) - share));
-}
-
-// Multiplies gradients by the activation's derivative. Of NaN, relu passes the gradient on, as in torch.
-template <class T, int N, class C>
-__device__ __forceinline__ void derive(C (&grad)[N], const C (&v)[N], uint32_t kind, C slope) {
-    switch (kind) {
-    case ACT_RELU:
+    with_derivative<T>(p.kind, slope, [&](auto derive) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) grad[i] = v[i] <= C(0) ? C(0) : grad[i];
-        break;
-    case ACT_LEAKY_RELU:
+        for (int i = 0; i < FLAT_VECTORS; ++i) {
+            const uint64_t at = first + i * FLAT_THREADS;
+            Arithmetic<T> x[E], y[E];
+            widen<T>(g[i], x);
+            widen<T>(v[i], y);
 #pragma unroll
-        for (int i = 0; i < N; ++i) grad[i] = v[i] > C(0) ? grad[i] : grad[i] * slope;
-        break;
-    case ACT_GELU:
-#pragma unroll
-        for (int i = 0; i < N; ++i) grad[i] *= derivative_of_gelu<T>(v[i]);
-        break;
-    case ACT_GELU_TANH:
-#pragma unroll
-        for (int i = 0; i < N; ++i) grad[i] *= derivative_of_gelu_tanh<T>(v[i]);
-        break;
-    case ACT_SILU:
-#pragma unroll
-        for (int i = 0; i < N; ++i) grad[i] *= derivative_of_silu<T>(v[i]);
-        break;
-    default: break;
-    }
-}
-
-// E elements, `stride` apart: in one access if E is more than one, for which they must lie side by side. 0 unless
-// `wanted`.
-template <class T, int E> __device__ __forceinline__ void load(const T* p, bool wanted, Pack<T, E>& to) {
-    uint32_t word[E * sizeof(T) < 4 ? 1 : E * sizeof(T) / 4] = {};
-    ptx::load_global_if<E * sizeof(T)>(wanted, p, word);
-    __builtin_memcpy(&to, word, sizeof(to));
-}
-template <class T, int E> __device__ __forceinline__ void widen(const Pack<T, E>& pack, Arithmetic<T> (&v)[E]) {
-#pragma unroll
-    for (int e = 0; e < E; ++e) v[e] = number(pack.v[e]);
-}
-
-template <class T, int E, int Rank>
-__device__ __forceinline__ void activation_backward(const ActivationParams<Rank>& p) {
-    using C = Arithmetic<T>;
-    constexpr int K = 4;
-    __shared__ C sums[THREADS * (E + 1)];  // [down][across * E, and one more against bank conflicts]
-    const int down = THREADS / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
-    const uint32_t slice = blockIdx.x / p.tiles, tile = blockIdx.x - slice * p.tiles;
-    const int64_t column = (static_cast<int64_t>(tile) * p.across + a) * E;
-    const uint64_t begin = slice * p.slice, left = p.rows - begin;
-    const uint64_t rows = d < down && column < p.columns ? (left < p.slice ? left : p.slice) : 0;
-    C sum[E] = {};
-    for (uint64_t first = d; first < rows; first += K * down) {
-        Pack<T, E> grad[K], saved[K];
-        int64_t out[K];
-#pragma unroll
-        for (int k = 0; k < K; ++k) {
-            const uint64_t row = first + k * down;
-            const auto o = locate(p.dims, p.rank, begin + (row < rows ? row : first));
-            load(reinterpret_cast<const T*>(p.grad) + o.at[0] + column * p.grad_stride, row < rows, grad[k]);
-            load(reinterpret_cast<const T*>(p.saved) + o.at[1] + column * p.saved_stride, row < rows && p.saved != 0,
-                 saved[k]);
-            out[k] = o.at[2] + column * p.out_stride;
+            for (int e = 0; e < E; ++e) x[e] = derive(x[e], y[e]);
+            if (at < vectors) store(out + at * E, x);
         }
+        // Fewer than 16 bytes behind the last vector.
+        const uint64_t i = vectors * E + threadIdx.x;
+        if (blockIdx.x == 0 && i < p.columns) out[i] = convert<T>(derive(number(grad[i]), number(saved[i])));
+    });
+}
+
+// Columns of a slice of rows, which lie along the last of p.dims.
+template <class T, int E, int Rank>
+__device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
+    using C = Arithmetic<T>;
+    __shared__ union {
+        uint4 slots[E > 1 ? AT_ONCE * 2 * THREADS : 1];  // [access][operand][thread]
+        C sums[THREADS * (E + 1)];                       // [down][across * E, and one more against bank conflicts]
+    } shared;
+    ptx::let_next_grid_begin();
+    const auto slope = static_cast<C>(p.slope);
+    const int32_t down = blockDim.x / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
+    const uint32_t slice = blockIdx.x / p.tiles, tile = blockIdx.x - slice * p.tiles;
+    const uint32_t outer = slice / p.slices, inner = slice - outer * p.slices;
+    const int64_t column = (static_cast<int64_t>(tile) * p.across + a) * E, last = p.last;
+    const uint64_t begin = inner * p.slice, left = p.rows - begin;
+    // The last row may be shorter.
+    const bool shortened = inner == p.slices - 1 && column + E > last;
+    int64_t rows = static_cast<int64_t>(left < p.slice ? left : p.slice) - shortened - d;
+    if (d >= down || column >= static_cast<int64_t>(p.columns)) rows = 0;
+
+    const int64_t* stride = p.dims[p.rank - 1].strides;
+    Offsets<3, uint64_t> at = {};
+    if (p.rank > 1) at = locate(p.dims, p.rank - 1, static_cast<uint64_t>(outer));
+    const T* grad = pointer<const T>(p.grad) + at.at[0] + (begin + d) * stride[0] + column * p.grad_stride;
+    const T* saved = pointer<const T>(p.saved) + at.at[1] + (begin + d) * stride[1] + column * p.saved_stride;
+    T* out = pointer<T>(p.out) + at.at[2] + (begin + d) * stride[2] + column * p.out_stride;
+    const int64_t steps[] = {stride[0] * down, stride[1] * down, stride[2] * down};
+    C sum[E] = {};
+    if constexpr (E > 1) {
+        // A thread's own ring of slots, so that only its own copies are waited for.
+        const auto slot = [&](int k, int operand) { return shared.slots + (k * 2 + operand) * THREADS + threadIdx.x; };
+        const auto ask = [&](int k, bool wanted) {
+            if (wanted) copy_async(slot(k, 0), grad);
+            if (wanted && p.saved != 0) copy_async(slot(k, 1), saved);
+            commit_copies();
+            grad += steps[0];
+            saved += steps[1];
+        };
 #pragma unroll
-        for (int k = 0; k < K; ++k) {
-            C g[E], v[E];
-            widen(grad[k], g);
-            widen(saved[k], v);
-            derive<T>(g, v, p.kind, static_cast<C>(p.slope));
+        for (int k = 0; k < AT_ONCE; ++k) ask(k, rows > k * down);
+#pragma unroll 1
+        for (; rows > 0; rows -= AT_ONCE * down) {
+            with_derivative<T>(p.kind, slope, [&](auto derive) {
 #pragma unroll
-            for (int e = 0; e < E; ++e) sum[e] += g[e];
-            if (p.out == 0 || first + k * down >= rows) continue;
-            T* to = reinterpret_cast<T*>(p.out) + out[k];
-            if constexpr (E == 1) {
-                *to = convert<T>(g[0]);
-            } else {
-                Pack<T, E> pack;
+                for (int k = 0; k < AT_ONCE; ++k) {
+                    wait_for_copies(AT_ONCE - 1);
+                    if (rows > k * down) {
+                        C x[E], y[E];
+                        widen<T>(load_slot(slot(k, 0)), x);
+                        widen<T>(load_slot(slot(k, 1)), y);
 #pragma unroll
-                for (int e = 0; e < E; ++e) pack.v[e] = convert<T>(g[e]);
-                store_pack(to, pack);
+                        for (int e = 0; e < E; ++e) {
+                            x[e] = derive(x[e], y[e]);
+                            sum[e] += x[e];
+                        }
+                        if (p.out != 0) store(out, x);
+                        out += steps[2];
+                    }
+                    ask(k, rows > (AT_ONCE + k) * down);
+                }
+            });
+        }
+        wait_for_copies(0);
+    } else {
+        for (; rows > 0; rows -= AT_ONCE * down) {
+            uint32_t g[AT_ONCE][sizeof(C) / 4] = {}, v[AT_ONCE][sizeof(C) / 4] = {};
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; ++k) {
+                const bool wanted = rows > k * down;
+                ptx::load_global_if<sizeof(T)>(wanted, grad, g[k]);
+                ptx::load_global_if<sizeof(T)>(wanted && p.saved != 0, saved, v[k]);
+                grad += steps[0];
+                saved += steps[1];
             }
+            with_derivative<T>(p.kind, slope, [&](auto derive) {
+#pragma unroll
+                for (int k = 0; k < AT_ONCE; ++k) {
+                    const C x = derive(element<T>(g[k]), element<T>(v[k]));
+                    sum[0] += x;
+                    if (p.out != 0 && rows > k * down) *out = convert<T>(x);
+                    out += steps[2];
+                }
+            });
+        }
+    }
+    if constexpr (E > 1) {
+        // What of the shorter row is no whole access.
+        if (shortened && d == 0 && column < last) {
+            const int64_t row = p.rows - 1;
+            grad = pointer<const T>(p.grad) + row * stride[0] + column;
+            saved = pointer<const T>(p.saved) + row * stride[1] + column;
+            out = pointer<T>(p.out) + row * stride[2] + column;
+            with_derivative<T>(p.kind, slope, [&](auto derive) {
+#pragma unroll
+                for (int e = 0; e < E; ++e) {
+                    if (column + e >= last) continue;
+                    const C x = derive(number(grad[e]), p.saved == 0 ? C(0) : number(saved[e]));
+                    sum[e] += x;
+                    if (p.out != 0) out[e] = convert<T>(x);
+                }
+            });
         }
     }
     if (p.bias == 0) return;
 
     const uint32_t wide = p.across * E, pitch = wide + 1;
+    __syncthreads();  // the last slot is read
     if (d < down) {
 #pragma unroll
-        for (int e = 0; e < E; ++e) sums[d * pitch + e * p.across + a] = sum[e];
+        for (int e = 0; e < E; ++e) shared.sums[d * pitch + e * p.across + a] = sum[e];
     }
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < wide; i += THREADS) {
+    for (uint32_t i = threadIdx.x; i < wide; i += blockDim.x) {
         const uint32_t e = i / p.across;
         const uint64_t at = (static_cast<uint64_t>(tile) * p.across + i - e * p.across) * E + e;
         if (at >= p.columns) continue;
         C total = 0;
-        for (int row = 0; row < down; ++row) total += sums[row * pitch + i];
-        if (p.slices == 1) {
-            reinterpret_cast<T*>(p.bias)[at * p.bias_stride] = convert<T>(total);
+        for (int32_t row = 0; row < down; ++row) total += shared.sums[row * pitch + i];
+        if (p.partials == 0) {
+            pointer<T>(p.bias)[at * p.bias_stride] = convert<T>(total);
         } else {
-            reinterpret_cast<C*>(p.partials)[slice * p.columns + at] = total;
+            pointer<C>(p.partials)[slice * p.columns + at] = total;
         }
     }
 }
 
 template <class T> __device__ __forceinline__ void add_slices(const ActivationParams<INLINE_RANK>& p) {
     using C = Arithmetic<T>;
-    const uint64_t column = static_cast<uint64_t>(blockIdx.x) * THREADS + threadIdx.x;
-    if (column >= p.columns) return;
+    __shared__ C sums[THREADS];
+    const uint32_t down = THREADS / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
+    const uint64_t column = static_cast<uint64_t>(blockIdx.x) * p.across + a;
+    ptx::wait_for_grid_before();
     C total = 0;
+    if (column < p.columns) {
 #pragma unroll 8
-    for (uint32_t s = 0; s < p.slices; ++s) total += reinterpret_cast<const C*>(p.partials)[s * p.columns + column];
-    reinterpret_cast<T*>(p.bias)[column * p.bias_stride] = convert<T>(total);
+        for (uint32_t s = d; s < p.slices; s += down) total += pointer<const C>(p.partials)[s * p.columns + column];
+    }
+    sums[threadIdx.x] = total;
+    __syncthreads();
+    if (d != 0 || column >= p.columns) return;
+    for (uint32_t i = 1; i < down; ++i) total += sums[i * p.across + a];
+    pointer<T>(p.bias)[column * p.bias_stride] = convert<T>(total);
 }
 
-#define KERNEL(NAME, RANK)                                \
-    extern "C" __global__ void __launch_bounds__(THREADS) \
-        activation_backward_##NAME(const __grid_constant__ ActivationParams<RANK> p)
-#define EXPORT(T)                                                                            \
-    KERNEL(vector_##T, INLINE_RANK) { activation_backward<T, lanes_of<T>, INLINE_RANK>(p); } \
-    KERNEL(element_##T, MAX_RANK) { activation_backward<T, 1, MAX_RANK>(p); }                \
-    KERNEL(sums_##T, INLINE_RANK) { add_slices<T>(p); }
+#define KERNEL(BOUNDS, NAME, RANK)                                                  \
+    extern "C" __global__ void __launch_bounds__ BOUNDS activation_backward_##NAME( \
+        const __grid_constant__ ActivationParams<RANK> p)
+#define EXPORT(T)                                                                                                   \
+    KERNEL((FLAT_THREADS, 8), flat_##T, INLINE_RANK) { flat<T>(p); }                                                \
+    KERNEL((THREADS, sizeof(T) == 8 ? 2 : 3), vector_##T, INLINE_RANK) { by_rows<T, lanes_of<T>, INLINE_RANK>(p); } \
+    KERNEL((THREADS, sizeof(T) == 8 ? 2 : 4), element_##T, MAX_RANK) { by_rows<T, 1, MAX_RANK>(p); }                \
+    KERNEL((THREADS), sums_##T, INLINE_RANK) { add_slices<T>(p); }
 
 EXPORT(f16)
 EXPORT(bf16)

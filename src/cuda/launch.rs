@@ -42,6 +42,17 @@ impl<P: KernelParams> Prepared<P> {
 
     /// Queues what solves `problem`. Never synchronises, never allocates device memory, restores the caller's context.
     pub fn queue(&self, op: &'static str, gpu: &Gpu, problem: &dyn Display, stream: RawStream) -> Result<()> {
+        self.queue_as(false, op, gpu, problem, stream)
+    }
+
+    fn queue_as(
+        &self,
+        second: bool,
+        op: &'static str,
+        gpu: &Gpu,
+        problem: &dyn Display,
+        stream: RawStream,
+    ) -> Result<()> {
         let plan = &self.plan;
         let _entered = gpu.context.enter(op)?;
         let shape = Shape {
@@ -62,7 +73,7 @@ impl<P: KernelParams> Prepared<P> {
                 let line = format!("tilewise: {op} {problem}: {plan}, stream {stream:#x}\n");
                 let _ = std::io::stderr().write_all(line.as_bytes());
             }
-            let shape = Shape { early: overlap && i > 0, ..shape };
+            let shape = Shape { early: overlap && (second || i > 0), ..shape };
             // SAFETY: `KernelParams` promises the layout of the kernel's parameter struct, and the problem the
             // plan was made for holds addresses of tensors that are stream-ordered on `stream`.
             unsafe { driver::launch(op, *function, shape, stream, (&raw const plan.params).cast()) }?;
@@ -80,6 +91,17 @@ pub fn launch<P: KernelParams>(
     stream: RawStream,
 ) -> Result<()> {
     Prepared::new(op, gpu, None, plan)?.queue(op, gpu, problem, stream)
+}
+
+/// The same of a plan for what the launch before has left.
+pub fn launch_second<P: KernelParams>(
+    op: &'static str,
+    gpu: &Gpu,
+    plan: LaunchPlan<P>,
+    problem: &dyn Display,
+    stream: RawStream,
+) -> Result<()> {
+    Prepared::new(op, gpu, None, plan)?.queue_as(true, op, gpu, problem, stream)
 }
 
 /// Whether TILEWISE_LOG asks for a line a launch; read once.

@@ -178,7 +178,7 @@ pub fn activation_backward(
     let gpu = Gpu::get(op, ordinal)?;
     let (first, second) = plan::activation_backward::plan(problem, &gpu.facts, partials);
     launch::launch(op, gpu, first, problem, stream)?;
-    second.map_or(Ok(()), |second| launch::launch(op, gpu, second, problem, stream))
+    second.map_or(Ok(()), |second| launch::launch_second(op, gpu, second, problem, stream))
 }
 
 /// Bytes of device memory that it needs besides its operands.

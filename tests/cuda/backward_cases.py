@@ -90,7 +90,7 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
 def activation_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
     for dtype in FLOATS:
         for activation in (None, "relu", "leaky_relu", "gelu", "gelu_tanh", "silu"):
-            for rows, columns in ((70, 264), (7, 261), (2000, 16), (1, 3001)):
+            for rows, columns in ((70, 264), (7, 261), (2000, 16), (1, 3001), (1205, 261)):
                 for bias in (False, True):
                     if activation is None and not bias:
                         continue
@@ -102,6 +102,13 @@ def activation_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
                             g, v, a, **o
                         ),
                     )
+        for name, view in (("sliced", lambda x: x[..., :264]), ("permuted", lambda x: x.transpose(0, 1))):
+            grad, saved = (view(random(5, 70, 272, dtype=dtype)) for _ in "ab")
+            options = {"saved_is": "pre_activation", "bias": name == "permuted"}
+            yield (
+                f"activation_backward {dtype} {name}",
+                lambda g=grad, v=saved, o=options: _core.activation_backward(g, v, "silu", **o),
+            )
         grad = random(1, 1, dtype=dtype).expand(300, 40)
         yield (
             f"activation_backward {dtype} expanded",

@@ -12,6 +12,7 @@ INF, NAN = float("inf"), float("nan")
 dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 activations = pytest.mark.parametrize("activation", [a for a in ACTIVATIONS if a is not None])
 SHAPES = [(1, 1), (7,), (3, 5), (300, 16), (70, 264), (33, 1025), (5000, 8), (2, 3, 40), (1, 70001), (999, 1)]
+SHAPES += [(9, 7), (16, 261), (1203, 130), (6, 2, 1, 5)]
 
 
 def sample(shape, dtype, device):
