@@ -2,7 +2,8 @@
 //
 // out = x + alpha * y, elementwise, of contiguous tensors of one dtype: operands are converted to the result's dtype,
 // the sum is computed in float32 for halves (float64 for float64, wrapping integers, logical or for bool) and rounded
-// once. int8 wraps as uint8 does, and has no kernels of its own. All other layouts: add_strided.cu, add_turned.cu.
+// once. int8 wraps as uint8 does, and has no kernels of its own. All other layouts: add_shifted.cu, add_strided.cu,
+// add_turned.cu.
 //
 // Per element: 2 flops; 3 element sizes of traffic, 2 with a number for y. All about memory.
 //

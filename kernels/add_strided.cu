@@ -9,7 +9,7 @@
 // result at a time, with one access of each operand, or one element where an operand does not step:
 //   rows     one dtype, every row of x and y as far from a 16-byte boundary as the result's.
 //   skewed   one dtype, rows that start anywhere: two aligned vectors of each operand, shifted together. Neighbours
-//            read the same vectors, so that memory is read once.
+//            read the same vectors, so that memory is read once. (Tensors in one piece: add_shifted.cu.)
 //   mixed    any dtypes no wider than the result's: 16 bytes of the result against 16, 8, 4 or 2 of an operand.
 // What lies at the ends of a row and is no whole chunk is done element by element: rows of under 16 chunks that are not
 // whole go to `strided`.
@@ -21,9 +21,9 @@
 // it, which is then in L1; and the index arithmetic is done once a thread. With one row they lie a block apart.
 // The compiler's registers leave room for 768 threads or more on a multiprocessor, whose loads are 48 KB or more in
 // flight: what an H200's memory needs for its bandwidth and latency. All of a thread's loads are issued before the first
-// is waited for (read from the machine code for sm_90). On an
-// H200, 8192 x 8192, share of a copy of the same bytes, bf16 and f32: a row 0.97, 0.98; a column 0.96, 0.98; a column
-// slice 0.99, 1.00; mixed dtypes 0.99; equal or unequal offsets 0.89, 0.93. Other numbers of chunks were not compared.
+// is waited for (read from the machine code for sm_90). On an H200, 8192 x 8192, share of a copy of the same bytes, bf16
+// and f32: a row 0.97, 0.98; a column 0.96, 0.98; a column slice 0.99, 1.00; mixed dtypes 0.99; by skewed, whole tensors at
+// unlike offsets 0.89, 0.93. Other numbers of chunks were not compared.
 //
 // Rejected: one kernel that branched on each operand's alignment and stride. It added a row or a column to a bf16
 // matrix at 0.51 of a copy's speed, and mixed dtypes at 0.53 of torch's (H200): every branch waited for its loads.

@@ -11,13 +11,24 @@
 //            not start on 16-byte boundaries, or are no multiple of 16 bytes, threads make single elements, side by
 //            side, instead of 16 bytes.
 //
-// Measured on an H200, 8192 x 8192, share of a copy of the same bytes: x + y.T bf16 0.82, f32 0.94 (torch: 0.22 and 0.39);
-// permuted 3-d 0.96, 0.97. What it replaces read an element of a 32-byte sector at a time, at torch's speed.
+// Elements of 2 bytes leave shared memory as transposed matrices of 8 x 8 (ldmatrix), of which a lane has 8 neighbours of
+// the result. One by one they took 37 instructions an element, and x + y.T 0.82 of a copy's time.
+// Measured on an H200, 8192 x 8192, share of a copy of the same bytes: x + y.T bf16 0.90, f32 0.98 (torch: 0.22 and 0.39);
+// a transposed batch 0.91, 1.00; permuted 3-d 0.97, 0.97. With four blocks to a multiprocessor instead of five f32 took
+// 0.94, bf16 with five 0.86; tiles of 128 columns 0.84 and 0.87. What it replaces read an element of a 32-byte sector at
+// a time, at torch's speed.
 
 #include "add.cuh"
+#include "ptx/ldmatrix.cuh"
 #include "turned_tile.cuh"
 
 constexpr int THREADS = 256;
+// Of a multiprocessor; one of sm_75 holds no more.
+#if __CUDA_ARCH__ == 750
+template <class T> inline constexpr int BLOCKS = sizeof(T) == 1 ? 3 : 4;
+#else
+template <class T> inline constexpr int BLOCKS = sizeof(T) == 1 ? 3 : sizeof(T) == 4 ? 5 : 4;
+#endif
 
 template <class T> struct Tile : TurnedTile<sizeof(T)> {
     static constexpr int EACH_THREAD = TurnedTile<sizeof(T)>::SLOTS / THREADS;
@@ -87,6 +98,23 @@ template <class T> __device__ __forceinline__ Place place(const AddParams<FEW>& 
             left(inner.size, column, L::COLUMNS)};
 }
 
+// What a transposed operand has for the i-th of a thread's chunks, in `row` and from `column` on.
+template <class T>
+__device__ __forceinline__ Pack<T, Tile<T>::EACH> turned_chunk(const uint4* slots, int i, int row, int column) {
+    using L = Tile<T>;
+    Pack<T, L::EACH> pack;
+    if constexpr (L::MATRICES) {
+        uint32_t word[4];
+        const uint4* named = slots + L::template named_slot<THREADS>(threadIdx.x, i);
+        ptx::ldmatrix_x4_trans(word, static_cast<uint32_t>(__cvta_generic_to_shared(named)));
+        __builtin_memcpy(&pack, word, sizeof(pack));
+    } else {
+#pragma unroll
+        for (int k = 0; k < L::EACH; ++k) pack.v[k] = element<T>(slots, row, column + k);
+    }
+    return pack;
+}
+
 // 16 bytes of the result at a time.
 template <class T>
 __device__ __forceinline__ void add_plain(const AddParams<FEW>& p, const Place& t, uint4 (&slots)[2][Tile<T>::SLOTS]) {
@@ -102,7 +130,8 @@ __device__ __forceinline__ void add_plain(const AddParams<FEW>& p, const Place& 
     Own<T, E> others[L::EACH_THREAD];
 #pragma unroll
     for (int i = 0; i < L::EACH_THREAD; ++i) {
-        const int chunk = threadIdx.x + i * THREADS, row = chunk / L::ROW_CHUNKS, column = chunk % L::ROW_CHUNKS * E;
+        const int row = L::template row_of<THREADS>(threadIdx.x, i),
+                  column = L::template column_of<THREADS>(threadIdx.x, i);
         others[i].fetch(straight + row * stride + column * step, row < t.rows && column < t.columns, access);
     }
     if (x_turned) load_turned<Own<T, E>, T>(slots[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
@@ -113,20 +142,16 @@ __device__ __forceinline__ void add_plain(const AddParams<FEW>& p, const Place& 
     const auto alpha = from_bits<Arithmetic<T>>(p.alpha);
 #pragma unroll
     for (int i = 0; i < L::EACH_THREAD; ++i) {
-        const int chunk = threadIdx.x + i * THREADS, row = chunk / L::ROW_CHUNKS, column = chunk % L::ROW_CHUNKS * E;
-        if (row >= t.rows || column >= t.columns) continue;
+        const int row = L::template row_of<THREADS>(threadIdx.x, i),
+                  column = L::template column_of<THREADS>(threadIdx.x, i);
         Pack<T, E> a = other[i], b = other[i];
-        if (x_turned) {
-#pragma unroll
-            for (int k = 0; k < E; ++k) a.v[k] = element<T>(slots[0], row, column + k);
-        }
-        if (y_turned) {
-#pragma unroll
-            for (int k = 0; k < E; ++k) b.v[k] = element<T>(slots[1], row, column + k);
-        }
+        if (x_turned) a = turned_chunk<T>(slots[0], i, row, column);
+        if (y_turned) b = turned_chunk<T>(slots[1], i, row, column);
 #pragma unroll
         for (int k = 0; k < E; ++k) a.v[k] = sum(a.v[k], alpha, widen(b.v[k]));
-        store_pack(reinterpret_cast<T*>(t.out + row * second.strides[2]) + column, a);
+        if (row < t.rows && column < t.columns) {
+            store_pack(reinterpret_cast<T*>(t.out + row * second.strides[2]) + column, a);
+        }
     }
 }
 
@@ -163,10 +188,10 @@ template <class T> __device__ __forceinline__ void add_turned(const AddParams<FE
     }
 }
 
-#define EXPORT(T, NAME)                                                           \
-    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) == 1 ? 3 : 4) \
-        add_turned_##NAME(const __grid_constant__ AddParams<FEW> p) {             \
-        add_turned<T>(p);                                                         \
+#define EXPORT(T, NAME)                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS<T>)  \
+        add_turned_##NAME(const __grid_constant__ AddParams<FEW> p) { \
+        add_turned<T>(p);                                             \
     }
 
 EXPORT(boolean, bool)

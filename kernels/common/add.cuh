@@ -1,4 +1,4 @@
-// What add.cu, add_strided.cu and add_turned.cu share: parameters, arithmetic, operands on their way from memory.
+// What the files of add share: parameters, arithmetic, operands on their way from memory.
 #pragma once
 
 #include "dtype.cuh"
@@ -27,7 +27,7 @@ template <int Rank> struct AddParams {
     uint32_t x_tag, y_tag;
     uint32_t x_size, y_size;  // of an element; y has none if it is `scalar`
     uint32_t x_one, y_one;    // one element stands for all of a chunk
-    uint32_t head;            // vector: elements before the first 16-byte boundary
+    uint32_t head;            // vector, shifted, repeated: elements before the first 16 bytes that are made at once
     uint32_t flags;
     uint32_t rank;      // at least 2, but for vector, which has no dimensions
     Dim<3> dims[Rank];  // strides of x, y, out, in bytes
@@ -35,7 +35,7 @@ template <int Rank> struct AddParams {
 static_assert(sizeof(AddParams<FEW>) == 224 + 48 * FEW, "");
 static_assert(sizeof(AddParams<MANY>) == 224 + 48 * MANY && sizeof(AddParams<MANY>) < 4096, "");
 
-constexpr uint32_t SAME_DTYPE = 1, X_TURNED = 2, Y_TURNED = 4, PLAIN = 8;
+constexpr uint32_t SAME_DTYPE = 1, X_TURNED = 2, Y_TURNED = 4, PLAIN = 8, ROW_X = 16;
 
 // What T is added in.
 template <class T> struct ArithmeticOf {

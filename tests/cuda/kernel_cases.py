@@ -61,6 +61,8 @@ def add_cases() -> Iterator[Case]:
             "row bias": (x, row),
             "column bias": (x, column),
             "ragged row bias": (x[:, :261], row[3:]),
+            "odd rows and a row": (flat[:18270].view(70, 261), other[1:262]),
+            "a row and odd rows": (row[:33], flat[7:2119].view(64, 33)),
             "transposed": (x, random(264, 70, dtype=dtype).T),
             "transposed, whole": (random(144, 128, dtype=dtype).T, random(128, 144, dtype=dtype)),
             "transposed and a column": (random(264, 70, dtype=dtype).T, column),

@@ -61,6 +61,36 @@ def test_what_is_broadcast(device, dtype, x, y):
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_pieces_that_start_anywhere(device, dtype):
+    x, y = sample((4200,), dtype, device), sample((4200,), dtype, device)
+    out = torch.empty_like(x)
+    number = dtype == torch.bool or 2
+    for lead_x, lead_y, lead in ((0, 1, 0), (1, 1, 0), (3, 2, 1), (15, 5, 4), (0, 8, 7), (9, 6, 15)):
+        for length in (256, 257, 1000, 4100):
+            a, b, to = x[lead_x:][:length], y[lead_y:][:length], out[lead:][:length]
+            tw.add(a, b, out=to)
+            assert_identical(to, torch.add(a, b), f"{length} from {lead_x} and {lead_y} to {lead}:")
+            tw.add(a, number, out=to)
+            assert_identical(to, torch.add(a, number), f"{length} from {lead_x} to {lead}:")
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int16, torch.bfloat16, torch.float32, torch.int64], ids=str
+)
+def test_one_row_for_all_odd_rows(device, dtype):
+    for rows, columns in ((2, 17), (5, 33), (37, 259), (301, 20), (4, 1001)):
+        size = rows * columns
+        full, row = sample((size + 16,), dtype, device), sample((columns + 16,), dtype, device)
+        for lead, lead_row in ((0, 0), (0, 1), (3, 3), (5, 0)):
+            x, y = full[lead:][:size].view(rows, columns), row[lead_row:][:columns]
+            out = torch.empty_like(full)[lead:][:size].view(rows, columns)
+            tw.add(x, y, out=out)
+            assert_identical(out, torch.add(x, y), f"{rows} x {columns} at {lead}, row at {lead_row}:")
+            tw.add(y, x, out=out)
+            assert_identical(out, torch.add(y, x), f"row at {lead_row}, {rows} x {columns} at {lead}:")
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_transposed_tiles(device, dtype):
     for shape in [(16, 16), (17, 33), (64, 64), (65, 63), (63, 65), (130, 200), (3, 40, 72), (2, 2, 33, 64)]:
         x, y = sample(shape, dtype, device), sample(shape, dtype, device)

@@ -1,12 +1,14 @@
-//! How the kernels of kernels/add.cu, add_strided.cu and add_turned.cu are launched.
+//! How the kernels of kernels/add*.cu are launched.
 
 mod params;
+mod pieces;
 mod share;
 mod space;
 #[cfg(test)]
 mod tests;
 
-use params::{AddParams, PLAIN, SAME_DTYPE, X_TURNED, Y_TURNED};
+use params::{AddParams, PLAIN, ROW_X, SAME_DTYPE, X_TURNED, Y_TURNED};
+use pieces::Pieces;
 use share::{Share, block_size};
 use space::{FEW, Space, Variant};
 
@@ -48,6 +50,12 @@ pub enum AddPlan {
 pub fn plan(problem: &AddProblem, device: &DeviceFacts, forced: Option<Schedule>) -> AddPlan {
     if let Some(head) = contiguous(problem) {
         return AddPlan::Few(vector(problem, head, device, forced));
+    }
+    if let Some(Pieces { variant, share, head, row_x, why }) = pieces::of(problem, device) {
+        let mut plan = walk(problem, Space::of(problem), variant, &share, why);
+        plan.params.head = head as u32;
+        plan.params.flags |= if row_x { ROW_X } else { 0 };
+        return AddPlan::Few(plan);
     }
     let mut space = Space::of(problem);
     let (variant, share, why) = strided(&mut space, device);

@@ -11,6 +11,7 @@ pub const SAME_DTYPE: u32 = 1;
 pub const X_TURNED: u32 = 2;
 pub const Y_TURNED: u32 = 4;
 pub const PLAIN: u32 = 8;
+pub const ROW_X: u32 = 16;
 
 /// The mirror of `AddParams` in kernels/common/add.cuh.
 #[repr(C)]

@@ -12,7 +12,7 @@ pub const FEW: usize = 4;
 /// A dimension shorter than this is not worth a tile.
 const LEAST_TURNED: i64 = 16;
 /// Chunks of a row from which on its two ragged ends, which are done by element, do not matter.
-const LEAST_CHUNKS: u64 = 16;
+pub const LEAST_CHUNKS: u64 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
@@ -24,6 +24,8 @@ pub enum Variant {
     Strided,
     Deep,
     Turned,
+    Shifted,
+    Repeated,
 }
 
 impl Variant {
@@ -37,6 +39,8 @@ impl Variant {
             Variant::Strided => "strided",
             Variant::Deep => "deep",
             Variant::Turned => "turned",
+            Variant::Shifted => "shifted",
+            Variant::Repeated => "repeated",
         }
     }
 
@@ -71,6 +75,8 @@ impl Variant {
             Variant::Strided => of!("strided"),
             Variant::Deep => of!("deep"),
             Variant::Turned => of!("turned"),
+            Variant::Shifted => of!("shifted"),
+            Variant::Repeated => of!("repeated"),
         }
     }
 
@@ -78,11 +84,12 @@ impl Variant {
         match self {
             Variant::Vector | Variant::VectorLoop => "add",
             Variant::Turned => "add_turned",
+            Variant::Shifted | Variant::Repeated => "add_shifted",
             _ => "add_strided",
         }
     }
 
-    /// Chunks per thread: VECTORS in add.cu, *_CHUNKS in add_strided.cu.
+    /// Chunks per thread: VECTORS in add.cu, *_CHUNKS in add_strided.cu, *_VECTORS in add_shifted.cu.
     pub fn chunks(self) -> u64 {
         match self {
             Variant::Rows | Variant::Strided | Variant::Deep => 4,

@@ -1,4 +1,5 @@
 mod made;
+mod tile;
 
 use made::{index_space, made};
 use smallvec::SmallVec;
@@ -6,7 +7,6 @@ use smallvec::SmallVec;
 use super::share::{MAX_THREADS, MIN_THREADS};
 use super::*;
 use crate::cuda::device::examples;
-use crate::cuda::plan::host_cpp;
 use crate::tensor::{Device, Dims, layout};
 
 const BASE: usize = 0x7f00_0000_0000;
@@ -69,9 +69,17 @@ fn zoo() -> Vec<(&'static str, AddProblem)> {
         // Rows that are no multiple of 16 bytes start anywhere, but all alike.
         ("add_rows_bf16", into(&[37, 259], at(&[259, 1]), at(&[1, 0]))),
         ("add_rows_bf16", into(&[3, 259], at(&[259, 1]), at(&[1, 0]))),
-        ("add_skewed_bf16", into(&[37, 259], at(&[259, 1]), at(&[0, 1]))),
-        ("add_skewed_bf16", into(&[1300], off(1, &[1]), off(3, &[1]))),
-        ("add_skewed_bf16", problem(&[1300], off(1, &[1]), Some(off(1, &[1])), off(5, &[1]))),
+        ("add_repeated_bf16", into(&[37, 259], at(&[259, 1]), at(&[0, 1]))),
+        ("add_repeated_bf16", into(&[37, 259], off(3, &[0, 1]), at(&[259, 1]))),
+        ("add_repeated_bf16", into(&[70, 12], at(&[0, 1]), at(&[12, 1]))),
+        ("add_repeated_bf16", into(&[33, 256], at(&[256, 1]), off(3, &[0, 1]))),
+        ("add_repeated_bf16", problem(&[5, 9], off(3, &[9, 1]), Some(at(&[0, 1])), off(11, &[9, 1]))),
+        ("add_skewed_bf16", problem(&[5, 259], off(3, &[259, 1]), Some(at(&[0, 1])), off(2, &[259, 1]))),
+        ("add_shifted_bf16", into(&[1300], off(1, &[1]), off(3, &[1]))),
+        ("add_shifted_bf16", problem(&[1300], off(1, &[1]), Some(off(1, &[1])), off(5, &[1]))),
+        ("add_shifted_bf16", problem(&[1299], off(7, &[1]), Some(off(5, &[1])), off(4, &[1]))),
+        ("add_shifted_bf16", problem(&[128], off(1, &[1]), None, off(0, &[1]))),
+        ("add_strided_bf16", into(&[127], off(1, &[1]), at(&[1]))),
         ("add_skewed_bf16", problem(&[20, 256], off(1, &[300, 1]), None, off(0, &row))),
         ("add_skewed_bf16", into(&[33, 256], at(&[257, 1]), at(&row))),
         ("add_mixed_f32", into(&[1300], at(&[1]), wide(&[1]))),
@@ -180,14 +188,16 @@ fn grids_cover_every_element_and_are_legal() {
                             let (p, name) = (&plan.params, &plan.kernel.name);
                             let kind = |part| name.starts_with(part);
                             let vector = kind("add_vector");
-                            let (each, width) = if vector {
+                            let shifted = kind("add_shifted");
+                            let (each, width) = if vector || shifted {
                                 (2 * threads, CHUNK / size)
                             } else {
                                 (p.span, if kind("add_skewed") { CHUNK / size } else { 1 })
                             };
                             let tiles = if vector { p.items } else { u64::from(blocks) };
                             let covered = u128::from(tiles) * u128::from(each) * u128::from(width);
-                            let ends = if vector { 2 * CHUNK / size } else { 0 };
+                            let ends = if vector || shifted { 4 * CHUNK / size } else { 0 };
+                            assert!(!shifted || u64::from(blocks) * each >= p.items && ends <= threads);
                             assert!(covered + u128::from(ends) >= n as u128, "{name} {n}");
                             if kind("add_vector_loop") {
                                 let resident = device.threads_per_multiprocessor * device.multiprocessors;
@@ -212,8 +222,13 @@ fn indices_beyond_32_bits_go_deep() {
     };
     assert_eq!(name(&tall(70_000, 33_000)), "add_rows_u8", "2^31 elements are not many chunks");
     assert_eq!(name(&tall(1 << 31, 16)), "add_deep_u8");
-    assert_eq!(name(&contiguous((1 << 31) + 9, BF16, [0, 1, 0])), "add_skewed_bf16");
-    assert_eq!(name(&contiguous(1 << 36, BF16, [0, 1, 0])), "add_deep_bf16");
+    assert_eq!(name(&contiguous(1 << 36, BF16, [0, 1, 0])), "add_shifted_bf16", "of 64 bits");
+    let side = 1 << 18;
+    let skewed = |rows| into(&[rows, side], strided(BF16, 0, &[side + 1, 1]), strided(BF16, 0, &[side, 1]));
+    assert_eq!(name(&skewed(1 << 16)), "add_skewed_bf16");
+    assert_eq!(name(&skewed(side)), "add_deep_bf16");
+    let repeated = into(&[1 << 19, side + 1], strided(BF16, 0, &[side + 1, 1]), strided(BF16, 0, &[0, 1]));
+    assert_eq!(name(&repeated), "add_deep_bf16");
     let many = into(&[1 << 20, 1 << 14], strided(F32, 0, &[1, 1 << 20]), strided(F32, 0, &[1 << 14, 1]));
     assert_eq!(name(&many), "add_turned_f32");
 }
@@ -256,46 +271,4 @@ fn byte_ranges() {
     let base = s.address as u64;
     assert_eq!(bytes_of(&s, &[3, 4]), [base - 32, base + 16]);
     assert_eq!(bytes_of(&strided(F32, 10, &[]), &[]), [base, base + 4]);
-}
-
-/// The header itself, compiled as plain C++: no two slots are one, and what a warp reads of a transposed operand's tile
-/// meets each bank as seldom as the head says.
-#[test]
-fn the_tile_in_shared_memory() {
-    let program = r#"
-#include "turned_tile.cuh"
-#include <cstdio>
-#include <set>
-#include <map>
-template <int B> int passes(const std::set<int>& words) {
-    std::map<int, int> banks; int worst = 0;
-    for (int w : words) { int n = ++banks[w % 32]; worst = n > worst ? n : worst; }
-    return worst;
-}
-template <int B> void tile() {
-    using L = TurnedTile<B>;
-    std::set<int> slots;
-    for (int r = 0; r < L::ROWS; r += L::EACH) for (int c = 0; c < L::COLUMNS; ++c) slots.insert(L::slot(r, c));
-    bool whole = (int)slots.size() == L::SLOTS && *slots.begin() == 0 && *slots.rbegin() == L::SLOTS - 1;
-    auto words = [](std::set<int>& to, int r, int c) {
-        int byte = L::slot(r, c) * 16 + r % L::EACH * B;
-        for (int b = 0; b < B; b += 4) to.insert((byte + b) / 4);
-    };
-    int chunks = 0, singles = 0;
-    for (int warp = 0; warp < L::SLOTS; warp += 32) for (int k = 0; k < L::EACH; ++k) {
-        std::set<int> read;
-        for (int i = warp; i < warp + 32; ++i) words(read, i / L::ROW_CHUNKS, i % L::ROW_CHUNKS * L::EACH + k);
-        int n = passes<B>(read); chunks = n > chunks ? n : chunks;
-    }
-    for (int warp = 0; warp < L::ROWS * L::COLUMNS; warp += 32) {
-        std::set<int> read;
-        for (int i = warp; i < warp + 32; ++i) words(read, i / L::COLUMNS, i % L::COLUMNS);
-        int n = passes<B>(read); singles = n > singles ? n : singles;
-    }
-    printf("%d %d %d %d\n", B, whole, chunks, singles);
-}
-int main() { tile<1>(); tile<2>(); tile<4>(); tile<8>(); }
-"#;
-    let Some(printed) = host_cpp::run(program) else { return };
-    assert_eq!(printed.lines().collect::<Vec<_>>(), ["1 1 1 4", "2 1 1 4", "4 1 2 4", "8 1 4 4"]);
 }

@@ -25,7 +25,7 @@ pub fn index_space(problem: &AddProblem) -> HashMap<u64, (u64, u64)> {
     all
 }
 
-/// What the threads of a launch make, by add_strided.cu and add_turned.cu: each thing once.
+/// What the threads of a launch make, by add_strided.cu, add_turned.cu and add_shifted.cu: each thing once.
 pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) -> HashMap<u64, (u64, u64)> {
     let p = &plan.params;
     let is = |variant: Variant| DType::ALL.iter().any(|&dtype| plan.kernel.name == variant.kernel(dtype));
@@ -48,6 +48,12 @@ pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) ->
         }
         assert_eq!(all.insert(at[2], (at[0], at[1])), None, "made twice");
     };
+    if is(Variant::Shifted) || is(Variant::Repeated) {
+        for flat in in_pieces(plan, is(Variant::Repeated), lanes as u64) {
+            make((flat / inner.size) as i64, (flat % inner.size) as i64, 0);
+        }
+        return all;
+    }
     for block in 0..u64::from(plan.grid[0]) {
         let threads = if turned { 1 } else { u64::from(plan.block[0]) };
         for thread in 0..threads {
@@ -82,6 +88,28 @@ pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) ->
                         make(row as i64, column, outer);
                     }
                 }
+            }
+        }
+    }
+    all
+}
+
+/// The flat indices of what add_shifted.cu makes.
+fn in_pieces<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, repeated: bool, lanes: u64) -> Vec<u64> {
+    let (p, threads) = (&plan.params, u64::from(plan.block[0]));
+    let head = u64::from(p.head);
+    let chunks = if repeated { (p.elements - head) / lanes } else { p.items };
+    let outside = |thread: u64| if thread < head { thread } else { chunks * lanes + thread };
+    let mut all: Vec<u64> = (0..threads).map(outside).filter(|&i| i < p.elements).collect();
+    for thread in 0..u64::from(plan.grid[0]) * threads {
+        for i in 0..2 {
+            let chunk = match repeated {
+                true if thread >= p.items => continue,
+                true => (thread / p.chunks + i * p.groups) * p.chunks + thread % p.chunks,
+                false => thread / 32 * 64 + i * 32 + thread % 32,
+            };
+            if chunk < chunks {
+                all.extend((0..lanes).map(|k| head + chunk * lanes + k));
             }
         }
     }
