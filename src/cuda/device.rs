@@ -30,6 +30,20 @@ pub struct DeviceFacts {
 }
 
 impl DeviceFacts {
+    /// The most blocks of a cluster; 1: there are no clusters. Where no machine code of ours runs but the PTX for 7.5, as on
+    /// 11.0, that PTX knows of none. A part of a device (MIG) may have too few multiprocessors side by side for 16.
+    pub fn largest_cluster(&self) -> u64 {
+        match self.compute_capability.0 {
+            9 | 10 if self.multiprocessors >= 100 => 16,
+            9 | 10 | 12 => 8,
+            _ => 1,
+        }
+    }
+
+    pub fn has_clusters(&self) -> bool {
+        self.largest_cluster() > 1
+    }
+
     /// Bytes per second that the memory's pins can move: two transfers in a clock.
     pub fn memory_bandwidth(&self) -> Option<f64> {
         let bandwidth = 2e3 * f64::from(self.memory_clock_khz) * f64::from(self.memory_bus_bits) / 8.0;
@@ -128,6 +142,16 @@ mod tests {
             // Tensor figures on the sheets of some are at a clock below the highest.
             assert!((0.97..1.12).contains(&(arithmetic / teraflops)), "{key}: {arithmetic} TFLOP/s");
         }
+    }
+
+    #[test]
+    fn clusters_are_for_gpus_with_code_that_knows_them() {
+        let of = |major, multiprocessors| {
+            let facts = DeviceFacts { compute_capability: (major, 0), multiprocessors, ..examples::h200() };
+            facts.largest_cluster()
+        };
+        assert_eq!([8, 9, 10, 11, 12, 13].map(|major| of(major, 132)), [1, 16, 16, 1, 8, 1]);
+        assert_eq!(of(9, 16), 8);
     }
 
     #[test]

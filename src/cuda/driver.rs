@@ -6,7 +6,6 @@ use std::sync::OnceLock;
 
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
-
 use smallvec::SmallVec;
 
 use super::RawStream;
@@ -171,7 +170,7 @@ impl Module {
         .map_err(fail)?;
         let limit = i32::try_from(facts.shared_bytes_per_block).unwrap_or(0) - fixed;
         let mut attributes = vec![(A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit)];
-        if matches!(facts.compute_capability.0, 9 | 10) {
+        if facts.largest_cluster() > 8 {
             attributes.push((A::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1));
         }
         for (attribute, value) in attributes {

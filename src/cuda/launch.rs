@@ -62,10 +62,8 @@ impl<P: KernelParams> Prepared<P> {
             cluster: plan.params.cluster(),
             early: false,
         };
-        // On devices whose binaries wait; a graph keeps the order that every driver can capture.
-        let overlap = plan.params.overlaps()
-            && matches!(gpu.facts.compute_capability.0, 9 | 10 | 12)
-            && !driver::may_be_captured(stream);
+        // On devices whose machine code waits, which are those with clusters; a graph keeps the order that every driver can capture.
+        let overlap = plan.params.overlaps() && gpu.facts.has_clusters() && !driver::may_be_captured(stream);
         for (i, (kernel, function)) in self.kernels.iter().enumerate() {
             if logged() {
                 let plan = LaunchPlan { kernel: kernel.clone(), ..plan.clone() };

@@ -105,9 +105,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         }
         let part_steps = steps.div_ceil(wanted);
         let parts = steps.div_ceil(part_steps);
-        let cluster = overrides.cluster != Some(false)
-            && device.compute_capability >= (9, 0)
-            && CLUSTERS.contains(&parts);
+        let cluster = overrides.cluster != Some(false) && device.has_clusters() && CLUSTERS.contains(&parts);
         let part_k = (part_steps * u64::from(tile.k)) as i64;
         let choice =
             Choice { file, tile, layout, parts: parts as u32, part_k, cluster, clocks: 0.0, why: Vec::new() };

@@ -91,16 +91,6 @@ pub fn choose(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) 
     }
 }
 
-/// The most blocks that a cluster may have; 1: there are no clusters. A part of a device (MIG) may have too few
-/// multiprocessors side by side for 16.
-fn largest_cluster(device: &DeviceFacts) -> u64 {
-    match device.compute_capability.0 {
-        0..9 => 1,
-        9 | 10 if device.multiprocessors >= 100 => 16,
-        _ => 8,
-    }
-}
-
 /// Fewer blocks that do not wait for others leave a good part of the device idle.
 fn enough(device: &DeviceFacts) -> u64 {
     (u64::from(device.multiprocessors) * 3).div_ceil(4)
@@ -162,7 +152,7 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
                 None => (one_block, why),
             }
         }
-        Variant::Block { .. } if clusters(device) && p.x.dtype.size() == 2 && granules > HALF_BLOCK => {
+        Variant::Block { .. } if device.has_clusters() && p.x.dtype.size() == 2 && granules > HALF_BLOCK => {
             let because = "fewer threads with more of the row each leave room for other rows";
             let figures = [("bytes of a row", bytes), ("from", HALF_BLOCK * GRANULE)];
             match held_by_many(shape, rows, p.x.dtype, false, device) {
@@ -170,7 +160,7 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
                 None => (one_block, why),
             }
         }
-        Variant::Pipeline { .. } if clusters(device) => {
+        Variant::Pipeline { .. } if device.has_clusters() => {
             let because =
                 "other rows load while one is computed; a pipeline's row waits for all of its block";
             let figures =
@@ -199,7 +189,7 @@ fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, instead: 
     }
     let (length, count) = (p.length.unsigned_abs(), p.row_count().unsigned_abs());
     let staged = staged(shape, count, 1, false, device);
-    if let Some(staged) = staged.filter(|_| clusters(device) && length >= STAGED_FROM) {
+    if let Some(staged) = staged.filter(|_| device.has_clusters() && length >= STAGED_FROM) {
         let because = "x and its result lie otherwise, and lanes complete each other's stores";
         let figures = [("elements of a row", length), ("from", STAGED_FROM)];
         return Some(staged.because(ragged::NAME, because, figures));
@@ -254,10 +244,6 @@ fn sharing(dtype: DType) -> u64 {
     MAX_THREADS / 2 * held(dtype)
 }
 
-fn clusters(device: &DeviceFacts) -> bool {
-    largest_cluster(device) > 1
-}
-
 fn possible(blocks: u64, device: &DeviceFacts) -> bool {
-    blocks.is_power_of_two() && blocks <= largest_cluster(device)
+    blocks.is_power_of_two() && blocks <= device.largest_cluster()
 }

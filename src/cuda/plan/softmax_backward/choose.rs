@@ -108,7 +108,7 @@ fn in_shared_memory(
     }
     let few = p.row_count().unsigned_abs().saturating_mul(2) <= u64::from(device.multiprocessors);
     let long = length * p.grad.dtype.size() as u64 > WARP_BYTES;
-    let staged = whole_row(p, device).filter(|_| largest_cluster(device) > 1 && !few);
+    let staged = whole_row(p, device).filter(|_| device.has_clusters() && !few);
     let granules = [("granules of a row", shape.granules), ("from", STAGED_ENDS)];
     if let Some(staged) = staged.filter(|_| rows.alike() && !rows.whole() && shape.granules >= STAGED_ENDS) {
         let because = "its ends are single elements, and not all threads would have as many granules";

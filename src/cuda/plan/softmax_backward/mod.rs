@@ -29,7 +29,7 @@ const BLOCK_VECTORS: u64 = 4;
 const LONG_VECTORS: u64 = 6;
 /// GENERAL_THREADS in softmax_backward_strided.cu.
 const GENERAL_THREADS: u64 = 256;
-/// What every device with clusters takes.
+/// What every device with clusters takes, and the mailboxes of the kernels.
 const MAX_CLUSTER: u64 = 8;
 const MAX_BLOCKS: u64 = i32::MAX as u64;
 /// Bytes of a granule: one access.
@@ -165,7 +165,7 @@ fn staged_bytes(p: &SoftmaxBackwardProblem, accesses: u64) -> u64 {
 /// The most blocks of a cluster: a power of two.
 fn largest_cluster(device: &DeviceFacts) -> u64 {
     let multiprocessors = u64::from(device.multiprocessors.max(1));
-    if device.compute_capability >= (9, 0) { MAX_CLUSTER.min(1 << multiprocessors.ilog2()) } else { 1 }
+    device.largest_cluster().min(MAX_CLUSTER).min(1 << multiprocessors.ilog2())
 }
 
 fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize, why: Reason) -> Plan {

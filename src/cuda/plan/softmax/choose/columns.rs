@@ -1,6 +1,6 @@
 //! Rows that lie side by side.
 
-use super::{Chosen, SPLIT_FROM, SPREAD_TO, enough, idle, largest_cluster};
+use super::{Chosen, SPLIT_FROM, SPREAD_TO, enough, idle};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::softmax::rows::exchange_bytes;
@@ -9,7 +9,7 @@ use crate::cuda::plan::softmax::{Forced, GRANULE, STATIC_SHARED, STRIDED_THREADS
 use crate::ops::softmax::SoftmaxProblem;
 
 pub fn choose_columns(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> Chosen {
-    let (largest, multiprocessors) = (largest_cluster(device), u64::from(device.multiprocessors));
+    let (largest, multiprocessors) = (device.largest_cluster(), u64::from(device.multiprocessors));
     let wanted = match forced {
         Some(Forced::Column) => Some(choose_column(p, device)),
         Some(Forced::Cluster(blocks)) if blocks.is_power_of_two() && blocks <= largest => {

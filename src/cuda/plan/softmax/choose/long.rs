@@ -1,7 +1,7 @@
 //! Where a row goes that is too long for the registers of one block, and of how many blocks.
 
 use super::holders::{cluster, staged};
-use super::{CLUSTER_VECTORS, SHARING_THREADS, clusters, idle, largest_cluster};
+use super::{CLUSTER_VECTORS, SHARING_THREADS, idle};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::softmax::Variant;
 use crate::cuda::plan::softmax::rows::RowShape;
@@ -24,7 +24,7 @@ pub fn held_by_many(
     few: bool,
     device: &DeviceFacts,
 ) -> Option<Variant> {
-    if !clusters(device) {
+    if !device.has_clusters() {
         return None;
     }
     let (registers, half) = (spread(shape.granules, rows, device), dtype.size() == 2);
@@ -50,7 +50,7 @@ pub fn held_by_many(
 
 fn in_shared_memory(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Option<Variant> {
     let fewest = |granules: u64| {
-        let mut sizes = [1, 2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= largest_cluster(device));
+        let mut sizes = [1, 2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= device.largest_cluster());
         sizes.find(|blocks| shape.whole <= blocks * granules)
     };
     let wanted = if dtype == DType::F64 { None } else { fewest(STAGED[0]) };
@@ -61,7 +61,7 @@ fn in_shared_memory(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFac
 /// The smallest cluster whose blocks let others share their multiprocessor and, where rows are few, leave none
 /// idle; but with work for 4 loads of every lane of a warp. Where there is none, the largest that will do.
 fn spread(granules: u64, rows: u64, device: &DeviceFacts) -> Option<Variant> {
-    let sizes = [2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= largest_cluster(device));
+    let sizes = [2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= device.largest_cluster());
     let fits = |&blocks: &u64| cluster(granules, blocks).is_some();
     let worth_it = |&blocks: &u64| granules >= blocks * 128;
     let mut sizes: Vec<u64> = sizes.filter(fits).filter(worth_it).collect();
