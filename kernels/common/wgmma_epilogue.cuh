@@ -20,7 +20,7 @@ template <class S> struct Epilogue {
     const WgmmaParams& p;
     const uint32_t warp, lane;
     const uint32_t staging;  // shared address of this warp's buffer
-    uint32_t bias[BIASES];
+    uint32_t bias_first[BIASES], bias_second[BIASES];
 
     __device__ __forceinline__ Epilogue(const WgmmaParams& p, uint32_t shared)
         : p(p),
@@ -33,51 +33,51 @@ template <class S> struct Epilogue {
         return ((warp / 4) * S::M_STEPS + i) * 64 + warp % 4 * 16;
     }
 
-    // Loads the tile's bias early: it arrives while the tile is multiplied. Two values to a register: by columns,
-    // lane l holds 2 l and 2 l + 1 of each panel, and hands them out when they are added; by rows, the two rows of a
-    // step that the lane has accumulators of.
+    // Asks for the tile's bias, which arrives while the tile is multiplied: nothing here may look at what is loaded, nor
+    // branch, or each load is waited for, before the first product. Two values for each register of a panel: by columns,
+    // lane l asks for 2 l and 2 l + 1 of each panel, and hands them out when they are added; by rows, for the two rows of
+    // a step that the lane has accumulators of.
     __device__ __forceinline__ void load_bias(const Item& item) {
-        if (p.bias == nullptr) return;
-        const auto load = [&](int32_t index, uint32_t size) -> uint32_t {
-            if (uint32_t(index) >= size) return 0;
-            return ptx::load_global_half(static_cast<const T*>(p.bias) + index * p.bias_stride);
-        };
+        const bool by_row = p.bias_by_row;
+        const uint32_t size = p.bias == nullptr ? 0 : by_row ? p.m : p.n;
 #pragma unroll
         for (int i = 0; i < BIASES; ++i) {
-            if (p.bias_by_row) {
-                const int32_t row = item.row + row_of(i < S::M_STEPS ? i : 0) + int32_t(lane / 4);
-                bias[i] = load(row, p.m) | load(row + 8, p.m) << 16;
-            } else {
-                const int32_t col = item.col + (i < S::PANELS ? i : 0) * 64 + int32_t(lane) * 2;
-                bias[i] = load(col, p.n) | load(col + 1, p.n) << 16;
-            }
+            const int32_t row = item.row + row_of(i < S::M_STEPS ? i : 0) + int32_t(lane / 4);
+            const int32_t col = item.col + (i < S::PANELS ? i : 0) * 64 + int32_t(lane) * 2;
+            const uint32_t first = by_row ? row : col, second = by_row ? row + 8 : col + 1;
+            const T* bias = static_cast<const T*>(p.bias);
+            bias_first[i] = bias_second[i] = 0;
+            ptx::load_global_if<2>(first < size, bias + first * p.bias_stride, &bias_first[i]);
+            ptx::load_global_if<2>(second < size, bias + second * p.bias_stride, &bias_second[i]);
         }
     }
 
-    __device__ __forceinline__ void apply(float (&v)[S::ACCUMULATORS], int i) const {
-        if (p.bias != nullptr) {
+    __device__ __forceinline__ void add_bias(float (&v)[S::ACCUMULATORS], int i) const {
+        if (p.bias == nullptr) return;
+        if (p.bias_by_row) {
+            const float2 rows = unpack<T>(bias_first[i] | bias_second[i] << 16);
 #pragma unroll
-            for (int group = 0; group < S::ACCUMULATORS / 4; ++group) {  // of 8 columns
-                float2 low, high;
-                if (p.bias_by_row) {
-                    const float2 rows = unpack<T>(bias[i]);
-                    low = make_float2(rows.x, rows.x);
-                    high = make_float2(rows.y, rows.y);
-                } else {
-                    low = high = unpack<T>(__shfl_sync(~0u, bias[group / 8], group % 8 * 4 + lane % 4));
-                }
-                v[group * 4] += low.x;
-                v[group * 4 + 1] += low.y;
-                v[group * 4 + 2] += high.x;
-                v[group * 4 + 3] += high.y;
+            for (int at = 0; at < S::ACCUMULATORS; ++at) v[at] += at / 2 % 2 ? rows.y : rows.x;
+            return;
+        }
+#pragma unroll
+        for (int panel = 0; panel < S::PANELS; ++panel) {
+            const uint32_t pair = bias_first[panel] | bias_second[panel] << 16;
+#pragma unroll
+            for (int group = panel * 8; group < min(panel * 8 + 8, S::ACCUMULATORS / 4); ++group) {  // of 8 columns
+                const float2 columns = unpack<T>(__shfl_sync(~0u, pair, group % 8 * 4 + lane % 4));
+                v[group * 4] += columns.x;
+                v[group * 4 + 1] += columns.y;
+                v[group * 4 + 2] += columns.x;
+                v[group * 4 + 3] += columns.y;
             }
         }
-        activate<T>(v, p.activation, p.negative_slope);
     }
 
     // The 16 rows of step i, 64 columns at a time by way of shared memory, from where 8 lanes write 128 bytes of a row.
     __device__ __forceinline__ void store(float (&d)[S::ACCUMULATORS], int i, const Item& item) {
-        apply(d, i);
+        add_bias(d, i);
+        activate<T>(d, p.activation, p.negative_slope);
         const int32_t row = item.row + row_of(i), rows = int32_t(p.m) - row;
         T* out = static_cast<T*>(p.out) + row * p.out_row + item.col * p.out_col;
 #pragma unroll
