@@ -55,60 +55,96 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
                                         Ring ring) {
     Accumulators<S> d;
     Epilogue<S> epilogue(p, shared);
-    for (; work.left(); work.next()) {
+    // The first time nothing is multiplied and nothing written: the way out is only rehearsed, so that its instructions,
+    // which no cache has yet, come while the first boxes do.
+    for (bool rehearsal = true; work.left(); rehearsal = false) {
         const Item& item = work.item;
-        epilogue.load_bias(item);
-        multiply<S>(p, pair, d, shared, ring, item.k_end - item.k_begin);
+        epilogue.load_bias(item, rehearsal);
+        multiply<S>(p, pair, d, shared, ring, rehearsal ? 0 : item.k_end - item.k_begin);
 #pragma unroll
         for (int i = 0; i < S::M_STEPS; ++i) {
-            if (p.partials != nullptr) {
+            if (p.partials == nullptr) {
+                epilogue.store(d[i], i, item, rehearsal);
+            } else if (!rehearsal) {
                 epilogue.store_partials(d[i], i, item);
-            } else {
-                epilogue.store(d[i], i, item);
             }
         }
+        if (!rehearsal) work.next();
     }
 }
+
+// Barriers by number; 0 is that of __syncthreads.
+enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START };
 
 template <class S> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
     constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread behind the consumers
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
     const Ring ring{shared, p.stages};
-    const Pair pair = Pair::of(p);
-    // Of the block, or of both.
-    const auto barriers_are_there = [&] {
-        if (pair.blocks > 1) {
+    // Of both blocks, or those of this one that meet at `barrier`.
+    const auto barriers_are_there = [&](uint32_t barrier, uint32_t threads) {
+        if (p.pair > 1) {
             ptx::cluster_arrive();
             ptx::cluster_wait();
         } else {
-            ptx::barrier_sync(1, PRODUCER + 64);
+            ptx::barrier_sync(barrier, threads);
         }
     };
     if (threadIdx.x >= PRODUCER) {
         ptx::give_registers<S::PRODUCER_REGISTERS>();
-        if (threadIdx.x >= PRODUCER + 64) return;
-        // What to do first is found out while another warp makes the barriers.
-        if (threadIdx.x < PRODUCER + 32) {
+        // Two producers find out what to do first while another warp makes the barriers.
+        const uint32_t warp = threadIdx.x / 32 - S::WARPS;
+        if (warp < 2) {
+            const Pair pair = Pair::of(p);
             Schedule<S> work(p, pair);
-            barriers_are_there();
-            if (threadIdx.x == PRODUCER) produce<S>(p, pair, work, shared, ring);
-        } else {
-            if (threadIdx.x == PRODUCER + 32) {
-                for (uint32_t stage = 0; stage < p.stages; ++stage) {
-                    ptx::mbarrier_init(ring.full(stage), 1);
-                    ptx::mbarrier_init(ring.empty(stage), S::WARPS * pair.blocks);
+            barriers_are_there(PRODUCERS_START, 96);
+            if (!ptx::elect()) return;
+            if (warp == 0) {
+                const Operand a{p.a, p.a_mn != 0, p.a_batches, p.a_stage_bytes, 0, S::BM, &Item::row};
+                if (p.batched) {
+                    produce<S, true, false>(p, a, pair, work, shared, ring);
+                } else {
+                    produce<S, false, false>(p, a, pair, work, shared, ring);
+                }
+            } else {
+                const Operand b{p.b, p.b_mn != 0, p.b_batches, p.b_stage_bytes, S::A_BYTES, S::BN, &Item::col};
+                if (pair.blocks > 1) {
+                    if (p.batched) {
+                        produce<S, true, true>(p, b, pair, work, shared, ring);
+                    } else {
+                        produce<S, false, true>(p, b, pair, work, shared, ring);
+                    }
+                } else if (p.batched) {
+                    produce<S, true, false>(p, b, pair, work, shared, ring);
+                } else {
+                    produce<S, false, false>(p, b, pair, work, shared, ring);
+                }
+            }
+        } else if (warp == 2) {
+            if (ptx::elect()) {
+                // As many as there can be: straight on, and sooner done than a loop over those that there are.
+#pragma unroll
+                for (uint32_t stage = 0; stage < MAX_STAGES; ++stage) {
+                    ptx::mbarrier_init(ring.full(stage), 2);
+                    ptx::mbarrier_init(ring.empty(stage), S::WARPS * p.pair);
                 }
                 ptx::fence_mbarrier_init();
-                ptx::tma_prefetch_map(p.a);
-                ptx::tma_prefetch_map(p.b);
             }
             __syncwarp();
-            barriers_are_there();
+            if (p.pair > 1) {
+                barriers_are_there(0, 0);
+            } else {
+                ptx::barrier_arrive(PRODUCERS_START, 96);
+                ptx::barrier_arrive(CONSUMERS_START, PRODUCER + 32);
+            }
+        } else if (ptx::elect()) {
+            ptx::tma_prefetch_map(p.a);
+            ptx::tma_prefetch_map(p.b);
         }
     } else {
         ptx::take_registers<S::CONSUMER_REGISTERS>();
+        const Pair pair = Pair::of(p);
         Schedule<S> work(p, pair);
-        barriers_are_there();
+        barriers_are_there(CONSUMERS_START, PRODUCER + 32);
         consume<S>(p, pair, work, shared, ring);
     }
 }

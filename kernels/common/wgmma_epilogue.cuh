@@ -37,9 +37,9 @@ template <class S> struct Epilogue {
     // branch, or each load is waited for, before the first product. Two values for each register of a panel: by columns,
     // lane l asks for 2 l and 2 l + 1 of each panel, and hands them out when they are added; by rows, for the two rows of
     // a step that the lane has accumulators of.
-    __device__ __forceinline__ void load_bias(const Item& item) {
+    __device__ __forceinline__ void load_bias(const Item& item, bool rehearsal) {
         const bool by_row = p.bias_by_row;
-        const uint32_t size = p.bias == nullptr ? 0 : by_row ? p.m : p.n;
+        const uint32_t size = p.bias == nullptr || rehearsal ? 0 : by_row ? p.m : p.n;
 #pragma unroll
         for (int i = 0; i < BIASES; ++i) {
             const int32_t row = item.row + row_of(i < S::M_STEPS ? i : 0) + int32_t(lane / 4);
@@ -75,10 +75,12 @@ template <class S> struct Epilogue {
     }
 
     // The 16 rows of step i, 64 columns at a time by way of shared memory, from where 8 lanes write 128 bytes of a row.
-    __device__ __forceinline__ void store(float (&d)[S::ACCUMULATORS], int i, const Item& item) {
-        add_bias(d, i);
-        activate<T>(d, p.activation, p.negative_slope);
-        const int32_t row = item.row + row_of(i), rows = int32_t(p.m) - row;
+    __device__ __forceinline__ void store(float (&d)[S::ACCUMULATORS], int i, const Item& item, bool rehearsal) {
+        if (!rehearsal) {
+            add_bias(d, i);
+            activate<T>(d, p.activation, p.negative_slope);
+        }
+        const int32_t row = item.row + row_of(i), rows = rehearsal ? 0 : int32_t(p.m) - row;
         T* out = static_cast<T*>(p.out) + row * p.out_row + item.col * p.out_col;
 #pragma unroll
         for (int k = 0; k < 3; ++k) out += item.batch[k] * p.out_batch[k];

@@ -1,63 +1,61 @@
-// The two sides of the ring of stages in matmul_wgmma.cu: one thread that fills it, and warpgroups that multiply.
+// The two sides of the ring of stages in matmul_wgmma.cu: two threads that fill it, and warpgroups that multiply.
 #pragma once
 
 #include "wgmma_shape.cuh"
 
-// Loads one operand's box or boxes of a stage, or this block's half of each for a pair, to both of its blocks. K-major:
-// `Rows` rows of m or n, each 64 elements of k. MN-major: panels of 64 elements of m or n, each of 64 rows of k.
-template <int Rows>
-__device__ __forceinline__ void load_operand(const WgmmaParams& p, const TensorMap& map, bool mn_major, uint32_t shared,
-                                             uint32_t barrier, int32_t mn, int32_t k, const int32_t (&batch)[3],
-                                             Pair pair) {
-    const int32_t skip = int32_t(pair.rank) * ((mn_major ? BLOCK_K : Rows) / 2);
-    const auto load = [&](uint32_t at, int32_t x, int32_t y) {
-        at += skip * 128;
-        y += skip;
-        if (pair.blocks > 1) {
-            if (p.batched) {
-                ptx::tma_multicast_5d(at, map, barrier, x, y, batch, 0b11);
-            } else {
-                ptx::tma_multicast_2d(at, map, barrier, x, y, 0b11);
-            }
-        } else if (p.batched) {
-            ptx::tma_load_5d(at, map, barrier, x, y, batch);
-        } else {
-            ptx::tma_load_2d(at, map, barrier, x, y);
-        }
-    };
-    if (mn_major) {
-#pragma unroll
-        for (int i = 0; i < (Rows + 63) / 64; ++i) load(shared + i * PANEL_BYTES, mn + 64 * i, k);
-    } else {
-        load(shared, k, mn);
-    }
-}
+// One of the operands, as its producer sees it. A stage of it is a box of `rows` of m or n by 64 of k, or panels of 64 of
+// m or n by 64 of k, as memory has its unit stride along k or along m or n.
+struct Operand {
+    const TensorMap& map;
+    bool mn_major;
+    uint32_t batches;  // bit d: it has that dimension of the batch
+    uint32_t bytes;    // of every stage
+    uint32_t at;       // where they begin within a stage
+    int32_t rows;
+    int32_t Item::* start;  // of the tile, along m or n
+};
 
-// The producer: fills every stage as soon as it is empty, through all items, and never waits for anything else, so
-// that the next tile's first stages arrive while this one's results are stored.
-template <class S>
-__device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, Schedule<S>& work, uint32_t shared,
-                                        Ring ring) {
+// A producer: asks for its operand's part of every stage as soon as the stage is empty, through all items, and never
+// waits for anything else, so that the next tile's first stages arrive while this one's results are stored. Of a pair, it
+// asks for half of every box, to both blocks.
+template <class S, bool BATCHED, bool PAIRED>
+__device__ __forceinline__ void produce(const WgmmaParams& p, const Operand& x, Pair pair, Schedule<S>& work,
+                                        uint32_t shared, Ring ring) {
+    const int32_t skip = PAIRED ? int32_t(pair.rank) * ((x.mn_major ? BLOCK_K : x.rows) / 2) : 0;
+    const int32_t boxes = x.mn_major ? (x.rows + 63) / 64 : 1;
     for (; work.left(); work.next()) {
         const Item& item = work.item;
-        int32_t batch_a[3], batch_b[3];
+        const int32_t mn = item.*x.start;
+        int32_t batch[3];
 #pragma unroll
-        for (int d = 0; d < 3; ++d) {
-            batch_a[d] = p.a_batches >> d & 1 ? item.batch[d] : 0;
-            batch_b[d] = p.b_batches >> d & 1 ? item.batch[d] : 0;
-        }
-        for (uint32_t k = item.k_begin; k < item.k_end; ++k) {
+        for (int d = 0; d < 3; ++d) batch[d] = x.batches >> d & 1 ? item.batch[d] : 0;
+        for (uint32_t block = item.k_begin; block < item.k_end; ++block) {
+            const int32_t k = int32_t(block) * BLOCK_K;
             ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
-            const uint32_t a = shared + S::STAGES_AT + ring.stage * (S::A_BYTES + S::B_BYTES), b = a + S::A_BYTES;
             const uint32_t full = ring.full(ring.stage);
-            ptx::mbarrier_arrive_expect(full, p.stage_bytes);
-            load_operand<S::BM>(p, p.a, p.a_mn, a, full, item.row, k * BLOCK_K, batch_a, Pair{});
-            load_operand<S::BN>(p, p.b, p.b_mn, b, full, item.col, k * BLOCK_K, batch_b, pair);
+            ptx::mbarrier_arrive_expect(full, x.bytes);
+            uint32_t to = shared + S::STAGES_AT + ring.stage * (S::A_BYTES + S::B_BYTES) + x.at + skip * 128;
+            int32_t column = x.mn_major ? mn : k;
+            const int32_t row = (x.mn_major ? k : mn) + skip;
+#pragma unroll 1
+            for (int32_t i = 0; i < boxes; ++i) {
+                if constexpr (BATCHED && PAIRED) {
+                    ptx::tma_multicast_5d(to, x.map, full, column, row, batch, 0b11);
+                } else if constexpr (BATCHED) {
+                    ptx::tma_load_5d(to, x.map, full, column, row, batch);
+                } else if constexpr (PAIRED) {
+                    ptx::tma_multicast_2d(to, x.map, full, column, row, 0b11);
+                } else {
+                    ptx::tma_load_2d(to, x.map, full, column, row);
+                }
+                to += PANEL_BYTES;
+                column += 64;
+            }
             ring.advance();
         }
     }
     // The barriers stay until the other block does not arrive at them any more: every stage is handed back.
-    for (uint32_t i = 0; pair.blocks > 1 && i < p.stages; ++i) {
+    for (uint32_t i = 0; PAIRED && i < p.stages; ++i) {
         ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
         ring.advance();
     }
@@ -65,29 +63,62 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
 
 template <class S> using Accumulators = float[S::M_STEPS][S::ACCUMULATORS];
 
-// Issues the products of one stage as one group. Which dimension has unit stride is part of the instruction, so there
-// is a version for each layout; a branch for each stage costs nothing beside hundreds of clocks of products, and saves
+// Issues the products of so many stages as one group. Which dimension has unit stride is part of the instruction, so there
+// is a version for each layout; a branch for each group costs nothing beside hundreds of clocks of products, and saves
 // three kernels of four. (A loop for each layout would have ptxas serialise wgmma, C7515.)
-template <class S, bool A_MN, bool B_MN>
-__device__ __forceinline__ void multiply_stage(Accumulators<S>& d, uint32_t a_tile, uint32_t b_tile, bool accumulate) {
+template <class S, bool A_MN, bool B_MN, int STAGES>
+__device__ __forceinline__ void multiply_group(Accumulators<S>& d, const uint32_t (&a_tiles)[STAGES],
+                                               const uint32_t (&b_tiles)[STAGES], bool accumulate) {
     // From one k of 16 to the next: 32 bytes along a row, or 16 rows.
     constexpr uint32_t A_STEP = A_MN ? 16 * 128 : 32, B_STEP = B_MN ? 16 * 128 : 32;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < BLOCK_K / 16; ++k) {
+    for (int stage = 0; stage < STAGES; ++stage) {
+        const uint64_t a = ptx::wgmma_tile<A_MN>(a_tiles[stage]), b = ptx::wgmma_tile<B_MN>(b_tiles[stage]);
 #pragma unroll
-        for (int i = 0; i < S::M_STEPS; ++i) {
-            const uint64_t a = ptx::wgmma_tile<A_MN>(a_tile + i * PANEL_BYTES + k * A_STEP);
-            const uint64_t b = ptx::wgmma_tile<B_MN>(b_tile + k * B_STEP);
-            ptx::Wgmma<S::BN>::template add<typename S::T, A_MN, B_MN>(d[i], a, b, accumulate || k > 0);
+        for (int k = 0; k < BLOCK_K / 16; ++k) {
+#pragma unroll
+            for (int i = 0; i < S::M_STEPS; ++i) {
+                ptx::Wgmma<S::BN>::template add<typename S::T, A_MN, B_MN>(
+                    d[i], ptx::wgmma_tile_at(a, i * PANEL_BYTES + k * A_STEP), ptx::wgmma_tile_at(b, k * B_STEP),
+                    accumulate || stage + k > 0);
+            }
         }
     }
     ptx::wgmma_commit();
 }
 
-// One item's products, summed over its blocks of k, for this warpgroup's rows. One group of wgmma stays under way
-// while the next is issued; a stage is handed back when the group that reads it is done, which is known once the group
-// behind it has been issued and all but one have been waited for.
+// Waits for the next stages of the ring and issues their products, for this warpgroup's rows.
+template <class S, int STAGES>
+__device__ __forceinline__ void multiply_stages(const WgmmaParams& p, Accumulators<S>& d, uint32_t shared,
+                                                uint32_t own_rows, Ring& ring, bool accumulate) {
+    uint32_t a[STAGES], b[STAGES];
+#pragma unroll
+    for (int i = 0; i < STAGES; ++i) {
+        ptx::mbarrier_wait(ring.full(ring.stage), ring.phase);
+        const uint32_t stage = shared + S::STAGES_AT + ring.stage * (S::A_BYTES + S::B_BYTES);
+        a[i] = stage + own_rows;
+        b[i] = stage + S::A_BYTES;
+        ring.advance();
+    }
+#pragma unroll
+    for (int i = 0; i < S::M_STEPS; ++i) ptx::wgmma_pin(d[i]);
+    if (p.a_mn) {
+        if (p.b_mn) {
+            multiply_group<S, true, true>(d, a, b, accumulate);
+        } else {
+            multiply_group<S, true, false>(d, a, b, accumulate);
+        }
+    } else if (p.b_mn) {
+        multiply_group<S, false, true>(d, a, b, accumulate);
+    } else {
+        multiply_group<S, false, false>(d, a, b, accumulate);
+    }
+}
+
+// One item's products, summed over its blocks of k. One group of wgmma stays under way while the next is issued; a
+// group's stages are handed back when it is done, which is known once the group behind it has been issued and all but one
+// have been waited for.
 template <class S>
 __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair, Accumulators<S>& d, uint32_t shared,
                                          Ring& ring, uint32_t blocks) {
@@ -96,35 +127,33 @@ __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair,
     // A lane for each block that is told.
     const bool tells = lane < pair.blocks;
     const uint32_t there = tells ? ptx::mbarrier_of_block(shared, lane) - shared : 0;
-    const auto release = [&](uint32_t stage) {
-        if (tells) ptx::mbarrier_arrive_there(ring.empty(stage) + there);
-    };
-    uint32_t previous = 0;
-    for (uint32_t block = 0; block < blocks; ++block) {
-        ptx::mbarrier_wait(ring.full(ring.stage), ring.phase);
-        const uint32_t stage = shared + S::STAGES_AT + ring.stage * (S::A_BYTES + S::B_BYTES);
-        const uint32_t a = stage + own_rows, b = stage + S::A_BYTES;
+    Ring read = ring;  // the first stage that has not been handed back
+    const uint32_t most = p.stages >= 4 * S::GROUP ? S::GROUP : 1;
+    uint32_t under_way = 0;
+    const auto hand_back = [&] {
 #pragma unroll
-        for (int i = 0; i < S::M_STEPS; ++i) ptx::wgmma_pin(d[i]);
-        // The first block overwrites what the accumulators held.
-        if (p.a_mn) {
-            if (p.b_mn) {
-                multiply_stage<S, true, true>(d, a, b, block > 0);
-            } else {
-                multiply_stage<S, true, false>(d, a, b, block > 0);
+        for (uint32_t i = 0; i < S::GROUP; ++i) {
+            if (i < under_way) {
+                if (tells) ptx::mbarrier_arrive_there(read.empty(read.stage) + there);
+                read.advance();
             }
-        } else if (p.b_mn) {
-            multiply_stage<S, false, true>(d, a, b, block > 0);
+        }
+    };
+    for (uint32_t block = 0; block < blocks;) {
+        // The first block overwrites what the accumulators held.
+        const uint32_t group = block + most <= blocks ? most : 1;
+        if (group == S::GROUP) {
+            multiply_stages<S, S::GROUP>(p, d, shared, own_rows, ring, block > 0);
         } else {
-            multiply_stage<S, false, false>(d, a, b, block > 0);
+            multiply_stages<S, 1>(p, d, shared, own_rows, ring, block > 0);
         }
         ptx::wgmma_wait<1>();
-        if (block > 0) release(previous);
-        previous = ring.stage;
-        ring.advance();
+        hand_back();
+        under_way = group;
+        block += group;
     }
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (int i = 0; i < S::M_STEPS; ++i) ptx::wgmma_pin(d[i]);
-    release(previous);
+    hand_back();
 }

@@ -40,14 +40,15 @@ struct alignas(64) WgmmaParams {
     uint32_t batched;        // maps have five dimensions, not two
     uint32_t a_mn, b_mn;     // the unit stride is along m or n, not along k
     uint32_t stages;
-    uint32_t stage_bytes;  // that arrive for one block of k
+    uint32_t a_stage_bytes;  // of a that arrive for one block of k
     uint32_t activation;
     float negative_slope;
     uint32_t bias_by_row;
     uint32_t store_elements;        // rows that are no whole, aligned 16-byte chunks
     uint32_t a_batches, b_batches;  // bit d: the operand has that dimension of the batch, and is not broadcast along it
     uint32_t pair;                  // 2: blocks whose tiles lie below each other are a cluster; 1: none are
-    uint32_t unused[10];
+    uint32_t b_stage_bytes;         // of b
+    uint32_t unused[9];
 };
 static_assert(sizeof(WgmmaParams) == 576 && offsetof(WgmmaParams, bias) == 384, "mirrored in Rust");
 static_assert(offsetof(WgmmaParams, m) == 456 && offsetof(WgmmaParams, store_elements) == 520, "mirrored in Rust");
@@ -58,6 +59,9 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     static constexpr int BLOCKS = BLOCKS_;  // on one multiprocessor
     static constexpr int THREADS = 128 * CONSUMERS + 128;
     static constexpr int ACCUMULATORS = BN / 2;  // of a thread, for 64 rows
+    // Stages that a warpgroup multiplies as one group, if the ring is long enough for as many to be loaded. A turn of its
+    // loop takes some 300 clocks, the products of a 64 x 64 tile's stage 128, and there is no other warpgroup meanwhile.
+    static constexpr uint32_t GROUP = CONSUMERS * M_STEPS * BN == 64 ? 2 : 1;
     // A thread's, in steps of 8: what the block is launched with is all there is to share, and who asks for more waits
     // for ever.
     static constexpr int LAUNCHED = 65536 / (BLOCKS * THREADS) / 8 * 8;
@@ -76,6 +80,8 @@ struct Pair {
     __device__ __forceinline__ static Pair of(const WgmmaParams& p) {
         return p.pair > 1 ? Pair{2, ptx::cluster_rank()} : Pair{};
     }
+    // Blocks in units of such: a shift, where a division would come before everything else.
+    __device__ __forceinline__ uint32_t units(uint32_t count) const { return count >> (blocks - 1); }
 };
 
 // The ring of stages. Each has a barrier that completes when its bytes have arrived, and one that completes when every
@@ -111,26 +117,32 @@ template <class S> struct Schedule {
     Item item;
 
     __device__ __forceinline__ Schedule(const WgmmaParams& p, const Pair& pair)
-        : p(p), pair(pair), index(blockIdx.x / pair.blocks) {
+        : p(p), pair(pair), index(pair.units(blockIdx.x)) {
         find();
     }
     __device__ __forceinline__ bool left() const { return index < p.items; }
     __device__ __forceinline__ void next() {
-        index += gridDim.x / pair.blocks;
+        index += pair.units(gridDim.x);
         if (left()) find();
     }
     __device__ __forceinline__ void find() {
         const uint32_t tiles = p.order.tiles_m * p.order.tiles_n;
-        item.split = p.by_part.quotient(index);
-        const uint32_t in_part = index - item.split * p.products * tiles;
-        item.product = p.by_product.quotient(in_part);
-        const Tile tile = p.order.at(in_part - item.product * tiles);
+        uint32_t in_product = index;
+        item.split = item.product = 0;
+        item.batch[0] = item.batch[1] = item.batch[2] = 0;
+        if (p.items > tiles) {
+            item.split = p.by_part.quotient(index);
+            const uint32_t in_part = index - item.split * p.products * tiles;
+            item.product = p.by_product.quotient(in_part);
+            in_product = in_part - item.product * tiles;
+            const uint32_t middle = p.by_batch[0].quotient(item.product), outer = p.by_batch[1].quotient(middle);
+            item.batch[0] = int32_t(item.product - middle * p.batch_size[0]);
+            item.batch[1] = int32_t(middle - outer * p.batch_size[1]);
+            item.batch[2] = int32_t(outer);
+        }
+        const Tile tile = p.order.at(in_product);
         item.row = int32_t(tile.m * pair.blocks + pair.rank) * S::BM;
         item.col = int32_t(tile.n) * S::BN;
-        const uint32_t middle = p.by_batch[0].quotient(item.product), outer = p.by_batch[1].quotient(middle);
-        item.batch[0] = int32_t(item.product - middle * p.batch_size[0]);
-        item.batch[1] = int32_t(middle - outer * p.batch_size[1]);
-        item.batch[2] = int32_t(outer);
         item.k_begin = item.split * p.part_blocks + min(item.split, p.longer_parts);
         item.k_end = item.k_begin + p.part_blocks + (item.split < p.longer_parts);
     }

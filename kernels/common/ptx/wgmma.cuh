@@ -36,6 +36,9 @@ template <bool MN_MAJOR> __device__ __forceinline__ uint64_t wgmma_tile(uint32_t
     return uint64_t(1) << 62 | uint64_t(8 * 128 / 16) << 32 | PANEL << 16 | (shared & 0x3FFFF) >> 4;
 }
 
+// The same tile so many bytes further in shared memory, whose end is not reached.
+__device__ __forceinline__ uint64_t wgmma_tile_at(uint64_t tile, uint32_t bytes) { return tile + bytes / 16; }
+
 // d = a b + (accumulate ? d : 0), for tiles as described above, each K-major or MN-major.
 template <int N> struct Wgmma;
 

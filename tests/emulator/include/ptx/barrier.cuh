@@ -12,4 +12,11 @@ inline void barrier_arrive(uint32_t id, uint32_t threads, emulator::Site site = 
     emulator::barrier_arrive(id, threads, site);
 }
 
+inline bool elect(emulator::Site site = emulator::Site::here()) {
+    bool elected = false;
+    emulator::together("elect", site, ~0u, true, &elected,
+                       [](void* const (&lanes)[32], uint32_t) { *static_cast<bool*>(lanes[0]) = true; });
+    return elected;
+}
+
 }  // namespace ptx

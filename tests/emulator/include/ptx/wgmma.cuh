@@ -18,6 +18,8 @@ template <bool MN_MAJOR> uint64_t wgmma_tile(uint32_t shared) {
     return uint64_t(1) << 62 | uint64_t(8 * 128 / 16) << 32 | PANEL << 16 | (shared & 0x3FFFF) >> 4;
 }
 
+inline uint64_t wgmma_tile_at(uint64_t tile, uint32_t bytes) { return tile + bytes / 16; }
+
 template <int N> struct Wgmma {
     static_assert(N % 8 == 0 && N >= 8 && N <= 256, "");
     template <class T, bool A_MN, bool B_MN>

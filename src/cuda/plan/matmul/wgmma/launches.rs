@@ -43,8 +43,8 @@ impl Choice {
         let (a, b) = (operand(0), operand(1));
         let repack = (!sources.is_empty()).then(|| repack::plan(&sources));
 
-        let mut stage_bytes = 0;
-        let mut operand_map = |x: &Option<Addressed>, mn: i64, rows: u32, sharing: u32| {
+        // With what it brings to a stage, in bytes.
+        let operand_map = |x: &Option<Addressed>, mn: i64, rows: u32, sharing: u32| {
             let x = x.as_ref()?;
             let (mn, k) = (mn as u64, p.k as u64);
             // Of a matrix that is smaller than a tile no more than it has, unless blocks share it by equal parts.
@@ -53,10 +53,10 @@ impl Choice {
                 true => ([mn, k], [64, BLOCK_K as u32 / sharing], rows.div_ceil(64)),
                 false => ([k, mn], [BLOCK_K as u32, most / sharing], 1),
             };
-            stage_bytes += boxes * r#box[1] * sharing * ROW_BYTES;
-            Some(map(problem, &x.matrix, sizes, x.lead, r#box))
+            Some((map(problem, &x.matrix, sizes, x.lead, r#box), boxes * r#box[1] * sharing * ROW_BYTES))
         };
-        let maps = [operand_map(&a, p.m, tile.m(), 1), operand_map(&b, p.n, tile.n, self.pair)];
+        let loads = [operand_map(&a, p.m, tile.m(), 1), operand_map(&b, p.n, tile.n, self.pair)];
+        let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |(_, bytes)| bytes));
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
 
         let stages = tile.stages(self.resident, device);
@@ -94,7 +94,7 @@ impl Choice {
             a_mn: u32::from(a.is_some_and(|a| a.mn_major)),
             b_mn: u32::from(b.is_some_and(|b| b.mn_major)),
             stages,
-            stage_bytes,
+            a_stage_bytes,
             activation: kind,
             negative_slope: slope as f32,
             bias_by_row: u32::from(p.bias_row != 0),
@@ -102,7 +102,8 @@ impl Choice {
             a_batches: batches(&p.a),
             b_batches: batches(&p.b),
             pair: self.pair,
-            unused: [0; 10],
+            b_stage_bytes,
+            unused: [0; 9],
         };
         let suffix = problem.dtype.suffix();
         let multiply = LaunchPlan {
@@ -130,7 +131,7 @@ impl Choice {
             bias_col: p.bias_col,
         };
         let reduce = (self.splits > 1).then(|| reduce::plan(problem, &parts));
-        Launches { repack, maps, multiply, reduce }
+        Launches { repack, maps: loads.map(|load| load.map(|(map, _)| map)), multiply, reduce }
     }
 }
 

@@ -42,7 +42,8 @@ pub struct WgmmaParams {
     pub a_mn: u32,
     pub b_mn: u32,
     pub stages: u32,
-    pub stage_bytes: u32,
+    /// Of a, in every stage.
+    pub a_stage_bytes: u32,
     pub activation: u32,
     pub negative_slope: f32,
     pub bias_by_row: u32,
@@ -51,7 +52,9 @@ pub struct WgmmaParams {
     pub b_batches: u32,
     /// 2: blocks whose tiles lie below each other are a cluster; 1: none are.
     pub pair: u32,
-    pub unused: [u32; 10],
+    /// Of b, in every stage.
+    pub b_stage_bytes: u32,
+    pub unused: [u32; 9],
 }
 
 const _: () = {
@@ -91,7 +94,7 @@ impl fmt::Debug for WgmmaParams {
             .field("activation", &(self.activation, self.negative_slope))
             .field("products", &(self.products, self.batch_size))
             .field("order, pair", &(self.order.settings(), self.pair))
-            .field("stages, stage_bytes", &(self.stages, self.stage_bytes))
+            .field("stages, stage_bytes", &(self.stages, self.a_stage_bytes, self.b_stage_bytes))
             .field("items, part_blocks", &(self.items, self.part_blocks, self.longer_parts))
             .field("partials", &self.partials)
             .field("a_mn, b_mn", &(self.a_mn, self.b_mn))
