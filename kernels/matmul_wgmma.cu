@@ -9,11 +9,11 @@
 //   wgmma        128 threads multiply straight from shared memory, asynchronously (common/ptx/wgmma.cuh)
 //   setmaxnreg   the warpgroup that only asks for boxes gives its registers to those that hold accumulators
 //
-// A block lives as long as the device has tiles for it. One thread, the producer, keeps a ring of stages full
-// (common/wgmma_mainloop.cuh); each stage holds 64 of k for the tile's rows of a and columns of b. One to three
-// consumer warpgroups multiply every stage, hand it back, and at the end of a tile add the bias, apply the activation,
-// round once and write (common/wgmma_epilogue.cuh), while the producer is already stages ahead in the next tile. Blocks
-// take tiles in the grouped order of common/tile_order.cuh.
+// A block lives as long as the device has tiles for it. Two threads, the producers, one for each operand, keep a ring of
+// stages full (common/wgmma_mainloop.cuh); each stage holds 64 of k for the tile's rows of a and columns of b. One to
+// three consumer warpgroups multiply every stage, hand it back, and at the end of a tile add the bias, apply the
+// activation, round once and write (common/wgmma_epilogue.cuh), while the producers are already stages ahead in the next
+// tile. Blocks take tiles in the grouped order of common/tile_order.cuh.
 //
 // Two blocks whose tiles lie below each other may be a cluster: then each loads half of their common columns of b, for
 // both, by multicast, and a stage is handed back to both.
@@ -29,13 +29,22 @@
 // Per product: 2 m n k flops; 2 (m k + k n + m n) bytes at least. Clocks of a stage at the full rate, of one
 // multiprocessor: BM BN / 32.
 //
-// Measured on an H200, bf16, cold L2, cuBLAS's time over the best plan's: 512^3 0.92, 1024^3 0.93, 1536^3 0.97,
-// 2048^3 0.98, 3072^3 0.99, 4096^3 1.03, 6144^3 1.10, 8192^3 1.06, 4096x14336x4096 1.04, 32768x768x768 0.98; with copies
+// Measured on an H200, bf16, cold L2, cuBLAS's time over the best plan's: 512^3 0.99, 1024^3 0.97 to 0.99, 1536^3 0.97,
+// 2048^3 0.99, 3072^3 1.00, 4096^3 0.99, 6144^3 1.00, 8192^3 1.00, 4096x14336x4096 1.04, 32768x768x768 0.96, 8192x8192x512
+// 0.95; with bias against cuBLAS with bias 512^3 1.04, 1024^3 1.00, 1536^3 1.04, 2048^3 0.98, 4096^3 0.98; with copies
 // before it, 2047^3 2.8 to 3.1, 4095x4097x4099 3.9 to 4.5, 8191^3 5.3 to 6.1. All plans: benchmarks/sweeps/h200.json.
 //
-// Where the clocks of a block go, 1024^3 by 64 x 128, L2 cold: 1400 until the first box is asked for, 2000 until it is
-// there, 5400 for 16 blocks of k, of which the products are 4100, 1000 for the result. A multiprocessor takes in some
+// Where the clocks of a block go, 1024^3 by 64 x 128, L2 cold: 1250 until the first box is asked for, 2500 until it is
+// there, 5000 for 16 blocks of k, of which the products are 4100, 1100 for the result. A multiprocessor takes in some
 // 70 bytes in a clock, and small tiles wait for that. So
+//   producers    are two. One, which asked for both operands' boxes, took 390 clocks for a stage of 64 x 128 (three boxes
+//                where b is contiguous along n), 130 more than its products: 1024^3 took 10.3 us, with two 9.5.
+//   elect        instead of a comparison with threadIdx spares a loop around every box that is asked for: ptxas does not
+//                know there that one thread is left.
+//   the start    is as short as can be: the map is asked for by a warp that has nothing else to do, one more makes the
+//                barriers, and consumers hold up no producer.
+//   the bias     is asked for without a branch before the products and looked at after them. Branches for columns
+//                outside of the result made every load wait for the one before: 5 % of 4096^3, half of 8192x8192x64.
 //   pairs        do little where rows begin with a line of the caches (from -3 to 4 %): each block still takes in all of
 //                its tile. Rows that do not are two lines each, and what L2 is asked for binds: pairs take 82 % of the
 //                time at 3000^3, 85 % at 4104^3. Clusters of four, 4 x 1, 1 x 4 and 2 x 2, gave nothing more.
@@ -56,7 +65,7 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
     Accumulators<S> d;
     Epilogue<S> epilogue(p, shared);
     // The first time nothing is multiplied and nothing written: the way out is only rehearsed, so that its instructions,
-    // which no cache has yet, come while the first boxes do.
+    // which no cache has yet, come while the first boxes do. That is 1 % of 512^3 to 1536^3.
     for (bool rehearsal = true; work.left(); rehearsal = false) {
         const Item& item = work.item;
         epilogue.load_bias(item, rehearsal);
@@ -76,11 +85,21 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
 // Barriers by number; 0 is that of __syncthreads.
 enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START };
 
+// As many as there can be stages: straight on, which is sooner done than a loop over those that there are.
+template <class S> __device__ __forceinline__ void make_barriers(const WgmmaParams& p, Ring ring) {
+#pragma unroll
+    for (uint32_t stage = 0; stage < MAX_STAGES; ++stage) {
+        ptx::mbarrier_init(ring.full(stage), 2);
+        ptx::mbarrier_init(ring.empty(stage), S::WARPS * p.pair);
+    }
+    ptx::fence_mbarrier_init();
+}
+
 template <class S> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
     constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread behind the consumers
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
     const Ring ring{shared, p.stages};
-    // Of both blocks, or those of this one that meet at `barrier`.
+    // Of both blocks, or for those of this one that meet at `barrier`.
     const auto barriers_are_there = [&](uint32_t barrier, uint32_t threads) {
         if (p.pair > 1) {
             ptx::cluster_arrive();
@@ -91,44 +110,25 @@ template <class S> __device__ __forceinline__ void matmul_wgmma(const WgmmaParam
     };
     if (threadIdx.x >= PRODUCER) {
         ptx::give_registers<S::PRODUCER_REGISTERS>();
-        // Two producers find out what to do first while another warp makes the barriers.
         const uint32_t warp = threadIdx.x / 32 - S::WARPS;
-        if (warp < 2) {
+        if (warp < 2) {  // finds out what to do first while another makes the barriers
             const Pair pair = Pair::of(p);
             Schedule<S> work(p, pair);
             barriers_are_there(PRODUCERS_START, 96);
             if (!ptx::elect()) return;
             if (warp == 0) {
                 const Operand a{p.a, p.a_mn != 0, p.a_batches, p.a_stage_bytes, 0, S::BM, &Item::row};
-                if (p.batched) {
-                    produce<S, true, false>(p, a, pair, work, shared, ring);
-                } else {
-                    produce<S, false, false>(p, a, pair, work, shared, ring);
-                }
+                produce<S, false>(p, a, pair, work, shared, ring);
             } else {
                 const Operand b{p.b, p.b_mn != 0, p.b_batches, p.b_stage_bytes, S::A_BYTES, S::BN, &Item::col};
                 if (pair.blocks > 1) {
-                    if (p.batched) {
-                        produce<S, true, true>(p, b, pair, work, shared, ring);
-                    } else {
-                        produce<S, false, true>(p, b, pair, work, shared, ring);
-                    }
-                } else if (p.batched) {
-                    produce<S, true, false>(p, b, pair, work, shared, ring);
+                    produce<S, true>(p, b, pair, work, shared, ring);
                 } else {
-                    produce<S, false, false>(p, b, pair, work, shared, ring);
+                    produce<S, false>(p, b, pair, work, shared, ring);
                 }
             }
         } else if (warp == 2) {
-            if (ptx::elect()) {
-                // As many as there can be: straight on, and sooner done than a loop over those that there are.
-#pragma unroll
-                for (uint32_t stage = 0; stage < MAX_STAGES; ++stage) {
-                    ptx::mbarrier_init(ring.full(stage), 2);
-                    ptx::mbarrier_init(ring.empty(stage), S::WARPS * p.pair);
-                }
-                ptx::fence_mbarrier_init();
-            }
+            if (ptx::elect()) make_barriers<S>(p, ring);
             __syncwarp();
             if (p.pair > 1) {
                 barriers_are_there(0, 0);

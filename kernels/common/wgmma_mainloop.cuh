@@ -15,12 +15,11 @@ struct Operand {
     int32_t Item::* start;  // of the tile, along m or n
 };
 
-// A producer: asks for its operand's part of every stage as soon as the stage is empty, through all items, and never
-// waits for anything else, so that the next tile's first stages arrive while this one's results are stored. Of a pair, it
-// asks for half of every box, to both blocks.
-template <class S, bool BATCHED, bool PAIRED>
-__device__ __forceinline__ void produce(const WgmmaParams& p, const Operand& x, Pair pair, Schedule<S>& work,
-                                        uint32_t shared, Ring ring) {
+// Fills the operand's part of every stage as soon as the stage is empty, through all items. Of a pair, with half of every
+// box, to both blocks.
+template <class S, bool PAIRED, bool BATCHED>
+__device__ __forceinline__ void fill(const WgmmaParams& p, const Operand& x, Pair pair, Schedule<S>& work,
+                                     uint32_t shared, Ring ring) {
     const int32_t skip = PAIRED ? int32_t(pair.rank) * ((x.mn_major ? BLOCK_K : x.rows) / 2) : 0;
     const int32_t boxes = x.mn_major ? (x.rows + 63) / 64 : 1;
     for (; work.left(); work.next()) {
@@ -58,6 +57,18 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Operand& x, 
     for (uint32_t i = 0; PAIRED && i < p.stages; ++i) {
         ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
         ring.advance();
+    }
+}
+
+// A producer: never waits for anything but an empty stage, so that the next tile's first stages arrive while this one's
+// results are stored.
+template <class S, bool PAIRED>
+__device__ __forceinline__ void produce(const WgmmaParams& p, const Operand& x, Pair pair, Schedule<S>& work,
+                                        uint32_t shared, Ring ring) {
+    if (p.batched) {
+        fill<S, PAIRED, true>(p, x, pair, work, shared, ring);
+    } else {
+        fill<S, PAIRED, false>(p, x, pair, work, shared, ring);
     }
 }
 

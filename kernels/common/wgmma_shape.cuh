@@ -84,8 +84,8 @@ struct Pair {
     __device__ __forceinline__ uint32_t units(uint32_t count) const { return count >> (blocks - 1); }
 };
 
-// The ring of stages. Each has a barrier that completes when its bytes have arrived, and one that completes when every
-// consumer warp is done with them, here and in the blocks that this one loads for.
+// The ring of stages. Each has a barrier that completes when the bytes of both operands have arrived, and one that
+// completes when every consumer warp is done with them, here and in the blocks that this one loads for.
 struct Ring {
     uint32_t barriers;  // shared address
     uint32_t stages;

@@ -51,8 +51,9 @@ class CudaClock:
         torch.cuda._sleep(repetitions * 400_000)
         for i, (start, stop) in enumerate(events):
             self.flush.zero_()
-            # Every second kernel of a process takes 0.4 us longer from event to event (H200, torch's and tilewise's
-            # alike). With one more kernel every other time, half of each candidate's are such, whatever its turn.
+            # Every second kernel of a process takes 0.4 us longer from event to event (H200, torch's and
+            # tilewise's alike). With one more kernel every other time, half of each candidate's are such,
+            # whatever its turn.
             if i % 2:
                 self.flush[:1].zero_()
             start.record()

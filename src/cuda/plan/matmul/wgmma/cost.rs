@@ -33,8 +33,8 @@ pub struct Model {
     unhidden: f64,
 }
 
-/// Fitted by `benchmarks/fit_matmul.py` to the times in `benchmarks/sweeps/h200.json`: what it prefers there takes 1.6 %
-/// longer than the fastest plan in the mean, 11 % at worst (16 x 4096 x 14336, which is matmul_skinny.cu's).
+/// Fitted by `benchmarks/fit_matmul.py` to times of `benchmarks/sweep_matmul.py`. What it prefers in
+/// `benchmarks/sweeps/h200.json` takes 0.8 % longer than the fastest plan in the mean, 8 % at worst (16384 x 16384 x 4096).
 pub const MODEL: Model = Model {
     // In the order of TILES.
     rates: [

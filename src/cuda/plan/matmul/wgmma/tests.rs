@@ -114,7 +114,12 @@ fn stages_wait_for_what_arrives() {
                     r#box[0] * r#box[1] * 2 * if mn_major == 1 { panels } else { 1 }
                 };
                 let arriving = boxes(0, q.a_mn, shape.m() / 64) + boxes(1, q.b_mn, shape.panels()) * q.pair;
-                assert_eq!(q.a_stage_bytes + q.b_stage_bytes, arriving, "{} {m}x{n}x{k} {a_mn} {b_mn} {cluster:?}", shape.name);
+                assert_eq!(
+                    q.a_stage_bytes + q.b_stage_bytes,
+                    arriving,
+                    "{} {m}x{n}x{k} {a_mn} {b_mn} {cluster:?}",
+                    shape.name
+                );
                 assert!(arriving <= shape.stage_bytes());
                 // The permutation of a box repeats every eight rows.
                 assert_eq!(launches.maps[1].unwrap().r#box[1] % 8, 0);
