@@ -4,7 +4,7 @@
 // The arithmetic is that of softmax.cu.
 //
 // Variants, as chosen in src/cuda/plan/softmax/choose.rs:
-//   column    neighbouring rows lie side by side (dim is not the last one), and are too long for the registers of
+//   column    neighbouring rows lie side by side (dim is not the last one), and are too long for softmax_panel.cu and
 //             softmax_tile.cu: a block takes `lanes` 16-byte columns of rows, its threads walk down the
 //             dimension and each keeps the rows of its own columns online. What fits stays in shared memory for
 //             the second pass: one read and one write if all of it does.

@@ -1,7 +1,7 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// softmax and log_softmax over a dimension that is not the last: columns, whose neighbours lie side by side. The
-// arithmetic is that of softmax.cu.
+// softmax and log_softmax over a dimension that is not the last, of columns that softmax_panel.cu's words of 4 bytes do not
+// fit, of float64, and of short columns of float32. Their neighbours lie side by side. The arithmetic is that of softmax.cu.
 //
 // Per element: one exponential, two with the halves, plus what the merging of partial columns takes; one read and one
 // write (leave and find: two reads).
@@ -11,17 +11,16 @@
 // is that of a cluster of up to 16 (sm_90), which exchange theirs by distributed shared memory.
 //
 // Variants, as chosen in src/cuda/plan/softmax/tile.rs:
-//   tileE        E = 16 bytes' worth of elements where strides, addresses and the number of columns allow it, else 4
-//                bytes' worth or one element: neighbouring threads then still touch neighbouring memory, whatever the
-//                inner size. Tiles are a line of 128 bytes wide, narrower if that lets them fit a cluster, wider if
-//                columns are short; rows of up to 512 bytes are not divided, so that a tile is one piece of memory.
+//   tileE        one half; four of float32; two of float64 where strides, addresses and the number of columns allow it,
+//                else one: neighbouring threads touch neighbouring memory, whatever the inner size. Tiles are a line of 128
+//                bytes wide, narrower if that lets them fit a cluster, wider if columns are short; rows of up to 512 bytes
+//                are not divided, so that a tile is one piece of memory.
 //   tileE_leave, for tiles so few that clusters would leave most of the device idle: slices of a tile first leave
 //   tileE_find   their partials in memory from the caller's allocator, and a second launch finds them there.
 // What fits none of these is done by softmax_strided.cu in two passes.
 //
-// Measured on an H200, share of a copy of the same bytes, bf16 and f32, beside column in softmax_strided.cu, which reads
-// long columns twice: 8192x8192 dim 0 0.55, 0.63 (column 0.34); 64x4096x64 dim 1 0.57, 0.46 (0.47, 0.42); 256x64x4096
-// dim 1 0.77, 0.93 (0.20, 0.23); 2048x512x8 dim 1 0.73, 0.90 (0.23, 0.47); 128x1000x100 dim 1 0.42, 0.55 (0.34, 0.49).
+// Measured on an H200, share of a copy of the same bytes, float32, beside softmax_panel.cu: 2048x8x4096 dim 1 0.80 (0.67),
+// 65536x16x64 dim 1 0.94 (0.62), 1024x16x4096 dim 1 0.88 (0.95), 8192x8192 dim 0 0.63 (0.81).
 #include "ptx/cluster.cuh"
 #include "softmax.cuh"
 
@@ -240,17 +239,11 @@ __device__ __forceinline__ void softmax_tile(const TileParams& p) {
     KERNEL(IN, OUT, softmax_tile##E##_##NAME) { softmax_tile<IN, OUT, E, K, Share::cluster>(p); }     \
     KERNEL(IN, OUT, softmax_tile##E##_leave_##NAME) { softmax_tile<IN, OUT, E, K, Share::leave>(p); } \
     KERNEL(IN, OUT, softmax_tile##E##_find_##NAME) { softmax_tile<IN, OUT, E, K, Share::find>(p); }
-// 128 bytes per thread, or 32 elements.
-#define HALVES(IN, OUT, NAME)    \
-    EXPORT(IN, OUT, NAME, 8, 8)  \
-    EXPORT(IN, OUT, NAME, 2, 16) \
-    EXPORT(IN, OUT, NAME, 1, 16)
-
-HALVES(f16, f16, f16)
-HALVES(bf16, bf16, bf16)
-HALVES(f16, f32, f16_f32)
-HALVES(bf16, f32, bf16_f32)
-EXPORT(f32, f32, f32, 4, 8)
-EXPORT(f32, f32, f32, 1, 16)
+// 128 bytes per thread, 32 of halves.
+KERNEL(f32, f32, softmax_tile4_f32) { softmax_tile<f32, f32, 4, 8, Share::cluster>(p); }
+EXPORT(f16, f16, f16, 1, 16)
+EXPORT(bf16, bf16, bf16, 1, 16)
+EXPORT(f16, f32, f16_f32, 1, 16)
+EXPORT(bf16, f32, bf16_f32, 1, 16)
 EXPORT(f64, f64, f64, 2, 4)
 EXPORT(f64, f64, f64, 1, 8)

@@ -1,4 +1,4 @@
-// Copies of 16 bytes from global to shared memory that a thread need not wait for at once; before sm_80 it does.
+// Copies from global to shared memory that a thread need not wait for at once; before sm_80 it does.
 #pragma once
 
 #include "dtype.cuh"
@@ -10,6 +10,21 @@ __device__ __forceinline__ void copy_async(uint4* to, const void* from) {
     ptx::cp_async_16(address, from);
 #else
     store_slot(to, load_granule(from));
+#endif
+}
+// Of 4, 8 or 16 bytes, with more around the last.
+template <int BYTES> __device__ __forceinline__ void copy_async_of(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+    const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+    if constexpr (BYTES == 16) {
+        ptx::cp_async_16_around(address, from);
+    } else {
+        ptx::cp_async<BYTES>(address, from, true);
+    }
+#else
+    uint32_t word[BYTES / 4];
+    ptx::load_global<BYTES>(from, word);
+    __builtin_memcpy(__builtin_assume_aligned(to, BYTES), word, BYTES);
 #endif
 }
 __device__ __forceinline__ void commit_copies() {

@@ -76,6 +76,7 @@ pub fn softmax(p: &SoftmaxProblem, device: &DeviceFacts) -> Explanation {
     match planned.launch {
         Launch::Rows(plan) => both(planned.first, plan, p.work(), arithmetic, device),
         Launch::Ragged(plan) => explain(&plan, p.work(), arithmetic, device),
+        Launch::Panels(plan) => both(planned.first, plan, p.work(), arithmetic, device),
         Launch::Tiles(plan) => both(planned.first, plan, p.work(), arithmetic, device),
     }
 }

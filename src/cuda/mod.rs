@@ -66,6 +66,7 @@ pub fn softmax(problem: &SoftmaxProblem, partials: usize, ordinal: i32, stream: 
     match planned.launch {
         Launch::Rows(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
         Launch::Ragged(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
+        Launch::Panels(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
         Launch::Tiles(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
     }
 }

@@ -186,6 +186,7 @@ mod tests {
                 match (here.launch, there.launch) {
                     (Launch::Rows(here), Launch::Rows(there)) => assert_eq!(moved(here, by), there),
                     (Launch::Ragged(here), Launch::Ragged(there)) => assert_eq!(moved(here, by), there),
+                    (Launch::Panels(here), Launch::Panels(there)) => assert_eq!(moved(here, by), there),
                     (Launch::Tiles(here), Launch::Tiles(there)) => assert_eq!(moved(here, by), there),
                     other => panic!("{other:?}"),
                 }

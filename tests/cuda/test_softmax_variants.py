@@ -72,6 +72,15 @@ def test_columns(variant, dtype, shape):
 
 
 @columns
+@dtypes
+def test_columns_apart(variant, dtype):
+    _core.force_softmax(*variant)
+    x = random(2, 300, 320, dtype=dtype)
+    for cut in (16, 2, 1):
+        check(x[:, :, cut : cut + 292], 1, context=f"from {cut}:")
+
+
+@columns
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
 def test_conversion_of_columns(variant, dtype):
     _core.force_softmax(*variant)

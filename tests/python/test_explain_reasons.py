@@ -42,8 +42,8 @@ REASONS = {
     "a column too long": (
         "softmax",
         (meta(1 << 20, 6400), 0),
-        "column rather than split tile: no cluster holds a column, and there are columns for all "
-        "multiprocessors (tiles: 400, that would be enough: 99)",
+        "column rather than split panel: no cluster holds a column, and no kernel takes slices so long "
+        "(rows of a column: 1,048,576, slices at most: 1,024)",
     ),
     "odd rows of a": (
         "matmul",

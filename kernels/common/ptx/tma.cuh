@@ -16,6 +16,14 @@ __device__ __forceinline__ void tma_prefetch_map(const TensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
+// Copies bytes that lie one behind the other, a multiple of 16 of them from a multiple of 16 to one; no map is needed.
+__device__ __forceinline__ void bulk_load(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+        "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+
 // Copies the box at (x, y) of a matrix, innermost dimension first, and at `batch` of a batch of up to three dimensions,
 // to shared memory; its bytes, zeros included, count towards the barrier's phase.
 __device__ __forceinline__ void tma_load_2d(uint32_t shared, const TensorMap& map, uint32_t barrier, int32_t x,

@@ -1,9 +1,11 @@
 //! How the softmax kernels, kernels/softmax*.cu, are launched.
 
 mod choose;
+mod panel;
 mod rows;
 mod tile;
 
+use self::panel::{Panel, PanelParams};
 use self::rows::SoftmaxParams;
 use self::tile::{Tile, TileParams};
 use super::ragged::{Ragged, RaggedParams, RaggedRows};
@@ -49,7 +51,9 @@ pub enum Variant {
     /// A row in two launches and `slices` pieces, each of `chunks` times what a block loads at once, `vectors` granules per
     /// thread.
     Split { threads: u64, vectors: u64, slices: u64, chunks: u64 },
-    /// Side-by-side rows in the registers of a block or a cluster, or in two launches.
+    /// Side-by-side rows in the shared memory of a block or a cluster, or in two launches.
+    Panel(Panel),
+    /// The same in registers, where accesses of 4 bytes do not fit.
     Tile(Tile),
     /// Side-by-side rows in two passes, 2^`lane_bits` granules of them to a block.
     Column { lane_bits: u32, slots: u64 },
@@ -90,6 +94,7 @@ pub struct SoftmaxPlan {
 pub enum Launch {
     Rows(LaunchPlan<SoftmaxParams>),
     Ragged(LaunchPlan<RaggedParams<2>>),
+    Panels(LaunchPlan<PanelParams>),
     Tiles(LaunchPlan<TileParams>),
 }
 
@@ -105,6 +110,7 @@ pub fn plan(
     match &mut planned.launch {
         Launch::Rows(plan) => plan.why = [why].into(),
         Launch::Ragged(plan) => plan.why = [why].into(),
+        Launch::Panels(plan) => plan.why = [why].into(),
         Launch::Tiles(plan) => plan.why = [why].into(),
     }
     planned
@@ -118,6 +124,10 @@ pub fn plan_variant(
     partials: usize,
 ) -> SoftmaxPlan {
     let (first, launch) = match variant {
+        Variant::Panel(panel) => {
+            let (first, launch) = panel::plan(problem, panel, partials);
+            (first, Launch::Panels(launch))
+        }
         Variant::Tile(tile) => {
             let (first, launch) = tile::plan(problem, tile, partials);
             (first, Launch::Tiles(launch))
@@ -148,6 +158,7 @@ pub fn workspace(problem: &SoftmaxProblem, device: &DeviceFacts, forced: Option<
     let partial = partial_bytes(problem);
     match choose::choose(problem, device, forced).0 {
         Variant::Split { slices, .. } => problem.row_count().unsigned_abs() * slices * partial,
+        Variant::Panel(panel) if !panel.cluster => panel.blocks(problem) * panel.wide * partial,
         Variant::Tile(tile) if !tile.cluster => tile.count(problem) * tile.slices * tile.wide() * partial,
         _ => 0,
     }

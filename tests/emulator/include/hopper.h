@@ -24,6 +24,8 @@ void barrier_arrive(unsigned id, unsigned count, Site site);
 // setmaxnreg: the running thread has so many registers from here on.
 void resize_registers(unsigned registers, Site site);
 
+// Bytes that lie one behind the other.
+void bulk_load(uint32_t shared, const void* global, unsigned bytes, uint32_t barrier);
 // One box of the tensor that `map` describes, at these coordinates, innermost first.
 void tma_load(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank);
 // To the blocks of the cluster whose ranks' bits are set.

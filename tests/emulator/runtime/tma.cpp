@@ -73,6 +73,18 @@ std::function<void()> landing(const Box& box, uint32_t barrier) {
 
 }  // namespace
 
+void bulk_load(uint32_t shared, const void* global, unsigned bytes, uint32_t barrier) {
+    if (bytes == 0 || (bytes | reinterpret_cast<uintptr_t>(global)) % 16 != 0) {
+        fail("a bulk copy of %u bytes from %p: neither may lie between multiples of 16", bytes, global);
+    }
+    void* const to = shared_pointer(shared, bytes, 16);
+    runner->engine().start([=] {
+        memcpy(to, global, bytes);
+        mbarrier_receive(barrier, bytes);
+    });
+    runner->progress();
+}
+
 void tma_load(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank) {
     runner->engine().start(landing(box_of(shared, map, coordinates, rank), barrier));
     runner->progress();

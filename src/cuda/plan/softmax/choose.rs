@@ -9,6 +9,7 @@ mod long;
 use self::columns::choose_columns;
 use self::holders::{block, cluster, held, online, pipeline, shared_room, short, split, staged, warp};
 use self::long::held_by_many;
+use super::panel::Panel;
 use super::rows::{RowShape, row_shape};
 use super::tile::Tile;
 use super::{Forced, GRANULE, INLINE_RANK, MAX_THREADS, Variant, columns, pair_suffix, ragged_rows};
@@ -49,6 +50,8 @@ impl Variant {
             Variant::Cluster { .. } => "cluster",
             Variant::Staged { .. } => "staged",
             Variant::Split { .. } => "split",
+            Variant::Panel(Panel { cluster: true, .. }) => "panel",
+            Variant::Panel(_) => "split panel",
             Variant::Tile(Tile { cluster: true, .. }) => "tile",
             Variant::Tile(_) => "split tile",
             Variant::Column { .. } => "column",

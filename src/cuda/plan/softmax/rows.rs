@@ -1,4 +1,4 @@
-//! The parameters of all softmax kernels but those of softmax_ragged.cu and softmax_tile.cu.
+//! The parameters of all softmax kernels but those of softmax_ragged.cu, softmax_panel.cu and softmax_tile.cu.
 
 use std::mem::offset_of;
 
@@ -216,8 +216,8 @@ pub fn plan(
             first = Some(Kernel { file: "softmax_cluster", name: format!("softmax_leave{vectors}_{pair}") });
             (format!("find{vectors}_{pair}"), threads, rows.saturating_mul(slices), 0)
         }
-        // The last two have other kernels and other parameters.
-        Variant::General | Variant::Tile(_) | Variant::Ragged(_) => {
+        // The last three have other kernels and other parameters.
+        Variant::General | Variant::Panel(_) | Variant::Tile(_) | Variant::Ragged(_) => {
             let threads = STRIDED_THREADS.min(length.next_multiple_of(32));
             let arithmetic = if p.out.dtype == DType::F64 { DType::F64 } else { DType::F32 };
             (format!("general_{}", arithmetic.suffix()), threads, rows, 0)
@@ -227,9 +227,7 @@ pub fn plan(
         Variant::Cluster { .. } | Variant::Split { .. } => "softmax_cluster",
         Variant::Staged { .. } => "softmax_staged",
         Variant::Short { .. } => "softmax_short",
-        Variant::Column { .. } | Variant::General | Variant::Tile(_) | Variant::Ragged(_) => {
-            "softmax_strided"
-        }
+        Variant::Column { .. } | Variant::General => "softmax_strided",
         _ => "softmax",
     };
     (params.dims, params.rank) =

@@ -43,6 +43,7 @@ fn name_forced(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>)
     let name = match plan(p, device, forced, 0).launch {
         Launch::Rows(plan) => plan.kernel.name,
         Launch::Ragged(plan) => plan.kernel.name,
+        Launch::Panels(plan) => plan.kernel.name,
         Launch::Tiles(plan) => plan.kernel.name,
     };
     name.trim_start_matches("softmax_").to_string()
@@ -63,7 +64,7 @@ fn rows_plan(p: &SoftmaxProblem, device: &DeviceFacts) -> LaunchPlan<SoftmaxPara
 fn variants_by_row_length() {
     let on_h200 = |dtype, length| name(&contiguous(dtype, 1000, length), &examples::h200());
     for (length, expected) in [
-        (1, "tile8_bf16"),
+        (1, "panel8_bf16"),
         (2, "short9_bf16"),
         (8, "warp1x2_bf16"),
         (33, "short17_bf16"),
@@ -118,7 +119,7 @@ fn variants_by_layout() {
     let device = examples::h200();
     let same = (BF16, BF16);
     let columns = problem(same, (4096, 64, 64), &[(64, 262_144, 262_144), (64, 1, 1)], (0, 0));
-    assert_eq!(name(&columns, &device), "tile8_bf16");
+    assert_eq!(name(&columns, &device), "panel8_bf16");
     let transposed_in = problem(same, (512, 64, 1), &[(64, 1, 512)], (0, 0));
     assert_eq!(name(&transposed_in, &device), "general_f32");
     let expanded = problem(same, (512, 0, 1), &[(64, 512, 512)], (0, 0));
@@ -226,27 +227,43 @@ fn columns_are_read_once_wherever_they_fit() {
         let rows = [(outer, length * inner, length * inner), (inner, 1, 1)];
         choose(&problem(dtypes, (length, inner, inner), &rows, (0, 0)), device, None).0
     };
+    let panel = |word, wide, threads, slice, slices| {
+        Variant::Panel(Panel { word, wide, threads, slice, slices, cluster: true })
+    };
+    let split = |word, wide, threads, slice, slices| {
+        Variant::Panel(Panel { word, wide, threads, slice, slices, cluster: false })
+    };
     let tile = |elements, across, threads, slice, slices| {
         Variant::Tile(Tile { elements, across, threads, slice, slices, cluster: true })
     };
-    let half = (DType::BF16, DType::BF16);
-    assert_eq!(of(half, (1, 8192, 8192), &h200), tile(8, 4, 256, 512, 16));
-    assert_eq!(of(half, (64, 4096, 64), &h200), tile(8, 8, 256, 256, 16));
-    assert_eq!(of(half, (256, 64, 4096), &h200), tile(8, 32, 256, 64, 1));
-    assert_eq!(of(half, (2048, 512, 8), &h200), tile(8, 1, 64, 512, 1));
-    assert_eq!(of(half, (128, 1000, 100), &h200), tile(2, 50, 224, 63, 16));
+    let (half, single) = ((DType::BF16, DType::BF16), (DType::F32, DType::F32));
+    assert_eq!(of(half, (1, 8192, 8192), &h200), panel(8, 32, 256, 1024, 8));
+    assert_eq!(of(single, (1, 8192, 8192), &h200), panel(8, 32, 256, 512, 16));
+    assert_eq!(of(half, (64, 4096, 64), &h200), panel(8, 64, 256, 512, 8));
+    assert_eq!(of(single, (64, 4096, 64), &h200), panel(8, 32, 256, 512, 8));
+    assert_eq!(of(half, (256, 64, 4096), &h200), panel(8, 128, 64, 64, 1));
+    assert_eq!(of(half, (2048, 512, 8), &h200), panel(8, 8, 32, 512, 1));
+    assert_eq!(of(half, (128, 1000, 100), &h200), panel(8, 100, 256, 500, 2));
+    assert_eq!(of(single, (128, 1000, 100), &h200), panel(8, 100, 256, 250, 4));
+    // Short: rows in one piece; registers.
+    assert_eq!(of(half, (65536, 16, 64), &h200), panel(8, 64, 32, 16, 1));
+    assert_eq!(of(single, (65536, 16, 64), &h200), tile(4, 16, 32, 16, 1));
+    assert_eq!(of(single, (2048, 8, 4096), &h200), tile(4, 256, 256, 8, 1));
+    assert_eq!(of(single, (1024, 16, 4096), &h200), panel(8, 256, 128, 16, 1));
+    // Words of 4 bytes, and none that fit.
+    assert_eq!(of(half, (300, 500, 34), &h200), panel(4, 34, 160, 500, 1));
     assert_eq!(of(half, (300, 50, 33), &h200), tile(1, 33, 160, 50, 1));
-    assert_eq!(of((DType::F32, DType::F32), (1, 8192, 8192), &h200), tile(4, 4, 256, 512, 16));
     assert_eq!(of((DType::F64, DType::F64), (1, 1000, 8192), &h200), tile(2, 8, 256, 125, 8));
-    // One tile: two launches, with slices for all multiprocessors.
-    let split = Tile { elements: 8, across: 2, threads: 128, slice: 497, slices: 132, cluster: false };
-    assert_eq!(of(half, (1, 65536, 16), &h200), Variant::Tile(split));
-    // Too long for a cluster, or for a block where there are none, and enough of them: two passes.
-    assert!(matches!(of(half, (1, 100_000, 8192), &h200), Variant::Column { .. }));
-    assert!(matches!(of(half, (1, 8192, 8192), &examples::a100()), Variant::Column { .. }));
-    assert_eq!(of(half, (256, 64, 4096), &examples::t4()), tile(8, 32, 256, 64, 1));
+    // One panel: two launches, with slices for all multiprocessors; if it is small, one cluster.
+    assert_eq!(of(half, (1, 65536, 16), &h200), split(8, 16, 256, 497, 132));
+    assert_eq!(of(half, (1, 4096, 16), &h200), panel(8, 16, 32, 256, 16));
+    // Too long for a cluster, or for a block where there are none.
+    assert_eq!(of(half, (1, 100_000, 8192), &h200), split(8, 64, 256, 511, 196));
+    assert_eq!(of(half, (1, 8192, 8192), &examples::a100()), split(8, 64, 256, 410, 20));
+    assert!(matches!(of(half, (1, 1 << 20, 8192), &h200), Variant::Column { .. }));
+    assert_eq!(of(half, (256, 64, 4096), &examples::t4()), panel(8, 128, 64, 64, 1));
     // Twice as many results per access: 32 bytes in two stores.
-    assert_eq!(of((DType::BF16, DType::F32), (256, 64, 4096), &h200), tile(8, 32, 256, 64, 1));
+    assert_eq!(of((DType::BF16, DType::F32), (256, 64, 4096), &h200), panel(8, 128, 64, 64, 1));
 }
 
 #[test]
@@ -283,10 +300,11 @@ fn what_a_developer_forces() {
     let columns =
         problem((DType::BF16, DType::BF16), (640, 64, 64), &[(64, 40960, 40960), (64, 1, 1)], (0, 0));
     assert_eq!(forced(&columns, Forced::Column), "column_bf16");
-    assert_eq!(forced(&columns, Forced::Split(7)), "tile8_find_bf16");
+    assert_eq!(forced(&columns, Forced::Cluster(4)), "panel8_bf16");
+    assert_eq!(forced(&columns, Forced::Split(7)), "panel8_find_bf16");
     assert_eq!(
         plan(&columns, &h200, Some(Forced::Split(7)), 0).first.unwrap().name,
-        "softmax_tile8_leave_bf16"
+        "softmax_panel8_leave_bf16"
     );
 }
 

@@ -108,12 +108,12 @@ fn side_by_side(p: &SoftmaxProblem) -> u64 {
 fn rows_per_thread(dtype: DType, elements: u64) -> u64 {
     match (dtype, elements) {
         (DType::F64, 2) => 4,
-        (DType::F64, _) | (DType::F32, 4) | (_, 8) => 8,
+        (DType::F64, _) | (DType::F32, _) => 8,
         _ => 16,
     }
 }
 
-/// The widest access that every row of x, every row of the result and the number of columns allow.
+/// The widest access that there is a kernel for and that every row of x, every row of the result and the number of columns allow.
 pub fn access_elements(p: &SoftmaxProblem) -> Option<u64> {
     let (inner, columns) = columns(p)?;
     let (x_size, out_size) = (p.x.dtype.size() as u64, p.out.dtype.size() as u64);
@@ -123,8 +123,8 @@ pub fn access_elements(p: &SoftmaxProblem) -> Option<u64> {
     let out = u64::from(column_access(p.out.address, p.out.dtype, &p.out.strides[..inner], steps[1]));
     let widths: &[u64] = match p.x.dtype {
         DType::F64 => &[2, 1],
-        DType::F32 => &[4, 1],
-        _ => &[8, 2, 1],
+        DType::F32 => &[4],
+        _ => &[1],
     };
     let fits = |&e: &u64| columns.is_multiple_of(e) && x >= e * x_size && out >= GRANULE.min(e * out_size);
     widths.iter().copied().find(fits)

@@ -6,6 +6,7 @@
 namespace ptx {
 
 inline void cp_async_16(uint32_t shared, const void* global) { emulator::copy_async(shared, global, 16, true); }
+inline void cp_async_16_around(uint32_t shared, const void* global) { cp_async_16(shared, global); }
 inline void cp_async_16(uint32_t shared, const void* global, bool valid) {
     emulator::copy_async(shared, global, 16, valid);
 }

@@ -10,6 +10,9 @@ struct alignas(64) TensorMap {
 namespace ptx {
 
 inline void tma_prefetch_map(const TensorMap&) {}
+inline void bulk_load(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
+    emulator::bulk_load(shared, global, bytes, barrier);
+}
 inline void tma_load_2d(uint32_t shared, const TensorMap& map, uint32_t barrier, int32_t x, int32_t y) {
     const int32_t at[] = {x, y};
     emulator::tma_load(shared, &map, barrier, at, 2);

@@ -2,26 +2,132 @@
 
 use super::{Chosen, SPLIT_FROM, SPREAD_TO, enough, idle};
 use crate::cuda::device::DeviceFacts;
-use crate::cuda::plan::reason::Reason;
+use crate::cuda::plan::reason::{Figure, Reason};
+use crate::cuda::plan::softmax::panel::{self, Panel, of_width, widths};
 use crate::cuda::plan::softmax::rows::exchange_bytes;
 use crate::cuda::plan::softmax::tile::{self, Tile};
 use crate::cuda::plan::softmax::{Forced, GRANULE, STATIC_SHARED, STRIDED_THREADS, Variant, columns};
+use crate::dtype::DType;
 use crate::ops::softmax::SoftmaxProblem;
 
+/// Blocks of a cluster that hardly wait for each other, so that two of them keep a multiprocessor busy.
+const FEW_BLOCKS: u64 = 4;
+/// Rows of short columns, and bytes of a row that is not divided.
+const SHORT_ROWS: u64 = 16;
+const SHORT_PIECE: u64 = 512;
+/// Bytes from which two launches over the whole device are chosen where clusters leave most of it idle. H200, dim 0 of
+/// 16384x32, 1 MB of bf16 0.49 of a copy by clusters (0.29), 2 MB of float32 0.41 (0.36).
+const SPLIT_PANELS_FROM: u64 = 4 << 20;
+
 pub fn choose_columns(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> Chosen {
-    let (largest, multiprocessors) = (device.largest_cluster(), u64::from(device.multiprocessors));
+    let largest = device.largest_cluster();
     let wanted = match forced {
         Some(Forced::Column) => Some(choose_column(p, device)),
         Some(Forced::Cluster(blocks)) if blocks.is_power_of_two() && blocks <= largest => {
-            tile::of_cluster(p, blocks, blocks).map(Variant::Tile)
+            let mut panels = widths(p).into_iter().map(|width| of_width(p, width, blocks, true, device));
+            let tile = || tile::of_cluster(p, blocks, blocks).map(Variant::Tile);
+            panels.find_map(|panel| panel.map(Variant::Panel)).or_else(tile)
         }
-        Some(Forced::Split(slices)) => tile::of_slices(p, slices).map(Variant::Tile),
+        Some(Forced::Split(slices)) => {
+            let tile = || tile::of_slices(p, slices).map(Variant::Tile);
+            panel::of_slices(p, slices, device).map(Variant::Panel).or_else(tile)
+        }
         _ => None,
     };
     if let Some(wanted) = wanted {
         let own = choose_columns(p, device, None).0;
         return (wanted, Reason::asked_for(wanted.name(), own.name()));
     }
+    let in_words = panel::word_bytes(p).is_some();
+    let chosen = match short_tile(p).filter(|_| in_words) {
+        Some(tile) => {
+            let because = "a thread holds its part of such short columns in registers";
+            let figures = [("rows of a column", p.length.unsigned_abs()), ("at most", SHORT_ROWS)];
+            Ok(Variant::Tile(tile).because("panel", because, figures))
+        }
+        None if in_words => in_panels(p, device),
+        None => in_tiles(p, device),
+    };
+    chosen.unwrap_or_else(|(over, because, figures)| {
+        let column = choose_column(p, device);
+        (column, Reason { chosen: column.name(), over: Some(over), because, figures })
+    })
+}
+
+/// Why columns are read twice: instead of what, and figures.
+type Twice = (&'static str, &'static str, Option<[Figure; 2]>);
+
+/// Short columns of float32, in accesses of 16 bytes. H200, share of a copy, beside panels: 8192x2x4096 dim 1 0.25 (0.22),
+/// 4096x4x4096 0.47 (0.40), 2048x8x4096 0.80 (0.67), 1024x16x4096 0.88 (0.95); rows in one piece, 65536x16x64 0.94 (0.62,
+/// in two panels to a row), 262144x8x32 0.33 (0.39). bf16: 2048x8x4096 0.56 (0.69).
+fn short_tile(p: &SoftmaxProblem) -> Option<Tile> {
+    let row = columns(p).map_or(1, |(_, columns)| columns).saturating_mul(4);
+    let length = p.length.unsigned_abs();
+    let short = if row > SHORT_PIECE { length <= SHORT_ROWS / 2 } else { row >= 256 && length <= SHORT_ROWS };
+    let worth_it = short && p.x.dtype == DType::F32 && p.length > 1;
+    worth_it.then(|| tile::of_cluster(p, 1, 1))?
+}
+
+fn bytes(p: &SoftmaxProblem) -> u64 {
+    let elements = p.length.unsigned_abs().saturating_mul(p.row_count().unsigned_abs());
+    elements.saturating_mul(p.x.dtype.size() as u64)
+}
+
+/// H200, share of a copy, bf16 and f32. Three blocks of eight to a multiprocessor, of panels 64 bytes wide, beside two of
+/// sixteen, 128 bytes wide: 8192x8192 dim 0 0.69 (0.65); three of sixteen beside eight in float32: 0.77 (0.72). Two of two
+/// and four beside three of four and eight: 128x1000x100 dim 1 0.71 (0.66), 0.72 (0.69). One block of 131 KB each of a
+/// cluster of four, where two of eight would do: 64x4096x64 dim 1 0.56 (0.71), 0.60 (0.79).
+fn in_panels(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen, Twice> {
+    let largest = device.largest_cluster();
+    let sharing = |least: u64, of_few: u64| {
+        let panels = widths(p).into_iter().flat_map(move |width| {
+            let clusters = [1, 2, 4, 8, 16].into_iter().filter(move |&blocks| blocks <= largest);
+            clusters.filter_map(move |blocks| of_width(p, width, blocks, true, device))
+        });
+        panels.filter(move |panel| {
+            let share = if panel.slices <= FEW_BLOCKS { of_few } else { least };
+            let worth_it = panel.slices == 1 || panel.slice * panel.row_bytes(p) >= SPREAD_TO;
+            worth_it && panel::shares(p, panel, share, device)
+        })
+    };
+    let busy = |panel: &Panel| !idle(panel.blocks(p), device);
+    let all = bytes(p);
+    if let Some(panel) = sharing(3, 2).find(busy).or_else(|| sharing(2, 2).find(busy)) {
+        let figures = [("blocks that hold a column", panel.slices), ("at most", largest)];
+        let because = "shared memory holds a column, so that it is read once";
+        return Ok(Variant::Panel(panel).because("column", because, figures));
+    }
+    let most = sharing(2, 2).max_by_key(|panel| panel.blocks(p));
+    if let Some(panel) = most.filter(|_| all < SPLIT_PANELS_FROM) {
+        let figures = [("bytes in all", all), ("that would pay for two launches", SPLIT_PANELS_FROM)];
+        let because = "there is little to do, and blocks for few multiprocessors";
+        return Ok(Variant::Panel(panel).because("split panel", because, figures));
+    }
+    if all < SPLIT_FROM {
+        let figures = [("bytes in all", all), ("that would pay for two launches", SPLIT_FROM)];
+        return Err(("split panel", "no cluster holds a column, and there is little to do", Some(figures)));
+    }
+    match panel::of_slices(p, u64::from(device.multiprocessors), device) {
+        Some(panel) => {
+            let because = "clusters that hold a column would leave multiprocessors idle, or there are none";
+            let figures = [("slices of a column", panel.slices), ("at most", panel::MOST_SLICES)];
+            Ok(Variant::Panel(panel).because("column", because, figures))
+        }
+        None => {
+            let figures =
+                [("rows of a column", p.length.unsigned_abs()), ("slices at most", panel::MOST_SLICES)];
+            Err((
+                "split panel",
+                "no cluster holds a column, and no kernel takes slices so long",
+                Some(figures),
+            ))
+        }
+    }
+}
+
+/// What accesses of 4 bytes do not fit, and float64.
+fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen, Twice> {
+    let (largest, multiprocessors) = (device.largest_cluster(), u64::from(device.multiprocessors));
     let blocks = |tile: &Tile| tile.count(p).saturating_mul(tile.slices);
     let of_fitting = |tile: &Tile| {
         let figures = [("blocks that hold a column", tile.slices), ("at most", largest)];
@@ -29,12 +135,11 @@ pub fn choose_columns(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<F
     };
     if tile::access_elements(p).is_none() {
         let because = "the result lies between boundaries of its elements";
-        let column = choose_column(p, device);
-        return (column, Reason::plain(column.name(), "tile", because));
+        return Err(("tile", because, None));
     }
     let fitting = tile::of_cluster(p, 1, largest);
     if let Some(tile) = fitting.filter(|tile| !idle(blocks(tile), device)) {
-        return of_fitting(&tile);
+        return Ok(of_fitting(&tile));
     }
     // More blocks to a column, while each has rows for its threads.
     let widened = [2, 4, 8, 16].into_iter().filter(|&blocks| blocks <= largest);
@@ -45,29 +150,26 @@ pub fn choose_columns(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<F
         let few = fitting.map_or(0, |tile| blocks(&tile));
         let figures = [("blocks with fewer", few), ("that would be enough", enough(device))];
         let because = "fewer blocks to a column would leave multiprocessors idle";
-        return Variant::Tile(tile).because("tile of fewer blocks", because, figures);
+        return Ok(Variant::Tile(tile).because("tile of fewer blocks", because, figures));
     }
     if let Some(tile) = fitting {
-        return of_fitting(&tile);
+        return Ok(of_fitting(&tile));
     }
-    let elements = p.length.unsigned_abs().saturating_mul(p.row_count().unsigned_abs());
-    let bytes = elements.saturating_mul(p.x.dtype.size() as u64);
     let few = [("tiles", tile::narrowest(p)), ("that would be enough", enough(device))];
-    let long = bytes >= SPLIT_FROM;
+    let long = bytes(p) >= SPLIT_FROM;
     if let Some(tile) = tile::of_slices(p, multiprocessors).filter(|_| long && idle(few[0].1, device)) {
         let because = "no cluster holds a column, and one block each would leave multiprocessors idle";
-        return Variant::Tile(tile).because("column", because, few);
+        return Ok(Variant::Tile(tile).because("column", because, few));
     }
-    let column = choose_column(p, device);
-    let because = |because, figures| column.because("split tile", because, figures);
+    let twice = |because, figures| Err(("split tile", because, Some(figures)));
     if !long {
-        let figures = [("bytes in all", bytes), ("that would pay for two launches", SPLIT_FROM)];
-        because("no cluster holds a column, and there is little to do", figures)
+        let figures = [("bytes in all", bytes(p)), ("that would pay for two launches", SPLIT_FROM)];
+        twice("no cluster holds a column, and there is little to do", figures)
     } else if idle(few[0].1, device) {
         let figures = [("rows of a column", p.length.unsigned_abs()), ("slices at most", tile::MOST_SLICES)];
-        because("no cluster holds a column, and no kernel takes slices so long", figures)
+        twice("no cluster holds a column, and no kernel takes slices so long", figures)
     } else {
-        because("no cluster holds a column, and there are columns for all multiprocessors", few)
+        twice("no cluster holds a column, and there are columns for all multiprocessors", few)
     }
 }
 

@@ -98,6 +98,11 @@ fn legal(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) {
             let Variant::Ragged(ragged) = variant else { panic!("{variant:?}") };
             ragged::tests::legal(&ragged_rows(p), device, ragged, &plan);
         }
+        Launch::Panels(plan) => {
+            legal_launch(&plan, device);
+            let Variant::Panel(panel) = variant else { panic!("{variant:?}") };
+            legal_panel(p, panel, &plan);
+        }
         Launch::Tiles(plan) => {
             legal_launch(&plan, device);
             let Variant::Tile(tile) = variant else { panic!("{variant:?}") };
@@ -118,18 +123,54 @@ fn legal_launch<P: KernelParams>(plan: &LaunchPlan<P>, device: &DeviceFacts) {
     assert!(cluster <= 8 || device.multiprocessors >= 100, "{plan}");
 }
 
+fn legal_panel(p: &SoftmaxProblem, panel: Panel, plan: &LaunchPlan<PanelParams>) {
+    let Panel { word, wide, threads, slice, slices, cluster } = panel;
+    let (inner, columns) = columns(p).unwrap();
+    let (size, out_size) = (p.x.dtype.size() as u64, p.out.dtype.size() as u64);
+    let (words, access, pieces) = (plan.params.words, plan.params.access, plan.params.pieces);
+    let (words, access, pieces) = (u64::from(words), u64::from(access), u64::from(pieces));
+    assert_eq!(words * word, wide * size, "{panel:?}");
+    assert!((columns * size).is_multiple_of(word) && wide <= columns, "{panel:?}");
+    assert!(words.max(pieces) <= threads && threads <= 256 && slice * slices >= p.length.unsigned_abs());
+    // Everything that a copy, or a store of a word's results, begins at.
+    let first = |stride: i64, rows: u64| stride.unsigned_abs() * rows;
+    let mut of_x: Vec<u64> = p.x.strides[..inner].iter().map(|&s| first(s, 1)).collect();
+    let mut of_out: Vec<u64> = p.out.strides[..inner].iter().map(|&s| first(s, 1)).collect();
+    of_out.extend([word / size, columns]);
+    if p.length > 1 {
+        of_x.push(first(p.x_stride, if pieces == 0 { slice } else { 1 }));
+        of_out.push(first(p.out_stride, 1));
+    }
+    if pieces == 0 {
+        assert!(wide == columns && (p.x_stride == columns.cast_signed() || p.length == 1), "{panel:?}");
+    } else {
+        assert_eq!(pieces * access, wide * size);
+        of_x.extend([wide, columns]);
+    }
+    let aligned = |address: usize, offsets: &[u64], size: u64, to: u64| {
+        (address as u64).is_multiple_of(to) && offsets.iter().all(|o| (o * size).is_multiple_of(to))
+    };
+    assert!([4, 8, 16].contains(&access) && aligned(p.x.address, &of_x, size, access), "{panel:?} {access}");
+    let stored = (word / size * out_size).min(GRANULE);
+    assert!(aligned(p.out.address, &of_out, out_size, stored), "{panel:?}");
+    assert_eq!(plan.params.cluster(), if cluster { slices as u32 } else { 0 });
+    let all = p.row_count().unsigned_abs() / columns * columns.div_ceil(wide);
+    assert_eq!(u64::from(plan.grid[0]), all * slices);
+    assert!(plan.kernel.name.contains(&format!("panel{word}_")) && slices <= 1024);
+}
+
 fn legal_tile(p: &SoftmaxProblem, tile: Tile, plan: &LaunchPlan<TileParams>) {
     let Tile { elements, across, threads, slice, slices, cluster } = tile;
     let columns = columns(p).unwrap().1;
     assert!(columns.is_multiple_of(elements) && across * elements <= columns, "{tile:?}");
     assert!(across <= threads && threads <= 512, "{tile:?}");
     assert!(slice * slices >= p.length.unsigned_abs(), "{tile:?}");
-    let k = match p.x.dtype {
-        DType::F64 => [4, 8],
-        _ => [8, 16],
+    let k = match (p.x.dtype, elements) {
+        (DType::F64, 2) => 4,
+        (DType::F64, _) => 8,
+        _ => 16,
     };
-    let widest = elements * p.x.dtype.size() as u64 == GRANULE;
-    assert!(threads / across * k[usize::from(!widest)] >= slice, "{tile:?}");
+    assert!(threads / across * k >= slice, "{tile:?}");
     assert_eq!(u64::from(plan.params.cluster()), if cluster { slices } else { 1 });
     let all = p.row_count().unsigned_abs() / columns * columns.div_ceil(across * elements);
     assert_eq!(plan.params.tiles, all);

@@ -1,0 +1,165 @@
+// Slices of panels: some columns that lie side by side, on their way to shared memory and on from there, as words of 4 or 8
+// bytes.
+#pragma once
+
+#include "async_copy.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/tma.cuh"
+#include "softmax.cuh"
+
+constexpr int CHUNKS = 2;  // parts of a slice that are waited for
+constexpr int RANK = INLINE_RANK + 1;
+#if __CUDA_ARCH__ >= 900
+constexpr bool BULK = true;
+#else
+constexpr bool BULK = false;
+#endif
+
+// Mirrored by PanelParams in src/cuda/plan/softmax/panel.rs.
+struct PanelParams {
+    uint64_t x, out;               // addresses
+    uint64_t length;               // elements of a column
+    uint64_t columns;              // side by side
+    int64_t x_stride, out_stride;  // down a column
+    uint64_t partials;             // leave, find: address of a Partial for every slice of every column of a panel
+    uint32_t words;                // of a panel's row
+    uint32_t pieces;               // copies of a panel's row; 0: its rows lie one behind the other
+    uint32_t access;               // bytes of a copy
+    uint32_t slice;                // rows of a block
+    uint32_t slices;               // of a column: the blocks of a cluster, or those that leave partials
+    uint32_t parts;                // threads that merge the partials of one column
+    uint32_t log;
+    uint32_t rank;      // of dims: at least 1
+    Dim<2> dims[RANK];  // outer dimensions, then the panels side by side; strides of x and out
+};
+static_assert(sizeof(PanelParams) == 88 + 40 * RANK, "src/cuda/plan/softmax/panel.rs");
+
+// Neighbouring elements of a row: what one thread has of it.
+template <class In, class Out, int BYTES> struct alignas(BYTES) Word {
+    using C = typename Math<Out>::C;
+    static constexpr int WORDS = BYTES / 4, HERE = 4 / sizeof(In), E = WORDS * HERE;
+    uint32_t word[WORDS];
+
+    static __device__ __forceinline__ Word lowest() {
+        Pack<In, E> pack;
+#pragma unroll
+        for (auto& e : pack.v) e = convert<In>(-infinity<float>());
+        Word w;
+        __builtin_memcpy(&w, &pack, sizeof(w));
+        return w;
+    }
+    __device__ __forceinline__ void widen(C (&x)[E]) const {
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i) {
+            if constexpr (same_type<In, bf16>) {
+                x[2 * i] = __uint_as_float(word[i] << 16);
+                x[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
+            } else {
+                Pack<In, HERE> pack;
+                __builtin_memcpy(&pack, word + i, sizeof(pack));
+#pragma unroll
+                for (int e = 0; e < HERE; ++e) x[i * HERE + e] = ::widen<Out>(pack.v[e]);
+            }
+        }
+    }
+    // The larger of each two elements.
+    __device__ __forceinline__ void rise_to(const Word& other) {
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i) word[i] = larger_of(word[i], other.word[i]);
+    }
+    static __device__ __forceinline__ uint32_t larger_of(uint32_t a, uint32_t b) {
+        if constexpr (same_type<In, float>) {
+            return __float_as_uint(larger(__uint_as_float(a), __uint_as_float(b)));
+        } else {
+#if __CUDA_ARCH__ >= 800
+            return same_type<In, bf16> ? ptx::max_bf16(a, b) : ptx::max_f16(a, b);
+#else
+            Pack<In, 2> p, q;
+            __builtin_memcpy(&p, &a, sizeof(p));
+            __builtin_memcpy(&q, &b, sizeof(q));
+#pragma unroll
+            for (int e = 0; e < 2; ++e) p.v[e] = convert<In>(larger(number(p.v[e]), number(q.v[e])));
+            __builtin_memcpy(&a, &p, sizeof(p));
+            return a;
+#endif
+        }
+    }
+};
+
+// f(n, k) for k to `end`, N at a time, then the rest one by one.
+template <int N> struct Count {
+    static constexpr int value = N;
+};
+template <int N, class F> __device__ __forceinline__ void in_batches(int k, int end, F f) {
+#pragma unroll 1
+    for (; k + N <= end; k += N) f(Count<N>(), k);
+#pragma unroll 1
+    for (; k < end; ++k) f(Count<1>(), k);
+}
+
+// Where a block's slice of a panel lies.
+struct Slice {
+    const char* x;
+    int64_t x_pitch;  // bytes from row to row
+    int rows, row_bytes;
+    int wanted;  // bytes of a row: fewer where the columns end within the panel
+    int chunk;   // rows that are waited for together
+};
+
+// Asks for a slice in CHUNKS parts of `chunk` rows, each a group of the thread's copies or a phase of a barrier in `bars`,
+// in which case true.
+__device__ __forceinline__ bool stage(const PanelParams& p, const Slice& s, char* to, uint64_t* bars) {
+    const int whole = s.rows * s.row_bytes, access = p.access, t = threadIdx.x;
+    const char* x = s.x;
+    int stride = blockDim.x, count = whole / access, per_chunk = s.chunk * s.row_bytes / access;
+    int64_t step = static_cast<int64_t>(stride) * access;
+    if (p.pieces == 0) {
+        const int rest = count * access + t * 4;
+        if (rest < whole) copy_async_of<4>(to + rest, x + rest);
+        if (BULK && access == 16) {
+            const auto bar = [&](int c) { return static_cast<uint32_t>(__cvta_generic_to_shared(bars + c)); };
+            if (t == 0) {
+                for (int c = 0; c < CHUNKS; ++c) ptx::mbarrier_init(bar(c), 1);
+                ptx::fence_mbarrier_init();
+                for (int c = 0, from = 0; c < CHUNKS; ++c) {
+                    const int end = c + 1 < CHUNKS && from + per_chunk < count ? from + per_chunk : count;
+                    ptx::mbarrier_arrive_expect(bar(c), (end - from) * 16);
+                    const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(to + from * 16));
+                    if (end > from) ptx::bulk_load(shared, x + from * 16, (end - from) * 16, bar(c));
+                    from = end;
+                }
+            }
+            commit_copies();
+            return true;
+        }
+        x += t * access;
+    } else {
+        const int row = t / static_cast<int>(p.pieces), piece = t - row * p.pieces, below = stride / p.pieces;
+        stride = below * p.pieces;
+        if (row >= below || piece * access >= s.wanted) count = 0;
+        x += row * s.x_pitch + piece * access;
+        step = below * s.x_pitch;
+    }
+    const auto copies = [&](auto bytes) {
+        constexpr int BYTES = decltype(bytes)::value;
+        int i = t;
+#pragma unroll
+        for (int c = 1; c <= CHUNKS; ++c) {
+            const int end = c < CHUNKS && c * per_chunk < count ? c * per_chunk : count;
+#pragma unroll 4
+            for (; i < end; i += stride) {
+                copy_async_of<BYTES>(to + i * BYTES, x);
+                x += step;
+            }
+            commit_copies();
+        }
+    };
+    if (access == 16) {
+        copies(Count<16>());
+    } else if (access == 8) {
+        copies(Count<8>());
+    } else {
+        copies(Count<4>());
+    }
+    return false;
+}
