@@ -10,10 +10,10 @@ use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, Movable};
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 
-/// RANK in softmax_panel.cu.
+/// RANK in kernels/common/panel.cuh.
 const RANK: usize = INLINE_RANK + 1;
 /// THREADS in softmax_panel.cu, and what one has of a slice, in bytes; less of two launches', whose time is that of meeting
-/// others. H200: 65536x16 of bf16 0.47 of a copy (0.40).
+/// others. H200: 65536x16 of bf16 0.45 of a copy (0.40).
 const THREADS: u64 = 256;
 const PER_THREAD: [u64; 2] = [256, 64];
 /// Static shared memory, and what the driver keeps of every block's.
@@ -30,7 +30,7 @@ const WIDEST: u64 = 1024;
 /// long: a panel is then all in one piece.
 const WHOLE: u64 = 512;
 
-/// `PanelParams` of kernels/softmax_panel.cu.
+/// `PanelParams` of kernels/common/panel.cuh.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PanelParams {
@@ -54,10 +54,10 @@ pub struct PanelParams {
     cluster: u64,
 }
 
-// The same number is asserted in softmax_panel.cu.
+// The same number is asserted in panel.cuh.
 const _: () = assert!(offset_of!(PanelParams, cluster) == 88 + 40 * RANK);
 
-// SAFETY: repr(C) integers without padding, in the order and of the types of softmax_panel.cu's PanelParams, whose
+// SAFETY: repr(C) integers without padding, in the order and of the types of panel.cuh's PanelParams, whose
 // size is asserted here and there; what follows is beyond its end.
 unsafe impl KernelParams for PanelParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
@@ -185,7 +185,7 @@ pub fn widths(p: &SoftmaxProblem) -> Vec<u64> {
     let line = LINE.min(row);
     let length = p.length.unsigned_abs();
     let short = length.saturating_mul(row) <= WORTH_A_BLOCK;
-    let whole = if row <= WHOLE && (short || row % LINE != 0) { row } else { line };
+    let whole = if row <= WHOLE && (short || !row.is_multiple_of(LINE)) { row } else { line };
     let wider = |&w: &u64| w <= row && length.saturating_mul(w) <= WORTH_A_BLOCK;
     let wider = [WIDEST, 4 * LINE, 2 * LINE].into_iter().find(wider).filter(|_| row > WHOLE);
     let mut all: Vec<u64> =
