@@ -139,7 +139,7 @@ def softmax_variant_cases() -> Iterator[Case]:
                     call = partial(forced_softmax, variant, figure, x, 1, target)
                     yield f"{name} {inner} columns {variant} {figure}", call
             apart = random(300, 320, dtype=dtype)
-            for cut in (16, 2):  # panels of rows apart, the last one narrower, in copies of 16 bytes and of fewer
+            for cut in (16, 2):  # panels of rows apart, the last one narrower; copies of 16 bytes, of fewer
                 x = apart[:, cut : cut + 292]
                 yield f"{name} columns apart from {cut}", partial(tw.softmax, x, 0, dtype=target)
 

@@ -109,6 +109,18 @@ def test_every_dim(device, op, dtype, shape):
         check(op, x, dim, context=f"dim {dim}:")
 
 
+# On GPUs: rows in one piece and apart, of whole accesses and of fewer, of one block and of several.
+@ops
+@dtypes
+@pytest.mark.parametrize(
+    "shape", [(5, 8, 300), (300, 16, 64), (2, 64, 2064), (3, 1000, 100), (2, 4096, 66), (1030, 1028)], ids=str
+)
+def test_a_dim_of_panels(device, op, dtype, shape):
+    x = torch.randn(shape, device=device).to(dtype)
+    check(op, x, dim=-2)
+    check(op, x[..., 2:], dim=-2, context="sliced:")
+
+
 @ops
 @dtypes
 @pytest.mark.parametrize(
