@@ -22,10 +22,11 @@
 //
 // Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32, beside what was chosen before (registers,
 // softmax_tile.cu): 8192x8192 dim 0 0.71, 0.81 (0.56, 0.63); 64x4096x64 dim 1 0.71, 0.79 (0.59, 0.46); 256x64x4096 dim 1
-// 0.94, 0.98 (0.76, 0.94); 2048x512x8 dim 1 0.78, 0.92 (0.75, 0.91); 128x1000x100 dim 1 0.74, 0.75 (0.41, 0.55); 65536x16
-// dim 0, by two launches, 0.40, 0.47 (0.33, 0.40); 4096x4096x4 dim 1 0.92, 0.94 (0.47, 0.79); 300x5000x34 dim 1 0.74, 0.79
-// (0.35, 0.23); 32768x4096 dim 0 0.56, 0.59 (0.35, 0.39). Two launches where a cluster would do: 8192x8192 0.54, 0.56, still
-// ahead of column in softmax_strided.cu (0.35, 0.34).
+// 0.94, 0.98 (0.76, 0.94); 2048x512x8 dim 1 0.78, 0.92 (0.75, 0.91); 128x1000x100 dim 1 0.74, 0.75 (0.41, 0.55); 4096x4096x4
+// dim 1 0.92, 0.94 (0.47, 0.79); 300x5000x34 dim 1 0.74, 0.79 (0.35, 0.23); 32768x4096 dim 0 0.56, 0.59 (0.35, 0.39). By two
+// launches: 65536x16 dim 0, of 64 and 128 threads instead of the 256 there are now, 0.40, 0.47 (0.33, 0.40); 200000x64 dim 0
+// 0.50, 0.43 (0.10, 0.11); where a cluster would do, 8192x8192 0.54, 0.56, still ahead of column in softmax_strided.cu (0.35,
+// 0.34).
 // What limits it: of 8192x8192 in bf16, staged and stored without any arithmetic or exchange, panels 64 bytes wide reach
 // 0.84 (0.75 without the 256 bytes around), 128 bytes 0.88, 256 bytes 0.94; of 33000 cycles of a block in an earlier form, 12000
 // were loading, 7000 maximum and sum, 8000 the exchange, half of that waiting for the slowest block, 6000 the results. 34 MB
