@@ -37,7 +37,7 @@ static_assert(sizeof(PanelParams) == 88 + 40 * RANK, "src/cuda/plan/softmax/pane
 // Neighbouring elements of a row: what one thread has of it.
 template <class In, class Out, int BYTES> struct alignas(BYTES) Word {
     using C = typename Math<Out>::C;
-    static constexpr int WORDS = BYTES / 4, HERE = 4 / sizeof(In), E = WORDS * HERE;
+    static constexpr int WORDS = BYTES / 4, E = BYTES / sizeof(In);
     uint32_t word[WORDS];
 
     static __device__ __forceinline__ Word lowest() {
@@ -48,20 +48,7 @@ template <class In, class Out, int BYTES> struct alignas(BYTES) Word {
         __builtin_memcpy(&w, &pack, sizeof(w));
         return w;
     }
-    __device__ __forceinline__ void widen(C (&x)[E]) const {
-#pragma unroll
-        for (int i = 0; i < WORDS; ++i) {
-            if constexpr (same_type<In, bf16>) {
-                x[2 * i] = __uint_as_float(word[i] << 16);
-                x[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
-            } else {
-                Pack<In, HERE> pack;
-                __builtin_memcpy(&pack, word + i, sizeof(pack));
-#pragma unroll
-                for (int e = 0; e < HERE; ++e) x[i * HERE + e] = ::widen<Out>(pack.v[e]);
-            }
-        }
-    }
+    __device__ __forceinline__ void widen(C (&x)[E]) const { widen_words<In, Out>(word, x); }
     // The larger of each two elements.
     __device__ __forceinline__ void rise_to(const Word& other) {
 #pragma unroll
