@@ -19,8 +19,8 @@
 //             while the last of the others run, and wait for them.
 //
 // Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32. 4096 x 14336: relu, leaky_relu, gelu,
-// gelu_tanh and silu 1.00 to 1.01, 1.01 to 1.02; silu with the bias's gradient 0.96, 0.98; 8192 x 8192 with it 0.94, 0.97;
-// 65536 x 257 with it 0.81, 0.90. In flat, 1, 2 or 4 vectors at once and blocks of 128 or 256 threads differ by up to
+// gelu_tanh and silu 0.99 to 1.01, 1.01 to 1.02; silu with the bias's gradient 0.96, 0.98; 8192 x 8192 with it 0.94, 0.97;
+// 65536 x 257 with it 0.81, 0.89. In flat, 1, 2 or 4 vectors at once and blocks of 128 or 256 threads differ by up to
 // 1.5 %. Before there was flat, one kernel did all, whose 100 registers left room for two blocks to a multiprocessor: bf16
 // relu 0.87, gelu 0.70, silu 0.81, with the bias 0.79; 65536 x 257 element by element 0.28. For sums of 4096 x 14336 bf16,
 // the next accesses in registers instead of the ring took 0.91 to 0.93, blocks of 128 threads 0.92.
@@ -91,7 +91,7 @@ template <class T> __device__ __forceinline__ void flat(const ActivationParams<I
         ptx::load_global_if<16>(at < vectors, grad + at * E, g[i].word);
         ptx::load_global_if<16>(at < vectors, saved + at * E, v[i].word);
     }
-    with_derivative<T>(p.kind, slope, [&](auto derive) {
+    with_derivative(p.kind, slope, [&](auto derive) {
 #pragma unroll
         for (int i = 0; i < FLAT_VECTORS; ++i) {
             const uint64_t at = first + i * FLAT_THREADS;
@@ -150,7 +150,7 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
         for (int k = 0; k < AT_ONCE; ++k) ask(k, rows > k * down);
 #pragma unroll 1
         for (; rows > 0; rows -= AT_ONCE * down) {
-            with_derivative<T>(p.kind, slope, [&](auto derive) {
+            with_derivative(p.kind, slope, [&](auto derive) {
 #pragma unroll
                 for (int k = 0; k < AT_ONCE; ++k) {
                     wait_for_copies(AT_ONCE - 1);
@@ -182,7 +182,7 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
                 grad += steps[0];
                 saved += steps[1];
             }
-            with_derivative<T>(p.kind, slope, [&](auto derive) {
+            with_derivative(p.kind, slope, [&](auto derive) {
 #pragma unroll
                 for (int k = 0; k < AT_ONCE; ++k) {
                     const C x = derive(element<T>(g[k]), element<T>(v[k]));
@@ -200,7 +200,7 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
             grad = pointer<const T>(p.grad) + row * stride[0] + column;
             saved = pointer<const T>(p.saved) + row * stride[1] + column;
             out = pointer<T>(p.out) + row * stride[2] + column;
-            with_derivative<T>(p.kind, slope, [&](auto derive) {
+            with_derivative(p.kind, slope, [&](auto derive) {
 #pragma unroll
                 for (int e = 0; e < E; ++e) {
                     if (column + e >= last) continue;

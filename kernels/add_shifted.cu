@@ -1,7 +1,7 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// out = x + alpha * y (as in add.cu) of one dtype and of memory that lies in one piece, but to boundaries of 16 bytes so
-// that add.cu's accesses do not fit.
+// out = x + alpha * y (as in add.cu) of one dtype, where the result and an operand lie in one piece of memory, but
+// add.cu's accesses do not fit all operands alike.
 //
 // Per element: 2 flops, and the traffic of add.cu.
 //
@@ -13,8 +13,9 @@
 //             what is to be added to them.
 //
 // Measured on an H200, cold L2, 8192 x 8192, share of a copy of the same bytes, bf16 and f32: x[1:] + y[1:] and
-// x[1:] + y[3:] 1.00, 1.01 (add_strided.cu: 0.89, 0.93); 8192 x 8191 and a row 1.01, 1.00 (0.70, 0.81). Of shifted, 1 vector
-// is as fast as 2, and with 4 bf16 took 0.84; of repeated, 4 and 8 are slower by 1 to 3 %.
+// x[1:] + y[3:] 1.00, 1.01 (add_strided.cu: 0.89, 0.93); 8192 x 8191 and a row 1.03, 1.01 (0.70, 0.81);
+// 8192 x 8192 and a row 0.99, 0.99 (rows of add_strided.cu: 0.95, 0.96). Of shifted, 1 vector is as fast as 2, and with 4
+// bf16 took 0.84; of repeated, 4 and 8 are slower by 1 to 3 %.
 
 #include "add.cuh"
 

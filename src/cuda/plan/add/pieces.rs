@@ -81,7 +81,7 @@ fn shifted(
     Some(Pieces { variant: Variant::Shifted, share, head, row_x: false, why })
 }
 
-/// One row, which is added to all of a contiguous operand whose rows are no whole vectors; else `rows` does it.
+/// One row, which is added to all rows of a contiguous operand.
 fn repeated(
     rows: u64,
     columns: u64,
@@ -92,8 +92,7 @@ fn repeated(
     let size = out.dtype.size() as u64;
     let lanes = CHUNK / size;
     let contiguous = |s: &Strided| s.strides.as_slice() == [columns.cast_signed(), 1];
-    let whole = columns.is_multiple_of(lanes) && missing(out) == 0 && missing(row) == 0;
-    if whole || columns < lanes || columns >= NARROW / lanes || row.strides.as_slice() != [0, 1] {
+    if columns < lanes || columns >= NARROW / lanes || row.strides.as_slice() != [0, 1] {
         return None;
     }
     if !contiguous(full) || !contiguous(out) || missing(full) != missing(out) {
@@ -112,7 +111,7 @@ fn repeated(
     let share = Share::tiles(items.div_ceil(threads), threads, items, period, groups);
     let why = Reason::plain(
         "repeated",
-        "skewed",
+        "rows",
         "one row is added to all rows of an operand that lies in one piece",
     );
     Some(Pieces { variant: Variant::Repeated, share, head, row_x, why })

@@ -61,7 +61,8 @@ fn zoo() -> Vec<(&'static str, AddProblem)> {
     let wide = |strides: &[i64]| strided(F32, 0, strides);
     let row = [256, 1];
     vec![
-        ("add_rows_bf16", into(&[33, 256], at(&row), at(&[0, 1]))),
+        ("add_repeated_bf16", into(&[33, 256], at(&row), at(&[0, 1]))),
+        ("add_rows_bf16", into(&[33, 256], at(&[264, 1]), at(&[0, 1]))),
         ("add_rows_bf16", into(&[33, 256], at(&row), at(&[1, 0]))),
         ("add_rows_bf16", into(&[33, 256], at(&row), at(&[512, 1]))),
         ("add_rows_bf16", into(&[3, 5, 16], at(&[16, 48, 1]), at(&[80, 16, 1]))),
