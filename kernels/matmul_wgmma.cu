@@ -46,8 +46,11 @@
 //   the bias     is asked for without a branch before the products and looked at after them. Branches for columns
 //                outside of the result made every load wait for the one before: 5 % of 4096^3, half of 8192x8192x64.
 //   pairs        do little where rows begin with a line of the caches (from -3 to 4 %): each block still takes in all of
-//                its tile. Rows that do not are two lines each, and what L2 is asked for binds: pairs take 82 % of the
-//                time at 3000^3, 85 % at 4104^3. Clusters of four, 4 x 1, 1 x 4 and 2 x 2, gave nothing more.
+//                its tile. Rows that do not are two lines each, and what L2 is asked for binds: pairs take 86 % of the
+//                time at 3000^3, and are cuBLAS's equal there and at 1000^3 (0.99 to 1.00; 2056^3 0.87). Clusters of four,
+//                4 x 1, 1 x 4 and 2 x 2, gave nothing more.
+//   one after    another: warpgroups that begin a tile one to three stages apart, so that one multiplies while another
+//                writes, gained 0.3 % at 4096^3 and lost 1 to 15 % at 1536^3.
 //   the result   is written by the threads, 16 bytes each, by way of a buffer for each warp. Stores by TMA, in two
 //                buffers, took as long for large tiles (2800 clocks for 128 x 256, all blocks at once: 5 TB/s) and half
 //                as long again for small ones, and needed a wait at the end of the block.
