@@ -9,23 +9,19 @@
 // The numbers that src/cuda/plan/matmul.rs writes into MatmulParams::activation.
 enum ActivationKind : uint32_t { ACT_NONE, ACT_RELU, ACT_LEAKY_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU };
 
-// The normal distribution's share above |v|, and exp(-v^2 / 2), by Abramowitz and Stegun's 7.1.26 for erfc, whose error
-// is 1.5e-7 at most: for results of 16 bits.
-struct GeluTail {
-    float above, exponential;
-};
-__device__ __forceinline__ GeluTail gelu_tail(float v) {
+// The normal distribution's share above |v|, by Abramowitz and Stegun's 7.1.26 for erfc, whose error is 1.5e-7 at most: for
+// results of 16 bits.
+__device__ __forceinline__ float share_above(float v) {
     const float x = fabsf(v) * 0.70710678f;
     const float t = __fdividef(1.0f, 1.0f + 0.3275911f * x);
     const float series = (((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f;
-    const float exponential = __expf(-x * x);
-    return {0.5f * series * t * exponential, exponential};
+    return 0.5f * series * t * __expf(-x * x);
 }
 
 // v times the normal distribution's share below v. With erff, 192 accumulators a thread in matmul_wgmma.cu spill.
 template <class T> __device__ __forceinline__ float gelu(float v) {
     if constexpr (!is_half<T>) return 0.5f * v * (1.0f + erff(v * 0.70710678118654752440f));
-    const float above = gelu_tail(v).above;
+    const float above = share_above(v);
     return v * (v > 0.0f ? 1.0f - above : above);
 }
 template <class T> __device__ __forceinline__ double gelu(double v) {

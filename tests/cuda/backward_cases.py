@@ -77,6 +77,7 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
             for target in FLOATS:
                 for n in (33, 64, 200, 400, 500, 1000, 5000, 5001):
                     yield f"{name} to {target} {n}", call((9, n), dtype=target)
+                yield f"{name} to {target} staged", forced(call((9, 3001), dtype=target), "staged", 2)
                 yield f"{name} to {target} long", call((3, 280_000 // dtype.itemsize), dtype=target)
                 yield f"{name} to {target} split", call((1, 400_002 // dtype.itemsize), dtype=target)
 
