@@ -31,9 +31,9 @@
 // f32 0.50 (0.46); 1 x 2^24 bf16 0.57 (0.56), f32 0.57 (0.55); 8 x 2^21 bf16 0.61 (0.59), f32 0.57 (0.56). In find a second
 // chunk under way while one is stored does not fit the registers of two blocks; where it did (one dtype, no rows that lie
 // otherwise) those rows took 0.64 and 0.66.
+#include "chunk.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/grid.cuh"
-#include "softmax.cuh"
 
 // Threads that a block is declared to have; it has at most 512. It is the registers of a thread that are meant: on
 // sm_90 80, so that three blocks of 256 fit a multiprocessor; elsewhere, where less than 128 would spill, 128.
@@ -153,29 +153,6 @@ template <class In, class Out, int V> struct Slice {
         for (int i = 0; i < V; ++i) row.complete(granule(chunk, i), edge, raw[i]);
     }
 };
-
-// Takes a chunk into an online partial: one rescaling for all of it.
-template <class In, class Out, int V, class C>
-__device__ __forceinline__ void take_chunk(Partial<C>& mine, const Granule (&raw)[V]) {
-    using M = Math<Out>;
-    Partial<C> next = {mine.max, 0};
-    C x[lanes_of<In>];
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-        widen_granule<In, Out>(raw[i], x);
-#pragma unroll
-        for (C e : x) next.max = larger(next.max, e);
-    }
-    const C base = next.base();
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-        widen_granule<In, Out>(forget(raw[i]), x);
-#pragma unroll
-        for (C e : x) next.sum += M::exp(e - base);
-    }
-    next.sum += mine.sum * M::exp(mine.max - base);
-    mine = next;
-}
 
 template <class In, class Out, int V> __device__ __forceinline__ void softmax_leave(
     const SoftmaxParams<INLINE_RANK>& p) {

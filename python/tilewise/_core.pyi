@@ -166,7 +166,17 @@ def build_info() -> _BuildInfo: ...
 def force_add_schedule(schedule: Literal["fixed_grid", "grid_stride"] | None) -> None: ...
 def force_softmax(
     variant: Literal[
-        "warp", "block", "short", "ragged", "pipeline", "online", "cluster", "staged", "split", "column"
+        "warp",
+        "block",
+        "short",
+        "ragged",
+        "pipeline",
+        "online",
+        "cluster",
+        "staged",
+        "split",
+        "grid",
+        "column",
     ]
     | None,
     figure: int = 1,

@@ -27,6 +27,8 @@ pub struct DeviceFacts {
     pub clock_khz: u32,
     pub memory_clock_khz: u32,
     pub memory_bus_bits: u32,
+    /// Whether a launch may demand that all of its blocks run at the same time.
+    pub cooperative: bool,
 }
 
 impl DeviceFacts {
@@ -42,6 +44,11 @@ impl DeviceFacts {
 
     pub fn has_clusters(&self) -> bool {
         self.largest_cluster() > 1
+    }
+
+    /// The same device, where no launch may demand that.
+    pub fn without_cooperation(&self) -> DeviceFacts {
+        DeviceFacts { cooperative: false, ..self.clone() }
     }
 
     /// Bytes per second that the memory's pins can move: two transfers in a clock.

@@ -78,6 +78,7 @@ pub fn facts(op: &'static str, ordinal: i32) -> Result<DeviceFacts> {
         clock_khz: attribute(A::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
         memory_clock_khz: attribute(A::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
         memory_bus_bits: attribute(A::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+        cooperative: attribute(A::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)? > 0,
     })
 }
 
@@ -198,6 +199,8 @@ pub struct Shape {
     pub shared_bytes: u32,
     /// Neighbouring blocks in x that run as a cluster; none if fewer than two.
     pub cluster: u32,
+    /// All blocks run at the same time, or the launch is refused.
+    pub cooperative: bool,
     /// May begin before the launch before it on the stream is done.
     pub early: bool,
 }
@@ -235,7 +238,11 @@ pub unsafe fn launch(
         sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
     ));
-    let mut attributes: SmallVec<[sys::CUlaunchAttribute; 2]> = [cluster, early]
+    let cooperative = shape.cooperative.then_some((
+        sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+        sys::CUlaunchAttributeValue { cooperative: 1 },
+    ));
+    let mut attributes: SmallVec<[sys::CUlaunchAttribute; 2]> = [cluster, cooperative, early]
         .into_iter()
         .flatten()
         .map(|(id, value)| sys::CUlaunchAttribute { id, pad: [0; 4], value })

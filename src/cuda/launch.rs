@@ -60,6 +60,7 @@ impl<P: KernelParams> Prepared<P> {
             block: plan.block,
             shared_bytes: plan.shared_bytes,
             cluster: plan.params.cluster(),
+            cooperative: plan.params.cooperative(),
             early: false,
         };
         // On devices whose machine code waits, which are those with clusters; a graph keeps the order that every driver can capture.

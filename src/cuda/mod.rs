@@ -12,6 +12,7 @@ pub mod plan;
 pub mod recent;
 pub mod tensor_map;
 
+use device::DeviceFacts;
 use gpu::Gpu;
 use launch::Prepared;
 use plan::add::AddPlan;
@@ -19,7 +20,7 @@ use plan::matmul::Route;
 use plan::softmax::Launch;
 use recent::Recent;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::activation_backward::{self, ActivationBackwardProblem};
 use crate::ops::add::AddProblem;
 use crate::ops::matmul::MatmulProblem;
@@ -57,17 +58,24 @@ pub fn softmax(problem: &SoftmaxProblem, partials: usize, ordinal: i32, stream: 
     let gpu = Gpu::get(op, ordinal)?;
     let [x, out] = problem.addresses();
     let placed = (problem, [x, out, partials]);
-    if let Some(queued) = recent::queue(&SOFTMAXES, placed, op, gpu, stream) {
-        return queued;
-    }
-    let planned = plan::softmax::plan(problem, &gpu.facts, forced::softmax(), partials);
-    let workspace = plan::softmax::workspace(problem, &gpu.facts, forced::softmax());
-    let how = (op, gpu, workspace, stream);
-    match planned.launch {
-        Launch::Rows(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
-        Launch::Ragged(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
-        Launch::Panels(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
-        Launch::Tiles(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
+    let queue_new = |facts: &DeviceFacts| {
+        let planned = plan::softmax::plan(problem, facts, forced::softmax(), partials);
+        let workspace = plan::softmax::workspace(problem, &gpu.facts, forced::softmax());
+        let how = (op, gpu, workspace, stream);
+        match planned.launch {
+            Launch::Rows(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
+            Launch::Ragged(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
+            Launch::Panels(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
+            Launch::Tiles(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
+        }
+    };
+    let queued = recent::queue(&SOFTMAXES, placed, op, gpu, stream).unwrap_or_else(|| queue_new(&gpu.facts));
+    match queued {
+        // A stream of a green context, say, has fewer multiprocessors than the device.
+        Err(Error::Cuda { name, .. }) if name == "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE" => {
+            queue_new(&gpu.facts.without_cooperation())
+        }
+        queued => queued,
     }
 }
 

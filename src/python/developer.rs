@@ -45,11 +45,11 @@ pub fn force_add_schedule(schedule: Option<&str>) -> PyResult<()> {
 ///
 /// Args:
 ///     variant: None to leave the choice to the plan again. For dims whose elements lie side by side: "warp",
-///         "block", "short", "ragged", "pipeline", "online", "cluster", "staged" or "split". For other dims: "column", "cluster" or
-///         "split".
+///         "block", "short", "ragged", "pipeline", "online", "cluster", "staged", "split" or "grid". For other dims:
+///         "column", "cluster" or "split".
 ///     figure: of warp, loads of one row in flight per lane (1, 2 or 4; with those of other rows 4); of
 ///         ragged and pipeline, the depth of its software pipeline, 1 to 4 tiles or rows in shared memory; of cluster and staged, blocks of a cluster
-///         (1, 2, 4, 8 or 16); of split, slices of a row or column.
+///         (1, 2, 4, 8 or 16); of split and grid, slices of a row or column.
 ///
 /// Of the gradients "ragged" and, for other dims, "split" can be forced in the same way; anything else forbids both.
 ///
@@ -73,11 +73,12 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
         Some("cluster") => Some(softmax::Forced::Cluster(figure)),
         Some("staged") => Some(softmax::Forced::Staged(figure)),
         Some("split") => Some(softmax::Forced::Split(figure)),
+        Some("grid") => Some(softmax::Forced::Grid(figure)),
         Some("column") => Some(softmax::Forced::Column),
         Some(other) => {
             let message = format!(
                 "variant={other:?} is not known; accepted: \"warp\", \"block\", \"short\", \"ragged\", \
-                 \"pipeline\", \"online\", \"cluster\", \"staged\", \"split\", \"column\", None"
+                 \"pipeline\", \"online\", \"cluster\", \"staged\", \"split\", \"grid\", \"column\", None"
             );
             return Err(PyValueError::new_err(message));
         }

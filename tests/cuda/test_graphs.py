@@ -18,6 +18,7 @@ OPS = {
     "softmax": ((333, 1000), tw.softmax),
     "softmax long": ((5, 50257), tw.softmax),
     "softmax longer": ((3, 300_001), tw.softmax),
+    "softmax of the whole device": ((2, 600_001), tw.softmax),
     "softmax dim 0": ((333, 1000), lambda x: tw.softmax(x, 0)),
     "log_softmax": ((333, 1000), tw.log_softmax),
     "matmul": ((256, 512), lambda x: tw.matmul(x, x.mT, bias=x[0, :256], activation="gelu")),
@@ -84,6 +85,7 @@ FIRST_CALLS = {
     "add": "tw.add(x, x)",
     "softmax": "tw.softmax(x)",
     "softmax dim 0": "tw.softmax(x, 0)",
+    "softmax of the whole device": "tw.softmax(x.repeat(1, 20).view(1, -1))",
     "matmul": "tw.matmul(x, x)",
     "matmul half": "tw.matmul(h, h)",
 }

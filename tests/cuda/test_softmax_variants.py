@@ -13,7 +13,7 @@ pytestmark = needs("a GPU")
 ROWS = [("block", 1), ("online", 1)]
 ROWS += [(variant, stages) for variant in ("pipeline", "ragged") for stages in (1, 2, 3, 4)]
 ROWS += [(variant, blocks) for variant in ("cluster", "staged") for blocks in (1, 2, 4, 8, 16)]
-ROWS += [*(("split", slices) for slices in (1, 2, 7))]
+ROWS += [*(("split", slices) for slices in (1, 2, 7)), *(("grid", slices) for slices in (1, 2, 33))]
 COLUMNS = [("column", 1), *(("cluster", blocks) for blocks in (1, 2, 4, 8, 16)), ("split", 1), ("split", 9)]
 OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}
 

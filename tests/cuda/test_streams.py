@@ -24,6 +24,7 @@ OPS = {
     "add number": lambda x: tw.add(x, 1.5),
     "softmax": lambda x: tw.softmax(x),
     "softmax dim 0": lambda x: tw.softmax(x, 0),
+    "softmax of the whole device": lambda x: tw.softmax(x.view(1, -1)),
     "log_softmax": lambda x: tw.log_softmax(x),
     "matmul": lambda x: tw.matmul(x, x.mT),
     "matmul half": lambda x: tw.matmul(x.half(), x.half().mT, bias=x[:, 0].half(), activation="gelu"),
@@ -67,6 +68,27 @@ def test_only_the_current_stream_gets_work(op):
     assert_identical(got, expected)
     assert still_spinning, "the call waited for a stream that it has nothing to do with"
     blocked.synchronize()
+
+
+def test_launches_of_the_whole_device_on_several_streams():
+    """Blocks of each wait for each other: none may wait for a place that another launch holds."""
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    # All places of the device, half of them, and what leaves some to others.
+    xs = [
+        torch.randn(shape, device="cuda")
+        for shape in ((1, 9_000_000), (2, 300_000), (1, 300_000), (64, 50_257))
+    ]
+    expected = [tw.softmax(x) for x in xs]
+    torch.cuda.synchronize()
+    got = []
+    for _ in range(50):
+        got.clear()
+        for stream, x in zip(streams, xs, strict=True):
+            with torch.cuda.stream(stream):
+                got.append(tw.softmax(x))
+    torch.cuda.synchronize()
+    for result, softmax in zip(got, expected, strict=True):
+        assert_identical(result, softmax)
 
 
 def test_the_default_stream():

@@ -52,3 +52,25 @@ def test_the_operations_own_tests(compiler, tests):
     environment = host_build.environment("h200", "4")
     files = [f"tests/{file}" for file in tests.split()]
     python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, **environment)
+
+
+REFUSED = """
+import sys
+sys.path[:0] = ["tests", "tests/emulator"]
+import arrays, operations, tilewise, torch
+operations.install()
+tilewise._core.force_softmax("grid", 4)
+x = torch.randn(1, 20_000)
+for _ in range(2):
+    torch.testing.assert_close(tilewise.softmax(x), torch.softmax(x, -1))
+print([kernel for kernel, count in arrays.launches().items() if count])
+"""
+
+
+@pytest.mark.parametrize(("partition", "kernel"), [("0", "softmax_grid"), ("3", "softmax_cluster")])
+def test_where_a_launch_gets_a_part_of_the_device_blocks_do_not_wait_for_each_other(
+    compiler, partition, kernel
+):
+    """As in a green context, of whose multiprocessors the device's facts say nothing."""
+    environment = host_build.environment("h200", "4") | {"TILEWISE_EMULATED_PARTITION": partition}
+    assert f"['{kernel}" in python("-c", REFUSED, **environment)

@@ -45,5 +45,6 @@ pub fn published(name: &str) -> Option<DeviceFacts> {
         clock_khz: clock * 1000,
         memory_clock_khz: memory_clock * 1000,
         memory_bus_bits,
+        cooperative: true,
     })
 }

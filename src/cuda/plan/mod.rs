@@ -68,6 +68,11 @@ pub unsafe trait KernelParams: Copy + fmt::Debug {
         1
     }
 
+    /// Whether blocks wait for others of the grid, which must all run at the same time.
+    fn cooperative(&self) -> bool {
+        false
+    }
+
     /// Whether the second of two launches waits by itself for what it needs of the first, and so may begin earlier.
     fn overlaps(&self) -> bool {
         false

@@ -51,6 +51,9 @@ pub enum Variant {
     /// A row in two launches and `slices` pieces, each of `chunks` times what a block loads at once, `vectors` granules per
     /// thread.
     Split { threads: u64, vectors: u64, slices: u64, chunks: u64 },
+    /// A row in the registers and the shared memory of `slices` blocks, which run all at the same time: of each thread
+    /// `kept` chunks of granules in registers, `held` granules in shared memory, and what there is beyond in memory.
+    Grid { threads: u64, slices: u64, kept: u64, held: u64 },
     /// Side-by-side rows in the shared memory of a block or a cluster, or in two launches.
     Panel(Panel),
     /// The same in registers, where accesses of 4 bytes do not fit.
@@ -76,6 +79,8 @@ pub enum Forced {
     Staged(u64),
     /// Slices of a row or a column.
     Split(u64),
+    /// Slices of a row.
+    Grid(u64),
     Block,
     Online,
     Short,
@@ -96,6 +101,11 @@ pub enum Launch {
     Ragged(LaunchPlan<RaggedParams<2>>),
     Panels(LaunchPlan<PanelParams>),
     Tiles(LaunchPlan<TileParams>),
+}
+
+/// Of a row's slice in softmax_grid.cu: two messages of 16 bytes for a Partial<double>, one for a Partial<float>.
+fn message_bytes(p: &SoftmaxProblem) -> u64 {
+    2 * partial_bytes(p)
 }
 
 /// `partials`: address of as much memory as `workspace` says.
@@ -158,6 +168,11 @@ pub fn workspace(problem: &SoftmaxProblem, device: &DeviceFacts, forced: Option<
     let partial = partial_bytes(problem);
     match choose::choose(problem, device, forced).0 {
         Variant::Split { slices, .. } => problem.row_count().unsigned_abs() * slices * partial,
+        Variant::Grid { slices, .. } => {
+            // And for each row how many have seen them. Or what it takes if the launch is refused.
+            let messages = problem.row_count().unsigned_abs() * (slices * message_bytes(problem) + GRANULE);
+            messages.max(workspace(problem, &device.without_cooperation(), forced))
+        }
         Variant::Panel(panel) if !panel.cluster => panel.blocks(problem) * panel.wide * partial,
         Variant::Tile(tile) if !tile.cluster => tile.count(problem) * tile.slices * tile.wide() * partial,
         _ => 0,

@@ -105,6 +105,10 @@ inline uint64_t __cvta_generic_to_global(const void* p) { return reinterpret_cas
 
 inline void __syncthreads(emulator::Site site = emulator::Site::here()) { emulator::barrier(0, 0, site); }
 inline void __threadfence() {}
+inline unsigned atomicAdd(unsigned* p, unsigned v) {
+    emulator::check_global(p, sizeof(*p));
+    return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
+}
 inline void __threadfence_block() {}
 
 // ---------------------------------------------------------------------------------------- lanes of a warp

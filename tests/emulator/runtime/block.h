@@ -61,6 +61,7 @@ struct Launch {
     uint64_t seed;
     unsigned cluster = 1;  // blocks of one
     unsigned registers = 0;  // of a thread; none if nobody said
+    bool cooperative = false;  // all blocks run at the same time; they are then as many as those of one cluster
 };
 
 // Runs blocks, one after the other, on the calling thread of the operating system.

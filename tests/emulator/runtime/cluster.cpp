@@ -6,6 +6,9 @@
 
 namespace emulator {
 
+// The blocks of a cooperative launch run as those of a cluster do, and are none.
+static bool alone() { return runner->cluster() == nullptr || runner->launch().cooperative; }
+
 namespace {
 
 // What 64 bits of shared memory hold that count bytes on their way.
@@ -33,7 +36,7 @@ void close_round(Cluster& cluster, Mail& mail) {
 }
 
 Cluster& cluster_of_this() {
-    if (runner->cluster() == nullptr) fail("belongs to no cluster");
+    if (alone()) fail("belongs to no cluster");
     return *runner->cluster();
 }
 
@@ -133,8 +136,8 @@ void Runner::join(bool joins) {
     cluster_->change();
 }
 
-unsigned cluster_rank() { return runner->cluster() == nullptr ? 0 : runner->rank(); }
-unsigned cluster_blocks() { return runner->cluster() == nullptr ? 1 : runner->cluster()->blocks; }
+unsigned cluster_rank() { return alone() ? 0 : runner->rank(); }
+unsigned cluster_blocks() { return alone() ? 1 : runner->cluster()->blocks; }
 
 void cluster_arrive(Site site) {
     Cluster& cluster = cluster_of_this();
@@ -166,6 +169,36 @@ const void* in_block(const void* here, unsigned rank) {
     }
     if (there == nullptr) fail("reads from block %u of its cluster, which has not begun, or has returned", rank);
     return there->window().begin + (static_cast<const unsigned char*>(here) - runner->window().begin);
+}
+
+namespace {
+struct Message {
+    uint64_t word, tag;
+};
+Cluster& all_of_the_launch() {
+    if (!runner->launch().cooperative) fail("waits for blocks that need not be running: the launch is no cooperative one");
+    return *runner->cluster();
+}
+}  // namespace
+
+void message_send(void* to, uint64_t word, uint64_t tag) {
+    check_global(to, sizeof(Message));
+    Cluster& blocks = all_of_the_launch();
+    const Message message = {word, tag};
+    const std::lock_guard lock(blocks.mutex);
+    memcpy(to, &message, sizeof(message));
+    blocks.change();
+}
+
+uint64_t message_wait(const void* at, uint64_t tag, Site site) {
+    check_global(at, sizeof(Message));
+    all_of_the_launch();
+    Message seen = {};
+    runner->wait_for_cluster("a message", site, [&] {
+        memcpy(&seen, at, sizeof(seen));
+        return seen.tag == tag;
+    });
+    return seen.word;
 }
 
 void mailbox_open(uint64_t* state) {

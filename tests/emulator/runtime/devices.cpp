@@ -39,4 +39,9 @@ const Device* device() {
     return chosen;
 }
 
+unsigned usable_multiprocessors() {
+    const int part = atoi(from_environment("TILEWISE_EMULATED_PARTITION", "0"));
+    return part > 0 ? part : device()->multiprocessors;
+}
+
 }  // namespace emulator

@@ -19,4 +19,7 @@ struct Device {
 // TILEWISE_EMULATED_MULTIPROCESSORS: with few, small problems fill the device.
 const Device* device();
 
+// Of them, those that launches get: a green context's, say. TILEWISE_EMULATED_PARTITION; all if it is not set.
+unsigned usable_multiprocessors();
+
 }  // namespace emulator

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +29,7 @@ enum Result {  // CUresult
     INVALID_DEVICE = 101,
     NOT_FOUND = 500,
     OUT_OF_RESOURCES = 701,
+    COOPERATIVE_LAUNCH_TOO_LARGE = 720,
     LAUNCH_FAILED = 719,
 };
 struct ErrorName {
@@ -42,6 +44,7 @@ constexpr ErrorName ERRORS[] = {
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "no such kernel was compiled for the emulated device"},
     {OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
+    {COOPERATIVE_LAUNCH_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
     {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
 };
 
@@ -76,7 +79,8 @@ Result refuse(const KernelState& k, const std::string& why) {
     return OUT_OF_RESOURCES;
 }
 
-Result launch(KernelState& k, dim3 grid, dim3 block, unsigned dynamic_bytes, void** parameters, unsigned cluster = 1) {
+Result launch(KernelState& k, dim3 grid, dim3 block, unsigned dynamic_bytes, void** parameters, unsigned cluster = 1,
+              bool cooperative = false) {
     const Device& d = *device();
     const uint64_t threads = uint64_t(block.x) * block.y * block.z;
     const auto words = [](dim3 v) {
@@ -100,8 +104,17 @@ Result launch(KernelState& k, dim3 grid, dim3 block, unsigned dynamic_bytes, voi
     if (cluster != 1 && (d.major < 9 || cluster > (k.large_clusters ? 16 : 8) || grid.x % cluster != 0)) {
         return refuse(k, "a grid of " + words(grid) + " blocks in clusters of " + std::to_string(cluster));
     }
+    if (cooperative) {
+        if (cluster != 1 || grid.y != 1 || grid.z != 1) return refuse(k, "a cooperative grid of clusters, or of more dimensions");
+        // The driver keeps 1 KB of shared memory for each block.
+        const uint64_t bytes = k.static_bytes + dynamic_bytes + 1024, registers = (threads + 31) / 32 * k.registers * 32;
+        uint64_t resident = std::min<uint64_t>(d.threads_per_multiprocessor / threads, d.shared_per_multiprocessor / bytes);
+        if (registers > 0) resident = std::min(resident, 65536 / registers);
+        if (grid.x > resident * usable_multiprocessors()) return COOPERATIVE_LAUNCH_TOO_LARGE;
+        cluster = grid.x;
+    }
     ++k.launches;
-    last_failure = run_grid({k.kernel, grid, block, dynamic_bytes, parameters, seed++, cluster, k.registers});
+    last_failure = run_grid({k.kernel, grid, block, dynamic_bytes, parameters, seed++, cluster, k.registers, cooperative});
     return last_failure.empty() ? SUCCESS : LAUNCH_FAILED;
 }
 
@@ -154,6 +167,7 @@ EXPORT Result cuDeviceGetAttribute(int* value, int attribute, int) {
     case 76: *value = d.minor; break;
     case 81: *value = d.shared_per_multiprocessor; break;
     case 82: *value = 65536; break;  // MAX_REGISTERS_PER_MULTIPROCESSOR
+    case 95: *value = 1; break;  // COOPERATIVE_LAUNCH
     case 97: *value = d.shared_per_block; break;
     case 106: *value = d.blocks_per_multiprocessor; break;
     default: *value = 0; break;  // clocks, and what else a driver may not say
@@ -211,7 +225,7 @@ EXPORT Result cuLaunchKernel(KernelState* function, unsigned grid_x, unsigned gr
 }
 
 struct LaunchAttribute {
-    int id;  // 4: CLUSTER_DIMENSION
+    int id;  // 2: COOPERATIVE, 4: CLUSTER_DIMENSION
     char pad[4];
     union {
         char bytes[64];
@@ -226,14 +240,20 @@ struct LaunchConfig {
 };
 EXPORT Result cuLaunchKernelEx(const LaunchConfig* c, KernelState* function, void** parameters, void**) {
     unsigned cluster = 1;
+    bool cooperative = false;
     for (unsigned i = 0; i < c->count; ++i) {
         const LaunchAttribute& a = c->attributes[i];
+        if (a.id == 2) {
+            cooperative = a.cluster[0] != 0;
+            continue;
+        }
         if (a.id == 6 && a.cluster[0] == 1) continue;  // may begin before the launch before it is done
         if (a.id != 4 || a.cluster[0] == 0 || a.cluster[1] != 1 || a.cluster[2] != 1) return INVALID_VALUE;
         cluster = a.cluster[0];
     }
     const auto words = [](const unsigned(&v)[3]) { return dim3{v[0], v[1], v[2]}; };
-    return launch(*function, words(c->grid), words(c->block), c->dynamic_bytes, parameters, cluster);
+    return launch(*function, words(c->grid), words(c->block), c->dynamic_bytes, parameters, cluster,
+                  cooperative);
 }
 
 EXPORT Result cuStreamIsCapturing(void*, int* status) { return *status = 0, SUCCESS; }

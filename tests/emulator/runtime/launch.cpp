@@ -65,7 +65,7 @@ static std::string run_clusters(const Launch& launch) {
 }
 
 std::string run_grid(const Launch& launch) {
-    if (launch.cluster > 1) return run_clusters(launch);
+    if (launch.cluster > 1 || launch.cooperative) return run_clusters(launch);
     const dim3 grid = launch.grid;
     const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
     std::atomic<uint64_t> taken{0};

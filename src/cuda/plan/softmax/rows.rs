@@ -43,6 +43,8 @@ pub struct SoftmaxParams {
     dims: [Dim<2>; MAX_RANK],
     /// Not of the kernels' struct, and not copied by a launch, as is what follows.
     cluster: u64,
+    /// 1: all blocks run at the same time.
+    cooperative: u64,
     /// 2^`lane_bits` where that counts lanes.
     lanes: u64,
 }
@@ -61,11 +63,15 @@ unsafe impl KernelParams for SoftmaxParams {
             ("slots", u64::from(self.slots)),
             ("slices", u64::from(self.slices)),
             ("cluster", self.cluster),
+            ("cooperative", self.cooperative),
         ];
         all.into_iter().filter(|s| s.1 > 0).collect()
     }
     fn cluster(&self) -> u32 {
         self.cluster as u32
+    }
+    fn cooperative(&self) -> bool {
+        self.cooperative > 0
     }
     fn overlaps(&self) -> bool {
         self.slices > 0
@@ -162,6 +168,7 @@ pub fn plan(
         partials: partials as u64,
         dims: index::dims(&[], [&[], &[]]).0,
         cluster: 0,
+        cooperative: 0,
         lanes: 0,
     };
     let mut first = None;
@@ -216,6 +223,12 @@ pub fn plan(
             first = Some(Kernel { file: "softmax_cluster", name: format!("softmax_leave{vectors}_{pair}") });
             (format!("find{vectors}_{pair}"), threads, rows.saturating_mul(slices), 0)
         }
+        Variant::Grid { threads, slices, kept, held } => {
+            params.slices = slices as u32;
+            params.slots = held as u32;
+            params.cooperative = 1;
+            (format!("grid{kept}_{pair}"), threads, rows.saturating_mul(slices), held * threads * GRANULE)
+        }
         // The last three have other kernels and other parameters.
         Variant::General | Variant::Panel(_) | Variant::Tile(_) | Variant::Ragged(_) => {
             let threads = STRIDED_THREADS.min(length.next_multiple_of(32));
@@ -226,6 +239,7 @@ pub fn plan(
     let file = match variant {
         Variant::Cluster { .. } | Variant::Split { .. } => "softmax_cluster",
         Variant::Staged { .. } => "softmax_staged",
+        Variant::Grid { .. } => "softmax_grid",
         Variant::Short { .. } => "softmax_short",
         Variant::Column { .. } | Variant::General => "softmax_strided",
         _ => "softmax",

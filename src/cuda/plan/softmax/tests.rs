@@ -206,9 +206,26 @@ fn few_rows_use_the_whole_device() {
     assert_eq!(of(4, 131_072, &h200), Variant::Staged { threads: 256, blocks: 16, trips: 4 });
     assert_eq!(of(16, 32000, &h200), Variant::Staged { threads: 128, blocks: 8, trips: 4 });
     assert_eq!(of(64, 128_256, &h200), Variant::Staged { threads: 256, blocks: 8, trips: 8 });
-    assert_eq!(of(1, 1 << 20, &h200), Variant::Split { threads: 256, vectors: 2, slices: 256, chunks: 1 });
-    assert_eq!(of(1, 1 << 24, &h200), Variant::Split { threads: 256, vectors: 8, slices: 256, chunks: 4 });
-    assert_eq!(of(8, 1 << 21, &h200), Variant::Split { threads: 256, vectors: 8, slices: 32, chunks: 4 });
+    assert_eq!(of(1, 1 << 20, &h200), Variant::Grid { threads: 256, slices: 132, kept: 1, held: 0 });
+    assert_eq!(of(1, 1 << 24, &h200), Variant::Grid { threads: 512, slices: 132, kept: 3, held: 20 });
+    assert_eq!(of(8, 1 << 21, &h200), Variant::Grid { threads: 512, slices: 16, kept: 3, held: 20 });
+    assert_eq!(of(1, 1 << 30, &h200), Variant::Grid { threads: 512, slices: 132, kept: 3, held: 28 });
+    // Longer than 32 bits count, and rows for which too many multiprocessors would be left over.
+    assert!(matches!(of(1, (1 << 30) + 8, &h200), Variant::Split { .. }));
+    assert_eq!(of(66, 1 << 21, &h200), Variant::Grid { threads: 512, slices: 2, kept: 3, held: 28 });
+    assert!(matches!(of(67, 1 << 21, &h200), Variant::Split { .. }));
+    // The longest row for a cluster, and the next.
+    assert_eq!(of(4, 1 << 18, &h200), Variant::Staged { threads: 512, blocks: 16, trips: 4 });
+    assert!(matches!(of(4, (1 << 18) + 8, &h200), Variant::Grid { .. }));
+    // The result lies otherwise; the launch was refused.
+    let shifted = problem((DType::BF16, DType::BF16), (1 << 20, 1, 1), &[(1, 1 << 20, 1 << 20)], (0, 1));
+    assert!(matches!(choose(&shifted, &h200, None).0, Variant::Split { .. }));
+    let widened = problem((DType::BF16, DType::F32), (1 << 20, 1, 1), &[(1, 1 << 20, 1 << 20)], (0, 0));
+    assert!(matches!(choose(&widened, &h200, None).0, Variant::Split { .. }));
+    let split = Variant::Split { threads: 256, vectors: 2, slices: 256, chunks: 1 };
+    // Two blocks to a multiprocessor, and no more.
+    assert_eq!(of(45, 1 << 20, &h200), Variant::Split { threads: 256, vectors: 8, slices: 5, chunks: 13 });
+    assert_eq!(of(1, 1 << 20, &h200.without_cooperation()), split);
     assert_eq!(of(1000, 1 << 20, &h200), Variant::Online { threads: 512, slots: 14 });
     // Without clusters, and where there are clusters of 8 at most.
     let a100 = examples::a100();
@@ -217,6 +234,7 @@ fn few_rows_use_the_whole_device() {
     assert_eq!(of(4, 131_072, &examples::rtx5090()), Variant::Staged { threads: 512, blocks: 8, trips: 4 });
     // A part of an H200.
     let part = DeviceFacts { multiprocessors: 16, ..h200 };
+    assert_eq!(of(1, 1 << 20, &part), Variant::Grid { threads: 512, slices: 16, kept: 3, held: 4 });
     assert_eq!(of(1, 131_072, &part), Variant::Staged { threads: 512, blocks: 8, trips: 4 });
 }
 
@@ -279,6 +297,9 @@ fn what_a_developer_forces() {
     assert_eq!(forced(&row, Forced::Ragged(2)), "ragged16_bf16");
     assert_eq!(forced(&row, Forced::Online), "online_bf16");
     assert_eq!(forced(&row, Forced::Split(5)), "find2_bf16");
+    assert_eq!(forced(&row, Forced::Grid(5)), "warp2x1_bf16", "more rows than multiprocessors");
+    assert_eq!(forced(&contiguous(DType::BF16, 9, 50257), Forced::Grid(5)), "grid1_bf16");
+    assert_eq!(forced(&contiguous(DType::F64, 9, 50257), Forced::Grid(5)), "grid2_f64");
     let long = contiguous(DType::BF16, 1000, 50257);
     assert_eq!(forced(&long, Forced::Warp(4)), "staged_bf16");
     assert_eq!(forced(&long, Forced::Short), "staged_bf16");
@@ -311,7 +332,13 @@ fn what_a_developer_forces() {
 #[test]
 fn the_workspace_has_room_for_every_partial() {
     let h200 = examples::h200();
-    assert_eq!(workspace(&contiguous(DType::F64, 2, 1 << 23), &h200, None), 2 * 128 * 16);
+    let long = contiguous(DType::F64, 2, 1 << 23);
+    assert_eq!(workspace(&long, &h200.without_cooperation(), None), 2 * 128 * 16);
+    assert_eq!(workspace(&long, &h200, None), 2 * (66 * 32 + 16));
+    let one = contiguous(DType::BF16, 1, 1 << 20);
+    assert_eq!(workspace(&one, &h200, None), 132 * 16 + 16);
+    // Enough for two launches, should the one be refused.
+    assert_eq!(workspace(&one, &h200, Some(Forced::Grid(1))), 256 * 8);
     assert_eq!(workspace(&contiguous(DType::BF16, 4, 131_072), &h200, None), 0);
     let columns = problem((DType::BF16, DType::BF16), (65536, 16, 16), &[(16, 1, 1)], (0, 0));
     assert_eq!(workspace(&columns, &h200, None), 132 * 16 * 8);

@@ -15,8 +15,16 @@ const WORDS: [u64; 3] = [9, 17, 33];
 const STAGED_STATIC: u64 = 6 << 10;
 /// Granules of a thread, for the work around its row to be little, and where rows are too few to keep the device busy.
 const STAGED_TRIPS: [u64; 2] = [8, 4];
+/// Granules of a line of memory.
+const LINE: u64 = 8;
 /// V of the kernels of two launches in softmax_cluster.cu.
 const SPLIT_VECTORS: [u64; 2] = [2, 8];
+
+/// CHUNK in softmax_grid.cu, and the most chunks that a thread of its kernels has in registers where there are more.
+const GRID_CHUNK: u64 = 4;
+fn grid_kept(dtype: DType) -> u64 {
+    if dtype == DType::F64 { 2 } else { 3 }
+}
 
 /// What a block may have of shared memory for rows.
 pub fn shared_room(device: &DeviceFacts) -> u64 {
@@ -99,6 +107,29 @@ pub fn staged(shape: RowShape, rows: u64, blocks: u64, few: bool, device: &Devic
     let fits =
         shared <= u64::from(device.shared_bytes_per_block) && rows.saturating_mul(blocks) <= MAX_BLOCKS;
     fits.then(|| Variant::Staged { threads, blocks, trips: trips(threads) })
+}
+
+/// A row in `slices` slices, or as many as the rows leave multiprocessors for: one block to each. None where not all of
+/// the blocks could run at the same time, or where that was not measured.
+pub fn grid(p: &SoftmaxProblem, shape: RowShape, slices: u64, device: &DeviceFacts) -> Option<Variant> {
+    let able = device.cooperative && matches!(device.compute_capability.0, 9 | 10);
+    let multiprocessors = u64::from(device.multiprocessors);
+    let lines = shape.whole.div_ceil(LINE).max(1);
+    let slices =
+        slices.min(multiprocessors / p.row_count().unsigned_abs().max(1)).min(lines).min(SHARING_THREADS);
+    // Offsets within a row have 32 bits.
+    if !able || slices == 0 || !shape.aligned_stores || p.x.dtype != p.out.dtype || p.length > 1 << 30 {
+        return None;
+    }
+    let slice = shape.whole.div_ceil(slices).next_multiple_of(LINE);
+    let threads = if slice > SHARING_THREADS * GRID_CHUNK { CLUSTER_THREADS } else { SHARING_THREADS };
+    let chunks = slice.div_ceil(threads * GRID_CHUNK);
+    if chunks <= 1 {
+        return Some(Variant::Grid { threads, slices, kept: 1, held: 0 });
+    }
+    let kept = grid_kept(p.out.dtype);
+    let room = shared_room(device) / (threads * GRANULE * GRID_CHUNK);
+    Some(Variant::Grid { threads, slices, kept, held: chunks.saturating_sub(kept).min(room) * GRID_CHUNK })
 }
 
 /// About `slices` slices; equally many chunks to each. Small chunks where large ones would be fewer than slices wanted.

@@ -1,12 +1,15 @@
 //! Where a row goes that is too long for the registers of one block, and of how many blocks.
 
-use super::holders::{cluster, staged};
+use super::holders::{cluster, grid, staged};
 use super::{CLUSTER_VECTORS, SHARING_THREADS, idle};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::softmax::Variant;
 use crate::cuda::plan::softmax::rows::RowShape;
 use crate::dtype::DType;
+use crate::ops::softmax::SoftmaxProblem;
 
+/// Granules of the longest row that is better off in a cluster.
+pub const HELD_BY_ALL_FROM: u64 = 16 * SHARING_THREADS * CLUSTER_VECTORS;
 /// Granules that a block of softmax_staged.cu had, and that it may have, where that was measured.
 const STAGED: [u64; 2] = [2048, 4096];
 
@@ -46,6 +49,15 @@ pub fn held_by_many(
         }
         _ => in_shared_memory(shape, rows, dtype, device),
     }
+}
+
+/// A few rows for one launch of the whole device. H200, beside clusters of 16, which run on 112 of 132 multiprocessors, and
+/// beside two launches: rows of 512 KB take as long or longer, bf16 16 x 262144 0.57 of a copy (0.65); of 1 MB, float32 16 x
+/// 262144 0.71 (0.54), bf16 32 x 524288 0.77 (0.68), bf16 8 x 524288 0.59 (0.59).
+pub fn held_by_all(p: &SoftmaxProblem, shape: RowShape, device: &DeviceFacts) -> Option<Variant> {
+    let grid = grid(p, shape, u64::MAX, device).filter(|_| shape.granules > HELD_BY_ALL_FROM)?;
+    let Variant::Grid { slices, .. } = grid else { return None };
+    (!idle(p.row_count().unsigned_abs() * slices, device)).then_some(grid)
 }
 
 fn in_shared_memory(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Option<Variant> {

@@ -65,7 +65,8 @@ fn every_forced_plan_is_legal_too() {
     .chain((1..=5).map(Forced::Ragged))
     .chain([1, 2, 4, 8, 16].map(Forced::Cluster))
     .chain([1, 2, 4, 8, 16].map(Forced::Staged))
-    .chain([0, 1, 7, 500, u64::from(u32::MAX)].map(Forced::Split));
+    .chain([0, 1, 7, 500, u64::from(u32::MAX)].map(Forced::Split))
+    .chain([0, 1, 7, 500, u64::from(u32::MAX)].map(Forced::Grid));
     for forced in forced {
         for device in examples::all() {
             for dtypes in [(DType::F16, DType::F32), (DType::F32, DType::F32), (DType::F64, DType::F64)] {
@@ -87,7 +88,8 @@ fn every_forced_plan_is_legal_too() {
 fn legal(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) {
     let (variant, _) = choose(p, device, forced);
     let planned = plan_variant(p, device, variant, 0);
-    assert_eq!(planned.first.is_some(), workspace(p, device, forced) > 0);
+    let alone = matches!(variant, Variant::Grid { .. });
+    assert_eq!(planned.first.is_some() || alone, workspace(p, device, forced) > 0);
     match planned.launch {
         Launch::Rows(plan) => {
             legal_launch(&plan, device);
@@ -217,6 +219,17 @@ fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: 
             assert!(u64::from(plan.shared_bytes) == bytes && bytes.is_multiple_of(GRANULE), "{plan}");
         }
         Variant::Split { slices, .. } => assert!(slices <= 1024 && slices == u64::from(plan.params.slices)),
+        Variant::Grid { threads, slices, kept, held } => {
+            assert!(plan.params.cooperative() && device.cooperative, "{plan}");
+            // One block to a multiprocessor: its shared memory and its registers, 128 a thread, fit.
+            assert!(plan.grid[0] <= device.multiprocessors && threads <= 512, "{plan}");
+            assert_eq!(u64::from(plan.grid[0]), slices * p.row_count().unsigned_abs());
+            // A thread to a slice's message, and to each of the row's ends.
+            let shape = row_shape(p).unwrap();
+            assert!(slices <= threads && shape.ends <= threads && shape.aligned_stores, "{plan}");
+            assert!(held % 4 == 0 && (kept > 1 || held == 0), "{plan}");
+            assert!(kept > 1 || slices * threads * 4 >= shape.whole, "{plan}");
+        }
         Variant::Column { lane_bits, .. } => {
             let wide = plan.params.columns.div_ceil(lanes << lane_bits) * (lanes << lane_bits);
             assert!(wide >= plan.params.columns && (2u64 << lane_bits) <= STRIDED_THREADS);

@@ -1,0 +1,28 @@
+// Rows in chunks of granules, V to a thread at once.
+#pragma once
+
+#include "softmax.cuh"
+
+// Takes a chunk into an online partial: one rescaling for all of it. Granules are widened twice, so that their elements need
+// no registers meanwhile.
+template <class In, class Out, int V, class C>
+__device__ __forceinline__ void take_chunk(Partial<C>& mine, const Granule (&raw)[V]) {
+    using M = Math<Out>;
+    Partial<C> next = {mine.max, 0};
+    C x[lanes_of<In>];
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+        widen_granule<In, Out>(raw[i], x);
+#pragma unroll
+        for (C e : x) next.max = larger(next.max, e);
+    }
+    const C base = next.base();
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+        widen_granule<In, Out>(forget(raw[i]), x);
+#pragma unroll
+        for (C e : x) next.sum += M::exp(e - base);
+    }
+    next.sum += mine.sum * M::exp(mine.max - base);
+    mine = next;
+}
