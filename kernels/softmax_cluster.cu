@@ -11,12 +11,12 @@
 //   cluster    a row in the registers of a block, or of the 2 to 16 blocks of a cluster (sm_90), which exchange the
 //              largest element and the sum of each of their warps by distributed shared memory, once. Up to 2^16
 //              granules of 16 bytes.
-//   leaveV,    two launches for a few rows that no cluster can hold, or on a GPU without clusters: the slices of all
-//   findV      rows, spread over the device, first leave their maximum and sum in memory that comes from the caller's
-//              allocator, and the second launch finds them there. (Without that memory the slices could leave them in
-//              the result, but not where the result is x itself.) From sm_90 on the second launch may begin beside the
-//              first: its blocks ask for their part of x, and wait for the first launch's end before they look for
-//              partials. No block of the first waits for any. V granules per thread at once.
+//   leaveV,    two launches for a few rows that no cluster can hold and softmax_grid.cu does not take, or on a GPU without
+//   findV      clusters: the slices of all rows, spread over the device, first leave their maximum and sum in memory that
+//              comes from the caller's allocator, and the second launch finds them there. (Without that memory the slices
+//              could leave them in the result, but not where the result is x itself.) From sm_90 on the second launch may
+//              begin beside the first: its blocks ask for their part of x, and wait for the first launch's end before they
+//              look for partials. No block of the first waits for any. V granules per thread at once.
 // Rows may start anywhere and have any length. Loads are always of whole granules: at a row's ends together with
 // elements of its neighbours, which count as -inf, and only at the ends of the tensor element by element. Where the
 // result is aligned otherwise than x, lanes complete each other's stores in find; in cluster, which has no register
