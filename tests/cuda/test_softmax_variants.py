@@ -53,6 +53,18 @@ def test_rows(variant, dtype):
         check(random(3, n + 5, dtype=dtype)[:, 3:-2], context=f"{n} sliced:")
 
 
+@dtypes
+def test_a_row_in_registers_in_shared_memory_and_beyond(dtype):
+    _core.force_softmax("grid", 1)
+    x = random(2, 420_001 // dtype.itemsize, dtype=dtype)
+    check(x)
+    x[1, 3:] = -torch.inf
+    check(x)
+    expected = tw.softmax(x)
+    tw.softmax(x, out=x)
+    assert_identical(x, expected)
+
+
 @rows
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
 def test_conversion_of_rows(variant, dtype):
