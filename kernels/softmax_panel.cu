@@ -245,7 +245,9 @@ template <class In, class Out, int BYTES, Share S> __device__ __forceinline__ vo
         C base[E], last[E];  // the last operand: a factor, or a term of the logarithm
 #pragma unroll
         for (int e = 0; e < E; ++e) {
-            Finish<Out> finish(alone || !inside ? mine[e] : of_columns[e * words + a], p.log);
+            Partial<C> row = mine[e];
+            if (!alone && inside) row = of_columns[e * words + a];
+            Finish<Out> finish(row, p.log);
             if (Keep) finish.rebase({tops[c][e], 0});
             base[e] = finish.base;
             last[e] = p.log ? finish.term : finish.factor;
