@@ -29,10 +29,11 @@
 // Per product: 2 m n k flops; 2 (m k + k n + m n) bytes at least. Clocks of a stage at the full rate, of one
 // multiprocessor: BM BN / 32.
 //
-// Measured on an H200, bf16, cold L2, cuBLAS's time over the best plan's: 512^3 0.99, 1024^3 0.97 to 0.99, 1536^3 0.97,
-// 2048^3 0.99, 3072^3 1.00, 4096^3 0.99, 6144^3 1.00, 8192^3 1.00, 4096x14336x4096 1.04, 32768x768x768 0.96, 8192x8192x512
-// 0.95; with bias against cuBLAS with bias 512^3 1.04, 1024^3 1.00, 1536^3 1.04, 2048^3 0.98, 4096^3 0.98; with copies
-// before it, 2047^3 2.8 to 3.1, 4095x4097x4099 3.9 to 4.5, 8191^3 5.3 to 6.1. All plans: benchmarks/sweeps/h200.json.
+// Measured on an H200, bf16, cold L2, cuBLAS's time over the best plan's: 512^3 0.98, 1024^3 0.96 to 0.98, 1536^3 0.95,
+// 2048^3 0.98, 3072^3 1.00, 4096^3 0.99, 6144^3 1.00, 8192^3 1.05, 4096x14336x4096 1.00, 32768x768x768 1.00, 8192x8192x512
+// 0.97, 8192x8192x64 1.04; with bias against cuBLAS with bias 512^3 1.04, 1024^3 1.00, 1536^3 1.03, 2048^3 and 4096^3 0.98;
+// 1000^3 0.99, 3000^3 1.00; with copies before it, 2047^3 2.8 to 3.1, 4095x4097x4099 3.9 to 4.5, 8191^3 5.3 to 6.1. All
+// plans: benchmarks/sweeps/h200.json.
 //
 // Where the clocks of a block go, 1024^3 by 64 x 128, L2 cold: 1250 until the first box is asked for, 2500 until it is
 // there, 5000 for 16 blocks of k, of which the products are 4100, 1100 for the result. A multiprocessor takes in some
@@ -51,9 +52,13 @@
 //                4 x 1, 1 x 4 and 2 x 2, gave nothing more.
 //   one after    another: warpgroups that begin a tile one to three stages apart, so that one multiplies while another
 //                writes, gained 0.3 % at 4096^3 and lost 1 to 15 % at 1536^3.
-//   the result   is written by the threads, 16 bytes each, by way of a buffer for each warp. Stores by TMA, in two
-//                buffers, took as long for large tiles (2800 clocks for 128 x 256, all blocks at once: 5 TB/s) and half
-//                as long again for small ones, and needed a wait at the end of the block.
+//   the result   leaves in one of two ways. By the threads, 16 bytes each, by way of a buffer for each warp: what a block
+//                does last is then over soonest. By the copy engine, from where 128 x 192 or 128 x 256 of it are put
+//                together, at the price of a stage of 4 (5): where a block has more than two tiles, and takes 2300 clocks
+//                for each if all blocks write at once. 8192x8192x512 takes 112 us so and 118 by the threads, 32768x768x768
+//                60 and 62, 8192x8192x64 43 and 46, 4096^3 1 % less, 512x14336x4096 (1.7 tiles each) 6 % more; 256 x 128
+//                with 3 stages lost 5 %, 192 x 192 3 % where k is long. By the engine in two small buffers was no faster
+//                than by the threads.
 //   the order    of tiles and the batch are found by multiplications (Divisor): six divisions made the producer ask for
 //                the first box 700 clocks later, 0.4 us of every product.
 // An arrival at another block's barrier must not be a release at cluster scope (the default is the block's): that waits
@@ -73,20 +78,22 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
         const Item& item = work.item;
         epilogue.load_bias(item, rehearsal);
         multiply<S>(p, pair, d, shared, ring, rehearsal ? 0 : item.k_end - item.k_begin);
+        if (S::CAN_STAGE && p.staged) {
+            if constexpr (S::CAN_STAGE) epilogue.send(d[0], item, rehearsal);
+        } else {
 #pragma unroll
-        for (int i = 0; i < S::M_STEPS; ++i) {
-            if (p.partials == nullptr) {
-                epilogue.store(d[i], i, item, rehearsal);
-            } else if (!rehearsal) {
-                epilogue.store_partials(d[i], i, item);
+            for (int i = 0; i < S::M_STEPS; ++i) {
+                if (p.partials == nullptr) {
+                    epilogue.store(d[i], i, item, rehearsal);
+                } else if (!rehearsal) {
+                    epilogue.store_partials(d[i], i, item);
+                }
             }
         }
         if (!rehearsal) work.next();
     }
+    if (S::CAN_STAGE && p.staged) epilogue.sent();
 }
-
-// Barriers by number; 0 is that of __syncthreads.
-enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START };
 
 // As many as there can be stages: straight on, which is sooner done than a loop over those that there are.
 template <class S> __device__ __forceinline__ void make_barriers(const WgmmaParams& p, Ring ring) {

@@ -19,14 +19,15 @@ template <class S> struct Epilogue {
 
     const WgmmaParams& p;
     const uint32_t warp, lane;
-    const uint32_t staging;  // shared address of this warp's buffer
+    const uint32_t staging_begin, staging;  // shared addresses of all buffers, and of this warp's
     uint32_t bias_first[BIASES], bias_second[BIASES];
 
     __device__ __forceinline__ Epilogue(const WgmmaParams& p, uint32_t shared)
         : p(p),
           warp(__shfl_sync(~0u, threadIdx.x / 32, 0)),
           lane(threadIdx.x % 32),
-          staging(shared + HEADER_BYTES + warp * STORE_BYTES) {}
+          staging_begin(shared + HEADER_BYTES),
+          staging(staging_begin + warp * STORE_BYTES) {}
 
     // First of this warp's 16 rows in step i, within the tile.
     __device__ __forceinline__ int32_t row_of(int i) const {
@@ -74,12 +75,47 @@ template <class S> struct Epilogue {
         }
     }
 
+    __device__ __forceinline__ void finish(float (&d)[S::ACCUMULATORS], int i) const {
+        add_bias(d, i);
+        activate<T>(d, p.activation, p.negative_slope);
+    }
+
+    // All of the tile at once: put together in shared memory by each warpgroup for its 64 rows, from where the copy engine
+    // takes it while the next tile is multiplied.
+    __device__ __forceinline__ void send(float (&d)[S::ACCUMULATORS], const Item& item, bool rehearsal) {
+        const uint32_t own = warp / 4, panels = staging_begin + own * S::PANELS * PANEL_BYTES;
+        const bool leader = warp % 4 == 0 && ptx::elect();
+        if (!rehearsal) finish(d, 0);
+        if (leader) ptx::tma_store_wait_read();
+        ptx::barrier_sync(RESULT_STAGED + own, 128);
+#pragma unroll
+        for (int j = 0; j < S::PANELS; ++j) {
+            stage_panel(reinterpret_cast<float (&)[32]>(d[j * 32]), panels + j * PANEL_BYTES + warp % 4 * STORE_BYTES);
+        }
+        ptx::fence_async_proxy();
+        ptx::barrier_sync(RESULT_STAGED + own, 128);
+        const int32_t row = item.row + int32_t(own) * 64;
+        if (!leader || rehearsal || row >= int32_t(p.m)) return;
+#pragma unroll
+        for (int j = 0; j < S::PANELS; ++j) {
+            const int32_t column = item.col + j * 64;
+            if (column >= int32_t(p.n)) break;
+            if (p.batched) {
+                ptx::tma_store_5d(p.result, panels + j * PANEL_BYTES, column, row, item.batch);
+            } else {
+                ptx::tma_store_2d(p.result, panels + j * PANEL_BYTES, column, row);
+            }
+        }
+        ptx::tma_store_commit();
+    }
+    // At the end, by all.
+    __device__ __forceinline__ void sent() const {
+        if (warp % 4 == 0 && ptx::elect()) ptx::tma_store_wait_read();
+    }
+
     // The 16 rows of step i, 64 columns at a time by way of shared memory, from where 8 lanes write 128 bytes of a row.
     __device__ __forceinline__ void store(float (&d)[S::ACCUMULATORS], int i, const Item& item, bool rehearsal) {
-        if (!rehearsal) {
-            add_bias(d, i);
-            activate<T>(d, p.activation, p.negative_slope);
-        }
+        if (!rehearsal) finish(d, i);
         const int32_t row = item.row + row_of(i), rows = rehearsal ? 0 : int32_t(p.m) - row;
         T* out = static_cast<T*>(p.out) + row * p.out_row + item.col * p.out_col;
 #pragma unroll
@@ -97,18 +133,22 @@ template <class S> struct Epilogue {
         }
     }
 
-    // As rows of 128 bytes, 16-byte chunks permuted by an XOR with the row, so that neither stmatrix nor the reads meet a
-    // bank twice.
-    template <int N> __device__ __forceinline__ void store_panel(float (&v)[N], T* out, int32_t rows,
-                                                                 int32_t width) const {
+    // As rows of 128 bytes, 16-byte chunks permuted by an XOR with the row, as the copy engine has it, and so that neither
+    // stmatrix nor the reads meet a bank twice.
+    template <int N> __device__ __forceinline__ void stage_panel(float (&v)[N], uint32_t to) const {
 #pragma unroll
         for (int unit = 0; unit < N / 8; ++unit) {  // of 16 columns
             uint32_t words[4];
 #pragma unroll
             for (int q = 0; q < 4; ++q) words[q] = pack<T>(v[unit * 8 + q * 2], v[unit * 8 + q * 2 + 1]);
             const uint32_t row = lane % 16, chunk = unit * 2 + lane / 16;
-            ptx::stmatrix_x4(staging + row * 128 + ((chunk ^ row % 8) << 4), words);
+            ptx::stmatrix_x4(to + row * 128 + ((chunk ^ row % 8) << 4), words);
         }
+    }
+
+    template <int N> __device__ __forceinline__ void store_panel(float (&v)[N], T* out, int32_t rows,
+                                                                 int32_t width) const {
+        stage_panel(v, staging);
         __syncwarp();
         // A chunk that ends outside the result is written by elements.
         if (p.store_elements || (width < 2 * N && width % 8 != 0)) {

@@ -33,7 +33,7 @@ __device__ __forceinline__ void fill(const WgmmaParams& p, const Operand& x, Pai
             ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
             const uint32_t full = ring.full(ring.stage);
             ptx::mbarrier_arrive_expect(full, x.bytes);
-            uint32_t to = shared + S::STAGES_AT + ring.stage * (S::A_BYTES + S::B_BYTES) + x.at + skip * 128;
+            uint32_t to = shared + stages_at<S>(p) + ring.stage * (S::A_BYTES + S::B_BYTES) + x.at + skip * 128;
             int32_t column = x.mn_major ? mn : k;
             const int32_t row = (x.mn_major ? k : mn) + skip;
 #pragma unroll 1
@@ -107,7 +107,7 @@ __device__ __forceinline__ void multiply_stages(const WgmmaParams& p, Accumulato
 #pragma unroll
     for (int i = 0; i < STAGES; ++i) {
         ptx::mbarrier_wait(ring.full(ring.stage), ring.phase);
-        const uint32_t stage = shared + S::STAGES_AT + ring.stage * (S::A_BYTES + S::B_BYTES);
+        const uint32_t stage = shared + stages_at<S>(p) + ring.stage * (S::A_BYTES + S::B_BYTES);
         a[i] = stage + own_rows;
         b[i] = stage + S::A_BYTES;
         ring.advance();

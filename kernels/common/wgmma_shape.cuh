@@ -21,6 +21,7 @@
 // src/cuda/plan/matmul/wgmma.rs.
 struct alignas(64) WgmmaParams {
     TensorMap a, b;
+    TensorMap result;     // if it is staged
     TileOrder order;      // of a product's tiles, or pairs of them
     Divisor by_part;      // items of a part of k
     Divisor by_product;   // items of a product
@@ -48,10 +49,15 @@ struct alignas(64) WgmmaParams {
     uint32_t a_batches, b_batches;  // bit d: the operand has that dimension of the batch, and is not broadcast along it
     uint32_t pair;                  // 2: blocks whose tiles lie below each other are a cluster; 1: none are
     uint32_t b_stage_bytes;         // of b
-    uint32_t unused[9];
+    uint32_t stages_at;             // in shared memory
+    uint32_t staged;                // results leave by the copy engine, from where all of a tile is put
+    uint32_t unused[7];
 };
-static_assert(sizeof(WgmmaParams) == 576 && offsetof(WgmmaParams, bias) == 384, "mirrored in Rust");
-static_assert(offsetof(WgmmaParams, m) == 456 && offsetof(WgmmaParams, store_elements) == 520, "mirrored in Rust");
+static_assert(sizeof(WgmmaParams) == 704 && offsetof(WgmmaParams, bias) == 512, "mirrored in Rust");
+static_assert(offsetof(WgmmaParams, m) == 584 && offsetof(WgmmaParams, store_elements) == 648, "mirrored in Rust");
+
+// Barriers by number; 0 is that of __syncthreads. One for each warpgroup from the last on.
+enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START, RESULT_STAGED };
 
 template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS_>
 struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
@@ -69,6 +75,10 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     static constexpr int SHARE = (LAUNCHED * (CONSUMERS + 1) - PRODUCER_REGISTERS) / CONSUMERS / 8 * 8;
     static constexpr int CONSUMER_REGISTERS = SHARE < 240 ? SHARE : 240;
 };
+
+template <class S> __device__ __forceinline__ uint32_t stages_at(const WgmmaParams& p) {
+    return S::CAN_STAGE ? p.stages_at : S::STAGES_AT;
+}
 
 extern __shared__ __align__(1024) unsigned char wgmma_shared[];
 

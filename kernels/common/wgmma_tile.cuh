@@ -16,6 +16,9 @@ template <int CONSUMERS_, int M_STEPS_, int BN_> struct WgmmaTile {
     static constexpr int PANELS = (BN + 63) / 64;  // of 64 columns; the last may be narrower
     static constexpr int TAIL = BN - 64 * (PANELS - 1);
     static constexpr int A_BYTES = BM * 128, B_BYTES = PANELS * PANEL_BYTES;
-    static constexpr int STAGES_AT = HEADER_BYTES + WARPS * STORE_BYTES;
+    // Behind the barriers, a buffer for each warp, or all of the result at once in panels of 64 columns of 64 rows.
+    static constexpr int BUFFERS = WARPS * STORE_BYTES, RESULT = BM * PANELS * 128;
+    static constexpr int STAGES_AT = HEADER_BYTES + BUFFERS;  // unless all of the result is
+    static constexpr bool CAN_STAGE = CONSUMERS == 2 && M_STEPS == 1 && BN >= 192;
     static_assert(BN % 16 == 0, "");
 };

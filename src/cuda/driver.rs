@@ -282,9 +282,13 @@ pub fn encode_tensor_map(op: &'static str, spec: &TensorMapSpec) -> Result<Tenso
     };
     let mut map = sys::CUtensorMap { opaque: [0; 16] };
     let steps = [1; MAX_DIMS];
-    // What L2 fetches at least, in bytes, when a row is asked for. With 256, 3000^3 takes 8 % longer (whose rows are parts
-    // of two lines), 1000^3 5 %; with 64, or no least, as with 128.
-    let promotion = sys::CUtensorMapL2promotion_enum::CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+    // What L2 fetches at least, in bytes, when a row is asked for: with what the next box along it asks for, unless rows
+    // are parts of two lines. Then 256 takes 8 % longer than 128 (3000^3; 1000^3 5 %), and less than 128 no less.
+    let whole_lines = spec.strides[0].is_multiple_of(128) && spec.address.is_multiple_of(128);
+    let promotion = match whole_lines {
+        true => sys::CUtensorMapL2promotion_enum::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        false => sys::CUtensorMapL2promotion_enum::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+    };
     // SAFETY: every array has at least `rank` entries, which is at most MAX_DIMS, and the driver only reads them.
     unsafe {
         sys::cuTensorMapEncodeTiled(

@@ -255,6 +255,11 @@ def wgmma_cases() -> Iterator[Case]:
             yield f"{name} odd batch", forced(fused)
             deep = random(100, 520, dtype=dtype), random(520, 72, dtype=dtype)
             yield f"{name} splits", forced(lambda x=deep: tw.matmul(*x), splits=3)
+        tall = 128 * (2 * _core.devices()[0]["multiprocessors"] // 3 + 1)
+        for tile in ("128x192", "128x256"):
+            many = random(tall, 72, dtype=dtype), random(72, 760, dtype=dtype)
+            staged = lambda x=many: tw.matmul(*x)  # noqa: E731
+            yield f"matmul wgmma {dtype} {tile} many tiles", on_kernel("wgmma", staged, tile=tile)
         crossed = random(5, 1, 64, 40, dtype=dtype), random(3, 40, 72, dtype=dtype)
         yield f"matmul wgmma {dtype} crossed batches", on_kernel("wgmma", lambda x=crossed: tw.matmul(*x))
 

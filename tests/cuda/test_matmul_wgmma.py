@@ -150,7 +150,9 @@ def test_batches(batch_a, batch_b, cluster):
 @PAIRS
 def test_more_tiles_than_blocks(cluster):
     # Several tiles to a block, so that stages, phases and staging run on from tile to tile.
-    for tile, group_m in itertools.product(["64x64", "128x128", "192x128", "256x128"], [None, 1, 3]):
+    for tile, group_m in itertools.product(
+        ["64x64", "128x128", "192x128", "256x128", "128x192", "128x256"], [None, 1, 3]
+    ):
         size = 700 if EMULATED else 4000
         check(
             randn(size, 72, dtype=torch.bfloat16),
@@ -160,6 +162,22 @@ def test_more_tiles_than_blocks(cluster):
             group_m=group_m,
             cluster=cluster,
         )
+
+
+@PAIRS
+@pytest.mark.parametrize("tile", ["128x192", "128x256"])
+def test_results_that_leave_by_the_copy_engine(tile, cluster):
+    # Where blocks have more than two tiles and rows of the result are whole 16-byte chunks.
+    tiles = 2 * _core.devices()[0]["multiprocessors"] // 3 + 1
+    rows = 128 * tiles - 20
+    for (batch, m), (n, stored) in itertools.product(
+        [((), rows), ((3, 2), rows // 5)], [(768, 768), (760, 768), (757, 757), (712, 760)]
+    ):
+        a, b = randn(*batch, m, 72, dtype=torch.bfloat16), randn(72, n, dtype=torch.bfloat16)
+        parent = torch.full((*batch, m, stored), 7.0, dtype=torch.bfloat16, device=DEVICE)
+        bias = randn(n, dtype=torch.bfloat16)
+        check(a, b, f"{batch} {n}", tile, cluster=cluster, bias=bias, activation="relu", out=parent[..., :n])
+        assert (parent[..., n:] == 7).all()
 
 
 def test_the_same_bits_every_time():

@@ -61,4 +61,25 @@ __device__ __forceinline__ void tma_multicast_5d(uint32_t shared, const TensorMa
         : "memory");
 }
 
+// Copies a box from shared memory; what of it is outside the tensor is left out. The thread that asks may wait, for what it
+// has committed: at once, or the engine takes its time.
+__device__ __forceinline__ void tma_store_2d(const TensorMap& map, uint32_t shared, int32_t x, int32_t y) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
+                 "r"(shared), "r"(x), "r"(y)
+                 : "memory");
+}
+__device__ __forceinline__ void tma_store_5d(const TensorMap& map, uint32_t shared, int32_t x, int32_t y,
+                                             const int32_t (&batch)[3]) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&map),
+        "r"(shared), "r"(x), "r"(y), "r"(batch[0]), "r"(batch[1]), "r"(batch[2])
+        : "memory");
+}
+__device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until none of them reads shared memory any more.
+__device__ __forceinline__ void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+// Ordinary writes to shared memory before this are seen by the engine after it.
+__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 }  // namespace ptx

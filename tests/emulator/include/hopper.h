@@ -32,6 +32,14 @@ void tma_load(uint32_t shared, const void* map, uint32_t barrier, const int32_t*
 void tma_multicast(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank,
                    unsigned blocks);
 
+// A box on its way out, until the same thread waits for it, if it has committed it.
+void tma_store(const void* map, uint32_t shared, const int32_t* coordinates, unsigned rank);
+void tma_store_commit();
+void tma_store_wait_read();
+// Ordinary writes to shared memory that the engine may not read until the thread has fenced.
+void wrote_shared(uint32_t shared, unsigned bytes);
+void fence_async_proxy();
+
 // d += a b of one warp's 16 rows; the tiles are described by 64 bits each.
 struct WarpgroupProduct {
     unsigned n;

@@ -113,6 +113,7 @@ void Runner::finished() {
         if (t.mask & me) fail(std::string("returns, but its warp waits for it in ") + t.name);
     }
     if (!barriers_[0].arrived.empty()) fail("returns, but others of its block wait for it in __syncthreads");
+    if (engine_.has_works(running_->index)) fail("returns while boxes that it has sent may still be read from shared memory");
     if (!warp.wgmma.empty()) fail("returns while its warp's wgmma are under way");
     running_->copies.land_all();
     warp.runnable &= ~me;

@@ -90,6 +90,34 @@ void tma_load(uint32_t shared, const void* map, uint32_t barrier, const int32_t*
     runner->progress();
 }
 
+void tma_store(const void* map, uint32_t shared, const int32_t* coordinates, unsigned rank) {
+    const Box box = box_of(shared, map, coordinates, rank);
+    const auto& unfenced = runner->engine().unfenced;
+    for (uint32_t at = shared / 16; at < (shared + box.rows() * box.pitch()) / 16; ++at) {
+        if (unfenced.count(at)) fail("has the engine read shared memory that was written without fence.proxy.async since");
+    }
+    runner->engine().start_for(runner->running().index, [box] {
+        box.for_each_chunk([](const unsigned char* chunk, unsigned char* to, unsigned begin, unsigned end) {
+            if (begin < end) memcpy(to + begin, chunk + begin, end - begin);
+        });
+    });
+    runner->progress();
+}
+void tma_store_commit() { runner->engine().commit(runner->running().index); }
+void tma_store_wait_read() { runner->engine().wait(runner->running().index); }
+
+void wrote_shared(uint32_t shared, unsigned bytes) {
+    for (uint32_t at = shared / 16; at <= (shared + bytes - 1) / 16; ++at) {
+        runner->engine().unfenced[at] = runner->running().index;
+    }
+}
+void fence_async_proxy() {
+    auto& unfenced = runner->engine().unfenced;
+    for (auto it = unfenced.begin(); it != unfenced.end();) {
+        it = it->second == runner->running().index ? unfenced.erase(it) : std::next(it);
+    }
+}
+
 void tma_multicast(uint32_t shared, const void* map, uint32_t barrier, const int32_t* coordinates, unsigned rank,
                    unsigned blocks) {
     const auto land = landing(box_of(shared, map, coordinates, rank), barrier);

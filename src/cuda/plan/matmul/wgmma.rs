@@ -71,9 +71,16 @@ impl Tile {
         self.n.div_ceil(64)
     }
 
+    /// Whether the kernel can put all of a result together in shared memory, for the copy engine to take.
+    fn can_stage(&self) -> bool {
+        self.consumers == 2 && self.m_steps == 1 && self.n >= 192
+    }
+
     /// Shared memory besides the stages.
-    fn fixed_bytes(&self) -> u32 {
-        HEADER_BYTES + 4 * self.consumers * STORE_BYTES
+    fn fixed_bytes(&self, staged: bool) -> u32 {
+        let result =
+            if staged { self.m() * self.panels() * ROW_BYTES } else { 4 * self.consumers * STORE_BYTES };
+        HEADER_BYTES + result
     }
 
     fn stage_bytes(&self) -> u32 {
@@ -81,9 +88,9 @@ impl Tile {
     }
 
     /// As many as `blocks` of them on a multiprocessor have room for.
-    fn stages(&self, blocks: u32, device: &DeviceFacts) -> u32 {
+    fn stages(&self, blocks: u32, staged: bool, device: &DeviceFacts) -> u32 {
         let share = (device.shared_bytes_per_multiprocessor / blocks).saturating_sub(1024);
-        let room = share.min(device.shared_bytes_per_block).saturating_sub(self.fixed_bytes());
+        let room = share.min(device.shared_bytes_per_block).saturating_sub(self.fixed_bytes(staged));
         (room / self.stage_bytes()).min(MAX_STAGES)
     }
 }
@@ -122,6 +129,8 @@ pub struct Choice {
     group_m: u32,
     /// Blocks on a multiprocessor.
     resident: u32,
+    /// Results leave by the copy engine while the next tile is multiplied.
+    staged: bool,
     /// Of a and b, where they cannot be addressed as they are.
     copies: [Option<repack::Dense>; 2],
     why: Vec<Reason>,
@@ -200,8 +209,10 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let resident = if items * work.pair > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
     let concurrent = device.multiprocessors * resident / pair;
     let grouped = || group_m(tiles_m as u32, tiles_n as u32, (tile.m() * pair, tile.n), concurrent);
+    let rows_of_chunks = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).is_some();
+    let staged = rows_of_chunks && cost::staged(&size, &work, device);
     let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
-    Some(Choice { tile, splits: work.splits as u32, pair, group_m, resident, copies, why })
+    Some(Choice { tile, splits: work.splits as u32, pair, group_m, resident, staged, copies, why })
 }
 
 /// The operand as the copy engine can address it, if it can.

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "emulator.h"
+#include "hopper.h"
 
 namespace ptx {
 
@@ -22,6 +22,7 @@ inline void stmatrix_x4(uint32_t shared, const uint32_t (&r)[4], emulator::Site 
             memcpy(emulator::shared_pointer(to, 16, 16), words, 16);
         }
     });
+    emulator::wrote_shared(shared, 16);
 }
 
 }  // namespace ptx

@@ -17,7 +17,7 @@ use crate::ops::matmul::MatmulProblem;
 pub struct Launches {
     pub repack: Option<LaunchPlan<RepackParams>>,
     /// What the maps among the parameters are made from.
-    pub maps: [Option<TensorMapSpec>; 2],
+    pub maps: [Option<TensorMapSpec>; 3],
     pub multiply: LaunchPlan<WgmmaParams>,
     pub reduce: Option<LaunchPlan<ReduceParams>>,
 }
@@ -58,8 +58,11 @@ impl Choice {
         let loads = [operand_map(&a, p.m, tile.m(), 1), operand_map(&b, p.n, tile.n, self.pair)];
         let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |(_, bytes)| bytes));
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
+        let result = out_lead.filter(|_| self.staged);
+        let result = result.map(|lead| map(problem, &p.out, [p.n as u64, p.m as u64], lead, [64, 64]));
 
-        let stages = tile.stages(self.resident, device);
+        let stages = tile.stages(self.resident, self.staged, device);
+        let stages_at = tile.fixed_bytes(self.staged);
         let (tiles_m, tiles_n) = self.tiles(&p);
         let products = problem.batch_count() as u32;
         let mut batch_size = [1; BATCH_DIMS];
@@ -71,7 +74,7 @@ impl Choice {
         let items = tiles_m * tiles_n * products * self.splits;
         let k_blocks = p.k.unsigned_abs().div_ceil(BLOCK_K) as u32;
         let params = WgmmaParams {
-            maps: [TensorMap::NONE; 2],
+            maps: [TensorMap::NONE; 3],
             order: TileOrder::new(tiles_m, tiles_n, self.group_m),
             by_part: Divisor::new((tiles_m * tiles_n * products).into()),
             by_product: Divisor::new((tiles_m * tiles_n).into()),
@@ -103,14 +106,16 @@ impl Choice {
             b_batches: batches(&p.b),
             pair: self.pair,
             b_stage_bytes,
-            unused: [0; 9],
+            stages_at,
+            staged: self.staged.into(),
+            unused: [0; 7],
         };
         let suffix = problem.dtype.suffix();
         let multiply = LaunchPlan {
             kernel: Kernel { file: "matmul_wgmma", name: format!("matmul_wgmma_{}_{suffix}", tile.name) },
             grid: [items.min(device.multiprocessors * self.resident / self.pair) * self.pair, 1, 1],
             block: [128 * tile.consumers + 128, 1, 1],
-            shared_bytes: tile.fixed_bytes() + stages * tile.stage_bytes(),
+            shared_bytes: stages_at + stages * tile.stage_bytes(),
             params,
             why: self.why.as_slice().into(),
         };
@@ -131,7 +136,8 @@ impl Choice {
             bias_col: p.bias_col,
         };
         let reduce = (self.splits > 1).then(|| reduce::plan(problem, &parts));
-        Launches { repack, maps: loads.map(|load| load.map(|(map, _)| map)), multiply, reduce }
+        let [a_map, b_map] = loads.map(|load| load.map(|(map, _)| map));
+        Launches { repack, maps: [a_map, b_map, result], multiply, reduce }
     }
 }
 

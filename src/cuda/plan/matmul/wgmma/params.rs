@@ -12,8 +12,8 @@ use crate::cuda::tensor_map::TensorMap;
 #[repr(C, align(64))]
 #[derive(Clone, Copy, PartialEq)]
 pub struct WgmmaParams {
-    /// Of a and b. Filled in when the kernel is launched.
-    pub maps: [TensorMap; 2],
+    /// Of a, b, and the result if it is staged. Filled in when the kernel is launched.
+    pub maps: [TensorMap; 3],
     /// Of the tiles of a product, or of pairs of them.
     pub order: TileOrder,
     /// By the items of a part of k, of a product, and by the two inner dimensions of the batch.
@@ -54,21 +54,30 @@ pub struct WgmmaParams {
     pub pair: u32,
     /// Of b, in every stage.
     pub b_stage_bytes: u32,
-    pub unused: [u32; 9],
+    /// In shared memory.
+    pub stages_at: u32,
+    /// Results leave by the copy engine.
+    pub staged: u32,
+    pub unused: [u32; 7],
 }
 
 const _: () = {
-    assert!(size_of::<WgmmaParams>() == 576);
-    assert!(offset_of!(WgmmaParams, bias) == 384);
-    assert!(offset_of!(WgmmaParams, m) == 456);
-    assert!(offset_of!(WgmmaParams, store_elements) == 520);
+    assert!(size_of::<WgmmaParams>() == 704);
+    assert!(offset_of!(WgmmaParams, bias) == 512);
+    assert!(offset_of!(WgmmaParams, m) == 584);
+    assert!(offset_of!(WgmmaParams, store_elements) == 648);
 };
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of WgmmaParams in
 // kernels/common/wgmma_shape.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for WgmmaParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
-        let own = [("stages", self.stages), ("splits", self.splits()), ("cluster", self.pair)];
+        let own = [
+            ("stages", self.stages),
+            ("splits", self.splits()),
+            ("cluster", self.pair),
+            ("staged", self.staged),
+        ];
         let own = own.map(|(name, value)| (name, u64::from(value)));
         self.order.settings().into_iter().chain(own).collect()
     }

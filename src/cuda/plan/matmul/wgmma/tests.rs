@@ -229,6 +229,23 @@ fn other_devices_dtypes_and_batches_are_left_to_other_kernels() {
     assert!(none(&odd));
 }
 
+#[test]
+fn results_leave_by_the_copy_engine_where_blocks_have_several_tiles() {
+    let staged = |p: &MatmulProblem, tile: &str, splits| {
+        let tile = TILES.iter().position(|t| t.name == tile);
+        let (_, launches) = chosen(p, Overrides { tile, splits, ..Overrides::default() });
+        let q = &launches.multiply.params;
+        assert_eq!(launches.maps[2].is_some(), q.staged == 1);
+        (q.staged == 1, q.stages)
+    };
+    assert_eq!(staged(&bf16(8192, 8192, 512), "128x256", None), (true, 3));
+    assert_eq!(staged(&bf16(8192, 8192, 512), "128x192", None), (true, 4));
+    assert_eq!(staged(&bf16(2048, 2048, 2048), "128x256", None), (false, 4));
+    assert!(!staged(&bf16(8192, 8191, 512), "128x256", None).0);
+    assert!(!staged(&bf16(8192, 8192, 512), "256x128", None).0);
+    assert!(!staged(&bf16(8192, 8192, 512), "128x256", Some(2)).0);
+}
+
 /// The kernel's own arithmetic of shared memory, compiled as plain C++.
 #[test]
 fn the_kernels_shared_memory_is_this_large() {
@@ -238,7 +255,7 @@ fn the_kernels_shared_memory_is_this_large() {
         "#include \"wgmma_tile.cuh\"\n#include <cstdio>\n\
          template <int C, int M, int N> void show() {{\n\
          using S = WgmmaTile<C, M, N>;\n\
-         std::printf(\"%d %d %d %d\\n\", S::BM, S::STAGES_AT, S::A_BYTES + S::B_BYTES, S::TAIL);\n}}\n\
+         std::printf(\"%d %d %d %d %d %d\\n\", S::BM, S::BUFFERS, S::CAN_STAGE ? S::RESULT : 0, HEADER_BYTES, S::A_BYTES + S::B_BYTES, S::TAIL);\n}}\n\
          int main() {{\n{shapes}}}\n"
     );
     let Some(theirs) = host_cpp::run(&program) else { return };
@@ -246,7 +263,9 @@ fn the_kernels_shared_memory_is_this_large() {
         .iter()
         .map(|t| {
             let tail = t.n - 64 * (t.panels() - 1);
-            format!("{} {} {} {tail}", t.m(), t.fixed_bytes(), t.stage_bytes())
+            let buffers = t.fixed_bytes(false) - HEADER_BYTES;
+            let result = if t.can_stage() { t.fixed_bytes(true) - HEADER_BYTES } else { 0 };
+            format!("{} {buffers} {result} {HEADER_BYTES} {} {tail}", t.m(), t.stage_bytes())
         })
         .collect();
     assert_eq!(theirs.lines().collect::<Vec<_>>(), ours);
