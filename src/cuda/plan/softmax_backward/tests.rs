@@ -1,3 +1,5 @@
+mod columns;
+
 use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::{KernelParams, ragged};
@@ -241,91 +243,4 @@ fn few_rows_are_shared_by_many_blocks() {
     }
     assert_eq!(plan_of(1000, 16384).params.cluster(), 1);
     assert_eq!(plan_of(1000, 16385).params.cluster(), 2);
-}
-
-#[test]
-fn columns_are_covered_by_legal_launches() {
-    for device in examples::all() {
-        for dtype in DType::FLOATS {
-            for (outer, length, columns) in [
-                (1, 8192, 8192),
-                (64, 4096, 64),
-                (256, 64, 4096),
-                (2048, 512, 8),
-                (128, 1000, 100),
-                (1, 65536, 16),
-                (7, 3, 33),
-                (2, 2, 1 << 20),
-                (1, 1 << 22, 9),
-            ] {
-                let p = inner(dtype, outer, length, columns);
-                for forced in [None, Some(Forced::Block), Some(Forced::Split(9))] {
-                    legal_tiles(&p, &device, forced);
-                }
-            }
-        }
-    }
-}
-
-fn legal_tiles(p: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<Forced>) {
-    let Plan::Tiles(first, plan) = plan(p, device, forced, 64) else { panic!("rows") };
-    let context = format!("{p:?} on {}: {plan}", device.name);
-    let LaunchPlan { kernel, grid, block, shared_bytes, params, .. } = plan;
-    let (cluster, slices) = (params.cluster(), u64::from(params.slices));
-    assert!(block[0] % 32 == 0 && (32..=256).contains(&block[0]), "{context}");
-    assert!(cluster <= if device.compute_capability >= (9, 0) { 8 } else { 1 }, "{context}");
-    assert!(cluster.is_power_of_two() && grid[0] % cluster == 0 && grid[0] > 0, "{context}");
-    assert!(shared_bytes <= 48 << 10, "{context}: {shared_bytes}");
-    let (size, columns) = (p.grad.dtype.size() as u64, p.rows.last().unwrap().unsigned_abs());
-    let sum = size.max(4);
-    let elements: u64 = kernel.name.split_once("tile").unwrap().1[..1].parse().unwrap();
-    let (across, down) = (u64::from(params.across), u64::from(block[0] / params.across));
-    let side_by_side = params.tiles / (p.row_count().unsigned_abs() / columns);
-    let wide = across * elements;
-    assert!(side_by_side * wide >= columns, "{context}");
-    assert!((side_by_side - 1) * wide < columns, "{context}: an empty tile");
-    assert!(columns.is_multiple_of(elements), "{context}");
-    let held = match elements * size {
-        16 | 4 => 8,
-        8 => 4,
-        _ => 16,
-    };
-    assert!(slices * u64::from(params.chunks) * held * down >= p.length.unsigned_abs(), "{context}");
-    let shared =
-        u64::from(cluster) * wide * 8 + (down * (wide | 1) + (u64::from(params.parts) + 1) * wide) * sum;
-    assert_eq!(u64::from(shared_bytes), shared, "{context}");
-    let split = first.is_some();
-    assert_eq!(split, params.partials != 0, "{context}");
-    assert_eq!(split, kernel.name.contains("find"), "{context}");
-    assert!(!split || (slices <= 1024 && cluster == 1), "{context}");
-    let needed = if split { params.tiles * slices * wide * sum } else { 0 };
-    assert_eq!(workspace(p, device, forced), needed, "{context}");
-    if forced.is_some() {
-        assert_eq!(split, matches!(forced, Some(Forced::Split(_))), "{context}");
-    }
-}
-
-#[test]
-fn few_columns_are_shared_by_all_multiprocessors() {
-    let device = examples::h200();
-    let of =
-        |outer, length, columns| match plan(&inner(DType::BF16, outer, length, columns), &device, None, 64) {
-            Plan::Tiles(first, plan) => (first.map(|first| first.name), plan.grid[0]),
-            other => panic!("{other:?}"),
-        };
-    let leave = Some("softmax_backward_tile8_leave_bf16".to_string());
-    assert_eq!(of(1, 65536, 16), (leave, 128), "as many as whole warps make of 132");
-    assert_eq!(of(1, 8192, 8192).0, None, "enough columns");
-    assert_eq!(of(1, 4096, 16).0, None, "too little for two launches");
-    assert_eq!(of(64, 4096, 64).0, None, "clusters fill the device");
-}
-
-#[test]
-fn a_column_is_read_once_where_clusters_hold_it() {
-    let chunks =
-        |p: SoftmaxBackwardProblem, device: &DeviceFacts| tiles_of(plan(&p, device, None, 0)).params.chunks;
-    for (outer, length, columns) in [(1, 8192, 8192), (64, 4096, 64), (128, 1000, 100), (2048, 512, 8)] {
-        assert_eq!(chunks(inner(DType::BF16, outer, length, columns), &examples::h200()), 1, "{length}");
-    }
-    assert!(chunks(inner(DType::BF16, 1, 8192, 8192), &examples::a100()) > 1);
 }
