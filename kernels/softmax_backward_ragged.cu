@@ -14,7 +14,8 @@
 //
 // Measured on an H200, share of a copy of the same bytes, beside softmax_backward.cu: 2^19 x 33 bf16 0.64 (0.51), f32 0.52
 // (0.68); 32768 x 781 bf16 0.57 (0.89); 32768 x 4095 bf16 0.54 (1.00); operands that lie unlike each other 0.52 (0.35). So
-// it is the default for halves of fewer than 48 elements, and for such operands.
+// it is the default for such operands, up to the 1024 elements from which softmax_backward_staged.cu is faster, and for
+// halves of fewer than 48 elements that do not lie one behind the other; softmax_backward_short.cu has those that do.
 
 #include "ragged.cuh"
 #include "softmax_backward.cuh"
