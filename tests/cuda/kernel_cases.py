@@ -3,12 +3,13 @@
 Two readers: test_kernel_coverage.py beside this file, which proves the claim, and compute-sanitizer, which
 watches the kernels at work:
 
-    compute-sanitizer --tool memcheck python tests/cuda/kernel_cases.py [GROUP ...]
+    compute-sanitizer --tool memcheck python tests/cuda/kernel_cases.py [--named PATTERN] [--written] [GROUP ...]
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -336,13 +337,21 @@ def of_group(group: str) -> Iterator[Case]:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--groups"]:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("groups", nargs="*", help="parts of the cases as --groups lists them; without, all")
+    parser.add_argument("--groups", action="store_true", dest="list", help="list the groups")
+    parser.add_argument("--named", default="", metavar="PATTERN", help="only cases whose names contain this")
+    parser.add_argument("--written", action="store_true", help="new tensors are filled, as if used before")
+    options = parser.parse_args()
+    if options.list:
         print("\n".join(groups()))
         return
+    torch.use_deterministic_algorithms(options.written)
     count = 0
-    for _, call in chain.from_iterable(map(of_group, sys.argv[1:])) if sys.argv[1:] else cases():
-        call()
-        count += 1
+    for name, call in chain.from_iterable(map(of_group, options.groups)) if options.groups else cases():
+        if re.search(options.named, name):
+            call()
+            count += 1
     torch.cuda.synchronize()
     print(f"{count} calls")
 
