@@ -42,6 +42,8 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     options = parser.parse_args()
 
+    if "RANK" not in os.environ:
+        parser.error("torchrun starts this: torchrun --nproc-per-node 2 examples/tensor_parallel.py")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     on_gpus = torch.cuda.device_count() >= world
     device = torch.device("cuda", rank) if on_gpus else torch.device("cpu")

@@ -3,7 +3,7 @@
 Two readers: test_kernel_coverage.py beside this file, which proves the claim, and compute-sanitizer, which
 watches the kernels at work:
 
-    compute-sanitizer --tool memcheck python tests/cuda/kernel_cases.py [--named PATTERN] [--written] [GROUP ...]
+    compute-sanitizer --tool memcheck python tests/cuda/kernel_cases.py [--named PATTERN] [--written] [GROUP]
 """
 
 from __future__ import annotations
