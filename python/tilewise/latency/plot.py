@@ -43,7 +43,8 @@ def _curves(axes: Any, model: LatencyModel) -> None:
         for index, level in enumerate(levels):
             here = model.inputs["t"] == level
             _line(axes, model, "s", {"t": float(level)}, f"C{index}", f"t = {level:g}", here)
-    axes.legend(title=f"lines: fit, {100 * model.confidence:g}% interval", fontsize=9, title_fontsize=9)
+    title = f"lines: fit,\n{100 * model.confidence:g}% interval"
+    axes.legend(title=title, fontsize=9, title_fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def _line(
@@ -67,7 +68,7 @@ def _residuals(axes: Any, model: LatencyModel) -> None:
         label = "residual standard deviation" if sign > 0 else None
         axes.axhline(sign * model.residual_std, color="grey", lw=0.8, ls="--", label=label)
     axes.plot(model.times - model.residuals, model.residuals, "o", color="C0", ms=5, mec="white")
-    axes.margins(y=0.25)
+    axes.margins(y=0.35)
     axes.legend(fontsize=9, loc="upper right")
     axes.grid(alpha=0.3)
 
