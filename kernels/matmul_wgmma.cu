@@ -61,38 +61,34 @@
 //                than by the threads.
 //   the order    of tiles and the batch are found by multiplications (Divisor): six divisions made the producer ask for
 //                the first box 700 clocks later, 0.4 us of every product.
+//   instructions come through caches, too, and between other kernels none of these has them. One consumer for everything
+//                that may happen to a sum was 250 KB with 128 accumulators in line, most of it activations that were jumped
+//                over, and each jump to a line that came from memory: 2048^3 took 27 us again and again, and 33 with other
+//                kernels in between (cuBLAS 27.0, 27.4). So there are four (Finish), each in one piece, the commonest next to
+//                the producers, and the one with the long activations goes through accumulators in a loop: 27 and 28 us;
+//                with bias and gelu_tanh 33 and 44 became 31 and 37. A loop for all of them cost 1300 clocks a tile. One
+//                consumer for partials and bias had ptxas compute wgmma's descriptors for each thread, 2 % of 4096^3.
 // An arrival at another block's barrier must not be a release at cluster scope (the default is the block's): that waits
 // for all of the thread's earlier accesses of memory, 1000 clocks for every stage.
 
 #include "wgmma_epilogue.cuh"
 #include "wgmma_mainloop.cuh"
 
-template <class S>
+template <class S, Finish F>
 __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, Schedule<S>& work, uint32_t shared,
                                         Ring ring) {
     Accumulators<S> d;
-    Epilogue<S> epilogue(p, shared);
+    Epilogue<S, F> epilogue(p, shared);
     // The first time nothing is multiplied and nothing written: the way out is only rehearsed, so that its instructions,
     // which no cache has yet, come while the first boxes do. That is 1 % of 512^3 to 1536^3.
     for (bool rehearsal = true; work.left(); rehearsal = false) {
         const Item& item = work.item;
         epilogue.load_bias(item, rehearsal);
         multiply<S>(p, pair, d, shared, ring, rehearsal ? 0 : item.k_end - item.k_begin);
-        if (S::CAN_STAGE && p.staged) {
-            if constexpr (S::CAN_STAGE) epilogue.send(d[0], item, rehearsal);
-        } else {
-#pragma unroll
-            for (int i = 0; i < S::M_STEPS; ++i) {
-                if (p.partials == nullptr) {
-                    epilogue.store(d[i], i, item, rehearsal);
-                } else if (!rehearsal) {
-                    epilogue.store_partials(d[i], i, item);
-                }
-            }
-        }
+        epilogue.write(d, item, rehearsal);
         if (!rehearsal) work.next();
     }
-    if (S::CAN_STAGE && p.staged) epilogue.sent();
+    epilogue.sent();
 }
 
 // As many as there can be stages: straight on, which is sooner done than a loop over those that there are.
@@ -118,44 +114,53 @@ template <class S> __device__ __forceinline__ void matmul_wgmma(const WgmmaParam
             ptx::barrier_sync(barrier, threads);
         }
     };
-    if (threadIdx.x >= PRODUCER) {
-        ptx::give_registers<S::PRODUCER_REGISTERS>();
-        const uint32_t warp = threadIdx.x / 32 - S::WARPS;
-        if (warp < 2) {  // finds out what to do first while another makes the barriers
-            const Pair pair = Pair::of(p);
-            Schedule<S> work(p, pair);
-            barriers_are_there(PRODUCERS_START, 96);
-            if (!ptx::elect()) return;
-            if (warp == 0) {
-                const Operand a{p.a, p.a_mn != 0, p.a_batches, p.a_stage_bytes, 0, S::BM, &Item::row};
-                produce<S, false>(p, a, pair, work, shared, ring);
-            } else {
-                const Operand b{p.b, p.b_mn != 0, p.b_batches, p.b_stage_bytes, S::A_BYTES, S::BN, &Item::col};
-                if (pair.blocks > 1) {
-                    produce<S, true>(p, b, pair, work, shared, ring);
-                } else {
-                    produce<S, false>(p, b, pair, work, shared, ring);
-                }
-            }
-        } else if (warp == 2) {
-            if (ptx::elect()) make_barriers<S>(p, ring);
-            __syncwarp();
-            if (p.pair > 1) {
-                barriers_are_there(0, 0);
-            } else {
-                ptx::barrier_arrive(PRODUCERS_START, 96);
-                ptx::barrier_arrive(CONSUMERS_START, PRODUCER + 32);
-            }
-        } else if (ptx::elect()) {
-            ptx::tma_prefetch_map(p.a);
-            ptx::tma_prefetch_map(p.b);
-        }
-    } else {
+    // Consumers first here is producers first in memory, beside the plain consumers.
+    if (threadIdx.x < PRODUCER) {
         ptx::take_registers<S::CONSUMER_REGISTERS>();
         const Pair pair = Pair::of(p);
         Schedule<S> work(p, pair);
         barriers_are_there(CONSUMERS_START, PRODUCER + 32);
-        consume<S>(p, pair, work, shared, ring);
+        if (p.partials != nullptr) {
+            consume<S, Finish::partials>(p, pair, work, shared, ring);
+        } else if (is_plain(p)) {
+            consume<S, Finish::plain>(p, pair, work, shared, ring);
+        } else if (is_simple(p)) {
+            consume<S, Finish::simple>(p, pair, work, shared, ring);
+        } else {
+            consume<S, Finish::any>(p, pair, work, shared, ring);
+        }
+        return;
+    }
+    ptx::give_registers<S::PRODUCER_REGISTERS>();
+    const uint32_t warp = threadIdx.x / 32 - S::WARPS;
+    if (warp < 2) {  // finds out what to do first while another makes the barriers
+        const Pair pair = Pair::of(p);
+        Schedule<S> work(p, pair);
+        barriers_are_there(PRODUCERS_START, 96);
+        if (!ptx::elect()) return;
+        if (warp == 0) {
+            const Operand a{p.a, p.a_mn != 0, p.a_batches, p.a_stage_bytes, 0, S::BM, &Item::row};
+            produce<S, false>(p, a, pair, work, shared, ring);
+        } else {
+            const Operand b{p.b, p.b_mn != 0, p.b_batches, p.b_stage_bytes, S::A_BYTES, S::BN, &Item::col};
+            if (pair.blocks > 1) {
+                produce<S, true>(p, b, pair, work, shared, ring);
+            } else {
+                produce<S, false>(p, b, pair, work, shared, ring);
+            }
+        }
+    } else if (warp == 2) {
+        if (ptx::elect()) make_barriers<S>(p, ring);
+        __syncwarp();
+        if (p.pair > 1) {
+            barriers_are_there(0, 0);
+        } else {
+            ptx::barrier_arrive(PRODUCERS_START, 96);
+            ptx::barrier_arrive(CONSUMERS_START, PRODUCER + 32);
+        }
+    } else if (ptx::elect()) {
+        ptx::tma_prefetch_map(p.a);
+        ptx::tma_prefetch_map(p.b);
     }
 }
 

@@ -34,34 +34,41 @@ template <class T> __device__ __forceinline__ float gated(float v, float w) {
 }
 template <class T> __device__ __forceinline__ double gated(double v, double w) { return v / (1.0 + exp(-w)); }
 
-// One runtime switch for a run of elements: `kind` is the same for the whole grid, so the branch is
-// uniform, and a kernel for each activation would multiply the binary by six. T: what they are rounded to afterwards.
+// The activations by what they cost: a comparison and a product for each element, or twenty instructions.
 template <class T, int N, class Acc>
-__device__ __forceinline__ void activate(Acc (&v)[N], uint32_t kind, Acc slope) {
-    switch (kind) {
-    case ACT_RELU:  // written so that NaN stays NaN, as in torch
+__device__ __forceinline__ void rectify(Acc (&v)[N], uint32_t kind, Acc slope) {
+    if (kind == ACT_RELU) {  // written so that NaN stays NaN, as in torch
 #pragma unroll
         for (int i = 0; i < N; ++i) v[i] = v[i] < Acc(0) ? Acc(0) : v[i];
-        break;
-    case ACT_LEAKY_RELU:
+    } else if (kind == ACT_LEAKY_RELU) {
 #pragma unroll
         for (int i = 0; i < N; ++i) v[i] = v[i] > Acc(0) ? v[i] : v[i] * slope;
-        break;
-    case ACT_GELU:
+    }
+}
+__host__ __device__ __forceinline__ bool is_smooth(uint32_t kind) { return kind >= ACT_GELU; }
+template <class T, int N, class Acc> __device__ __forceinline__ void smooth(Acc (&v)[N], uint32_t kind) {
+    if (kind == ACT_GELU) {
 #pragma unroll
         for (int i = 0; i < N; ++i) v[i] = gelu<T>(v[i]);
-        break;
-    case ACT_GELU_TANH:  // 0.5 v (1 + tanh u) is v sigmoid(2 u), without tanh and without cancellation
+    } else if (kind == ACT_GELU_TANH) {  // 0.5 v (1 + tanh u) is v sigmoid(2 u), without tanh and without cancellation
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             const Acc twice = v[i] * (Acc(1.5957691216057307118) + Acc(0.07135481627260025) * v[i] * v[i]);
             v[i] = gated<T>(v[i], twice);
         }
-        break;
-    case ACT_SILU:
+    } else {
 #pragma unroll
         for (int i = 0; i < N; ++i) v[i] = gated<T>(v[i], v[i]);
-        break;
-    default: break;
+    }
+}
+
+// One runtime switch for a run of elements: `kind` is the same for the whole grid, so the branch is
+// uniform, and a kernel for each activation would multiply the binary by six. T: what they are rounded to afterwards.
+template <class T, int N, class Acc>
+__device__ __forceinline__ void activate(Acc (&v)[N], uint32_t kind, Acc slope) {
+    if (is_smooth(kind)) {
+        smooth<T>(v, kind);
+    } else {
+        rectify<T>(v, kind, slope);
     }
 }

@@ -13,9 +13,29 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word) {
     return make_float2(number(pair.v[0]), number(pair.v[1]));
 }
 
-template <class S> struct Epilogue {
+// What happens to a tile's sums, and so how much code there is to it: "instructions" in matmul_wgmma.cu.
+enum class Finish {
+    plain,     // nothing, and all that is stored are whole chunks
+    partials,  // nothing, and sums of a part of k are stored as they are
+    simple,    // bias, relu, leaky_relu, still whole chunks
+    any,       // and also gelu, gelu_tanh, silu and results by elements
+};
+__device__ __forceinline__ bool is_simple(const WgmmaParams& p) {
+    return !is_smooth(p.activation) && !p.store_elements && p.n % 8 == 0;
+}
+__device__ __forceinline__ bool is_plain(const WgmmaParams& p) {
+    return is_simple(p) && p.bias == nullptr && p.activation == ACT_NONE;
+}
+
+template <class S, Finish F> struct Epilogue {
     using T = typename S::T;
+    using Accumulators = float[S::M_STEPS][S::ACCUMULATORS];
+    static constexpr bool LOOP = F == Finish::any;
     static constexpr int BIASES = S::PANELS > S::M_STEPS ? S::PANELS : S::M_STEPS;
+    // Accumulators of a thread that it looks at together: 16 columns, or in a loop as many as there are registers for.
+    static constexpr int HELD = S::M_STEPS * S::ACCUMULATORS;
+    static constexpr int UNIT = !LOOP || HELD > 128 ? 8 : HELD == 96 || HELD > 96 && S::CONSUMERS > 2 ? 16 : 32;
+    static constexpr int OF_PANEL = 32 / UNIT, UNITS = (S::ACCUMULATORS + UNIT - 1) / UNIT, ALL = S::M_STEPS * UNITS;
 
     const WgmmaParams& p;
     const uint32_t warp, lane;
@@ -39,6 +59,7 @@ template <class S> struct Epilogue {
     // lane l asks for 2 l and 2 l + 1 of each panel, and hands them out when they are added; by rows, for the two rows of
     // a step that the lane has accumulators of.
     __device__ __forceinline__ void load_bias(const Item& item, bool rehearsal) {
+        if (F == Finish::plain || F == Finish::partials) return;
         const bool by_row = p.bias_by_row;
         const uint32_t size = p.bias == nullptr || rehearsal ? 0 : by_row ? p.m : p.n;
 #pragma unroll
@@ -53,144 +74,192 @@ template <class S> struct Epilogue {
         }
     }
 
-    __device__ __forceinline__ void add_bias(float (&v)[S::ACCUMULATORS], int i) const {
-        if (p.bias == nullptr) return;
-        if (p.bias_by_row) {
-            const float2 rows = unpack<T>(bias_first[i] | bias_second[i] << 16);
+    // What a tile's sums become. In two ways: each warp writes its 16 rows of 64 columns, by way of a buffer of its own; or
+    // each warpgroup puts its 64 rows together in shared memory, from where the copy engine takes them while the next tile is
+    // multiplied. A rehearsal writes nothing, and of a loop one warp of four calculates, so that instructions for both come at
+    // once.
+    __device__ __forceinline__ void write(Accumulators& d, const Item& item, bool rehearsal) {
+        if (F == Finish::partials) {
+            if (!rehearsal) store_partials(d, item);
+            return;
+        }
+        if (F == Finish::simple && !rehearsal) {
+            if (p.bias != nullptr) add_bias(d);
 #pragma unroll
-            for (int at = 0; at < S::ACCUMULATORS; ++at) v[at] += at / 2 % 2 ? rows.y : rows.x;
+            for (int i = 0; i < S::M_STEPS; ++i) rectify<T>(d[i], p.activation, p.negative_slope);
+        }
+        const bool staged = S::CAN_STAGE && p.staged;
+        const uint32_t panels = staging_begin + warp / 4 * S::PANELS * PANEL_BYTES;
+        const bool leader = warp % 4 == 0 && ptx::elect();
+        if (staged) {
+            if (leader) ptx::tma_store_wait_read();
+            ptx::barrier_sync(RESULT_STAGED + warp / 4, 128);
+        }
+        T* out = static_cast<T*>(p.out) + (item.row + row_of(0)) * p.out_row + item.col * p.out_col;
+#pragma unroll
+        for (int k = 0; k < 3; ++k) out += item.batch[k] * p.out_batch[k];
+#pragma unroll(LOOP ? 1 : ALL)
+        for (int at = 0; at < (LOOP && rehearsal ? OF_PANEL : ALL); ++at) {
+            const int i = at / UNITS, unit = at % UNITS, panel = unit / OF_PANEL, part = unit % OF_PANEL;
+            float v[UNIT];
+            take<0, ALL>(d, at, v);
+            if (LOOP && (!rehearsal || warp % 4 == 1)) {
+                if (p.bias != nullptr) add_bias(v, bias_of<0>(p.bias_by_row ? i : panel), part);
+                activate<T>(v, p.activation, p.negative_slope);
+            }
+            stage(v, staged ? panels + panel * PANEL_BYTES + warp % 4 * STORE_BYTES : staging, part);
+            if (!staged && (part == OF_PANEL - 1 || unit == UNITS - 1)) {
+                store_panel(out + i * 64 * p.out_row + panel * 64 * p.out_col,
+                            rehearsal ? 0 : int32_t(p.m) - item.row - row_of(i),
+                            min(int32_t(p.n) - item.col, S::BN) - panel * 64);
+            }
+        }
+        if (staged) send(panels, leader && !rehearsal, item);
+    }
+
+    // The accumulators of unit `at`, counted through all steps of rows. Registers have no index at run time: by branches, each
+    // of which halves those of [FIRST, END). (One comparison after the other becomes a predicated copy of every accumulator,
+    // a switch a table in memory.)
+    template <int FIRST, int END> __device__ __forceinline__ void take(const Accumulators& d, int at,
+                                                                       float (&v)[UNIT]) const {
+        if constexpr (END - FIRST > 1) {
+            constexpr int MIDDLE = (FIRST + END) / 2;
+            if (at < MIDDLE) {
+                take<FIRST, MIDDLE>(d, at, v);
+            } else {
+                take<MIDDLE, END>(d, at, v);
+            }
+        } else {
+            constexpr int I = FIRST / UNITS, FROM = FIRST % UNITS * UNIT;
+#pragma unroll
+            for (int e = 0; e < UNIT; ++e) v[e] = FROM + e < S::ACCUMULATORS ? d[I][FROM + e] : 0.0f;
+        }
+    }
+    // Both values of step or panel `which`, counted from AT.
+    template <int AT> __device__ __forceinline__ uint32_t bias_of(int which) const {
+        const uint32_t pair = bias_first[AT] | bias_second[AT] << 16;
+        if constexpr (AT + 1 < BIASES) return which == AT ? pair : bias_of<AT + 1>(which);
+        return pair;
+    }
+
+    template <int N> __device__ __forceinline__ void add_row_bias(float (&v)[N], uint32_t bias) const {
+        const float2 rows = unpack<T>(bias);
+#pragma unroll
+        for (int at = 0; at < N; ++at) v[at] += at / 2 % 2 ? rows.y : rows.x;
+    }
+    template <int N> __device__ __forceinline__ void add_column_bias(float (&v)[N], uint32_t bias, int part) const {
+#pragma unroll
+        for (int group = 0; group < N / 4; ++group) {  // of 8 columns
+            const float2 columns = unpack<T>(__shfl_sync(~0u, bias, (part * (N / 4) + group) * 4 + lane % 4));
+            v[group * 4] += columns.x;
+            v[group * 4 + 1] += columns.y;
+            v[group * 4 + 2] += columns.x;
+            v[group * 4 + 3] += columns.y;
+        }
+    }
+    __device__ __forceinline__ void add_bias(float (&v)[UNIT], uint32_t bias, int part) const {
+        if (p.bias_by_row) {
+            add_row_bias(v, bias);
+        } else {
+            add_column_bias(v, bias, part);
+        }
+    }
+    __device__ __forceinline__ void add_bias(Accumulators& d) const {
+        if (p.bias_by_row) {
+#pragma unroll
+            for (int i = 0; i < S::M_STEPS; ++i) add_row_bias(d[i], bias_first[i] | bias_second[i] << 16);
             return;
         }
 #pragma unroll
-        for (int panel = 0; panel < S::PANELS; ++panel) {
-            const uint32_t pair = bias_first[panel] | bias_second[panel] << 16;
-#pragma unroll
-            for (int group = panel * 8; group < min(panel * 8 + 8, S::ACCUMULATORS / 4); ++group) {  // of 8 columns
-                const float2 columns = unpack<T>(__shfl_sync(~0u, pair, group % 8 * 4 + lane % 4));
-                v[group * 4] += columns.x;
-                v[group * 4 + 1] += columns.y;
-                v[group * 4 + 2] += columns.x;
-                v[group * 4 + 3] += columns.y;
-            }
-        }
-    }
-
-    __device__ __forceinline__ void finish(float (&d)[S::ACCUMULATORS], int i) const {
-        add_bias(d, i);
-        activate<T>(d, p.activation, p.negative_slope);
-    }
-
-    // All of the tile at once: put together in shared memory by each warpgroup for its 64 rows, from where the copy engine
-    // takes it while the next tile is multiplied.
-    __device__ __forceinline__ void send(float (&d)[S::ACCUMULATORS], const Item& item, bool rehearsal) {
-        const uint32_t own = warp / 4, panels = staging_begin + own * S::PANELS * PANEL_BYTES;
-        const bool leader = warp % 4 == 0 && ptx::elect();
-        if (!rehearsal) finish(d, 0);
-        if (leader) ptx::tma_store_wait_read();
-        ptx::barrier_sync(RESULT_STAGED + own, 128);
-#pragma unroll
-        for (int j = 0; j < S::PANELS; ++j) {
-            stage_panel(reinterpret_cast<float (&)[32]>(d[j * 32]), panels + j * PANEL_BYTES + warp % 4 * STORE_BYTES);
-        }
-        ptx::fence_async_proxy();
-        ptx::barrier_sync(RESULT_STAGED + own, 128);
-        const int32_t row = item.row + int32_t(own) * 64;
-        if (!leader || rehearsal || row >= int32_t(p.m)) return;
-#pragma unroll
-        for (int j = 0; j < S::PANELS; ++j) {
-            const int32_t column = item.col + j * 64;
-            if (column >= int32_t(p.n)) break;
-            if (p.batched) {
-                ptx::tma_store_5d(p.result, panels + j * PANEL_BYTES, column, row, item.batch);
-            } else {
-                ptx::tma_store_2d(p.result, panels + j * PANEL_BYTES, column, row);
-            }
-        }
-        ptx::tma_store_commit();
-    }
-    // At the end, by all.
-    __device__ __forceinline__ void sent() const {
-        if (warp % 4 == 0 && ptx::elect()) ptx::tma_store_wait_read();
-    }
-
-    // The 16 rows of step i, 64 columns at a time by way of shared memory, from where 8 lanes write 128 bytes of a row.
-    __device__ __forceinline__ void store(float (&d)[S::ACCUMULATORS], int i, const Item& item, bool rehearsal) {
-        if (!rehearsal) finish(d, i);
-        const int32_t row = item.row + row_of(i), rows = rehearsal ? 0 : int32_t(p.m) - row;
-        T* out = static_cast<T*>(p.out) + row * p.out_row + item.col * p.out_col;
-#pragma unroll
-        for (int k = 0; k < 3; ++k) out += item.batch[k] * p.out_batch[k];
-#pragma unroll
-        for (int j = 0; j < S::PANELS; ++j) {
-            constexpr int WHOLE = 32;  // accumulators of a panel
-            const int32_t width = int32_t(p.n) - (item.col + j * 64);
-            if (j == S::PANELS - 1 && S::TAIL < 64) {
-                store_panel(reinterpret_cast<float (&)[S::TAIL / 2]>(d[j * WHOLE]), out + j * 64 * p.out_col, rows,
-                            width);
-            } else {
-                store_panel(reinterpret_cast<float (&)[WHOLE]>(d[j * WHOLE]), out + j * 64 * p.out_col, rows, width);
-            }
+        for (int at = 0; at < ALL; ++at) {
+            const int i = at / UNITS, unit = at % UNITS, panel = unit / OF_PANEL;
+            add_column_bias(reinterpret_cast<float (&)[UNIT]>(d[i][unit * UNIT]),
+                            bias_first[panel] | bias_second[panel] << 16, unit % OF_PANEL);
         }
     }
 
     // As rows of 128 bytes, 16-byte chunks permuted by an XOR with the row, as the copy engine has it, and so that neither
     // stmatrix nor the reads meet a bank twice.
-    template <int N> __device__ __forceinline__ void stage_panel(float (&v)[N], uint32_t to) const {
+    __device__ __forceinline__ void stage(const float (&v)[UNIT], uint32_t to, int part) const {
 #pragma unroll
-        for (int unit = 0; unit < N / 8; ++unit) {  // of 16 columns
+        for (int k = 0; k < UNIT / 8; ++k) {  // of 16 columns
             uint32_t words[4];
 #pragma unroll
-            for (int q = 0; q < 4; ++q) words[q] = pack<T>(v[unit * 8 + q * 2], v[unit * 8 + q * 2 + 1]);
-            const uint32_t row = lane % 16, chunk = unit * 2 + lane / 16;
+            for (int q = 0; q < 4; ++q) words[q] = pack<T>(v[k * 8 + q * 2], v[k * 8 + q * 2 + 1]);
+            const uint32_t row = lane % 16, chunk = (part * (UNIT / 8) + k) * 2 + lane / 16;
             ptx::stmatrix_x4(to + row * 128 + ((chunk ^ row % 8) << 4), words);
         }
     }
 
-    template <int N> __device__ __forceinline__ void store_panel(float (&v)[N], T* out, int32_t rows,
-                                                                 int32_t width) const {
-        stage_panel(v, staging);
+    // A panel's rows from the warp's buffer: 8 lanes write 128 bytes of each.
+    __device__ __forceinline__ void store_panel(T* out, int32_t rows, int32_t width) const {
         __syncwarp();
         // A chunk that ends outside the result is written by elements.
-        if (p.store_elements || (width < 2 * N && width % 8 != 0)) {
-            copy_elements<2 * N>(out, rows, width);
+        if (LOOP && (p.store_elements || (width < 64 && width % 8 != 0))) {
+            copy_elements(out, rows, width);
         } else {
 #pragma unroll
             for (int pass = 0; pass < 4; ++pass) {
                 const int32_t row = pass * 4 + lane / 8, chunk = lane % 8;
                 uint32_t words[4];
                 ptx::load_shared_16(staging + row * 128 + ((chunk ^ row % 8) << 4), words);
-                if (row < rows && chunk * 8 < min(width, 2 * N)) {
-                    ptx::store_global<16>(out + row * p.out_row + chunk * 8, words);
-                }
+                if (row < rows && chunk * 8 < width) ptx::store_global<16>(out + row * p.out_row + chunk * 8, words);
             }
         }
         __syncwarp();
     }
 
+    // All of a warpgroup's panels, by one of its threads.
+    __device__ __forceinline__ void send(uint32_t panels, bool sender, const Item& item) const {
+        ptx::fence_async_proxy();
+        ptx::barrier_sync(RESULT_STAGED + warp / 4, 128);
+        const int32_t row = item.row + int32_t(warp / 4) * 64;
+        if (!sender || row >= int32_t(p.m)) return;
+#pragma unroll 1
+        for (int32_t panel = 0; panel < S::PANELS; ++panel) {
+            const int32_t column = item.col + panel * 64;
+            if (column >= int32_t(p.n)) break;
+            if (p.batched) {
+                ptx::tma_store_5d(p.result, panels + panel * PANEL_BYTES, column, row, item.batch);
+            } else {
+                ptx::tma_store_2d(p.result, panels + panel * PANEL_BYTES, column, row);
+            }
+        }
+        ptx::tma_store_commit();
+    }
+    // At the end, by all.
+    __device__ __forceinline__ void sent() const {
+        if (S::CAN_STAGE && p.staged && warp % 4 == 0 && ptx::elect()) ptx::tma_store_wait_read();
+    }
+
     // For rows that are no whole, aligned chunks: a warp's neighbouring lanes write neighbouring columns.
-    template <int COLUMNS> __device__ __forceinline__ void copy_elements(T* out, int32_t rows, int32_t width) const {
+    __device__ __forceinline__ void copy_elements(T* out, int32_t rows, int32_t width) const {
 #pragma unroll 1
         for (int row = 0; row < min(rows, 16); ++row, out += p.out_row) {
 #pragma unroll
             for (int c = lane; c < 64; c += 32) {
                 const uint16_t bits =
                     ptx::load_shared_half(staging + row * 128 + (((c / 8) ^ row % 8) << 4) + c % 8 * 2);
-                if (c < min(COLUMNS, width)) *reinterpret_cast<uint16_t*>(out + c * p.out_col) = bits;
+                if (c < width) *reinterpret_cast<uint16_t*>(out + c * p.out_col) = bits;
             }
         }
     }
 
     // Sums of a part of k, in float, for a kernel of their own to add up. Padded to whole tiles.
-    __device__ __forceinline__ void store_partials(const float (&d)[S::ACCUMULATORS], int i, const Item& item) const {
+    __device__ __forceinline__ void store_partials(const Accumulators& d, const Item& item) const {
         const uint64_t width = uint64_t(p.order.tiles_n) * S::BN;
         const uint64_t height = uint64_t(p.order.tiles_m) * p.pair * S::BM;
         const uint64_t plane = uint64_t(item.split) * p.products + item.product;
-        const uint64_t row = item.row + row_of(i) + lane / 4;
+        const uint64_t row = item.row + row_of(0) + lane / 4;
         float* out = p.partials + (plane * height + row) * width + item.col + lane % 4 * 2;
 #pragma unroll
-        for (int group = 0; group < S::ACCUMULATORS / 4; ++group) {
-            *reinterpret_cast<float2*>(out + group * 8) = make_float2(d[group * 4], d[group * 4 + 1]);
-            *reinterpret_cast<float2*>(out + group * 8 + 8 * width) = make_float2(d[group * 4 + 2], d[group * 4 + 3]);
+        for (int i = 0; i < S::M_STEPS; ++i, out += 64 * width) {
+#pragma unroll
+            for (int group = 0; group < S::ACCUMULATORS / 4; ++group) {
+                const float* v = d[i] + group * 4;
+                *reinterpret_cast<float2*>(out + group * 8) = make_float2(v[0], v[1]);
+                *reinterpret_cast<float2*>(out + group * 8 + 8 * width) = make_float2(v[2], v[3]);
+            }
         }
     }
 };
