@@ -1,10 +1,12 @@
 //! Work over threads: a pool that survives fork, and loops that stay serial when threads cost more.
 
 use std::env;
+use std::num::NonZero;
 use std::ops::Range;
 use std::process;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::thread;
 
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -20,15 +22,13 @@ struct Pool {
 /// The pool of this process, or null. Replaced pools are leaked: their threads live in another process.
 static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
 
-/// How many threads the environment asks for, 0 for rayon's own choice: RAYON_NUM_THREADS, or a thread a core.
-/// OMP_NUM_THREADS is what users of torch and NumPy limit a process by, and what torchrun sets.
+/// How many threads the environment asks for, 0 for a thread a core: RAYON_NUM_THREADS, or what users of torch and NumPy
+/// limit a process by and torchrun sets, OMP_NUM_THREADS. No more than 16 a core: thousands take minutes to start.
 fn asked_for() -> usize {
-    if env::var_os("RAYON_NUM_THREADS").is_some() {
-        return 0;
-    }
-    let text = env::var("OMP_NUM_THREADS").unwrap_or_default();
+    let text = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"].into_iter().find_map(|name| env::var(name).ok());
     // "4,2" is for nested regions, of which there are none here.
-    text.split(',').next().and_then(|outermost| outermost.trim().parse().ok()).unwrap_or(0)
+    let asked = text.and_then(|text| text.split(',').next()?.trim().parse().ok()).unwrap_or(0);
+    asked.min(16 * thread::available_parallelism().map_or(1, NonZero::get))
 }
 
 /// A pool of our own instead of rayon's global one, since a forked child (a torch DataLoader worker, say)

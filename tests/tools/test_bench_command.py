@@ -104,6 +104,21 @@ def test_a_dtype_chooses_among_the_cases():
 @pytest.mark.parametrize(
     ("words", "why"),
     [
+        (["--from", "kept.json", "add"], "as it is"),
+        (["--from", "kept.json", "--dtype", "float32"], "as it is"),
+        (["--date", "2026-02-30"], "day is out of range"),
+    ],
+)
+def test_words_that_would_do_nothing_are_refused(words, why, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        bench.main(words)
+    assert exit_.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
         (["matmul", "--shape", "64x64"], "MxNxK"),
         (["matmul", "--shape", "8x8x8", "--layout", "transposed"], "no layout 'transposed'"),
         (["softmax", "--shape", "8x8", "--dim", "2"], "no dim 2"),

@@ -203,6 +203,7 @@ def test_a_file_with_both_times_gives_both_models(tmp_path):
         ("t,tpot\n1,2\n\n4,slow\n", "d.csv, line 4: tpot is 'slow', which is no number"),
         ("tpot,t\n1,2\n4\n", "d.csv, line 3: t is '', which is no number"),
         ("t,tpot\n1,2\n\n4,-3\n", "d.csv, line 4: tpot is -3; every value must be finite and above 0"),
+        ("t,tpot\n1,2,5\n", "d.csv, line 2 has 3 cells, the first line 2"),
         ("s,t,ttft\n1,2,3\n1,0,3\n", "d.csv, line 3: t is 0; every value"),
         ("t,tpot\n1,2\n2,nan\n", "d.csv, line 3: tpot is nan; every value"),
         ("t,tpot\n1,2\n2,3\n", "d.csv, tpot: measured at 2 different t"),

@@ -6,6 +6,7 @@ import argparse
 import math
 import re
 import shlex
+from datetime import date
 from pathlib import Path
 
 from tilewise import _destinations
@@ -36,6 +37,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         result.error("--layout and --dim describe --shape; to choose among the cases there are: --only TEXT")
     if options.record and options.from_file:
         result.error("--record keeps a run that is made now, not one --from a file")
+    if options.from_file and command(options) != command(result.parse_args([])):
+        result.error("--from shows a kept run as it is: name no operations, cases or peers with it")
     written = [path.absolute() for path in (options.json, options.csv, options.plot) if path]
     if len(set(written)) < len(written):
         result.error("--json, --csv and --plot: name a file for each")
@@ -135,7 +138,7 @@ def parser() -> argparse.ArgumentParser:
         const="benchmarks/results",
         help="keep the run in DIR (default: %(const)s)",
     )
-    add("--date", help="the date of the record (default: today)")
+    add("--date", type=_date, help="the date of the record, YYYY-MM-DD (default: today)")
     add("--tests", metavar="TEXT", help='test counts to keep with the record, e.g. "812 passed, 3 skipped"')
     add(
         "--check-record",
@@ -144,6 +147,13 @@ def parser() -> argparse.ArgumentParser:
         help="say whether a record is of today's sources, and exit",
     )
     return result
+
+
+def _date(text: str) -> str:
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _operation(text: str) -> str:

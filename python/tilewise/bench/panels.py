@@ -176,7 +176,7 @@ def roofline(figure: Any, run: Run) -> None:
     axes.set_xlabel("arithmetic intensity [FLOP per byte, every operand counted once]")
     axes.set_ylabel(f"speed [{unit}]")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="upper left")  # no rate lies above the roof
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def intensity(m: Measurement) -> float:

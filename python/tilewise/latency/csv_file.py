@@ -65,10 +65,14 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         header = [name.strip().lower() for name in next(reader, [])]
-        rows = [
-            (reader.line_num, dict(zip_longest(header, map(str.strip, cells[: len(header)]), fillvalue="")))
-            for cells in reader
-        ]
+        rows = []
+        for cells in (list(map(str.strip, line)) for line in reader):
+            # One too many may be a decimal comma, which would be read as another number.
+            if any(cells[len(header) :]):
+                raise FitError(
+                    f"{path.name}, line {reader.line_num} has {len(cells)} cells, the first line {len(header)}"
+                )
+            rows.append((reader.line_num, dict(zip_longest(header, cells[: len(header)], fillvalue=""))))
     return header, rows
 
 

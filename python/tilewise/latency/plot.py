@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ MOST_LINES = 5
 def save(models: Sequence[LatencyModel], path: str | os.PathLike[str], title: str) -> None:
     """Writes one row of panels a model, in the format that the file's ending names."""
     figure = Figure(figsize=(11, 4.2 * len(models) + 0.4), dpi=120, layout="constrained")
-    figure.suptitle(title, fontweight="bold", parse_math=False)
+    figure.suptitle("\n".join(wrap(title, 80)), fontweight="bold", parse_math=False)
     panels = figure.subplots(len(models), 2, width_ratios=(3, 2), squeeze=False)
     for model, (left, right) in zip(models, panels, strict=True):
         _curves(left, model)
@@ -32,6 +33,7 @@ def save(models: Sequence[LatencyModel], path: str | os.PathLike[str], title: st
 def _curves(axes: Any, model: LatencyModel) -> None:
     axes.set_title(f"{model.formula}\nR$^2$ = {model.r_squared:.4f}", fontsize=10)
     axes.set_ylabel(f"{model.title} [{model.unit}]" if model.unit else model.title)
+    note = ""
     if isinstance(model, TpotModel):
         _logarithmic(axes, "t", model.inputs["t"])
         _line(axes, model, "t", {}, "C0", "measured", np.full(len(model.times), True))
@@ -39,11 +41,12 @@ def _curves(axes: Any, model: LatencyModel) -> None:
         _logarithmic(axes, "s", model.inputs["s"])
         levels = np.unique(model.inputs["t"])
         if len(levels) > MOST_LINES:
+            note = f"\n{MOST_LINES} of {len(levels)} values of t"
             levels = levels[np.linspace(0, len(levels) - 1, MOST_LINES).round().astype(int)]
         for index, level in enumerate(levels):
             here = model.inputs["t"] == level
             _line(axes, model, "s", {"t": float(level)}, f"C{index}", f"t = {level:g}", here)
-    title = f"lines: fit,\n{100 * model.confidence:g}% interval"
+    title = f"lines: fit,\n{100 * model.confidence:g}% interval{note}"
     axes.legend(title=title, fontsize=9, title_fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
 
 
