@@ -69,9 +69,8 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
         for cells in (list(map(str.strip, line)) for line in reader):
             # One too many may be a decimal comma, which would be read as another number.
             if any(cells[len(header) :]):
-                raise FitError(
-                    f"{path.name}, line {reader.line_num} has {len(cells)} cells, the first line {len(header)}"
-                )
+                line = f"{path.name}, line {reader.line_num}"
+                raise FitError(f"{line} has {len(cells)} cells, the first line {len(header)}")
             rows.append((reader.line_num, dict(zip_longest(header, cells[: len(header)], fillvalue=""))))
     return header, rows
 
