@@ -84,7 +84,8 @@ def speed(figure: Any, run: Run, op: str) -> None:
         peak = (
             run.ceilings.flops_per_second.get(dtype) if op == "matmul" else run.ceilings.copy_bytes_per_second
         )
-        highest = max(peak or 0.0, *(m.rate(who) for _, m in points for who in ("tilewise", *m.peers)))
+        rates = (m.rate(who) for _, m in points for who in everybody if who in m.milliseconds)
+        highest = max(peak or 0.0, *rates)
         scale, unit = unit_of(op, highest)
         for who in dict.fromkeys(everybody):
             _line(axes, op, who, [(x, m.rate(who) / scale) for x, m in points if who in m.milliseconds])
@@ -238,10 +239,13 @@ def overhead(figure: Any, run: Run) -> None:
     }
     shades = {"arguments": 1.0, "result": 0.6, "launch or work": 0.3}
     for part in found:
+        # Differences of two times may be less than nothing; the whole call is what the bar ends at.
+        ends = (part.arguments, part.arguments + part.result, part.whole)
         base = 0.0
-        for (_, alpha), ms in zip(shades.items(), (part.arguments, part.result, part.launch), strict=True):
-            axes.bar(places[part.op, part.who], ms * 1e3, bottom=base, color=COLOURS[part.who], alpha=alpha)
-            base += ms * 1e3
+        for alpha, end in zip(shades.values(), ends, strict=True):
+            end = min(max(base, end * 1e3), part.whole * 1e3)
+            axes.bar(places[part.op, part.who], end - base, bottom=base, color=COLOURS[part.who], alpha=alpha)
+            base = end
     for op, name, ms in others:
         axes.bar(places[op, name], ms * 1e3, color=COLOURS[name])
     axes.set_xticks(
