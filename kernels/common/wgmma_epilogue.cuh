@@ -1,5 +1,5 @@
 // From accumulators to the result in matmul_wgmma.cu: bias, activation, one rounding, and out. Every warp works alone
-// on its 16 rows, so nothing here waits for another warp of the block.
+// on its 16 rows, so nothing here waits for another warp of the block, unless the copy engine takes a warpgroup's rows.
 #pragma once
 
 #include "wgmma_shape.cuh"

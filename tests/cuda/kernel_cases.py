@@ -340,7 +340,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("groups", nargs="*", help="parts of the cases as --groups lists them; without, all")
     parser.add_argument("--groups", action="store_true", dest="list", help="list the groups")
-    parser.add_argument("--named", default="", metavar="PATTERN", help="only cases whose names contain this")
+    parser.add_argument(
+        "--named", default="", metavar="PATTERN", help="only cases whose names match it somewhere"
+    )
     parser.add_argument("--written", action="store_true", help="new tensors are filled, as if used before")
     options = parser.parse_args()
     if options.list:

@@ -110,6 +110,7 @@ def test_other_threads_run_while_a_large_call_works():
         (None, "1", 1),
         ("2", "3", 2),
         ("2", None, 2),
+        ("100000", None, 16 * len(os.sched_getaffinity(0))),
         *((None, text, None) for text in (None, "", "0", "-1", "many", "3x")),
     ],
 )
