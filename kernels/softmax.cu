@@ -17,15 +17,18 @@
 //             that lies in its place. Each thread reads only what it copied itself, so the only barrier is
 //             that of the reduction. The depth can be forced: _core.force_softmax("pipeline", 2).
 //   online    any length: two passes over the row; the granules that fit stay in shared memory between them.
-// Rows may start anywhere and have any length. warp and block take a row as the granules wholly in it and its ends, of which
-// a lane each takes one element; where the result is aligned otherwise than x they would store by element, and
-// softmax_ragged.cu has such rows. Of longer ones the ends are stored by element, and lanes complete each other's accesses
-// where alignments differ. Short odd rows are softmax_short.cu's, many long ones softmax_staged.cu's.
+// Rows may start anywhere and have any length. warp and block take a row as the granules wholly in it and its ends, of
+// which a lane each takes one element; warp has code of its own for rows that are whole granules. Where the result is
+// aligned otherwise than x they would store by element, and softmax_ragged.cu has such rows. Of longer ones the ends are
+// stored by element, and lanes complete each other's accesses where alignments differ. Short odd rows are
+// softmax_short.cu's, many long ones softmax_staged.cu's.
 //
-// Measured on an H200, cold L2, share of a copy of the same bytes. bf16: 2^18 x 64 1.02, 32768 x 128 0.97, 256 0.97, 512
-// 1.00, 781 0.90, 1000 0.99, 1024 1.00, 2048 1.00, 4095 0.98, 4096 0.98, 8192 1.00; f32: 256 1.01, 512 0.97, 781 0.97, 1000
-// 0.98, 1024 1.00, 4095 0.97, 4096 0.99, 8192 0.98, 21183 x 12672 0.99. With granules of neighbouring rows at the ends,
-// made -inf by the thread that has them, or loaded and stored by its elements, 4095 bf16 took 0.73 and 781 f32 0.73.
+// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32: 2^20 x 16 0.95, 0.97 (with rows that
+// may start anywhere, 155 instructions before the first load instead of 55, 0.86, 0.97), 8192 x 32 0.90, 0.94 (0.90,
+// 0.87), 2^18 x 64 0.95, 0.98, 32768 x 128 0.95, 0.96 (0.91, 0.95), 256 0.97, 0.96, 512 0.98, 0.98. bf16: 781 0.90, 1000
+// 0.99, 1024 1.00, 2048 1.00, 4095 0.98, 4096 0.98, 8192 1.00; f32: 781 0.97, 1000 0.98, 1024 1.00, 4095 0.97, 4096
+// 0.99, 8192 0.98, 21183 x 12672 0.99. With granules of neighbouring rows at the ends, made -inf by the thread that has
+// them, or loaded and stored by its elements, 4095 bf16 took 0.73 and 781 f32 0.73.
 // bf16 to f32: 2048 0.98, 4096 0.97, 8192 0.95; where a lane stored both halves of its 32 bytes, 0.95, 0.90, 0.79.
 // 16384 bf16 0.87, 65536 0.86 (pipeline): where there are clusters, softmax_staged.cu and softmax_cluster.cu are faster.
 
@@ -51,7 +54,7 @@ struct BlockGroup {
 };
 
 // Subtracts `base` and adds up the exponentials, which take the values' place unless Log.
-template <class M, bool Log, int V, int E, class C>
+template <class M, bool Log, bool End, int V, int E, class C>
 __device__ __forceinline__ C sum_of_exp(C (&v)[V][E], C& end, C base) {
     C sum = 0;
     const auto take = [&](C& x) {
@@ -64,12 +67,12 @@ __device__ __forceinline__ C sum_of_exp(C (&v)[V][E], C& end, C base) {
 #pragma unroll
         for (int k = 0; k < E; ++k) take(v[i][k]);
     }
-    take(end);
+    if (End) take(end);
     return sum;
 }
 
 // Rows row, row + row_step, ...: R of them, V granules per thread each; `member` of `members` threads.
-template <class In, class Out, int V, int R, class Group, int Rank>
+template <class Row, class In, class Out, int V, int R, class Group, int Rank>
 __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, Group group, uint64_t row,
                                                   uint64_t row_step, int member, int members,
                                                   typename Math<Out>::C* scratch) {
@@ -78,22 +81,25 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
     constexpr int E = lanes_of<In>;
     Granule raw[R][V];
     In raw_end[R];
-    int place[R];  // of the thread's element of the ends
-    Body<In, Out> rows[R];
+    int place[R];  // of the thread's element of the ends, if there are any
+    Row rows[R];
     C v[R][V][E], end[R];
 
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-        rows[r] = Body<In, Out>(row_at<In, Out, int>(p, row + r * row_step));
+        rows[r] = Row(p, row + r * row_step);
 #pragma unroll
         for (int i = 0; i < V; ++i) raw[r][i] = rows[r].load(member + i * members);
-        place[r] = rows[r].end(member);
-        raw_end[r] = rows[r].load_end(place[r]);
+        if constexpr (Row::ENDS) {
+            place[r] = rows[r].end(member);
+            raw_end[r] = rows[r].load_end(place[r]);
+        }
     }
     C max[R], sum[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-        max[r] = end[r] = widen<Out>(raw_end[r]);
+        max[r] = end[r] = -infinity<C>();
+        if constexpr (Row::ENDS) max[r] = end[r] = widen<Out>(raw_end[r]);
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             widen_granule<In, Out>(raw[r][i], v[r][i]);
@@ -106,20 +112,25 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
 #pragma unroll
     for (int r = 0; r < R; ++r) {
         const C base = Partial<C>{max[r], 0}.base();
-        sum[r] = p.log ? sum_of_exp<M, true>(v[r], end[r], base) : sum_of_exp<M, false>(v[r], end[r], base);
+        sum[r] = p.log ? sum_of_exp<M, true, Row::ENDS>(v[r], end[r], base)
+                       : sum_of_exp<M, false, Row::ENDS>(v[r], end[r], base);
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) sum[r] = group.reduce(sum[r], Sum(), scratch + 32);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
         const Finish<Out> finish(Partial<C>{max[r], sum[r]}, p.log);
-        rows[r].store_end(place[r], finish.scaled(end[r]));
+        if constexpr (Row::ENDS) rows[r].store_end(place[r], finish.scaled(end[r]));
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             Pack<Out, E> pack;
 #pragma unroll
             for (int k = 0; k < E; ++k) pack.v[k] = finish.scaled(v[r][i][k]);
-            rows[r].template store<Group::WARPS>(member + i * members, pack, p.out_access);
+            if constexpr (Row::ENDS) {
+                rows[r].template store<Group::WARPS>(member + i * members, pack, p.out_access);
+            } else {
+                rows[r].store(member + i * members, pack);
+            }
         }
     }
 }
@@ -128,9 +139,16 @@ template <class In, class Out, int V, int R> __device__ __forceinline__ void sof
     const SoftmaxParams<INLINE_RANK>& p) {
     const int lanes = 1 << p.lane_bits, groups = WARP_THREADS >> p.lane_bits;
     const int group = threadIdx.x >> p.lane_bits, lane = threadIdx.x & (lanes - 1);
-    for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
-        const uint64_t row = tile * (groups * R) + group;
-        rows_in_registers<In, Out, V, R>(p, LaneGroup{lanes}, row, groups, lane, lanes, nullptr);
+    const auto all = [&](auto row) {
+        for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
+            const uint64_t first = tile * (groups * R) + group;
+            rows_in_registers<decltype(row), In, Out, V, R>(p, LaneGroup{lanes}, first, groups, lane, lanes, nullptr);
+        }
+    };
+    if (p.x_access) {
+        all(WholeRow<In, Out>());
+    } else {
+        all(Body<In, Out>());
     }
 }
 
@@ -138,7 +156,7 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_bl
     const SoftmaxParams<INLINE_RANK>& p) {
     __shared__ typename Math<Out>::C scratch[64];
     for (uint64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-        rows_in_registers<In, Out, V, 1>(p, BlockGroup{}, row, 0, threadIdx.x, blockDim.x, scratch);
+        rows_in_registers<Body<In, Out>, In, Out, V, 1>(p, BlockGroup{}, row, 0, threadIdx.x, blockDim.x, scratch);
     }
 }
 

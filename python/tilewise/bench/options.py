@@ -174,7 +174,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _variants(text: str) -> tuple[str, ...]:
-    softmax = "warp|block|ragged|pipeline|online|cluster|split|column"
+    softmax = "warp|block|short|ragged|pipeline|online|cluster|staged|split|grid|column"
     known = rf"((log_)?softmax_backward|softmax):({softmax})(:\d{{1,9}})?|add:(fixed_grid|grid_stride)"
     names = tuple(filter(None, text.split(",")))
     if unknown := [name for name in names if not re.fullmatch(known, name)]:

@@ -31,7 +31,7 @@ pub struct SoftmaxParams {
     pub(super) lane_bits: u32,
     pub(super) stages: u32,
     pub(super) slots: u32,
-    x_access: u32,
+    pub(super) x_access: u32,
     pub(super) out_access: u32,
     pub(super) x_tag: u32,
     out_tag: u32,
@@ -42,7 +42,7 @@ pub struct SoftmaxParams {
     partials: u64,
     dims: [Dim<2>; MAX_RANK],
     /// Not of the kernels' struct, and not copied by a launch, as is what follows.
-    cluster: u64,
+    pub(super) cluster: u64,
     /// 1: all blocks run at the same time.
     cooperative: u64,
     /// 2^`lane_bits` where that counts lanes.
@@ -140,7 +140,8 @@ pub fn plan(
     let length = p.length.unsigned_abs();
     let multiprocessors = u64::from(device.multiprocessors);
     let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
-    let aligned_stores = row_shape(p).is_some_and(|s| s.aligned_stores);
+    let shape = row_shape(p);
+    let aligned_stores = shape.is_some_and(|s| s.aligned_stores);
 
     let (x_low, x_high) = index::span(length, &p.rows, &p.x);
     let mut outer = p.rows.len();
@@ -246,6 +247,10 @@ pub fn plan(
     };
     (params.dims, params.rank) =
         index::dims(&p.rows[..outer], [&p.x.strides[..outer], &p.out.strides[..outer]]);
+    if matches!(variant, Variant::Warp { .. }) {
+        let whole = shape.is_some_and(|s| s.ends == 0 && s.aligned_stores) && params.rank == 1;
+        params.x_access = u32::from(whole);
+    }
     let whole_clusters = MAX_BLOCKS / params.cluster.max(1) * params.cluster.max(1);
     let launch = LaunchPlan {
         kernel: Kernel { file, name: format!("softmax_{name}") },

@@ -86,7 +86,7 @@ fn variants_by_row_length() {
         (8200, "staged_bf16"),
         (16384, "cluster_bf16"),
         (16392, "staged_bf16"),
-        (32768, "cluster_bf16"),
+        (32768, "staged_bf16"),
         (65536, "staged_bf16"),
         (50257, "staged_bf16"),
         (114_688, "staged_bf16"),
@@ -108,6 +108,37 @@ fn variants_by_row_length() {
     let on_t4 = |length| name(&contiguous(DType::F16, 1000, length), &examples::t4());
     assert_eq!(on_t4(32768), "block_f16");
     assert_eq!(on_t4(32776), "online_f16");
+}
+
+/// Blocks of a cluster, and threads of each.
+#[test]
+fn long_rows_go_to_many_small_blocks_where_those_are_full() {
+    let device = examples::h200();
+    let clusters = |dtype, length| {
+        let plan = rows_plan(&contiguous(dtype, 4096, length), &device);
+        (plan.params.cluster, plan.block[0])
+    };
+    assert_eq!(clusters(DType::BF16, 32768), (4, 128));
+    assert_eq!(clusters(DType::F16, 65521), (8, 128));
+    assert_eq!(clusters(DType::BF16, 57344), (4, 224));
+    assert_eq!(clusters(DType::BF16, 131_072), (8, 256));
+    assert_eq!(clusters(DType::F32, 32768), (8, 128));
+    assert_eq!(clusters(DType::F32, 65536), (8, 256));
+}
+
+#[test]
+fn only_rows_of_whole_granules_one_stride_apart_are_told_so() {
+    let device = examples::h200();
+    let told = |p: &SoftmaxProblem| {
+        let plan = rows_plan(p, &device);
+        assert!(plan.kernel.name.starts_with("softmax_warp"), "{}", plan.kernel.name);
+        plan.params.x_access > 0
+    };
+    let same = (DType::BF16, DType::BF16);
+    assert!(told(&problem(same, (64, 1, 1), &[(1000, 64, 64)], (0, 0))));
+    assert!(told(&problem(same, (64, 1, 1), &[(1000, 72, 64)], (0, 0))));
+    assert!(!told(&problem(same, (64, 1, 1), &[(10, 8000, 6400), (100, 64, 64)], (0, 0))));
+    assert!(!told(&problem(same, (520, 1, 1), &[(1000, 520, 520)], (4, 4))));
 }
 
 fn problem_of_single_elements() -> SoftmaxProblem {
