@@ -8,23 +8,11 @@
 
 #include "dtype.cuh"
 #include "epilogue.cuh"
-#include "ptx/math.cuh"
-#include "ptx/reciprocal.cuh"
 
 template <class T> using Arithmetic = decltype(number(T{}));
 
-__device__ __forceinline__ float power_of_2(float v) { return ptx::exp2_approximate(v); }
-__device__ __forceinline__ double power_of_2(double v) { return exp2(v); }
-__device__ __forceinline__ float reciprocal(float v) { return ptx::reciprocal_approximate(v); }
-__device__ __forceinline__ double reciprocal(double v) { return 1.0 / v; }
-
-// The normal distribution's share below v is an exponential times a polynomial in 1 / (1 + c |v|), to 5e-7 of itself
-// (minimax on 0 <= |v| <= 14), or 1 less that.
 __device__ __forceinline__ float derivative_of_gelu(float v) {
-    const float exponential = power_of_2(-0.72134752f * v * v), t = reciprocal(1.0f + 0.30052038f * fabsf(v));
-    const float high = ((0.0357405615f * t - 0.156584251f) * t + 0.203818565f) * t - 0.051634253f;
-    const float series = (((high * t + 0.127547826f) * t + 0.100351658f) * t + 0.120920523f) * t + 0.1198393f;
-    const float tail = series * t * exponential;
+    const float exponential = power_of_2(-0.72134752f * v * v), tail = share_above(v, exponential);
     return (v > 0.0f ? 1.0f - tail : tail) + v * (0.39894228f * exponential);
 }
 __device__ __forceinline__ double derivative_of_gelu(double v) {

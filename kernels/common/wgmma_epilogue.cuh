@@ -34,7 +34,7 @@ template <class S, Finish F> struct Epilogue {
     static constexpr int BIASES = S::PANELS > S::M_STEPS ? S::PANELS : S::M_STEPS;
     // Accumulators of a thread that it looks at together: 16 columns, or in a loop as many as there are registers for.
     static constexpr int HELD = S::M_STEPS * S::ACCUMULATORS;
-    static constexpr int UNIT = !LOOP || HELD > 128 ? 8 : HELD == 96 || HELD > 96 && S::CONSUMERS > 2 ? 16 : 32;
+    static constexpr int UNIT = !LOOP || HELD > 128 ? 8 : HELD == 96 ? 16 : 32;
     static constexpr int OF_PANEL = 32 / UNIT, UNITS = (S::ACCUMULATORS + UNIT - 1) / UNIT, ALL = S::M_STEPS * UNITS;
 
     const WgmmaParams& p;
