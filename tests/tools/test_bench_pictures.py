@@ -42,6 +42,7 @@ def test_series_of_sizes_leave_out_what_is_of_another_kind():
     assert [x for x, _ in panels.series(run, "matmul")["bfloat16"]] == [1000, 1024, 2048, 4096, 8192, 16384]
     _, labels = panels.ticks("softmax", [16, 64, 781, 1024, 12672, 16384, 262144])
     assert labels == ["16", "64", "1024", "16k", "256k"]
+    assert panels.ticks("softmax", [2**14, 2**21])[1] == ["16k", "2M"]
     assert panels.in_bytes(3 << 20) == "3 MiB"
 
 

@@ -148,7 +148,8 @@ def in_bytes(count: float) -> str:
 
 
 def short(count: float) -> str:
-    return f"{count / 1024:g}k" if count >= 16384 and count % 1024 == 0 else f"{count:g}"
+    unit, name = (1 << 20, "M") if count >= 1 << 20 else (1 << 10, "k")
+    return f"{count / unit:g}{name}" if count >= 16384 and count % unit == 0 else f"{count:g}"
 
 
 def roofline(figure: Any, run: Run) -> None:
