@@ -195,7 +195,7 @@ def explain(
 
     Lives in python/tilewise/explanation.py; the facts come from src/python/explain.rs.
     """
-    name = op if isinstance(op, str) else getattr(op, "__name__", repr(op))
+    name = op if isinstance(op, str) else _name(op)
     function = getattr(_core, name, None) if name in _OPERATIONS else None
     given: dict[str, Any] = {}
     if function is not None:
@@ -209,6 +209,12 @@ _OPERATIONS = (
     *("add", "softmax", "log_softmax", "matmul"),
     *("softmax_backward", "log_softmax_backward", "activation_backward"),
 )
+
+
+def _name(op: Any) -> str:
+    """Of one of our own: others' functions may have the same name."""
+    name = getattr(op, "__name__", None)
+    return name if isinstance(name, str) and op is getattr(_core, name, None) else repr(op)
 
 
 def _described(value: Any) -> Any:

@@ -124,6 +124,7 @@ def test_words_that_would_do_nothing_are_refused(words, why, capsys):
         (["softmax", "--shape", "8x8", "--dim", "2"], "no dim 2"),
         (["softmax", "--shape", "8", "--layout", "transposed"], "two dimensions"),
         (["add", "--only", "nothing like it"], "no case contains"),
+        (["softmax", "--variants", "softmax:staged:4"], "--variants are kernels of GPUs"),
         (["overhead", "--dtype", "float64"], "no case has such a dtype"),
     ],
 )
@@ -139,6 +140,8 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(words, why, capsy
         (["add", "--layout", "row"], "--layout and --dim describe --shape"),
         (["softmax", "--dim", "0"], "--layout and --dim describe --shape"),
         (["add", "--dtype", "int3"], "int3"),
+        (["add", "--shape", "8x8", "--only", "8"], "--only chooses among the cases there are"),
+        (["add", "--shape", "2^40x2"], "'2^40x2' is more than 2^40"),
         *(
             (["add", "--shape", text], "is no shape")
             for text in ("", "8x", "0x4", "-1", "axb", "2^-1", "2^2^2^99")
@@ -463,4 +466,7 @@ def test_kernels_of_ours_as_peers(monkeypatch):
 def test_kernels_that_there_are_not(name, capsys):
     with pytest.raises(SystemExit):
         options.parse(["softmax", "--variants", name])
-    assert f"no variant such as softmax:cluster:8: {name}" in capsys.readouterr().err
+    assert (
+        f"no such variant: {name}; there are softmax:VARIANT[:FIGURE] with one of warp, "
+        in capsys.readouterr().err
+    )

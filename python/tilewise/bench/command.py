@@ -41,6 +41,8 @@ def run(arguments: list[str]) -> int:
     kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cuda" and not torch.cuda.is_available():
         return refuse("--device cuda: torch sees no CUDA device")
+    if options.variants and kind == "cpu":
+        return refuse("--variants are kernels of GPUs, and the device is a CPU")
     from . import session
 
     try:

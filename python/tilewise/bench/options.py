@@ -35,6 +35,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         result.error(f"--shape: name the operations it is for, of {', '.join(OPERATIONS[:-1])}")
     if (options.layout or options.dim is not None) and not options.shape:
         result.error("--layout and --dim describe --shape; to choose among the cases there are: --only TEXT")
+    if options.only and options.shape:
+        result.error("--only chooses among the cases there are, and --shape is instead of them")
     if options.record and options.from_file:
         result.error("--record keeps a run that is made now, not one --from a file")
     if options.from_file and command(options) != command(result.parse_args([])):
@@ -168,17 +170,23 @@ def _shape(text: str) -> tuple[int, ...]:
     factor = r"(\d{1,13})(?:\^(\d\d?))?"
     whole = re.fullmatch(f"{factor}(?:x{factor})*", text)
     shape = tuple(int(base) ** int(power or 1) for base, power in re.findall(factor, text)) if whole else ()
-    if not shape or min(shape) < 1 or math.prod(shape) > 1 << 40:
+    if not shape or min(shape) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no shape such as 4096x1000 or 2^20")
+    if math.prod(shape) > 1 << 40:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than 2^40")
     return shape
 
 
 def _variants(text: str) -> tuple[str, ...]:
-    softmax = "warp|block|short|ragged|pipeline|online|cluster|staged|split|grid|column"
-    known = rf"((log_)?softmax_backward|softmax):({softmax})(:\d{{1,9}})?|add:(fixed_grid|grid_stride)"
+    softmax, add = (
+        "warp|block|short|ragged|pipeline|online|cluster|staged|split|grid|column",
+        "fixed_grid|grid_stride",
+    )
+    known = rf"((log_)?softmax_backward|softmax):({softmax})(:\d{{1,9}})?|add:({add})"
     names = tuple(filter(None, text.split(",")))
     if unknown := [name for name in names if not re.fullmatch(known, name)]:
-        raise argparse.ArgumentTypeError(f"no variant such as softmax:cluster:8: {', '.join(unknown)}")
+        kinds = f"softmax:VARIANT[:FIGURE] with one of {softmax}, and add:{add}".replace("|", ", ")
+        raise argparse.ArgumentTypeError(f"no such variant: {', '.join(unknown)}; there are {kinds}")
     return names
 
 
