@@ -23,9 +23,9 @@
 // stored by element, and lanes complete each other's accesses where alignments differ. Short odd rows are
 // softmax_short.cu's, many long ones softmax_staged.cu's.
 //
-// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32: 2^20 x 16 0.95, 0.97 (with rows that
-// may start anywhere, 155 instructions before the first load instead of 55, 0.86, 0.97), 8192 x 32 0.90, 0.94 (0.90,
-// 0.87), 2^18 x 64 0.95, 0.98, 32768 x 128 0.95, 0.96 (0.91, 0.95), 256 0.97, 0.96, 512 0.98, 0.98. bf16: 781 0.90, 1000
+// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32: 2^20 x 16 0.96, 0.97 (with rows that
+// may start anywhere, 155 instructions before the first load instead of 55, 0.86, 0.97), 8192 x 32 0.92, 0.90 (0.92,
+// 0.85), 2^18 x 64 0.95, 0.97, 32768 x 128 0.94, 0.97 (0.91, 0.95), 256 0.97, 0.98, 512 0.97, 0.98. bf16: 781 0.90, 1000
 // 0.99, 1024 1.00, 2048 1.00, 4095 0.98, 4096 0.98, 8192 1.00; f32: 781 0.97, 1000 0.98, 1024 1.00, 4095 0.97, 4096
 // 0.99, 8192 0.98, 21183 x 12672 0.99. With granules of neighbouring rows at the ends, made -inf by the thread that has
 // them, or loaded and stored by its elements, 4095 bf16 took 0.73 and 781 f32 0.73.

@@ -342,7 +342,7 @@ template <class In, class Out> struct Body {
 };
 
 // A row where all of them are whole granules and no dimension but one walks over them (p.x_access): the way to its first
-// load is a quarter as long as Body's, which is what the time of a short row goes into.
+// load is a third as long as Body's, which is what the time of a short row goes into.
 template <class In, class Out> struct WholeRow {
     static constexpr bool ENDS = false;
     static constexpr int E = lanes_of<In>;
