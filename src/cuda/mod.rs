@@ -6,19 +6,23 @@ pub mod explain;
 pub mod forced;
 pub mod gpu;
 pub mod launch;
+pub mod mapped;
 pub mod memory;
 pub mod module;
 pub mod plan;
 pub mod recent;
 pub mod tensor_map;
 
+use std::sync::Arc;
+
 use device::DeviceFacts;
 use gpu::Gpu;
 use launch::Prepared;
+use mapped::Mapped;
 use plan::add::AddPlan;
 use plan::matmul::Route;
 use plan::softmax::Launch;
-use recent::Recent;
+use recent::{Decisions, Recent};
 
 use crate::error::{Error, Result};
 use crate::ops::activation_backward::{self, ActivationBackwardProblem};
@@ -35,7 +39,9 @@ thread_local! {
     static ADDS: Recent<AddProblem, 3> = const { Recent::new(Vec::new()) };
     /// Of x, the result and the partials between two launches.
     static SOFTMAXES: Recent<SoftmaxProblem, 3> = const { Recent::new(Vec::new()) };
+    /// Those that are one launch.
     static MATMULS: Recent<MatmulProblem, 4> = const { Recent::new(Vec::new()) };
+    static ROUTES: Decisions<MatmulProblem, Route> = const { Decisions::new(Vec::new()) };
 }
 
 pub fn add(problem: &AddProblem, ordinal: i32, stream: RawStream) -> Result<()> {
@@ -47,8 +53,8 @@ pub fn add(problem: &AddProblem, ordinal: i32, stream: RawStream) -> Result<()> 
     }
     let how = (OP, gpu, 0, stream);
     match plan::add::plan(problem, &gpu.facts, forced::add_schedule()) {
-        AddPlan::Few(plan) => recent::queue_new(&ADDS, placed, how, None, plan),
-        AddPlan::Many(plan) => recent::queue_new(&ADDS, placed, how, None, *plan),
+        AddPlan::Few(plan) => recent::queue_new(&ADDS, placed, how, Prepared::new(OP, gpu, None, plan)?),
+        AddPlan::Many(plan) => recent::queue_new(&ADDS, placed, how, Prepared::new(OP, gpu, None, *plan)?),
     }
 }
 
@@ -61,12 +67,16 @@ pub fn softmax(problem: &SoftmaxProblem, partials: usize, ordinal: i32, stream: 
     let queue_new = |facts: &DeviceFacts| {
         let planned = plan::softmax::plan(problem, facts, forced::softmax(), partials);
         let workspace = plan::softmax::workspace(problem, &gpu.facts, forced::softmax());
-        let how = (op, gpu, workspace, stream);
+        let (how, first) = ((op, gpu, workspace, stream), planned.first);
         match planned.launch {
-            Launch::Rows(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
-            Launch::Ragged(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
-            Launch::Panels(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
-            Launch::Tiles(plan) => recent::queue_new(&SOFTMAXES, placed, how, planned.first, plan),
+            Launch::Rows(p) => recent::queue_new(&SOFTMAXES, placed, how, Prepared::new(op, gpu, first, p)?),
+            Launch::Ragged(p) => {
+                recent::queue_new(&SOFTMAXES, placed, how, Prepared::new(op, gpu, first, p)?)
+            }
+            Launch::Panels(p) => {
+                recent::queue_new(&SOFTMAXES, placed, how, Prepared::new(op, gpu, first, p)?)
+            }
+            Launch::Tiles(p) => recent::queue_new(&SOFTMAXES, placed, how, Prepared::new(op, gpu, first, p)?),
         }
     };
     let queued = recent::queue(&SOFTMAXES, placed, op, gpu, stream).unwrap_or_else(|| queue_new(&gpu.facts));
@@ -93,20 +103,28 @@ pub fn softmax_workspace(problem: &SoftmaxProblem, ordinal: i32) -> Result<u64> 
 pub struct MatmulRun<'a> {
     pub problem: &'a MatmulProblem,
     gpu: &'static Gpu,
-    /// None: a problem like it is remembered, which took the blocks.
-    route: Option<Route>,
+    /// None: the launch of a problem like it is remembered.
+    route: Option<Arc<Route>>,
 }
 
+const MATMUL: &str = "matmul";
+
 pub fn matmul(problem: &MatmulProblem, ordinal: i32) -> Result<MatmulRun<'_>> {
-    let gpu = Gpu::get("matmul", ordinal)?;
+    let gpu = Gpu::get(MATMUL, ordinal)?;
+    let run = MatmulRun { problem, gpu, route: None };
     let route = match recent::workspace(&MATMULS, problem) {
         Some(_) => None,
-        None => Some(plan::matmul::route(problem, &gpu.facts, forced::matmul())),
+        None => Some(run.routed()),
     };
-    Ok(MatmulRun { problem, gpu, route })
+    Ok(MatmulRun { route, ..run })
 }
 
 impl MatmulRun<'_> {
+    fn routed(&self) -> Arc<Route> {
+        let route = || plan::matmul::route(self.problem, &self.gpu.facts, forced::matmul());
+        recent::decided(&ROUTES, self.problem, route)
+    }
+
     /// Bytes of device memory to be lent to `queue`.
     pub fn workspace_bytes(&self) -> u64 {
         self.route.as_ref().map_or(0, |route| route.workspace_bytes(self.problem))
@@ -114,43 +132,47 @@ impl MatmulRun<'_> {
 
     /// `workspace` is the address of so many bytes, which may be reused by what is queued on `stream` afterwards.
     pub fn queue(&self, workspace: usize, stream: RawStream) -> Result<()> {
-        const OP: &str = "matmul";
-        let MatmulRun { problem, gpu, route } = self;
-        let placed = (*problem, plan::matmul::addresses(problem));
-        let choice = match route {
-            None | Some(Route::Blocks) => {
-                return recent::queue(&MATMULS, placed, OP, gpu, stream).unwrap_or_else(|| {
-                    let plan = plan::matmul::plan(problem, &gpu.facts);
-                    recent::queue_new(&MATMULS, placed, (OP, gpu, 0, stream), None, plan)
-                });
+        let placed = (self.problem, plan::matmul::addresses(self.problem));
+        match &self.route {
+            Some(route) => self.queue_new(route, workspace, stream),
+            None => recent::queue(&MATMULS, placed, MATMUL, self.gpu, stream)
+                .unwrap_or_else(|| self.queue_new(&self.routed(), workspace, stream)),
+        }
+    }
+
+    fn queue_new(&self, route: &Route, workspace: usize, stream: RawStream) -> Result<()> {
+        const OP: &str = MATMUL;
+        let MatmulRun { problem, gpu, .. } = *self;
+        let (placed, how) = ((problem, plan::matmul::addresses(problem)), (OP, gpu, 0, stream));
+        match route {
+            Route::Blocks => {
+                let plan = plan::matmul::plan(problem, &gpu.facts);
+                recent::queue_new(&MATMULS, placed, how, Prepared::new(OP, gpu, None, plan)?)
             }
-            Some(Route::Skinny(choice)) => {
+            Route::Skinny(choice) => {
                 let launches = choice.launches(problem, &gpu.facts, workspace);
-                launch::launch(OP, gpu, launches.multiply, *problem, stream)?;
+                launch::launch(OP, gpu, launches.multiply, problem, stream)?;
                 let Some(reduce) = launches.reduce else { return Ok(()) };
-                return launch::launch(OP, gpu, reduce, *problem, stream);
+                launch::launch(OP, gpu, reduce, problem, stream)
             }
-            Some(Route::Copied(choice)) => {
+            Route::Copied(choice) => {
                 let launches = choice.launches(problem, &gpu.facts, workspace);
-                launch::launch(OP, gpu, launches.repack, *problem, stream)?;
-                return launch::launch(OP, gpu, launches.multiply, *problem, stream);
+                launch::launch(OP, gpu, launches.repack, problem, stream)?;
+                launch::launch(OP, gpu, launches.multiply, problem, stream)
             }
-            Some(Route::Wgmma(choice)) => choice,
-        };
-        let mut launches = choice.launches(problem, &gpu.facts, workspace);
-        for (map, spec) in launches.multiply.params.maps.iter_mut().zip(&launches.maps) {
-            if let Some(spec) = spec {
-                *map = driver::encode_tensor_map(OP, spec)?;
+            Route::Wgmma(choice) => {
+                let launches = choice.launches(problem, &gpu.facts, workspace);
+                if !launches.are_many() {
+                    return recent::queue_new(&MATMULS, placed, how, Mapped::new(OP, gpu, launches)?);
+                }
+                if let Some(repack) = launches.repack {
+                    launch::launch(OP, gpu, repack, problem, stream)?;
+                }
+                mapped::launch(OP, gpu, (launches.multiply, launches.maps), problem, stream)?;
+                let Some(reduce) = launches.reduce else { return Ok(()) };
+                launch::launch(OP, gpu, reduce, problem, stream)
             }
         }
-        if let Some(repack) = launches.repack {
-            launch::launch(OP, gpu, repack, *problem, stream)?;
-        }
-        launch::launch(OP, gpu, launches.multiply, *problem, stream)?;
-        if let Some(reduce) = launches.reduce {
-            launch::launch(OP, gpu, reduce, *problem, stream)?;
-        }
-        Ok(())
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::cell::RefCell;
 use std::fmt::Display;
+use std::sync::Arc;
 use std::thread::LocalKey;
 
 use super::gpu::Gpu;
 use super::launch::Prepared;
-use super::plan::{Kernel, LaunchPlan, Movable};
+use super::plan::Movable;
 use super::{RawStream, forced};
 use crate::error::Result;
 use crate::ops::Recurring;
@@ -28,9 +29,11 @@ pub struct Entry<Problem, const N: usize> {
     launches: Box<dyn Launches<N>>,
 }
 
-trait Launches<const N: usize>: std::fmt::Debug {
+/// What is ready to be queued, for one problem and for those like it.
+pub trait Launches<const N: usize>: std::fmt::Debug {
+    /// Adds to the addresses of the operands.
     fn move_by(&mut self, steps: [u64; N]);
-    fn queue(&self, op: &'static str, gpu: &Gpu, problem: &dyn Display, stream: RawStream) -> Result<()>;
+    fn queue(&mut self, op: &'static str, gpu: &Gpu, problem: &dyn Display, stream: RawStream) -> Result<()>;
 }
 
 impl<const N: usize, P: Movable<N>> Launches<N> for Prepared<P> {
@@ -38,7 +41,7 @@ impl<const N: usize, P: Movable<N>> Launches<N> for Prepared<P> {
         self.params().move_by(steps);
     }
 
-    fn queue(&self, op: &'static str, gpu: &Gpu, problem: &dyn Display, stream: RawStream) -> Result<()> {
+    fn queue(&mut self, op: &'static str, gpu: &Gpu, problem: &dyn Display, stream: RawStream) -> Result<()> {
         Prepared::queue(self, op, gpu, problem, stream)
     }
 }
@@ -74,26 +77,50 @@ pub fn queue<Q: Recurring + Display, const N: usize>(
     recent.try_with(find).ok().flatten()
 }
 
-/// Queues a plan, `first` before it, and remembers it.
-pub fn queue_new<Q: Recurring + Display + Clone, const N: usize, P: Movable<N> + 'static>(
+/// Queues what has been prepared for a problem, and remembers it.
+pub fn queue_new<Q: Recurring + Display + Clone, const N: usize>(
     recent: &'static LocalKey<Recent<Q, N>>,
     (problem, addresses): (&Q, [usize; N]),
     (op, gpu, workspace, stream): (&'static str, &Gpu, u64, RawStream),
-    first: Option<Kernel>,
-    plan: LaunchPlan<P>,
+    mut launches: impl Launches<N> + 'static,
 ) -> Result<()> {
     let epoch = forced::epoch();
-    let launches = Prepared::new(op, gpu, first, plan)?;
     launches.queue(op, gpu, problem, stream)?;
     let entry = Entry { problem: problem.clone(), addresses, workspace, epoch, launches: Box::new(launches) };
-    // Where a thread ends, or is in the midst of another call, nothing is remembered.
+    keep(recent, entry);
+    Ok(())
+}
+
+/// What was decided for a thread's last problems, of whichever kind it is.
+pub type Decisions<Problem, Decision> = RefCell<Vec<(Problem, u32, Arc<Decision>)>>;
+
+/// The decision for a problem like this one, or else `decide`.
+pub fn decided<Q: Recurring + Clone, D>(
+    recent: &'static LocalKey<Decisions<Q, D>>,
+    problem: &Q,
+    decide: impl FnOnce() -> D,
+) -> Arc<D> {
+    let epoch = forced::epoch();
+    let find = |recent: &Decisions<Q, D>| {
+        let decisions = recent.try_borrow().ok()?;
+        let found = decisions.iter().find(|(of, at, _)| of.is_like(problem) && *at == epoch)?;
+        Some(Arc::clone(&found.2))
+    };
+    recent.try_with(find).ok().flatten().unwrap_or_else(|| {
+        let decision = Arc::new(decide());
+        keep(recent, (problem.clone(), epoch, Arc::clone(&decision)));
+        decision
+    })
+}
+
+/// Where a thread ends, or is in the midst of another call, nothing is remembered.
+fn keep<T>(recent: &'static LocalKey<RefCell<Vec<T>>>, new: T) {
     let _ = recent.try_with(|recent| {
-        if let Ok(mut entries) = recent.try_borrow_mut() {
-            entries.truncate(KEPT - 1);
-            entries.insert(0, entry);
+        if let Ok(mut kept) = recent.try_borrow_mut() {
+            kept.truncate(KEPT - 1);
+            kept.insert(0, new);
         }
     });
-    Ok(())
 }
 
 impl<Q: Recurring, const N: usize> Entry<Q, N> {
@@ -107,7 +134,9 @@ mod tests {
     use super::*;
     use crate::cuda::device::examples;
     use crate::cuda::plan;
+    use crate::cuda::plan::LaunchPlan;
     use crate::cuda::plan::add::AddPlan;
+    use crate::cuda::plan::matmul::wgmma;
     use crate::cuda::plan::softmax::Launch;
     use crate::dtype::DType;
     use crate::ops::matmul::{Activation, Operands, Precision};
@@ -211,6 +240,12 @@ mod tests {
             assert!(here.is_like(&there) && !here.is_like(&misaligned));
             let by = steps(plan::matmul::addresses(&here), plan::matmul::addresses(&there));
             for device in examples::all() {
+                let chosen = wgmma::choose(&here, &device, wgmma::Overrides::default());
+                if let Some(choice) = chosen.filter(|choice| choice.workspace_bytes(&here) == 0) {
+                    let [mut here, there] = [&here, &there].map(|p| choice.launches(p, &device, 0));
+                    wgmma::Launches::move_by(&mut here.maps, &mut here.multiply.params, by);
+                    assert_eq!(here, there);
+                }
                 let [here, there] = [&here, &there].map(|p| plan::matmul::plan(p, &device));
                 assert_eq!(moved(here, by), there);
             }

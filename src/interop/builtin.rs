@@ -5,12 +5,12 @@ use std::ffi::c_int;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyCFunction, PyTuple};
+use pyo3::types::{PyBool, PyCFunction, PyTuple};
 
 /// What C expects of such a function: itself (a module or an object) and at most one argument.
 type Function = unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
 
-/// The C function of a builtin, if it is called in that way.
+/// The C function of a builtin, if it is called by `convention`.
 fn function(builtin: &Bound<'_, PyAny>, convention: c_int) -> Option<Function> {
     builtin.cast::<PyCFunction>().ok()?;
     // SAFETY: `builtin` is a builtin function or method, as just seen, of which these read a field.
@@ -21,43 +21,100 @@ fn function(builtin: &Bound<'_, PyAny>, convention: c_int) -> Option<Function> {
     }
 }
 
+/// What C expects of a function that takes a tuple of arguments, and one that takes keywords besides.
+type WithKeywords =
+    unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
+
 /// A function of a module.
 #[derive(Debug)]
 pub struct Builtin {
     object: Py<PyAny>,
-    /// Without arguments.
-    none: Option<Function>,
-    /// With one.
-    one: Option<Function>,
+    /// What it is called on.
     module: Option<Py<PyAny>>,
+    convention: Convention,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Convention {
+    None(Function),
+    One(Function),
+    Tuple(Function),
+    /// That of what pybind11 wraps.
+    TupleAndKeywords(WithKeywords),
+    Other,
 }
 
 impl Builtin {
     pub fn of(object: Bound<'_, PyAny>) -> Builtin {
-        let (none, one) = (function(&object, ffi::METH_NOARGS), function(&object, ffi::METH_O));
+        let by = |flags| function(&object, flags);
+        let convention = if let Some(f) = by(ffi::METH_NOARGS) {
+            Convention::None(f)
+        } else if let Some(f) = by(ffi::METH_O) {
+            Convention::One(f)
+        } else if let Some(f) = by(ffi::METH_VARARGS) {
+            Convention::Tuple(f)
+        } else if let Some(f) = by(ffi::METH_VARARGS | ffi::METH_KEYWORDS) {
+            // SAFETY: the flags say that the function takes a third pointer.
+            Convention::TupleAndKeywords(unsafe { std::mem::transmute::<Function, WithKeywords>(f) })
+        } else {
+            Convention::Other
+        };
         let module = object.getattr("__self__").ok().map(Bound::unbind);
-        Builtin { object: object.unbind(), none, one, module }
+        Builtin { object: object.unbind(), module, convention }
     }
 
     pub fn call0<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match (self.none, &self.module) {
+        match (self.convention, &self.module) {
             // SAFETY: the function is called as its flags say, on what it is bound to, holding the GIL.
-            (Some(function), Some(module)) => unsafe {
+            (Convention::None(function), Some(module)) => unsafe {
                 Bound::from_owned_ptr_or_err(py, function(module.as_ptr(), std::ptr::null_mut()))
             },
+            (Convention::Tuple(_) | Convention::TupleAndKeywords(_), _) => self.call(&PyTuple::empty(py)),
             _ => self.object.bind(py).call0(),
         }
     }
 
+    /// The answer to a question.
+    pub fn asks(&self, py: Python<'_>) -> PyResult<bool> {
+        truth(&self.call0(py)?)
+    }
+
     pub fn call1<'py>(&self, argument: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = argument.py();
-        match (self.one, &self.module) {
+        match (self.convention, &self.module) {
             // SAFETY: as above; the argument lives as long as the call.
-            (Some(function), Some(module)) => unsafe {
+            (Convention::One(function), Some(module)) => unsafe {
                 Bound::from_owned_ptr_or_err(py, function(module.as_ptr(), argument.as_ptr()))
             },
             _ => self.object.bind(py).call1((argument,)),
         }
+    }
+
+    pub fn call<'py>(&self, arguments: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+        let py = arguments.py();
+        let (Some(module), pointer) = (&self.module, arguments.as_ptr()) else {
+            return self.object.bind(py).call1(arguments);
+        };
+        // SAFETY: as above; without keywords the third pointer is null.
+        let returned = unsafe {
+            match self.convention {
+                Convention::Tuple(function) => function(module.as_ptr(), pointer),
+                Convention::TupleAndKeywords(function) => {
+                    function(module.as_ptr(), pointer, std::ptr::null_mut())
+                }
+                _ => return self.object.bind(py).call1(arguments),
+            }
+        };
+        // SAFETY: what C returned is ours, or null with an exception set.
+        unsafe { Bound::from_owned_ptr_or_err(py, returned) }
+    }
+}
+
+/// Whether an object counts as true; nearly all that are asked are True or False.
+pub fn truth(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match object.cast_exact::<PyBool>() {
+        Ok(bool) => Ok(bool.is_true()),
+        Err(_) => object.is_truthy(),
     }
 }
 

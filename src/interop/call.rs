@@ -2,6 +2,8 @@
 
 mod results;
 
+pub use results::releases_gil;
+
 use pyo3::prelude::*;
 use pyo3::types::PyFloat;
 
@@ -211,7 +213,7 @@ impl<'py> Call<'py> {
             return Ok(());
         }
         let dispatcher = &class.torch.dispatcher;
-        let by = match self.first.is_none() && dispatcher.takes_all(self.py)? {
+        let by = match self.first.is_none() && dispatcher.takes_all(object)? {
             true => Some(Handler::Dispatcher),
             false => dispatcher.handler(class.overrides, object)?,
         };

@@ -9,7 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBool, PyDict, PyTuple};
 
-use super::builtin::{Attribute, Builtin, Method};
+use super::builtin::{Attribute, Builtin, Method, truth};
 use crate::error::Handler;
 use crate::tensor::Device;
 
@@ -17,9 +17,10 @@ use crate::tensor::Device;
 #[derive(Debug)]
 pub struct Dispatcher {
     has_torch_function: Builtin,
-    /// How many modes are active, and whether torch.jit.trace records.
-    mode_counts: [Builtin; 3],
+    /// How many modes of the dispatcher are active, and whether torch.jit.trace records.
+    takers: [Builtin; 2],
     requires_grad: Attribute,
+    is_any_autocast: Option<Builtin>,
     is_key_excluded: Py<PyAny>,
     /// The keys that autocast excludes while it is off, on CPUs and on GPUs: arguments of `is_key_excluded`,
     /// which takes half the time of torch.is_autocast_enabled.
@@ -30,6 +31,8 @@ pub struct Dispatcher {
     is_inference: Method,
     /// What the module torch.autograd.forward_ad holds.
     forward_ad: Py<PyDict>,
+    /// Its -1: an object that there is only one of, where the interpreter keeps small numbers.
+    no_level: Py<PyAny>,
     increment_version: IncrementVersion,
 }
 
@@ -65,12 +68,12 @@ impl Dispatcher {
         let key = |name: &str| PyTuple::new(py, [keys.getattr(name)?]).map(Bound::unbind);
         Ok(Dispatcher {
             has_torch_function: Builtin::of(native.getattr("_has_torch_function_unary")?),
-            mode_counts: [
-                Builtin::of(native.getattr("_len_torch_function_stack")?),
+            takers: [
                 Builtin::of(native.getattr("_len_torch_dispatch_stack")?),
                 Builtin::of(native.getattr("_is_tracing")?),
             ],
             requires_grad: Attribute::of(&torch.getattr("Tensor")?, "requires_grad")?,
+            is_any_autocast: native.getattr_opt("_is_any_autocast_enabled")?.map(Builtin::of),
             is_key_excluded: native.getattr("_dispatch_tls_is_dispatch_key_excluded")?.unbind(),
             autocast_keys: [key("AutocastCPU")?, key("AutocastCUDA")?],
             is_grad_enabled: Builtin::of(torch.getattr("is_grad_enabled")?),
@@ -83,26 +86,32 @@ impl Dispatcher {
                 .map_err(PyErr::from)?
                 .dict()
                 .unbind(),
+            no_level: (-1i64).into_pyobject(py)?.into_any().unbind(),
             increment_version,
         })
     }
 
     /// Whether `__torch_function__` of the tensor's class has a say.
     fn has_torch_function(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.has_torch_function.call1(object)?.is_truthy()
+        truth(&self.has_torch_function.call1(object)?)
     }
 
     /// Whether all calls on this thread are torch's to dispatch: under a mode, while they are recorded, or in a
-    /// dual_level, where a tensor's memory does not show its tangent.
-    pub fn takes_all(&self, py: Python<'_>) -> PyResult<bool> {
-        for modes in &self.mode_counts {
-            if modes.call0(py)?.is_truthy()? {
+    /// dual_level, where a tensor's memory does not show its tangent. `object`: one of the call's.
+    pub fn takes_all(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let py = object.py();
+        // Sees to modes for functions too, in a third of the time that counting them takes.
+        if self.has_torch_function(object)? {
+            return Ok(true);
+        }
+        for taker in &self.takers {
+            if taker.asks(py)? {
                 return Ok(true);
             }
         }
         // torch's own guard: -1 outside of every dual_level.
         let level = self.forward_ad.bind(py).get_item(intern!(py, "_current_level"))?;
-        Ok(level.is_some_and(|l| l.extract::<i64>().unwrap_or(-1) >= 0))
+        Ok(level.is_some_and(|l| !l.is(&self.no_level) && l.extract::<i64>().unwrap_or(-1) >= 0))
     }
 
     /// Who must make a call that reads or writes `object`, as far as that is its own matter.
@@ -112,8 +121,7 @@ impl Dispatcher {
             return Ok(Some(Handler::Dispatcher));
         }
         let truth = PyBool::new(py, true);
-        let differentiated =
-            self.requires_grad.read(object)?.is(truth) && self.is_grad_enabled.call0(py)?.is_truthy()?;
+        let differentiated = self.requires_grad.read(object)?.is(truth) && self.is_grad_enabled.asks(py)?;
         Ok(differentiated.then_some(Handler::Autograd))
     }
 
@@ -123,14 +131,18 @@ impl Dispatcher {
     }
 
     pub fn is_autocast(&self, py: Python<'_>, device: Device) -> PyResult<bool> {
+        if let Some(any) = &self.is_any_autocast
+            && !any.asks(py)?
+        {
+            return Ok(false);
+        }
         let key = &self.autocast_keys[usize::from(device != Device::Cpu)];
         Ok(!self.is_key_excluded.bind(py).call1(key.bind(py))?.is_truthy()?)
     }
 
     /// Whether a tensor may be written: one made in inference mode has no version to count outside of it.
     pub fn is_writable(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(self.is_inference_mode_enabled.call0(tensor.py())?.is_truthy()?
-            || !self.is_inference.call(tensor)?.is_truthy()?)
+        Ok(!truth(&self.is_inference.call(tensor)?)? || self.is_inference_mode_enabled.asks(tensor.py())?)
     }
 
     /// Counts one more version of a tensor: by comparing versions, autograd notices that what it saved for
@@ -158,6 +170,10 @@ thread_local! {
 /// Whether the call that begins now comes from below torch's dispatcher. Calls within it do not.
 pub fn begins_on_memory() -> bool {
     ON_MEMORY.replace(false)
+}
+
+pub fn is_on_memory() -> bool {
+    ON_MEMORY.get()
 }
 
 /// Makes the one call of ours in `work` take its tensors for what is in their memory. Below the dispatcher they

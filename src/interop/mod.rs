@@ -2,9 +2,11 @@
 //!
 //! [`Call`] is the whole interface: take the arguments, make or take the output, run. Where the memory
 //! comes from is decided once per Python type (`source`): torch (`torch`, through the DLPack exchange
-//! table in `exchange`; `dispatcher` says which calls are not ours to make, `builtin` asks torch without detours), numpy (`numpy`), or any other library
-//! (`producer`, by `__dlpack__`; its results in `export`).
+//! table in `exchange`; `dispatcher` says which calls are not ours to make, `builtin` asks torch without detours), numpy
+//! (`numpy`), or any other library (`producer`, by `__dlpack__`; its results in `export`). Calls on torch tensors like those
+//! of an earlier call go a shorter way (`again`).
 
+mod again;
 mod allocate;
 mod builtin;
 mod call;
@@ -18,6 +20,7 @@ pub mod scalar;
 mod source;
 mod torch;
 
+pub use again::{Again, Arguments, Lender, Memory, again, remember};
 pub use allocate::Output;
 pub use call::{Call, Tensor};
 pub use dispatcher::on_memory;

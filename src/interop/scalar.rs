@@ -30,6 +30,13 @@ pub fn python_number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Op
     })
 }
 
+/// Whether an object is one of Python's own numbers, and of no subclass.
+pub fn is_number(object: &Bound<'_, PyAny>) -> bool {
+    object.is_exact_instance_of::<PyFloat>()
+        || object.is_exact_instance_of::<PyInt>()
+        || object.is_exact_instance_of::<PyBool>()
+}
+
 /// A number where no tensor may stand: bool, int, float, a numpy scalar or, as in torch, a 0-dimensional tensor
 /// of the CPU that nothing is to be differentiated by.
 pub fn number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {

@@ -55,13 +55,18 @@ static OTHERS: RwLock<Vec<(Py<PyType>, Arc<Source>)>> = RwLock::new(Vec::new());
 const MOST_OTHERS: usize = 64;
 
 impl Source {
-    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Known> {
+    /// Of a type that was seen before, and early.
+    pub fn known(object: &Bound<'_, PyAny>) -> Option<&'static Source> {
         let address: *mut pyo3::ffi::PyObject = object.get_type_ptr().cast();
-        for (class, source) in FIRST.iter().map_while(OnceLock::get) {
-            if class.as_ptr() == address {
-                return Ok(Known::Lasting(source));
-            }
+        let mut first = FIRST.iter().map_while(OnceLock::get);
+        first.find(|(class, _)| class.as_ptr() == address).map(|(_, source)| source)
+    }
+
+    pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Known> {
+        if let Some(source) = Source::known(object) {
+            return Ok(Known::Lasting(source));
         }
+        let address: *mut pyo3::ffi::PyObject = object.get_type_ptr().cast();
         {
             let others = OTHERS.read().unwrap_or_else(PoisonError::into_inner);
             if let Some((_, source)) = others.iter().find(|(class, _)| class.as_ptr() == address) {

@@ -60,6 +60,11 @@ impl AddProblem {
         self.shape.contains(&0)
     }
 
+    /// Whether the dtype of the result was torch's to say: of integers and a float.
+    pub fn takes_default_dtype(&self) -> bool {
+        self.out.dtype.is_float() && !self.x.dtype.is_float() && matches!(self.y, AddendProblem::Scalar(_))
+    }
+
     /// Of its operands; 0 for none.
     pub fn addresses(&self) -> [usize; 3] {
         let y = match &self.y {
@@ -85,6 +90,15 @@ impl Recurring for AddProblem {
             && y_alike
             && out.is_like(&other.out)
             && alpha.is_same(other.alpha)
+    }
+
+    fn place(&mut self, addresses: &[usize]) {
+        if let &[x, y, out] = addresses {
+            (self.x.address, self.out.address) = (x, out);
+            if let AddendProblem::Tensor(addend) = &mut self.y {
+                addend.address = y;
+            }
+        }
     }
 }
 

@@ -96,6 +96,15 @@ impl Recurring for MatmulProblem {
             && bias_alike
             && activation.is_same(other.activation)
     }
+
+    fn place(&mut self, addresses: &[usize]) {
+        if let &[a, b, bias, out] = addresses {
+            (self.a.address, self.b.address, self.out.address) = (a, b, out);
+            if let Some(of) = &mut self.bias {
+                of.address = bias;
+            }
+        }
+    }
 }
 
 /// Shape and dtype of a @ b.

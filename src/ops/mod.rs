@@ -71,6 +71,10 @@ impl Strided {
 pub trait Recurring {
     /// Whether `other` is the same but for its operands' addresses, and those are alike in alignment.
     fn is_like(&self, other: &Self) -> bool;
+
+    /// Moves it to operands elsewhere: their addresses in the order of the operation's arguments, 0 for none, and that
+    /// of the result last.
+    fn place(&mut self, addresses: &[usize]);
 }
 
 /// No plan looks at more of an address than this: no access is wider than 16 bytes, and no line longer.

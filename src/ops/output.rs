@@ -24,11 +24,6 @@ impl OutputSpec {
         OutputSpec { shape, strides, dtype, device }
     }
 
-    /// Whether the result is laid out as `view` is.
-    pub fn is_like(&self, view: &TensorView) -> bool {
-        self.dtype == view.dtype && self.shape == view.shape && self.strides == view.strides
-    }
-
     /// A tensor like this, at no address yet.
     pub fn view(&self) -> TensorView {
         let OutputSpec { shape, strides, dtype, device } = self.clone();

@@ -74,6 +74,12 @@ impl Recurring for SoftmaxProblem {
             && x.is_like(&other.x)
             && out.is_like(&other.out)
     }
+
+    fn place(&mut self, addresses: &[usize]) {
+        if let &[x, out] = addresses {
+            (self.x.address, self.out.address) = (x, out);
+        }
+    }
 }
 
 /// Shape and dtype of the result; `dtype` is the caller's dtype=, if any. An x of integers or bools needs one.

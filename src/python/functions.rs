@@ -8,9 +8,12 @@ use super::problems::{self, MatmulOptions};
 use super::routing::{Recorder, finish};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::interop::Call;
+use crate::interop::scalar::is_number;
+use crate::interop::{Again, Arguments, Call, Memory, again, remember};
+use crate::ops::add::AddProblem;
 use crate::ops::dispatch;
-use crate::ops::softmax::Kind;
+use crate::ops::matmul::MatmulProblem;
+use crate::ops::softmax::{Kind, SoftmaxProblem};
 
 /// `x + alpha * y`, as torch.add.
 ///
@@ -51,12 +54,26 @@ pub fn add<'py>(
     alpha: Keyword<'_, 'py>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    thread_local! {
+        static ADDS: Memory<AddProblem, 2, 2> = const { Memory::new(Vec::new()) };
+    }
     let run = || -> Result<Bound<'py, PyAny>> {
+        let (addend, number) = if is_number(y) { (None, Some(y)) } else { (Some(y), None) };
+        let (tensors, options) = ([Some(x), addend], [given(number), alpha.given()]);
+        let arguments = Arguments { op: "add", tensors, options, out, autocast: false };
+        let found = again(&ADDS, &arguments, |problem, lender| dispatch::add(problem, lender.stream))?;
+        if let Again::Made(result) = found {
+            return Ok(result);
+        }
         let mut call = Call::new(py, "add", &DType::ALL).recordable();
         let (out, problem) = problems::add(&mut call, x, y, &alpha, out)?;
         let recorded = call.is_recorded();
-        let result = call.run(out, problem.len(), |stream| dispatch::add(&problem, stream))?;
+        let steps = problem.len();
+        let result = call.run(out, steps, |stream| dispatch::add(&problem, stream))?;
         if !recorded {
+            if matches!(found, Again::New) && !problem.takes_default_dtype() {
+                remember(&ADDS, &arguments, &result, (problem, steps));
+            }
             return Ok(result);
         }
         static ADD: Recorder = Recorder::new("Add");
@@ -159,7 +176,24 @@ fn along_dim<'py>(
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    thread_local! {
+        static SOFTMAXES: Memory<SoftmaxProblem, 1, 1> = const { Memory::new(Vec::new()) };
+        static LOG_SOFTMAXES: Memory<SoftmaxProblem, 1, 1> = const { Memory::new(Vec::new()) };
+    }
+    let memory = if kind == Kind::Softmax { &SOFTMAXES } else { &LOG_SOFTMAXES };
     let run = || -> Result<Bound<'py, PyAny>> {
+        let (tensors, options) = ([Some(x)], [dim.given()]);
+        let arguments = Arguments { op: kind.name(), tensors, options, out, autocast: true };
+        let found = match dtype {
+            None => again(memory, &arguments, |problem, lender| {
+                let partials = lender.lend(dispatch::softmax_workspace(problem)?)?;
+                dispatch::softmax(problem, partials, lender.stream)
+            })?,
+            Some(_) => Again::Otherwise,
+        };
+        if let Again::Made(result) = found {
+            return Ok(result);
+        }
         let mut call = Call::new(py, kind.name(), &DType::FLOATS).with_autocast().recordable();
         let (out, problem) = problems::softmax(&mut call, kind, x, dim, dtype, out)?;
         let elements = problem.row_count().saturating_mul(problem.length);
@@ -168,6 +202,9 @@ fn along_dim<'py>(
         let recorded = call.is_recorded();
         let result = call.run(out, elements, |stream| dispatch::softmax(&problem, partials, stream))?;
         if !recorded {
+            if matches!(found, Again::New) {
+                remember(memory, &arguments, &result, (problem, elements));
+            }
             return Ok(result);
         }
         static SOFTMAX: Recorder = Recorder::new("Softmax");
@@ -230,15 +267,37 @@ pub fn matmul<'py>(
     precision: Keyword<'_, 'py>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    thread_local! {
+        static MATMULS: Memory<MatmulProblem, 3, 3> = const { Memory::new(Vec::new()) };
+    }
     let options = MatmulOptions { bias, activation, negative_slope, precision, out };
     let run = || -> Result<Bound<'py, PyAny>> {
+        let arguments = Arguments {
+            op: "matmul",
+            tensors: [Some(a), Some(b), bias],
+            options: [given(activation), negative_slope.given(), precision.given()],
+            out,
+            autocast: true,
+        };
+        let found = again(&MATMULS, &arguments, |problem, lender| {
+            let product = dispatch::matmul(problem)?;
+            let workspace = lender.lend(product.workspace_bytes())?;
+            product.run(workspace, lender.stream)
+        })?;
+        if let Again::Made(result) = found {
+            return Ok(result);
+        }
         let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast();
         let (out, problem) = problems::matmul(&mut call, a, b, &options)?;
         let steps = problem.k.max(1).saturating_mul(out.view.len());
         let product = dispatch::matmul(&problem)?;
         let workspace = call.workspace(product.workspace_bytes())?;
         let address = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
-        call.run(out, steps, |stream| product.run(address, stream))
+        let result = call.run(out, steps, |stream| product.run(address, stream))?;
+        if matches!(found, Again::New) {
+            remember(&MATMULS, &arguments, &result, (problem, steps));
+        }
+        Ok(result)
     };
     let keywords = [
         ("bias", given(bias)),

@@ -12,8 +12,11 @@ use crate::interop::{Role, descriptor, producer};
 use crate::ops::output::OutputSpec;
 use crate::tensor::Device;
 
-/// CPU work of fewer elementary steps is over before giving up the GIL would pay.
-const RELEASE_GIL_FROM: i64 = 1 << 14;
+/// CPU work of fewer elementary steps is over before giving up the GIL would pay. A launch takes microseconds; getting
+/// the GIL back may take milliseconds.
+pub fn releases_gil(device: Device, steps: i64) -> bool {
+    device == Device::Cpu && steps >= 1 << 14
+}
 
 impl<'py> Call<'py> {
     /// The caller's `out`, or a fresh one from the library of `like`. Nothing is allocated before all
@@ -79,10 +82,10 @@ impl<'py> Call<'py> {
         solve: impl FnOnce(RawStream) -> Result<()> + Send,
     ) -> Result<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
         let stream = self.stream()?;
-        match out.view.device {
-            Device::Cpu if steps >= RELEASE_GIL_FROM => self.py.detach(|| solve(stream))?,
-            // A launch takes microseconds; getting the GIL back may take milliseconds.
-            _ => solve(stream)?,
+        if releases_gil(out.view.device, steps) {
+            self.py.detach(|| solve(stream))?;
+        } else {
+            solve(stream)?;
         }
         let device = out.view.device;
         let result = out.finish(self.op);

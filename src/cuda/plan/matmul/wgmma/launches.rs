@@ -141,6 +141,28 @@ impl Choice {
     }
 }
 
+impl Launches {
+    /// Whether there is more to them than the product's own launch.
+    pub fn are_many(&self) -> bool {
+        self.repack.is_some() || self.reduce.is_some()
+    }
+
+    /// Adds to the operands' addresses of a launch for which nothing is copied or added up.
+    pub fn move_by(
+        maps: &mut [Option<TensorMapSpec>; 3],
+        params: &mut WgmmaParams,
+        [a, b, bias, out]: [u64; 4],
+    ) {
+        for (map, step) in maps.iter_mut().zip([a, b, out]) {
+            if let Some(map) = map {
+                map.address = map.address.wrapping_add(step as usize);
+            }
+        }
+        params.bias = params.bias.wrapping_add(bias as usize);
+        params.out = params.out.wrapping_add(out as usize);
+    }
+}
+
 /// Bit d: the matrix has the batch's dimension d, innermost first, and is not broadcast along it.
 fn batches(x: &Matrix) -> u32 {
     x.batch_strides.iter().rev().enumerate().map(|(d, &stride)| u32::from(stride != 0) << d).sum()
