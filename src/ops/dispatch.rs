@@ -47,7 +47,6 @@ pub fn softmax_workspace(problem: &SoftmaxProblem) -> Result<u64> {
 
 /// A product that is about to be computed.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "one lives on the stack, for the length of a call")]
 pub enum MatmulRun<'a> {
     Nothing,
     Cpu(&'a MatmulProblem),

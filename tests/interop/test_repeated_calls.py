@@ -1,4 +1,4 @@
-"""A call like an earlier one goes a shorter way: whatever has changed since, it must be as if it were the first."""
+"""A call like an earlier one goes a shorter way: whatever has changed, it must be as if it were the first."""
 
 import gc
 import threading

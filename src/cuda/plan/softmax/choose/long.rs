@@ -93,8 +93,8 @@ fn spread(granules: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Optio
     let mut sizes: Vec<u64> = sizes.filter(fits).filter(worth_it).collect();
     let last = sizes.pop()?;
     let filled = |&&blocks: &&u64| {
-        // From three quarters of a block on, which is what 24576 fills.
-        let small = NEARLY_SMALL * 4 / 5 * blocks..=SMALL * blocks;
+        // 24576 fills three quarters.
+        let small = SMALL * 3 / 4 * blocks..=SMALL * blocks;
         dtype == DType::F32 && blocks <= 8 && small.contains(&granules) && !idle(rows, device)
     };
     let enough = |&&blocks: &&u64| {
