@@ -68,9 +68,11 @@
 //                the producers, and the one with the long activations goes through accumulators in a loop: 27 and 28 us;
 //                with bias and gelu_tanh 33 and 44 became 31 and 37. A loop for all of them cost 1300 clocks a tile. One
 //                consumer for partials and bias had ptxas compute wgmma's descriptors for each thread, 2 % of 4096^3.
-//                Counters (ncu, cold): leaky_relu adds 8500 clocks to 2048^3, where its instructions can be issued in 500
-//                and warps wait for instructions 2.6 times as long as without it. To calculate in the rehearsal too, by one warp of four, gained nothing
-//                there and cost bias and relu 1 %, bias and gelu_tanh 3 % where they run again and again.
+//                Samples of each instruction (ncu, cold) say who waits: not leaky_relu's own, whose 4 KB come as fast as they
+//                are asked for once the last product is done, but the rehearsal of what follows them: 7 times as long as the
+//                plain way's, since what a launch does not fetch by itself comes behind all the boxes that all blocks ask
+//                for at the start. Without a rehearsal leaky_relu takes 1.03 of the plain time of 2048^3 (1.09 with it),
+//                bias and gelu_tanh 1 to 4 % less from 2048^3 on; 1024^3 2 % more, 512^3 with gelu_tanh 12 % more.
 // An arrival at another block's barrier must not be a release at cluster scope (the default is the block's): that waits
 // for all of the thread's earlier accesses of memory, 1000 clocks for every stage.
 
@@ -83,8 +85,10 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
     Accumulators<S> d;
     Epilogue<S, F> epilogue(p, shared);
     // The first time nothing is multiplied and nothing written: the way out is only rehearsed, so that its instructions,
-    // which no cache has yet, come while the first boxes do. That is 1 % of 512^3 to 1536^3.
-    for (bool rehearsal = true; work.left(); rehearsal = false) {
+    // which no cache has yet, come while the first boxes do. That is 1 % of 512^3 to 1536^3. But a launch fetches only the
+    // first 36 KB, where the plain way is; behind the boxes of a long k, other ways' instructions come later than at its end.
+    constexpr uint32_t SHORT = F == Finish::plain ? ~0u : F == Finish::any ? 12 : 24;  // of k, in blocks
+    for (bool rehearsal = p.part_blocks <= SHORT; work.left(); rehearsal = false) {
         const Item& item = work.item;
         epilogue.load_bias(item, rehearsal);
         multiply<S>(p, pair, d, shared, ring, rehearsal ? 0 : item.k_end - item.k_begin);

@@ -150,7 +150,7 @@ pub enum Error {
     )]
     DeviceNotSupported { op: &'static str, argument: &'static str, got: String },
     #[error(
-        "{op}: `{argument}` has no memory behind it (a meta or fake tensor); pass a tensor that holds data"
+        "{op}: `{argument}` has no memory behind it (a meta or fake tensor, or one whose storage was freed); pass a tensor that holds data"
     )]
     NoMemory { op: &'static str, argument: &'static str },
     #[error(

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyFloat, PyInt};
 
 use super::source::{Source, type_name};
-use super::{Argument, descriptor, numpy};
+use super::{Argument, Role, descriptor, numpy};
 use crate::dtype::{Category, DType};
 use crate::error::{Error, Result};
 use crate::ops::Scalar;
@@ -52,9 +52,9 @@ pub fn number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
         Source::Torch(class) => {
             let mut view = descriptor::blank();
             let differentiated = object.getattr(intern!(object.py(), "requires_grad"))?.is_truthy()?;
-            let described = !differentiated && class.view(argument, object, &mut view).is_ok();
-            if described && view.rank() == 0 && view.device == Device::Cpu {
-                // SAFETY: `object` keeps the memory alive.
+            let taken = class.take(argument, Role::Input, object, &mut view);
+            if !differentiated && taken.is_ok() && view.rank() == 0 && view.device == Device::Cpu {
+                // SAFETY: what was taken keeps the memory alive.
                 return Ok(unsafe { read(&view) });
             }
         }

@@ -1,5 +1,7 @@
 //! From the arguments of a call to the problem it poses and the output that will hold the result. What runs an
 //! operation and what explains it start here.
+//!
+//! What is no tensor is looked at first: that may run the caller's own code, which may change what tensors hold.
 
 use pyo3::prelude::*;
 
@@ -21,9 +23,9 @@ pub fn add<'py>(
     alpha: &Keyword<'_, 'py>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> Result<(Output<'py>, AddProblem)> {
+    let alpha = alpha.number(call.argument("alpha"), Scalar::Int(1))?;
     let x = call.input("x", x)?;
     let y = call.operand("y", y)?;
-    let alpha = alpha.number(call.argument("alpha"), Scalar::Int(1))?;
     let spec = ops::add::output(&x.view, &y, call.default_float(&x, &y)?)?;
     ops::add::check_alpha(alpha, &spec)?;
     let out = call.output(&spec, out, &x)?;
@@ -39,9 +41,10 @@ pub fn softmax<'py>(
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> Result<(Output<'py>, SoftmaxProblem)> {
-    let x = call.input("x", x)?;
     let dim = dim.index(call.argument("dim"), -1)?;
-    let spec = ops::softmax::output(kind, &x.view, arguments::dtype(kind.name(), dtype)?)?;
+    let dtype = arguments::dtype(kind.name(), dtype)?;
+    let x = call.input("x", x)?;
+    let spec = ops::softmax::output(kind, &x.view, dtype)?;
     ops::softmax::checked_dim(kind.name(), dim, x.view.rank())?;
     let out = call.output(&spec, out, &x)?;
     let problem = ops::softmax::problem(kind, &x.view, dim, &spec, &out.view)?;
@@ -74,11 +77,11 @@ pub fn matmul<'py>(
     b: &Bound<'py, PyAny>,
     options: &MatmulOptions<'_, 'py>,
 ) -> Result<(Output<'py>, MatmulProblem)> {
+    let (activation, precision) = options.checked()?;
     let a = call.input("a", a)?;
     let b = call.input("b", b)?;
     let bias = options.bias.map(|bias| call.input("bias", bias)).transpose()?;
     let bias = bias.as_ref().map(|t| t.view.as_ref());
-    let (activation, precision) = options.checked()?;
     let spec = ops::matmul::output(&a.view, &b.view, bias)?;
     let out = call.output(&spec, options.out, &a)?;
     let operands = Operands { a: &a.view, b: &b.view, bias, out: &out.view };
@@ -95,10 +98,11 @@ pub fn softmax_backward<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> Result<(Output<'py>, SoftmaxBackwardProblem)> {
     let op = kind.backward_name();
+    let dim = dim.index(call.argument("dim"), -1)?;
+    let dtype = arguments::dtype(op, dtype)?;
     let grad = call.input("grad", grad)?;
     let output = call.input("output", output)?;
-    let dim = dim.index(call.argument("dim"), -1)?;
-    let spec = ops::softmax_backward::output(kind, &grad.view, &output.view, arguments::dtype(op, dtype)?)?;
+    let spec = ops::softmax_backward::output(kind, &grad.view, &output.view, dtype)?;
     ops::softmax::checked_dim(op, dim, grad.view.rank())?;
     let out = call.output(&spec, out, &grad)?;
     let problem = ops::softmax_backward::problem(kind, &grad.view, &output.view, dim, &spec, &out.view)?;
@@ -124,13 +128,14 @@ pub fn activation_backward<'py>(
     grad: &Bound<'py, PyAny>,
     options: &ActivationBackwardOptions<'_, 'py>,
 ) -> Result<(Gradients<'py>, ActivationBackwardProblem)> {
-    let grad = call.input("grad", grad)?;
     let slope = options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
+    let applied = arguments::activation(activation_backward::OP, options.activation, slope.as_f64())?;
+    let saved_is = options.saved_is.saved_is()?;
+    let grad = call.input("grad", grad)?;
     let saved = options.saved.filter(|_| options.activation.is_some());
     let saved = saved.map(|saved| call.input("saved", saved)).transpose()?;
     let saved = saved.as_ref().map(|t| t.view.as_ref());
-    let applied = arguments::activation(activation_backward::OP, options.activation, slope.as_f64())?;
-    let specs = activation_backward::outputs(&grad.view, saved, applied, options.saved_is.saved_is()?)?;
+    let specs = activation_backward::outputs(&grad.view, saved, applied, saved_is)?;
     let out = specs.0.map(|spec| call.output(&spec, None, &grad)).transpose()?;
     let sums = if options.bias { Some(call.output(&specs.1, None, &grad)?) } else { None };
     let [out_view, sums_view] = [&out, &sums].map(|output| output.as_ref().map(|o| o.view.as_ref()));

@@ -148,3 +148,48 @@ def test_nothing_is_allocated_with_out():
             free[-1] -= torch.cuda.mem_get_info()[0]
             assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
         assert min(free) <= 0
+
+
+def test_a_negated_number(device):
+    minus_two = torch.tensor([1 + 2j]).conj().imag[0]
+    assert minus_two.is_neg()
+    x = torch.tensor([[-1.0]], device=device)
+    assert_identical(tw.add(x, x, alpha=minus_two), x - 2 * x)
+    got = tw.matmul(x, -x, activation="leaky_relu", negative_slope=minus_two)
+    assert_identical(got, torch.full_like(x, 2 * float(-x * x)).abs())
+
+
+class Meddling:
+    """A dimension that does something when it is asked for."""
+
+    def __init__(self, meddle):
+        self.meddle = meddle
+
+    def __index__(self):
+        self.meddle()
+        return 1
+
+
+def test_options_that_change_tensors(device):
+    x = torch.randn(64, 64, device=device)
+    other = torch.randn(2, 2, device=device)
+    assert_identical(tw.softmax(x, Meddling(lambda: x.set_(other))), tw.softmax(other, 1))
+    grad = torch.randn(64, 64, device=device)
+    with pytest.raises(tw.ShapeError):
+        tw.softmax_backward(grad, grad.clone(), Meddling(lambda: grad.set_(other)))
+
+
+def test_real_tensors_beside_those_without_memory(device):
+    real, meta = torch.ones(2, 2, device=device), torch.ones(2, 2, device="meta")
+    calls = [
+        lambda: tw.add(meta, 1, out=real),
+        lambda: tw.softmax(meta, out=real),
+        lambda: tw.matmul(real, real, out=meta),
+        lambda: tw.matmul(real, meta),
+        lambda: tw.matmul(meta, real),
+        lambda: tw.matmul(real, real, bias=meta[0]),
+    ]
+    for call in calls:
+        with pytest.raises((RuntimeError, tw.TilewiseError), match=r"device|must be on|memory"):
+            call()
+    assert_identical(real, torch.ones_like(real))

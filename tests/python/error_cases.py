@@ -265,7 +265,7 @@ CASES = [
     (
         "NoMemory",
         DEVICE,
-        "softmax: `x` has no memory behind it (a meta or fake tensor); pass a tensor that holds data",
+        "softmax: `x` has no memory behind it (a meta or fake tensor, or one whose storage was freed); pass a tensor that holds data",
         lambda: tw._core.on_memory(tw.softmax, torch.ones(3, device="meta")),
     ),
     (

@@ -68,6 +68,7 @@ def into_out(fake: Callable[..., Any]) -> Callable[..., None]:
         result = fake(*args, **options)
         torch._check_type(out.dtype == result.dtype, lambda: f"out must have dtype {result.dtype}")
         torch._check(out.shape == result.shape, lambda: f"out must have shape {tuple(result.shape)}")
+        torch._check(out.device == result.device, lambda: f"out must be on {result.device}")
 
     return write
 
@@ -78,6 +79,8 @@ def check_alike(first: Any, *others: Any) -> None:
             check_floats(other.dtype)
             alike = other.dtype == first.dtype
             torch._check_type(alike, lambda t=other: f"dtypes {first.dtype} and {t.dtype} differ")
+            together = other.device == first.device
+            torch._check(together, lambda t=other: f"devices {first.device} and {t.device} differ")
 
 
 def check_floats(*dtypes: Any) -> None:
