@@ -29,11 +29,11 @@
 // Per product: 2 m n k flops; 2 (m k + k n + m n) bytes at least. Clocks of a stage at the full rate, of one
 // multiprocessor: BM BN / 32.
 //
-// Measured on an H200, bf16, cold L2, cuBLAS's time over the best plan's: 512^3 0.98, 1024^3 0.96 to 0.98, 1536^3 0.95,
-// 2048^3 0.98, 3072^3 1.00, 4096^3 0.99, 6144^3 1.00, 8192^3 1.05, 4096x14336x4096 1.00, 32768x768x768 1.00, 8192x8192x512
-// 0.97, 8192x8192x64 1.04; with bias against cuBLAS with bias 512^3 1.04, 1024^3 1.00, 1536^3 1.03, 2048^3 and 4096^3 0.98;
-// 1000^3 0.99, 3000^3 1.00; with copies before it, 2047^3 2.8 to 3.1, 4095x4097x4099 3.9 to 4.5, 8191^3 5.3 to 6.1. All
-// plans: benchmarks/sweeps/h200.json.
+// Measured on an H200, bf16, caches cold (instructions too), cuBLAS's time over ours: 512^3 1.00 to 1.02, 1024^3 0.95 to
+// 0.97, 1536^3 0.89 to 0.95 with b by rows and 1.01 to 1.03 by columns, 2048^3 0.98, 3072^3 and 4096^3 1.00, 6144^3 1.00,
+// 8192^3 1.04, 4096x14336x4096 1.00, 8192x8192x512 1.00, 8192x8192x64 1.04, 512x512x65536 0.94, 4096x2112x7168 0.93 and
+// 0.98; with bias against cuBLAS with bias 1024^3 0.89, 4096^3 0.99, 8192^3 1.01; 1000^3 1.01; with copies before it, 2047^3
+// 2.7, 4095x4097x4099 3.7, 8191^3 4.5 to 5.6. All plans, after a flush that wrote: benchmarks/sweeps/h200.json.
 //
 // Where the clocks of a block go, 1024^3 by 64 x 128, L2 cold: 1250 until the first box is asked for, 2500 until it is
 // there, 5000 for 16 blocks of k, of which the products are 4100, 1100 for the result. A multiprocessor takes in some
