@@ -2,31 +2,29 @@
 //! nothing but where their memory is. What that call was checked for holds of them too, and its problem is moved to
 //! the new addresses rather than posed again. What remains is to ask torch whether the call is still ours to make.
 
+mod layout;
+
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
-use dlpark::ffi::{DLDataType, DLDevice, DLTensor};
+use layout::{Described, Layout, torch_class};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 use smallvec::SmallVec;
 
 use super::call::releases_gil;
 use super::scalar::is_number;
-use super::source::Source;
-use super::torch::{TorchClass, may_be_negated};
+use super::torch::TorchClass;
 use super::{Argument, allocate, descriptor, dispatcher};
 use crate::cuda::RawStream;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Recurring;
 use crate::ops::output::OutputSpec;
-use crate::tensor::{Device, TensorView, layout};
+use crate::tensor::{Device, TensorView};
 
 /// Different calls of one operation that a thread remembers: as many as a layer of a model has, and more.
 const KEPT: usize = 16;
-
-/// What is seen of an address beside what plans see of it: whether elements are aligned, and pairs of them.
-const ALIGNMENT: usize = 16;
 
 /// The arguments of a call.
 #[derive(Debug)]
@@ -53,24 +51,6 @@ pub struct Entry<P, const T: usize, const K: usize> {
     result: Option<Py<PyTuple>>,
     device: Device,
     problem: P,
-}
-
-/// A tensor's descriptor, but for its address.
-#[derive(Debug)]
-struct Layout {
-    dtype: DLDataType,
-    device: DLDevice,
-    /// Shape, then strides.
-    dims: SmallVec<[i64; 8]>,
-    alignment: usize,
-    /// From its address to behind its last byte; torch knows no negative strides.
-    reach: usize,
-}
-
-/// A tensor as torch describes it; what that points to lasts as long as the tensor.
-struct Described {
-    class: &'static TorchClass,
-    raw: DLTensor,
 }
 
 /// What came of looking for an earlier call.
@@ -165,13 +145,6 @@ struct Operands<const T: usize> {
     out: Option<Described>,
 }
 
-fn torch_class(tensor: &Bound<'_, PyAny>) -> Option<&'static TorchClass> {
-    match Source::known(tensor)? {
-        Source::Torch(class) => Some(class),
-        _ => None,
-    }
-}
-
 impl<P: Recurring, const T: usize, const K: usize> Entry<P, T, K> {
     fn is_like(&self, arguments: &Arguments<'_, '_, T, K>, operands: &Operands<T>) -> bool {
         let same_layout = |(layout, tensor): (&Option<Layout>, &Option<Described>)| match (layout, tensor) {
@@ -244,52 +217,6 @@ impl<P: Recurring, const T: usize, const K: usize> Entry<P, T, K> {
             None => true,
         };
         self.tensors.iter().zip(inputs).all(apart)
-    }
-}
-
-impl Layout {
-    fn is_of(&self, raw: &DLTensor) -> bool {
-        let rank = raw.ndim.max(0).unsigned_abs() as usize;
-        let dims = |from: *const i64| match rank {
-            0 => &[][..],
-            // SAFETY: torch describes as many sizes and strides as there are dimensions, and the tensor is alive.
-            _ => unsafe { std::slice::from_raw_parts(from, rank) },
-        };
-        let address = descriptor::address(raw);
-        raw.dtype == self.dtype
-            && raw.device == self.device
-            && self.dims.len() == 2 * rank
-            && (rank == 0 || !raw.strides.is_null())
-            && self.dims[..rank] == *dims(raw.shape)
-            && self.dims[rank..] == *dims(raw.strides)
-            && address % ALIGNMENT == self.alignment
-            // Some tensors have sizes, and no memory.
-            && (address != 0 || self.reach == 0)
-    }
-
-    /// Of a tensor, and what it describes; None of what has more to it than its memory, or no memory.
-    fn of(op: &'static str, tensor: &Bound<'_, PyAny>) -> Option<(Layout, TensorView)> {
-        let raw = torch_class(tensor)?.raw(tensor)?;
-        let mut view = descriptor::blank();
-        let argument = Argument { op, name: "x", accepted: &DType::ALL };
-        // SAFETY: torch filled `raw` for a tensor that is alive.
-        unsafe { descriptor::read(argument, &raw, &mut view) }.ok()?;
-        let (low, high) = match view.is_empty() {
-            true => (view.address as i128, view.address as i128),
-            false => layout::byte_range(&view),
-        };
-        let described = view.rank() == 0 || !raw.strides.is_null();
-        if may_be_negated(&view) || !described || low != view.address as i128 {
-            return None;
-        }
-        let mut dims = SmallVec::new();
-        for from in [raw.shape, raw.strides].into_iter().filter(|_| view.rank() > 0) {
-            // SAFETY: as above, and not null.
-            dims.extend_from_slice(unsafe { std::slice::from_raw_parts(from, view.rank()) });
-        }
-        let DLTensor { dtype, device, .. } = raw;
-        let reach = usize::try_from(high - low).ok()?;
-        Some((Layout { dtype, device, dims, alignment: view.address % ALIGNMENT, reach }, view))
     }
 }
 

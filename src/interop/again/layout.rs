@@ -1,0 +1,87 @@
+//! What two calls' tensors are compared by.
+
+use dlpark::ffi::{DLDataType, DLDevice, DLTensor};
+use pyo3::prelude::*;
+use smallvec::SmallVec;
+
+use crate::dtype::DType;
+use crate::interop::source::Source;
+use crate::interop::torch::{TorchClass, may_be_negated};
+use crate::interop::{Argument, descriptor};
+use crate::tensor::{TensorView, layout};
+
+/// What is seen of an address beside what plans see of it: whether elements are aligned, and pairs of them.
+const ALIGNMENT: usize = 16;
+
+/// A tensor's descriptor, but for its address.
+#[derive(Debug)]
+pub struct Layout {
+    dtype: DLDataType,
+    device: DLDevice,
+    /// Shape, then strides.
+    dims: SmallVec<[i64; 8]>,
+    alignment: usize,
+    /// From its address to behind its last byte; torch knows no negative strides.
+    pub reach: usize,
+}
+
+/// A tensor as torch describes it; what that points to lasts as long as the tensor.
+pub struct Described {
+    pub class: &'static TorchClass,
+    pub raw: DLTensor,
+}
+
+impl Layout {
+    /// Whether a tensor is described like this, wherever it is.
+    pub fn is_of(&self, raw: &DLTensor) -> bool {
+        let rank = raw.ndim.max(0).unsigned_abs() as usize;
+        let dims = |from: *const i64| match rank {
+            0 => &[][..],
+            // SAFETY: torch describes as many sizes and strides as there are dimensions, and the tensor is alive.
+            _ => unsafe { std::slice::from_raw_parts(from, rank) },
+        };
+        let address = descriptor::address(raw);
+        raw.dtype == self.dtype
+            && raw.device == self.device
+            && self.dims.len() == 2 * rank
+            && (rank == 0 || !raw.strides.is_null())
+            && self.dims[..rank] == *dims(raw.shape)
+            && self.dims[rank..] == *dims(raw.strides)
+            && address % ALIGNMENT == self.alignment
+            // Some tensors have sizes, and no memory.
+            && (address != 0 || self.reach == 0)
+    }
+
+    /// Of a tensor, and what it describes; None of what has more to it than its memory, or no memory.
+    pub fn of(op: &'static str, tensor: &Bound<'_, PyAny>) -> Option<(Layout, TensorView)> {
+        let raw = torch_class(tensor)?.raw(tensor)?;
+        let mut view = descriptor::blank();
+        let argument = Argument { op, name: "x", accepted: &DType::ALL };
+        // SAFETY: torch filled `raw` for a tensor that is alive.
+        unsafe { descriptor::read(argument, &raw, &mut view) }.ok()?;
+        let (low, high) = match view.is_empty() {
+            true => (view.address as i128, view.address as i128),
+            false => layout::byte_range(&view),
+        };
+        let described = view.rank() == 0 || !raw.strides.is_null();
+        if may_be_negated(&view) || !described || low != view.address as i128 {
+            return None;
+        }
+        let mut dims = SmallVec::new();
+        for from in [raw.shape, raw.strides].into_iter().filter(|_| view.rank() > 0) {
+            // SAFETY: as above, and not null.
+            dims.extend_from_slice(unsafe { std::slice::from_raw_parts(from, view.rank()) });
+        }
+        let DLTensor { dtype, device, .. } = raw;
+        let reach = usize::try_from(high - low).ok()?;
+        Some((Layout { dtype, device, dims, alignment: view.address % ALIGNMENT, reach }, view))
+    }
+}
+
+/// What is known of a torch tensor's class, if it was seen before.
+pub fn torch_class(tensor: &Bound<'_, PyAny>) -> Option<&'static TorchClass> {
+    match Source::known(tensor)? {
+        Source::Torch(class) => Some(class),
+        _ => None,
+    }
+}
