@@ -72,7 +72,7 @@
 //                are asked for once the last product is done, but the rehearsal of what follows them: 7 times as long as the
 //                plain way's, since what a launch does not fetch by itself comes behind all the boxes that all blocks ask
 //                for at the start. Without a rehearsal leaky_relu takes 1.03 of the plain time of 2048^3 (1.09 with it),
-//                bias and gelu_tanh 1 to 4 % less from 2048^3 on; 1024^3 2 % more, 512^3 with gelu_tanh 12 % more.
+//                and 1.05 of that of 1024^3 (1.03); bias and gelu_tanh take 0 to 4 % less from 1024^3 on, 512^3 12 % more.
 // An arrival at another block's barrier must not be a release at cluster scope (the default is the block's): that waits
 // for all of the thread's earlier accesses of memory, 1000 clocks for every stage.
 

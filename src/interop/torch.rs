@@ -1,5 +1,5 @@
 //! torch tensors in: what the exchange table does not check, and reading attributes where there is no
-//! table (torch before 2.10).
+//! table (torch before 2.10). And torch's shortest way to memory for results.
 
 use dlpark::ffi::DLTensor;
 use pyo3::exceptions::{PyException, PyMemoryError};
