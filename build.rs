@@ -293,9 +293,6 @@ fn resources(file: &Path, report: &str) -> Result<Vec<Resources>> {
     if kernels.is_empty() {
         return Err(format!("ptxas reported no kernel of {}: is that nvcc?", file.display()));
     }
-    if kernels.is_empty() {
-        return Err(format!("nvcc reported no kernel in {}: is it a real nvcc?", file.display()));
-    }
     match kernels.iter().find(|k| k.spill_bytes > 0) {
         Some(k) => {
             Err(format!("{} spills {} bytes on {} ({})", k.kernel, k.spill_bytes, k.target, file.display()))

@@ -19,8 +19,9 @@ import numpy as np
 from scipy.optimize import least_squares
 from tilewise import _core
 
-# m, n, k, tile, parts of k, blocks of a cluster, whether rows of a and of b are off the lines of the caches.
-Plan = tuple[int, int, int, str, int, int, tuple[bool, bool]]
+# m, n, k, tile, parts of k, blocks of a cluster, whether rows of a and of b are off the lines of the caches, and whether
+# b is contiguous along n.
+Plan = tuple[int, int, int, str, int, int, tuple[bool, bool, bool]]
 Constants = dict[str, float]
 
 
@@ -41,13 +42,13 @@ class Sweep:
             if any(size % 8 for size in (m, n, k)):
                 continue
             rows = (k if row["layout"][0] == "n" else m, n if row["layout"][1] == "n" else k)
-            off_lines = (rows[0] % 64 != 0, rows[1] % 64 != 0)
+            lines = (rows[0] % 64 != 0, rows[1] % 64 != 0, row["layout"][1] == "n")
             for name, time in row["us"].items():
                 tile, *settings = name.split(" ")
                 if "x" in tile:
                     setting = dict(zip(settings[::2], settings[1::2], strict=True))
                     pair = 2 if setting["cluster"] == "True" else 1
-                    plans.append((m, n, k, tile, int(setting["splits"]), pair, off_lines))
+                    plans.append((m, n, k, tile, int(setting["splits"]), pair, lines))
                     microseconds.append(time)
                     problems.append(problem)
         return cls(plans, np.array(microseconds), np.array(problems))

@@ -8,6 +8,7 @@
 
 #include "dtype.cuh"
 #include "epilogue.cuh"
+#include "ptx/grid.cuh"
 
 // Mirrored in src/cuda/plan/matmul/reduce.rs.
 struct ReduceParams {
@@ -41,6 +42,7 @@ template <class T, class Acc> __device__ __forceinline__ void matmul_reduce(cons
     const uint32_t product = uint32_t(line / p.m), row = uint32_t(line - uint64_t(product) * p.m);
 
     const uint64_t plane = uint64_t(p.height) * p.width;
+    ptx::wait_for_grid_before();
     const Acc* part = static_cast<const Acc*>(p.partials) + product * plane + uint64_t(row) * p.width + col;
     Acc v[4] = {};
 #pragma unroll 8

@@ -9,6 +9,7 @@
 
 #include "dtype.cuh"
 #include "index.cuh"
+#include "ptx/grid.cuh"
 
 // Mirrored in src/cuda/plan/matmul/repack.rs.
 struct RepackOperand {
@@ -50,6 +51,7 @@ __device__ __forceinline__ void load_neighbours(const uint16_t* from, uint32_t (
 }
 
 extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i16(const __grid_constant__ RepackParams p) {
+    ptx::let_next_grid_begin();
     const bool second = blockIdx.x >= p.first_blocks;
     const RepackOperand& x = p.operand[second];
     const uint64_t index = uint64_t(blockIdx.x - (second ? p.first_blocks : 0)) * REPACK_THREADS + threadIdx.x;

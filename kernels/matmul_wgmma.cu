@@ -96,9 +96,12 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
         if (!rehearsal) work.next();
     }
     epilogue.sent();
+    // Not before: the sums' blocks would gather on multiprocessors that have no tile.
+    if (F == Finish::partials) ptx::let_next_grid_begin();
 }
 
-// As many as there can be stages: straight on, which is sooner done than a loop over those that there are.
+// As many as there can be stages: straight on, which is sooner done than a loop over those that there are. (By lanes, one
+// stage each, 800 clocks later: ptxas makes that a loop over the lanes.)
 template <class S> __device__ __forceinline__ void make_barriers(const WgmmaParams& p, Ring ring) {
 #pragma unroll
     for (uint32_t stage = 0; stage < MAX_STAGES; ++stage) {
@@ -108,7 +111,7 @@ template <class S> __device__ __forceinline__ void make_barriers(const WgmmaPara
     ptx::fence_mbarrier_init();
 }
 
-template <class S> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
+template <class S, Finish F> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
     constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread behind the consumers
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
     const Ring ring{shared, p.stages};
@@ -121,40 +124,27 @@ template <class S> __device__ __forceinline__ void matmul_wgmma(const WgmmaParam
             ptx::barrier_sync(barrier, threads);
         }
     };
-    // Consumers first here is producers first in memory, beside the plain consumers.
     if (threadIdx.x < PRODUCER) {
         ptx::take_registers<S::CONSUMER_REGISTERS>();
         const Pair pair = Pair::of(p);
         Schedule<S> work(p, pair);
         barriers_are_there(CONSUMERS_START, PRODUCER + 32);
-        if (p.partials != nullptr) {
-            consume<S, Finish::partials>(p, pair, work, shared, ring);
-        } else if (is_plain(p)) {
-            consume<S, Finish::plain>(p, pair, work, shared, ring);
-        } else if (is_simple(p)) {
-            consume<S, Finish::simple>(p, pair, work, shared, ring);
-        } else {
-            consume<S, Finish::any>(p, pair, work, shared, ring);
-        }
+        consume<S, F>(p, pair, work, shared, ring);
         return;
     }
     ptx::give_registers<S::PRODUCER_REGISTERS>();
     const uint32_t warp = threadIdx.x / 32 - S::WARPS;
     if (warp < 2) {  // finds out what to do first while another makes the barriers
+        if (ptx::elect()) ptx::tma_prefetch_map(warp == 0 ? p.a : p.b);
         const Pair pair = Pair::of(p);
         Schedule<S> work(p, pair);
         barriers_are_there(PRODUCERS_START, 96);
         if (!ptx::elect()) return;
+        ptx::wait_for_grid_before();  // which may have copied an operand
         if (warp == 0) {
-            const Operand a{p.a, p.a_mn != 0, p.a_batches, p.a_stage_bytes, 0, S::BM, &Item::row};
-            produce<S, false>(p, a, pair, work, shared, ring);
+            produce<S, false>(p, pair, work, shared, ring);
         } else {
-            const Operand b{p.b, p.b_mn != 0, p.b_batches, p.b_stage_bytes, S::A_BYTES, S::BN, &Item::col};
-            if (pair.blocks > 1) {
-                produce<S, true>(p, b, pair, work, shared, ring);
-            } else {
-                produce<S, false>(p, b, pair, work, shared, ring);
-            }
+            produce<S, true>(p, pair, work, shared, ring);
         }
     } else if (warp == 2) {
         if (ptx::elect()) make_barriers<S>(p, ring);
@@ -165,18 +155,20 @@ template <class S> __device__ __forceinline__ void matmul_wgmma(const WgmmaParam
             ptx::barrier_arrive(PRODUCERS_START, 96);
             ptx::barrier_arrive(CONSUMERS_START, PRODUCER + 32);
         }
-    } else if (ptx::elect()) {
-        ptx::tma_prefetch_map(p.a);
-        ptx::tma_prefetch_map(p.b);
     }
 }
 
-#define EXPORT(T, NAME, ...)                                                                      \
-    using Shape##NAME##T = WgmmaShape<T, __VA_ARGS__>;                                            \
+#define EXPORT_FINISH(T, NAME, FINISH)                                                            \
     extern "C" __global__ void __launch_bounds__(Shape##NAME##T::THREADS, Shape##NAME##T::BLOCKS) \
-        matmul_wgmma_##NAME##_##T(const __grid_constant__ WgmmaParams p) {                        \
-        matmul_wgmma<Shape##NAME##T>(p);                                                          \
+        matmul_wgmma_##NAME##_##FINISH##_##T(const __grid_constant__ WgmmaParams p) {             \
+        matmul_wgmma<Shape##NAME##T, Finish::FINISH>(p);                                          \
     }
+#define EXPORT(T, NAME, ...)                           \
+    using Shape##NAME##T = WgmmaShape<T, __VA_ARGS__>; \
+    EXPORT_FINISH(T, NAME, plain)                      \
+    EXPORT_FINISH(T, NAME, partials)                   \
+    EXPORT_FINISH(T, NAME, simple)                     \
+    EXPORT_FINISH(T, NAME, any)
 
 // Consumers, 64 rows of each so many times, columns, blocks on a multiprocessor. The same list is TILES in
 // src/cuda/plan/matmul/wgmma.rs.

@@ -8,9 +8,8 @@
 //
 // Variants, as chosen in src/cuda/plan/softmax/choose.rs by row length:
 //   warpVxR   a group of 1 to 32 lanes keeps R rows at a time in registers, V 16-byte granules per lane and
-//             row. V * R loads are in flight per lane before the first use. 1x4 and 2x2 are only there
-//             to be forced, _core.force_softmax("warp", 1): on an H200 1x4 took 0.95 to 1.1 times as long as what is
-//             chosen, 2x2 0.8 (33 float32) to 1.25 times (16 halves).
+//             row. V * R loads are in flight per lane before the first use. (More of them, 1x4 and 2x2, took 0.95 to
+//             1.25 times as long on an H200, but for rows of 33 float32, 0.8.)
 //   block     a block of 32 to 1024 threads keeps one row in registers.
 //   pipeline  persistent grid (grid-stride over rows): a block keeps `stages` rows in shared memory and asks for
 //             a granule of a coming row (cp.async) as soon as it has written the granule of the present row
@@ -286,8 +285,6 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
     KERNEL(WARP_THREADS, softmax_warp1x2_##NAME) { softmax_warp<IN, OUT, 1, 2>(p); } \
     KERNEL(WARP_THREADS, softmax_warp2x1_##NAME) { softmax_warp<IN, OUT, 2, 1>(p); } \
     KERNEL(WARP_THREADS, softmax_warp4x1_##NAME) { softmax_warp<IN, OUT, 4, 1>(p); } \
-    KERNEL(WARP_THREADS, softmax_warp1x4_##NAME) { softmax_warp<IN, OUT, 1, 4>(p); } \
-    KERNEL(WARP_THREADS, softmax_warp2x2_##NAME) { softmax_warp<IN, OUT, 2, 2>(p); } \
     KERNEL(1024, softmax_block_##NAME) { softmax_block<IN, OUT, BLOCK_VECTORS>(p); } \
     KERNEL(1024, softmax_pipeline_##NAME) { softmax_pipeline<IN, OUT>(p); }          \
     KERNEL(1024, softmax_online_##NAME) { softmax_online<IN, OUT>(p); }

@@ -15,6 +15,9 @@ __device__ __forceinline__ float power_of_2(float v) { return ptx::exp2_approxim
 __device__ __forceinline__ double power_of_2(double v) { return exp2(v); }
 __device__ __forceinline__ float reciprocal(float v) { return ptx::reciprocal_approximate(v); }
 __device__ __forceinline__ double reciprocal(double v) { return 1.0 / v; }
+// NaN if one of them is.
+__device__ __forceinline__ float maximum(float v, float w) { return ptx::max_nan(v, w); }
+__device__ __forceinline__ double maximum(double v, double w) { return v < w ? w : v; }
 
 // The normal distribution's share above |v|: an exponential, 2^(-v^2 log2(e) / 2), times a polynomial in 1 / (1 + c |v|), to
 // 5e-7 of itself (minimax on 0 <= |v| <= 14).
@@ -39,7 +42,7 @@ template <class T> __device__ __forceinline__ double gelu(double v) {
 // ulp: silu and gelu_tanh are 7 and 9 instructions an element, and were 10 and 13 with a division that treats the largest
 // and the smallest numbers apart. (Two elements for one reciprocal, of their product, would gain silu 0.7 % of 4096^3 in
 // matmul_wgmma.cu, gelu_tanh and gelu nothing.)
-template <class T> constexpr double MINUS_ONE = is_half<T> ? -1.44269504088896340736 : -1;
+template <class T> constexpr double MINUS_LOG_E = is_half<T> ? -1.44269504088896340736 : -1;
 template <class T> __device__ __forceinline__ float gated(float v, float minus_w) {
     return is_half<T> ? v * reciprocal(1.0f + power_of_2(minus_w)) : v / (1.0f + expf(minus_w));
 }
@@ -47,36 +50,44 @@ template <class T> __device__ __forceinline__ double gated(double v, double minu
     return v / (1.0 + exp(minus_w));
 }
 
-// The activations by what they cost: two or three instructions for each element, or 7 to 19, two of them of a unit
-// with an eighth of the others' rate.
-template <class T, int N, class Acc>
-__device__ __forceinline__ void rectify(Acc (&v)[N], uint32_t kind, Acc slope) {
-    if (kind == ACT_RELU) {  // written so that NaN stays NaN, as in torch
+// The activations by what they cost: one to three instructions for each element, or 7 to 19, two of them of a unit
+// with an eighth of the others' rate. NaN stays NaN in all of them, as in torch.
+template <int N, class Acc> __device__ __forceinline__ void relu(Acc (&v)[N]) {
 #pragma unroll
-        for (int i = 0; i < N; ++i) v[i] = v[i] < Acc(0) ? Acc(0) : v[i];
+    for (int i = 0; i < N; ++i) v[i] = maximum(v[i], Acc(0));
+}
+// Of a number and a share of it, the larger one.
+template <class Acc> __device__ __forceinline__ bool is_share(Acc slope) {
+    return slope != Acc(0) && slope >= Acc(-1) && slope <= Acc(1);
+}
+template <int N, class Acc> __device__ __forceinline__ void leaky_relu_of_share(Acc (&v)[N], Acc slope) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) v[i] = fmax(v[i], v[i] * slope);
+}
+template <int N, class Acc> __device__ __forceinline__ void rectify(Acc (&v)[N], uint32_t kind, Acc slope) {
+    if (kind == ACT_RELU) {
+        relu(v);
     } else if (kind == ACT_LEAKY_RELU) {
-        // Of a number and a share of it, the larger one; 0 times infinity is NaN, as in torch.
-        if (slope != Acc(0) && slope <= Acc(1) && slope >= Acc(-1)) {
-#pragma unroll
-            for (int i = 0; i < N; ++i) v[i] = fmax(v[i], v[i] * slope);
-        } else {
+        if (is_share(slope)) {
+            leaky_relu_of_share(v, slope);
+        } else {  // 0 times infinity is NaN, as in torch
 #pragma unroll
             for (int i = 0; i < N; ++i) v[i] = v[i] > Acc(0) ? v[i] : v[i] * slope;
         }
     }
 }
-__host__ __device__ __forceinline__ bool is_smooth(uint32_t kind) { return kind >= ACT_GELU; }
+__device__ __forceinline__ bool is_smooth(uint32_t kind) { return kind >= ACT_GELU; }
 template <class T, int N, class Acc> __device__ __forceinline__ void smooth(Acc (&v)[N], uint32_t kind) {
     if (kind == ACT_GELU) {
 #pragma unroll
         for (int i = 0; i < N; ++i) v[i] = gelu<T>(v[i]);
     } else if (kind == ACT_GELU_TANH) {  // 0.5 v (1 + tanh u) is v sigmoid(2 u), without tanh and without cancellation
-        constexpr Acc A = 1.5957691216057307118 * MINUS_ONE<T>, B = 0.07135481627260025 * MINUS_ONE<T>;
+        constexpr Acc A = 1.5957691216057307118 * MINUS_LOG_E<T>, B = 0.07135481627260025 * MINUS_LOG_E<T>;
 #pragma unroll
         for (int i = 0; i < N; ++i) v[i] = gated<T>(v[i], v[i] * (A + B * (v[i] * v[i])));
     } else {
 #pragma unroll
-        for (int i = 0; i < N; ++i) v[i] = gated<T>(v[i], v[i] * Acc(MINUS_ONE<T>));
+        for (int i = 0; i < N; ++i) v[i] = gated<T>(v[i], v[i] * Acc(MINUS_LOG_E<T>));
     }
 }
 
@@ -87,6 +98,6 @@ __device__ __forceinline__ void activate(Acc (&v)[N], uint32_t kind, Acc slope) 
     if (is_smooth(kind)) {
         smooth<T>(v, kind);
     } else {
-        rectify<T>(v, kind, slope);
+        rectify(v, kind, slope);
     }
 }

@@ -4,6 +4,7 @@
 
 #include "matmul.cuh"
 #include "ptx/cluster.cuh"
+#include "ptx/grid.cuh"
 
 // The long operand, the weights, is always a, so that its rows are those of the tensor cores' larger side; the few rows
 // or columns of the other are b's columns. Mirrored in src/cuda/plan/matmul/skinny/params.rs.
@@ -126,6 +127,7 @@ __device__ __forceinline__ void leave(const SkinnyParams& params, const Work<T>&
         Acc* to = static_cast<Acc*>(params.partials) + (plane * params.height + line) * params.width + along;
         store_pack(to, Pack<Acc, 4>{{v[0], v[1], v[2], v[3]}});
     }
+    ptx::let_next_grid_begin();
     // Nobody's shared memory goes while another block may read it.
     if (clustered) ptx::cluster_sync();
 }

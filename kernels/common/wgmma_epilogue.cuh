@@ -13,19 +13,14 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word) {
     return make_float2(number(pair.v[0]), number(pair.v[1]));
 }
 
-// What happens to a tile's sums, and so how much code there is to it: "instructions" in matmul_wgmma.cu.
+// What happens to a tile's sums, and so how much code there is to it: "instructions" in matmul_wgmma.cu. Which of them it
+// is, src/cuda/plan/matmul/wgmma/finish.rs says.
 enum class Finish {
     plain,     // nothing, and all that is stored are whole chunks
     partials,  // nothing, and sums of a part of k are stored as they are
-    simple,    // bias, relu, leaky_relu, still whole chunks
-    any,       // and also gelu, gelu_tanh, silu and results by elements
+    simple,    // bias, relu, leaky_relu of a slope that is_share(), still whole chunks
+    any,       // all activations, and results by elements
 };
-__device__ __forceinline__ bool is_simple(const WgmmaParams& p) {
-    return !is_smooth(p.activation) && !p.store_elements && p.n % 8 == 0;
-}
-__device__ __forceinline__ bool is_plain(const WgmmaParams& p) {
-    return is_simple(p) && p.bias == nullptr && p.activation == ACT_NONE;
-}
 
 template <class S, Finish F> struct Epilogue {
     using T = typename S::T;
@@ -61,11 +56,12 @@ template <class S, Finish F> struct Epilogue {
     __device__ __forceinline__ void load_bias(const Item& item, bool rehearsal) {
         if (F == Finish::plain || F == Finish::partials) return;
         const bool by_row = p.bias_by_row;
+        const auto panels = Panels<S>::of(p, item.col);
         const uint32_t size = p.bias == nullptr || rehearsal ? 0 : by_row ? p.m : p.n;
 #pragma unroll
         for (int i = 0; i < BIASES; ++i) {
             const int32_t row = item.row + row_of(i < S::M_STEPS ? i : 0) + int32_t(lane / 4);
-            const int32_t col = item.col + (i < S::PANELS ? i : 0) * 64 + int32_t(lane) * 2;
+            const int32_t col = item.col + panels.column(i < S::PANELS ? i : 0) + int32_t(lane) * 2;
             const uint32_t first = by_row ? row : col, second = by_row ? row + 8 : col + 1;
             const T* bias = static_cast<const T*>(p.bias);
             bias_first[i] = bias_second[i] = 0;
@@ -86,15 +82,19 @@ template <class S, Finish F> struct Epilogue {
         if (F == Finish::simple && !rehearsal) {
             if (p.bias != nullptr) add_bias(d);
 #pragma unroll
-            for (int i = 0; i < S::M_STEPS; ++i) rectify<T>(d[i], p.activation, p.negative_slope);
+            for (int i = 0; i < S::M_STEPS; ++i) {
+                if (p.activation == ACT_RELU) relu(d[i]);
+                if (p.activation == ACT_LEAKY_RELU) leaky_relu_of_share(d[i], p.negative_slope);
+            }
         }
         const bool staged = S::CAN_STAGE && p.staged;
-        const uint32_t panels = staging_begin + warp / 4 * S::PANELS * PANEL_BYTES;
+        const uint32_t result = staging_begin + warp / 4 * S::PANELS * PANEL_BYTES;
         const bool leader = warp % 4 == 0 && ptx::elect();
         if (staged) {
             if (leader) ptx::tma_store_wait_read();
             ptx::barrier_sync(RESULT_STAGED + warp / 4, 128);
         }
+        const auto panels = Panels<S>::of(p, item.col);
         T* out = static_cast<T*>(p.out) + (item.row + row_of(0)) * p.out_row + item.col * p.out_col;
 #pragma unroll
         for (int k = 0; k < 3; ++k) out += item.batch[k] * p.out_batch[k];
@@ -107,14 +107,15 @@ template <class S, Finish F> struct Epilogue {
                 if (p.bias != nullptr) add_bias(v, bias_of<0>(p.bias_by_row ? i : panel), part);
                 activate<T>(v, p.activation, p.negative_slope);
             }
-            stage(v, staged ? panels + panel * PANEL_BYTES + warp % 4 * STORE_BYTES : staging, part);
+            stage(v, staged ? result + panel * PANEL_BYTES + warp % 4 * STORE_BYTES : staging, part);
             if (!staged && (part == OF_PANEL - 1 || unit == UNITS - 1)) {
-                store_panel(out + i * 64 * p.out_row + panel * 64 * p.out_col,
+                const int32_t column = panels.column(panel), end = column + (panel == S::PANELS - 1 ? S::TAIL : 64);
+                store_panel(out + i * 64 * p.out_row + column * p.out_col,
                             rehearsal ? 0 : int32_t(p.m) - item.row - row_of(i),
-                            min(int32_t(p.n) - item.col, S::BN) - panel * 64);
+                            min(int32_t(p.n) - item.col, end) - column);
             }
         }
-        if (staged) send(panels, leader && !rehearsal, item);
+        if (staged) send(result, leader && !rehearsal, item);
     }
 
     // The accumulators of unit `at`, counted through all steps of rows. Registers have no index at run time: by branches, each
@@ -210,7 +211,7 @@ template <class S, Finish F> struct Epilogue {
     }
 
     // All of a warpgroup's panels, by one of its threads.
-    __device__ __forceinline__ void send(uint32_t panels, bool sender, const Item& item) const {
+    __device__ __forceinline__ void send(uint32_t result, bool sender, const Item& item) const {
         ptx::fence_async_proxy();
         ptx::barrier_sync(RESULT_STAGED + warp / 4, 128);
         const int32_t row = item.row + int32_t(warp / 4) * 64;
@@ -219,10 +220,10 @@ template <class S, Finish F> struct Epilogue {
         for (int32_t panel = 0; panel < S::PANELS; ++panel) {
             const int32_t column = item.col + panel * 64;
             if (column >= int32_t(p.n)) break;
-            if (p.batched) {
-                ptx::tma_store_5d(p.result, panels + panel * PANEL_BYTES, column, row, item.batch);
+            if (p.flat) {
+                ptx::tma_store_2d(p.result, result + panel * PANEL_BYTES, column, row);
             } else {
-                ptx::tma_store_2d(p.result, panels + panel * PANEL_BYTES, column, row);
+                ptx::tma_store_5d(p.result, result + panel * PANEL_BYTES, column, row, item.batch);
             }
         }
         ptx::tma_store_commit();
@@ -251,14 +252,16 @@ template <class S, Finish F> struct Epilogue {
         const uint64_t height = uint64_t(p.order.tiles_m) * p.pair * S::BM;
         const uint64_t plane = uint64_t(item.split) * p.products + item.product;
         const uint64_t row = item.row + row_of(0) + lane / 4;
+        const auto panels = Panels<S>::of(p, item.col);
         float* out = p.partials + (plane * height + row) * width + item.col + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < S::M_STEPS; ++i, out += 64 * width) {
 #pragma unroll
             for (int group = 0; group < S::ACCUMULATORS / 4; ++group) {
                 const float* v = d[i] + group * 4;
-                *reinterpret_cast<float2*>(out + group * 8) = make_float2(v[0], v[1]);
-                *reinterpret_cast<float2*>(out + group * 8 + 8 * width) = make_float2(v[2], v[3]);
+                float* at = out + panels.column(group / 8) + group % 8 * 8;
+                *reinterpret_cast<float2*>(at) = make_float2(v[0], v[1]);
+                *reinterpret_cast<float2*>(at + 8 * width) = make_float2(v[2], v[3]);
             }
         }
     }

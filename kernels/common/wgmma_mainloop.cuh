@@ -3,72 +3,67 @@
 
 #include "wgmma_shape.cuh"
 
-// One of the operands, as its producer sees it. A stage of it is a box of `rows` of m or n by 64 of k, or panels of 64 of
-// m or n by 64 of k, as memory has its unit stride along k or along m or n.
-struct Operand {
-    const TensorMap& map;
-    bool mn_major;
-    uint32_t batches;  // bit d: it has that dimension of the batch
-    uint32_t bytes;    // of every stage
-    uint32_t at;       // where they begin within a stage
-    int32_t rows;
-    int32_t Item::* start;  // of the tile, along m or n
-};
-
-// Fills the operand's part of every stage as soon as the stage is empty, through all items. Of a pair, with half of every
-// box, to both blocks.
-template <class S, bool PAIRED, bool BATCHED>
-__device__ __forceinline__ void fill(const WgmmaParams& p, const Operand& x, Pair pair, Schedule<S>& work,
-                                     uint32_t shared, Ring ring) {
-    const int32_t skip = PAIRED ? int32_t(pair.rank) * ((x.mn_major ? BLOCK_K : x.rows) / 2) : 0;
-    const int32_t boxes = x.mn_major ? (x.rows + 63) / 64 : 1;
+// A producer, of a or of b: fills the operand's part of every stage as soon as the stage is empty, through all items. That
+// is a box of the tile's rows of m or n by 64 of k, or panels of 64 of m or n by 64 of k, as memory has its unit stride along
+// k or along m or n. It never waits for anything else, so that the next tile's first stages arrive while this one's results
+// are stored.
+template <class S, bool IS_B>
+__device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, Schedule<S>& work, uint32_t shared,
+                                        Ring ring) {
+    constexpr int32_t ROWS = IS_B ? S::BN : S::BM;  // of m or n
+    const bool mn_major = IS_B ? p.b_mn : p.a_mn;
+    const uint32_t batches = IS_B ? p.b_batches : p.a_batches, bytes = IS_B ? p.b_stage_bytes : p.a_stage_bytes;
+    // Each block of a pair asks for half of every box of b, for both.
+    const bool halves = IS_B && pair.blocks > 1;
+    const int32_t skip = halves ? int32_t(pair.rank) * ((mn_major ? BLOCK_K : ROWS) / 2) : 0;
+    const int32_t boxes = mn_major ? (ROWS + 63) / 64 : 1;
     for (; work.left(); work.next()) {
         const Item& item = work.item;
-        const int32_t mn = item.*x.start;
+        const Panels<S> panels = Panels<S>::of(p, item.col);
+        const int32_t mn = IS_B ? item.col + panels.column(0) : item.row;
         int32_t batch[3];
 #pragma unroll
-        for (int d = 0; d < 3; ++d) batch[d] = x.batches >> d & 1 ? item.batch[d] : 0;
+        for (int d = 0; d < 3; ++d) batch[d] = batches >> d & 1 ? item.batch[d] : 0;
         for (uint32_t block = item.k_begin; block < item.k_end; ++block) {
             const int32_t k = int32_t(block) * BLOCK_K;
             ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
             const uint32_t full = ring.full(ring.stage);
-            ptx::mbarrier_arrive_expect(full, x.bytes);
-            uint32_t to = shared + stages_at<S>(p) + ring.stage * (S::A_BYTES + S::B_BYTES) + x.at + skip * 128;
-            int32_t column = x.mn_major ? mn : k;
-            const int32_t row = (x.mn_major ? k : mn) + skip;
-#pragma unroll 1
-            for (int32_t i = 0; i < boxes; ++i) {
-                if constexpr (BATCHED && PAIRED) {
-                    ptx::tma_multicast_5d(to, x.map, full, column, row, batch, 0b11);
-                } else if constexpr (BATCHED) {
-                    ptx::tma_load_5d(to, x.map, full, column, row, batch);
-                } else if constexpr (PAIRED) {
-                    ptx::tma_multicast_2d(to, x.map, full, column, row, 0b11);
+            ptx::mbarrier_arrive_expect(full, bytes);
+            const uint32_t stage = shared + stages_at<S>(p) + ring.stage * (S::A_BYTES + S::B_BYTES);
+            uint32_t to = stage + (IS_B ? S::A_BYTES : 0) + skip * 128;
+            int32_t column = mn_major ? mn : k;
+            const int32_t row = (mn_major ? k : mn) + skip;
+            const auto ask = [&](const TensorMap& map) {
+                if (p.flat) {
+                    if (!halves) {
+                        ptx::tma_load_2d(to, map, full, column, row);
+                    } else {
+                        ptx::tma_multicast_2d(to, map, full, column, row, 0b11);
+                    }
+                } else if (!halves) {
+                    ptx::tma_load_5d(to, map, full, column, row, batch);
                 } else {
-                    ptx::tma_load_2d(to, x.map, full, column, row);
+                    ptx::tma_multicast_5d(to, map, full, column, row, batch, 0b11);
                 }
+            };
+            const bool tail = IS_B && S::TAIL < 64 && mn_major;
+#pragma unroll 1
+            for (int32_t i = 0; i < boxes - tail; ++i) {
+                ask(IS_B ? p.b : p.a);
                 to += PANEL_BYTES;
                 column += 64;
+            }
+            if (tail) {
+                column = item.col + panels.column(S::PANELS - 1);
+                ask(p.b_tail);
             }
             ring.advance();
         }
     }
     // The barriers stay until the other block does not arrive at them any more: every stage is handed back.
-    for (uint32_t i = 0; PAIRED && i < p.stages; ++i) {
+    for (uint32_t i = 0; halves && i < p.stages; ++i) {
         ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
         ring.advance();
-    }
-}
-
-// A producer: never waits for anything but an empty stage, so that the next tile's first stages arrive while this one's
-// results are stored.
-template <class S, bool PAIRED>
-__device__ __forceinline__ void produce(const WgmmaParams& p, const Operand& x, Pair pair, Schedule<S>& work,
-                                        uint32_t shared, Ring ring) {
-    if (p.batched) {
-        fill<S, PAIRED, true>(p, x, pair, work, shared, ring);
-    } else {
-        fill<S, PAIRED, false>(p, x, pair, work, shared, ring);
     }
 }
 

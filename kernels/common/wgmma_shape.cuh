@@ -8,6 +8,7 @@
 #include "ptx/barrier.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/global.cuh"
+#include "ptx/grid.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/registers.cuh"
 #include "ptx/shared.cuh"
@@ -20,41 +21,43 @@
 // out[i, j] = act(sum over k of a[i, k] b[k, j] + bias) for every index of the batch. Strides in elements. Mirrored in
 // src/cuda/plan/matmul/wgmma.rs.
 struct alignas(64) WgmmaParams {
-    TensorMap a, b;
-    TensorMap result;     // if it is staged
-    TileOrder order;      // of a product's tiles, or pairs of them
-    Divisor by_part;      // items of a part of k
-    Divisor by_product;   // items of a product
-    Divisor by_batch[2];  // of the two inner dimensions
-    const void* bias;     // null: none
+    TileOrder order;       // of a product's tiles, or pairs of them
+    uint32_t items;        // tiles of all products, or pairs of them, for each part of k
+    uint32_t part_blocks;  // blocks of k, of 64, in every part of k; one more in the first few
+    uint32_t longer_parts;
+    uint32_t pair;  // 2: blocks whose tiles lie below each other are a cluster; 1: none are
+    uint32_t stages;
+    uint32_t stages_at;             // in shared memory
+    uint32_t a_stage_bytes;         // of a that arrive for one block of k
+    uint32_t b_stage_bytes;         // of b
+    uint32_t a_mn, b_mn;            // the unit stride is along m or n, not along k
+    uint32_t flat;                  // no batch: maps have two dimensions, not five
+    uint32_t a_batches, b_batches;  // bit d: the operand has that dimension of the batch, and is not broadcast along it
+    uint32_t products;
+    uint32_t batch_size[2];  // of the two inner dimensions
+    // So far, two lines of the constant caches, what there is to know before the first box.
+    uint32_t m, n;
+    uint32_t activation;
+    float negative_slope;
+    const void* bias;  // null: none
     void* out;
     float* partials;  // not null: sums of parts of k go here, for matmul_reduce.cu to add
     int64_t bias_stride;
     int64_t out_row, out_col;
     int64_t out_batch[3];  // innermost dimension first
-    uint32_t m, n;
-    uint32_t items;  // tiles of all products, or pairs of them, for each part of k
-    uint32_t products;
-    uint32_t part_blocks;  // blocks of k, of 64, in every part of k; one more in the first few
-    uint32_t longer_parts;
-    uint32_t batch_size[2];  // of the two inner dimensions
-    uint32_t batched;        // maps have five dimensions, not two
-    uint32_t a_mn, b_mn;     // the unit stride is along m or n, not along k
-    uint32_t stages;
-    uint32_t a_stage_bytes;  // of a that arrive for one block of k
-    uint32_t activation;
-    float negative_slope;
     uint32_t bias_by_row;
-    uint32_t store_elements;        // rows that are no whole, aligned 16-byte chunks
-    uint32_t a_batches, b_batches;  // bit d: the operand has that dimension of the batch, and is not broadcast along it
-    uint32_t pair;                  // 2: blocks whose tiles lie below each other are a cluster; 1: none are
-    uint32_t b_stage_bytes;         // of b
-    uint32_t stages_at;             // in shared memory
-    uint32_t staged;                // results leave by the copy engine, from where all of a tile is put
+    uint32_t store_elements;  // rows that are no whole, aligned 16-byte chunks
+    uint32_t staged;          // results leave by the copy engine, from where all of a tile is put
     uint32_t unused[7];
+    Divisor by_part;      // items of a part of k
+    Divisor by_product;   // items of a product
+    Divisor by_batch[2];  // of the two inner dimensions
+    TensorMap a, b;
+    TensorMap b_tail;  // of b's last panel, where b lies by rows and that is narrower than 64 columns
+    TensorMap result;  // if it is staged
 };
-static_assert(sizeof(WgmmaParams) == 704 && offsetof(WgmmaParams, bias) == 512, "mirrored in Rust");
-static_assert(offsetof(WgmmaParams, m) == 584 && offsetof(WgmmaParams, store_elements) == 648, "mirrored in Rust");
+static_assert(sizeof(WgmmaParams) == 832 && offsetof(WgmmaParams, m) == 128, "mirrored in Rust");
+static_assert(offsetof(WgmmaParams, store_elements) == 220 && offsetof(WgmmaParams, a) == 320, "mirrored in Rust");
 
 // Barriers by number; 0 is that of __syncthreads. One for each warpgroup from the last on.
 enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START, RESULT_STAGED };
@@ -108,6 +111,22 @@ struct Ring {
             stage = 0;
             phase ^= 1;
         }
+    }
+};
+
+// Where a tile's panels of 64 columns lie in it. Of b by rows, whose boxes are panels, one that begins in the middle of a
+// line of the caches is two requests for each of its rows, of which L2 can serve only so many: 192 x 96 took 17.6 us for
+// 1536^3 so and 15.1 for b by columns. A tile that ends with a line has its narrow panel first, and only the accumulators
+// know it as the last.
+template <class S> struct Panels {
+    bool narrow_first;
+
+    __device__ __forceinline__ static Panels of(const WgmmaParams& p, int32_t tile_column) {
+        return {S::TAIL < 64 && p.b_mn != 0 && (tile_column + S::TAIL) % 64 == 0};
+    }
+    __device__ __forceinline__ int32_t column(int32_t panel) const {
+        if (!narrow_first) return panel * 64;
+        return panel == S::PANELS - 1 ? 0 : panel * 64 + S::TAIL;
     }
 };
 

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use super::gpu::Gpu;
 use super::launch::Prepared;
 use super::plan::LaunchPlan;
-use super::plan::matmul::wgmma::{Launches, WgmmaParams};
+use super::plan::matmul::wgmma::{Launches, MAPS, WgmmaParams};
 use super::tensor_map::TensorMapSpec;
 use super::{RawStream, driver, recent};
 use crate::error::Result;
@@ -13,7 +13,7 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct Mapped {
     prepared: Prepared<WgmmaParams>,
-    specs: [Option<TensorMapSpec>; 3],
+    specs: [Option<TensorMapSpec>; MAPS],
     /// Whether the maps among the parameters are those of `specs`.
     written: bool,
 }
@@ -46,15 +46,21 @@ impl recent::Launches<4> for Mapped {
 pub fn launch(
     op: &'static str,
     gpu: &Gpu,
-    (mut multiply, specs): (LaunchPlan<WgmmaParams>, [Option<TensorMapSpec>; 3]),
+    (mut multiply, specs): (LaunchPlan<WgmmaParams>, [Option<TensorMapSpec>; MAPS]),
+    after_repack: bool,
     problem: &dyn Display,
     stream: RawStream,
 ) -> Result<()> {
     write_maps(op, &mut multiply.params, &specs)?;
-    super::launch::launch(op, gpu, multiply, problem, stream)
+    let launch = if after_repack { super::launch::launch_second } else { super::launch::launch };
+    launch(op, gpu, multiply, problem, stream)
 }
 
-fn write_maps(op: &'static str, params: &mut WgmmaParams, specs: &[Option<TensorMapSpec>; 3]) -> Result<()> {
+fn write_maps(
+    op: &'static str,
+    params: &mut WgmmaParams,
+    specs: &[Option<TensorMapSpec>; MAPS],
+) -> Result<()> {
     for (map, spec) in params.maps.iter_mut().zip(specs) {
         if let Some(spec) = spec {
             *map = driver::encode_tensor_map(op, spec)?;

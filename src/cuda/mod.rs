@@ -153,7 +153,7 @@ impl MatmulRun<'_> {
                 let launches = choice.launches(problem, &gpu.facts, workspace);
                 launch::launch(OP, gpu, launches.multiply, problem, stream)?;
                 let Some(reduce) = launches.reduce else { return Ok(()) };
-                launch::launch(OP, gpu, reduce, problem, stream)
+                launch::launch_second(OP, gpu, reduce, problem, stream)
             }
             Route::Copied(choice) => {
                 let launches = choice.launches(problem, &gpu.facts, workspace);
@@ -165,12 +165,13 @@ impl MatmulRun<'_> {
                 if !launches.are_many() {
                     return recent::queue_new(&MATMULS, placed, how, Mapped::new(OP, gpu, launches)?);
                 }
+                let repacked = launches.repack.is_some();
                 if let Some(repack) = launches.repack {
                     launch::launch(OP, gpu, repack, problem, stream)?;
                 }
-                mapped::launch(OP, gpu, (launches.multiply, launches.maps), problem, stream)?;
+                mapped::launch(OP, gpu, (launches.multiply, launches.maps), repacked, problem, stream)?;
                 let Some(reduce) = launches.reduce else { return Ok(()) };
-                launch::launch(OP, gpu, reduce, problem, stream)
+                launch::launch_second(OP, gpu, reduce, problem, stream)
             }
         }
     }

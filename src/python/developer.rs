@@ -47,7 +47,7 @@ pub fn force_add_schedule(schedule: Option<&str>) -> PyResult<()> {
 ///     variant: None to leave the choice to the plan again. For dims whose elements lie side by side: "warp",
 ///         "block", "short", "ragged", "pipeline", "online", "cluster", "staged", "split" or "grid". For other dims:
 ///         "column", "cluster" or "split".
-///     figure: of warp, loads of one row in flight per lane (1, 2 or 4; with those of other rows 4); of
+///     figure: of warp, loads of one row in flight per lane (1, 2 or 4); of
 ///         ragged and pipeline, the depth of its software pipeline, 1 to 4 tiles or rows in shared memory; of cluster and staged, blocks of a cluster
 ///         (1, 2, 4, 8 or 16); of split and grid, slices of a row or column.
 ///
@@ -155,13 +155,13 @@ pub fn wgmma_model() -> BTreeMap<&'static str, f64> {
     model.constants().into_iter().map(|(name, value)| (name, *value)).collect()
 }
 
-type ClockedPlan = (u64, u64, u64, String, u64, u64, (bool, bool));
+type ClockedPlan = (u64, u64, u64, String, u64, u64, (bool, bool, bool));
 
 /// What the model expects plans of kernels/matmul_wgmma.cu to take on an H200, in clocks.
 ///
 /// Args:
-///     plans: (m, n, k, tile, splits, blocks of a cluster: 1 or 2, (rows of a, of b off the lines of the caches)) of
-///         each.
+///     plans: (m, n, k, tile, splits, blocks of a cluster: 1 or 2, (rows of a, of b off the lines of the caches,
+///         b contiguous along n)) of each.
 ///     constants: to be used in place of some of `wgmma_model()`.
 ///
 /// Raises:
@@ -180,8 +180,9 @@ pub fn wgmma_clocks(plans: Vec<ClockedPlan>, constants: BTreeMap<String, f64>) -
         **place = *value;
     }
     let device = published("h200").ok_or_else(|| PyValueError::new_err("the H200 is not known"))?;
-    let clocks = |(m, n, k, tile, splits, pair, (a_off, b_off)): &ClockedPlan| {
-        let size = Size { m: *m, n: *n, k: *k, products: 1, off_lines: [*a_off, *b_off] };
+    let clocks = |(m, n, k, tile, splits, pair, (a_off, b_off, b_by_rows)): &ClockedPlan| {
+        let off_lines = [*a_off, *b_off];
+        let size = Size { m: *m, n: *n, k: *k, products: 1, off_lines, b_by_rows: *b_by_rows };
         let work = Work { tile: tile_index(tile)?, splits: (*splits).max(1), pair: (*pair).clamp(1, 2) };
         Ok(model.clocks(&size, &work, &device))
     };

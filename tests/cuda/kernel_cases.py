@@ -251,6 +251,9 @@ def wgmma_cases() -> Iterator[Case]:
                 a = operand(200, 136, dtype, layout[0] == "t")
                 b = operand(136, 264, dtype, layout[1] == "t")
                 yield f"{name} {layout}", forced(lambda a=a, b=b: tw.matmul(a, b))
+            bias = random(264, dtype=dtype)
+            rectified = lambda a=a, b=b, bias=bias: tw.matmul(a, b, bias=bias, activation="leaky_relu")  # noqa: E731
+            yield f"{name} bias", forced(rectified)
             a, b, bias = random(3, 70, 33, dtype=dtype), random(33, 77, dtype=dtype), random(77, dtype=dtype)
             fused = lambda a=a, b=b, bias=bias: tw.matmul(a, b, bias=bias, activation="gelu")  # noqa: E731
             yield f"{name} odd batch", forced(fused)

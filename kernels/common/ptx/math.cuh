@@ -12,6 +12,17 @@ __device__ __forceinline__ float exp2_approximate(float v) {
     return r;
 }
 
+// The larger one, NaN if one of them is: one instruction from sm_80 on.
+__device__ __forceinline__ float max_nan(float v, float w) {
+#if __CUDA_ARCH__ >= 800
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(v), "f"(w));
+    return r;
+#else
+    return v < w ? w : v;
+#endif
+}
+
 // Words of which the compiler may no longer think that it knows what they are made of.
 __device__ __forceinline__ void hide(uint32_t (&word)[4]) {
     asm("" : "+r"(word[0]), "+r"(word[1]), "+r"(word[2]), "+r"(word[3]));

@@ -58,7 +58,7 @@ pub struct Dense {
     /// Sizes of the copy's batch dimensions, innermost first; 1 where the operand is broadcast.
     batch: [u64; 3],
     /// Whether k is what lies side by side.
-    k_major: bool,
+    pub k_major: bool,
 }
 
 impl Dense {

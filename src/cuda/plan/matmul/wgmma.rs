@@ -1,11 +1,12 @@
 //! How kernels/matmul_wgmma.cu is launched, with what comes before (matmul_repack.cu) and after it (matmul_reduce.cu).
 
 pub mod cost;
+mod finish;
 mod launches;
 mod params;
 
 pub use launches::Launches;
-pub use params::WgmmaParams;
+pub use params::{MAPS, WgmmaParams};
 
 use cost::{MODEL, Size, Work};
 
@@ -21,6 +22,7 @@ use crate::ops::matmul::MatmulProblem;
 /// BLOCK_K, PANEL_BYTES, MAX_STAGES, HEADER_BYTES and STORE_BYTES of kernels/common/wgmma_tile.cuh.
 const BLOCK_K: u64 = 64;
 const PANEL_BYTES: u32 = 8192;
+const PANEL_COLUMNS: u32 = 64;
 const MAX_STAGES: u32 = 16;
 const HEADER_BYTES: u32 = 1024;
 const STORE_BYTES: u32 = 2048;
@@ -68,7 +70,7 @@ impl Tile {
     }
 
     fn panels(&self) -> u32 {
-        self.n.div_ceil(64)
+        self.n.div_ceil(PANEL_COLUMNS)
     }
 
     /// Whether the kernel can put all of a result together in shared memory, for the copy engine to take.
@@ -136,6 +138,27 @@ pub struct Choice {
     why: Vec<Reason>,
 }
 
+/// How an operand will be read.
+struct Read {
+    /// If one is needed.
+    copy: Option<repack::Dense>,
+    /// Rows of 128 bytes are parts of two lines of the caches.
+    off_lines: bool,
+    mn_major: bool,
+}
+
+impl Read {
+    fn new(x: &Matrix, mn: (i64, i64), k: (i64, i64), batch: &[i64]) -> Read {
+        if let Some(Addressed { matrix, mn_major, lead }) = addressed(x, mn, k) {
+            let on_lines = [lead, matrix.address as u64].iter().all(|at| at.is_multiple_of(LINE_BYTES));
+            return Read { copy: None, off_lines: !on_lines, mn_major };
+        }
+        let copy = repack::Dense::new(x, mn, k, batch);
+        let off_lines = !copy.row_bytes().is_multiple_of(LINE_BYTES);
+        Read { copy: Some(copy), off_lines, mn_major: !copy.k_major }
+    }
+}
+
 /// None: not for this problem on this device.
 pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<Choice> {
     let p = Oriented::new(problem);
@@ -150,27 +173,16 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     if problem.batch.len() > BATCH_DIMS || problem.batch.iter().any(|&n| n > SIZE_LIMIT) {
         return None;
     }
-    // A copy, if one is needed, and whether the rows that are read are off the lines of the caches.
-    let read = |x: &Matrix, mn: (i64, i64), k: (i64, i64)| match addressed(x, mn, k) {
-        Some(x) => (
-            None,
-            !x.lead.is_multiple_of(LINE_BYTES) || !(x.matrix.address as u64).is_multiple_of(LINE_BYTES),
-        ),
-        None => {
-            let copy = repack::Dense::new(x, mn, k, &problem.batch);
-            (Some(copy), !copy.row_bytes().is_multiple_of(LINE_BYTES))
-        }
-    };
-    let (copy_a, a_off_lines) = read(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride));
-    let (copy_b, b_off_lines) = read(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride));
-    let copies = [copy_a, copy_b];
+    let a = Read::new(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride), &problem.batch);
+    let b = Read::new(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride), &problem.batch);
+    let copies = [a.copy, b.copy];
     // Of an expanded operand, a copy may be larger than any memory.
     if copies.iter().flatten().any(|copy| copy.bytes() > device.memory_bytes) {
         return None;
     }
     let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
-    let off_lines = [a_off_lines, b_off_lines];
-    let size = Size { m, n, k, products: problem.batch_count().unsigned_abs(), off_lines };
+    let products = problem.batch_count().unsigned_abs();
+    let size = Size { m, n, k, products, off_lines: [a.off_lines, b.off_lines], b_by_rows: b.mn_major };
     let candidates = (0..TILES.len()).filter(|&tile| overrides.tile.is_none_or(|only| only == tile));
     // Each tile with the number of parts that suits it.
     let timed = candidates.filter_map(|tile| {

@@ -108,7 +108,7 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
     let granules = shape.granules;
     let rows = p.row_count().unsigned_abs();
     let wanted = match forced {
-        Some(Forced::Warp(vectors)) => warp(shape, vectors, 4 / vectors.clamp(1, 4)),
+        Some(Forced::Warp(vectors)) => warp(shape, vectors),
         Some(Forced::Block) => block(shape, p.x.dtype),
         Some(Forced::Short) => short(p),
         Some(Forced::Pipeline(stages)) => pipeline(granules, Some(stages), device),
@@ -217,12 +217,12 @@ fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, instead: 
 /// copy (0.92), 256 0.97 (0.91), 16 0.82 (0.92).
 fn alone(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen {
     let RowShape { granules, whole, .. } = shape;
-    let (vectors, at_once) = match whole {
-        0..=3 => (1, 2),
-        4..=64 => (2, 1),
-        _ => (4, 1),
+    let vectors = match whole {
+        0..=3 => 1,
+        4..=64 => 2,
+        _ => 4,
     };
-    if let Some(warp) = warp(shape, vectors, at_once) {
+    if let Some(warp) = warp(shape, vectors) {
         let figures = [("bytes of a row", whole * GRANULE), ("at most", 128 * GRANULE)];
         return warp.because("block", "the registers of a warp hold a row", figures);
     }

@@ -275,8 +275,8 @@ fn what_a_developer_forces() {
     let h200 = examples::h200();
     let forced = |p: &SoftmaxProblem, forced| name_forced(p, &h200, Some(forced));
     let row = contiguous(DType::BF16, 1000, 256);
-    assert_eq!(forced(&row, Forced::Warp(1)), "warp1x4_bf16");
-    assert_eq!(forced(&row, Forced::Warp(2)), "warp2x2_bf16");
+    assert_eq!(forced(&row, Forced::Warp(1)), "warp1x2_bf16");
+    assert_eq!(forced(&row, Forced::Warp(2)), "warp2x1_bf16");
     assert_eq!(forced(&row, Forced::Warp(3)), "warp2x1_bf16", "what there is not is left to the plan");
     assert_eq!(forced(&row, Forced::Cluster(1)), "cluster_bf16");
     assert_eq!(forced(&row, Forced::Pipeline(2)), "pipeline_bf16");

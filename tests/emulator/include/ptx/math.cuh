@@ -13,6 +13,7 @@ inline float exp2_approximate(float v) {
     const float r = exp2f(v);
     return r < 0x1p-126f ? 0.0f : r;
 }
+inline float max_nan(float v, float w) { return isnan(v) || isnan(w) ? NAN : fmaxf(v, w); }
 inline uint32_t pack_f16(float low, float high) {
     return __float2half_rn(low).bits | uint32_t(__float2half_rn(high).bits) << 16;
 }

@@ -1,7 +1,8 @@
 //! From a choice to launches: parameters, and what tensor maps are made from.
 
-use super::params::WgmmaParams;
-use super::{Addressed, BATCH_DIMS, BLOCK_K, Choice, ROW_BYTES, addressed, lead_stride};
+use super::finish::Finish;
+use super::params::{MAPS, WgmmaParams};
+use super::{Addressed, BATCH_DIMS, BLOCK_K, Choice, PANEL_COLUMNS, addressed, lead_stride};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
 use crate::cuda::plan::matmul::reduce::{self, Parts, ReduceParams};
@@ -17,7 +18,7 @@ use crate::ops::matmul::MatmulProblem;
 pub struct Launches {
     pub repack: Option<LaunchPlan<RepackParams>>,
     /// What the maps among the parameters are made from.
-    pub maps: [Option<TensorMapSpec>; 3],
+    pub maps: [Option<TensorMapSpec>; MAPS],
     pub multiply: LaunchPlan<WgmmaParams>,
     pub reduce: Option<LaunchPlan<ReduceParams>>,
 }
@@ -43,20 +44,8 @@ impl Choice {
         let (a, b) = (operand(0), operand(1));
         let repack = (!sources.is_empty()).then(|| repack::plan(&sources));
 
-        // With what it brings to a stage, in bytes.
-        let operand_map = |x: &Option<Addressed>, mn: i64, rows: u32, sharing: u32| {
-            let x = x.as_ref()?;
-            let (mn, k) = (mn as u64, p.k as u64);
-            // Of a matrix that is smaller than a tile no more than it has, unless blocks share it by equal parts.
-            let most = if sharing > 1 { rows } else { mn.next_multiple_of(8).min(rows.into()) as u32 };
-            let (sizes, r#box, boxes) = match x.mn_major {
-                true => ([mn, k], [64, BLOCK_K as u32 / sharing], rows.div_ceil(64)),
-                false => ([k, mn], [BLOCK_K as u32, most / sharing], 1),
-            };
-            Some((map(problem, &x.matrix, sizes, x.lead, r#box), boxes * r#box[1] * sharing * ROW_BYTES))
-        };
-        let loads = [operand_map(&a, p.m, tile.m(), 1), operand_map(&b, p.n, tile.n, self.pair)];
-        let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |(_, bytes)| bytes));
+        let loads = [load(problem, &a, p.m, tile.m(), 1), load(problem, &b, p.n, tile.n, self.pair)];
+        let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |load| load.stage_bytes));
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
         let result = out_lead.filter(|_| self.staged);
         let result = result.map(|lead| map(problem, &p.out, [p.n as u64, p.m as u64], lead, [64, 64]));
@@ -74,7 +63,7 @@ impl Choice {
         let items = tiles_m * tiles_n * products * self.splits;
         let k_blocks = p.k.unsigned_abs().div_ceil(BLOCK_K) as u32;
         let params = WgmmaParams {
-            maps: [TensorMap::NONE; 3],
+            maps: [TensorMap::NONE; MAPS],
             order: TileOrder::new(tiles_m, tiles_n, self.group_m),
             by_part: Divisor::new((tiles_m * tiles_n * products).into()),
             by_product: Divisor::new((tiles_m * tiles_n).into()),
@@ -93,7 +82,7 @@ impl Choice {
             part_blocks: k_blocks / self.splits,
             longer_parts: k_blocks % self.splits,
             batch_size: [batch_size[0], batch_size[1]],
-            batched: u32::from(!problem.batch.is_empty()),
+            flat: u32::from(problem.batch.is_empty()),
             a_mn: u32::from(a.is_some_and(|a| a.mn_major)),
             b_mn: u32::from(b.is_some_and(|b| b.mn_major)),
             stages,
@@ -110,9 +99,10 @@ impl Choice {
             staged: self.staged.into(),
             unused: [0; 7],
         };
-        let suffix = problem.dtype.suffix();
+        let finish = Finish::of(problem.activation, &params);
+        let name = format!("matmul_wgmma_{}_{}_{}", tile.name, finish.name(), problem.dtype.suffix());
         let multiply = LaunchPlan {
-            kernel: Kernel { file: "matmul_wgmma", name: format!("matmul_wgmma_{}_{suffix}", tile.name) },
+            kernel: Kernel { file: "matmul_wgmma", name },
             grid: [items.min(device.multiprocessors * self.resident / self.pair) * self.pair, 1, 1],
             block: [128 * tile.consumers + 128, 1, 1],
             shared_bytes: stages_at + stages * tile.stage_bytes(),
@@ -136,8 +126,9 @@ impl Choice {
             bias_col: p.bias_col,
         };
         let reduce = (self.splits > 1).then(|| reduce::plan(problem, &parts));
-        let [a_map, b_map] = loads.map(|load| load.map(|(map, _)| map));
-        Launches { repack, maps: [a_map, b_map, result], multiply, reduce }
+        let [a_map, b_map] = loads.map(|load| load.map(|load| load.map));
+        let b_tail = loads[1].and_then(|load| load.tail);
+        Launches { repack, maps: [a_map, b_map, b_tail, result], multiply, reduce }
     }
 }
 
@@ -149,11 +140,11 @@ impl Launches {
 
     /// Adds to the operands' addresses of a launch for which nothing is copied or added up.
     pub fn move_by(
-        maps: &mut [Option<TensorMapSpec>; 3],
+        maps: &mut [Option<TensorMapSpec>; MAPS],
         params: &mut WgmmaParams,
         [a, b, bias, out]: [u64; 4],
     ) {
-        for (map, step) in maps.iter_mut().zip([a, b, out]) {
+        for (map, step) in maps.iter_mut().zip([a, b, b, out]) {
             if let Some(map) = map {
                 map.address = map.address.wrapping_add(step as usize);
             }
@@ -161,6 +152,32 @@ impl Launches {
         params.bias = params.bias.wrapping_add(bias as usize);
         params.out = params.out.wrapping_add(out as usize);
     }
+}
+
+/// How an operand comes to shared memory.
+#[derive(Clone, Copy)]
+struct Load {
+    map: TensorMapSpec,
+    /// Of the last panel, where panels are boxes and that is narrower.
+    tail: Option<TensorMapSpec>,
+    stage_bytes: u32,
+}
+
+/// `rows` of a tile, along m or n; blocks of a cluster, `sharing` of them, ask for equal parts of them.
+fn load(problem: &MatmulProblem, x: &Option<Addressed>, mn: i64, rows: u32, sharing: u32) -> Option<Load> {
+    let x = x.as_ref()?;
+    let (mn, k, block_k) = (mn as u64, Oriented::new(problem).k as u64, BLOCK_K as u32);
+    let to_map = |sizes, r#box| map(problem, &x.matrix, sizes, x.lead, r#box);
+    if x.mn_major {
+        let panel = |columns: u32| to_map([mn, k], [columns, block_k / sharing]);
+        let tail = rows % PANEL_COLUMNS;
+        let tail = (tail != 0).then(|| panel(tail));
+        return Some(Load { map: panel(PANEL_COLUMNS), tail, stage_bytes: rows * block_k * 2 });
+    }
+    // Of a matrix that is smaller than a tile no more than it has, unless blocks share it.
+    let most = if sharing > 1 { rows } else { mn.next_multiple_of(8).min(rows.into()) as u32 };
+    let map = to_map([k, mn], [block_k, most / sharing]);
+    Some(Load { map, tail: None, stage_bytes: most * block_k * 2 })
 }
 
 /// Bit d: the matrix has the batch's dimension d, innermost first, and is not broadcast along it.

@@ -8,18 +8,40 @@ use crate::cuda::plan::index::Divisor;
 use crate::cuda::plan::tile_order::TileOrder;
 use crate::cuda::tensor_map::TensorMap;
 
+pub const MAPS: usize = 4;
+
 /// `WgmmaParams` of kernels/common/wgmma_shape.cuh. Strides in elements, batch dimensions innermost first.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, PartialEq)]
 pub struct WgmmaParams {
-    /// Of a, b, and the result if it is staged. Filled in when the kernel is launched.
-    pub maps: [TensorMap; 3],
     /// Of the tiles of a product, or of pairs of them.
     pub order: TileOrder,
-    /// By the items of a part of k, of a product, and by the two inner dimensions of the batch.
-    pub by_part: Divisor,
-    pub by_product: Divisor,
-    pub by_batch: [Divisor; 2],
+    /// Tiles of all products, or pairs of them, for each part of k.
+    pub items: u32,
+    /// Of k, in every part; one more in the first few.
+    pub part_blocks: u32,
+    pub longer_parts: u32,
+    /// 2: blocks whose tiles lie below each other are a cluster; 1: none are.
+    pub pair: u32,
+    pub stages: u32,
+    /// In shared memory.
+    pub stages_at: u32,
+    /// Of a, in every stage.
+    pub a_stage_bytes: u32,
+    /// Of b, in every stage.
+    pub b_stage_bytes: u32,
+    pub a_mn: u32,
+    pub b_mn: u32,
+    /// No batch: maps have two dimensions, not five.
+    pub flat: u32,
+    pub a_batches: u32,
+    pub b_batches: u32,
+    pub products: u32,
+    pub batch_size: [u32; 2],
+    pub m: u32,
+    pub n: u32,
+    pub activation: u32,
+    pub negative_slope: f32,
     /// 0: none.
     pub bias: usize,
     pub out: usize,
@@ -29,43 +51,25 @@ pub struct WgmmaParams {
     pub out_row: i64,
     pub out_col: i64,
     pub out_batch: [i64; 3],
-    pub m: u32,
-    pub n: u32,
-    /// Tiles of all products, or pairs of them, for each part of k.
-    pub items: u32,
-    pub products: u32,
-    /// Of k, in every part; one more in the first few.
-    pub part_blocks: u32,
-    pub longer_parts: u32,
-    pub batch_size: [u32; 2],
-    pub batched: u32,
-    pub a_mn: u32,
-    pub b_mn: u32,
-    pub stages: u32,
-    /// Of a, in every stage.
-    pub a_stage_bytes: u32,
-    pub activation: u32,
-    pub negative_slope: f32,
     pub bias_by_row: u32,
     pub store_elements: u32,
-    pub a_batches: u32,
-    pub b_batches: u32,
-    /// 2: blocks whose tiles lie below each other are a cluster; 1: none are.
-    pub pair: u32,
-    /// Of b, in every stage.
-    pub b_stage_bytes: u32,
-    /// In shared memory.
-    pub stages_at: u32,
     /// Results leave by the copy engine.
     pub staged: u32,
     pub unused: [u32; 7],
+    /// By the items of a part of k, of a product, and by the two inner dimensions of the batch.
+    pub by_part: Divisor,
+    pub by_product: Divisor,
+    pub by_batch: [Divisor; 2],
+    /// Of a, b, its last panel if that is narrower than others, and the result if it is staged. Filled in when the kernel
+    /// is launched.
+    pub maps: [TensorMap; MAPS],
 }
 
 const _: () = {
-    assert!(size_of::<WgmmaParams>() == 704);
-    assert!(offset_of!(WgmmaParams, bias) == 512);
-    assert!(offset_of!(WgmmaParams, m) == 584);
-    assert!(offset_of!(WgmmaParams, store_elements) == 648);
+    assert!(size_of::<WgmmaParams>() == 832);
+    assert!(offset_of!(WgmmaParams, m) == 128);
+    assert!(offset_of!(WgmmaParams, store_elements) == 220);
+    assert!(offset_of!(WgmmaParams, maps) == 320);
 };
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of WgmmaParams in
@@ -84,6 +88,10 @@ unsafe impl KernelParams for WgmmaParams {
 
     fn cluster(&self) -> u32 {
         self.pair
+    }
+
+    fn overlaps(&self) -> bool {
+        true
     }
 }
 

@@ -37,10 +37,14 @@ pub fn held(dtype: DType) -> u64 {
 }
 
 /// A lane for each of the row's ends, too.
-pub fn warp(shape: RowShape, vectors: u64, rows: u64) -> Option<Variant> {
-    let lanes = shape.whole.div_ceil(vectors.max(1)).max(shape.ends).next_power_of_two();
-    let known = matches!((vectors, rows), (1, 2 | 4) | (2, 1 | 2) | (4, 1)) && lanes <= 32;
-    known.then(|| Variant::Warp { vectors, rows, lane_bits: lanes.trailing_zeros() })
+pub fn warp(shape: RowShape, vectors: u64) -> Option<Variant> {
+    let rows = match vectors {
+        1 => 2,
+        2 | 4 => 1,
+        _ => return None,
+    };
+    let lanes = shape.whole.div_ceil(vectors).max(shape.ends).next_power_of_two();
+    (lanes <= 32).then(|| Variant::Warp { vectors, rows, lane_bits: lanes.trailing_zeros() })
 }
 
 /// For rows of few elements that lie one behind the other.
