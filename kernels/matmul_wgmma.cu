@@ -22,18 +22,19 @@
 // broadcast (the map has one, which is asked for whatever the index). Base and strides must be multiples of 16 bytes;
 // m, n and k may be anything.
 //
-// Variants, matmul_wgmma_{rows x columns of a block}_{dtype}; src/cuda/plan/matmul/wgmma.rs chooses. Larger tiles move
-// fewer bytes through L2 and shared memory for each product; smaller ones and odd widths fill the multiprocessors where
-// there are few tiles. Blocks of 64 x 64, 64 x 128 and 128 x 64 fit twice on a multiprocessor.
+// Variants, matmul_wgmma_{rows x columns of a block}_{finish}_{dtype}: src/cuda/plan/matmul/wgmma.rs chooses the tile,
+// wgmma/finish.rs beside it says which finish it is (Finish in common/wgmma_epilogue.cuh). Larger tiles move fewer bytes
+// through L2 and shared memory for each product; smaller ones and odd widths fill the multiprocessors where there are few
+// tiles. Blocks of 64 x 64, 64 x 128 and 128 x 64 fit twice on a multiprocessor.
 //
 // Per product: 2 m n k flops; 2 (m k + k n + m n) bytes at least. Clocks of a stage at the full rate, of one
 // multiprocessor: BM BN / 32.
 //
-// Measured on an H200, bf16, caches cold (instructions too), cuBLAS's time over ours: 512^3 1.00 to 1.02, 1024^3 0.95 to
-// 0.97, 1536^3 0.89 to 0.95 with b by rows and 1.01 to 1.03 by columns, 2048^3 0.98, 3072^3 and 4096^3 1.00, 6144^3 1.00,
-// 8192^3 1.04, 4096x14336x4096 1.00, 8192x8192x512 1.00, 8192x8192x64 1.04, 512x512x65536 0.94, 4096x2112x7168 0.93 and
-// 0.98; with bias against cuBLAS with bias 1024^3 0.89, 4096^3 0.99, 8192^3 1.01; 1000^3 1.01; with copies before it, 2047^3
-// 2.7, 4095x4097x4099 3.7, 8191^3 4.5 to 5.6. All plans, after a flush that wrote: benchmarks/sweeps/h200.json.
+// Measured on an H200, bf16, caches cold (instructions and constants too), cuBLAS's time over ours: 512^3 0.99 to 1.02, 1024^3
+// 0.98 to 1.02, 1536^3 0.99 to 1.01, 2048^3 and 3072^3 0.99 to 1.00, 4096^3 1.00, 6144^3 0.99 to 1.00, 8192^3 1.04 to 1.06;
+// 4096x14336x4096 0.99 to 1.00, 8192x8192x512 0.99, 8192x8192x64 1.04, 512x512x65536 0.97, 4096x2112x7168 1.02 and 0.98; with
+// bias and relu 512^3 1.05, 2048^3 0.98, 4096^3 0.99, with bias and gelu_tanh 0.95 to 0.98; 1000^3 1.00 to 1.02; with copies
+// before it, 1023^3 2.0 to 2.2, 2047^3 3.0 to 3.6, 4095x4097x4099 3.7 to 4.4. All plans: benchmarks/sweeps/h200.json.
 //
 // Where the clocks of a block go, 1024^3 by 64 x 128, L2 cold: 1250 until the first box is asked for, 2500 until it is
 // there, 5000 for 16 blocks of k, of which the products are 4100, 1100 for the result. A multiprocessor takes in some
@@ -42,8 +43,11 @@
 //                where b is contiguous along n), 130 more than its products: 1024^3 took 10.3 us, with two 9.5.
 //   elect        instead of a comparison with threadIdx spares a loop around every box that is asked for: ptxas does not
 //                know there that one thread is left.
-//   the start    is as short as can be: the map is asked for by a warp that has nothing else to do, one more makes the
-//                barriers, and consumers hold up no producer.
+//   the start    is as short as can be. Constants come through a cache of their own, a line of which takes 300 to 600
+//                clocks: what a producer begins with are the first two lines of WgmmaParams, and where the parameters
+//                lie at all (c[0x0][0x198]) it asks for by asking for its map, before it looks at anything else. One
+//                warp makes the barriers meanwhile. Maps of five dimensions for all would spare a branch, and took
+//                0.5 % more of 1024^3.
 //   the bias     is asked for without a branch before the products and looked at after them. Branches for columns
 //                outside of the result made every load wait for the one before: 5 % of 4096^3, half of 8192x8192x64.
 //   pairs        do little where rows begin with a line of the caches (from -3 to 4 %): each block still takes in all of
@@ -61,18 +65,19 @@
 //                than by the threads.
 //   the order    of tiles and the batch are found by multiplications (Divisor): six divisions made the producer ask for
 //                the first box 700 clocks later, 0.4 us of every product.
-//   instructions come through caches, too, and between other kernels none of these has them. One consumer for everything
-//                that may happen to a sum was 250 KB with 128 accumulators in line, most of it activations that were jumped
-//                over, and each jump to a line that came from memory: 2048^3 took 27 us again and again, and 33 with other
-//                kernels in between (cuBLAS 27.0, 27.4). So there are four (Finish), each in one piece, the commonest next to
-//                the producers, and the one with the long activations goes through accumulators in a loop: 27 and 28 us;
-//                with bias and gelu_tanh 33 and 44 became 31 and 37. A loop for all of them cost 1300 clocks a tile. One
-//                consumer for partials and bias had ptxas compute wgmma's descriptors for each thread, 2 % of 4096^3.
-//                Samples of each instruction (ncu, cold) say who waits: not leaky_relu's own, whose 4 KB come as fast as they
-//                are asked for once the last product is done, but the rehearsal of what follows them: 7 times as long as the
-//                plain way's, since what a launch does not fetch by itself comes behind all the boxes that all blocks ask
-//                for at the start. Without a rehearsal leaky_relu takes 1.03 of the plain time of 2048^3 (1.09 with it),
-//                and 1.05 of that of 1024^3 (1.03); bias and gelu_tanh take 0 to 4 % less from 1024^3 on, 512^3 12 % more.
+//   instructions come through caches, too, and between other kernels none of these has them. A launch fetches about the
+//                first 36 KB by itself; what lies behind it comes behind all the boxes that all blocks ask for at the
+//                start. One kernel for everything that may happen to a sum was 250 KB, then 105 KB in four parts; now
+//                each Finish is a kernel (20 to 47 KB), both producers have one code for all layouts but the operand's,
+//                and what is rare lies behind what is common: with bias and relu 1024^3 went from 0.89 to 1.00 of
+//                cuBLAS's speed, with gelu_tanh 2048^3 from 0.84 to 0.96. The long activations go through accumulators
+//                in a loop; a loop for all cost 1300 clocks a tile. Slopes that are no share of a number, which nobody
+//                asks for, went to that kernel as well, which halved the code between products and stores of `simple`.
+//   columns      of tiles that are no whole lines of the caches wide (96, 160, 176): see Panels in wgmma_shape.cuh.
+//   gelu_tanh    and its like are what is left: 4 % of the samples of 4096^3 are their instructions, 2 % the accumulators
+//                on their way to the loop, 2 % the way out, and the tensor cores wait meanwhile.
+//   few rows     are read at three quarters of the memory's rate however they are cut: 64 x 32 tiles, which would put all
+//                multiprocessors to work for 64x4096x4096, take the 15.1 us that 64 x 64 on half of them do (cuBLAS 14).
 // An arrival at another block's barrier must not be a release at cluster scope (the default is the block's): that waits
 // for all of the thread's earlier accesses of memory, 1000 clocks for every stage.
 
@@ -85,8 +90,9 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
     Accumulators<S> d;
     Epilogue<S, F> epilogue(p, shared);
     // The first time nothing is multiplied and nothing written: the way out is only rehearsed, so that its instructions,
-    // which no cache has yet, come while the first boxes do. That is 1 % of 512^3 to 1536^3. But a launch fetches only the
-    // first 36 KB, where the plain way is; behind the boxes of a long k, other ways' instructions come later than at its end.
+    // which no cache has yet, come while the first boxes do. That is 1 % of 512^3 to 1536^3. But of the longer ways a part
+    // is behind what a launch fetches, and where many boxes are asked for comes later than at the end of a long k
+    // (2048^3 2 % and with gelu_tanh 1536^3 5 % more).
     constexpr uint32_t SHORT = F == Finish::plain ? ~0u : F == Finish::any ? 12 : 24;  // of k, in blocks
     for (bool rehearsal = p.part_blocks <= SHORT; work.left(); rehearsal = false) {
         const Item& item = work.item;

@@ -4,7 +4,7 @@ use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::host_cpp;
 use crate::cuda::plan::matmul::tests::problem;
-use crate::ops::matmul::{Bias, MatmulProblem};
+use crate::ops::matmul::{Activation, Bias, MatmulProblem};
 use crate::tensor::Dims;
 
 fn bf16(m: i64, n: i64, k: i64) -> MatmulProblem {
@@ -205,6 +205,36 @@ fn a_result_by_columns_has_its_bias_by_rows() {
     let q = &launches.multiply.params;
     assert_eq!((q.m, q.n, q.bias_by_row, q.bias_stride, q.store_elements), (1024, 512, 1, 3, 0));
     assert_eq!((q.a_mn, q.b_mn), (1, 0));
+}
+
+#[test]
+fn a_kernel_for_each_finish() {
+    let finish = |p: &MatmulProblem, splits| {
+        let (_, launches) = chosen(p, Overrides { splits, ..Overrides::default() });
+        launches.multiply.kernel.name.split('_').nth(3).unwrap().to_string()
+    };
+    let with = |activation, biased: bool| {
+        let bias = biased.then_some(Bias { address: 4 << 40, stride: 1 });
+        MatmulProblem { activation, bias, ..bf16(512, 512, 512) }
+    };
+    let leaky = |negative_slope| Activation::LeakyRelu { negative_slope };
+    let table = [
+        (with(Activation::None, false), "plain"),
+        (with(Activation::None, true), "simple"),
+        (with(Activation::Relu, false), "simple"),
+        (with(leaky(0.01), true), "simple"),
+        (with(leaky(-1.0), false), "simple"),
+        // Not the larger one of a number and its share.
+        (with(leaky(1.5), false), "any"),
+        (with(leaky(0.0), false), "any"),
+        (with(leaky(f64::NAN), false), "any"),
+        (with(Activation::Silu, false), "any"),
+        (bf16(512, 509, 512), "any"),
+    ];
+    for (problem, expected) in table {
+        assert_eq!(finish(&problem, Some(1)), expected, "{problem}");
+        assert_eq!(finish(&problem, Some(2)), "partials", "{problem}");
+    }
 }
 
 #[test]
