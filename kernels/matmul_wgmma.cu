@@ -76,8 +76,10 @@
 //   columns      of tiles that are no whole lines of the caches wide (96, 160, 176): see Panels in wgmma_shape.cuh.
 //   gelu_tanh    and its like are what is left: 4 % of the samples of 4096^3 are their instructions, 2 % the accumulators
 //                on their way to the loop, 2 % the way out, and the tensor cores wait meanwhile.
-//   few rows     are read at three quarters of the memory's rate however they are cut: 64 x 32 tiles, which would put all
-//                multiprocessors to work for 64x4096x4096, take the 15.1 us that 64 x 64 on half of them do (cuBLAS 14).
+//   few rows     are read at 0.75 to 0.83 of the memory's rate (cuBLAS's 0.79 to 0.88), however they are cut: 64 x 32 tiles,
+//                which would put all multiprocessors to work for 64x4096x4096, take the 15.1 us that 64 x 64 on half of
+//                them do (cuBLAS 14), and stages without room for the rows of a that there are not, so more of them,
+//                gained nothing either.
 // An arrival at another block's barrier must not be a release at cluster scope (the default is the block's): that waits
 // for all of the thread's earlier accesses of memory, 1000 clocks for every stage.
 

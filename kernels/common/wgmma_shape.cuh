@@ -19,7 +19,7 @@
 #include "wgmma_tile.cuh"
 
 // out[i, j] = act(sum over k of a[i, k] b[k, j] + bias) for every index of the batch. Strides in elements. Mirrored in
-// src/cuda/plan/matmul/wgmma.rs.
+// src/cuda/plan/matmul/wgmma/params.rs.
 struct alignas(64) WgmmaParams {
     TileOrder order;       // of a product's tiles, or pairs of them
     uint32_t items;        // tiles of all products, or pairs of them, for each part of k
