@@ -110,6 +110,22 @@ def test_bias_and_activation(tile, activation):
         check(a, b, "into columns:", tile, bias=bias, activation=activation, out=out)
 
 
+@pytest.mark.parametrize("tile", ["128x96", "192x96", "128x160", "128x176"])
+@PAIRS
+def test_tiles_that_begin_or_end_within_a_line(tile, cluster):
+    """b by rows: of a tile that ends with a line of the caches, the narrow panel comes first."""
+    for dtype, n in zip(HALVES, (600, 599), strict=True):
+        a, wide, bias = randn(200, 72, dtype=dtype), randn(72, 640, dtype=dtype), randn(n, dtype=dtype) * 3
+        b = wide[:, :n]
+        for splits in (1, 2):
+            check(a, b, "", tile, splits, cluster=cluster)
+            check(a, b, "", tile, splits, cluster=cluster, bias=bias, activation="relu")
+            check(a, b, "", tile, splits, cluster=cluster, bias=bias, activation="silu")
+            by_rows = randn(n, 200, dtype=dtype).mT
+            check(a, b, "by columns:", tile, splits, cluster=cluster, bias=bias, out=by_rows)
+        check(randn(3, 70, 72, dtype=dtype), b, "batch:", tile, cluster=cluster, bias=bias)
+
+
 @pytest.mark.parametrize("cut", Guarded.CUTS)
 @pytest.mark.parametrize("tile", ["64x64", "128x176"])
 @PAIRS
