@@ -4,6 +4,10 @@
 // out = act(sum of the parts + bias). The parts lie one behind the other in float (float64: double), padded to whole tiles
 // or fours, and are added in their order: the same bits whichever block was done first.
 //
+// Its launch begins while the one before it ends (ptx/grid.cuh), except in a graph: 512x512x65536 takes 52.3 us so, and 53.9
+// one after the other. Told to begin as soon as the product does, its blocks gathered on the few multiprocessors without a
+// tile, and nothing was gained.
+//
 // Per element: 4 bytes read for each part, from L2 where they were just written; 2 or 4 bytes written (float64: 8 and 8).
 
 #include "dtype.cuh"

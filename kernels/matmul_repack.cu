@@ -3,7 +3,8 @@
 // Copies operands of a matmul that matmul_wgmma.cu's copy engine cannot address, or matmul_mma.cu cannot read in 16-byte
 // chunks (an odd stride, a base off 16 bytes, no unit stride), into scratch memory where they can: rows of a
 // multiple of 8 elements of 16 bits, or of 64 if they are long, along the dimension with the smaller stride. A batch
-// dimension of stride 0 is copied once. Both operands in one launch.
+// dimension of stride 0 is copied once. Both operands in one launch, while whose last blocks run the product's begin
+// (ptx/grid.cuh), except in a graph: 513^3 takes 10.4 us with it, and 13.3 without.
 //
 // Per element: 2 bytes read and 2 written.
 
