@@ -167,21 +167,21 @@ pub enum Error {
     GpuTooOld { op: &'static str, device: Device, major: u32, minor: u32 },
 
     #[error(
-        "explain: device={got:?} is not known; accepted: None, an index, a torch.device, \"cpu\", \"cuda\", \"cuda:0\" and so on, {}",
+        "explain: device={got} is not known; accepted: None, an index, a torch.device, \"cpu\", \"cuda\", \"cuda:0\" and so on, {}",
         list(known)
     )]
     UnknownGpu { got: String, known: &'static [&'static str] },
 
-    // --- option
+    // --- option: `got` as its caller wrote it, a string in quotes
     #[error(
         "explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
     )]
     NotExplained { got: String },
-    #[error("{op}: activation={got:?} is not known; accepted: None, {}", list(known))]
+    #[error("{op}: activation={got} is not known; accepted: None, {}", list(known))]
     Activation { op: &'static str, got: String, known: &'static [&'static str] },
-    #[error("{op}: saved_is={got:?} is not known; accepted: \"output\", \"pre_activation\"")]
+    #[error("{op}: saved_is={got} is not known; accepted: \"output\", \"pre_activation\"")]
     SavedIs { op: &'static str, got: String },
-    #[error("matmul: precision={got:?} is not known; accepted: \"ieee\", \"tf32\"")]
+    #[error("matmul: precision={got} is not known; accepted: \"ieee\", \"tf32\"")]
     Precision { got: String },
 
     // --- unsupported

@@ -24,7 +24,7 @@ impl SavedIs {
         match name {
             "output" => Ok(SavedIs::Output),
             "pre_activation" => Ok(SavedIs::PreActivation),
-            other => Err(Error::SavedIs { op: OP, got: other.to_string() }),
+            other => Err(Error::SavedIs { op: OP, got: format!("{other:?}") }),
         }
     }
 }

@@ -5,11 +5,12 @@ use std::convert::Infallible;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
+use crate::cuda::device::PUBLISHED;
 use crate::dtype::{self, DType};
 use crate::error::{Error, Result};
 use crate::interop::{Argument, scalar};
 use crate::ops::Scalar;
-use crate::ops::activation_backward::SavedIs;
+use crate::ops::activation_backward::{self, SavedIs};
 use crate::ops::matmul::{Activation, Precision};
 
 /// A keyword argument with a default that is not None, taken as it comes: what it may be is decided by
@@ -53,14 +54,20 @@ impl<'a, 'py> Keyword<'a, 'py> {
     pub fn precision(&self) -> Result<Precision> {
         match self {
             Keyword::Default => Ok(Precision::Ieee),
-            Keyword::Given(object) => Precision::from_name(&name(object)),
+            Keyword::Given(object) => match text(object) {
+                Ok(name) => Precision::from_name(&name),
+                Err(got) => Err(Error::Precision { got }),
+            },
         }
     }
 
     pub fn saved_is(&self) -> Result<SavedIs> {
         match self {
             Keyword::Default => Ok(SavedIs::Output),
-            Keyword::Given(object) => SavedIs::from_name(&name(object)),
+            Keyword::Given(object) => match text(object) {
+                Ok(name) => SavedIs::from_name(&name),
+                Err(got) => Err(Error::SavedIs { op: activation_backward::OP, got }),
+            },
         }
     }
 }
@@ -70,11 +77,12 @@ pub fn given<'a, 'py>(object: Option<&'a Bound<'py, PyAny>>) -> Option<Borrowed<
     object.map(Bound::as_borrowed)
 }
 
-/// The text of a string; anything else as Python would print it, which no name of ours matches.
-fn name(object: &Bound<'_, PyAny>) -> String {
-    object
-        .cast::<PyString>()
-        .map_or_else(|_| scalar::shown(object), |s| scalar::shortened(&s.to_string_lossy()))
+/// The text of a string; Err: anything else, as Python would print it.
+fn text(object: &Bound<'_, PyAny>) -> std::result::Result<String, String> {
+    match object.cast::<PyString>() {
+        Ok(string) => Ok(scalar::shortened(&string.to_string_lossy())),
+        Err(_) => Err(scalar::shown(object)),
+    }
 }
 
 pub fn activation(
@@ -82,7 +90,10 @@ pub fn activation(
     object: Option<&Bound<'_, PyAny>>,
     negative_slope: f64,
 ) -> Result<Activation> {
-    Activation::from_name(op, object.map(name).as_deref(), negative_slope)
+    match object.map(text).transpose() {
+        Ok(name) => Activation::from_name(op, name.as_deref(), negative_slope),
+        Err(got) => Err(Error::Activation { op, got, known: &Activation::NAMES }),
+    }
 }
 
 /// device=: an index, a torch.device or a name, as a name.
@@ -94,7 +105,7 @@ pub fn device(object: &Bound<'_, PyAny>) -> Result<String> {
     if class.name()? == "device" && class.module()? == "torch" {
         return Ok(object.str()?.to_string());
     }
-    Ok(name(object))
+    text(object).map_err(|got| Error::UnknownGpu { got, known: &PUBLISHED })
 }
 
 /// dtype=: a name, a torch.dtype, a numpy.dtype, or whatever numpy.dtype() makes one of.

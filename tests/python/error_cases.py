@@ -281,6 +281,24 @@ CASES = [
         lambda: tw.matmul(x, x.mT, activation="swish"),
     ),
     (
+        "Activation",
+        OPTION,
+        'matmul: activation=[\'relu\'] is not known; accepted: None, "relu", "leaky_relu", "gelu", "gelu_tanh", "silu"',
+        lambda: tw.matmul(x, x.mT, activation=["relu"]),
+    ),
+    (
+        "Activation",
+        OPTION,
+        'matmul: activation=relu is not known; accepted: None, "relu", "leaky_relu", "gelu", "gelu_tanh", "silu"',
+        lambda: tw.matmul(x, x.mT, activation=type("Relu", (), {"__repr__": lambda self: "relu"})()),
+    ),
+    (
+        "Precision",
+        OPTION,
+        'matmul: precision=None is not known; accepted: "ieee", "tf32"',
+        lambda: tw.matmul(x, x.mT, precision=None),
+    ),
+    (
         "UnknownGpu",
         DEVICE,
         'explain: device="h900" is not known; accepted: None, an index, a torch.device, "cpu", "cuda", "cuda:0" and so on, "h200", "h100", "b200", "a100", "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090"',

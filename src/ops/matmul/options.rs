@@ -43,7 +43,7 @@ impl Activation {
             Some("gelu_tanh") => Activation::GeluTanh,
             Some("silu") => Activation::Silu,
             Some(other) => {
-                return Err(Error::Activation { op, got: other.to_string(), known: &Activation::NAMES });
+                return Err(Error::Activation { op, got: format!("{other:?}"), known: &Activation::NAMES });
             }
         })
     }
@@ -72,7 +72,7 @@ impl Precision {
         match name {
             "ieee" => Ok(Precision::Ieee),
             "tf32" => Ok(Precision::Tf32),
-            other => Err(Error::Precision { got: other.to_string() }),
+            other => Err(Error::Precision { got: format!("{other:?}") }),
         }
     }
 }

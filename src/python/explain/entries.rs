@@ -89,7 +89,7 @@ fn facts(own: Device, asked: Option<&str>) -> Result<Option<DeviceFacts>> {
             let facts = device::published(name);
             facts
                 .map(Some)
-                .ok_or_else(|| Error::UnknownGpu { got: name.to_string(), known: &device::PUBLISHED })
+                .ok_or_else(|| Error::UnknownGpu { got: format!("{name:?}"), known: &device::PUBLISHED })
         }
     }
 }
