@@ -68,8 +68,8 @@
 //   instructions come through caches, too, and between other kernels none of these has them. A launch fetches about the
 //                first 36 KB by itself; what lies behind it comes behind all the boxes that all blocks ask for at the
 //                start. One kernel for everything that may happen to a sum was 250 KB, then 105 KB in four parts; now
-//                each Finish is a kernel (20 to 47 KB), both producers have one code for all layouts but the operand's,
-//                and what is rare lies behind what is common: with bias and relu 1024^3 went from 0.89 to 1.00 of
+//                each Finish is a kernel (20 to 47 KB), each producer has one code, with batch or without, alone or in
+//                pairs, and what is rare lies behind what is common: with bias and relu 1024^3 went from 0.89 to 1.00 of
 //                cuBLAS's speed, with gelu_tanh 2048^3 from 0.84 to 0.96. The long activations go through accumulators
 //                in a loop; a loop for all cost 1300 clocks a tile. Slopes that are no share of a number, which nobody
 //                asks for, went to that kernel as well, which halved the code between products and stores of `simple`.

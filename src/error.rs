@@ -172,7 +172,7 @@ pub enum Error {
     )]
     UnknownGpu { got: String, known: &'static [&'static str] },
 
-    // --- option: `got` as its caller wrote it, a string in quotes
+    // --- option; but for the first `got` is as its caller wrote it, a string in quotes
     #[error(
         "explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
     )]

@@ -47,9 +47,9 @@ pub fn force_add_schedule(schedule: Option<&str>) -> PyResult<()> {
 ///     variant: None to leave the choice to the plan again. For dims whose elements lie side by side: "warp",
 ///         "block", "short", "ragged", "pipeline", "online", "cluster", "staged", "split" or "grid". For other dims:
 ///         "column", "cluster" or "split".
-///     figure: of warp, loads of one row in flight per lane (1, 2 or 4); of
-///         ragged and pipeline, the depth of its software pipeline, 1 to 4 tiles or rows in shared memory; of cluster and staged, blocks of a cluster
-///         (1, 2, 4, 8 or 16); of split and grid, slices of a row or column.
+///     figure: of warp, loads of one row in flight per lane (1, 2 or 4); of ragged and pipeline, the depth of its
+///         software pipeline, 1 to 4 tiles or rows in shared memory; of cluster and staged, blocks of a cluster (1, 2,
+///         4, 8 or 16); of split and grid, slices of a row or column.
 ///
 /// Of the gradients "ragged" and, for other dims, "split" can be forced in the same way; anything else forbids both.
 ///
