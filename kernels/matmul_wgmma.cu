@@ -76,10 +76,12 @@
 //   columns      of tiles that are no whole lines of the caches wide (96, 160, 176): see Panels in wgmma_shape.cuh.
 //   gelu_tanh    and its like are what is left: 4 % of the samples of 4096^3 are their instructions, 2 % the accumulators
 //                on their way to the loop, 2 % the way out, and the tensor cores wait meanwhile.
-//   few rows     are read at 0.75 to 0.83 of the memory's rate (cuBLAS's 0.79 to 0.88), however they are cut: 64 x 32 tiles,
-//                which would put all multiprocessors to work for 64x4096x4096, take the 15.1 us that 64 x 64 on half of
-//                them do (cuBLAS 14), and stages without room for the rows of a that there are not, so more of them,
-//                gained nothing either.
+//   few rows     wait for the weights, which are read once: maps of such operands have L2 fetch single lines
+//                (src/cuda/driver.rs), 3 to 6 % of the time. A kernel that only reads the weights takes 12.3 us for 4096x4096,
+//                31 for 14336x4096 and 62.5 for 32000x4096, where this one takes 15.1, 32 and 64 (cuBLAS 15.4, 33 and 65).
+//                64 x 32 tiles, which put all multiprocessors to work for 4096 columns, gained 4 % in one layout for up to 16
+//                rows, and nothing for 64; pairs of blocks beside each other, which share their rows of a, lost 5 to
+//                50 %; stages without room for the rows of a that there are not, so more of them, gained nothing.
 // An arrival at another block's barrier must not be a release at cluster scope (the default is the block's): that waits
 // for all of the thread's earlier accesses of memory, 1000 clocks for every stage.
 

@@ -40,8 +40,8 @@ template <class S, Major A, Major B> struct Warp {
     float accumulator[MT][NT][4] = {};
     uint32_t a[2][MT][4], b[2][NT / 2][4];
     int row, col;  // within the tile
-    FragmentReader<typename S::template SharedA<A>, A, Side::A> a_reader;
-    FragmentReader<typename S::template SharedB<B>, B, Side::B> b_reader;
+    FragmentReader<typename S::template SharedA<A>, A, Side::A, MT> a_reader;
+    FragmentReader<typename S::template SharedB<B>, B, Side::B, NT / 2> b_reader;
 
     __device__ __forceinline__ Warp()
         : row(threadIdx.x / 32 / S::WARPS_N * S::WM),
@@ -97,7 +97,7 @@ template <class S, Major A, Major B> struct Warp {
             }
             __syncwarp();
 #pragma unroll 1
-            for (int r = lane / LANES; r < 16; r += 32 / LANES) {
+            for (int r = lane < 32 / LANES * LANES ? lane / LANES : 16; r < 16; r += 32 / LANES) {
                 const float* at = strip + r * S::STRIP_ROW + first;
                 float v[4];
                 if (p.out_vector) {

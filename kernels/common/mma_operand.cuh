@@ -8,44 +8,48 @@
 #include "shared_tile.cuh"
 
 // Brings tiles in by asynchronous copies of 16 bytes along the operand's unit stride. Rows are aligned to
-// that and hold whole chunks. Every thread copies the same chunk column of every ROW_STEP-th row, top down,
-// so that all it needs is one pointer on the move.
+// that and hold whole chunks. Every thread copies the same chunk column of every ROW_STEP-th row, top down, so that all
+// it needs is one pointer on the move; and every eighth from there on, of rows that are no power of two long.
 template <class T, int MN, int BK, Major MAJOR, int THREADS>
 struct AsyncCopier {
     using Shared = SharedTile<MN, BK, sizeof(T), MAJOR>;
-    static constexpr int ROW_STEP = THREADS / Shared::CHUNKS;
-    static constexpr int COUNT = Shared::ROWS / ROW_STEP;  // copies a thread and tile
-    static_assert(THREADS % Shared::CHUNKS == 0 && Shared::ROWS % ROW_STEP == 0, "every thread copies alike");
+    static constexpr int COLUMNS = Shared::EVEN ? Shared::CHUNKS : 8;  // that threads next to each other copy
+    static constexpr int EACH_ROW = Shared::CHUNKS / COLUMNS;          // copies of a thread and row
+    static constexpr int ROW_STEP = THREADS / COLUMNS;
+    static constexpr int COUNT = Shared::ROWS / ROW_STEP * EACH_ROW;  // copies a thread and tile
+    static_assert(THREADS % COLUMNS == 0 && Shared::ROWS % ROW_STEP == 0, "every thread copies alike");
+    static_assert(EACH_ROW == 1 || MAJOR == Major::MN, "along k, rows are short");
     static_assert(ROW_STEP % Shared::PERIOD == 0, "every row of a thread is permuted alike");
 
     const T* source;   // this thread's next chunk
     int64_t row_step;  // elements from one of its rows to the next
     int64_t turn;      // from past the last row of a tile to the first of the next
     int k;             // of its first chunk
-    int rows_left;     // K-major: from its first row to the operand's end
-    bool inside;       // MN-major: whether its chunk column is
+    int mn_left;       // from its first chunk to the operand's end
     uint32_t offset;   // of its first chunk in shared memory
 
     // `tile` is element (0, k = 0) of the tile, `lead` the stride of the dimension that has no unit stride.
     __device__ __forceinline__ AsyncCopier(const T* tile, int64_t lead, int mn_left) : row_step(lead * ROW_STEP) {
-        const int row = threadIdx.x / Shared::CHUNKS, chunk = threadIdx.x % Shared::CHUNKS;
+        const int row = threadIdx.x / COLUMNS, chunk = threadIdx.x % COLUMNS;
         source = tile + row * lead + chunk * Shared::EACH;
         offset = Shared::offset(row, chunk);
         turn = MAJOR == Major::K ? BK - MN * lead : 0;
         k = MAJOR == Major::K ? chunk * Shared::EACH : row;
-        rows_left = mn_left - row;
-        inside = chunk * Shared::EACH < mn_left;
+        this->mn_left = mn_left - (MAJOR == Major::K ? row : chunk * Shared::EACH);
     }
 
     // Starts the copies number i with i * parts / COUNT == part; the parts of a tile must come in order.
     // k_left steps of k exist, possibly none; outside the operand the copies write zeros.
     __device__ __forceinline__ void copy(uint32_t shared, int k_left, int part, int parts) {
-        const int rows = MAJOR == Major::K ? (k < k_left ? rows_left : 0) : (inside ? k_left - k : 0);
+        const int rows = MAJOR == Major::K ? (k < k_left ? mn_left : 0) : (mn_left > 0 ? k_left - k : 0);
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
             if (i * parts / COUNT != part) continue;
-            ptx::cp_async_16(shared + offset + i * ROW_STEP * Shared::ROW_BYTES, source, i * ROW_STEP < rows);
-            source += row_step;
+            const int row = i / EACH_ROW * ROW_STEP, column = i % EACH_ROW * COLUMNS;
+            const bool there = row < rows && (column == 0 || column * Shared::EACH < mn_left);
+            const uint32_t to = shared + offset + row * Shared::ROW_BYTES + column * 16;
+            ptx::cp_async_16(to, source + column * Shared::EACH, there);
+            if (i % EACH_ROW + 1 == EACH_ROW) source += row_step;
         }
         if (MAJOR == Major::K && part + 1 == parts) source += turn;
     }
@@ -119,16 +123,23 @@ struct ElementCopier {
 };
 
 // Reads pieces of a tile as fragments: 16 elements of mn by 32 bytes of k.
-template <class Shared, Major MAJOR, Side SIDE>
+template <class Shared, Major MAJOR, Side SIDE, int PIECES>
 struct FragmentReader {
-    uint32_t base;
+    // Pieces that are steps from each other (SharedTile::step): all or none.
+    static constexpr int STEPS = MAJOR == Major::K || Shared::EVEN ? PIECES : 1;
+    uint32_t bases[PIECES / STEPS];
 
     // `first` is the warp's first row of a, or column of b, within the tile.
-    __device__ __forceinline__ explicit FragmentReader(int first)
-        : base(Shared::fragment(SIDE, first, threadIdx.x % 32)) {}
+    __device__ __forceinline__ explicit FragmentReader(int first) {
+#pragma unroll
+        for (int i = 0; i < PIECES / STEPS; ++i)
+            bases[i] = Shared::fragment(SIDE, first + 16 * STEPS * i, threadIdx.x % 32);
+    }
 
     // Rows (columns) first + 16 i to + 15, bytes of k from 32 j to + 31.
     __device__ __forceinline__ void read(uint32_t (&fragment)[4], uint32_t shared, int i, int j) const {
+        const uint32_t base = bases[i / STEPS];
+        i %= STEPS;
         const uint32_t address = shared + Shared::step(base, i, j);
         if constexpr (MAJOR == Major::K) {
             ptx::ldmatrix_x4(fragment, address);

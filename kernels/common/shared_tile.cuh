@@ -20,11 +20,12 @@ struct SharedTile {
     static constexpr int EACH = 16 / BYTES_EACH;  // elements of a chunk
     static constexpr int ROWS = MAJOR == Major::K ? MN : BK;
     static constexpr int CHUNKS = (MAJOR == Major::K ? BK : MN) / EACH;  // of a row
+    static constexpr bool EVEN = (CHUNKS & (CHUNKS - 1)) == 0;           // a power of two
     static constexpr int ROW_BYTES = CHUNKS * 16;
     static constexpr int BYTES = ROWS * ROW_BYTES;
     static constexpr bool TRANSPOSABLE = MAJOR == Major::K || BYTES_EACH == 2;  // by ldmatrix
     static constexpr int PERIOD = TRANSPOSABLE ? 8 : 4;  // rows after which the permutation repeats
-    static_assert(CHUNKS >= (TRANSPOSABLE ? 4 : 8) && (CHUNKS & (CHUNKS - 1)) == 0, "64 bytes or more, a power of two");
+    static_assert(EVEN ? CHUNKS >= (TRANSPOSABLE ? 4 : 8) : CHUNKS % 8 == 0, "the permutation stays within a row");
 
     TILEWISE_HD static constexpr int swizzle(int row) {
         if (!TRANSPOSABLE) return (row & 3) * 2;
@@ -54,7 +55,7 @@ struct SharedTile {
 
     // The same for the piece 16 * i further along mn and 32 bytes * j along k, from the offset of the first:
     // across the unit stride whole rows; along it an XOR, which the permutation commutes with as long as mn is a
-    // multiple of a power of two that is larger than 16 * i.
+    // multiple of a power of two that is larger than 16 * i (and rows are EVEN).
     TILEWISE_HD static constexpr int step(int fragment, int i, int j) {
         return MAJOR == Major::K ? (fragment ^ (j * 32)) + i * 16 * ROW_BYTES
                                  : (fragment ^ (i * 16 * BYTES_EACH)) + j * 2 * EACH * ROW_BYTES;

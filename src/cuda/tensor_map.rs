@@ -27,6 +27,8 @@ pub struct TensorMapSpec {
     /// Bytes from one index to the next, of all dimensions but the innermost.
     pub strides: [u64; MAX_DIMS - 1],
     pub r#box: [u32; MAX_DIMS],
+    /// Nobody asks for any of it a second time.
+    pub read_once: bool,
 }
 
 /// What addresses and strides must be multiples of, in bytes.

@@ -43,8 +43,8 @@ pub enum Route {
     Copied(copied::Choice),
 }
 
-/// On compute capability 9.0, halves go to matmul_wgmma.cu, but for few rows that pairs of blocks read faster, and for
-/// small problems whose operands it would have to copy. Elsewhere few rows or columns go to matmul_skinny.cu where blocks
+/// On compute capability 9.0, halves go to matmul_wgmma.cu, but for small problems whose operands it would have to copy.
+/// Elsewhere few rows or columns go to matmul_skinny.cu where blocks
 /// of whole tiles would leave much of the device idle; operands that those blocks would read element by element are
 /// copied first where they are used often enough; everything else goes to the blocks as it is.
 pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Route {
@@ -60,16 +60,12 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
 
 /// None: the blocks.
 fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
-    let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
     if let Some(choice) = wgmma::choose(problem, device, wgmma::Overrides::default()) {
-        if !choice.copies_operands() {
-            let pairs = few.then(|| skinny::pairs(problem, device)).flatten();
-            return Some(pairs.map_or_else(|| Route::Wgmma(choice.unasked()), Route::Skinny));
-        }
-        if multiply_adds(problem) >= COPIED_FROM {
+        if !choice.copies_operands() || multiply_adds(problem) >= COPIED_FROM {
             return Some(Route::Wgmma(choice.unasked()));
         }
     }
+    let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
     let skinny = few.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
     if let Some(choice) = skinny {
         let blocks = blocks::clocks(problem, &Oriented::new(problem), device);

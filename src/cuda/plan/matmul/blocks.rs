@@ -31,12 +31,14 @@ struct Tile {
 }
 
 #[rustfmt::skip]
-const MMA_TILES: [Tile; 4] = [
+const MMA_TILES: [Tile; 5] = [
     Tile { name: "128x256", m: 128, n: 256, threads: 256, shared_bytes: 147_456, blocks: 1, rank: INLINE_RANK, ahead: 256, alone: 1.00, together: 1.00 },
+    Tile { name: "128x192", m: 128, n: 192, threads: 256, shared_bytes: 122_880, blocks: 1, rank: INLINE_RANK, ahead: 256, alone: 0.95, together: 0.95 },
     Tile { name: "128x128", m: 128, n: 128, threads: 128, shared_bytes:  49_152, blocks: 2, rank: INLINE_RANK, ahead: 128, alone: 0.85, together: 0.97 },
     Tile { name: "64x64",   m:  64, n:  64, threads: 128, shared_bytes:  49_152, blocks: 4, rank: INLINE_RANK, ahead: 256, alone: 0.50, together: 0.70 },
     Tile { name: "32x64",   m:  32, n:  64, threads: 128, shared_bytes:  98_304, blocks: 2, rank: INLINE_RANK, ahead: 896, alone: 0.30, together: 0.50 },
 ];
+const TF32_TILES: [Tile; 2] = [MMA_TILES[2], MMA_TILES[3]];
 #[rustfmt::skip]
 const MMA_ANY_TILES: [Tile; 2] = [
     Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 32_768, blocks: 1, rank: MAX_RANK,    ahead: 64,  alone: 0.35, together: 0.35 },
@@ -129,7 +131,7 @@ fn choose(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> Chosen
         },
         (DType::F32, Precision::Tf32) if tensor_cores && why_elements.is_none() => {
             let why = Reason::new("tf32", "simt", "tensor cores may round to TF32", capability);
-            ("matmul_tf32", &MMA_TILES[1..3], layout, MMA_RATE / 2.0, why)
+            ("matmul_tf32", &TF32_TILES[..], layout, MMA_RATE / 2.0, why)
         }
         (DType::F64, _) => {
             let why = Reason::plain("simt", None, "no other kernel takes float64");

@@ -121,22 +121,6 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     (blocks <= i32::MAX as u64).then_some(best)
 }
 
-/// Two blocks share each tile's k and meet in their cluster: on an H200 the fastest for few rows where there are tiles for
-/// a quarter to a half of its multiprocessors (1x4096x14336: 35.2 us, matmul_wgmma 39.3, cuBLAS 34.0).
-pub fn pairs(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Choice> {
-    let mut choice = choose(problem, device, Overrides { parts: Some(2), cluster: None })?;
-    let blocks = 2 * choice.tiles(&oriented(problem)).checked_mul(products(problem))?;
-    let many = u64::from(device.multiprocessors);
-    let figures = [("blocks in pairs", blocks), ("multiprocessors", many)];
-    choice.why = vec![Reason::new(
-        choice.name(),
-        "wgmma",
-        "pairs of blocks share k, so that all read at once",
-        figures,
-    )];
-    (choice.cluster && (many / 2..=many).contains(&blocks)).then_some(choice)
-}
-
 /// The long side as rows.
 fn oriented(problem: &MatmulProblem) -> Oriented {
     if problem.n > problem.m { Oriented::turned(problem) } else { Oriented::straight(problem) }

@@ -61,6 +61,8 @@ fn choices() {
             (BF16, (1, 8192, 8192, 8192), "matmul_mma_128x256_kn_bf16"),
             (F16, (1, 4096, 4096, 4096), "matmul_mma_128x256_kn_f16"),
             (BF16, (1, 2048, 2048, 2048), "matmul_mma_128x256_kn_bf16"),
+            (BF16, (1, 3072, 3072, 3072), "matmul_mma_128x192_kn_bf16"),
+            (BF16, (1, 1536, 1536, 1536), "matmul_mma_128x192_kn_bf16"),
             (BF16, (1, 1024, 1024, 1024), "matmul_mma_64x64_kn_bf16"),
             (BF16, (1, 256, 256, 256), "matmul_mma_32x64_kn_bf16"),
             (BF16, (1, 16, 4096, 4096), "matmul_mma_32x64_kn_bf16"),
@@ -78,10 +80,10 @@ fn choices() {
         &examples::a100(),
         &[
             (BF16, (1, 8192, 8192, 8192), "matmul_mma_128x256_kn_bf16"),
-            (BF16, (1, 2048, 2048, 2048), "matmul_mma_128x128_kn_bf16"),
+            (BF16, (1, 2048, 2048, 2048), "matmul_mma_128x192_kn_bf16"),
         ],
     );
-    // 99 KB of shared memory a block leave out the largest tile.
+    // 99 KB of shared memory a block leave out the larger tiles.
     for device in [examples::l4(), examples::rtx5090()] {
         check(
             &device,
@@ -245,8 +247,9 @@ template <int MN, int BK, int WARP, int SIZE, Major MAJOR> void tile() {
                         int read[8];
                         std::set<int> banks;
                         for (int row = 0; row < 8; ++row) {
-                            const int start = S::fragment(side, first, matrix * 8 + row);
-                            read[row] = S::step(start, i, j);
+                            const bool steps = MAJOR == Major::K || S::EVEN;
+                            const int start = S::fragment(side, first + (steps ? 0 : 16 * i), matrix * 8 + row);
+                            read[row] = S::step(start, steps ? i : 0, j);
                             const int want = MAJOR == Major::K ? S::element(mn + row, k) : S::element(mn, k + row);
                             check(read[row] == want || !S::TRANSPOSABLE, "a lane points elsewhere");
                         }
@@ -270,6 +273,7 @@ int main() {
     both<64, 64, 32>(), both<64, 64, 16>(), both<32, 64, 32>(), both<64, 32, 32>(), both<64, 32, 16>();
     tile<64, 128, 16, 2, Major::K>(), tile<64, 128, 16, 2, Major::MN>(), tile<16, 128, 16, 2, Major::K>();
     tile<16, 64, 16, 2, Major::K>();
+    tile<192, 64, 48, 2, Major::K>(), tile<192, 64, 48, 2, Major::MN>();
 }
 "#,
     );

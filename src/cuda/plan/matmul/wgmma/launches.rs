@@ -44,7 +44,11 @@ impl Choice {
         let (a, b) = (operand(0), operand(1));
         let repack = (!sources.is_empty()).then(|| repack::plan(&sources));
 
-        let loads = [load(problem, &a, p.m, tile.m(), 1), load(problem, &b, p.n, tile.n, self.pair)];
+        let (tiles_m, tiles_n) = self.tiles(&p);
+        let loads = [
+            load(problem, &a, p.m, (tile.m(), 1), tiles_n == 1),
+            load(problem, &b, p.n, (tile.n, self.pair), tiles_m == 1),
+        ];
         let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |load| load.stage_bytes));
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
         let result = out_lead.filter(|_| self.staged);
@@ -52,7 +56,6 @@ impl Choice {
 
         let stages = tile.stages(self.resident, self.staged, device);
         let stages_at = tile.fixed_bytes(self.staged);
-        let (tiles_m, tiles_n) = self.tiles(&p);
         let products = problem.batch_count() as u32;
         let mut batch_size = [1; BATCH_DIMS];
         let mut out_batch = [0; BATCH_DIMS];
@@ -164,10 +167,16 @@ struct Load {
 }
 
 /// `rows` of a tile, along m or n; blocks of a cluster, `sharing` of them, ask for equal parts of them.
-fn load(problem: &MatmulProblem, x: &Option<Addressed>, mn: i64, rows: u32, sharing: u32) -> Option<Load> {
+fn load(
+    problem: &MatmulProblem,
+    x: &Option<Addressed>,
+    mn: i64,
+    (rows, sharing): (u32, u32),
+    read_once: bool,
+) -> Option<Load> {
     let x = x.as_ref()?;
     let (mn, k, block_k) = (mn as u64, Oriented::new(problem).k as u64, BLOCK_K as u32);
-    let to_map = |sizes, r#box| map(problem, &x.matrix, sizes, x.lead, r#box);
+    let to_map = |sizes, r#box| TensorMapSpec { read_once, ..map(problem, &x.matrix, sizes, x.lead, r#box) };
     if x.mn_major {
         let panel = |columns: u32| to_map([mn, k], [columns, block_k / sharing]);
         let tail = rows % PANEL_COLUMNS;
@@ -195,6 +204,7 @@ fn map(problem: &MatmulProblem, x: &Matrix, sizes: [u64; 2], lead: u64, r#box: [
         sizes: [sizes[0], sizes[1], 1, 1, 1],
         strides: [lead, ALIGNMENT as u64, ALIGNMENT as u64, ALIGNMENT as u64],
         r#box: [r#box[0], r#box[1], 1, 1, 1],
+        read_once: false,
     };
     for (i, (&size, &stride)) in problem.batch.iter().zip(&x.batch_strides).rev().enumerate() {
         if stride != 0 {

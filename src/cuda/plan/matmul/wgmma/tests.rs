@@ -132,6 +132,18 @@ fn stages_wait_for_what_arrives() {
 }
 
 #[test]
+fn what_one_row_or_column_of_tiles_reads_is_read_once() {
+    let read_once = |m, n| {
+        let (_, launches) = chosen(&bf16(m, n, 4096), Overrides::default());
+        [0, 1].map(|i| launches.maps[i].unwrap().read_once)
+    };
+    assert_eq!(read_once(16, 4096), [false, true]);
+    assert_eq!(read_once(4096, 16), [true, false]);
+    assert_eq!(read_once(16, 16), [true, true]);
+    assert_eq!(read_once(2048, 2048), [false, false]);
+}
+
+#[test]
 fn what_cannot_be_addressed_is_copied_first() {
     let copied = |p: &MatmulProblem| {
         let (choice, launches) = chosen(p, Overrides::default());
