@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import least_squares
 from tilewise import _core
 
-# m, n, k, tile, parts of k, blocks of a cluster, whether rows of a are off the lines of caches,
+# m, n, k, tile, parts of k, blocks of a pair (0: the parts are a cluster), whether rows of a are off the lines of caches,
 # rows of b are, b is contiguous along n.
 Plan = tuple[int, int, int, str, int, int, tuple[bool, bool, bool]]
 Constants = dict[str, float]
@@ -47,7 +47,7 @@ class Sweep:
                 tile, *settings = name.split(" ")
                 if "x" in tile:
                     setting = dict(zip(settings[::2], settings[1::2], strict=True))
-                    pair = 2 if setting["cluster"] == "True" else 1
+                    pair = {"None": 0, "False": 1, "True": 2}[setting["cluster"]]
                     plans.append((m, n, k, tile, int(setting["splits"]), pair, lines))
                     microseconds.append(time)
                     problems.append(problem)

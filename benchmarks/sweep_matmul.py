@@ -30,18 +30,20 @@ LINEAR = [
     (4096, 4096, 11008),
 ]
 LINEAR += [(4096, 2112, 7168), (32768, 768, 768), (16384, 16384, 4096), (8192, 8192, 64), (8192, 8192, 512)]
-FEW_TILES = [(512, 512, 65536)]
+FEW_TILES = [(512, 512, 65536), (512, 512, 4096), (256, 256, 8192), (1024, 1024, 8192)]
 FEW_ROWS = [
     (m, n, k)
     for m in (1, 16, 64)
-    for n, k in [(4096, 4096), (14336, 4096), (4096, 14336), (7168, 2048), (32000, 4096)]
+    for n, k in [(4096, 4096), (14336, 4096), (4096, 14336), (7168, 2048), (32000, 4096), (2048, 8192)]
 ]
 # Rows of multiples of 16 bytes, but not of the 128 of a line of the caches.
 OFF_LINES = [(n, n, n) for n in (1000, 2056, 3000, 4104, 8200)]
 ODD = [(n, n, n) for n in (1023, 2047, 2055, 8191)]
 ODD += [(4095, 4097, 4099), (4096, 4096, 4097), (4096, 4097, 4096)]
 SHAPES = SQUARES + LINEAR + FEW_TILES + FEW_ROWS + OFF_LINES + ODD
-TILES = sorted({k["kernel"].split("_")[2] for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"})
+KERNELS = [k["kernel"].split("_") for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
+TILES = sorted({tile for _, _, tile, *_ in KERNELS})
+MEETING = {tile for _, _, tile, finish, _ in KERNELS if finish == "met"}
 
 
 def operands(
@@ -57,7 +59,7 @@ def operands(
 
 
 def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[str, Any]]:
-    """Every tile by blocks alone and in pairs, with parts of k where there are few."""
+    """Every tile by blocks alone and in pairs, with parts of k where there are few, also such as meet in clusters."""
     m, n, k = shape
     for tile in TILES:
         rows, columns = map(int, tile.split("x"))
@@ -67,6 +69,13 @@ def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[st
                 {"tile": tile, "splits": splits, "cluster": cluster}
                 for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
                 if splits == 1 or (tiles * splits <= 1.5 * multiprocessors and k >= 256 * splits)
+            )
+        if tile in MEETING and (m <= rows or n <= columns):
+            # As many clusters as run at once.
+            yield from (
+                {"tile": tile, "splits": splits, "cluster": None}
+                for splits, share in ((2, 1.0), (4, 0.75), (8, 0.75))
+                if tiles * splits <= share * multiprocessors and k >= 256 * splits
             )
 
 

@@ -87,11 +87,17 @@
 
 #include "wgmma_epilogue.cuh"
 #include "wgmma_mainloop.cuh"
+#include "wgmma_meet.cuh"
 
-template <class S, Finish F>
-__device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, Schedule<S>& work, uint32_t shared,
+template <class S, Finish F, class Work>
+__device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, Work& work, uint32_t shared,
                                         Ring ring) {
     Accumulators<S> d;
+    if constexpr (F == Finish::met) {
+        multiply<S>(p, pair, d, shared, ring, work.item.k_end - work.item.k_begin);
+        meet<S>(p, d, work.item);
+        return;
+    }
     Epilogue<S, F> epilogue(p, shared);
     // The first time nothing is multiplied and nothing written: the way out is only rehearsed, so that its instructions,
     // which no cache has yet, come while the first boxes do. That is 1 % of 512^3 to 1536^3. But of the longer ways a part
@@ -123,6 +129,7 @@ template <class S> __device__ __forceinline__ void make_barriers(const WgmmaPara
 
 template <class S, Finish F> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
     constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread behind the consumers
+    using Work = Schedule<S, F == Finish::met>;
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
     const Ring ring{shared, p.stages};
     // Of both blocks, or for those of this one that meet at `barrier`.
@@ -137,7 +144,7 @@ template <class S, Finish F> __device__ __forceinline__ void matmul_wgmma(const 
     if (threadIdx.x < PRODUCER) {
         ptx::take_registers<S::CONSUMER_REGISTERS>();
         const Pair pair = Pair::of(p);
-        Schedule<S> work(p, pair);
+        Work work(p, pair);
         barriers_are_there(CONSUMERS_START, PRODUCER + 32);
         consume<S, F>(p, pair, work, shared, ring);
         return;
@@ -147,7 +154,7 @@ template <class S, Finish F> __device__ __forceinline__ void matmul_wgmma(const 
     if (warp < 2) {  // finds out what to do first while another makes the barriers
         if (ptx::elect()) ptx::tma_prefetch_map(warp == 0 ? p.a : p.b);
         const Pair pair = Pair::of(p);
-        Schedule<S> work(p, pair);
+        Work work(p, pair);
         barriers_are_there(PRODUCERS_START, 96);
         if (!ptx::elect()) return;
         ptx::wait_for_grid_before();  // which may have copied an operand
@@ -180,16 +187,21 @@ template <class S, Finish F> __device__ __forceinline__ void matmul_wgmma(const 
     EXPORT_FINISH(T, NAME, simple)                     \
     EXPORT_FINISH(T, NAME, any)
 
+// Tiles whose parts of k may meet: those that are cut into parts.
+#define EXPORT_MEETING(T, NAME, ...) \
+    EXPORT(T, NAME, __VA_ARGS__)     \
+    EXPORT_FINISH(T, NAME, met)
+
 // Consumers, 64 rows of each so many times, columns, blocks on a multiprocessor. The same list is TILES in
 // src/cuda/plan/matmul/wgmma.rs.
 #define TILES(T)                     \
-    EXPORT(T, 64x64, 1, 1, 64, 2)    \
-    EXPORT(T, 64x128, 1, 1, 128, 2)  \
+    EXPORT_MEETING(T, 64x64, 1, 1, 64, 2)    \
+    EXPORT_MEETING(T, 64x128, 1, 1, 128, 2)  \
     EXPORT(T, 64x256, 1, 1, 256, 1)  \
-    EXPORT(T, 128x64, 2, 1, 64, 2)   \
+    EXPORT_MEETING(T, 128x64, 2, 1, 64, 2)   \
     EXPORT(T, 128x96, 2, 1, 96, 1)   \
     EXPORT(T, 192x96, 3, 1, 96, 1)   \
-    EXPORT(T, 128x128, 2, 1, 128, 1) \
+    EXPORT_MEETING(T, 128x128, 2, 1, 128, 1) \
     EXPORT(T, 128x160, 2, 1, 160, 1) \
     EXPORT(T, 128x176, 2, 1, 176, 1) \
     EXPORT(T, 128x192, 2, 1, 192, 1) \

@@ -19,6 +19,7 @@ enum class Finish {
     plain,     // nothing, and all that is stored are whole chunks
     partials,  // nothing, and sums of a part of k are stored as they are
     simple,    // bias, relu, leaky_relu of a slope that is_share(), still whole chunks
+    met,       // all of it, once the parts of k have met in their cluster (wgmma_meet.cuh)
     any,       // all activations, and results by elements
 };
 

@@ -7,8 +7,8 @@
 // is a box of the tile's rows of m or n by 64 of k, or panels of 64 of m or n by 64 of k, as memory has its unit stride along
 // k or along m or n. It never waits for anything else, so that the next tile's first stages arrive while this one's results
 // are stored.
-template <class S, bool IS_B>
-__device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, Schedule<S>& work, uint32_t shared,
+template <class S, bool IS_B, class Work>
+__device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, Work& work, uint32_t shared,
                                         Ring ring) {
     constexpr int32_t ROWS = IS_B ? S::BN : S::BM;  // of m or n
     const bool mn_major = IS_B ? p.b_mn : p.a_mn;
@@ -132,7 +132,7 @@ __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair,
     const uint32_t own_rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * S::M_STEPS * PANEL_BYTES;
     // A lane for each block that is told.
     const bool tells = lane < pair.blocks;
-    const uint32_t there = tells ? ptx::mbarrier_of_block(shared, lane) - shared : 0;
+    const uint32_t there = tells && pair.blocks > 1 ? ptx::mbarrier_of_block(shared, lane) - shared : 0;
     Ring read = ring;  // the first stage that has not been handed back
     const uint32_t most = p.stages >= 4 * S::GROUP ? S::GROUP : 1;
     uint32_t under_way = 0;

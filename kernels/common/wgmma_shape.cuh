@@ -48,7 +48,9 @@ struct alignas(64) WgmmaParams {
     uint32_t bias_by_row;
     uint32_t store_elements;  // rows that are no whole, aligned 16-byte chunks
     uint32_t staged;          // results leave by the copy engine, from where all of a tile is put
-    uint32_t unused[7];
+    uint32_t parts;           // of k
+    uint32_t parts_meet;      // they are a cluster (Finish::met)
+    uint32_t unused[5];
     Divisor by_part;      // items of a part of k
     Divisor by_product;   // items of a product
     Divisor by_batch[2];  // of the two inner dimensions
@@ -139,15 +141,21 @@ struct Item {
 };
 
 // The items of a block, one after the other: tiles of all products, or of pairs of them this block's, for each part of k.
-template <class S> struct Schedule {
+// Where the parts MEET, blocks have one item each, and a cluster is a tile's.
+template <class S, bool MEET> struct Schedule {
     const WgmmaParams& p;
     const Pair& pair;
     uint32_t index;
     Item item;
 
     __device__ __forceinline__ Schedule(const WgmmaParams& p, const Pair& pair)
-        : p(p), pair(pair), index(pair.units(blockIdx.x)) {
+        : p(p), pair(pair), index(MEET ? tile_of_cluster() : pair.units(blockIdx.x)) {
         find();
+    }
+    // Of 2, 4 or 8 blocks: a shift, as above.
+    __device__ __forceinline__ static uint32_t tile_of_cluster() {
+        const uint32_t blocks = ptx::cluster_blocks();
+        return blockIdx.x >> ((blocks >> 1) - (blocks >> 3));
     }
     __device__ __forceinline__ bool left() const { return index < p.items; }
     __device__ __forceinline__ void next() {
@@ -157,11 +165,12 @@ template <class S> struct Schedule {
     __device__ __forceinline__ void find() {
         const uint32_t tiles = p.order.tiles_m * p.order.tiles_n;
         uint32_t in_product = index;
-        item.split = item.product = 0;
+        item.split = MEET ? ptx::cluster_rank() : 0;
+        item.product = 0;
         item.batch[0] = item.batch[1] = item.batch[2] = 0;
         if (p.items > tiles) {
-            item.split = p.by_part.quotient(index);
-            const uint32_t in_part = index - item.split * p.products * tiles;
+            if (!MEET) item.split = p.by_part.quotient(index);
+            const uint32_t in_part = MEET ? index : index - item.split * p.products * tiles;
             item.product = p.by_product.quotient(in_part);
             in_product = in_part - item.product * tiles;
             const uint32_t middle = p.by_batch[0].quotient(item.product), outer = p.by_batch[1].quotient(middle);

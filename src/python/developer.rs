@@ -96,8 +96,8 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
 ///         element), or None to leave the choice to the plan again.
 ///     tile: for "wgmma": rows x columns of a block, such as "128x256"; None: the plan's.
 ///     splits: for "wgmma" and "skinny": parts that k is summed in; None: the plan's.
-///     cluster: for "wgmma": whether blocks load in pairs; for "skinny": False to have the parts meet in memory where
-///         they could in a cluster.
+///     cluster: for "wgmma": whether blocks load in pairs; for "wgmma" and "skinny": False to have the parts meet in memory
+///         where they could in a cluster.
 ///     group_m: for "wgmma": rows of tiles that blocks visit together; None: the plan's.
 ///
 /// Raises:
@@ -183,7 +183,8 @@ pub fn wgmma_clocks(plans: Vec<ClockedPlan>, constants: BTreeMap<String, f64>) -
     let clocks = |(m, n, k, tile, splits, pair, (a_off, b_off, b_by_rows)): &ClockedPlan| {
         let off_lines = [*a_off, *b_off];
         let size = Size { m: *m, n: *n, k: *k, products: 1, off_lines, b_by_rows: *b_by_rows };
-        let work = Work { tile: tile_index(tile)?, splits: (*splits).max(1), pair: (*pair).clamp(1, 2) };
+        let (splits, meets) = ((*splits).max(1), *pair == 0);
+        let work = Work { tile: tile_index(tile)?, splits, pair: (*pair).clamp(1, 2), meets };
         Ok(model.clocks(&size, &work, &device))
     };
     plans.iter().map(clocks).collect()

@@ -249,7 +249,9 @@ def blocks_cases() -> Iterator[Case]:
 
 def wgmma_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
-    tiles = {k["kernel"].split("_")[2] for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma"}
+    kernels = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
+    tiles = {tile for _, _, tile, *_ in kernels}
+    meeting = {tile for _, _, tile, finish, _ in kernels if finish == "met"}
     for dtype in FLOATS[:2]:
         for tile, pairs in product(sorted(tiles), [False, True]):
             name = f"matmul wgmma {dtype} {tile}{' in pairs' if pairs else ''}"
@@ -266,6 +268,17 @@ def wgmma_cases() -> Iterator[Case]:
             yield f"{name} odd batch", forced(fused)
             deep = random(100, 520, dtype=dtype), random(520, 72, dtype=dtype)
             yield f"{name} splits", forced(lambda x=deep: tw.matmul(*x), splits=3)
+        for tile, splits in product(sorted(meeting), [2, 8]):
+            x, w, bias = (
+                random(70, 1032, dtype=dtype),
+                random(1032, 200, dtype=dtype),
+                random(133, dtype=dtype),
+            )
+            forced = partial(on_kernel, "wgmma", tile=tile, splits=splits)
+            name = f"matmul wgmma {dtype} {tile} {splits} parts that meet"
+            yield name, forced(lambda x=x, w=w: tw.matmul(x, w))
+            odd = lambda x=x, w=w, bias=bias: tw.matmul(x, w[:, :133], bias=bias, activation="silu")  # noqa: E731
+            yield f"{name}, odd", forced(odd)
         tall = 128 * (2 * _core.devices()[0]["multiprocessors"] // 3 + 1)
         for tile in ("128x192", "128x256"):
             many = random(tall, 72, dtype=dtype), random(72, 760, dtype=dtype)

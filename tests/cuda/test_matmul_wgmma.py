@@ -99,6 +99,34 @@ def test_splits_of_k(tile, splits, cluster):
     check(a, b, "into columns:", tile, splits, cluster=cluster, bias=bias, out=out)
 
 
+@pytest.mark.parametrize("splits", [2, 4, 8])
+@pytest.mark.parametrize("tile", ["64x64", "64x128", "128x64", "128x128"])
+def test_parts_of_k_that_meet_in_a_cluster(tile, splits):
+    for (m, n, k), dtype in itertools.product([(1, 200, 1040), (70, 133, 1032), (150, 264, 520)], HALVES):
+        bias = randn(n, dtype=dtype) * 3
+        for lay_a, lay_b in LAYOUTS:
+            a, b = operand(m, k, dtype, lay_a), operand(k, n, dtype, lay_b)
+            check(a, b, f"{lay_a.__name__} {lay_b.__name__}", tile, splits)
+        check(a[:, :8], b[:8], "fewer blocks of k than parts:", tile, splits)
+        for activation in reference.ACTIVATIONS:
+            check(a, b, activation, tile, splits, bias=bias, activation=activation)
+        out = randn(n, m, dtype=dtype).mT
+        check(a, b, "into columns:", tile, splits, bias=bias, activation="gelu", out=out)
+        check(randn(3, m, 200, dtype=dtype), randn(200, n, dtype=dtype), "batch:", tile, splits, bias=bias)
+        guarded = Guarded((m, n), dtype, DEVICE, Guarded.CUTS[0])
+        check(a, b, "", tile, splits, out=guarded.out)
+        guarded.assert_rest_untouched()
+
+
+def test_parts_in_memory_and_in_a_cluster_are_the_same_sums():
+    a, b = randn(130, 2100, dtype=torch.bfloat16), aligned(randn(2100, 200, dtype=torch.bfloat16))
+    results = []
+    for cluster in (None, False):
+        _core.force_matmul_kernel("wgmma", tile="64x128", splits=4, cluster=cluster)
+        results.append(tw.matmul(a, b))
+    assert_identical(*results)
+
+
 @pytest.mark.parametrize("tile", ["64x128", "128x160", "192x192", "256x192"])
 @pytest.mark.parametrize("activation", list(reference.ACTIVATIONS))
 def test_bias_and_activation(tile, activation):

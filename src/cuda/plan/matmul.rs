@@ -44,9 +44,9 @@ pub enum Route {
 }
 
 /// On compute capability 9.0, halves go to matmul_wgmma.cu, but for small problems whose operands it would have to copy.
-/// Elsewhere few rows or columns go to matmul_skinny.cu where blocks
-/// of whole tiles would leave much of the device idle; operands that those blocks would read element by element are
-/// copied first where they are used often enough; everything else goes to the blocks as it is.
+/// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle;
+/// operands that those blocks would read element by element are copied first where they are used often enough;
+/// everything else goes to the blocks as it is.
 pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Route {
     let route = match forced {
         Some(Forced::Wgmma(overrides)) => wgmma::choose(problem, device, overrides).map(Route::Wgmma),
@@ -60,10 +60,10 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
 
 /// None: the blocks.
 fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
-    if let Some(choice) = wgmma::choose(problem, device, wgmma::Overrides::default()) {
-        if !choice.copies_operands() || multiply_adds(problem) >= COPIED_FROM {
-            return Some(Route::Wgmma(choice.unasked()));
-        }
+    if let Some(choice) = wgmma::choose(problem, device, wgmma::Overrides::default())
+        && (!choice.copies_operands() || multiply_adds(problem) >= COPIED_FROM)
+    {
+        return Some(Route::Wgmma(choice.unasked()));
     }
     let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
     let skinny = few.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();

@@ -42,26 +42,28 @@ pub struct Tile {
     pub n: u32,
     /// That fit on a multiprocessor, registers considered.
     blocks: u32,
+    /// Whether there is a kernel for parts of k that meet in a cluster.
+    meets: bool,
 }
 
 /// The same list as TILES in matmul_wgmma.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
 pub const TILES: [Tile; 15] = [
-    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1 },
-    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1 },
-    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1 },
-    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1 },
-    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1 },
-    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1 },
-    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1 },
-    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1 },
-    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1 },
-    Tile { name: "192x96",  consumers: 3, m_steps: 1, n:  96, blocks: 1 },
-    Tile { name: "128x96",  consumers: 2, m_steps: 1, n:  96, blocks: 1 },
-    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1 },
-    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2 },
-    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2 },
-    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2 },
+    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, meets: false },
+    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, meets: false },
+    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, meets: false },
+    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1, meets: false },
+    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, meets: false },
+    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1, meets: false },
+    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1, meets: false },
+    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1, meets: false },
+    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, meets: true },
+    Tile { name: "192x96",  consumers: 3, m_steps: 1, n:  96, blocks: 1, meets: false },
+    Tile { name: "128x96",  consumers: 2, m_steps: 1, n:  96, blocks: 1, meets: false },
+    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, meets: false },
+    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, meets: true },
+    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2, meets: true },
+    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, meets: true },
 ];
 
 impl Tile {
@@ -106,7 +108,7 @@ pub struct Overrides {
     /// Index in TILES.
     pub tile: Option<usize>,
     pub splits: Option<u32>,
-    /// Whether blocks work in pairs.
+    /// Whether blocks work in pairs; if not, parts of k do not meet in a cluster either.
     pub cluster: Option<bool>,
     pub group_m: Option<u32>,
 }
@@ -127,6 +129,8 @@ pub struct Choice {
     splits: u32,
     /// Blocks of a cluster, whose tiles lie below each other: 1 or 2.
     pair: u32,
+    /// Parts of k are a cluster.
+    meets: bool,
     /// Rows of tiles, or of pairs of them.
     group_m: u32,
     /// Blocks on a multiprocessor.
@@ -194,7 +198,13 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
             Some(cluster) => cluster == (pair > 1),
             None => pair == 1 || size.tiles(&TILES[tile], 1).0 > 1,
         });
-        let works = counts.flat_map(|splits| pairs.clone().map(move |pair| Work { tile, splits, pair }));
+        let works = counts.flat_map(|splits| {
+            pairs.clone().map(move |pair| {
+                let work = Work { tile, splits, pair, meets: false };
+                let wanted = overrides.splits.is_some() || cost::should_meet(&size, &work, device);
+                Work { meets: wanted && overrides.cluster.is_none() && cost::can_meet(&work), ..work }
+            })
+        });
         let times = works.map(|work| (work, MODEL.clocks(&size, &work, device)));
         times.min_by(|x, y| x.1.total_cmp(&y.1))
     });
@@ -203,7 +213,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let mut why = vec![Reason::asked_for("wgmma", "mma")];
     why.extend(next.map(|(next, other)| estimated((tile.name, clocks), (TILES[next.tile].name, other))));
     if work.splits > 1 && overrides.splits.is_none() {
-        let whole = MODEL.clocks(&size, &Work { splits: 1, ..work }, device);
+        let whole = MODEL.clocks(&size, &Work { splits: 1, meets: false, ..work }, device);
         why.push(estimated(("k in parts", clocks), ("k as a whole", whole)));
     }
     if work.pair > 1 && overrides.cluster.is_none() {
@@ -224,7 +234,8 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let rows_of_chunks = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).is_some();
     let staged = rows_of_chunks && cost::staged(&size, &work, device);
     let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
-    Some(Choice { tile, splits: work.splits as u32, pair, group_m, resident, staged, copies, why })
+    let (splits, meets) = (work.splits as u32, work.meets);
+    Some(Choice { tile, splits, pair, meets, group_m, resident, staged, copies, why })
 }
 
 /// The operand as the copy engine can address it, if it can.
@@ -277,7 +288,7 @@ impl Choice {
     }
 
     fn partial_bytes(&self, problem: &MatmulProblem) -> u64 {
-        if self.splits == 1 {
+        if self.splits == 1 || self.meets {
             return 0;
         }
         let (p, tile) = (Oriented::new(problem), self.tile);

@@ -29,6 +29,9 @@ pub struct Model {
     /// Clocks for the second kernel that a split takes, and bytes of partial sums that L2 moves in one.
     reduce: f64,
     reduce_bytes: f64,
+    /// Clocks for the parts of a tile to meet in a cluster instead, and bytes that a block reads of them in one.
+    meet: f64,
+    meet_bytes: f64,
     /// Clocks that a pair of blocks starts and ends later than one alone.
     pair: f64,
     /// Share of the shorter of computing and loading that the longer does not hide.
@@ -36,7 +39,7 @@ pub struct Model {
 }
 
 /// Fitted by `benchmarks/fit_matmul.py` to times of `benchmarks/sweep_matmul.py`. What it prefers in
-/// `benchmarks/sweeps/h200.json` takes 0.9 % longer than the fastest plan in the mean, 13 % at worst (16384 x 16384 x 4096,
+/// `benchmarks/sweeps/h200.json` takes 0.8 % longer than the fastest plan in the mean, 9 % at worst (16384 x 16384 x 4096,
 /// where one and the same plan was 6 % apart, by what the chip had drawn before).
 pub const MODEL: Model = Model {
     // In the order of TILES.
@@ -46,12 +49,14 @@ pub const MODEL: Model = Model {
     ],
     l2_bytes: 69.1,
     lines: 2.23,
-    memory_share: 0.915,
+    memory_share: 0.96,
     start: 8430.0,
     store: 0.095,
     staged: 0.068,
     reduce: 3760.0,
     reduce_bytes: 3290.0,
+    meet: 1500.0,
+    meet_bytes: 12.0,
     pair: 111.0,
     unhidden: 0.0083,
 };
@@ -65,6 +70,8 @@ pub struct Work {
     pub splits: u64,
     /// Blocks of a cluster, which share columns of b: 1 or 2.
     pub pair: u64,
+    /// The parts are a cluster, and add up in shared memory what otherwise goes through memory to a second kernel.
+    pub meets: bool,
 }
 
 /// What of a problem the time depends on.
@@ -101,6 +108,25 @@ impl Size {
     }
 }
 
+/// Whether the parts may be a cluster: as many as a shift divides by.
+pub fn can_meet(work: &Work) -> bool {
+    TILES[work.tile].meets && work.pair == 1 && matches!(work.splits, 2 | 4 | 8)
+}
+
+/// Whether to try it: where there are few rows or columns, which wait for memory. On an H200 1x4096x4096 takes 14.2 us so,
+/// 15.4 through memory and 15.1 as a whole; but 512x512x4096 13.9 and 12.8, 1024x1024x8192 37 and 32, because other
+/// blocks' sums come slowly. And where all run at once, of multiprocessors that are near each other: of its 132, 64
+/// clusters of two do, and 32 of four and 16 of eight take two rounds.
+pub fn should_meet(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
+    let (tiles_m, tiles_n) = size.tiles(&TILES[work.tile], 1);
+    if tiles_m.min(tiles_n) > 1 {
+        return false;
+    }
+    let blocks = tiles_m.saturating_mul(tiles_n).saturating_mul(size.products).saturating_mul(work.splits);
+    let many = u64::from(device.multiprocessors);
+    blocks <= if work.splits == 2 { many / 16 * 16 } else { many / 4 * 3 }
+}
+
 /// Parts of k that may be worth trying: one, or as many as still leave all blocks running at once.
 pub fn splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
     let (tiles_m, tiles_n) = size.tiles(tile, 1);
@@ -131,6 +157,8 @@ impl Model {
             ("staged", &mut self.staged),
             ("reduce", &mut self.reduce),
             ("reduce_bytes", &mut self.reduce_bytes),
+            ("meet", &mut self.meet),
+            ("meet_bytes", &mut self.meet_bytes),
             ("pair", &mut self.pair),
             ("unhidden", &mut self.unhidden),
         ];
@@ -165,6 +193,7 @@ impl Model {
         };
         let reduce = match splits {
             1 => 0.0,
+            _ if work.meets => self.meet + 4.0 * (size.m as f64).min(m) * n / self.meet_bytes,
             _ => self.reduce + 8.0 * tiles * m * n * splits as f64 / self.reduce_bytes,
         };
         let start = if work.pair > 1 { self.start + self.pair } else { self.start };

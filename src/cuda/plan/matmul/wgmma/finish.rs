@@ -9,6 +9,7 @@ use crate::ops::matmul::Activation;
 pub enum Finish {
     Plain,
     Partials,
+    Met,
     Simple,
     Any,
 }
@@ -22,7 +23,8 @@ impl Finish {
             Activation::Gelu | Activation::GeluTanh | Activation::Silu => false,
         };
         match (whole_chunks && simple, activation) {
-            _ if p.splits() > 1 => Finish::Partials,
+            _ if p.meets() => Finish::Met,
+            _ if p.parts > 1 => Finish::Partials,
             (true, Activation::None) if p.bias == 0 => Finish::Plain,
             (true, _) => Finish::Simple,
             (false, _) => Finish::Any,
@@ -34,6 +36,7 @@ impl Finish {
         match self {
             Finish::Plain => "plain",
             Finish::Partials => "partials",
+            Finish::Met => "met",
             Finish::Simple => "simple",
             Finish::Any => "any",
         }

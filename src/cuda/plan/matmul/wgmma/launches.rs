@@ -31,7 +31,7 @@ impl Choice {
         let a_strides = ((p.m, p.a.row_stride), (p.k, p.a.col_stride));
         let b_strides = ((p.n, p.b.col_stride), (p.k, p.b.row_stride));
         let operands = [(&p.a, a_strides, workspace), (&p.b, b_strides, workspace + copied_a)];
-        let partials = if self.splits > 1 { workspace + copied_a + copied_b } else { 0 };
+        let partials = if self.splits > 1 && !self.meets { workspace + copied_a + copied_b } else { 0 };
 
         let mut sources = Vec::new();
         let mut operand = |i: usize| {
@@ -63,7 +63,8 @@ impl Choice {
             (batch_size[i], out_batch[i]) = (size as u32, stride);
         }
         let (kind, slope) = activation(problem.activation);
-        let items = tiles_m * tiles_n * products * self.splits;
+        let tiles = tiles_m * tiles_n * products;
+        let items = if self.meets { tiles } else { tiles * self.splits };
         let k_blocks = p.k.unsigned_abs().div_ceil(BLOCK_K) as u32;
         let params = WgmmaParams {
             maps: [TensorMap::NONE; MAPS],
@@ -100,13 +101,19 @@ impl Choice {
             b_stage_bytes,
             stages_at,
             staged: self.staged.into(),
-            unused: [0; 7],
+            parts: self.splits,
+            parts_meet: self.meets.into(),
+            unused: [0; 5],
+        };
+        let blocks = match self.meets {
+            true => tiles * self.splits,
+            false => items.min(device.multiprocessors * self.resident / self.pair) * self.pair,
         };
         let finish = Finish::of(problem.activation, &params);
         let name = format!("matmul_wgmma_{}_{}_{}", tile.name, finish.name(), problem.dtype.suffix());
         let multiply = LaunchPlan {
             kernel: Kernel { file: "matmul_wgmma", name },
-            grid: [items.min(device.multiprocessors * self.resident / self.pair) * self.pair, 1, 1],
+            grid: [blocks, 1, 1],
             block: [128 * tile.consumers + 128, 1, 1],
             shared_bytes: stages_at + stages * tile.stage_bytes(),
             params,
@@ -128,7 +135,7 @@ impl Choice {
             bias_row: p.bias_row,
             bias_col: p.bias_col,
         };
-        let reduce = (self.splits > 1).then(|| reduce::plan(problem, &parts));
+        let reduce = (self.splits > 1 && !self.meets).then(|| reduce::plan(problem, &parts));
         let [a_map, b_map] = loads.map(|load| load.map(|load| load.map));
         let b_tail = loads[1].and_then(|load| load.tail);
         Launches { repack, maps: [a_map, b_map, b_tail, result], multiply, reduce }

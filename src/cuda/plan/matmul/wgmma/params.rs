@@ -55,7 +55,11 @@ pub struct WgmmaParams {
     pub store_elements: u32,
     /// Results leave by the copy engine.
     pub staged: u32,
-    pub unused: [u32; 7],
+    /// Of k.
+    pub parts: u32,
+    /// They are a cluster.
+    pub parts_meet: u32,
+    pub unused: [u32; 5],
     /// By the items of a part of k, of a product, and by the two inner dimensions of the batch.
     pub by_part: Divisor,
     pub by_product: Divisor,
@@ -78,8 +82,8 @@ unsafe impl KernelParams for WgmmaParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
         let own = [
             ("stages", self.stages),
-            ("splits", self.splits()),
-            ("cluster", self.pair),
+            ("splits", self.parts),
+            ("cluster", self.cluster()),
             ("staged", self.staged),
         ];
         let own = own.map(|(name, value)| (name, u64::from(value)));
@@ -87,7 +91,7 @@ unsafe impl KernelParams for WgmmaParams {
     }
 
     fn cluster(&self) -> u32 {
-        self.pair
+        if self.meets() { self.parts } else { self.pair }
     }
 
     fn overlaps(&self) -> bool {
@@ -96,9 +100,9 @@ unsafe impl KernelParams for WgmmaParams {
 }
 
 impl WgmmaParams {
-    /// Parts of k.
-    pub fn splits(&self) -> u32 {
-        self.items / (self.order.tiles_m * self.order.tiles_n * self.products)
+    /// Whether the parts of k are a cluster.
+    pub fn meets(&self) -> bool {
+        self.parts_meet != 0
     }
 }
 
@@ -113,6 +117,7 @@ impl fmt::Debug for WgmmaParams {
             .field("order, pair", &(self.order.settings(), self.pair))
             .field("stages, stage_bytes", &(self.stages, self.a_stage_bytes, self.b_stage_bytes))
             .field("items, part_blocks", &(self.items, self.part_blocks, self.longer_parts))
+            .field("parts", &self.parts)
             .field("partials", &self.partials)
             .field("a_mn, b_mn", &(self.a_mn, self.b_mn))
             .finish_non_exhaustive()

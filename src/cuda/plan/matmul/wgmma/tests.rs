@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cuda::device::examples;
+use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::host_cpp;
 use crate::cuda::plan::matmul::tests::problem;
 use crate::ops::matmul::{Activation, Bias, MatmulProblem};
@@ -37,7 +38,7 @@ fn choices() {
         ((4096, 2112, 7168), "128x176", 1, 1),
         ((32768, 768, 768), "128x256", 1, 1),
         ((512, 512, 65536), "128x128", 8, 1),
-        ((16, 4096, 4096), "64x64", 1, 1),
+        ((16, 4096, 4096), "64x64", 2, 1),
         ((64, 14336, 4096), "64x128", 1, 1),
         ((1, 4096, 14336), "64x64", 2, 1),
         // Rows that are no whole lines of the caches take twice the loads.
@@ -63,7 +64,8 @@ fn every_tile_fits_and_covers_every_shape() {
         {
             let k_blocks = (k as u64).div_ceil(BLOCK_K) as u32;
             for (splits, cluster) in [
-                (None, None),
+                (None, Some(false)),
+                (Some(4), None),
                 (Some(1), Some(false)),
                 (Some(3), Some(false)),
                 (Some(1), Some(true)),
@@ -83,12 +85,15 @@ fn every_tile_fits_and_covers_every_shape() {
                 assert!(u64::from(order.tiles_n) * u64::from(choice.tile.n) >= n as u64, "{what}");
                 assert!((1..=order.tiles_m).contains(&order.group_m), "{what}");
                 // A part without a block of k would never be written.
-                assert!((1..=k_blocks).contains(&q.splits()) && q.part_blocks > 0, "{what}");
-                assert_eq!(q.part_blocks * q.splits() + q.longer_parts, k_blocks, "{what}");
-                assert_eq!(splits.map(|s| s.min(k_blocks)).unwrap_or(q.splits()), q.splits(), "{what}");
-                assert!((1..=q.items * q.pair).contains(&plan.grid[0]), "{what}");
-                assert_eq!(plan.grid[0] % q.pair, 0, "{what}");
-                assert_eq!(launches.reduce.is_some(), q.splits() > 1, "{what}");
+                assert!((1..=k_blocks).contains(&q.parts) && q.part_blocks > 0, "{what}");
+                assert_eq!(q.part_blocks * q.parts + q.longer_parts, k_blocks, "{what}");
+                assert_eq!(splits.map(|s| s.min(k_blocks)).unwrap_or(q.parts), q.parts, "{what}");
+                assert!((1..=q.items * plan.params.cluster()).contains(&plan.grid[0]), "{what}");
+                assert_eq!(plan.grid[0] % plan.params.cluster(), 0, "{what}");
+                let may_meet =
+                    cluster.is_none() && shape.meets && q.pair == 1 && [2, 4, 8].contains(&q.parts);
+                assert_eq!(q.meets(), may_meet, "{what}");
+                assert_eq!(launches.reduce.is_some(), q.parts > 1 && !q.meets(), "{what}");
             }
         }
     }
@@ -129,6 +134,22 @@ fn stages_wait_for_what_arrives() {
             }
         }
     }
+}
+
+#[test]
+fn parts_meet_where_there_are_few_rows_or_columns() {
+    let meets = |m, n, k| {
+        let (choice, launches) = chosen(&bf16(m, n, k), Overrides::default());
+        let plan = &launches.multiply;
+        assert_eq!(choice.workspace_bytes(&bf16(m, n, k)) == 0, launches.reduce.is_none());
+        assert_eq!(plan.params.cluster(), if plan.params.meets() { plan.params.parts } else { 1 });
+        (plan.params.meets(), plan.params.parts)
+    };
+    assert_eq!(meets(1, 4096, 14336), (true, 2));
+    assert_eq!(meets(4096, 16, 14336), (true, 2));
+    assert_eq!(meets(16, 2048, 8192), (true, 4));
+    assert_eq!(meets(16, 32000, 4096), (false, 1));
+    assert_eq!(meets(512, 512, 65536), (false, 8));
 }
 
 #[test]
@@ -221,8 +242,8 @@ fn a_result_by_columns_has_its_bias_by_rows() {
 
 #[test]
 fn a_kernel_for_each_finish() {
-    let finish = |p: &MatmulProblem, splits| {
-        let (_, launches) = chosen(p, Overrides { splits, ..Overrides::default() });
+    let finish = |p: &MatmulProblem, splits, cluster| {
+        let (_, launches) = chosen(p, Overrides { splits, cluster, ..Overrides::default() });
         launches.multiply.kernel.name.split('_').nth(3).unwrap().to_string()
     };
     let with = |activation, biased: bool| {
@@ -244,8 +265,10 @@ fn a_kernel_for_each_finish() {
         (bf16(512, 509, 512), "any"),
     ];
     for (problem, expected) in table {
-        assert_eq!(finish(&problem, Some(1)), expected, "{problem}");
-        assert_eq!(finish(&problem, Some(2)), "partials", "{problem}");
+        assert_eq!(finish(&problem, Some(1), None), expected, "{problem}");
+        assert_eq!(finish(&problem, Some(2), Some(false)), "partials", "{problem}");
+        assert_eq!(finish(&problem, Some(3), None), "partials", "{problem}");
+        assert_eq!(finish(&problem, Some(2), None), "met", "{problem}");
     }
 }
 

@@ -1,0 +1,80 @@
+// Parts of k whose blocks are a cluster (matmul_wgmma.cu): their sums meet in shared memory, where the ring was, and each
+// block adds up and finishes its share of the tile. The order is that of the parts: the same bits every time.
+#pragma once
+
+#include "wgmma_shape.cuh"
+
+// The eight neighbours from (row, col) of the result on, of which `count` are there.
+template <class S>
+__device__ __forceinline__ void finish_chunk(const WgmmaParams& p, const Item& item, int32_t row, int32_t col,
+                                             int32_t count, float (&v)[8]) {
+    using T = typename S::T;
+    if (p.bias != nullptr) {
+        const T* bias = static_cast<const T*>(p.bias) + int64_t(p.bias_by_row ? row : col) * p.bias_stride;
+        const int64_t step = p.bias_by_row ? 0 : p.bias_stride;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+            if (e < count) v[e] += number(bias[e * step]);
+        }
+    }
+    activate<T>(v, p.activation, p.negative_slope);
+    T* out = static_cast<T*>(p.out) + row * p.out_row + col * p.out_col;
+#pragma unroll
+    for (int k = 0; k < 3; ++k) out += item.batch[k] * p.out_batch[k];
+    Pack<T, 8> pack;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) pack.v[e] = convert<T>(v[e]);
+    if (count >= 8 && !p.store_elements) {
+        store_pack(out, pack);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+        if (e < count) out[e * p.out_col] = pack.v[e];
+    }
+}
+
+// By the consumers of all blocks of the cluster, once each is done with its part.
+template <class S>
+__device__ __forceinline__ void meet(const WgmmaParams& p, const float (&d)[S::M_STEPS][S::ACCUMULATORS],
+                                     const Item& item) {
+    static_assert(S::TAIL == 64, "panels lie in order");
+    constexpr int32_t STRIDE = S::BN + 8;  // floats; 8 more make the writes free of bank conflicts
+    constexpr int32_t CONSUMERS = 32 * S::WARPS, CHUNKS = S::BN / 8;
+    float* sums = reinterpret_cast<float*>(wgmma_shared + S::STAGES_AT);
+    const int32_t rows = min(int32_t(p.m) - item.row, S::BM), width = min(int32_t(p.n) - item.col, S::BN);
+    const int32_t lane = threadIdx.x % 32;
+    // Nobody multiplies from the ring any more.
+    ptx::barrier_sync(RESULT_STAGED, CONSUMERS);
+#pragma unroll
+    for (int i = 0; i < S::M_STEPS; ++i) {
+        const int32_t row = (threadIdx.x / 128 * S::M_STEPS + i) * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+        float* at = sums + row * STRIDE + lane % 4 * 2;
+#pragma unroll
+        for (int group = 0; group < S::ACCUMULATORS / 4; ++group, at += 8) {
+            const float* v = d[i] + group * 4;
+            if (row < rows) *reinterpret_cast<float2*>(at) = make_float2(v[0], v[1]);
+            if (row + 8 < rows) *reinterpret_cast<float2*>(at + 8 * STRIDE) = make_float2(v[2], v[3]);
+        }
+    }
+    ptx::cluster_sync();
+    const uint32_t parts = ptx::cluster_blocks();
+    // (Two chunks of two parts at a time, so that more is asked for before it is waited for, took 14.7 us for 1x4096x4096
+    // where this takes 14.2: what a block does last are instructions that no cache has.)
+    for (int32_t at = ptx::cluster_rank() * CONSUMERS + threadIdx.x; at < rows * CHUNKS; at += parts * CONSUMERS) {
+        const int32_t row = at / CHUNKS, col = at % CHUNKS * 8;
+        if (col >= width) continue;
+        float v[8] = {};
+        for (uint32_t part = 0; part < parts; ++part) {
+            const float* from = ptx::in_block(sums + row * STRIDE + col, part);
+            const float4 low = *reinterpret_cast<const float4*>(from);
+            const float4 high = *reinterpret_cast<const float4*>(from + 4);
+            v[0] += low.x, v[1] += low.y, v[2] += low.z, v[3] += low.w;
+            v[4] += high.x, v[5] += high.y, v[6] += high.z, v[7] += high.w;
+        }
+        finish_chunk<S>(p, item, item.row + row, item.col + col, width - col, v);
+    }
+    // Nobody's shared memory goes while another block may read it.
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+}
