@@ -59,7 +59,7 @@ def operands(
 
 
 def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[str, Any]]:
-    """Every tile by blocks alone and in pairs, with parts of k where there are few, also such as meet in clusters."""
+    """Every tile by blocks alone and in pairs, with parts of k where there are few, and parts that meet."""
     m, n, k = shape
     for tile in TILES:
         rows, columns = map(int, tile.split("x"))
