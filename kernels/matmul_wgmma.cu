@@ -32,8 +32,9 @@
 //
 // Measured on an H200, bf16, caches cold (instructions and constants too), cuBLAS's time over ours: 512^3 0.99 to 1.02, 1024^3
 // 0.98 to 1.02, 1536^3 0.99 to 1.01, 2048^3 and 3072^3 0.99 to 1.00, 4096^3 1.00, 6144^3 0.99 to 1.00, 8192^3 1.04 to 1.06;
-// 4096x14336x4096 0.99 to 1.00, 8192x8192x512 0.99, 8192x8192x64 1.04, 512x512x65536 0.97, 4096x2112x7168 1.02 and 0.98; with
-// bias and relu 512^3 1.05, 2048^3 0.98, 4096^3 0.99, with bias and gelu_tanh 0.95 to 0.98; 1000^3 1.00 to 1.02; with copies
+// 4096x14336x4096 0.99 to 1.00, 8192x8192x512 0.99, 8192x8192x64 1.04, 512x512x65536 0.97, 4096x2112x7168 1.02 and 0.98; 1 to 64
+// rows by 4096x4096 to 32000x4096 1.03 in the mean (64x4096x4096 0.93 to 0.96); with bias and relu 512^3 1.02, 2048^3 0.99,
+// 4096^3 0.99, with bias and gelu_tanh 0.96 to 0.99; 1000^3 1.00 to 1.02; with copies
 // before it, 1023^3 2.0 to 2.2, 2047^3 3.0 to 3.6, 4095x4097x4099 3.7 to 4.4. All plans: benchmarks/sweeps/h200.json.
 //
 // Where the clocks of a block go, 1024^3 by 64 x 128, L2 cold: 1250 until the first box is asked for, 2500 until it is
@@ -77,11 +78,14 @@
 //   gelu_tanh    and its like are what is left: 4 % of the samples of 4096^3 are their instructions, 2 % the accumulators
 //                on their way to the loop, 2 % the way out, and the tensor cores wait meanwhile.
 //   few rows     wait for the weights, which are read once: maps of such operands have L2 fetch single lines
-//                (src/cuda/driver.rs), 3 to 6 % of the time. A kernel that only reads the weights takes 12.3 us for 4096x4096,
-//                31 for 14336x4096 and 62.5 for 32000x4096, where this one takes 15.1, 32 and 64 (cuBLAS 15.4, 33 and 65).
-//                64 x 32 tiles, which put all multiprocessors to work for 4096 columns, gained 4 % in one layout for up to 16
-//                rows, and nothing for 64; pairs of blocks beside each other, which share their rows of a, lost 5 to
-//                50 %; stages without room for the rows of a that there are not, so more of them, gained nothing.
+//                (src/cuda/driver.rs), 3 to 6 % of the time. Where there are too few tiles for the device, two or four blocks
+//                share a tile's k, and their sums meet in their cluster (wgmma_meet.cuh): 1x4096x4096 14.2 us, where a block a
+//                tile takes 15.1, sums through memory 15.4, and cuBLAS 15.4; 1x4096x14336 32.5, 38.6, 34 and 33.5. For large
+//                sums the other blocks' shared memory is too slow: 1024x1024x8192 takes 37 us so, and 32 through memory. A
+//                kernel that only reads the weights takes 12.3 us for 4096x4096, 31 for 14336x4096 and 62.5 for 32000x4096, where
+//                this one takes 14.2, 32 and 64. 64 x 32 tiles gained 4 % in one layout for up to 16 rows, and nothing
+//                for 64; pairs of blocks beside each other, which share their rows of a, lost 5 to 50 %; stages without room
+//                for the rows of a that there are not, so more of them, gained nothing.
 // An arrival at another block's barrier must not be a release at cluster scope (the default is the block's): that waits
 // for all of the thread's earlier accesses of memory, 1000 clocks for every stage.
 
