@@ -70,7 +70,7 @@ def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[st
                 for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
                 if splits == 1 or (tiles * splits <= 1.5 * multiprocessors and k >= 256 * splits)
             )
-        if tile in MEETING and (m <= rows or n <= columns):
+        if tile in MEETING and m <= rows:
             # As many clusters as run at once.
             yield from (
                 {"tile": tile, "splits": splits, "cluster": None}

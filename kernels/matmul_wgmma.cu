@@ -16,7 +16,8 @@
 // tile. Blocks take tiles in the grouped order of common/tile_order.cuh.
 //
 // Two blocks whose tiles lie below each other may be a cluster: then each loads half of their common columns of b, for
-// both, by multicast, and a stage is handed back to both.
+// both, by multicast, and a stage is handed back to both. Or a cluster is those that share a tile's k where there are few
+// rows: each has one part, and their sums meet at the end (common/wgmma_meet.cuh).
 //
 // Operands may have their unit stride along k or along m or n, and up to three dimensions of batch, each dense or
 // broadcast (the map has one, which is asked for whatever the index). Base and strides must be multiples of 16 bytes;
@@ -191,28 +192,28 @@ template <class S, Finish F> __device__ __forceinline__ void matmul_wgmma(const 
     EXPORT_FINISH(T, NAME, simple)                     \
     EXPORT_FINISH(T, NAME, any)
 
-// Tiles whose parts of k may meet: those that are cut into parts.
+// Tiles whose parts of k may meet: small ones, which few rows take.
 #define EXPORT_MEETING(T, NAME, ...) \
     EXPORT(T, NAME, __VA_ARGS__)     \
     EXPORT_FINISH(T, NAME, met)
 
 // Consumers, 64 rows of each so many times, columns, blocks on a multiprocessor. The same list is TILES in
 // src/cuda/plan/matmul/wgmma.rs.
-#define TILES(T)                     \
+#define TILES(T)                             \
     EXPORT_MEETING(T, 64x64, 1, 1, 64, 2)    \
     EXPORT_MEETING(T, 64x128, 1, 1, 128, 2)  \
-    EXPORT(T, 64x256, 1, 1, 256, 1)  \
+    EXPORT(T, 64x256, 1, 1, 256, 1)          \
     EXPORT_MEETING(T, 128x64, 2, 1, 64, 2)   \
-    EXPORT(T, 128x96, 2, 1, 96, 1)   \
-    EXPORT(T, 192x96, 3, 1, 96, 1)   \
+    EXPORT(T, 128x96, 2, 1, 96, 1)           \
+    EXPORT(T, 192x96, 3, 1, 96, 1)           \
     EXPORT_MEETING(T, 128x128, 2, 1, 128, 1) \
-    EXPORT(T, 128x160, 2, 1, 160, 1) \
-    EXPORT(T, 128x176, 2, 1, 176, 1) \
-    EXPORT(T, 128x192, 2, 1, 192, 1) \
-    EXPORT(T, 128x256, 2, 1, 256, 1) \
-    EXPORT(T, 192x128, 3, 1, 128, 1) \
-    EXPORT(T, 192x192, 3, 1, 192, 1) \
-    EXPORT(T, 256x128, 2, 2, 128, 1) \
+    EXPORT(T, 128x160, 2, 1, 160, 1)         \
+    EXPORT(T, 128x176, 2, 1, 176, 1)         \
+    EXPORT(T, 128x192, 2, 1, 192, 1)         \
+    EXPORT(T, 128x256, 2, 1, 256, 1)         \
+    EXPORT(T, 192x128, 3, 1, 128, 1)         \
+    EXPORT(T, 192x192, 3, 1, 192, 1)         \
+    EXPORT(T, 256x128, 2, 2, 128, 1)         \
     EXPORT(T, 256x192, 2, 2, 192, 1)
 
 TILES(f16)

@@ -74,7 +74,8 @@ __device__ __forceinline__ void meet(const WgmmaParams& p, const float (&d)[S::M
         }
         finish_chunk<S>(p, item, item.row + row, item.col + col, width - col, v);
     }
-    // Nobody's shared memory goes while another block may read it.
+    // Nobody's shared memory goes while another block may read it. Relaxed, for what a thread has read it has added up by
+    // now, and a release would wait for its stores.
     ptx::cluster_arrive();
     ptx::cluster_wait();
 }

@@ -22,10 +22,10 @@
 // src/cuda/plan/matmul/wgmma/params.rs.
 struct alignas(64) WgmmaParams {
     TileOrder order;       // of a product's tiles, or pairs of them
-    uint32_t items;        // tiles of all products, or pairs of them, for each part of k
+    uint32_t items;        // tiles of all products, or pairs of them, for each part of k unless those meet
     uint32_t part_blocks;  // blocks of k, of 64, in every part of k; one more in the first few
     uint32_t longer_parts;
-    uint32_t pair;  // 2: blocks whose tiles lie below each other are a cluster; 1: none are
+    uint32_t pair;  // 2: blocks whose tiles lie below each other are a cluster; 1: they are not
     uint32_t stages;
     uint32_t stages_at;             // in shared memory
     uint32_t a_stage_bytes;         // of a that arrive for one block of k
@@ -48,8 +48,8 @@ struct alignas(64) WgmmaParams {
     uint32_t bias_by_row;
     uint32_t store_elements;  // rows that are no whole, aligned 16-byte chunks
     uint32_t staged;          // results leave by the copy engine, from where all of a tile is put
-    uint32_t parts;           // of k
-    uint32_t parts_meet;      // they are a cluster (Finish::met)
+    uint32_t parts;           // of k, for the host to know, as is whether
+    uint32_t parts_meet;      // they are a cluster: the kernel is then another (Finish::met)
     uint32_t unused[5];
     Divisor by_part;      // items of a part of k
     Divisor by_product;   // items of a product

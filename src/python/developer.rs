@@ -160,8 +160,8 @@ type ClockedPlan = (u64, u64, u64, String, u64, u64, (bool, bool, bool));
 /// What the model expects plans of kernels/matmul_wgmma.cu to take on an H200, in clocks.
 ///
 /// Args:
-///     plans: (m, n, k, tile, splits, blocks of a cluster: 1 or 2, (rows of a, of b off the lines of the caches,
-///         b contiguous along n)) of each.
+///     plans: (m, n, k, tile, splits, blocks of a pair: 1 or 2, or 0: the parts are a cluster, (rows of a, of b off the
+///         lines of the caches, b contiguous along n)) of each.
 ///     constants: to be used in place of some of `wgmma_model()`.
 ///
 /// Raises:

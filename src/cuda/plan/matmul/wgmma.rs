@@ -127,7 +127,7 @@ struct Addressed {
 pub struct Choice {
     tile: &'static Tile,
     splits: u32,
-    /// Blocks of a cluster, whose tiles lie below each other: 1 or 2.
+    /// Blocks of a pair, whose tiles lie below each other: 1 or 2.
     pair: u32,
     /// Parts of k are a cluster.
     meets: bool,

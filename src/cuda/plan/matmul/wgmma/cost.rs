@@ -68,7 +68,7 @@ pub struct Work {
     pub tile: usize,
     /// Parts of k.
     pub splits: u64,
-    /// Blocks of a cluster, which share columns of b: 1 or 2.
+    /// Blocks of a pair, which share columns of b: 1 or 2.
     pub pair: u64,
     /// The parts are a cluster, and add up in shared memory what otherwise goes through memory to a second kernel.
     pub meets: bool,

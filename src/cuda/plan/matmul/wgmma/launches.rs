@@ -45,9 +45,11 @@ impl Choice {
         let repack = (!sources.is_empty()).then(|| repack::plan(&sources));
 
         let (tiles_m, tiles_n) = self.tiles(&p);
+        let in_every_product =
+            |x: &Matrix| x.batch_strides.iter().zip(&problem.batch).all(|(&s, &n)| s != 0 || n == 1);
         let loads = [
-            load(problem, &a, p.m, (tile.m(), 1), tiles_n == 1),
-            load(problem, &b, p.n, (tile.n, self.pair), tiles_m == 1),
+            load(problem, &a, p.m, (tile.m(), 1), tiles_n == 1 && in_every_product(&p.a)),
+            load(problem, &b, p.n, (tile.n, self.pair), tiles_m == 1 && in_every_product(&p.b)),
         ];
         let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |load| load.stage_bytes));
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));

@@ -16,12 +16,12 @@ pub const MAPS: usize = 4;
 pub struct WgmmaParams {
     /// Of the tiles of a product, or of pairs of them.
     pub order: TileOrder,
-    /// Tiles of all products, or pairs of them, for each part of k.
+    /// Tiles of all products, or pairs of them, for each part of k unless those meet.
     pub items: u32,
     /// Of k, in every part; one more in the first few.
     pub part_blocks: u32,
     pub longer_parts: u32,
-    /// 2: blocks whose tiles lie below each other are a cluster; 1: none are.
+    /// 2: blocks whose tiles lie below each other are a cluster; 1: they are not.
     pub pair: u32,
     pub stages: u32,
     /// In shared memory.
@@ -117,7 +117,7 @@ impl fmt::Debug for WgmmaParams {
             .field("order, pair", &(self.order.settings(), self.pair))
             .field("stages, stage_bytes", &(self.stages, self.a_stage_bytes, self.b_stage_bytes))
             .field("items, part_blocks", &(self.items, self.part_blocks, self.longer_parts))
-            .field("parts", &self.parts)
+            .field("parts", &(self.parts, self.parts_meet))
             .field("partials", &self.partials)
             .field("a_mn, b_mn", &(self.a_mn, self.b_mn))
             .finish_non_exhaustive()
