@@ -127,7 +127,7 @@ def test_parts_in_memory_and_in_a_cluster_are_the_same_sums():
     results = []
     for cluster, finish in ((None, "met"), (False, "partials")):
         _core.force_matmul_kernel("wgmma", tile="64x128", splits=4, cluster=cluster)
-        assert f"_{finish}_" in _core.explain("matmul", {"a": a, "b": b}, "h200")["kernel"]
+        assert f"_{finish}_" in _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["kernel"]
         results.append(tw.matmul(a, b))
     assert_identical(*results)
 
