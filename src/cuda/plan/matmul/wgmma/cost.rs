@@ -39,7 +39,7 @@ pub struct Model {
 }
 
 /// Fitted by `benchmarks/fit_matmul.py` to times of `benchmarks/sweep_matmul.py`. What it prefers in
-/// `benchmarks/sweeps/h200.json` takes 0.8 % longer than the fastest plan in the mean, 9 % at worst (16384 x 16384 x 4096,
+/// `benchmarks/sweeps/h200.json` takes 0.7 % longer than the fastest plan in the mean, 9 % at worst (16384 x 16384 x 4096,
 /// where one and the same plan was 6 % apart, by what the chip had drawn before).
 pub const MODEL: Model = Model {
     // In the order of TILES.
