@@ -78,6 +78,7 @@ template <class T> __device__ __forceinline__ Arithmetic<T> element(const uint32
 }
 
 template <class T> __device__ __forceinline__ void flat(const ActivationParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     constexpr int E = lanes_of<T>;
     const auto slope = static_cast<Arithmetic<T>>(p.slope);
     const T *grad = pointer<const T>(p.grad), *saved = pointer<const T>(p.saved);
@@ -111,6 +112,7 @@ template <class T> __device__ __forceinline__ void flat(const ActivationParams<I
 // Columns of a slice of rows, which lie along the last of p.dims.
 template <class T, int E, int Rank>
 __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
+    ptx::wait_for_grid_before();
     using C = Arithmetic<T>;
     __shared__ union {
         uint4 slots[E > 1 ? AT_ONCE * 2 * THREADS : 1];  // [access][operand][thread]

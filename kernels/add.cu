@@ -80,6 +80,7 @@ template <class T, bool Loop, bool ScalarY> __device__ __forceinline__ void add_
 }
 
 template <class T, bool Loop> __device__ __forceinline__ void add_vector(const AddParams<FEW>& p) {
+    ptx::wait_for_grid_before();
     if (p.y_size == 0) {
         add_tiles<T, Loop, true>(p);
     } else {

@@ -83,6 +83,7 @@ __device__ __forceinline__ bool outside(const AddParams<FEW>& p, uint64_t inside
 }
 
 template <class T> __device__ __forceinline__ void add_shifted(const AddParams<FEW>& p) {
+    ptx::wait_for_grid_before();
     constexpr int E = lanes_of<T>, N = SHIFTED_VECTORS;
     const uint64_t before = p.head * sizeof(T);
     const uint64_t warp = (static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 32;
@@ -107,6 +108,7 @@ template <class T> __device__ __forceinline__ void add_shifted(const AddParams<F
 
 // RowX: x is the row.
 template <class T, bool RowX> __device__ __forceinline__ void add_repeated(const AddParams<FEW>& p) {
+    ptx::wait_for_grid_before();
     constexpr int E = lanes_of<T>, N = REPEATED_VECTORS;
     const Dim<3>& inner = p.dims[p.rank - 1];
     const auto columns = static_cast<uint32_t>(inner.size);

@@ -65,6 +65,7 @@ __device__ __forceinline__ void add_ragged(const AddParams<Rank>& p, uint64_t x,
 // the result.
 template <class Operand, int N, class Index, int Rank>
 __device__ __forceinline__ void add_chunks(const AddParams<Rank>& p) {
+    ptx::wait_for_grid_before();
     constexpr int E = Operand::WIDTH;
     const Dim<3>&inner = p.dims[p.rank - 1], &rows = p.dims[p.rank - 2];
     const Index item = static_cast<Index>(blockIdx.x) * static_cast<Index>(p.span) + threadIdx.x;

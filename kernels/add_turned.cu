@@ -179,6 +179,7 @@ __device__ __forceinline__ void add_ragged(const AddParams<FEW>& p, const Place&
 }
 
 template <class T> __device__ __forceinline__ void add_turned(const AddParams<FEW>& p) {
+    ptx::wait_for_grid_before();
     __shared__ uint4 slots[2][Tile<T>::SLOTS];
     const Place t = place<T>(p);
     if (p.flags & PLAIN) {

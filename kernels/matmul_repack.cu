@@ -52,6 +52,7 @@ __device__ __forceinline__ void load_neighbours(const uint16_t* from, uint32_t (
 }
 
 extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i16(const __grid_constant__ RepackParams p) {
+    ptx::wait_for_grid_before();
     ptx::let_next_grid_begin();
     const bool second = blockIdx.x >= p.first_blocks;
     const RepackOperand& x = p.operand[second];

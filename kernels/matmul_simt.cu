@@ -18,6 +18,7 @@
 #include "simt_block.cuh"
 
 template <class T, class S, class Params> __device__ __forceinline__ void matmul(const Params& p) {
+    ptx::wait_for_grid_before();
     using Acc = typename S::Acc;
     using Block = SimtBlock<T, S>;
     __shared__ __align__(16) typename Block::Shared shared;

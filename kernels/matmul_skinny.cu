@@ -61,6 +61,7 @@ template <class S> struct FewCopier {
 };
 
 template <class S, Major A, bool ANY> __device__ __forceinline__ void matmul_skinny(const SkinnyParams& params) {
+    ptx::wait_for_grid_before();
     using T = typename S::T;
     using Sums = SumTile<float, S::BM, S::BN>;
     static_assert(Sums::BYTES <= S::STAGES * S::template STAGE_BYTES<A, Major::K>, "the sums fit where the ring was");

@@ -25,6 +25,7 @@
 #include "skinny.cuh"
 
 template <class T, class S> __device__ __forceinline__ void matmul_skinny(const SkinnyParams& params) {
+    ptx::wait_for_grid_before();
     using Acc = typename S::Acc;
     using Block = SimtBlock<T, S>;
     using Sums = SumTile<Acc, S::BM, S::BN>;

@@ -162,7 +162,7 @@ template <class S, Finish F> __device__ __forceinline__ void matmul_wgmma(const 
         Work work(p, pair);
         barriers_are_there(PRODUCERS_START, 96);
         if (!ptx::elect()) return;
-        ptx::wait_for_grid_before();  // which may have copied an operand
+        ptx::wait_for_grid_before();  // and with it all but Epilogue::load_bias
         if (warp == 0) {
             produce<S, false>(p, pair, work, shared, ring);
         } else {

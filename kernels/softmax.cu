@@ -136,6 +136,7 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
 
 template <class In, class Out, int V, int R> __device__ __forceinline__ void softmax_warp(
     const SoftmaxParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     const int lanes = 1 << p.lane_bits, groups = WARP_THREADS >> p.lane_bits;
     const int group = threadIdx.x >> p.lane_bits, lane = threadIdx.x & (lanes - 1);
     const auto all = [&](auto row) {
@@ -153,6 +154,7 @@ template <class In, class Out, int V, int R> __device__ __forceinline__ void sof
 
 template <class In, class Out, int V> __device__ __forceinline__ void softmax_block(
     const SoftmaxParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     __shared__ typename Math<Out>::C scratch[64];
     for (uint64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
         rows_in_registers<Body<In, Out>, In, Out, V, 1>(p, BlockGroup{}, row, 0, threadIdx.x, blockDim.x, scratch);
@@ -173,6 +175,7 @@ __device__ __forceinline__ void fetch_granule(const Row<In, Out, int>& row, int 
 }
 
 template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(const SoftmaxParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
@@ -231,6 +234,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
 }
 
 template <class In, class Out> __device__ __forceinline__ void softmax_online(const SoftmaxParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>, BATCH = 4;

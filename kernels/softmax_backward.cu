@@ -86,6 +86,7 @@ template <class C, int N> __device__ __forceinline__ C total(C (&v)[N]) {
 
 template <class In, class Out, int V, int R>
 __device__ __forceinline__ void softmax_backward_warp(const BackwardParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using C = typename Gradient<In, Out>::C;
     const Gradient<In, Out> gradient = {p.log != 0};
     const int lanes = 1 << p.lane_bits, groups = WARP_THREADS >> p.lane_bits;
@@ -119,6 +120,7 @@ enum class Share { cluster, leave, find };
 // A row to `slices` blocks, a slice of it to each, in one chunk or several.
 template <class In, class Out, class Index, int V, Share S>
 __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using C = typename Gradient<In, Out>::C;
     struct alignas(8) Letter {
         C sum;

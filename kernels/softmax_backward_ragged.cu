@@ -25,6 +25,7 @@ constexpr int BATCH = 4;      // accesses of shared memory and input that a lane
 
 template <class In, class Out, int V>
 __device__ __forceinline__ void softmax_backward_ragged(const RaggedParams<3>& p) {
+    ptx::wait_for_grid_before();
     using G = Gradient<In, Out>;
     using C = typename G::C;
     constexpr int U = UNIT<In>, W = V / U;

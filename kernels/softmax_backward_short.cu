@@ -19,6 +19,7 @@
 constexpr int THREADS = 128;
 
 template <class T> __device__ __forceinline__ void softmax_backward_short(const BackwardParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using C = typename Gradient<T, T>::C;
     constexpr int E = lanes_of<T>, U = UNIT<T>;
     extern __shared__ uint4 tile[];  // grad's granules, then output's

@@ -51,6 +51,7 @@ __device__ __forceinline__ const T* stage(const T* row, int length, int first, i
 
 template <class In, class Out>
 __device__ __forceinline__ void softmax_backward_staged(const BackwardParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using C = typename Gradient<In, Out>::C;
     constexpr int F = lanes_of<Out>;
     struct alignas(8) Letter {

@@ -152,6 +152,7 @@ enum class Share { cluster, leave, find };
 
 template <class T, int E, int K, Share S>
 __device__ __forceinline__ void softmax_backward_tile(const BackwardTileParams& p) {
+    ptx::wait_for_grid_before();
     using C = typename Gradient<T, T>::C;
     struct alignas(8) Letter {
         C sum;
@@ -254,6 +255,7 @@ template <class Acc> __device__ __forceinline__ Acc load_any(uint64_t base, int6
 
 template <class Acc>
 __device__ __forceinline__ void softmax_backward_general(const BackwardParams<MAX_RANK>& p) {
+    ptx::wait_for_grid_before();
     __shared__ Acc scratch[2][32];
     const Gradient<Acc, Acc> gradient = {p.log != 0};
     uint32_t parity = 0;

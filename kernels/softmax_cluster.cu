@@ -47,6 +47,7 @@ constexpr int SPLIT_THREADS = 256;
 constexpr int MAX_PARTIALS = 256;  // warps of a cluster
 
 template <class In, class Out> __device__ __forceinline__ void softmax_cluster(const SoftmaxParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
@@ -156,6 +157,7 @@ template <class In, class Out, int V> struct Slice {
 
 template <class In, class Out, int V> __device__ __forceinline__ void softmax_leave(
     const SoftmaxParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     __shared__ Partial<C> partials[2][32];

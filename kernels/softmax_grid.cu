@@ -102,6 +102,7 @@ template <class M, class C> __device__ __forceinline__ Partial<C> merge_lanes(co
 // KEPT: chunks of a thread in registers. ALL: there are more, in shared memory, and beyond that.
 template <class T, int KEPT, bool ALL>
 __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using M = Math<T>;
     using C = typename M::C;
     constexpr int E = lanes_of<T>;

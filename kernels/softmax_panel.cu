@@ -88,6 +88,7 @@ template <class M, class C> __device__ __forceinline__ Partial<C> merge_column(c
 enum class Share { cluster, leave, find };
 
 template <class In, class Out, int BYTES, Share S> __device__ __forceinline__ void softmax_panel(const PanelParams& p) {
+    if (S != Share::find) ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     using W = Word<In, Out, BYTES>;

@@ -28,6 +28,7 @@ constexpr int THREADS = 256;  // at most
 constexpr int BATCH = 4;      // accesses of shared memory that a lane has under way
 
 template <class In, class Out, int V> __device__ __forceinline__ void softmax_ragged(const RaggedParams<2>& p) {
+    ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int U = UNIT<In>, W = V / U;

@@ -23,6 +23,7 @@ constexpr int THREADS = 128;
 
 // W: words of 4 bytes that a row may touch.
 template <class T, int W> __device__ __forceinline__ void softmax_short(const SoftmaxParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using M = Math<T>;
     using C = typename M::C;
     constexpr int E = lanes_of<T>, U = 4 / sizeof(T);  // elements of a granule, and of a word

@@ -82,6 +82,7 @@ template <class In, class Out> struct Largest {
 };
 
 template <class In, class Out> __device__ __forceinline__ void softmax_staged(const SoftmaxParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>;

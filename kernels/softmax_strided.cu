@@ -50,6 +50,7 @@ __device__ __forceinline__ void store_columns(T* p, const Pack<T, E>& pack, int 
 }
 
 template <class In, class Out> __device__ __forceinline__ void softmax_column(const SoftmaxParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
@@ -154,6 +155,7 @@ template <class Acc> __device__ __forceinline__ Acc load_any(uint64_t base, int6
 }
 
 template <class Acc> __device__ __forceinline__ void softmax_general(const SoftmaxParams<MAX_RANK>& p) {
+    ptx::wait_for_grid_before();
     __shared__ Partial<Acc> scratch[2][32];
     uint32_t parity = 0;
     const int64_t length = p.length;

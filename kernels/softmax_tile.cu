@@ -108,6 +108,7 @@ enum class Share { cluster, leave, find };
 // E columns of K rows per thread.
 template <class In, class Out, int E, int K, Share S>
 __device__ __forceinline__ void softmax_tile(const TileParams& p) {
+    ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     // Halves stay as they were loaded, at half the registers; the others make place for their exponentials.

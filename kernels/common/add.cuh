@@ -3,6 +3,7 @@
 
 #include "dtype.cuh"
 #include "index.cuh"
+#include "ptx/grid.cuh"
 
 constexpr int FEW = 4;    // dimensions that most variants take: their parameters are 416 bytes
 constexpr int MANY = 64;  // that `deep` takes

@@ -8,6 +8,7 @@
 #include "dtype.cuh"
 #include "epilogue.cuh"
 #include "index.cuh"
+#include "ptx/grid.cuh"
 #include "tile_order.cuh"
 
 // Batch dimensions that most kernels take, and that those do which serve whatever is left: "any" 128x128, simt

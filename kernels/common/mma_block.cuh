@@ -20,6 +20,8 @@ struct Shape {
     static constexpr int BLOCKS = BLOCKS_;  // wanted on one multiprocessor: bounds the registers
     static constexpr int WARPS_N = BN / WN, WARPS = BM / WM * WARPS_N, THREADS = WARPS * 32;
     static constexpr int K_STEPS = K_BYTES / 32;  // an mma takes 32 bytes of k
+    // Steps from one part of the next tile's copies to another: fewer parts, where sums take the registers.
+    static constexpr int COPY_EVERY = WM * WN > 64 * 64 ? 2 : 1;
     static_assert(WM % 16 == 0 && WN % 16 == 0 && K_STEPS % 2 == 0, "whole pieces, two sets of fragments");
 
     template <Major A> using SharedA = SharedTile<BM, BK, sizeof(T), A>;
@@ -124,11 +126,11 @@ template <class S, Major A, Major B> struct Warp {
 // arithmetic, fragments one step. Afterwards nobody uses the ring any more.
 template <class S, Major A, Major B, class CopierA, class CopierB>
 __device__ __forceinline__ void multiply(Warp<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, int64_t k) {
-    constexpr int STAGES = S::STAGES, STEPS = S::K_STEPS;
+    constexpr int STAGES = S::STAGES, STEPS = S::K_STEPS, EVERY = S::COPY_EVERY, PARTS = STEPS / EVERY;
     constexpr uint32_t STAGE_BYTES = S::template STAGE_BYTES<A, B>;
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));
 
-    // A tile's copies start in parts, one before each step's arithmetic, so as not to crowd it out. `left` is k from
+    // A tile's copies start in parts, each before a step's arithmetic, so as not to crowd it out. `left` is k from
     // that tile on; past the end they write zeros.
     const auto fetch = [&](int64_t left, int stage, int part, int parts) {
         const int k_left = int(min(left, int64_t(S::BK)));
@@ -144,7 +146,7 @@ __device__ __forceinline__ void multiply(Warp<S, A, B>& warp, CopierA& copy_a, C
         ptx::cp_async_wait<STAGES - 2>();
         __syncthreads();
         warp.read(0, shared, 0);
-        fetch(k - (STAGES - 1) * S::BK, write_stage, 0, STEPS);
+        fetch(k - (STAGES - 1) * S::BK, write_stage, 0, PARTS);
     }
     for (int64_t left = k; left > 0; left -= S::BK) {
 #pragma unroll
@@ -159,8 +161,9 @@ __device__ __forceinline__ void multiply(Warp<S, A, B>& warp, CopierA& copy_a, C
                 read_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;
             }
             // Past the last tile this reads zeros, and nothing uses them.
-            warp.read((step + 1) % 2, shared + read_stage * STAGE_BYTES, (step + 1) % STEPS);
-            fetch(left - (STAGES - !last) * S::BK, write_stage, (step + 1) % STEPS, STEPS);
+            const int next = (step + 1) % STEPS;
+            warp.read(next % 2, shared + read_stage * STAGE_BYTES, next);
+            if (next % EVERY == 0) fetch(left - (STAGES - !last) * S::BK, write_stage, next / EVERY, PARTS);
             warp.multiply(step % 2);
         }
     }
@@ -173,6 +176,7 @@ __device__ __forceinline__ void multiply(Warp<S, A, B>& warp, CopierA& copy_a, C
 
 // Operands that consist of whole, aligned 16-byte chunks along A and B.
 template <class S, Major A, Major B, class Params> __device__ __forceinline__ void matmul_async(const Params& p) {
+    ptx::wait_for_grid_before();
     using T = typename S::T;
     Work<T> work;
     if (!find_work<S::BM, S::BN>(p, work)) return;

@@ -9,12 +9,12 @@
 
 // Brings tiles in by asynchronous copies of 16 bytes along the operand's unit stride. Rows are aligned to
 // that and hold whole chunks. Every thread copies the same chunk column of every ROW_STEP-th row, top down, so that all
-// it needs is one pointer on the move; and every eighth from there on, of rows that are no power of two long.
+// it needs is one pointer on the move; and every COLUMNS-th from there on, of rows that are no power of two long.
 template <class T, int MN, int BK, Major MAJOR, int THREADS>
 struct AsyncCopier {
     using Shared = SharedTile<MN, BK, sizeof(T), MAJOR>;
-    static constexpr int COLUMNS = Shared::EVEN ? Shared::CHUNKS : 8;  // that threads next to each other copy
-    static constexpr int EACH_ROW = Shared::CHUNKS / COLUMNS;          // copies of a thread and row
+    static constexpr int COLUMNS = Shared::CHUNKS & -Shared::CHUNKS;  // that threads next to each other copy
+    static constexpr int EACH_ROW = Shared::CHUNKS / COLUMNS;         // copies of a thread and row
     static constexpr int ROW_STEP = THREADS / COLUMNS;
     static constexpr int COUNT = Shared::ROWS / ROW_STEP * EACH_ROW;  // copies a thread and tile
     static_assert(THREADS % COLUMNS == 0 && Shared::ROWS % ROW_STEP == 0, "every thread copies alike");
@@ -125,20 +125,21 @@ struct ElementCopier {
 // Reads pieces of a tile as fragments: 16 elements of mn by 32 bytes of k.
 template <class Shared, Major MAJOR, Side SIDE, int PIECES>
 struct FragmentReader {
-    // Pieces that are steps from each other (SharedTile::step): all or none.
-    static constexpr int STEPS = MAJOR == Major::K || Shared::EVEN ? PIECES : 1;
-    uint32_t bases[PIECES / STEPS];
+    static constexpr int STEPS = Shared::steps(PIECES), CYCLE = Shared::cycle(STEPS);
+    static constexpr int BASES = PIECES / STEPS < CYCLE ? PIECES / STEPS : CYCLE;
+    static_assert(PIECES == STEPS || STEPS <= Shared::EACH / 2, "groups of steps stay within a cycle");
+    uint32_t bases[BASES];
 
     // `first` is the warp's first row of a, or column of b, within the tile.
     __device__ __forceinline__ explicit FragmentReader(int first) {
 #pragma unroll
-        for (int i = 0; i < PIECES / STEPS; ++i)
-            bases[i] = Shared::fragment(SIDE, first + 16 * STEPS * i, threadIdx.x % 32);
+        for (int i = 0; i < BASES; ++i) bases[i] = Shared::fragment(SIDE, first + 16 * STEPS * i, threadIdx.x % 32);
     }
 
     // Rows (columns) first + 16 i to + 15, bytes of k from 32 j to + 31.
     __device__ __forceinline__ void read(uint32_t (&fragment)[4], uint32_t shared, int i, int j) const {
-        const uint32_t base = bases[i / STEPS];
+        const uint32_t base = bases[i / STEPS % CYCLE];
+        shared += i / STEPS / CYCLE * Shared::CYCLE_BYTES;
         i %= STEPS;
         const uint32_t address = shared + Shared::step(base, i, j);
         if constexpr (MAJOR == Major::K) {

@@ -20,16 +20,15 @@ struct SharedTile {
     static constexpr int EACH = 16 / BYTES_EACH;  // elements of a chunk
     static constexpr int ROWS = MAJOR == Major::K ? MN : BK;
     static constexpr int CHUNKS = (MAJOR == Major::K ? BK : MN) / EACH;  // of a row
-    static constexpr bool EVEN = (CHUNKS & (CHUNKS - 1)) == 0;           // a power of two
     static constexpr int ROW_BYTES = CHUNKS * 16;
     static constexpr int BYTES = ROWS * ROW_BYTES;
     static constexpr bool TRANSPOSABLE = MAJOR == Major::K || BYTES_EACH == 2;  // by ldmatrix
     static constexpr int PERIOD = TRANSPOSABLE ? 8 : 4;  // rows after which the permutation repeats
-    static_assert(EVEN ? CHUNKS >= (TRANSPOSABLE ? 4 : 8) : CHUNKS % 8 == 0, "the permutation stays within a row");
+    static_assert(CHUNKS % (TRANSPOSABLE ? 4 : 8) == 0, "the permutation stays within a row");
 
     TILEWISE_HD static constexpr int swizzle(int row) {
         if (!TRANSPOSABLE) return (row & 3) * 2;
-        return CHUNKS == 4 ? (row >> 1) & 3 : row & 7;  // two rows of 64 bytes share the 32 banks
+        return CHUNKS % 8 == 4 ? (row >> 1) & 3 : row & 7;  // every other row begins in the middle of the 32 banks
     }
 
     // Byte offset of a chunk.
@@ -55,11 +54,17 @@ struct SharedTile {
 
     // The same for the piece 16 * i further along mn and 32 bytes * j along k, from the offset of the first:
     // across the unit stride whole rows; along it an XOR, which the permutation commutes with as long as mn is a
-    // multiple of a power of two that is larger than 16 * i (and rows are EVEN).
+    // multiple of a power of two that is larger than 16 * i.
     TILEWISE_HD static constexpr int step(int fragment, int i, int j) {
         return MAJOR == Major::K ? (fragment ^ (j * 32)) + i * 16 * ROW_BYTES
                                  : (fragment ^ (i * 16 * BYTES_EACH)) + j * 2 * EACH * ROW_BYTES;
     }
+
+    // Neighbouring pieces, of so many next to each other, that are steps from the first of them.
+    TILEWISE_HD static constexpr int steps(int pieces) { return MAJOR == Major::K ? pieces : pieces & -pieces; }
+    // Groups of so many steps after which all repeats, that many bytes further: the permutation stays within eight chunks.
+    TILEWISE_HD static constexpr int cycle(int steps) { return steps < EACH / 2 ? EACH / 2 / steps : 1; }
+    static constexpr int CYCLE_BYTES = 128;
 
     // From a lane's element of the first matrix to that of another, where ldmatrix cannot transpose.
     TILEWISE_HD static constexpr int half(int first, int mn_half, int k_half) {

@@ -4,7 +4,6 @@
 
 #include "matmul.cuh"
 #include "ptx/cluster.cuh"
-#include "ptx/grid.cuh"
 
 // The long operand, the weights, is always a, so that its rows are those of the tensor cores' larger side; the few rows
 // or columns of the other are b's columns. Mirrored in src/cuda/plan/matmul/skinny/params.rs.

@@ -4,6 +4,7 @@
 
 #include "dtype.cuh"
 #include "index.cuh"
+#include "ptx/grid.cuh"
 #include "ptx/math.cuh"
 #include "reduce.cuh"
 

@@ -51,7 +51,7 @@ template <class S, Finish F> struct Epilogue {
     }
 
     // Asks for the tile's bias, which arrives while the tile is multiplied: nothing here may look at what is loaded, nor
-    // branch, or each load is waited for, before the first product. Two values for each register of a panel: by columns,
+    // branch once something is, or each load is waited for, before the first product. Two values for each register of a panel: by columns,
     // lane l asks for 2 l and 2 l + 1 of each panel, and hands them out when they are added; by rows, for the two rows of
     // a step that the lane has accumulators of.
     __device__ __forceinline__ void load_bias(const Item& item, bool rehearsal) {
@@ -59,6 +59,7 @@ template <class S, Finish F> struct Epilogue {
         const bool by_row = p.bias_by_row;
         const auto panels = Panels<S>::of(p, item.col);
         const uint32_t size = p.bias == nullptr || rehearsal ? 0 : by_row ? p.m : p.n;
+        if (size > 0) ptx::wait_for_grid_before();  // the operands, for which others wait, come later
 #pragma unroll
         for (int i = 0; i < BIASES; ++i) {
             const int32_t row = item.row + row_of(i < S::M_STEPS ? i : 0) + int32_t(lane / 4);

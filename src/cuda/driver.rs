@@ -174,10 +174,9 @@ impl Module {
         // SAFETY: the module was loaded by `load` and is never unloaded.
         let function = unsafe { result::module::get_function(self.0, symbol) }.map_err(fail)?;
         // SAFETY: `function` came from the driver just above.
-        let fixed = unsafe {
-            result::function::get_function_attribute(function, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)
-        }
-        .map_err(fail)?;
+        let ask = |attribute| unsafe { result::function::get_function_attribute(function, attribute) };
+        let fixed = ask(A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES).map_err(fail)?;
+        let waits = ask(A::CU_FUNC_ATTRIBUTE_PTX_VERSION).map_err(fail)? >= 90;
         let limit = i32::try_from(facts.shared_bytes_per_block).unwrap_or(0) - fixed;
         let mut attributes = vec![(A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, limit)];
         if facts.largest_cluster() > 8 {
@@ -187,13 +186,18 @@ impl Module {
             // SAFETY: as above.
             unsafe { result::function::set_function_attribute(function, attribute, value) }.map_err(fail)?;
         }
-        Ok(Function(function))
+        Ok(Function { handle: function, waits })
     }
 }
 
 /// A kernel, ready to be launched in its context.
 #[derive(Clone, Copy, Debug)]
-pub struct Function(sys::CUfunction);
+pub struct Function {
+    handle: sys::CUfunction,
+    /// Its code waits for what was queued before it (kernels/common/ptx/grid.cuh): it was compiled for 9.0 or newer, not
+    /// made from older PTX by the driver.
+    pub waits: bool,
+}
 
 // SAFETY: a function handle is a name that any thread may pass to the driver, which locks internally.
 unsafe impl Send for Function {}
@@ -216,6 +220,10 @@ pub struct Shape {
 
 /// Whether what is queued on `stream` of the current context becomes part of a graph, or may: the driver does not say.
 pub fn may_be_captured(stream: RawStream) -> bool {
+    // The driver captures no default stream: 0 is its handle, and CU_STREAM_LEGACY.
+    if stream <= 1 {
+        return false;
+    }
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the caller vouches for the stream, as for every launch; `status` outlives the call.
     let asked =
@@ -238,24 +246,21 @@ pub unsafe fn launch(
     let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
     let stream = std::ptr::with_exposed_provenance_mut(stream);
     let mut parameters = [parameter.cast_mut()];
-    let cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: shape.cluster, y: 1, z: 1 };
-    let cluster = (shape.cluster > 1).then_some((
-        sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-        sys::CUlaunchAttributeValue { clusterDim: cluster },
-    ));
-    let early = shape.early.then_some((
-        sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-        sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-    ));
-    let cooperative = shape.cooperative.then_some((
-        sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
-        sys::CUlaunchAttributeValue { cooperative: 1 },
-    ));
-    let mut attributes: SmallVec<[sys::CUlaunchAttribute; 2]> = [cluster, cooperative, early]
-        .into_iter()
-        .flatten()
-        .map(|(id, value)| sys::CUlaunchAttribute { id, pad: [0; 4], value })
-        .collect();
+    let mut attributes: SmallVec<[sys::CUlaunchAttribute; 2]> = SmallVec::new();
+    let mut with = |id, value| attributes.push(sys::CUlaunchAttribute { id, pad: [0; 4], value });
+    if shape.cluster > 1 {
+        let cluster = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: shape.cluster, y: 1, z: 1 };
+        let value = sys::CUlaunchAttributeValue { clusterDim: cluster };
+        with(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value);
+    }
+    if shape.cooperative {
+        let value = sys::CUlaunchAttributeValue { cooperative: 1 };
+        with(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value);
+    }
+    if shape.early {
+        let value = sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 };
+        with(sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, value);
+    }
     let launched = if !attributes.is_empty() {
         let config = sys::CUlaunchConfig {
             gridDimX: gx,
@@ -272,12 +277,14 @@ pub unsafe fn launch(
         let nothing = std::ptr::null_mut();
         // SAFETY: as below; the attributes and the configuration outlive the call. Drivers have had this function
         // since CUDA 11.8, and one that is older has no device that these attributes are for.
-        unsafe { sys::cuLaunchKernelEx(&raw const config, function.0, parameters.as_mut_ptr(), nothing) }
+        unsafe { sys::cuLaunchKernelEx(&raw const config, function.handle, parameters.as_mut_ptr(), nothing) }
             .result()
     } else {
         let (grid, block) = ((gx, gy, gz), (bx, by, bz));
         // SAFETY: the driver copies the struct before it returns; the caller vouches for its addresses.
-        unsafe { result::launch_kernel(function.0, grid, block, shape.shared_bytes, stream, &mut parameters) }
+        unsafe {
+            result::launch_kernel(function.handle, grid, block, shape.shared_bytes, stream, &mut parameters)
+        }
     };
     launched.map_err(|e| error(op, "launching a kernel", e))
 }

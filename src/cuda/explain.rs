@@ -84,7 +84,9 @@ pub fn softmax(p: &SoftmaxProblem, device: &DeviceFacts) -> Explanation {
 pub fn matmul(p: &MatmulProblem, device: &DeviceFacts) -> Explanation {
     let arithmetic = Arithmetic { dtype: p.dtype, precision: p.precision, matrix: true };
     match plan::matmul::route(p, device, forced::matmul()) {
-        Route::Blocks => explain(&plan::matmul::plan(p, device), p.work(), arithmetic, device),
+        Route::Blocks(overrides) => {
+            explain(&plan::matmul::plan(p, overrides, device), p.work(), arithmetic, device)
+        }
         Route::Skinny(choice) => {
             let launches = choice.launches(p, device, 0);
             Explanation {

@@ -41,18 +41,10 @@ impl<P: KernelParams> Prepared<P> {
     }
 
     /// Queues what solves `problem`. Never synchronises, never allocates device memory, restores the caller's context.
+    ///
+    /// Launches may begin before the work queued before them is done, for which the kernels wait: the driver queues them
+    /// sooner so, in 3.25 us instead of 3.9 on the host of an H200. Not in a graph, where not every driver can.
     pub fn queue(&self, op: &'static str, gpu: &Gpu, problem: &dyn Display, stream: RawStream) -> Result<()> {
-        self.queue_as(false, op, gpu, problem, stream)
-    }
-
-    fn queue_as(
-        &self,
-        second: bool,
-        op: &'static str,
-        gpu: &Gpu,
-        problem: &dyn Display,
-        stream: RawStream,
-    ) -> Result<()> {
         let plan = &self.plan;
         let _entered = gpu.context.enter(op)?;
         let shape = Shape {
@@ -63,8 +55,7 @@ impl<P: KernelParams> Prepared<P> {
             cooperative: plan.params.cooperative(),
             early: false,
         };
-        // On devices whose machine code waits, which are those with clusters; a graph keeps the order that every driver can capture.
-        let overlap = plan.params.overlaps() && gpu.facts.has_clusters() && !driver::may_be_captured(stream);
+        let may_begin_early = !shape.cooperative && !driver::may_be_captured(stream);
         for (i, (kernel, function)) in self.kernels.iter().enumerate() {
             if logged() {
                 let plan = LaunchPlan { kernel: kernel.clone(), ..plan.clone() };
@@ -72,9 +63,12 @@ impl<P: KernelParams> Prepared<P> {
                 let line = format!("tilewise: {op} {problem}: {plan}, stream {stream:#x}\n");
                 let _ = std::io::stderr().write_all(line.as_bytes());
             }
-            let shape = Shape { early: overlap && (second || i > 0), ..shape };
-            // SAFETY: `KernelParams` promises the layout of the kernel's parameter struct, and the problem the
-            // plan was made for holds addresses of tensors that are stream-ordered on `stream`.
+            // Of two, the second reads some of what the first does before it waits: that begins in its turn.
+            let early = may_begin_early && function.waits && i + 1 == self.kernels.len();
+            let shape = Shape { early, ..shape };
+            // SAFETY: `KernelParams` promises the layout of the kernel's parameter struct, and that it waits where it
+            // begins early; the problem the plan was made for holds addresses of tensors that are stream-ordered on
+            // `stream`.
             unsafe { driver::launch(op, *function, shape, stream, (&raw const plan.params).cast()) }?;
         }
         Ok(())
@@ -90,17 +84,6 @@ pub fn launch<P: KernelParams>(
     stream: RawStream,
 ) -> Result<()> {
     Prepared::new(op, gpu, None, plan)?.queue(op, gpu, problem, stream)
-}
-
-/// The same of a plan for what the launch before has left.
-pub fn launch_second<P: KernelParams>(
-    op: &'static str,
-    gpu: &Gpu,
-    plan: LaunchPlan<P>,
-    problem: &dyn Display,
-    stream: RawStream,
-) -> Result<()> {
-    Prepared::new(op, gpu, None, plan)?.queue_as(true, op, gpu, problem, stream)
 }
 
 /// Whether TILEWISE_LOG asks for a line a launch; read once.

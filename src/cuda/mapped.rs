@@ -47,13 +47,11 @@ pub fn launch(
     op: &'static str,
     gpu: &Gpu,
     (mut multiply, specs): (LaunchPlan<WgmmaParams>, [Option<TensorMapSpec>; MAPS]),
-    after_repack: bool,
     problem: &dyn Display,
     stream: RawStream,
 ) -> Result<()> {
     write_maps(op, &mut multiply.params, &specs)?;
-    let launch = if after_repack { super::launch::launch_second } else { super::launch::launch };
-    launch(op, gpu, multiply, problem, stream)
+    super::launch::launch(op, gpu, multiply, problem, stream)
 }
 
 fn write_maps(

@@ -145,15 +145,15 @@ impl MatmulRun<'_> {
         let MatmulRun { problem, gpu, .. } = *self;
         let (placed, how) = ((problem, plan::matmul::addresses(problem)), (OP, gpu, 0, stream));
         match route {
-            Route::Blocks => {
-                let plan = plan::matmul::plan(problem, &gpu.facts);
+            Route::Blocks(overrides) => {
+                let plan = plan::matmul::plan(problem, *overrides, &gpu.facts);
                 recent::queue_new(&MATMULS, placed, how, Prepared::new(OP, gpu, None, plan)?)
             }
             Route::Skinny(choice) => {
                 let launches = choice.launches(problem, &gpu.facts, workspace);
                 launch::launch(OP, gpu, launches.multiply, problem, stream)?;
                 let Some(reduce) = launches.reduce else { return Ok(()) };
-                launch::launch_second(OP, gpu, reduce, problem, stream)
+                launch::launch(OP, gpu, reduce, problem, stream)
             }
             Route::Copied(choice) => {
                 let launches = choice.launches(problem, &gpu.facts, workspace);
@@ -165,13 +165,12 @@ impl MatmulRun<'_> {
                 if !launches.are_many() {
                     return recent::queue_new(&MATMULS, placed, how, Mapped::new(OP, gpu, launches)?);
                 }
-                let repacked = launches.repack.is_some();
                 if let Some(repack) = launches.repack {
                     launch::launch(OP, gpu, repack, problem, stream)?;
                 }
-                mapped::launch(OP, gpu, (launches.multiply, launches.maps), repacked, problem, stream)?;
+                mapped::launch(OP, gpu, (launches.multiply, launches.maps), problem, stream)?;
                 let Some(reduce) = launches.reduce else { return Ok(()) };
-                launch::launch_second(OP, gpu, reduce, problem, stream)
+                launch::launch(OP, gpu, reduce, problem, stream)
             }
         }
     }
@@ -210,7 +209,7 @@ pub fn activation_backward(
     let gpu = Gpu::get(op, ordinal)?;
     let (first, second) = plan::activation_backward::plan(problem, &gpu.facts, partials);
     launch::launch(op, gpu, first, problem, stream)?;
-    second.map_or(Ok(()), |second| launch::launch_second(op, gpu, second, problem, stream))
+    second.map_or(Ok(()), |second| launch::launch(op, gpu, second, problem, stream))
 }
 
 /// Bytes of device memory that it needs besides its operands.

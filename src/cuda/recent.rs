@@ -246,7 +246,8 @@ mod tests {
                     wgmma::Launches::move_by(&mut here.maps, &mut here.multiply.params, by);
                     assert_eq!(here, there);
                 }
-                let [here, there] = [&here, &there].map(|p| plan::matmul::plan(p, &device));
+                let [here, there] =
+                    [&here, &there].map(|p| plan::matmul::plan(p, Default::default(), &device));
                 assert_eq!(moved(here, by), there);
             }
         }

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use crate::cuda::device::published;
 use crate::cuda::forced;
 use crate::cuda::plan::add::Schedule;
+use crate::cuda::plan::matmul::blocks::{self, TILE_NAMES};
 use crate::cuda::plan::matmul::skinny;
 use crate::cuda::plan::matmul::wgmma::cost::{MODEL, Size, Work};
 use crate::cuda::plan::matmul::wgmma::{Overrides, TILES};
@@ -94,7 +95,7 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
 ///         bfloat16 on compute capability 9.0), "skinny" (kernels/matmul_skinny.cu and matmul_skinny_simt.cu: up to
 ///         64 rows or columns), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
 ///         element), or None to leave the choice to the plan again.
-///     tile: for "wgmma": rows x columns of a block, such as "128x256"; None: the plan's.
+///     tile: for "blocks" (of halves) and "wgmma": rows x columns of a block, such as "128x256"; None: the plan's.
 ///     splits: for "wgmma" and "skinny": parts that k is summed in; None: the plan's.
 ///     cluster: for "wgmma": whether blocks load in pairs; for "wgmma" and "skinny": False to have the parts meet in memory
 ///         where they could in a cluster.
@@ -118,9 +119,12 @@ pub fn force_matmul_kernel(
 ) -> PyResult<()> {
     let forced = match kernel {
         None => None,
-        Some("blocks") => Some(matmul::Forced::Blocks),
+        Some("blocks") => {
+            let index = tile.map(|tile| tile_index(tile, &TILE_NAMES)).transpose()?;
+            Some(matmul::Forced::Blocks(blocks::Overrides { tile: index.map(|index| TILE_NAMES[index]) }))
+        }
         Some("wgmma") => Some(matmul::Forced::Wgmma(Overrides {
-            tile: tile.map(tile_index).transpose()?,
+            tile: tile.map(|tile| tile_index(tile, &wgmma_tiles())).transpose()?,
             splits,
             cluster,
             group_m,
@@ -138,12 +142,15 @@ pub fn force_matmul_kernel(
     Ok(())
 }
 
-fn tile_index(name: &str) -> PyResult<usize> {
-    let unknown = || {
-        let accepted = TILES.map(|tile| format!("{:?}", tile.name)).join(", ");
+fn wgmma_tiles() -> [&'static str; TILES.len()] {
+    TILES.map(|tile| tile.name)
+}
+
+fn tile_index(name: &str, known: &[&str]) -> PyResult<usize> {
+    known.iter().position(|tile| *tile == name).ok_or_else(|| {
+        let accepted = known.iter().map(|tile| format!("{tile:?}")).collect::<Vec<_>>().join(", ");
         PyValueError::new_err(format!("tile={name:?} is not known; accepted: {accepted}, None"))
-    };
-    TILES.iter().position(|tile| tile.name == name).ok_or_else(unknown)
+    })
 }
 
 /// The constants of the model by which the plan chooses among tiles and splits of kernels/matmul_wgmma.cu, by name.
@@ -184,7 +191,7 @@ pub fn wgmma_clocks(plans: Vec<ClockedPlan>, constants: BTreeMap<String, f64>) -
         let off_lines = [*a_off, *b_off];
         let size = Size { m: *m, n: *n, k: *k, products: 1, off_lines, b_by_rows: *b_by_rows };
         let (splits, meets) = ((*splits).max(1), *pair == 0);
-        let work = Work { tile: tile_index(tile)?, splits, pair: (*pair).clamp(1, 2), meets };
+        let work = Work { tile: tile_index(tile, &wgmma_tiles())?, splits, pair: (*pair).clamp(1, 2), meets };
         Ok(model.clocks(&size, &work, &device))
     };
     plans.iter().map(clocks).collect()

@@ -247,6 +247,18 @@ def blocks_cases() -> Iterator[Case]:
             yield name.replace("matmul", "matmul blocks", 1), on_kernel("blocks", call)
 
 
+def tile_cases() -> Iterator[Case]:
+    """Every tile of matmul_mma, also those that the plan keeps for larger products."""
+    device = _core.devices()[0]
+    kernels = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_mma"]
+    tiles = {tile for _, _, tile, layout, _ in kernels if layout != "any"}
+    for dtype, tile, layout in product(FLOATS[:2], sorted(tiles), LAYOUTS):
+        if device["compute_capability"] >= (8, 0):
+            a, b = operand(200, 136, dtype, layout[0] == "t"), operand(136, 264, dtype, layout[1] == "t")
+            call = on_kernel("blocks", lambda a=a, b=b: tw.matmul(a, b), tile=tile)
+            yield f"matmul blocks {dtype} {tile} {layout}", call
+
+
 def wgmma_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
     kernels = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
@@ -333,7 +345,10 @@ GENERATORS = (
     (("softmax",), softmax_variant_cases),
     (("softmax_backward", "log_softmax_backward"), partial(backward_cases.softmax_cases, random)),
     (("activation_backward",), partial(backward_cases.activation_cases, random)),
-    *((("matmul",), of) for of in (matmul_cases, blocks_cases, wgmma_cases, skinny_cases, copied_cases)),
+    *(
+        (("matmul",), of)
+        for of in (matmul_cases, blocks_cases, tile_cases, wgmma_cases, skinny_cases, copied_cases)
+    ),
 )
 # Calls that a sanitizer is given at a time: half a minute of racecheck.
 GROUP = 150

@@ -242,7 +242,7 @@ def test_the_same_bits_every_time():
 def test_a_forced_kernel_is_what_runs():
     a, b = randn(300, 64, dtype=torch.float16), randn(64, 300, dtype=torch.float16)
 
-    def kernel():
+    def kernel(b=b):
         return _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["kernel"]
 
     before = kernel()
@@ -253,9 +253,15 @@ def test_a_forced_kernel_is_what_runs():
         assert _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["cluster"] == 1 + cluster
     _core.force_matmul_kernel("blocks")
     assert kernel().startswith("matmul_mma_")
+    _core.force_matmul_kernel("blocks", tile="96x192")
+    assert kernel(b[:, :64].contiguous()) == "matmul_mma_96x192_kn_f16"
     _core.force_matmul_kernel(None)
     assert kernel() == before
-    for wrong in ({"kernel": "wmma"}, {"kernel": "wgmma", "tile": "100x100"}):
+    for wrong in (
+        {"kernel": "wmma"},
+        {"kernel": "wgmma", "tile": "100x100"},
+        {"kernel": "blocks", "tile": "1x1"},
+    ):
         with pytest.raises(ValueError, match="is not known; accepted: "):
             _core.force_matmul_kernel(**wrong)
 

@@ -19,7 +19,8 @@ enum Mistake : uint32_t {
     arrives_at_no_barrier,
     arrives_at_returned,
     announces_too_much,
-    address_as_own,  // of the cluster
+    address_as_own,    // of the cluster
+    waits_for_nobody,  // in a launch that may begin before the one before it is done
 };
 
 struct alignas(64) Params {

@@ -27,10 +27,11 @@ FOUND = {
     "arrives_at_returned": f"{GONE}|nobody can go on",
     "announces_too_much": r"nobody can go on: .* wait in mbarrier.try_wait at .*pairs.cu:\d+",
     "address_as_own": "does not lie in the block's shared memory",
+    "waits_for_nobody": "may begin before the launch before it is done, and does not wait for it",
 }
 
 
-def outcome(cuda: ctypes.CDLL, mistake: int, seed: int) -> str:
+def outcome(cuda: ctypes.CDLL, mistake: int, seed: int, early: bool) -> str:
     """Launches the kernel of pairs.cu in this process."""
 
     class Params(ctypes.Structure):
@@ -67,8 +68,8 @@ def outcome(cuda: ctypes.CDLL, mistake: int, seed: int) -> str:
     function = ctypes.c_void_p()
     assert cuda.cuModuleGetFunction(ctypes.byref(function), None, b"pairs") == 0
     cuda.emulator_seed(ctypes.c_uint64(seed))
-    cluster = (ctypes.c_uint32 * 18)(4, 0, 2, 1, 1)
-    config = Config((2, 1, 1, 96, 1, 1, 4096), None, ctypes.addressof(cluster), 1)
+    attributes = ((ctypes.c_uint32 * 18) * 2)((4, 0, 2, 1, 1), (6, 0, 1))
+    config = Config((2, 1, 1, 96, 1, 1, 4096), None, ctypes.addressof(attributes), 1 + early)
     pointers = (ctypes.c_void_p * 1)(at)
     code = cuda.cuLaunchKernelEx(ctypes.byref(config), function, pointers, None)
     if code != 0:
@@ -91,7 +92,8 @@ def outcomes(tmp_path_factory):
     names = re.findall(r"^    (\w+),", SOURCE.read_text().split("enum Mistake")[1], re.MULTILINE)
 
     def of(mistake):
-        command = [sys.executable, __file__, host_build.OUT / "libcuda.so.1", kernels, names.index(mistake)]
+        command = [sys.executable, __file__, host_build.OUT / "libcuda.so.1", kernels]
+        command += [names.index(mistake), int(mistake == "waits_for_nobody")]
         environment = {**os.environ, "TILEWISE_EMULATED_DEVICE": "h200"}
         done = subprocess.run(map(str, command), env=environment, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stderr
@@ -115,4 +117,4 @@ def test_a_mistake_is_found(outcomes, mistake):
 if __name__ == "__main__":
     driver, compiled = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL), ctypes.CDLL(sys.argv[2])
     for seed in SEEDS:
-        print(outcome(driver, int(sys.argv[3]), seed))
+        print(outcome(driver, int(sys.argv[3]), seed, sys.argv[4] == "1"))

@@ -60,10 +60,6 @@ unsafe impl KernelParams for ActivationParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
         vec![("across", self.across.into()), ("tiles", self.tiles.into()), ("slices", self.slices.into())]
     }
-
-    fn overlaps(&self) -> bool {
-        self.partials != 0
-    }
 }
 
 /// Bytes for the sums of slices, each of the arithmetic type.

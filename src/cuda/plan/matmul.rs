@@ -1,6 +1,6 @@
 //! How a GPU multiplies: which kernel, which tile, in what order.
 
-mod blocks;
+pub mod blocks;
 pub mod copied;
 mod cost;
 mod operands;
@@ -25,7 +25,7 @@ const INLINE_RANK: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Forced {
     /// One block a tile: matmul_mma.cu and its siblings.
-    Blocks,
+    Blocks(blocks::Overrides),
     /// matmul_wgmma.cu, where it can do the problem.
     Wgmma(wgmma::Overrides),
     /// matmul_skinny.cu or matmul_skinny_simt.cu, where there are few rows or columns.
@@ -37,7 +37,7 @@ pub enum Forced {
 /// Which kernels solve a problem.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Route {
-    Blocks,
+    Blocks(blocks::Overrides),
     Wgmma(wgmma::Choice),
     Skinny(skinny::Choice),
     Copied(copied::Choice),
@@ -52,10 +52,10 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
         Some(Forced::Wgmma(overrides)) => wgmma::choose(problem, device, overrides).map(Route::Wgmma),
         Some(Forced::Skinny(overrides)) => skinny::choose(problem, device, overrides).map(Route::Skinny),
         Some(Forced::Copied) => copied::choose(problem, device).map(Route::Copied),
-        Some(Forced::Blocks) => None,
+        Some(Forced::Blocks(overrides)) => Some(Route::Blocks(overrides)),
         None => unforced(problem, device),
     };
-    route.unwrap_or(Route::Blocks)
+    route.unwrap_or(Route::Blocks(blocks::Overrides::default()))
 }
 
 /// None: the blocks.
@@ -87,7 +87,7 @@ impl Route {
     /// Device memory that the kernels need besides the operands.
     pub fn workspace_bytes(&self, problem: &MatmulProblem) -> u64 {
         match self {
-            Route::Blocks => 0,
+            Route::Blocks(_) => 0,
             Route::Wgmma(choice) => choice.workspace_bytes(problem),
             Route::Skinny(choice) => choice.workspace_bytes(problem),
             Route::Copied(choice) => choice.workspace_bytes(),

@@ -56,7 +56,8 @@ impl<P: fmt::Debug> fmt::Display for LaunchPlan<P> {
 ///
 /// # Safety
 /// The type must be `#[repr(C)]`, plain data, and laid out exactly as the struct of the same name in the
-/// kernel's file; both sides assert size and offsets.
+/// kernel's file; both sides assert size and offsets. The kernel touches no memory before it has waited for what was
+/// queued before it, unless its launches are cooperative (kernels/common/ptx/grid.cuh).
 pub unsafe trait KernelParams: Copy + fmt::Debug {
     /// The choices among the parameters, for who reads a plan: (name, value).
     fn settings(&self) -> Vec<(&'static str, u64)> {
@@ -70,11 +71,6 @@ pub unsafe trait KernelParams: Copy + fmt::Debug {
 
     /// Whether blocks wait for others of the grid, which must all run at the same time.
     fn cooperative(&self) -> bool {
-        false
-    }
-
-    /// Whether the second of two launches waits by itself for what it needs of the first, and so may begin earlier.
-    fn overlaps(&self) -> bool {
         false
     }
 }

@@ -61,6 +61,9 @@ void mailbox_expect(uint64_t* state, uint32_t bytes);
 void mailbox_send(uint64_t* state, void* slot, unsigned rank, const void* data, unsigned bytes);
 void mailbox_wait(uint64_t* state, uint32_t parity, Site site);
 
+// The running thread waits for the launch before, which may have begun later than this one.
+void wait_for_grid_before();
+
 // Words in global memory from one block of a cooperative launch to another, each under a tag of 64 bits.
 void message_send(void* to, uint64_t word, uint64_t tag);
 uint64_t message_wait(const void* at, uint64_t tag, Site site);

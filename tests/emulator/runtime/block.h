@@ -1,6 +1,7 @@
 // One block of threads and its scheduler.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -62,6 +63,7 @@ struct Launch {
     unsigned cluster = 1;  // blocks of one
     unsigned registers = 0;  // of a thread; none if nobody said
     bool cooperative = false;  // all blocks run at the same time; they are then as many as those of one cluster
+    std::atomic<bool>* waits = nullptr;  // set by who waits for the launch before
 };
 
 // Runs blocks, one after the other, on the calling thread of the operating system.

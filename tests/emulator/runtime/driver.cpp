@@ -80,7 +80,7 @@ Result refuse(const KernelState& k, const std::string& why) {
 }
 
 Result launch(KernelState& k, dim3 grid, dim3 block, unsigned dynamic_bytes, void** parameters, unsigned cluster = 1,
-              bool cooperative = false) {
+              bool cooperative = false, bool early = false) {
     const Device& d = *device();
     const uint64_t threads = uint64_t(block.x) * block.y * block.z;
     const auto words = [](dim3 v) {
@@ -114,7 +114,12 @@ Result launch(KernelState& k, dim3 grid, dim3 block, unsigned dynamic_bytes, voi
         cluster = grid.x;
     }
     ++k.launches;
-    last_failure = run_grid({k.kernel, grid, block, dynamic_bytes, parameters, seed++, cluster, k.registers, cooperative});
+    std::atomic<bool> waits{false};
+    last_failure =
+        run_grid({k.kernel, grid, block, dynamic_bytes, parameters, seed++, cluster, k.registers, cooperative, &waits});
+    if (last_failure.empty() && early && !waits) {
+        last_failure = std::string(k.kernel.name) + " may begin before the launch before it is done, and does not wait for it";
+    }
     return last_failure.empty() ? SUCCESS : LAUNCH_FAILED;
 }
 
@@ -203,6 +208,7 @@ EXPORT Result cuFuncGetAttribute(int* value, int attribute, const KernelState* f
     case 0: *value = function->kernel.bounds.threads == 0 ? 1024 : function->kernel.bounds.threads; break;
     case 1: *value = function->static_bytes; break;
     case 4: *value = function->registers; break;
+    case 5: *value = device()->major * 10 + device()->minor; break;  // PTX_VERSION
     case 8: *value = function->dynamic_limit; break;
     default: return INVALID_VALUE;
     }
@@ -225,7 +231,7 @@ EXPORT Result cuLaunchKernel(KernelState* function, unsigned grid_x, unsigned gr
 }
 
 struct LaunchAttribute {
-    int id;  // 2: COOPERATIVE, 4: CLUSTER_DIMENSION
+    int id;  // 2: COOPERATIVE, 4: CLUSTER_DIMENSION, 6: PROGRAMMATIC_STREAM_SERIALIZATION
     char pad[4];
     union {
         char bytes[64];
@@ -240,20 +246,23 @@ struct LaunchConfig {
 };
 EXPORT Result cuLaunchKernelEx(const LaunchConfig* c, KernelState* function, void** parameters, void**) {
     unsigned cluster = 1;
-    bool cooperative = false;
+    bool cooperative = false, early = false;
     for (unsigned i = 0; i < c->count; ++i) {
         const LaunchAttribute& a = c->attributes[i];
         if (a.id == 2) {
             cooperative = a.cluster[0] != 0;
             continue;
         }
-        if (a.id == 6 && a.cluster[0] == 1) continue;  // may begin before the launch before it is done
+        if (a.id == 6) {
+            early = a.cluster[0] != 0;
+            continue;
+        }
         if (a.id != 4 || a.cluster[0] == 0 || a.cluster[1] != 1 || a.cluster[2] != 1) return INVALID_VALUE;
         cluster = a.cluster[0];
     }
     const auto words = [](const unsigned(&v)[3]) { return dim3{v[0], v[1], v[2]}; };
     return launch(*function, words(c->grid), words(c->block), c->dynamic_bytes, parameters, cluster,
-                  cooperative);
+                  cooperative, early);
 }
 
 EXPORT Result cuStreamIsCapturing(void*, int* status) { return *status = 0, SUCCESS; }

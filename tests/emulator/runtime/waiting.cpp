@@ -141,6 +141,9 @@ void copy_async(uint32_t shared, const void* global, unsigned bytes, bool valid)
     runner->running().copies.start(to, valid ? global : nullptr, bytes);
     runner->running().copies.land_some(runner->random(), runner->eagerness());
 }
+void wait_for_grid_before() {
+    if (runner->launch().waits != nullptr) *runner->launch().waits = true;
+}
 void commit_copies() { runner->running().copies.commit(); }
 void wait_for_copies(unsigned pending) { runner->running().copies.wait(pending); }
 

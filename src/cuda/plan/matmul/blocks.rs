@@ -16,8 +16,10 @@ struct Tile {
     m: u32,
     n: u32,
     threads: u32,
-    /// Dynamic shared memory: stages * (m + n) * k * element size.
-    shared_bytes: u32,
+    /// One buffer of the ring in dynamic shared memory: (m + n) * k * element size.
+    stage_bytes: u32,
+    /// Buffers before compute capability 9.0, and from there on.
+    stages: [u32; 2],
     /// Blocks that a multiprocessor's registers have room for.
     blocks: u32,
     /// Batch dimensions that the kernel takes.
@@ -30,28 +32,39 @@ struct Tile {
     together: f64,
 }
 
+impl Tile {
+    fn shared_bytes(&self, device: &DeviceFacts) -> u32 {
+        self.stage_bytes * self.stages[usize::from(device.compute_capability >= (9, 0))]
+    }
+}
+
+/// `LARGE_STAGES` in kernels/matmul_mma.cu.
+const LARGE: [u32; 2] = [3, 4];
+
 #[rustfmt::skip]
-const MMA_TILES: [Tile; 5] = [
-    Tile { name: "128x256", m: 128, n: 256, threads: 256, shared_bytes: 147_456, blocks: 1, rank: INLINE_RANK, ahead: 256, alone: 1.00, together: 1.00 },
-    Tile { name: "128x192", m: 128, n: 192, threads: 256, shared_bytes: 122_880, blocks: 1, rank: INLINE_RANK, ahead: 256, alone: 0.95, together: 0.95 },
-    Tile { name: "128x128", m: 128, n: 128, threads: 128, shared_bytes:  49_152, blocks: 2, rank: INLINE_RANK, ahead: 128, alone: 0.85, together: 0.97 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 128, shared_bytes:  49_152, blocks: 4, rank: INLINE_RANK, ahead: 256, alone: 0.50, together: 0.70 },
-    Tile { name: "32x64",   m:  32, n:  64, threads: 128, shared_bytes:  98_304, blocks: 2, rank: INLINE_RANK, ahead: 896, alone: 0.30, together: 0.50 },
+const MMA_TILES: [Tile; 7] = [
+    Tile { name: "128x256", m: 128, n: 256, threads: 256, stage_bytes: 49_152, stages: LARGE, blocks: 1, rank: INLINE_RANK, ahead: 256, alone: 1.00, together: 1.00 },
+    Tile { name: "192x192", m: 192, n: 192, threads: 256, stage_bytes: 49_152, stages: LARGE, blocks: 1, rank: INLINE_RANK, ahead: 256, alone: 0.97, together: 0.97 },
+    Tile { name: "128x192", m: 128, n: 192, threads: 256, stage_bytes: 40_960, stages: LARGE, blocks: 1, rank: INLINE_RANK, ahead: 256, alone: 0.95, together: 0.95 },
+    Tile { name: "96x192",  m:  96, n: 192, threads: 256, stage_bytes: 36_864, stages: LARGE, blocks: 1, rank: INLINE_RANK, ahead: 256, alone: 0.86, together: 0.86 },
+    Tile { name: "128x128", m: 128, n: 128, threads: 128, stage_bytes: 16_384, stages: [3; 2], blocks: 2, rank: INLINE_RANK, ahead: 128, alone: 0.85, together: 0.97 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 128, stage_bytes: 16_384, stages: [3; 2], blocks: 4, rank: INLINE_RANK, ahead: 256, alone: 0.50, together: 0.70 },
+    Tile { name: "32x64",   m:  32, n:  64, threads: 128, stage_bytes: 12_288, stages: [8; 2], blocks: 2, rank: INLINE_RANK, ahead: 896, alone: 0.30, together: 0.50 },
 ];
-const TF32_TILES: [Tile; 2] = [MMA_TILES[2], MMA_TILES[3]];
+const TF32_TILES: [Tile; 2] = [MMA_TILES[4], MMA_TILES[5]];
 #[rustfmt::skip]
 const MMA_ANY_TILES: [Tile; 2] = [
-    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 32_768, blocks: 1, rank: MAX_RANK,    ahead: 64,  alone: 0.35, together: 0.35 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 16_384, blocks: 2, rank: INLINE_RANK, ahead: 64,  alone: 0.15, together: 0.25 },
+    Tile { name: "128x128", m: 128, n: 128, threads: 256, stage_bytes: 16_384, stages: [2; 2], blocks: 1, rank: MAX_RANK,    ahead:  64, alone: 0.35, together: 0.35 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 256, stage_bytes:  8_192, stages: [2; 2], blocks: 2, rank: INLINE_RANK, ahead:  64, alone: 0.15, together: 0.25 },
 ];
 #[rustfmt::skip]
 const SIMT_TILES: [Tile; 2] = [
-    Tile { name: "128x128", m: 128, n: 128, threads: 256, shared_bytes: 0, blocks: 2, rank: MAX_RANK,    ahead: 64,  alone: 0.70, together: 0.85 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 0, blocks: 3, rank: INLINE_RANK, ahead: 128, alone: 0.45, together: 0.70 },
+    Tile { name: "128x128", m: 128, n: 128, threads: 256, stage_bytes:      0, stages: [0; 2], blocks: 2, rank: MAX_RANK,    ahead:  64, alone: 0.70, together: 0.85 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 256, stage_bytes:      0, stages: [0; 2], blocks: 3, rank: INLINE_RANK, ahead: 128, alone: 0.45, together: 0.70 },
 ];
 #[rustfmt::skip]
 const SIMT_F64_TILES: [Tile; 1] = [
-    Tile { name: "64x64",   m:  64, n:  64, threads: 256, shared_bytes: 0, blocks: 2, rank: MAX_RANK,    ahead: 128, alone: 0.60, together: 0.85 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 256, stage_bytes:      0, stages: [0; 2], blocks: 2, rank: MAX_RANK,    ahead: 128, alone: 0.60, together: 0.85 },
 ];
 
 /// Multiply-adds of one multiprocessor in a clock: mma.sync on Hopper, and a float32 pipeline.
@@ -71,9 +84,26 @@ pub(super) struct Chosen {
     why: Reasons,
 }
 
+/// What a developer takes out of the plan's hands.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Overrides {
+    /// One of `TILE_NAMES`, where the problem and the device can have it.
+    pub tile: Option<&'static str>,
+}
+
+pub const TILE_NAMES: [&str; MMA_TILES.len()] = {
+    let mut names = [""; MMA_TILES.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = MMA_TILES[i].name;
+        i += 1;
+    }
+    names
+};
+
 /// The one launch of `Route::Blocks`.
-pub fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulParams> {
-    planned(problem, &Oriented::new(problem), device)
+pub fn plan(problem: &MatmulProblem, overrides: Overrides, device: &DeviceFacts) -> LaunchPlan<MatmulParams> {
+    planned(problem, &Oriented::new(problem), overrides, device)
 }
 
 /// Where the operands lie whose addresses `plan` has, as `Movable` takes them: exchanged where it computes the transpose.
@@ -86,22 +116,23 @@ pub fn addresses(problem: &MatmulProblem) -> [usize; 4] {
 pub(super) fn planned(
     problem: &MatmulProblem,
     p: &Oriented,
+    overrides: Overrides,
     device: &DeviceFacts,
 ) -> LaunchPlan<MatmulParams> {
-    let Chosen { file, tile, layout, why, .. } = choose(problem, p, device);
+    let Chosen { file, tile, layout, why, .. } = choose(problem, p, overrides, device);
     let params =
         MatmulParams::new(problem, p, (tile.m, tile.n), device.multiprocessors * resident(tile, device));
     LaunchPlan {
         kernel: Kernel { file, name: format!("{file}_{}{layout}_{}", tile.name, problem.dtype.suffix()) },
         grid: grid(params.blocks),
         block: [tile.threads, 1, 1],
-        shared_bytes: tile.shared_bytes,
+        shared_bytes: tile.shared_bytes(device),
         params,
         why,
     }
 }
 
-fn choose(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> Chosen {
+fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &DeviceFacts) -> Chosen {
     let [a, b] = p.accesses(problem.dtype);
     let by_elements = |bytes| [("bytes that lie together", u64::from(bytes)), ("needed", 16)];
     let (layout, why_elements) = match (a, b) {
@@ -159,9 +190,12 @@ fn choose(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> Chosen
         }
     };
     let products = products(problem);
-    let takes =
-        |tile: &&Tile| tile.shared_bytes <= device.shared_bytes_per_block && tile.rank >= problem.batch.len();
-    let timed = tiles.iter().filter(takes).map(|tile| (tile, estimate(tile, p, products, rate, device)));
+    let takes = |tile: &&Tile| {
+        tile.shared_bytes(device) <= device.shared_bytes_per_block && tile.rank >= problem.batch.len()
+    };
+    let asked = tiles.iter().filter(takes).find(|tile| overrides.tile == Some(tile.name));
+    let candidates = tiles.iter().filter(takes).filter(|tile| asked.is_none_or(|asked| asked == *tile));
+    let timed = candidates.map(|tile| (tile, estimate(tile, p, products, rate, device)));
     let (tile, next) = least_two(timed).map_or((&tiles[0], None), |((tile, clocks), next)| {
         (tile, next.map(|(next, other)| estimated((tile.name, clocks), (next.name, other))))
     });
@@ -171,7 +205,7 @@ fn choose(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> Chosen
 /// Blocks of this tile that one multiprocessor runs at the same time; a block's shared memory comes with
 /// 1 KB for the system.
 fn resident(tile: &Tile, device: &DeviceFacts) -> u32 {
-    let by_shared = device.shared_bytes_per_multiprocessor / (tile.shared_bytes + 1024);
+    let by_shared = device.shared_bytes_per_multiprocessor / (tile.shared_bytes(device) + 1024);
     tile.blocks.min(by_shared).min(device.threads_per_multiprocessor / tile.threads).max(1)
 }
 
@@ -197,13 +231,13 @@ fn grid(blocks: u64) -> [u32; 3] {
 
 /// Clocks until the last tile is done, were the operands at hand.
 pub(super) fn computing(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> f64 {
-    let Chosen { tile, rate, .. } = choose(problem, p, device);
+    let Chosen { tile, rate, .. } = choose(problem, p, Overrides::default(), device);
     estimate(tile, p, products(problem), rate, device)
 }
 
 /// Clocks until the result is complete, the start of the kernel and memory considered.
 pub(super) fn clocks(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> f64 {
-    let Chosen { tile, rate, .. } = choose(problem, p, device);
+    let Chosen { tile, rate, .. } = choose(problem, p, Overrides::default(), device);
     let along = |size: i64, tile: u32| (size as f64 / f64::from(tile)).ceil();
     let rows = (p.m as f64).min(f64::from(tile.m)) + (p.n as f64).min(f64::from(tile.n));
     let reading = Reading {

@@ -106,7 +106,7 @@ impl Choice {
     /// `workspace` is the address of `workspace_bytes` bytes.
     pub fn launches(&self, problem: &MatmulProblem, device: &DeviceFacts, workspace: usize) -> Launches {
         let (p, repack) = self.copied(Oriented::new(problem), workspace);
-        let mut multiply = blocks::planned(problem, &p, device);
+        let mut multiply = blocks::planned(problem, &p, blocks::Overrides::default(), device);
         multiply.why.insert(0, self.why);
         Launches { repack, multiply }
     }

@@ -43,10 +43,6 @@ unsafe impl KernelParams for ReduceParams {
     fn settings(&self) -> Vec<(&'static str, u64)> {
         vec![("parts", u64::from(self.parts))]
     }
-
-    fn overlaps(&self) -> bool {
-        true
-    }
 }
 
 /// Where partial sums lie, one part behind the other, and the result that they make.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cuda::device::examples;
-use crate::cuda::plan::host_cpp;
+use crate::cuda::plan::{LaunchPlan, host_cpp};
 use crate::dtype::DType;
 use crate::ops::matmul::{Bias, Precision};
 use crate::tensor::{Device, Dims};
@@ -29,6 +29,10 @@ pub(super) fn problem(dtype: DType, batch: i64, m: i64, k: i64, n: i64) -> Matmu
         activation: Activation::None,
         precision: Precision::Ieee,
     }
+}
+
+fn plan(problem: &MatmulProblem, device: &DeviceFacts) -> LaunchPlan<MatmulParams> {
+    super::plan(problem, blocks::Overrides::default(), device)
 }
 
 /// (dtype, (batch, m, k, n), kernel)
@@ -61,8 +65,9 @@ fn choices() {
             (BF16, (1, 8192, 8192, 8192), "matmul_mma_128x256_kn_bf16"),
             (F16, (1, 4096, 4096, 4096), "matmul_mma_128x256_kn_f16"),
             (BF16, (1, 2048, 2048, 2048), "matmul_mma_128x256_kn_bf16"),
-            (BF16, (1, 3072, 3072, 3072), "matmul_mma_128x192_kn_bf16"),
-            (BF16, (1, 1536, 1536, 1536), "matmul_mma_128x192_kn_bf16"),
+            (BF16, (1, 3072, 3072, 3072), "matmul_mma_192x192_kn_bf16"),
+            (BF16, (1, 1536, 1536, 1536), "matmul_mma_96x192_kn_bf16"),
+            (BF16, (1, 2304, 2304, 2304), "matmul_mma_128x192_kn_bf16"),
             (BF16, (1, 1024, 1024, 1024), "matmul_mma_64x64_kn_bf16"),
             (BF16, (1, 256, 256, 256), "matmul_mma_32x64_kn_bf16"),
             (BF16, (1, 16, 4096, 4096), "matmul_mma_32x64_kn_bf16"),
@@ -101,6 +106,21 @@ fn choices() {
             (BF16, (1, 16, 4096, 4096), "matmul_simt_64x64_bf16"),
         ],
     );
+}
+
+#[test]
+fn a_tile_that_is_asked_for_is_taken_where_it_can_be() {
+    let p = problem(DType::F16, 1, 512, 512, 512);
+    for tile in blocks::TILE_NAMES {
+        for device in examples::all() {
+            let asked = super::plan(&p, blocks::Overrides { tile: Some(tile) }, &device);
+            let there = asked.kernel.name.contains(&format!("mma_{tile}_"));
+            // 99 KB are too little for the large tiles' rings; tensor cores before 8.0 are not used at all.
+            let room =
+                device.shared_bytes_per_block >= 160 << 10 || ["128x128", "64x64", "32x64"].contains(&tile);
+            assert_eq!(there, device.compute_capability >= (8, 0) && room, "{tile} on {}", device.name);
+        }
+    }
 }
 
 #[test]
@@ -231,11 +251,15 @@ template <int MN, int BK, int WARP, int SIZE, Major MAJOR> void tile() {
         for (int k = 0; k < BK; ++k) elements.insert(S::element(mn, k));
     check(int(elements.size()) == MN * BK && *elements.begin() == 0 && *elements.rbegin() == S::BYTES - SIZE,
           "elements overlap or leave the tile");
-    for (int chunk = 0; chunk < S::ROWS * S::CHUNKS; chunk += 8) {
-        int written[8];
-        for (int t = 0; t < 8; ++t) written[t] = S::offset((chunk + t) / S::CHUNKS, (chunk + t) % S::CHUNKS);
-        check(together(written), "copies meet in a bank");
-    }
+    const int columns = S::CHUNKS & -S::CHUNKS;  // that neighbouring threads copy, before they go on with the next row
+    for (int column = 0; column < S::CHUNKS; column += columns)
+        for (int first = 0; first < S::ROWS * columns; first += 8) {
+            int written[8];
+            for (int t = 0; t < 8; ++t)
+                written[t] = S::offset((first + t) / columns, column + (first + t) % columns);
+            check(together(written), "copies meet in a bank");
+        }
+    const int steps = S::steps(WARP / 16), cycle = S::cycle(steps);
     for (int matrix = 0; matrix < 4; ++matrix)
         for (Side side : {Side::A, Side::B})
             for (int first = 0; first < MN; first += WARP)
@@ -247,9 +271,9 @@ template <int MN, int BK, int WARP, int SIZE, Major MAJOR> void tile() {
                         int read[8];
                         std::set<int> banks;
                         for (int row = 0; row < 8; ++row) {
-                            const bool steps = MAJOR == Major::K || S::EVEN;
-                            const int start = S::fragment(side, first + (steps ? 0 : 16 * i), matrix * 8 + row);
-                            read[row] = S::step(start, steps ? i : 0, j);
+                            const int base = first + 16 * steps * (i / steps % cycle);
+                            const int start = S::fragment(side, base, matrix * 8 + row);
+                            read[row] = S::step(start, i % steps, j) + i / steps / cycle * S::CYCLE_BYTES;
                             const int want = MAJOR == Major::K ? S::element(mn + row, k) : S::element(mn, k + row);
                             check(read[row] == want || !S::TRANSPOSABLE, "a lane points elsewhere");
                         }
@@ -274,6 +298,8 @@ int main() {
     tile<64, 128, 16, 2, Major::K>(), tile<64, 128, 16, 2, Major::MN>(), tile<16, 128, 16, 2, Major::K>();
     tile<16, 64, 16, 2, Major::K>();
     tile<192, 64, 48, 2, Major::K>(), tile<192, 64, 48, 2, Major::MN>();
+    tile<192, 64, 96, 2, Major::K>(), tile<192, 64, 96, 2, Major::MN>();
+    tile<96, 64, 48, 2, Major::K>(), tile<96, 64, 48, 2, Major::MN>();
 }
 "#,
     );

@@ -220,6 +220,10 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         let alone = MODEL.clocks(&size, &Work { pair: 1, ..work }, device);
         why.push(estimated(("pairs of blocks", clocks), ("blocks alone", alone)));
     }
+    if work.meets && overrides.splits.is_none() {
+        let apart = MODEL.clocks(&size, &Work { meets: false, ..work }, device);
+        why.push(estimated(("parts that meet in a cluster", clocks), ("parts that meet in memory", apart)));
+    }
 
     let (tiles_m, tiles_n) = size.tiles(tile, work.pair);
     let items = tiles_m.checked_mul(tiles_n)?.checked_mul(size.products)?.checked_mul(work.splits)?;

@@ -68,9 +68,6 @@ unsafe impl KernelParams for PanelParams {
     fn cluster(&self) -> u32 {
         self.cluster as u32
     }
-    fn overlaps(&self) -> bool {
-        self.cluster == 0
-    }
 }
 
 impl Movable<3> for PanelParams {

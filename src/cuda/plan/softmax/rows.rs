@@ -73,9 +73,6 @@ unsafe impl KernelParams for SoftmaxParams {
     fn cooperative(&self) -> bool {
         self.cooperative > 0
     }
-    fn overlaps(&self) -> bool {
-        self.slices > 0
-    }
 }
 
 impl Movable<3> for SoftmaxParams {

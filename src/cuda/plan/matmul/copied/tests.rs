@@ -46,7 +46,7 @@ fn what_can_be_read_where_it_lies_is_not_copied() {
     let device = examples::h200();
     let mut p = problem(DType::BF16, 1, 1024, 1024, 1024);
     assert_eq!(choose(&p, &device), None);
-    assert_eq!(route(&p, &device, Some(Forced::Copied)), Route::Blocks);
+    assert_eq!(route(&p, &device, Some(Forced::Copied)), Route::Blocks(Default::default()));
     p.b.address += 2;
     let choice = choose(&p, &device).unwrap();
     let q = choice.launches(&p, &device, 1 << 50).multiply.params;

@@ -142,6 +142,10 @@ fn other_problems_are_left_to_other_kernels() {
     }
     assert!(none(&deep));
     let forced = Some(Forced::Skinny(Overrides::default()));
-    assert_eq!(route(&layer(DType::F16, 65, 65, 512), &device, forced), Route::Blocks);
-    assert_eq!(route(&layer(DType::F16, 1, 4096, 4096), &device, Some(Forced::Blocks)), Route::Blocks);
+    let overrides = Default::default();
+    assert_eq!(route(&layer(DType::F16, 65, 65, 512), &device, forced), Route::Blocks(overrides));
+    assert_eq!(
+        route(&layer(DType::F16, 1, 4096, 4096), &device, Some(Forced::Blocks(overrides))),
+        Route::Blocks(overrides)
+    );
 }

@@ -93,10 +93,6 @@ unsafe impl KernelParams for WgmmaParams {
     fn cluster(&self) -> u32 {
         if self.meets() { self.parts } else { self.pair }
     }
-
-    fn overlaps(&self) -> bool {
-        true
-    }
 }
 
 impl WgmmaParams {
