@@ -20,11 +20,11 @@
 // Per product: 2 m n k flops; 2 (m k + k n + m n) bytes at least. Each tile of a and b is read again from L2 by every
 // block in its row or column, which the grouped order of blocks (common/tile_order.cuh) keeps near.
 //
-// Measured on an H200, bf16, caches cold, cuBLAS's time (which has wgmma) over this kernel's: 512^3 0.85, 1024^3 0.61,
-// 1536^3 0.58, 2048^3 0.62, 3072^3 0.56, 4096^3 0.60, 6144^3 0.59, 8192^3 0.58. An mma takes 6 clocks of its tensor core,
-// two thirds of wgmma's rate; in the loop over k, 81 % of the clocks. In the others, by samples of 4096^3, both warps of a
-// scheduler copy and work out addresses at the same time, since the barrier of each tile of k keeps them in step. Tried
-// against that, all slower at 4096^3 and 8192^3:
+// Measured on an H200, bf16, caches cold, cuBLAS's time (which has wgmma) over this kernel's: 512^3 0.84, 1024^3 0.60,
+// 1536^3 0.58, 2048^3 0.61, 3072^3 0.56, 4096^3 0.60, 6144^3 0.60, 8192^3 0.58. An mma takes 6 clocks of its tensor core,
+// two thirds of wgmma's rate; the tensor cores are active in 78 % of the clocks of 4096^3. In the others, by samples of
+// the first variant below, both warps of a scheduler copy and work out addresses at the same time, since the barrier of
+// each tile of k keeps them in step. Tried against that, all slower at 4096^3 and 8192^3:
 //    3 to 6 %    fragments read one piece ahead instead of one step, which frees the registers for warps of 96 x 64: tiles
 //                of 192 x 256 so took 3 to 15 % longer than 128 x 256, though they ask a fifth less of shared memory
 //    1 to 4 %    all copies of a tile at once, instead of in four parts
