@@ -1,6 +1,8 @@
 //! torch tensors in: what the exchange table does not check, and reading attributes where there is no
 //! table (torch before 2.10). And torch's shortest way to memory for results.
 
+use std::sync::OnceLock;
+
 use dlpark::ffi::DLTensor;
 use pyo3::exceptions::{PyException, PyMemoryError};
 use pyo3::intern;
@@ -82,7 +84,9 @@ impl Torch {
         let allocators = self.allocators.as_ref()?;
         match device {
             Device::Cpu => Some(allocators.cpu.call(asked)),
-            Device::Cuda(ordinal) if driver::is_current(ordinal) => Some(allocators.cuda.call(asked)),
+            Device::Cuda(ordinal) if allocators.are_on(asked.py(), ordinal) => {
+                Some(allocators.cuda.call(asked))
+            }
             Device::Cuda(_) => None,
         }
     }
@@ -106,8 +110,10 @@ impl Torch {
 #[derive(Debug)]
 struct Allocators {
     cpu: Builtin,
-    /// On the current device.
+    /// On torch's current device.
     cuda: Builtin,
+    /// torch.cuda.current_device, below it; torch without CUDA has none.
+    current_device: Option<Builtin>,
 }
 
 impl Allocators {
@@ -118,6 +124,7 @@ impl Allocators {
         let Some(guards) = guards.getattr_opt("guards")? else { return Ok(None) };
         let allocator =
             |name: &str| -> PyResult<Option<Builtin>> { Ok(guards.getattr_opt(name)?.map(Builtin::of)) };
+        let current_device = torch.getattr("_C")?.getattr_opt("_cuda_getDevice")?.map(Builtin::of);
         let found = (allocator("_empty_strided_cpu")?, allocator("_empty_strided_cuda")?);
         let (Some(cpu), Some(cuda)) = found else { return Ok(None) };
         let dtype = torch.getattr("int16")?;
@@ -128,7 +135,20 @@ impl Allocators {
                 && made.call_method0("stride")?.eq((1, 2))?
                 && made.getattr("dtype")?.is(&dtype))
         };
-        Ok(as_asked().unwrap_or(false).then_some(Allocators { cpu, cuda }))
+        Ok(as_asked().unwrap_or(false).then_some(Allocators { cpu, cuda, current_device }))
+    }
+
+    /// Whether memory comes from this GPU. Among several the driver's current device need not be torch's, which changes
+    /// back to one without a context only when something is to be done there.
+    fn are_on(&self, py: Python<'_>, ordinal: i32) -> bool {
+        static ALONE: OnceLock<bool> = OnceLock::new();
+        let agrees = || {
+            let current = self.current_device.as_ref()?.call0(py).ok()?;
+            current.extract::<i32>().ok().map(|current| current == ordinal)
+        };
+        driver::is_current(ordinal)
+            && (*ALONE.get_or_init(|| driver::device_count("allocate").is_ok_and(|count| count == 1))
+                || agrees().unwrap_or(false))
     }
 }
 
