@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +28,10 @@ class Row:
     numpy: bool = False
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    """The exit status. `arguments` of the command line, without its first word; None: this process's."""
+    description = "Every operation on the best device present, beside torch: right or wrong."
+    argparse.ArgumentParser(prog="python -m tilewise.demo", description=description).parse_args(arguments)
     try:
         import torch
     except ImportError:

@@ -9,7 +9,7 @@ from tilewise import demo
 
 
 def test_every_row_is_right(capsys):
-    assert demo.main() == 0
+    assert demo.main([]) == 0
     printed = capsys.readouterr()
     assert "WRONG" not in printed.out
     assert not printed.err
@@ -23,7 +23,7 @@ def test_a_wrong_row_is_named_and_fails_the_demo(monkeypatch, capsys):
         return result if dim == -1 else result + 1
 
     monkeypatch.setattr(tw, "softmax", wrong)
-    assert demo.main() == 1
+    assert demo.main([]) == 1
     printed = capsys.readouterr()
     assert "softmax: bfloat16 over dim 0: WRONG" in printed.err
     assert "over the last dim" not in printed.err
@@ -34,7 +34,15 @@ def test_an_exception_is_a_row_like_any_other(monkeypatch, capsys):
         raise tw.UnsupportedError("not today")
 
     monkeypatch.setattr(tw, "matmul", broken)
-    assert demo.main() == 1
+    assert demo.main([]) == 1
     printed = capsys.readouterr()
     assert "RAISED" in printed.out
     assert "UnsupportedError: not today" in printed.err
+
+
+def test_what_it_does_not_know_is_refused(capsys):
+    for arguments, code in ((["--help"], 0), (["--device", "cpu"], 2), (["add"], 2)):
+        with pytest.raises(SystemExit) as left:
+            demo.main(arguments)
+        assert left.value.code == code
+    assert "unrecognized arguments: add" in capsys.readouterr().err
