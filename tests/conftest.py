@@ -22,12 +22,13 @@ if EMULATED:
     operations.install()
 
 
-def has_cuda():
+def cuda_devices():
+    """torch's current GPU, and one that is not."""
     if not TORCH or EMULATED:
-        return False
+        return []
     import torch
 
-    return torch.cuda.is_available()
+    return ["cuda", "cuda:1"][: torch.cuda.device_count()]
 
 
 def pytest_report_header(config):
@@ -36,7 +37,7 @@ def pytest_report_header(config):
     return f"devices under test: {', '.join(DEVICES)}"
 
 
-DEVICES = ["cpu", "cuda"] if has_cuda() else ["cpu"]
+DEVICES = ["cpu", *cuda_devices()]
 
 
 @pytest.fixture(params=DEVICES)
@@ -64,7 +65,7 @@ def seed():
 
 
 def pytest_collection_modifyitems(items):
-    if has_cuda():
+    if cuda_devices():
         return
     for item in items:
         if "gpu" in item.keywords:

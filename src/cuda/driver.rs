@@ -82,15 +82,6 @@ pub fn facts(op: &'static str, ordinal: i32) -> Result<DeviceFacts> {
     })
 }
 
-/// Whether this thread's current context is one of this device.
-pub fn is_current(ordinal: i32) -> bool {
-    let mut current = -1;
-    // SAFETY: a query that writes one integer, or fails, as where there is no context.
-    require("allocate").is_ok()
-        && unsafe { sys::cuCtxGetDevice(&mut current) }.result().is_ok()
-        && current == ordinal
-}
-
 /// A device's primary context, the one torch uses too. Retained for the life of the process.
 #[derive(Debug)]
 pub struct Context(sys::CUcontext);

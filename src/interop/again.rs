@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::call::releases_gil;
 use super::scalar::is_number;
-use super::torch::TorchClass;
+use super::torch::{Torch, TorchClass};
 use super::{Argument, allocate, descriptor, dispatcher};
 use crate::cuda::RawStream;
 use crate::dtype::DType;
@@ -118,24 +118,31 @@ impl<'py, const T: usize, const K: usize> Arguments<'_, 'py, T, K> {
         for tensor in self.tensors.iter().chain([&self.out]).flatten() {
             torch_class(tensor)?;
         }
-        let mut first = true;
+        let mut elsewhere = None;
         let mut take = |tensor: Option<&Bound<'py, PyAny>>| -> Option<Option<Described>> {
             let Some(tensor) = tensor else { return Some(None) };
             let class = torch_class(tensor)?;
-            let dispatcher = &class.torch.dispatcher;
-            if std::mem::take(&mut first) && dispatcher.takes_all(tensor).ok()? {
+            let Torch { dispatcher, gpus, .. } = class.torch;
+            // The first tensor tells of all: there is no earlier call of tensors on several devices.
+            let elsewhere = match elsewhere {
+                Some(known) => known,
+                None if dispatcher.takes_all(tensor).ok()? => return None,
+                None => *elsewhere.insert(gpus.is_elsewhere(tensor)),
+            };
+            if !matches!(dispatcher.handler(class.overrides, tensor), Ok(None)) {
                 return None;
             }
-            match dispatcher.handler(class.overrides, tensor) {
-                Ok(None) => Some(Some(Described { class, raw: class.raw(tensor)? })),
-                _ => None,
+            if elsewhere {
+                gpus.settle(tensor).ok()?;
             }
+            Some(Some(Described { class, raw: class.raw(tensor)? }))
         };
         let mut tensors = [const { None }; T];
         for (described, tensor) in tensors.iter_mut().zip(self.tensors) {
             *described = take(tensor)?;
         }
-        Some(Operands { tensors, out: take(self.out)? })
+        let out = take(self.out)?;
+        Some(Operands { tensors, out, elsewhere: elsewhere.unwrap_or(true) })
     }
 }
 
@@ -143,6 +150,8 @@ impl<'py, const T: usize, const K: usize> Arguments<'_, 'py, T, K> {
 struct Operands<const T: usize> {
     tensors: [Option<Described>; T],
     out: Option<Described>,
+    /// On another GPU than the current one.
+    elsewhere: bool,
 }
 
 impl<P: Recurring, const T: usize, const K: usize> Entry<P, T, K> {
@@ -185,8 +194,8 @@ impl<P: Recurring, const T: usize, const K: usize> Entry<P, T, K> {
                 addresses.push(at);
                 out.clone()
             }
-            (None, Some(asked)) => {
-                let Some(result) = torch.allocate(self.device, asked.bind(py)) else {
+            (None, Some(asked)) if !operands.elsewhere => {
+                let Some(result) = torch.allocate_here(self.device, asked.bind(py)) else {
                     return Ok(Again::Otherwise);
                 };
                 let result = result?;
@@ -194,7 +203,7 @@ impl<P: Recurring, const T: usize, const K: usize> Entry<P, T, K> {
                 addresses.push(class.address(argument, &result)?);
                 result
             }
-            (None, None) => return Ok(Again::Otherwise),
+            (None, _) => return Ok(Again::Otherwise),
         };
         let stream = match self.device {
             Device::Cpu => 0,

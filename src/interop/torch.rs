@@ -1,21 +1,22 @@
 //! torch tensors in: what the exchange table does not check, and reading attributes where there is no
-//! table (torch before 2.10). And torch's shortest way to memory for results.
+//! table (torch before 2.10).
 
-use std::sync::OnceLock;
+mod memory;
 
 use dlpark::ffi::DLTensor;
+use memory::{Allocators, Gpus};
 use pyo3::exceptions::{PyException, PyMemoryError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyTuple, PyType};
 
-use super::builtin::{Builtin, Method};
+use super::builtin::Method;
 use super::dispatcher::{self, Dispatcher, Overrides};
 use super::exchange::Table;
 use super::source::loaded_module;
 use super::{Argument, Role, descriptor};
-use crate::cuda::{RawStream, driver};
+use crate::cuda::RawStream;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::output::OutputSpec;
@@ -31,6 +32,7 @@ pub struct Torch {
     no_torch_function: Py<PyAny>,
     get_default_dtype: Py<PyAny>,
     allocators: Option<Allocators>,
+    pub gpus: Gpus,
     pub empty: Py<PyAny>,
     pub empty_strided: Py<PyAny>,
     /// In the order of `DType::ALL`.
@@ -62,6 +64,7 @@ impl Torch {
             no_torch_function: module.getattr("_C")?.getattr("_disabled_torch_function_impl")?.unbind(),
             get_default_dtype: attribute("get_default_dtype")?,
             allocators: Allocators::of(module)?,
+            gpus: Gpus::of(module)?,
             empty: attribute("empty")?,
             empty_strided: attribute("empty_strided")?,
             dtypes: dtypes.try_into().map_err(|_| PyException::new_err("torch lacks a dtype"))?,
@@ -74,21 +77,26 @@ impl Torch {
         (shape, strides, self.dtype(py, spec.dtype)).into_pyobject(py)
     }
 
-    /// An uninitialised tensor, where torch has a shorter way to one than through its dispatcher. Not for calls that
-    /// the dispatcher takes.
+    /// An uninitialised tensor, where torch has a shorter way to one than through its dispatcher: on the CPU and on the
+    /// current GPU. Not for calls that the dispatcher takes.
     pub fn allocate<'py>(
         &self,
         device: Device,
         asked: &Bound<'py, PyTuple>,
     ) -> Option<PyResult<Bound<'py, PyAny>>> {
-        let allocators = self.allocators.as_ref()?;
         match device {
-            Device::Cpu => Some(allocators.cpu.call(asked)),
-            Device::Cuda(ordinal) if allocators.are_on(asked.py(), ordinal) => {
-                Some(allocators.cuda.call(asked))
-            }
-            Device::Cuda(_) => None,
+            Device::Cuda(ordinal) if !self.gpus.is_current(asked.py(), ordinal) => None,
+            _ => self.allocate_here(device, asked),
         }
+    }
+
+    /// As `allocate`, for a device of which it is known that it is not another GPU than the current one.
+    pub fn allocate_here<'py>(
+        &self,
+        device: Device,
+        asked: &Bound<'py, PyTuple>,
+    ) -> Option<PyResult<Bound<'py, PyAny>>> {
+        Some(self.allocators.as_ref()?.allocate(device, asked))
     }
 
     pub fn dtype<'py>(&self, py: Python<'py>, dtype: DType) -> &Bound<'py, PyAny> {
@@ -103,52 +111,6 @@ impl Torch {
     pub fn default_dtype(&self, py: Python<'_>) -> PyResult<DType> {
         let dtype = self.get_default_dtype.bind(py).call0()?;
         Ok(self.dtype_of(&dtype).unwrap_or(DType::F32))
-    }
-}
-
-/// What torch's own compiler allocates with, from shape, strides and dtype: half the time of torch.empty_like.
-#[derive(Debug)]
-struct Allocators {
-    cpu: Builtin,
-    /// On torch's current device.
-    cuda: Builtin,
-    /// torch.cuda.current_device, below it; torch without CUDA has none.
-    current_device: Option<Builtin>,
-}
-
-impl Allocators {
-    /// None where they are missing, or no longer what they were.
-    fn of(torch: &Bound<'_, PyAny>) -> PyResult<Option<Allocators>> {
-        let py = torch.py();
-        let Some(guards) = torch.getattr("_C")?.getattr_opt("_dynamo")? else { return Ok(None) };
-        let Some(guards) = guards.getattr_opt("guards")? else { return Ok(None) };
-        let allocator =
-            |name: &str| -> PyResult<Option<Builtin>> { Ok(guards.getattr_opt(name)?.map(Builtin::of)) };
-        let current_device = torch.getattr("_C")?.getattr_opt("_cuda_getDevice")?.map(Builtin::of);
-        let found = (allocator("_empty_strided_cpu")?, allocator("_empty_strided_cuda")?);
-        let (Some(cpu), Some(cuda)) = found else { return Ok(None) };
-        let dtype = torch.getattr("int16")?;
-        let columns = (PyTuple::new(py, [2, 3])?, PyTuple::new(py, [1, 2])?, &dtype).into_pyobject(py)?;
-        let as_asked = || -> PyResult<bool> {
-            let made = cpu.call(&columns)?;
-            Ok(made.getattr("shape")?.eq((2, 3))?
-                && made.call_method0("stride")?.eq((1, 2))?
-                && made.getattr("dtype")?.is(&dtype))
-        };
-        Ok(as_asked().unwrap_or(false).then_some(Allocators { cpu, cuda, current_device }))
-    }
-
-    /// Whether memory comes from this GPU. Among several the driver's current device need not be torch's, which changes
-    /// back to one without a context only when something is to be done there.
-    fn are_on(&self, py: Python<'_>, ordinal: i32) -> bool {
-        static ALONE: OnceLock<bool> = OnceLock::new();
-        let agrees = || {
-            let current = self.current_device.as_ref()?.call0(py).ok()?;
-            current.extract::<i32>().ok().map(|current| current == ordinal)
-        };
-        driver::is_current(ordinal)
-            && (*ALONE.get_or_init(|| driver::device_count("allocate").is_ok_and(|count| count == 1))
-                || agrees().unwrap_or(false))
     }
 }
 
@@ -217,6 +179,9 @@ impl TorchClass {
 
     /// Fills in the view of a tensor that nothing but its memory has to be asked of.
     pub fn view(&self, argument: Argument, object: &Bound<'_, PyAny>, view: &mut TensorView) -> Result<()> {
+        if self.torch.gpus.is_elsewhere(object) {
+            self.torch.gpus.settle(object)?;
+        }
         let described = match self.table {
             Some(table) => table
                 .describe(object, |raw| {
@@ -241,7 +206,7 @@ impl TorchClass {
         }
     }
 
-    /// Where the memory of a tensor is of which all else is known.
+    /// Where the memory of a tensor is that was just allocated, of which all else is known.
     pub fn address(&self, argument: Argument, object: &Bound<'_, PyAny>) -> Result<usize> {
         let address = match self.table {
             Some(table) => table.describe(object, descriptor::address).map(|(address, _)| address),

@@ -84,6 +84,55 @@ def test_a_first_call_on_the_second_gpu(second):
     """)
 
 
+OPS = {
+    "add": lambda x: tw.add(x, x[:1]),
+    "softmax": tw.softmax,
+    "softmax of the whole device": lambda x: tw.softmax(x.reshape(1, -1)),
+    "matmul": lambda x: tw.matmul(x, x.mT),
+    "matmul half": lambda x: tw.matmul(x.half(), x.half().mT, bias=x[:, 0].half(), activation="gelu"),
+    "matmul in parts": lambda x: tw.matmul(x.half().view(8, -1), x.half().view(8, -1).mT),
+}
+
+
+@pytest.mark.parametrize("op", list(OPS))
+def test_a_graph_of_the_second_gpu(second, op):
+    """Captured, replayed and freed while the first is current."""
+    call = OPS[op]
+    x = torch.randn(512, 1536, device=second)
+    torch.cuda.synchronize(second)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream(second)):
+        torch.cuda.set_device(0)
+        got = call(x)
+        torch.cuda.set_device(1)
+    assert torch.cuda.current_device() == 0
+    for _ in range(3):
+        x.normal_()
+        with torch.cuda.device(second):
+            graph.replay()
+        assert_identical(got, call(x))
+
+
+def test_graphed_callables_of_the_second_gpu(second):
+    def layer(x, w, bias):
+        return tw.log_softmax(tw.matmul(x, w, bias=bias, activation="silu"))
+
+    def sample():
+        shapes = ((64, 96), (96, 80), (80,))
+        return tuple(torch.randn(shape, device=second, requires_grad=True) for shape in shapes)
+
+    with torch.cuda.device(second):
+        graphed = torch.cuda.make_graphed_callables(layer, sample())
+    inputs = sample()
+    for function in (graphed, layer):
+        result = function(*inputs)
+        grads = torch.autograd.grad(result.square().sum(), inputs)
+        if function is graphed:
+            replayed = [t.clone() for t in (result, *grads)]
+    for got, expected in zip(replayed, (result, *grads), strict=True):
+        assert_identical(got, expected)
+
+
 def test_the_cpu_and_the_gpu_do_not_mix():
     x, y = torch.ones(3, device="cuda"), torch.ones(3)
     with pytest.raises(tw.DeviceError, match="`y` is on cpu, but x is on cuda:0"):

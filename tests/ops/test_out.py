@@ -211,9 +211,23 @@ def test_inference_tensors_are_written_in_inference_mode_only(device, op):
 
 
 def test_a_lazily_cloned_out_leaves_its_source_alone(device):
-    source = torch.randn(100, device=device)
-    before = source.clone()
-    out = torch._lazy_clone(source)
-    tw.add(source, 1, out=out)
-    assert_identical(out, before + 1)
-    assert_identical(source, before)
+    # Again and again: the later calls are like the first.
+    for _ in range(3):
+        source = torch.randn(100, device=device)
+        before = source.clone()
+        out = torch._lazy_clone(source)
+        tw.add(source, 1, out=out)
+        assert_identical(out, before + 1)
+        assert_identical(source, before)
+
+
+@pytest.mark.parametrize("op", ["add", "softmax", "matmul"])
+def test_lazily_cloned_inputs(device, op):
+    call = {"add": lambda x: tw.add(x, 1), "softmax": tw.softmax, "matmul": lambda x: tw.matmul(x, x.mT)}[op]
+    for _ in range(3):
+        source = torch.randn(20, 30, device=device)
+        expected = call(source)
+        clone = torch._lazy_clone(source)
+        assert_identical(call(clone), expected)
+        clone.zero_()
+        assert_identical(call(source), expected)

@@ -73,10 +73,10 @@ def test_a_result_of_a_refused_call_is_not_allocated(device):
     if device == "cpu":
         pytest.skip("only the GPU's allocator counts")
     cases = refused(device)
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_stats(device)["allocation.all.allocated"]
     for _, _, call in cases:
         with pytest.raises((tw.TilewiseError, TypeError)):
             call()
     views = 3
-    assert torch.cuda.memory_stats()["allocation.all.allocated"] - before <= views
+    assert torch.cuda.memory_stats(device)["allocation.all.allocated"] - before <= views

@@ -20,21 +20,24 @@ THEIRS = {
 def test_dtypes_are_torchs(device, low, dtype, op, requires_grad):
     x = torch.randn(4, 4, device=device).to(dtype).requires_grad_(requires_grad)
     inputs = (x,) if "softmax" in op else (x, x)
-    with torch.autocast(device, low):
+    with torch.autocast(torch.device(device).type, low):
         got, expected = OURS[op](*inputs), THEIRS[op](*inputs)
     assert got.dtype == expected.dtype
     torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
     if requires_grad:
         got, expected = (torch.autograd.grad(t.float().square().sum(), x)[0] for t in (got, expected))
         torch.testing.assert_close(got, expected, rtol=5e-2, atol=5e-2)
-    with torch.autocast(device, low), torch.autocast(device, enabled=False):
+    with (
+        torch.autocast(torch.device(device).type, low),
+        torch.autocast(torch.device(device).type, enabled=False),
+    ):
         assert OURS[op](*inputs).dtype == dtype
 
 
 def test_mixed_operands_and_bias(device):
     a, b = torch.randn(3, 4, device=device), torch.randn(4, 5, device=device).bfloat16()
     bias = torch.randn(5, device=device)
-    with torch.autocast(device, torch.bfloat16):
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
         got = tw.matmul(a, b, bias=bias, activation="gelu")
     assert torch.equal(got, tw.matmul(a.bfloat16(), b, bias=bias.bfloat16(), activation="gelu"))
 
@@ -42,7 +45,7 @@ def test_mixed_operands_and_bias(device):
 def test_out_is_not_autocast(device):
     x = torch.randn(4, 4, device=device)
     expected = tw.matmul(x, x)
-    with torch.autocast(device, torch.bfloat16):
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
         assert torch.equal(tw.matmul(x, x, out=torch.empty_like(x)), expected)
 
 

@@ -95,7 +95,7 @@ def test_a_function_compiled_by_itself(device, function):
 
 def test_autocast_inside_a_graph(device):
     def call(a, b):
-        with torch.autocast(device, torch.bfloat16):
+        with torch.autocast(torch.device(device).type, torch.bfloat16):
             return tw.matmul(a, b), tw.softmax(a)
 
     a, b, _ = inputs(3, device)
