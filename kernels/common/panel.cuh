@@ -58,17 +58,7 @@ template <class In, class Out, int BYTES> struct alignas(BYTES) Word {
         if constexpr (same_type<In, float>) {
             return __float_as_uint(larger(__uint_as_float(a), __uint_as_float(b)));
         } else {
-#if __CUDA_ARCH__ >= 800
-            return same_type<In, bf16> ? ptx::max_bf16(a, b) : ptx::max_f16(a, b);
-#else
-            Pack<In, 2> p, q;
-            __builtin_memcpy(&p, &a, sizeof(p));
-            __builtin_memcpy(&q, &b, sizeof(q));
-#pragma unroll
-            for (int e = 0; e < 2; ++e) p.v[e] = convert<In>(larger(number(p.v[e]), number(q.v[e])));
-            __builtin_memcpy(&a, &p, sizeof(p));
-            return a;
-#endif
+            return larger_halves<In>(a, b);
         }
     }
 };

@@ -366,6 +366,21 @@ template <class In, class Out> struct WholeRow {
     }
 };
 
+// The larger of each two halves of a word.
+template <class T> __device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    return same_type<T, bf16> ? ptx::max_bf16(a, b) : ptx::max_f16(a, b);
+#else
+    Pack<T, 2> p, q;
+    __builtin_memcpy(&p, &a, sizeof(p));
+    __builtin_memcpy(&q, &b, sizeof(q));
+#pragma unroll
+    for (int e = 0; e < 2; ++e) p.v[e] = convert<T>(larger(number(p.v[e]), number(q.v[e])));
+    __builtin_memcpy(&a, &p, sizeof(p));
+    return a;
+#endif
+}
+
 // Elements of In, as words of memory, in the arithmetic type.
 template <class In, class Out, int W>
 __device__ __forceinline__ void widen_words(const uint32_t (&word)[W], typename Math<Out>::C (&x)[W * 4 / sizeof(In)]) {

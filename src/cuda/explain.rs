@@ -78,6 +78,7 @@ pub fn softmax(p: &SoftmaxProblem, device: &DeviceFacts) -> Explanation {
         Launch::Ragged(plan) => explain(&plan, p.work(), arithmetic, device),
         Launch::Panels(plan) => both(planned.first, plan, p.work(), arithmetic, device),
         Launch::Tiles(plan) => both(planned.first, plan, p.work(), arithmetic, device),
+        Launch::Turned(plan) => both(planned.first, plan, p.work(), arithmetic, device),
     }
 }
 

@@ -77,6 +77,9 @@ pub fn softmax(problem: &SoftmaxProblem, partials: usize, ordinal: i32, stream: 
                 recent::queue_new(&SOFTMAXES, placed, how, Prepared::new(op, gpu, first, p)?)
             }
             Launch::Tiles(p) => recent::queue_new(&SOFTMAXES, placed, how, Prepared::new(op, gpu, first, p)?),
+            Launch::Turned(p) => {
+                recent::queue_new(&SOFTMAXES, placed, how, Prepared::new(op, gpu, first, p)?)
+            }
         }
     };
     let queued = recent::queue(&SOFTMAXES, placed, op, gpu, stream).unwrap_or_else(|| queue_new(&gpu.facts));

@@ -217,6 +217,7 @@ mod tests {
                     (Launch::Ragged(here), Launch::Ragged(there)) => assert_eq!(moved(here, by), there),
                     (Launch::Panels(here), Launch::Panels(there)) => assert_eq!(moved(here, by), there),
                     (Launch::Tiles(here), Launch::Tiles(there)) => assert_eq!(moved(here, by), there),
+                    (Launch::Turned(here), Launch::Turned(there)) => assert_eq!(moved(here, by), there),
                     other => panic!("{other:?}"),
                 }
             }

@@ -151,6 +151,21 @@ def softmax_variant_cases() -> Iterator[Case]:
                     call = partial(forced_softmax, variant, figure, x, 1, target)
                     yield f"{name} {inner} columns {variant} {figure}", call
             apart = random(300, 320, dtype=dtype)
+            for rows_, n in ((7, 5), (40, 21), (8, 64), (600, 33), (301, 150), (70, 520), (64, 3001)):
+                for lead, cut in ((rows_, 0), (rows_ + 16 - rows_ % 8, 0), (rows_ + 6, 2), (rows_ + 3, 1)):
+                    x = random(2, n, lead, dtype=dtype)[:, :, cut : cut + rows_].mT
+                    yield f"{name} turned {rows_} of {lead}x{n}", partial(tw.softmax, x, -1, dtype=target)
+                    x = random(2, rows_, n + lead - rows_, dtype=dtype)[:, :, cut : cut + n]
+                    out = torch.empty(2, n, lead, dtype=target, device=DEVICE)[:, :, cut : cut + rows_].mT
+                    call = partial(tw.log_softmax, x, -1, dtype=target, out=out)
+                    yield f"{name} turned {rows_}x{n} to {lead}", call
+            x = random(1500, 48, dtype=dtype).mT
+            for variant, figure in (("cluster", 1), ("cluster", 8), ("split", 3), ("split", 40)):
+                for dim in (0, 1):
+                    call = partial(
+                        forced_softmax, variant, figure, x if dim else x.mT.contiguous().mT, dim, target
+                    )
+                    yield f"{name} turned {variant} {figure} dim {dim}", call
             for cut in (16, 2):  # panels of rows apart, the last one narrower; copies of 16 bytes, of fewer
                 x = apart[:, cut : cut + 292]
                 yield f"{name} columns apart from {cut}", partial(tw.softmax, x, 0, dtype=target)

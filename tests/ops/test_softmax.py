@@ -122,6 +122,34 @@ def test_a_dim_of_panels(device, op, dtype, shape):
     check(op, x[..., 2:], dim=-2, context="sliced:")
 
 
+# On GPUs: a thread a row; tiles of one block, of a cluster, of two launches; whole accesses and fewer.
+@ops
+@dtypes
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (2, 3, 5000),
+        (3, 21, 1000),
+        (2, 19, 333),
+        (2, 64, 130),
+        (5, 150, 66),
+        (1024, 512),
+        (999, 77),
+        (20_011, 64),
+        (200_000, 9),
+    ],
+    ids=str,
+)
+def test_rows_turned_to_their_results(device, op, dtype, shape):
+    x = torch.randn(shape, device=device).to(dtype)
+    y = x.mT.contiguous()
+    for context, rows in (("", x), ("sliced: ", x[..., 1:])):
+        check(op, rows.mT, context=f"{context}to rows")
+        check(op, rows.mT, context=f"{context}to float32 rows", dtype=torch.float32)
+    for context, rows in (("", y), ("sliced: ", y[..., 1:])):
+        check(op, rows.mT, dim=-2, context=f"{context}to columns")
+
+
 @ops
 @dtypes
 @pytest.mark.parametrize(

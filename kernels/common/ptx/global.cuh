@@ -59,6 +59,11 @@ template <int Bytes> __device__ __forceinline__ void store_global(void* p, const
     }
 }
 
+// Starts the way of the 32 bytes around p to L2.
+__device__ __forceinline__ void prefetch_to_l2(const void* p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
+}
+
 // 2 bytes, loaded here and not later.
 __device__ __forceinline__ uint16_t load_global_half(const void* p) {
     uint16_t half;

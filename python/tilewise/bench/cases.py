@@ -94,8 +94,10 @@ def _softmax(cuda: bool, quick: bool) -> Iterator[Case]:
         for shape, dim in shapes[:3] if quick else shapes:
             yield _softmax_case(dtype, shape, dim)
         rows, n = (16384, 8192) if cuda else (512, 1024)
-        for layout in ("column slice", "odd slice"):
+        for layout in ("column slice", "odd slice", "transposed"):
             yield _softmax_case(dtype, (rows, n), layout=layout)
+        for shape, dim in () if quick else _SOFTMAX_TURNED_CUDA if cuda else _SOFTMAX_TURNED_CPU:
+            yield _softmax_case(dtype, shape, dim, "transposed")
     shape = (16384, 8192) if cuda else (512, 1024)
     name, to = f"{times(shape)} -> float32", torch.float32
     yield case("softmax", name, torch.bfloat16, _softmax_call, shape, -1, "contiguous", to)
@@ -122,6 +124,15 @@ _SOFTMAX_CUDA: list[tuple[Shape, int]] = [
     ((1, 1 << 24), -1),
     ((4096, 50257), -1),
 ]
+# Images whose channels come last in the result and first in x, the other way round, and other such views.
+_SOFTMAX_TURNED_CUDA: list[tuple[Shape, int]] = [
+    ((8, 1 << 18, 21), -1),
+    ((8, 21, 1 << 18), 1),
+    ((16384, 8192), 0),
+    ((96, 1024, 1024), -1),
+    ((64, 1 << 18), -1),
+]
+_SOFTMAX_TURNED_CPU: list[tuple[Shape, int]] = [((2, 1 << 14, 21), -1), ((2, 21, 1 << 14), 1)]
 _SOFTMAX_CPU: list[tuple[Shape, int]] = [
     ((1024, 1024), 0),
     ((4, 131072), -1),

@@ -4,10 +4,12 @@ mod choose;
 mod panel;
 mod rows;
 mod tile;
+mod turned;
 
 use self::panel::{Panel, PanelParams};
 use self::rows::SoftmaxParams;
 use self::tile::{Tile, TileParams};
+use self::turned::{Turned, TurnedParams};
 use super::ragged::{Ragged, RaggedParams, RaggedRows};
 use super::{Kernel, LaunchPlan};
 use crate::cuda::device::DeviceFacts;
@@ -58,6 +60,11 @@ pub enum Variant {
     Panel(Panel),
     /// The same in registers, where accesses of 4 bytes do not fit.
     Tile(Tile),
+    /// Rows that lie side by side in x or in the result, and their elements in the other, in the shared memory of a block
+    /// or a cluster, or in two launches.
+    Turned(Turned),
+    /// The same where rows are short, each a thread's.
+    TurnedShort(turned::Short),
     /// Side-by-side rows in two passes, 2^`lane_bits` granules of them to a block.
     Column { lane_bits: u32, slots: u64 },
     /// Anything.
@@ -101,6 +108,7 @@ pub enum Launch {
     Ragged(LaunchPlan<RaggedParams<2>>),
     Panels(LaunchPlan<PanelParams>),
     Tiles(LaunchPlan<TileParams>),
+    Turned(LaunchPlan<TurnedParams>),
 }
 
 /// Of a row's slice in softmax_grid.cu: two messages of 16 bytes for a Partial<double>, one for a Partial<float>.
@@ -122,6 +130,7 @@ pub fn plan(
         Launch::Ragged(plan) => plan.why = [why].into(),
         Launch::Panels(plan) => plan.why = [why].into(),
         Launch::Tiles(plan) => plan.why = [why].into(),
+        Launch::Turned(plan) => plan.why = [why].into(),
     }
     planned
 }
@@ -141,6 +150,11 @@ pub fn plan_variant(
         Variant::Tile(tile) => {
             let (first, launch) = tile::plan(problem, tile, partials);
             (first, Launch::Tiles(launch))
+        }
+        Variant::TurnedShort(short) => (None, Launch::Turned(turned::plan_short(problem, short))),
+        Variant::Turned(turned) => {
+            let (first, launch) = turned::plan(problem, turned, partials);
+            (first, Launch::Turned(launch))
         }
         Variant::Ragged(ragged) => {
             let pair = pair_suffix(problem.x.dtype, problem.out.dtype).unwrap_or_default();
@@ -174,6 +188,7 @@ pub fn workspace(problem: &SoftmaxProblem, device: &DeviceFacts, forced: Option<
             messages.max(workspace(problem, &device.without_cooperation(), forced))
         }
         Variant::Panel(panel) if !panel.cluster => panel.blocks(problem) * panel.wide * partial,
+        Variant::Turned(turned) => turned.workspace(problem),
         Variant::Tile(tile) if !tile.cluster => tile.count(problem) * tile.slices * tile.wide() * partial,
         _ => 0,
     }

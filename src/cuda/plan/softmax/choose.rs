@@ -5,13 +5,16 @@
 mod columns;
 mod holders;
 mod long;
+mod turned;
 
 use self::columns::choose_columns;
 use self::holders::{block, cluster, grid, held, online, pipeline, shared_room, short, split, staged, warp};
 use self::long::{HELD_BY_ALL_FROM, held_by_all, held_by_many};
+use self::turned::choose_turned;
 use super::panel::Panel;
 use super::rows::{RowShape, row_shape};
 use super::tile::Tile;
+use super::turned::{Turned, side};
 use super::{Forced, GRANULE, INLINE_RANK, MAX_THREADS, Variant, columns, pair_suffix, ragged_rows};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::ragged;
@@ -55,6 +58,9 @@ impl Variant {
             Variant::Panel(_) => "split panel",
             Variant::Tile(Tile { cluster: true, .. }) => "tile",
             Variant::Tile(_) => "split tile",
+            Variant::Turned(Turned { cluster: true, .. }) => "turned",
+            Variant::Turned(_) => "split turned",
+            Variant::TurnedShort(_) => "turned short",
             Variant::Column { .. } => "column",
             Variant::General => "general",
         }
@@ -88,6 +94,9 @@ pub fn choose(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) 
         (Some(shape), _) => choose_row(p, device, shape, forced),
         (None, Some(_)) => choose_columns(p, device, forced),
         (None, None) => {
+            if let Some(chosen) = side(p).and_then(|side| choose_turned(p, side, device, forced)) {
+                return chosen;
+            }
             let step = p.x_stride.unsigned_abs().max(p.out_stride.unsigned_abs());
             let figures = [("elements from one to the next of a row", step), ("for 16 bytes", 1)];
             general("neither a row's elements nor rows lie side by side", Some(figures))

@@ -227,8 +227,13 @@ pub fn plan(
             params.cooperative = 1;
             (format!("grid{kept}_{pair}"), threads, rows.saturating_mul(slices), held * threads * GRANULE)
         }
-        // The last three have other kernels and other parameters.
-        Variant::General | Variant::Panel(_) | Variant::Tile(_) | Variant::Ragged(_) => {
+        // All others have other kernels and other parameters.
+        Variant::General
+        | Variant::Panel(_)
+        | Variant::Tile(_)
+        | Variant::Turned(_)
+        | Variant::TurnedShort(_)
+        | Variant::Ragged(_) => {
             let threads = STRIDED_THREADS.min(length.next_multiple_of(32));
             let arithmetic = if p.out.dtype == DType::F64 { DType::F64 } else { DType::F32 };
             (format!("general_{}", arithmetic.suffix()), threads, rows, 0)

@@ -3,6 +3,7 @@ mod legal;
 
 use super::choose::choose;
 use super::rows::row_shape;
+use super::turned::{Fit, Short};
 use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::ragged::Pieces;
@@ -46,6 +47,7 @@ fn name_forced(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>)
         Launch::Ragged(plan) => plan.kernel.name,
         Launch::Panels(plan) => plan.kernel.name,
         Launch::Tiles(plan) => plan.kernel.name,
+        Launch::Turned(plan) => plan.kernel.name,
     };
     name.trim_start_matches("softmax_").to_string()
 }
@@ -153,7 +155,19 @@ fn variants_by_layout() {
     let columns = problem(same, (4096, 64, 64), &[(64, 262_144, 262_144), (64, 1, 1)], (0, 0));
     assert_eq!(name(&columns, &device), "panel8_bf16");
     let transposed_in = problem(same, (512, 64, 1), &[(64, 1, 512)], (0, 0));
-    assert_eq!(name(&transposed_in, &device), "general_f32");
+    assert_eq!(name(&transposed_in, &device), "turned_in_bf16");
+    let transposed_out = problem(same, (512, 1, 64), &[(64, 512, 1)], (0, 0));
+    assert_eq!(name(&transposed_out, &device), "turned_out_bf16");
+    // As a batch of images whose channels come last, and back.
+    let channels = |dtype| problem(dtype, (21, 1000, 1), &[(16, 21_000, 21_000), (1000, 1, 21)], (0, 0));
+    assert_eq!(name(&channels((F16, F32)), &device), "turned_short_in2_f16_f32");
+    assert_eq!(name(&channels((F32, F16)), &device), "general_f32");
+    let long = problem(same, (1 << 20, 64, 1), &[(64, 1, 1 << 20)], (0, 0));
+    assert_eq!(name(&long, &device), "turned_in_find_bf16");
+    let few = problem(same, (512, 7, 1), &[(7, 1, 512)], (0, 0));
+    assert_eq!(name(&few, &device), "general_f32");
+    let between = Strided { address: BASE + 1, ..transposed_in.out.clone() };
+    assert_eq!(name(&SoftmaxProblem { out: between, ..transposed_in }, &device), "general_f32");
     let expanded = problem(same, (512, 0, 1), &[(64, 512, 512)], (0, 0));
     assert_eq!(name(&expanded, &device), "general_f32");
     let upcast = problem((F16, F32), (512, 1, 1), &[(64, 512, 512)], (0, 0));

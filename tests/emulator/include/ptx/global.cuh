@@ -17,6 +17,7 @@ template <int Bytes> void load_global_if(bool wanted, const void* p, uint32_t* w
     if (Bytes < 4) w[0] = 0;
     memcpy(w, p, Bytes);
 }
+inline void prefetch_to_l2(const void* p) { emulator::check_global(p, 1); }
 inline uint16_t load_global_half(const void* p) {
     emulator::check_global(p, 2);
     return *static_cast<const uint16_t*>(p);

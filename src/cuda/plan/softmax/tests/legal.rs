@@ -39,6 +39,13 @@ fn every_plan_is_legal_and_covers_its_rows() {
                     }
                     for columns in [2, 8, 100, 4096] {
                         let outer = (rows, length * columns, length * columns);
+                        for (offset, pad) in [(0, 0), (1, 0), (0, 8), (8, 1)] {
+                            let (down, along) = (columns + pad, length + pad);
+                            let into = [outer, (columns, 1, along)];
+                            legal(&problem(dtypes, (length, down, 1), &into, (offset, 0)), &device, None);
+                            let out_of = [(columns, along, 1), outer];
+                            legal(&problem(dtypes, (length, 1, down), &out_of, (0, offset)), &device, None);
+                        }
                         let step = (length, columns, columns);
                         legal(&problem(dtypes, step, &[outer, (columns, 1, 1)], (0, 1)), &device, None);
                         legal(&problem(dtypes, step, &[outer, (columns, 1, 1)], (0, 0)), &device, None);
@@ -78,6 +85,12 @@ fn every_forced_plan_is_legal_too() {
                         let step = (length, columns, columns);
                         let p = problem(dtypes, step, &[outer, (columns, 1, 1)], (0, 0));
                         legal(&p, &device, Some(forced));
+                        for (steps, row) in [
+                            ((length, columns, 1), (columns, 1, length)),
+                            ((length, 1, columns), (columns, length, 1)),
+                        ] {
+                            legal(&problem(dtypes, steps, &[outer, row], (0, 0)), &device, Some(forced));
+                        }
                     }
                 }
             }
@@ -109,6 +122,14 @@ fn legal(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) {
             legal_launch(&plan, device);
             let Variant::Tile(tile) = variant else { panic!("{variant:?}") };
             legal_tile(p, tile, &plan);
+        }
+        Launch::Turned(plan) => {
+            legal_launch(&plan, device);
+            match variant {
+                Variant::Turned(turned) => legal_turned(p, turned, &plan),
+                Variant::TurnedShort(short) => legal_turned_short(p, short, &plan),
+                other => panic!("{other:?}"),
+            }
         }
     }
 }
@@ -178,6 +199,81 @@ fn legal_tile(p: &SoftmaxProblem, tile: Tile, plan: &LaunchPlan<TileParams>) {
     assert_eq!(plan.params.tiles, all);
     assert_eq!(u64::from(plan.params.slices), slices);
     assert!(plan.kernel.name.contains(&format!("tile{elements}_")));
+}
+
+fn legal_turned(p: &SoftmaxProblem, turned: Turned, plan: &LaunchPlan<TurnedParams>) {
+    let Turned { side, beside, groups, slice, slices, cluster } = turned;
+    let (this, other) = if side.of_x { (&p.x, &p.out) } else { (&p.out, &p.x) };
+    let rows = p.rows[side.dim].unsigned_abs();
+    assert_eq!((this.strides[side.dim], if side.of_x { p.out_stride } else { p.x_stride }), (1, 1));
+    assert!(
+        matches!(beside, 1 | 2 | 4 | 8 | 16 | 32)
+            && groups.is_power_of_two()
+            && plan.block[0].is_power_of_two()
+    );
+    assert!(slice * slices >= p.length.unsigned_abs() && slices <= 1024, "{turned:?}");
+    assert_eq!(plan.params.cluster(), if cluster { slices as u32 } else { 0 });
+    let wide = turned.wide(p);
+    assert_eq!(u64::from(plan.grid[0]), p.row_count().unsigned_abs() / rows * rows.div_ceil(wide) * slices);
+    let tile = turned.tile_bytes(p);
+    assert!(
+        tile >= wide * slice * p.x.dtype.size() as u64 && tile < u64::from(plan.shared_bytes),
+        "{turned:?}"
+    );
+    // Everything that an access of 16 bytes begins at.
+    let (whole, other_whole) = match side.of_x {
+        true => (plan.params.x_fit, plan.params.out_fit),
+        false => (plan.params.out_fit, plan.params.x_fit),
+    };
+    let along = if side.of_x { p.x_stride } else { p.out_stride };
+    let aligned = |t: &Strided, steps: &[i64]| {
+        let bytes = steps.iter().map(|s| s.unsigned_abs() * t.dtype.size() as u64);
+        bytes.chain([t.address as u64]).all(|at| at.is_multiple_of(GRANULE))
+    };
+    // Of one index, no step is taken.
+    let stepping = |t: &Strided, but: Option<usize>| -> Vec<i64> {
+        (0..p.rows.len()).filter(|&d| Some(d) != but && p.rows[d] > 1).map(|d| t.strides[d]).collect()
+    };
+    let outer = stepping(this, Some(side.dim));
+    let tiles = wide.cast_signed();
+    assert!(
+        whole == 0 || aligned(this, &[&outer[..], &[along, tiles]].concat()) || p.length == 1,
+        "{turned:?}"
+    );
+    let step = if slices > 1 { slice.cast_signed() } else { 0 };
+    assert!(whole != Fit::Run as u32);
+    if other_whole == Fit::Run as u32 {
+        assert_eq!((other.strides[side.dim], slices), (p.length, 1), "{turned:?}");
+        let tile = wide.cast_signed() * p.length;
+        assert!(aligned(other, &[&stepping(other, Some(side.dim))[..], &[tile]].concat()), "{turned:?}");
+        return;
+    }
+    assert!(
+        other_whole == 0 || aligned(other, &[&stepping(other, None)[..], &[step]].concat()),
+        "{turned:?}"
+    );
+}
+
+fn legal_turned_short(p: &SoftmaxProblem, short: Short, plan: &LaunchPlan<TurnedParams>) {
+    let Short { side, each } = short;
+    let (this, other) = if side.of_x { (&p.x, &p.out) } else { (&p.out, &p.x) };
+    let (rows, size) = (p.rows[side.dim].unsigned_abs(), this.dtype.size() as u64);
+    let threads = u64::from(plan.block[0]);
+    assert!(plan.params.cluster() <= 1 && threads <= 128 && short.wide() == each * threads);
+    assert_eq!((other.strides[side.dim], this.strides[side.dim]), (p.length, 1));
+    let bytes = each * threads * p.length.unsigned_abs() * other.dtype.size() as u64;
+    // And where the piece begins behind a boundary.
+    assert!(u64::from(plan.shared_bytes) == bytes + GRANULE && bytes.is_multiple_of(GRANULE), "{short:?}");
+    assert_eq!(u64::from(plan.grid[0]), p.row_count().unsigned_abs() / rows * rows.div_ceil(each * threads));
+    let along = if side.of_x { p.x_stride } else { p.out_stride };
+    let starts = |t: &Strided| -> Vec<u64> {
+        let outer = (0..p.rows.len()).filter(|&d| d != side.dim && p.rows[d] > 1);
+        outer.map(|d| t.strides[d].unsigned_abs() * t.dtype.size() as u64).collect()
+    };
+    let step = if p.length > 1 { along.unsigned_abs() * size } else { 0 };
+    let mut of_this = starts(this).into_iter().chain([step, rows * size, this.address as u64]);
+    let paired = p.x.dtype.size() == 2 && of_this.all(|at| at.is_multiple_of(2 * size));
+    assert_eq!(each, if paired { 2 } else { 1 }, "{short:?}");
 }
 
 fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: &LaunchPlan<SoftmaxParams>) {

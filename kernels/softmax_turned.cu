@@ -1,0 +1,541 @@
+// targets: 75 80 90 100 120 ptx:75
+//
+// softmax and log_softmax where x and the result lie turned to each other: the elements of a row lie side by side in one of
+// them, and the rows themselves in the other. The arithmetic is that of softmax.cu.
+//
+// Per element: two exponentials, or one where a lane holds its part of a row; one read and one write (leave and find: two
+// reads).
+//
+// A tile is some rows, at best 64 bytes of them side by side, and a slice of their elements. It waits in shared memory row
+// by row, whichever way it comes, while lanes go along the rows for maximum and sum. Turned is a tile on its way in, from
+// registers (in), or on its way out (out): a lane then has 16 bytes of rows side by side, four lanes have four such pieces
+// and eight times that warps go along the rows, so that every sector is whole. Granules of a row are permuted by the row, so
+// that the lanes of one access of shared memory meet no bank twice. What begins anywhere is moved in the whole granules
+// within, and single ends. Slices of a row are the blocks of a cluster (sm_90), which send each other their partials
+// (maximum, sum) by distributed shared memory.
+//
+// Variants, as chosen in src/cuda/plan/softmax/choose/turned.rs:
+//   in, out      a row in a block or a cluster.
+//   ..._leave,   for rows that no cluster holds: slices first leave their partials in memory from the caller's allocator,
+//   ..._find     and a second launch, which may begin beside the first, finds them there.
+// Short rows are softmax_turned_short.cu's.
+//
+// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32 (and torch's time over this): x.mT, last dim,
+// 4096x4096 0.47, 0.54 (4.5, 2.9), 8192x8192 0.56, 0.56 (5.9, 3.3), 96x1024x1024 0.67, 0.65 (5.3, 3.0), 262144x64 0.60, 0.63
+// (3.7, 2.2), 1000x9999, whose results begin anywhere, 0.36, 0.42; dim 0, which torch does element by element, 8192x8192
+// 0.62, 0.73 (98, 60), 16384x8192, in tiles half as wide, 0.42, 0.44 (67, 35). By two launches: 64x262144 0.37, 0.41 (4.2, 3.4), dim 0 of 262144x64 0.39, 0.45. What it replaces,
+// general of softmax_strided.cu, took 0.17 to 0.87 of torch's speed, 207 us for 4096x4096 bf16 that now takes 39.
+// Rejected, each measured beside it, 8192x8192: pieces that are not prefetched to L2, bf16 153 us instead of 116, f32 301
+// (227); eight of those at once instead of four, 136 and 255. Clusters of 16: 4096x4096 bf16 66 us instead of 40.
+#include "async_copy.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/grid.cuh"
+#include "turned.cuh"
+
+constexpr int THREADS = 256;  // at most
+// Blocks that share a multiprocessor's registers.
+#if __CUDA_ARCH__ == 900
+template <class In> inline constexpr int SHARING = sizeof(In) == 8 ? 3 : 4;
+#else
+template <class In> inline constexpr int SHARING = 2;
+#endif
+
+// Whose partials make a row whole: the blocks' of a cluster; or those that one launch leaves and the next one finds.
+enum class Share { cluster, leave, find };
+
+// Rows in shared memory, in granules.
+template <class In> struct Tile {
+    static constexpr int E = lanes_of<In>;
+    uint4* granules;
+    int pitch, permuted;
+
+    // Rows E apart meet in a bank; eight elements, as many as go along a row in one access, take sizeof(In) / 2 granules.
+    __device__ __forceinline__ int turn(int row) const { return row / E * static_cast<int>(sizeof(In)) / 2 & permuted; }
+    __device__ __forceinline__ uint4* granule(int row, int g) const { return granules + row * pitch + (g ^ turn(row)); }
+    __device__ __forceinline__ In* element(int row, int i) const {
+        return reinterpret_cast<In*>(granules + row * pitch) + (i ^ turn(row) * E);
+    }
+};
+
+// f(row, first, step) for what a thread has of a turned tile: the `N` rows side by side from `row` on, and of them the
+// elements first, first + step, ...
+template <int N, class F> __device__ __forceinline__ void over_pieces(const TurnedParams& p, F f) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const int piece = lane & ((1 << p.beside_bits) - 1), below = lane >> p.beside_bits, below_bits = 5 - p.beside_bits;
+    const int groups = 1 << p.group_bits, first = warp >> p.group_bits;
+    const int step = groups < warps ? warps >> p.group_bits : 1;
+#pragma unroll 1
+    for (int group = warp & (groups - 1); group < groups; group += warps) {
+        f(((group << p.beside_bits) + piece) * N, (first << below_bits) + below, step << below_bits);
+    }
+}
+
+template <bool PREFETCHED, class In> __device__ __forceinline__ void load_turned(const TurnedParams& p,
+                                                                                 const Tile<In>& tile, const In* x,
+                                                                                 int rows, int elements) {
+    constexpr int E = Tile<In>::E, U = 4;
+    over_pieces<E>(p, [&](int row, int first, int step) {
+        if (row >= rows) return;
+        const bool whole = row + E <= rows && p.x_fit == WHOLE;
+        x += row;
+        if (PREFETCHED && whole) {
+            // Else a thread would wait for memory at every few pieces.
+            for (int i = first; i < elements; i += step) ptx::prefetch_to_l2(x + i * p.x_stride);
+        }
+#pragma unroll 1
+        for (int i = first; i < elements; i += U * step) {
+            Granule pieces[U];
+#pragma unroll
+            for (int k = 0; k < U; ++k) {
+                const int element = i + k * step;
+                pieces[k] = {};
+                ptx::load_global_if<16>(whole && element < elements, x + element * p.x_stride, pieces[k].word);
+            }
+#pragma unroll
+            for (int k = 0; k < U; ++k) {
+                const int element = i + k * step;
+                if (element >= elements) break;
+                auto pack = pieces[k].template unpack<In>();
+                if (!whole) {
+#pragma unroll
+                    for (int e = 0; e < E; ++e) {
+                        if (row + e < rows) pack.v[e] = x[element * p.x_stride + e];
+                    }
+                }
+                In* const to = tile.element(row, element);
+#pragma unroll
+                for (int e = 0; e < E; ++e) to[e * tile.pitch * E] = pack.v[e];
+            }
+        }
+        x -= row;
+    });
+}
+
+// Elements of a row lie side by side: f(row, lane, lanes).
+template <class F> __device__ __forceinline__ void over_rows(const TurnedParams& p, int rows, F f) {
+    const int lanes = 1 << p.lane_bits, lane = threadIdx.x & (lanes - 1);
+    // As many times for every lane of a warp, some without a row.
+    const int first = threadIdx.x >> p.lane_bits, step = blockDim.x >> p.lane_bits;
+#pragma unroll 1
+    for (int r = 0; r < rows; r += step) f(r + first, lane, lanes);
+}
+
+template <bool B> struct Flag {
+    static constexpr bool value = B;
+};
+
+// Elements of a tile in one piece, one after the other.
+template <class In> struct Walk {
+    const Tile<In>& tile;
+    int row, i, elements, turn;
+    In* first;  // of the row
+
+    __device__ __forceinline__ Walk(const TurnedParams& p, const Tile<In>& tile, int at)
+        : tile(tile), row(p.by_length.quotient(static_cast<uint32_t>(at))), elements(p.length) {
+        i = at - row * elements;
+        turn = tile.turn(row) * Tile<In>::E;
+        first = tile.element(row, turn);
+    }
+    __device__ __forceinline__ In& element() const { return first[i ^ turn]; }
+    // Whether that was the row's last.
+    __device__ __forceinline__ bool step() {
+        const bool last = ++i == elements;
+        i = last ? 0 : i;
+        row += last;
+        first += last ? tile.pitch * Tile<In>::E : 0;
+        turn = tile.turn(row) * Tile<In>::E;
+        return last;
+    }
+};
+
+template <class In> __device__ __forceinline__ void load_run(const TurnedParams& p, const Tile<In>& tile, const In* x,
+                                                             int rows, int elements) {
+    constexpr int E = Tile<In>::E, U = 4;
+    const int all = rows * elements, whole = all / E;
+#pragma unroll 1
+    for (int g = threadIdx.x; g < whole; g += U * blockDim.x) {
+        Granule raw[U];
+#pragma unroll
+        for (int k = 0; k < U; ++k) {
+            const int at = g + k * blockDim.x;
+            raw[k] = {};
+            ptx::load_global_if<16>(at < whole, x + at * E, raw[k].word);
+        }
+#pragma unroll
+        for (int k = 0; k < U; ++k) {
+            const int at = g + k * blockDim.x;
+            if (at >= whole) break;
+            const auto pack = raw[k].template unpack<In>();
+            Walk<In> walk(p, tile, at * E);
+#pragma unroll
+            for (int e = 0; e < E; ++e) {
+                walk.element() = pack.v[e];
+                walk.step();
+            }
+        }
+    }
+    for (int at = whole * E + threadIdx.x; at < all; at += blockDim.x) { Walk<In>(p, tile, at).element() = x[at]; }
+}
+
+template <class In> __device__ __forceinline__ void load_straight(const TurnedParams& p, const Tile<In>& tile,
+                                                                  const In* x, int rows, int elements) {
+    constexpr int E = Tile<In>::E, U = 4;
+    if (p.x_fit == RUN) return load_run(p, tile, x, rows, elements);
+    over_rows(p, rows, [&](int row, int lane, int lanes) {
+        if (row >= rows) return;
+        const In* const from = x + row * p.x_next;
+        if (p.x_fit == WHOLE) {
+            const int whole = elements / E;
+#pragma unroll 4
+            for (int g = lane; g < whole; g += lanes) copy_async(tile.granule(row, g), from + g * E);
+            for (int i = whole * E + lane; i < elements; i += lanes) *tile.element(row, i) = from[i];
+            return;
+        }
+        const int before = past(from);
+#pragma unroll 1
+        for (int i = lane * E - before; i < elements; i += U * lanes * E) {
+            Granule raw[U];
+#pragma unroll
+            for (int k = 0; k < U; ++k) {
+                const int at = i + k * lanes * E;
+                raw[k] = {};
+                ptx::load_global_if<16>(at >= 0 && at + E <= elements, from + at, raw[k].word);
+            }
+#pragma unroll
+            for (int k = 0; k < U; ++k) {
+                const int at = i + k * lanes * E;
+                auto pack = raw[k].template unpack<In>();
+                const bool whole = at >= 0 && at + E <= elements;
+#pragma unroll
+                for (int e = 0; e < E; ++e) {
+                    if (at + e < 0 || at + e >= elements) continue;
+                    if (!whole) pack.v[e] = from[at + e];
+                    *tile.element(row, at + e) = pack.v[e];
+                }
+            }
+        }
+    });
+    commit_copies();
+    wait_for_copies(0);
+}
+
+// What a row's elements are finished with: a factor, or a term of the logarithm. Done: they are results already.
+template <class Out, bool DONE> struct Finishing {
+    using C = typename Math<Out>::C;
+    C base, last;
+
+    template <class In> __device__ __forceinline__ Out operator()(In v, bool log) const {
+        if constexpr (DONE) {
+            return v;
+        } else {
+            return of_wide(widen<Out>(v), log);
+        }
+    }
+    __device__ __forceinline__ Out of_wide(C v, bool log) const {
+        return convert<Out>(log ? (v - base) + last : Math<Out>::exp(v - base) * last);
+    }
+    __device__ __forceinline__ void get(const Partial<C>* of_rows, int row) {
+        if constexpr (!DONE) {
+            base = of_rows[row].max;
+            last = of_rows[row].sum;
+        }
+    }
+};
+
+template <bool DONE, class In, class Out> __device__ __forceinline__ void store_run(
+    const TurnedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
+    int elements) {
+    constexpr int N = lanes_of<Out>;
+    const int all = rows * elements, whole = all / N;
+#pragma unroll 1
+    for (int g = threadIdx.x; g < whole; g += blockDim.x) {
+        Walk<In> walk(p, tile, g * N);
+        Finishing<Out, DONE> finishing;
+        finishing.get(of_rows, walk.row);
+        Pack<Out, N> results;
+#pragma unroll
+        for (int e = 0; e < N; ++e) {
+            results.v[e] = finishing(walk.element(), p.log);
+            if (walk.step() && walk.row < rows) finishing.get(of_rows, walk.row);
+        }
+        store_pack(out + g * N, results);
+    }
+    for (int at = whole * N + threadIdx.x; at < all; at += blockDim.x) {
+        const Walk<In> walk(p, tile, at);
+        Finishing<Out, DONE> finishing;
+        finishing.get(of_rows, walk.row);
+        out[at] = finishing(walk.element(), p.log);
+    }
+}
+
+template <bool DONE, class In, class Out> __device__ __forceinline__ void store_straight(
+    const TurnedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
+    int elements) {
+    constexpr int E = Tile<In>::E, N = lanes_of<Out>;
+    if (p.out_fit == RUN) return store_run<DONE>(p, tile, of_rows, out, rows, elements);
+    over_rows(p, rows, [&](int row, int lane, int lanes) {
+        if (row >= rows) return;
+        Finishing<Out, DONE> finishing;
+        finishing.get(of_rows, row);
+        Out* const to = out + row * p.out_next;
+        const auto result = [&](int i) { return finishing(*tile.element(row, i), p.log); };
+        if (p.out_fit == WHOLE) {
+            const int whole = elements / E;
+#pragma unroll 2
+            for (int g = lane; g < whole; g += lanes) {
+                const Granule granule = load_slot(tile.granule(row, g));
+                if constexpr (DONE) {
+                    ptx::store_global<16>(to + g * E, granule.word);
+                } else {
+                    typename Math<Out>::C v[E];
+                    widen_granule<In, Out>(granule, v);
+                    Pack<Out, E> results;
+#pragma unroll
+                    for (int e = 0; e < E; ++e) results.v[e] = finishing.of_wide(v[e], p.log);
+                    store_pack(to + g * E, results);
+                }
+            }
+            for (int i = whole * E + lane; i < elements; i += lanes) to[i] = result(i);
+            return;
+        }
+#pragma unroll 1
+        for (int i = lane * N - past(to); i < elements; i += lanes * N) {
+            if (i >= 0 && i + N <= elements) {
+                Pack<Out, N> results;
+#pragma unroll
+                for (int e = 0; e < N; ++e) results.v[e] = result(i + e);
+                store_pack(to + i, results);
+            } else {
+#pragma unroll
+                for (int e = 0; e < N; ++e) {
+                    if (i + e >= 0 && i + e < elements) to[i + e] = result(i + e);
+                }
+            }
+        }
+    });
+}
+
+template <bool DONE, class In, class Out> __device__ __forceinline__ void store_turned(
+    const TurnedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
+    int elements) {
+    constexpr int E = Tile<In>::E, N = lanes_of<Out>;
+    over_pieces<N>(p, [&](int row, int first, int step) {
+        if (row >= rows) return;
+        const bool whole = row + N <= rows && p.out_fit == WHOLE;
+        Finishing<Out, DONE> finishing[N];
+#pragma unroll
+        for (int e = 0; e < N; ++e) finishing[e].get(of_rows, row + e);
+#pragma unroll 2
+        for (int i = first; i < elements; i += step) {
+            // Where the result is wider than x, a piece is fewer rows than one permutation is of.
+            const In* const from = tile.element(row, i);
+            Pack<Out, N> results;
+#pragma unroll
+            for (int e = 0; e < N; ++e) results.v[e] = finishing[e](from[e * tile.pitch * E], p.log);
+            Out* const to = out + i * p.out_stride + row;
+            if (whole) {
+                store_pack(to, results);
+            } else {
+#pragma unroll
+                for (int e = 0; e < N; ++e) {
+                    if (row + e < rows) to[e] = results.v[e];
+                }
+            }
+        }
+    });
+}
+
+// The largest of the elements that it is given.
+template <class In, class Out> struct Largest {
+    using C = typename Math<Out>::C;
+    static constexpr int E = lanes_of<In>;
+    Granule each = empty_granule<In>();
+
+    __device__ __forceinline__ void rise_to(const Granule& granule) {
+        if constexpr (is_half<In>) {
+#pragma unroll
+            for (int k = 0; k < 4; ++k) each.word[k] = larger_halves<In>(each.word[k], granule.word[k]);
+        } else {
+            auto a = each.template unpack<In>();
+            const auto b = granule.template unpack<In>();
+#pragma unroll
+            for (int e = 0; e < E; ++e) a.v[e] = larger(a.v[e], b.v[e]);
+            each = Granule::of(a);
+        }
+    }
+    __device__ __forceinline__ C all(int lanes) const {
+        C v[E];
+        widen_granule<In, Out>(each, v);
+        C largest = v[0];
+#pragma unroll
+        for (int e = 1; e < E; ++e) largest = larger(largest, v[e]);
+        return reduce_lanes(largest, Max(), lanes);
+    }
+};
+
+// Rows of which every lane has one granule, or none: results take the place of the elements.
+template <class T>
+__device__ __forceinline__ void finish_held(const TurnedParams& p, const Tile<T>& tile, int rows, int granules) {
+    using M = Math<T>;
+    using C = typename M::C;
+    constexpr int E = Tile<T>::E;
+    over_rows(p, rows, [&](int row, int lane, int lanes) {
+        const bool mine = row < rows && lane < granules;
+        Granule granule = empty_granule<T>();
+        if (mine) granule = load_slot(tile.granule(row, lane));
+        Largest<T, T> largest;
+        largest.rise_to(granule);
+        Partial<C> all = {largest.all(lanes), 0};
+        const C base = all.base();
+        C v[E];
+        widen_granule<T, T>(granule, v);
+#pragma unroll
+        for (C& e : v) {
+            const C shifted = e - base, exponential = M::exp(shifted);
+            all.sum += exponential;
+            e = p.log ? shifted : exponential;
+        }
+        all.sum = reduce_lanes(all.sum, Sum(), lanes);
+        const Finish<T> finish(all, p.log);
+        Pack<T, E> results;
+#pragma unroll
+        for (int e = 0; e < E; ++e) results.v[e] = finish.scaled(v[e]);
+        if (mine) store_slot(tile.granule(row, lane), Granule::of(results));
+    });
+}
+
+template <class In, class Out, bool TURNED_IN, Share S>
+__device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
+    if (S != Share::find) ptx::wait_for_grid_before();
+    if (S == Share::leave) ptx::let_next_grid_begin();
+    using M = Math<Out>;
+    using C = typename M::C;
+    constexpr int E = lanes_of<In>;
+    extern __shared__ uint4 shared[];
+    __shared__ uint64_t mailbox_state;
+    const ptx::Mailbox mailbox = {&mailbox_state};
+    const int wide = p.wide, blocks = S == Share::cluster ? ptx::cluster_blocks() : 1;
+    const Tile<In> tile = {shared, static_cast<int>(p.pitch), static_cast<int>(p.permuted)};
+    auto* of_rows = reinterpret_cast<Partial<C>*>(shared + wide * p.pitch);  // [wide]
+    auto* of_blocks = of_rows + wide;                                        // [wide][blocks], if there are several
+    if (blocks > 1) {
+        mailbox.open();
+        if (threadIdx.x == 0) mailbox.expect(blocks * wide * sizeof(Partial<C>));
+        ptx::cluster_arrive();
+    }
+    const uint32_t number = blockIdx.x / p.slices, rank = blockIdx.x - number * p.slices;
+    const auto o = locate(p.dims, p.rank, static_cast<uint64_t>(number));
+    const int64_t begin = static_cast<int64_t>(rank) * p.slice, left = static_cast<int64_t>(p.length) - begin;
+    const int elements = left < 0 ? 0 : left < p.slice ? left : p.slice;
+    const int64_t rest = p.beside - o.inner * wide;
+    const int rows = rest < wide ? rest : wide;
+    const In* x = reinterpret_cast<const In*>(p.x) + o.at[0] + begin * p.x_stride;
+    Out* out = reinterpret_cast<Out*>(p.out) + o.at[1] + begin * p.out_stride;
+
+    if (TURNED_IN) {
+        // What is read twice is not: the second time it is in L2.
+        load_turned<S == Share::cluster>(p, tile, x, rows, elements);
+    } else {
+        load_straight(p, tile, x, rows, elements);
+    }
+    const int granules = (elements + E - 1) / E;
+    if (elements % E) {
+        for (int row = threadIdx.x; row < rows; row += blockDim.x) {
+            for (int i = elements; i < granules * E; ++i) *tile.element(row, i) = convert<In>(-infinity<float>());
+        }
+    }
+    __syncthreads();
+
+    const auto store = [&](auto done) {
+        constexpr bool DONE = decltype(done)::value;
+        if constexpr (TURNED_IN) {
+            store_straight<DONE>(p, tile, of_rows, out, rows, elements);
+        } else {
+            store_turned<DONE>(p, tile, of_rows, out, rows, elements);
+        }
+    };
+    if constexpr (same_type<In, Out> && S == Share::cluster) {
+        if (blocks == 1 && granules <= 1 << p.lane_bits) {
+            finish_held(p, tile, rows, granules);
+            __syncthreads();
+            return store(Flag<true>());
+        }
+    }
+    auto* left_behind = reinterpret_cast<Partial<C>*>(p.partials) + static_cast<uint64_t>(number) * p.slices * wide;
+    if (S != Share::find) {
+        over_rows(p, rows, [&](int row, int lane, int lanes) {
+            const int count = row < rows ? granules : 0;
+            Largest<In, Out> largest;
+#pragma unroll 2
+            for (int g = lane; g < count; g += lanes) largest.rise_to(load_slot(tile.granule(row, g)));
+            Partial<C> mine = {largest.all(lanes), 0};
+            const C base = mine.base();
+#pragma unroll 2
+            for (int g = lane; g < count; g += lanes) {
+                C v[E];
+                widen_granule<In, Out>(load_slot(tile.granule(row, g)), v);
+#pragma unroll
+                for (C e : v) mine.sum += M::exp(e - base);
+            }
+            mine.sum = reduce_lanes(mine.sum, Sum(), lanes);
+            if (lane == 0 && row < rows) {
+                if (S == Share::leave) {
+                    left_behind[row * p.slices + rank] = mine;
+                } else {
+                    of_rows[row] = mine;
+                }
+            }
+        });
+        if (S == Share::leave) return;
+        __syncthreads();
+    } else {
+        // The launch before has written nothing but partials, so that x could be asked for already.
+        ptx::wait_for_grid_before();
+        for (int row = threadIdx.x / 32; row < rows; row += blockDim.x / 32) {
+            const auto all = merge_all<M>(left_behind + row * p.slices, p.slices);
+            if (threadIdx.x % 32 == 0) of_rows[row] = all;
+        }
+        __syncthreads();
+    }
+    if (blocks > 1) {
+        ptx::cluster_wait();  // until the others have announced what they expect
+        for (int i = threadIdx.x; i < blocks * wide; i += blockDim.x) {
+            const int to = i / wide, row = i - to * wide;
+            auto own = Partial<C>::empty();
+            if (row < rows) own = of_rows[row];
+            uint32_t sent[sizeof(own) / 4];
+            __builtin_memcpy(sent, &own, sizeof(own));
+            mailbox.send<sizeof(own) / 4>(of_blocks + row * blocks + rank, to, sent);
+        }
+        mailbox.wait(0);
+        __syncthreads();
+    }
+    for (int row = threadIdx.x; row < rows; row += blockDim.x) {
+        Partial<C> all = of_rows[row];
+        if (blocks > 1) {
+            const Partial<C>* parts = of_blocks + row * blocks;
+            all = Partial<C>::empty();
+            for (int b = 0; b < blocks; ++b) all.max = larger(all.max, parts[b].max);
+            for (int b = 0; b < blocks; ++b) all.sum += parts[b].sum * M::exp(parts[b].max - all.base());
+        }
+        const Finish<Out> finish(all, p.log);
+        of_rows[row] = {finish.base, p.log ? finish.term : finish.factor};
+    }
+    __syncthreads();
+    store(Flag<false>());
+}
+
+#define KERNEL(IN, NAME) \
+    extern "C" __global__ void __launch_bounds__(THREADS, SHARING<IN>) NAME(const __grid_constant__ TurnedParams p)
+#define EXPORT(IN, OUT, NAME, WAY, TURNED_IN)                                                                \
+    KERNEL(IN, softmax_turned_##WAY##_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Share::cluster>(p); }     \
+    KERNEL(IN, softmax_turned_##WAY##_leave_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Share::leave>(p); } \
+    KERNEL(IN, softmax_turned_##WAY##_find_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Share::find>(p); }
+#define EXPORTS(IN, OUT, NAME) EXPORT(IN, OUT, NAME, in, true) EXPORT(IN, OUT, NAME, out, false)
+
+EXPORTS(f16, f16, f16)
+EXPORTS(bf16, bf16, bf16)
+EXPORTS(f32, f32, f32)
+EXPORTS(f64, f64, f64)
+EXPORTS(f16, f32, f16_f32)
+EXPORTS(bf16, f32, bf16_f32)

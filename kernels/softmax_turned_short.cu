@@ -1,0 +1,165 @@
+// targets: 75 80 90 100 120 ptx:75
+//
+// softmax and log_softmax of short rows where x and the result lie turned to each other, and the one that has a row's
+// elements side by side has its rows one behind the other: images whose channels come last in the result, or in x. The
+// arithmetic is that of softmax.cu.
+//
+// Per element: two exponentials; one read and one write, and x twice more from the first-level cache or shared memory.
+//
+// A row is a thread's, or two of halves that lie side by side in one access. The rows of a block are one piece of the other
+// tensor, which goes through shared memory in granules of 16 bytes, as far behind a boundary there as in memory. Neighbouring
+// threads have places there as far apart as their rows are long: multiples of 16 bytes, which would meet in one bank, are
+// softmax_turned.cu's.
+//
+// Variants, as chosen in src/cuda/plan/softmax/choose/turned.rs:
+//   inE, outE    x, or the result, has the E rows of a thread side by side.
+//
+// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32 (and torch's time over this): 8x21x512x512
+// to channels last 0.65, 0.69 (4.8, 2.8), back 0.85, 0.94 (7.4, 5.5); 8x19x500x333, of which batches begin anywhere, 0.69,
+// 0.71 (4.5, 2.9); 64x3x224x224 0.45, 0.44 (2.2, 1.5). As tiles of softmax_turned.cu: 8x21x512x512 0.34, 0.40, back 0.38,
+// 0.47. Rows of 150 are faster as tiles: 16x150x128x128 0.29, 0.32 instead of 0.37, 0.46.
+#include "async_copy.cuh"
+#include "ptx/grid.cuh"
+#include "turned.cuh"
+
+constexpr int THREADS = 128;  // at most
+
+template <bool FIRST, class A, class B> struct Either {
+    using type = A;
+    static __device__ __forceinline__ const A* of(const A* a, const B*) { return a; }
+};
+template <class A, class B> struct Either<false, A, B> {
+    using type = B;
+    static __device__ __forceinline__ const B* of(const A*, const B* b) { return b; }
+};
+
+// E elements side by side in one access.
+template <int E, class T> __device__ __forceinline__ Pack<T, E> load_word(const T* from) {
+    if constexpr (sizeof(T) * E >= 4) {
+        return load_pack<T, E>(from);
+    } else {
+        const uint16_t half = ptx::load_global_half(from);
+        Pack<T, E> pack;
+        __builtin_memcpy(&pack, &half, sizeof(pack));
+        return pack;
+    }
+}
+template <class T, int E> __device__ __forceinline__ void store_word(T* to, const Pack<T, E>& pack) {
+    if constexpr (sizeof(T) * E >= 4) {
+        store_pack(to, pack);
+    } else {
+        *to = pack.v[0];
+    }
+}
+
+// Elements i, i + 1, ... of the thread's rows, U at a time, to f(i, v): first those of all U are asked for.
+template <int U, class Load, class F> __device__ __forceinline__ void along(int length, Load load, F f) {
+    int i = 0;
+#pragma unroll 1
+    for (; i + U <= length; i += U) {
+        decltype(load(0)) v[U];
+#pragma unroll
+        for (int k = 0; k < U; ++k) v[k] = load(i + k);
+#pragma unroll
+        for (int k = 0; k < U; ++k) f(i + k, v[k]);
+    }
+#pragma unroll 1
+    for (; i < length; ++i) f(i, load(i));
+}
+
+template <class In, class Out, int E, bool TURNED_IN>
+__device__ __forceinline__ void softmax_turned_short(const TurnedParams& p) {
+    ptx::wait_for_grid_before();
+    using M = Math<Out>;
+    using C = typename M::C;
+    using Straight = typename Either<TURNED_IN, Out, In>::type;
+    constexpr int U = 8;
+    extern __shared__ uint4 shared[];
+    const auto o = locate(p.dims, p.rank, static_cast<uint64_t>(blockIdx.x));
+    const int length = p.length;
+    const int64_t rest = p.beside - o.inner * p.wide;
+    const int rows = rest < p.wide ? rest : p.wide, all = rows * length, row = threadIdx.x * E;
+    const In* const x = reinterpret_cast<const In*>(p.x) + o.at[0];
+    Out* const out = reinterpret_cast<Out*>(p.out) + o.at[1];
+    constexpr int N = lanes_of<Straight>;
+    // The piece begins as far behind a boundary of 16 bytes here as there. f(granule, element), or f of a part's elements.
+    const Straight* const there = Either<TURNED_IN, Out, In>::of(out, x);
+    const int before = past(there);
+    Straight* const here = reinterpret_cast<Straight*>(shared) + before;
+    Straight* const own = here + row * length;
+    const auto over_piece = [&](auto whole, auto single) {
+        for (int g = threadIdx.x; g * N < before + all; g += blockDim.x) {
+            const int i = g * N - before;
+            if (i >= 0 && i + N <= all) {
+                whole(shared + g, i);
+            } else {
+                for (int k = i < 0 ? 0 : i; k < i + N && k < all; ++k) single(k);
+            }
+        }
+    };
+
+    if constexpr (!TURNED_IN) {
+        over_piece([&](uint4* granule, int i) { copy_async(granule, x + i); }, [&](int i) { here[i] = x[i]; });
+        commit_copies();
+        wait_for_copies(0);
+        __syncthreads();
+    }
+    if (row < rows) {
+        const auto load = [&](int i) {
+            if constexpr (TURNED_IN) {
+                return load_word<E>(x + row + i * p.x_stride);
+            } else {
+                Pack<In, E> pack;
+#pragma unroll
+                for (int e = 0; e < E; ++e) pack.v[e] = own[e * length + i];
+                return pack;
+            }
+        };
+        const auto wide = [](const Pack<In, E>& pack, int e) { return widen<Out>(pack.v[e]); };
+        Partial<C> mine[E];
+#pragma unroll
+        for (auto& each : mine) each = Partial<C>::empty();
+        along<U>(length, load, [&](int, const Pack<In, E>& pack) {
+#pragma unroll
+            for (int e = 0; e < E; ++e) mine[e].max = larger(mine[e].max, wide(pack, e));
+        });
+        C base[E];
+#pragma unroll
+        for (int e = 0; e < E; ++e) base[e] = mine[e].base();
+        along<U>(length, load, [&](int, const Pack<In, E>& pack) {
+#pragma unroll
+            for (int e = 0; e < E; ++e) mine[e].sum += M::exp(wide(pack, e) - base[e]);
+        });
+        Finish<Out> finish[E];
+#pragma unroll
+        for (int e = 0; e < E; ++e) finish[e] = Finish<Out>(mine[e], p.log);
+        along<U>(length, load, [&](int i, const Pack<In, E>& pack) {
+            Pack<Out, E> results;
+#pragma unroll
+            for (int e = 0; e < E; ++e) results.v[e] = finish[e](wide(pack, e));
+            if constexpr (TURNED_IN) {
+#pragma unroll
+                for (int e = 0; e < E; ++e) own[e * length + i] = results.v[e];
+            } else {
+                store_word(out + row + i * p.out_stride, results);
+            }
+        });
+    }
+    if constexpr (TURNED_IN) {
+        __syncthreads();
+        over_piece([&](uint4* granule, int i) { ptx::store_global<16>(out + i, load_slot(granule).word); },
+                   [&](int i) { out[i] = here[i]; });
+    }
+}
+
+#define KERNEL(NAME) extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TurnedParams p)
+#define EXPORT(IN, OUT, NAME, E)                                                               \
+    KERNEL(softmax_turned_short_in##E##_##NAME) { softmax_turned_short<IN, OUT, E, true>(p); } \
+    KERNEL(softmax_turned_short_out##E##_##NAME) { softmax_turned_short<IN, OUT, E, false>(p); }
+#define EXPORT_HALVES(IN, OUT, NAME) EXPORT(IN, OUT, NAME, 1) EXPORT(IN, OUT, NAME, 2)
+
+EXPORT_HALVES(f16, f16, f16)
+EXPORT_HALVES(bf16, bf16, bf16)
+EXPORT(f32, f32, f32, 1)
+EXPORT_HALVES(f16, f32, f16_f32)
+EXPORT_HALVES(bf16, f32, bf16_f32)
