@@ -8,8 +8,8 @@
 //             softmax_tile.cu: a block takes `lanes` 16-byte columns of rows, its threads walk down the
 //             dimension and each keeps the rows of its own columns online. What fits stays in shared memory for
 //             the second pass: one read and one write if all of it does.
-//   general   anything else (elements apart in both x and the result, or x between boundaries of its elements): any
-//             strides, any pair of dtypes, any number of dimensions; a block per row, two passes, element by element.
+//   general   anything else, such as elements apart in both x and the result, or either between boundaries of its elements:
+//             any strides, any pair of dtypes, any number of dimensions; a block per row, two passes, element by element.
 //
 // Measured on an H200, cold L2, bf16: column 769 GB/s on dim 0 of (8192, 8192), 27 times torch's rate but 0.19 of
 // a copy; 741 GB/s on dim 1 of (64, 4096, 64).

@@ -6,13 +6,14 @@
 // Per element: two exponentials, or one where a lane holds its part of a row; one read and one write (leave and find: two
 // reads).
 //
-// A tile is some rows, at best 64 bytes of them side by side, and a slice of their elements. It waits in shared memory row
-// by row, whichever way it comes, while lanes go along the rows for maximum and sum. Turned is a tile on its way in, from
-// registers (in), or on its way out (out): a lane then has 16 bytes of rows side by side, four lanes have four such pieces
-// and eight times that warps go along the rows, so that every sector is whole. Granules of a row are permuted by the row, so
-// that the lanes of one access of shared memory meet no bank twice. What begins anywhere is moved in the whole granules
-// within, and single ends. Slices of a row are the blocks of a cluster (sm_90), which send each other their partials
-// (maximum, sum) by distributed shared memory.
+// A tile is some rows, at least 64 bytes of them side by side where there are as many, and a slice of their elements. It
+// waits in shared memory row by row, whichever way it comes, while lanes go along the rows for maximum and sum. Turned is a
+// tile on its way in, from registers (in), or on its way out (out): a lane then has 16 bytes of rows side by side, four
+// lanes have four such pieces and eight times that warps go along the rows, so that every sector is whole. Granules of a row
+// are permuted by the row, so that the lanes of one access of shared memory meet no bank twice. Where rows of elements begin
+// anywhere, they are moved in the whole granules within, and single ends; where rows side by side do, element by element.
+// Slices of a row are the blocks of a cluster (from sm_90 on), which send each other their partials (maximum, sum) by
+// distributed shared memory.
 //
 // Variants, as chosen in src/cuda/plan/softmax/choose/turned.rs:
 //   in, out      a row in a block or a cluster.
@@ -20,11 +21,12 @@
 //   ..._find     and a second launch, which may begin beside the first, finds them there.
 // Short rows are softmax_turned_short.cu's.
 //
-// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32 (and torch's time over this): x.mT, last dim,
-// 4096x4096 0.47, 0.54 (4.5, 2.9), 8192x8192 0.56, 0.56 (5.9, 3.3), 96x1024x1024 0.67, 0.65 (5.3, 3.0), 262144x64 0.60, 0.63
-// (3.7, 2.2), 1000x9999, whose results begin anywhere, 0.36, 0.42; dim 0, which torch does element by element, 8192x8192
-// 0.62, 0.73 (98, 60), 16384x8192, in tiles half as wide, 0.42, 0.44 (67, 35). By two launches: 64x262144 0.37, 0.41 (4.2, 3.4), dim 0 of 262144x64 0.39, 0.45. What it replaces,
-// general of softmax_strided.cu, took 0.17 to 0.87 of torch's speed, 207 us for 4096x4096 bf16 that now takes 39.
+// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32 (and torch's time over this): x.mT, last
+// dim, 4096x4096 0.47, 0.54 (4.5, 2.9), 8192x8192 0.56, 0.56 (5.9, 3.3), 96x1024x1024 0.67, 0.65 (5.3, 3.0), 262144x64 0.60,
+// 0.63 (3.7, 2.2), 1000x9999, whose results begin anywhere, 0.36, 0.42; dim 0, which torch does element by element,
+// 8192x8192 0.62, 0.73 (98, 60), 16384x8192, one block to a multiprocessor, 0.42, 0.44 (67, 35). By two launches: 64x262144
+// 0.37, 0.41 (4.2, 3.4), dim 0 of 262144x64 0.39, 0.45. What it replaces, general of softmax_strided.cu, took 0.17 to 0.87
+// of torch's speed, 207 us for 4096x4096 bf16 that now takes 39.
 // Rejected, each measured beside it, 8192x8192: pieces that are not prefetched to L2, bf16 153 us instead of 116, f32 301
 // (227); eight of those at once instead of four, 136 and 255. Clusters of 16: 4096x4096 bf16 66 us instead of 40.
 #include "async_copy.cuh"

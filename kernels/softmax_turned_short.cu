@@ -7,8 +7,9 @@
 // Per element: two exponentials; one read and one write, and x twice more from the first-level cache or shared memory.
 //
 // A row is a thread's, or two of halves that lie side by side in one access. The rows of a block are one piece of the other
-// tensor, which goes through shared memory in granules of 16 bytes, as far behind a boundary there as in memory. Neighbouring
-// threads have places there as far apart as their rows are long: multiples of 16 bytes, which would meet in one bank, are
+// tensor, which goes through shared memory in granules of 16 bytes, as far behind a boundary there as in memory.
+// Neighbouring threads have places there as far apart as their rows are long, or two of them: odd numbers of words meet no
+// bank twice, four times an odd number four times. Rows of multiples of 16 bytes, which would meet in one bank, are
 // softmax_turned.cu's.
 //
 // Variants, as chosen in src/cuda/plan/softmax/choose/turned.rs:

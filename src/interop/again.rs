@@ -118,17 +118,21 @@ impl<'py, const T: usize, const K: usize> Arguments<'_, 'py, T, K> {
         for tensor in self.tensors.iter().chain([&self.out]).flatten() {
             torch_class(tensor)?;
         }
-        let mut elsewhere = None;
+        let mut first = None;
         let mut take = |tensor: Option<&Bound<'py, PyAny>>| -> Option<Option<Described>> {
             let Some(tensor) = tensor else { return Some(None) };
             let class = torch_class(tensor)?;
             let Torch { dispatcher, gpus, .. } = class.torch;
-            // The first tensor tells of all: there is no earlier call of tensors on several devices.
-            let elsewhere = match elsewhere {
+            let place = gpus.place(tensor);
+            let (of_all, elsewhere) = match first {
                 Some(known) => known,
                 None if dispatcher.takes_all(tensor).ok()? => return None,
-                None => *elsewhere.insert(gpus.is_elsewhere(tensor)),
+                None => *first.insert((place, gpus.is_elsewhere(tensor.py(), place))),
             };
+            // Describing a tensor may have it copied to the current GPU.
+            if place != of_all {
+                return None;
+            }
             if !matches!(dispatcher.handler(class.overrides, tensor), Ok(None)) {
                 return None;
             }
@@ -142,7 +146,7 @@ impl<'py, const T: usize, const K: usize> Arguments<'_, 'py, T, K> {
             *described = take(tensor)?;
         }
         let out = take(self.out)?;
-        Some(Operands { tensors, out, elsewhere: elsewhere.unwrap_or(true) })
+        Some(Operands { tensors, out, elsewhere: first.is_none_or(|(_, elsewhere)| elsewhere) })
     }
 }
 

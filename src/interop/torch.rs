@@ -179,8 +179,9 @@ impl TorchClass {
 
     /// Fills in the view of a tensor that nothing but its memory has to be asked of.
     pub fn view(&self, argument: Argument, object: &Bound<'_, PyAny>, view: &mut TensorView) -> Result<()> {
-        if self.torch.gpus.is_elsewhere(object) {
-            self.torch.gpus.settle(object)?;
+        let gpus = &self.torch.gpus;
+        if gpus.is_elsewhere(object.py(), gpus.place(object)) {
+            gpus.settle(object)?;
         }
         let described = match self.table {
             Some(table) => table

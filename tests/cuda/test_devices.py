@@ -57,6 +57,22 @@ def test_tensors_of_two_gpus_do_not_mix(second):
         tw.add(x, 1, out=y)
 
 
+def test_a_refused_lazily_cloned_tensor_keeps_its_gpu(second):
+    here, there = torch.randn(100, device="cuda:0"), torch.randn(100, device=second)
+    tw.add(here, here, out=torch.empty_like(here))
+    for refused in (
+        lambda clone: tw.add(here, clone),
+        lambda clone: tw.add(torch.tensor(2.0), clone),
+        lambda clone: tw.softmax(here, out=clone),
+    ):
+        clone = torch._lazy_clone(there)
+        for _ in range(2):
+            with pytest.raises(tw.DeviceError):
+                refused(clone)
+        assert_identical(clone, there)
+        assert_identical(tw.add(clone, 1), there + 1)
+
+
 def test_both_gpus_from_two_threads(second):
     def work(device, results):
         for _ in range(50):

@@ -104,14 +104,18 @@ impl Gpus {
         current.and_then(|current| current.extract::<i32>().ok()) == Some(ordinal)
     }
 
-    /// Whether a tensor is on another GPU than the current one.
-    pub fn is_elsewhere(&self, tensor: &Bound<'_, PyAny>) -> bool {
+    /// The number of a tensor's GPU where there are several, below 0 for what is on none.
+    pub fn place(&self, tensor: &Bound<'_, PyAny>) -> Option<i32> {
         if !BEGUN.load(Ordering::Relaxed) || self.is_alone() {
-            return false;
+            return None;
         }
         // What has no device, or no memory, is told when it is described.
-        let ordinal = self.get_device.call(tensor).and_then(|found| found.extract::<i32>()).unwrap_or(-1);
-        ordinal >= 0 && !self.is_current(tensor.py(), ordinal)
+        Some(self.get_device.call(tensor).and_then(|found| found.extract::<i32>()).unwrap_or(-1))
+    }
+
+    /// Whether that is another GPU than the current one.
+    pub fn is_elsewhere(&self, py: Python<'_>, place: Option<i32>) -> bool {
+        place.is_some_and(|ordinal| ordinal >= 0 && !self.is_current(py, ordinal))
     }
 
     /// Gives a tensor that is elsewhere memory of its own, if it is lazily cloned (torch._lazy_clone). Asked where its

@@ -1,4 +1,5 @@
-//! The parameters of all softmax kernels but those of softmax_ragged.cu, softmax_panel.cu and softmax_tile.cu.
+//! The parameters of all softmax kernels but those of softmax_ragged.cu, softmax_panel.cu, softmax_tile.cu and
+//! softmax_turned*.cu.
 
 use std::mem::offset_of;
 

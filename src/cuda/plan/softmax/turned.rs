@@ -18,8 +18,10 @@ const FEWEST_THREADS: u64 = 64;
 const PER_THREAD: u64 = 64;
 /// Static shared memory, and what the driver keeps of every block's.
 const RESERVED: u64 = 64 + 1024;
-/// Lanes with 16 bytes of rows each, side by side, of a tile's group, and groups of a tile at most.
-const BESIDE: [u64; 2] = [4, 2];
+/// Lanes with 16 bytes of rows each, side by side, in a warp's access, more where rows have fewer elements than lanes would
+/// then be below each other; and how many times as wide a tile may be.
+const BESIDE: u64 = 4;
+const WARP: u64 = 32;
 const MOST_GROUPS: u64 = 32;
 /// A tile of this size is worth a block; where rows are so short that it is less, tiles are of more rows.
 const WORTH_A_BLOCK: u64 = 16 << 10;
@@ -132,13 +134,9 @@ impl Side {
         if self.of_x { &p.x } else { &p.out }
     }
 
-    /// The step along a row of the operand that has its rows side by side; of one element, none is taken.
+    /// The step along a row of the operand that has its rows side by side.
     fn along(self, p: &SoftmaxProblem) -> i64 {
-        match (self.of_x, p.length) {
-            (_, 1) => 0,
-            (true, _) => p.x_stride,
-            (false, _) => p.out_stride,
-        }
+        if self.of_x { p.x_stride } else { p.out_stride }
     }
 
     fn rows(self, p: &SoftmaxProblem) -> u64 {
@@ -151,7 +149,6 @@ impl Turned {
     pub fn new(
         p: &SoftmaxProblem,
         side: Side,
-        beside: u64,
         slices: u64,
         cluster: bool,
         device: &DeviceFacts,
@@ -164,8 +161,7 @@ impl Turned {
         let slices = if cluster { slices } else { length.div_ceil(slice) };
         let pieces =
             (side.rows(p) * side.operand(p).dtype.size() as u64).div_ceil(GRANULE).next_power_of_two();
-        // Of few elements, more lanes stand side by side and fewer below each other.
-        let beside = beside.max(32 / length.next_power_of_two().min(8)).min(pieces);
+        let beside = (WARP / length.next_power_of_two().min(WARP / BESIDE)).min(pieces);
         let mut turned = Turned { side, beside, groups: 1, slice, slices, cluster };
         let more = |t: &Turned| {
             t.groups < MOST_GROUPS && t.groups * t.beside < pieces && t.tile_bytes(p) < WORTH_A_BLOCK
@@ -227,23 +223,13 @@ impl Turned {
     }
 }
 
-/// Tiles in as many blocks of a cluster each, the widest first.
-pub fn of_cluster<'a>(
-    p: &'a SoftmaxProblem,
-    side: Side,
-    blocks: u64,
-    device: &'a DeviceFacts,
-) -> impl Iterator<Item = Turned> + use<'a> {
-    BESIDE.into_iter().filter_map(move |beside| Turned::new(p, side, beside, blocks, true, device))
-}
-
 /// Tiles in about as many slices as to make `blocks` in all, more where they would not fit.
 pub fn of_slices(p: &SoftmaxProblem, side: Side, blocks: u64, device: &DeviceFacts) -> Option<Turned> {
-    let one = Turned { side, beside: BESIDE[0], groups: 1, slice: SLICE_UNIT, slices: 1, cluster: false };
+    let one = Turned { side, beside: BESIDE, groups: 1, slice: SLICE_UNIT, slices: 1, cluster: false };
     let most = (u64::from(device.shared_bytes_per_multiprocessor) / 3 - 2 * RESERVED).min(64 << 10);
     let bytes = p.length.unsigned_abs().saturating_mul(one.wide(p) * p.x.dtype.size() as u64);
     let slices = blocks.div_ceil(one.count(p)).max(bytes.div_ceil(most));
-    Turned::new(p, side, BESIDE[0], slices, false, device)
+    Turned::new(p, side, slices, false, device)
 }
 
 /// What accesses of 16 bytes fit: the Fit of turned.cuh.
@@ -326,9 +312,9 @@ pub fn plan_short(p: &SoftmaxProblem, short: Short) -> LaunchPlan<TurnedParams> 
 }
 
 impl TurnedParams {
-    /// One block a row, without what only tiles have.
+    /// One slice a row, without what only tiles have.
     fn new(p: &SoftmaxProblem, side: Side, wide: u64, partials: usize) -> TurnedParams {
-        let Side { of_x, dim } = side;
+        let Side { dim, .. } = side;
         // The tiles side by side are the last dimension.
         let with = |dims: &[i64], last: i64| -> Vec<i64> {
             let others = dims.iter().enumerate().filter(|&(d, _)| d != dim).map(|(_, &n)| n);
@@ -357,8 +343,8 @@ impl TurnedParams {
             pitch: 0,
             permuted: 0,
             lane_bits: 0,
-            x_fit: fit(p, side, &p.x, of_x, 1) as u32,
-            out_fit: fit(p, side, &p.out, !of_x, 1) as u32,
+            x_fit: Fit::None as u32,
+            out_fit: Fit::None as u32,
             log: u32::from(p.kind == Kind::LogSoftmax),
             rank,
             by_length: Divisor::new(length),

@@ -3,9 +3,12 @@
 use super::{Chosen, SPLIT_FROM, SPREAD_TO, idle};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::reason::Reason;
-use crate::cuda::plan::softmax::turned::{MOST_SLICES, Short, Side, Turned, of_cluster, of_slices};
+use crate::cuda::plan::softmax::turned::{MOST_SLICES, Short, Side, Turned, of_slices};
 use crate::cuda::plan::softmax::{Forced, Variant};
 use crate::ops::softmax::SoftmaxProblem;
+
+/// Blocks of a cluster: sixteen at once find places on too few multiprocessors.
+const MOST_BLOCKS: u64 = 8;
 
 /// None if no tile is possible.
 pub fn choose_turned(
@@ -14,10 +17,10 @@ pub fn choose_turned(
     device: &DeviceFacts,
     forced: Option<Forced>,
 ) -> Option<Chosen> {
-    let largest = device.largest_cluster();
+    let largest = device.largest_cluster().min(MOST_BLOCKS);
     let wanted = match forced {
         Some(Forced::Cluster(blocks)) if super::possible(blocks, device) => {
-            of_cluster(p, side, blocks, device).next()
+            Turned::new(p, side, blocks, true, device)
         }
         Some(Forced::Split(slices)) => {
             let count = of_slices(p, side, 1, device).map_or(1, |one| one.count(p));
@@ -37,15 +40,15 @@ pub fn choose_turned(
     }
     let sharing = |blocks: u64| {
         let clusters = [1, 2, 4, 8].into_iter().filter(move |&blocks| blocks <= largest);
-        let tiles = clusters.flat_map(move |slices| of_cluster(p, side, slices, device));
+        let tiles = clusters.filter_map(move |slices| Turned::new(p, side, slices, true, device));
         tiles.filter(move |tile| {
             let worth_it = tile.slices == 1 || tile.tile_bytes(p) >= SPREAD_TO;
             worth_it && tile.shares(p, blocks, device)
         })
     };
     let busy = |tile: &Turned| !idle(tile.blocks(p), device);
-    let bytes =
-        (p.length.unsigned_abs() * p.x.dtype.size() as u64).saturating_mul(p.row_count().unsigned_abs());
+    let elements = p.length.unsigned_abs().saturating_mul(p.row_count().unsigned_abs());
+    let bytes = elements.saturating_mul(p.x.dtype.size() as u64);
     let held = [3, 2, 1].into_iter().find_map(|blocks| sharing(blocks).find(busy));
     let least = || sharing(1).max_by_key(|tile| tile.blocks(p)).filter(|_| bytes < SPLIT_FROM);
     if let Some(tile) = held.or_else(least) {

@@ -236,10 +236,7 @@ fn legal_turned(p: &SoftmaxProblem, turned: Turned, plan: &LaunchPlan<TurnedPara
     };
     let outer = stepping(this, Some(side.dim));
     let tiles = wide.cast_signed();
-    assert!(
-        whole == 0 || aligned(this, &[&outer[..], &[along, tiles]].concat()) || p.length == 1,
-        "{turned:?}"
-    );
+    assert!(whole == 0 || aligned(this, &[&outer[..], &[along, tiles]].concat()), "{turned:?}");
     let step = if slices > 1 { slice.cast_signed() } else { 0 };
     assert!(whole != Fit::Run as u32);
     if other_whole == Fit::Run as u32 {
@@ -270,7 +267,7 @@ fn legal_turned_short(p: &SoftmaxProblem, short: Short, plan: &LaunchPlan<Turned
         let outer = (0..p.rows.len()).filter(|&d| d != side.dim && p.rows[d] > 1);
         outer.map(|d| t.strides[d].unsigned_abs() * t.dtype.size() as u64).collect()
     };
-    let step = if p.length > 1 { along.unsigned_abs() * size } else { 0 };
+    let step = along.unsigned_abs() * size;
     let mut of_this = starts(this).into_iter().chain([step, rows * size, this.address as u64]);
     let paired = p.x.dtype.size() == 2 && of_this.all(|at| at.is_multiple_of(2 * size));
     assert_eq!(each, if paired { 2 } else { 1 }, "{short:?}");
