@@ -118,22 +118,22 @@ impl<'py, const T: usize, const K: usize> Arguments<'_, 'py, T, K> {
         for tensor in self.tensors.iter().chain([&self.out]).flatten() {
             torch_class(tensor)?;
         }
-        let mut first = None;
+        let (mut first, mut of_all) = (true, None);
         let mut take = |tensor: Option<&Bound<'py, PyAny>>| -> Option<Option<Described>> {
             let Some(tensor) = tensor else { return Some(None) };
             let class = torch_class(tensor)?;
             let Torch { dispatcher, gpus, .. } = class.torch;
-            let place = gpus.place(tensor);
-            let (of_all, elsewhere) = match first {
-                Some(known) => known,
-                None if dispatcher.takes_all(tensor).ok()? => return None,
-                None => *first.insert((place, gpus.is_elsewhere(tensor.py(), place))),
-            };
-            // Describing a tensor may have it copied to the current GPU.
-            if place != of_all {
+            if std::mem::take(&mut first) && dispatcher.takes_all(tensor).ok()? {
                 return None;
             }
             if !matches!(dispatcher.handler(class.overrides, tensor), Ok(None)) {
+                return None;
+            }
+            let place = gpus.place(tensor);
+            let &mut (known, elsewhere) =
+                of_all.get_or_insert_with(|| (place, gpus.is_elsewhere(tensor.py(), place)));
+            // Describing a tensor may have it copied to the current GPU.
+            if place != known {
                 return None;
             }
             if elsewhere {
@@ -146,7 +146,7 @@ impl<'py, const T: usize, const K: usize> Arguments<'_, 'py, T, K> {
             *described = take(tensor)?;
         }
         let out = take(self.out)?;
-        Some(Operands { tensors, out, elsewhere: first.is_none_or(|(_, elsewhere)| elsewhere) })
+        Some(Operands { tensors, out, elsewhere: of_all.is_none_or(|(_, elsewhere)| elsewhere) })
     }
 }
 
