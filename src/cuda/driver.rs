@@ -129,6 +129,31 @@ impl Drop for Entered {
     }
 }
 
+/// Until dropped, this thread may make calls that a capture, of whichever thread, would otherwise refuse and be broken by:
+/// those that queue nothing on the streams that are being captured.
+#[derive(Debug)]
+pub struct Relaxed(sys::CUstreamCaptureMode);
+
+impl Relaxed {
+    pub fn begin() -> Relaxed {
+        Relaxed(exchange(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED))
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        exchange(self.0);
+    }
+}
+
+/// Sets this thread's capture mode and returns the one before.
+fn exchange(mut mode: sys::CUstreamCaptureMode) -> sys::CUstreamCaptureMode {
+    // SAFETY: exchanges the mode with the value behind a valid pointer. It fails where the driver is shut down, and then
+    // there is nothing to set.
+    let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+    mode
+}
+
 /// A loaded fatbin. Never unloaded: its functions live as long as the process.
 #[derive(Debug)]
 pub struct Module(sys::CUmodule);
@@ -139,20 +164,12 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads an image into the current context. Legal while a stream of this thread is being captured:
-    /// the capture mode is relaxed for the moment of loading, which queues no work.
+    /// Loads an image into the current context, which queues no work.
     pub fn load(op: &'static str, image: &'static [u8]) -> Result<Module> {
-        let fail = |e| error(op, "loading the kernels", e);
-        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: exchanges this thread's capture mode with the value behind a valid pointer.
-        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result().map_err(fail)?;
+        let _relaxed = Relaxed::begin();
         // SAFETY: `image` is a complete fatbin written by nvcc, 64-byte aligned and static.
         let loaded = unsafe { result::module::load_data(image.as_ptr().cast()) };
-        // SAFETY: puts back the mode that the first exchange returned.
-        let restored = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) }.result();
-        let module = loaded.map_err(fail)?;
-        restored.map_err(fail)?;
-        Ok(Module(module))
+        loaded.map(Module).map_err(|e| error(op, "loading the kernels", e))
     }
 
     /// Finds a kernel and lets it use all the dynamic shared memory a block may have and, on devices

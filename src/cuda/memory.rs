@@ -1,11 +1,12 @@
 //! Device memory and events, for results whose library has no allocator that we could ask.
 
 use std::ptr::with_exposed_provenance_mut;
+use std::sync::OnceLock;
 
 use cudarc::driver::{result, sys};
 
 use super::RawStream;
-use super::driver::error;
+use super::driver::{Relaxed, error};
 use super::gpu::Gpu;
 use crate::error::Result;
 
@@ -14,8 +15,14 @@ use crate::error::Result;
 pub struct Block {
     pub address: usize,
     gpu: &'static Gpu,
+    ordinal: i32,
+    /// A library's own, which may be destroyed before the memory is given back.
     stream: RawStream,
+    written: OnceLock<Event>,
 }
+
+/// The legacy default stream: it lasts as long as its context.
+const LEGACY: RawStream = 0;
 
 impl Block {
     /// Uninitialised memory that work queued on `stream` from now on may use.
@@ -26,7 +33,20 @@ impl Block {
         // written, as it is only ever an output.
         let address = unsafe { result::malloc_async(with_exposed_provenance_mut(stream), bytes.max(1)) }
             .map_err(|e| error(op, "allocating the result", e))?;
-        Ok(Block { address: address as usize, gpu, stream })
+        Ok(Block { address: address as usize, gpu, ordinal, stream, written: OnceLock::new() })
+    }
+
+    /// Says that the work which writes the memory is queued. From here on its stream is not needed any more.
+    pub fn written(&self, op: &'static str) -> Result<()> {
+        let event = Event::record(op, self.ordinal, self.stream)?;
+        // Said once only.
+        let _ = self.written.set(event);
+        Ok(())
+    }
+
+    /// Lets `stream` go on only after the memory is written.
+    pub fn hold_back(&self, op: &'static str, stream: RawStream) -> Result<()> {
+        self.written.get().map_or(Ok(()), |written| written.hold_back(op, stream))
     }
 }
 
@@ -34,9 +54,13 @@ impl Drop for Block {
     fn drop(&mut self) {
         // Nothing can be done about failures here; they surface in the next call.
         let Ok(_entered) = self.gpu.context.enter("free") else { return };
+        let _relaxed = Relaxed::begin();
+        // Without the event this is still within the call that got the stream.
+        let stream = if self.written.get().is_some() { LEGACY } else { self.stream };
+        let _ = self.hold_back("free", stream);
         // SAFETY: allocated by `allocate`, freed only here, after everybody who used it let go.
         let _ = unsafe {
-            result::free_async(self.address as sys::CUdeviceptr, with_exposed_provenance_mut(self.stream))
+            result::free_async(self.address as sys::CUdeviceptr, with_exposed_provenance_mut(stream))
         };
     }
 }
@@ -50,6 +74,8 @@ pub struct Event {
 
 // SAFETY: an event handle is a name that any thread may pass to the driver, which locks internally.
 unsafe impl Send for Event {}
+// SAFETY: as above; the handle is never changed after creation.
+unsafe impl Sync for Event {}
 
 impl Event {
     /// The point that `stream` has been given work up to.
@@ -67,6 +93,7 @@ impl Event {
 
     /// Whether the work before this point is done. Also true if the device failed: nothing runs then.
     pub fn is_done(&self) -> bool {
+        let _relaxed = Relaxed::begin();
         // SAFETY: the event lives until drop.
         let state = unsafe { result::event::query(self.event) };
         !matches!(state, Err(e) if e.0 == sys::CUresult::CUDA_ERROR_NOT_READY)

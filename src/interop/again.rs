@@ -7,12 +7,13 @@ mod layout;
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
+use dlpark::ffi::DLTensor;
 use layout::{Described, Layout, torch_class};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 use smallvec::SmallVec;
 
-use super::call::releases_gil;
+use super::call::without_gil;
 use super::scalar::is_number;
 use super::torch::{Torch, TorchClass};
 use super::{Argument, allocate, descriptor, dispatcher};
@@ -21,7 +22,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Recurring;
 use crate::ops::output::OutputSpec;
-use crate::tensor::{Device, TensorView};
+use crate::tensor::Device;
 
 /// Different calls of one operation that a thread remembers: as many as a layer of a model has, and more.
 const KEPT: usize = 16;
@@ -51,6 +52,7 @@ pub struct Entry<P, const T: usize, const K: usize> {
     result: Option<Py<PyTuple>>,
     device: Device,
     problem: P,
+    steps: i64,
 }
 
 /// What came of looking for an earlier call.
@@ -69,7 +71,8 @@ pub struct Lender<'a, 'py> {
     class: &'static TorchClass,
     like: &'a Bound<'py, PyAny>,
     device: Device,
-    pub stream: RawStream,
+    stream: RawStream,
+    steps: i64,
     lent: Option<Bound<'py, PyAny>>,
 }
 
@@ -87,6 +90,12 @@ impl Lender<'_, '_> {
         self.lent = Some(memory);
         Ok(address)
     }
+
+    /// Runs the work on its stream, without the GIL where that is due.
+    pub fn run(&self, work: impl FnOnce(RawStream) -> Result<()> + Send) -> Result<()> {
+        let stream = self.stream;
+        without_gil(self.like.py(), self.device, self.steps, || work(stream))
+    }
 }
 
 /// Makes a call that is like a remembered one, by `solve`.
@@ -98,12 +107,14 @@ pub fn again<'py, P: Recurring, const T: usize, const K: usize>(
     let make = |memory: &Memory<P, T, K>| {
         // Borrowed already: something that this thread runs within a call calls us, such as a finalizer.
         let Ok(mut entries) = memory.try_borrow_mut() else { return Ok(Again::Otherwise) };
-        match arguments.described() {
-            None => Ok(Again::Otherwise),
-            Some(described) => match entries.iter_mut().find(|entry| entry.is_like(arguments, &described)) {
-                None => Ok(Again::New),
-                Some(entry) => entry.make(arguments, &described, solve),
-            },
+        // Large: filled in where it is.
+        let mut operands = Operands { tensors: [const { None }; T], out: None, elsewhere: true };
+        if arguments.describe(&mut operands).is_none() {
+            return Ok(Again::Otherwise);
+        }
+        match entries.iter_mut().find(|entry| entry.is_like(arguments, &operands)) {
+            None => Ok(Again::New),
+            Some(entry) => entry.make(arguments, &operands, solve),
         }
     };
     memory.try_with(make).unwrap_or(Ok(Again::Otherwise))
@@ -111,42 +122,45 @@ pub fn again<'py, P: Recurring, const T: usize, const K: usize>(
 
 impl<'py, const T: usize, const K: usize> Arguments<'_, 'py, T, K> {
     /// All that is to be compared, if the call is no business of torch's dispatcher, and none of autograd's.
-    fn described(&self) -> Option<Operands<T>> {
+    fn describe(&self, operands: &mut Operands<T>) -> Option<()> {
         if dispatcher::is_on_memory() {
             return None;
         }
         for tensor in self.tensors.iter().chain([&self.out]).flatten() {
             torch_class(tensor)?;
         }
+        let argument = Argument { op: self.op, name: "x", accepted: &DType::ALL };
         let (mut first, mut of_all) = (true, None);
-        let mut take = |tensor: Option<&Bound<'py, PyAny>>| -> Option<Option<Described>> {
-            let Some(tensor) = tensor else { return Some(None) };
-            let class = torch_class(tensor)?;
-            let Torch { dispatcher, gpus, .. } = class.torch;
-            if std::mem::take(&mut first) && dispatcher.takes_all(tensor).ok()? {
-                return None;
-            }
-            if !matches!(dispatcher.handler(class.overrides, tensor), Ok(None)) {
-                return None;
-            }
-            let place = gpus.place(tensor);
-            let &mut (known, elsewhere) =
-                of_all.get_or_insert_with(|| (place, gpus.is_elsewhere(tensor.py(), place)));
-            // Describing a tensor may have it copied to the current GPU.
-            if place != known {
-                return None;
-            }
-            if elsewhere {
-                gpus.settle(tensor).ok()?;
-            }
-            Some(Some(Described { class, raw: class.raw(tensor)? }))
-        };
-        let mut tensors = [const { None }; T];
-        for (described, tensor) in tensors.iter_mut().zip(self.tensors) {
-            *described = take(tensor)?;
+        let mut take =
+            |tensor: Option<&Bound<'py, PyAny>>, described: &mut Option<Described>| -> Option<()> {
+                let Some(tensor) = tensor else { return Some(()) };
+                let class = torch_class(tensor)?;
+                let Torch { dispatcher, gpus, .. } = class.torch;
+                if std::mem::take(&mut first) && dispatcher.takes_all(tensor).ok()? {
+                    return None;
+                }
+                if !matches!(dispatcher.handler(class.overrides, tensor), Ok(None)) {
+                    return None;
+                }
+                let place = gpus.place(tensor);
+                let &mut (known, elsewhere) =
+                    of_all.get_or_insert_with(|| (place, gpus.is_elsewhere(tensor.py(), place)));
+                // Describing a tensor may have it copied to the current GPU.
+                if place != known {
+                    return None;
+                }
+                if elsewhere {
+                    gpus.settle(tensor).ok()?;
+                }
+                let described = described.insert(Described { class, raw: DLTensor::default() });
+                class.raw(argument, tensor, &mut described.raw)
+            };
+        for (described, tensor) in operands.tensors.iter_mut().zip(self.tensors) {
+            take(tensor, described)?;
         }
-        let out = take(self.out)?;
-        Some(Operands { tensors, out, elsewhere: of_all.is_none_or(|(_, elsewhere)| elsewhere) })
+        take(self.out, &mut operands.out)?;
+        operands.elsewhere = of_all.is_none_or(|(_, elsewhere)| elsewhere);
+        Some(())
     }
 }
 
@@ -214,7 +228,8 @@ impl<P: Recurring, const T: usize, const K: usize> Entry<P, T, K> {
             Device::Cuda(ordinal) => class.stream(py, ordinal)?,
         };
         self.problem.place(&addresses);
-        let mut lender = Lender { class, like, device: self.device, stream, lent: None };
+        let (device, steps) = (self.device, self.steps);
+        let mut lender = Lender { class, like, device, stream, steps, lent: None };
         solve(&self.problem, &mut lender)?;
         if let Some(out) = arguments.out {
             torch.dispatcher.overwritten(out)?;
@@ -233,18 +248,15 @@ impl<P: Recurring, const T: usize, const K: usize> Entry<P, T, K> {
     }
 }
 
-/// Remembers a call that was new, unless it gives up the GIL. `result`: what it returned; `problem`: what it was, of
-/// about `steps` elementary steps.
+/// Remembers a call that was new. `result`: what it returned; `problem`: what it was, and of about how many elementary
+/// steps.
 pub fn remember<'py, P: Recurring, const T: usize, const K: usize>(
     memory: &'static LocalKey<Memory<P, T, K>>,
     arguments: &Arguments<'_, 'py, T, K>,
     result: &Bound<'py, PyAny>,
-    (problem, steps): (P, i64),
+    problem: (P, i64),
 ) {
     let Some(entry) = arguments.entry(result, problem) else { return };
-    if releases_gil(entry.device, steps) {
-        return;
-    }
     let keep = |memory: &Memory<P, T, K>| {
         let Ok(mut entries) = memory.try_borrow_mut() else { return Vec::new() };
         let kept = entries.len().min(KEPT - 1);
@@ -257,25 +269,23 @@ pub fn remember<'py, P: Recurring, const T: usize, const K: usize>(
 }
 
 impl<'py, const T: usize, const K: usize> Arguments<'_, 'py, T, K> {
-    fn entry<P>(&self, result: &Bound<'py, PyAny>, problem: P) -> Option<Entry<P, T, K>> {
-        let (of_result, view) = Layout::of(self.op, result)?;
+    fn entry<P>(&self, result: &Bound<'py, PyAny>, (problem, steps): (P, i64)) -> Option<Entry<P, T, K>> {
+        let (of_result, spec) = Layout::of(self.op, result)?;
         let mut tensors = [const { None }; T];
         for (kept, tensor) in tensors.iter_mut().zip(self.tensors) {
             let Some(tensor) = tensor else { continue };
-            let (layout, TensorView { device, .. }) = Layout::of(self.op, tensor)?;
-            *kept = (device == view.device).then_some(Some(layout))?;
+            let (layout, OutputSpec { device, .. }) = Layout::of(self.op, tensor)?;
+            *kept = (device == spec.device).then_some(Some(layout))?;
         }
         if !self.options.iter().flatten().all(is_immutable) {
             return None;
         }
         let options = self.options.map(|option| option.map(|option| option.to_owned().unbind()));
-        let TensorView { shape, strides, dtype, device, .. } = view;
-        let spec = OutputSpec { shape, strides, dtype, device };
         let (out, asked) = match self.out {
             Some(_) => (Some(of_result), None),
             None => (None, Some(torch_class(result)?.torch.asked(result.py(), &spec).ok()?.unbind())),
         };
-        Some(Entry { tensors, options, out, result: asked, device, problem })
+        Some(Entry { tensors, options, out, result: asked, device: spec.device, problem, steps })
     }
 }
 

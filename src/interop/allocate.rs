@@ -11,6 +11,7 @@ use super::source::{Known, Source, loaded_module, type_name};
 use super::torch::Torch;
 use super::{Argument, Role, descriptor, numpy};
 use crate::cuda::RawStream;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::ops::output::OutputSpec;
 use crate::tensor::{Device, TensorView};
@@ -67,6 +68,7 @@ impl<'py> Output<'py> {
             }
             Returned::Fresh(object) => Ok(object),
             Returned::Exported { memory, from_dlpack } => {
+                memory.get().finish(memory.py(), op)?;
                 from_dlpack.call1((memory,)).map_err(|raised| refused(op, "out", raised))
             }
         }
@@ -90,7 +92,11 @@ pub fn fresh<'py>(
         }
         Source::Numpy(class) => {
             let empty = py.import(intern!(py, "numpy"))?.getattr(intern!(py, "empty"))?;
-            let object = permuted_empty(argument, &empty, spec, like)?;
+            let dtype = match spec.dtype == like.view.dtype {
+                true => numpy::descr(&like.object).into_any(),
+                false => numpy_dtype(argument, py, spec.dtype)?,
+            };
+            let object = permuted_empty(&empty, spec, dtype)?;
             numpy::take(argument, *class, &object, &mut view)?;
             object
         }
@@ -101,7 +107,7 @@ pub fn fresh<'py>(
         }
         Source::Producer(producer) => {
             let from_dlpack = from_dlpack(argument, producer, like)?;
-            let exported = Exported::allocate(argument.op, spec, stream()?)?;
+            let exported = Exported::allocate(py, argument.op, spec, stream()?)?;
             let view = Box::new(exported.view());
             let memory = Bound::new(py, exported)?;
             return Ok(Output { view, result: Returned::Exported { memory, from_dlpack } });
@@ -135,27 +141,24 @@ pub fn torch_empty<'py>(
     torch.empty_strided.bind(py).call((shape, strides), Some(&options))
 }
 
+fn numpy_dtype<'py>(argument: Argument, py: Python<'py>, dtype: DType) -> Result<Bound<'py, PyAny>> {
+    let made = py.import(intern!(py, "numpy"))?.call_method1(intern!(py, "dtype"), (dtype.name(),));
+    // numpy knows bfloat16 only by another package.
+    made.map_err(|_| Error::DTypeArgument {
+        op: argument.op,
+        got: format!("{dtype}, which numpy has only after `import ml_dtypes`,"),
+        accepted: "float16, float32, float64".into(),
+    })
+}
+
 /// numpy and cupy have no `empty_strided`: the dimensions are allocated in the order of their strides,
 /// then put back.
 fn permuted_empty<'py>(
-    argument: Argument,
     empty: &Bound<'py, PyAny>,
     spec: &OutputSpec,
-    like: &Tensor<'py>,
+    dtype: Bound<'py, PyAny>,
 ) -> Result<Bound<'py, PyAny>> {
     let py = empty.py();
-    let dtype = if spec.dtype == like.view.dtype {
-        like.object.getattr(intern!(py, "dtype"))?
-    } else {
-        // numpy knows bfloat16 only by another package.
-        py.import(intern!(py, "numpy"))?.call_method1(intern!(py, "dtype"), (spec.dtype.name(),)).map_err(
-            |_| Error::DTypeArgument {
-                op: argument.op,
-                got: format!("{}, which numpy has only after `import ml_dtypes`,", spec.dtype),
-                accepted: "float16, float32, float64".into(),
-            },
-        )?
-    };
     if spec.is_contiguous() {
         return Ok(empty.call1((PyTuple::new(py, &spec.shape)?, dtype))?);
     }
@@ -175,10 +178,14 @@ fn cupy_empty<'py>(argument: Argument, spec: &OutputSpec, like: &Tensor<'py>) ->
     let py = like.object.py();
     let cupy = py.import(intern!(py, "cupy"))?;
     let empty = cupy.getattr(intern!(py, "empty"))?;
-    let Device::Cuda(ordinal) = spec.device else { return permuted_empty(argument, &empty, spec, like) };
+    let dtype = match spec.dtype == like.view.dtype {
+        true => like.object.getattr(intern!(py, "dtype"))?,
+        false => numpy_dtype(argument, py, spec.dtype)?,
+    };
+    let Device::Cuda(ordinal) = spec.device else { return permuted_empty(&empty, spec, dtype) };
     let device = cupy.getattr(intern!(py, "cuda"))?.call_method1(intern!(py, "Device"), (ordinal,))?;
     device.call_method0(intern!(py, "__enter__"))?;
-    let made = permuted_empty(argument, &empty, spec, like);
+    let made = permuted_empty(&empty, spec, dtype);
     device.call_method1(intern!(py, "__exit__"), (py.None(), py.None(), py.None()))?;
     made
 }

@@ -21,9 +21,22 @@ fn function(builtin: &Bound<'_, PyAny>, convention: c_int) -> Option<Function> {
     }
 }
 
-/// What C expects of a function that takes a tuple of arguments, and one that takes keywords besides.
+/// The same of one that takes a tuple of arguments and keywords.
 type WithKeywords =
     unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
+
+/// The same of one that takes an array of arguments, and keywords.
+type Fast = unsafe extern "C" fn(
+    *mut ffi::PyObject,
+    *const *mut ffi::PyObject,
+    ffi::Py_ssize_t,
+) -> *mut ffi::PyObject;
+type FastWithKeywords = unsafe extern "C" fn(
+    *mut ffi::PyObject,
+    *const *mut ffi::PyObject,
+    ffi::Py_ssize_t,
+    *mut ffi::PyObject,
+) -> *mut ffi::PyObject;
 
 /// A function of a module.
 #[derive(Debug)]
@@ -39,8 +52,10 @@ enum Convention {
     None(Function),
     One(Function),
     Tuple(Function),
-    /// That of what pybind11 wraps.
+    /// That of what pybind11 wraps; since its release 3, `FastAndKeywords`.
     TupleAndKeywords(WithKeywords),
+    Fast(Fast),
+    FastAndKeywords(FastWithKeywords),
     Other,
 }
 
@@ -56,6 +71,12 @@ impl Builtin {
         } else if let Some(f) = by(ffi::METH_VARARGS | ffi::METH_KEYWORDS) {
             // SAFETY: the flags say that the function takes a third pointer.
             Convention::TupleAndKeywords(unsafe { std::mem::transmute::<Function, WithKeywords>(f) })
+        } else if let Some(f) = by(ffi::METH_FASTCALL) {
+            // SAFETY: the flags say that the function takes an array and its length.
+            Convention::Fast(unsafe { std::mem::transmute::<Function, Fast>(f) })
+        } else if let Some(f) = by(ffi::METH_FASTCALL | ffi::METH_KEYWORDS) {
+            // SAFETY: as above, and the names of keywords.
+            Convention::FastAndKeywords(unsafe { std::mem::transmute::<Function, FastWithKeywords>(f) })
         } else {
             Convention::Other
         };
@@ -70,7 +91,31 @@ impl Builtin {
                 Bound::from_owned_ptr_or_err(py, function(module.as_ptr(), std::ptr::null_mut()))
             },
             (Convention::Tuple(_) | Convention::TupleAndKeywords(_), _) => self.call(&PyTuple::empty(py)),
-            _ => self.object.bind(py).call0(),
+            _ => match self.call_fast(py, &[]) {
+                Some(returned) => returned,
+                None => self.object.bind(py).call0(),
+            },
+        }
+    }
+
+    /// Of functions that take an array.
+    fn call_fast<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: &[*mut ffi::PyObject],
+    ) -> Option<PyResult<Bound<'py, PyAny>>> {
+        let (module, count) = (self.module.as_ref()?.as_ptr(), arguments.len().cast_signed());
+        // SAFETY: the function is called as its flags say, holding the GIL; without keywords the last pointer is null.
+        // What it returns is ours, or null with an exception set.
+        unsafe {
+            let returned = match self.convention {
+                Convention::Fast(function) => function(module, arguments.as_ptr(), count),
+                Convention::FastAndKeywords(function) => {
+                    function(module, arguments.as_ptr(), count, std::ptr::null_mut())
+                }
+                _ => return None,
+            };
+            Some(Bound::from_owned_ptr_or_err(py, returned))
         }
     }
 
@@ -86,7 +131,10 @@ impl Builtin {
             (Convention::One(function), Some(module)) => unsafe {
                 Bound::from_owned_ptr_or_err(py, function(module.as_ptr(), argument.as_ptr()))
             },
-            _ => self.object.bind(py).call1((argument,)),
+            _ => match self.call_fast(py, &[argument.as_ptr()]) {
+                Some(returned) => returned,
+                None => self.object.bind(py).call1((argument,)),
+            },
         }
     }
 

@@ -2,13 +2,13 @@
 
 mod results;
 
-pub use results::releases_gil;
+pub use results::without_gil;
 
 use pyo3::prelude::*;
-use pyo3::types::PyFloat;
 
 use super::dispatcher;
 use super::producer::Hold;
+use super::scalar::Number;
 use super::source::{Known, Source, type_name};
 use super::torch::TorchClass;
 use super::{Argument, Role, descriptor, numpy, scalar};
@@ -115,31 +115,42 @@ impl<'py> Call<'py> {
         Ok(tensor)
     }
 
-    /// Takes what may be a tensor or a number: the second operand of add.
-    pub fn operand(&mut self, name: &'static str, object: &Bound<'py, PyAny>) -> Result<Addend> {
+    /// Decides where tensors of these types come from. That may run the code of a type, which is not to run when the
+    /// first tensor has been described: it could move that tensor's memory.
+    pub fn classify<const N: usize>(&self, objects: [Option<&Bound<'py, PyAny>>; N]) -> Result<()> {
+        objects.into_iter().flatten().try_for_each(|object| Source::of(object).map(|_| ()))?;
+        Ok(())
+    }
+
+    /// Takes what may be a number or, else, a tensor: the second operand of add. A number is looked at before the
+    /// first tensor is described, for the same reason.
+    pub fn number(&self, name: &'static str, object: &Bound<'py, PyAny>) -> Result<Option<Number>> {
         let argument = self.argument(name);
-        let number = |value| Addend::Scalar { value, origin: ScalarOrigin::Number };
-        let zero_dimensional =
-            |value, dtype| Addend::Scalar { value, origin: ScalarOrigin::ZeroDimensional(dtype) };
         if let Some(value) = scalar::python_number(argument, object)? {
-            return Ok(number(value));
+            return Ok(Some(Number { value, dtype: None }));
         }
         match *Source::of(object)? {
-            // As in each library itself: a number to torch, an array without dimensions to the others.
-            Source::NumpyScalar => {
-                if self.first.as_ref().is_some_and(|f| matches!(*f.source, Source::Torch(_))) {
-                    return Ok(number(scalar::numpy_number(argument, object)?));
-                }
-                let (value, dtype) = scalar::numpy_scalar(argument, object)?;
-                return Ok(zero_dimensional(value, dtype));
-            }
-            Source::None => {
-                return match object.cast::<PyFloat>() {
-                    Ok(float) => Ok(number(crate::ops::Scalar::Float(float.value()))),
-                    Err(_) => Err(scalar::not_an_operand(argument, object)),
-                };
-            }
-            _ => {}
+            Source::NumpyScalar => scalar::numpy_number(argument, object).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// What a number counts as beside the first tensor.
+    pub fn addend(&self, number: Number) -> Result<Addend> {
+        let value = number.value;
+        let of_torch = self.first.as_ref().is_some_and(|f| matches!(*f.source, Source::Torch(_)));
+        // As in each library itself: a numpy scalar is a number to torch, an array without dimensions to the others.
+        let origin = match number.dtype {
+            Some(dtype) if !of_torch => ScalarOrigin::ZeroDimensional(dtype?),
+            _ => ScalarOrigin::Number,
+        };
+        Ok(Addend::Scalar { value, origin })
+    }
+
+    /// Takes the second operand of add where it is no number.
+    pub fn operand(&mut self, name: &'static str, object: &Bound<'py, PyAny>) -> Result<Addend> {
+        if matches!(*Source::of(object)?, Source::None) {
+            return Err(scalar::not_an_operand(self.argument(name), object));
         }
         let tensor = self.take(name, Role::Input, object)?;
         self.same_library(name, &tensor)?;
@@ -147,7 +158,8 @@ impl<'py> Call<'py> {
         if beside_cuda && tensor.view.device == Device::Cpu && tensor.view.rank() == 0 {
             // SAFETY: `tensor` keeps the memory alive.
             let value = unsafe { scalar::read(&tensor.view) };
-            return Ok(zero_dimensional(value, tensor.view.dtype));
+            let origin = ScalarOrigin::ZeroDimensional(tensor.view.dtype);
+            return Ok(Addend::Scalar { value, origin });
         }
         self.same_device(name, &tensor)?;
         Ok(Addend::Tensor(*tensor.view))

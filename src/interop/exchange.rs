@@ -89,30 +89,43 @@ impl Table {
         object: &Bound<'_, PyAny>,
         read: impl FnOnce(&DLTensor) -> T,
     ) -> PyResult<(T, Option<Managed<DLManagedTensorVersioned>>)> {
-        let py = object.py();
-        let (api, pointer) = (self.api(), object.as_ptr().cast::<c_void>());
-        if let Some(fill) = api.dltensor_from_py_object_no_sync {
-            let mut raw = DLTensor::default();
-            // SAFETY: `object` is alive and of the table's type, the GIL is held, `raw` is ours to fill.
-            return match unsafe { fill(pointer, &raw mut raw) } {
-                0 => Ok((read(&raw), None)),
-                _ => Err(raised(py)),
-            };
+        let mut raw = DLTensor::default();
+        if let Some(filled) = self.fill(object, &mut raw) {
+            return filled.map(|()| (read(&raw), None));
         }
-        let Some(export) = api.managed_tensor_from_py_object_no_sync else {
-            return Err(PyBufferError::new_err("its DLPack exchange table is empty"));
-        };
-        let mut managed: *mut DLManagedTensorVersioned = std::ptr::null_mut();
-        // SAFETY: as above; on success `managed` is ours.
-        if unsafe { export(pointer, &raw mut managed) } != 0 {
-            return Err(raised(py));
-        }
-        // SAFETY: the table just gave us this tensor; from here on dlpark releases it, once.
-        let owned =
-            unsafe { Managed::from_raw(managed) }.map_err(|e| PyBufferError::new_err(e.to_string()))?;
+        let owned = self.export(object)?;
         // SAFETY: nobody else knows this descriptor.
         let described = read(unsafe { owned.tensor() });
         Ok((described, Some(owned)))
+    }
+
+    /// Fills in a description that lasts as long as the tensor; None where the library makes no such thing.
+    pub fn fill(&self, object: &Bound<'_, PyAny>, raw: &mut DLTensor) -> Option<PyResult<()>> {
+        let fill = self.api().dltensor_from_py_object_no_sync?;
+        // SAFETY: `object` is alive and of the table's type, the GIL is held, `raw` is ours to fill.
+        Some(match unsafe { fill(object.as_ptr().cast(), raw) } {
+            0 => Ok(()),
+            _ => Err(raised(object.py())),
+        })
+    }
+
+    /// Whether `export` works; a table without it only describes.
+    pub fn exports(&self) -> bool {
+        self.api().managed_tensor_from_py_object_no_sync.is_some()
+    }
+
+    /// As `describe`, with what only an exported tensor has: flags.
+    pub fn export(&self, object: &Bound<'_, PyAny>) -> PyResult<Managed<DLManagedTensorVersioned>> {
+        let Some(export) = self.api().managed_tensor_from_py_object_no_sync else {
+            return Err(PyBufferError::new_err("its DLPack exchange table is empty"));
+        };
+        let mut managed: *mut DLManagedTensorVersioned = std::ptr::null_mut();
+        // SAFETY: `object` is alive and of the table's type, and the GIL is held; on success `managed` is ours.
+        if unsafe { export(object.as_ptr().cast(), &raw mut managed) } != 0 {
+            return Err(raised(object.py()));
+        }
+        // SAFETY: the table just gave us this tensor; from here on dlpark releases it, once.
+        unsafe { Managed::from_raw(managed) }.map_err(|e| PyBufferError::new_err(e.to_string()))
     }
 
     /// The stream that the library queues its own work on, on this thread.

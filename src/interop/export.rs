@@ -14,7 +14,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 
 use crate::cuda::RawStream;
-use crate::cuda::memory::{Block, Event};
+use crate::cuda::memory::Block;
 use crate::error::{Error, Result};
 use crate::ops::output::OutputSpec;
 use crate::tensor::{Device, TensorView, layout};
@@ -74,8 +74,6 @@ impl Drop for Memory {
 pub struct Exported {
     memory: Arc<Memory>,
     spec: OutputSpec,
-    /// Where the work that writes it is queued.
-    stream: RawStream,
 }
 
 impl Exported {
@@ -85,11 +83,24 @@ impl Exported {
     }
 
     /// Uninitialised memory.
-    pub fn allocate(op: &'static str, spec: &OutputSpec, stream: RawStream) -> Result<Exported> {
+    pub fn allocate(
+        py: Python<'_>,
+        op: &'static str,
+        spec: &OutputSpec,
+        stream: RawStream,
+    ) -> Result<Exported> {
         let elements = usize::try_from(layout::len(&spec.shape)).unwrap_or(usize::MAX);
         let bytes = elements.saturating_mul(spec.dtype.size());
-        let memory = Arc::new(Memory::allocate(op, spec.device, bytes, stream)?);
-        Ok(Exported { memory, spec: Exported::row_major(spec), stream })
+        let memory = py.detach(|| Memory::allocate(op, spec.device, bytes, stream))?;
+        Ok(Exported { memory: Arc::new(memory), spec: Exported::row_major(spec) })
+    }
+
+    /// Called when the work that writes it is done or queued.
+    pub fn finish(&self, py: Python<'_>, op: &'static str) -> Result<()> {
+        match &*self.memory {
+            Memory::Host { .. } => Ok(()),
+            Memory::Device(block) => py.detach(|| block.written(op)),
+        }
     }
 
     pub fn view(&self) -> TensorView {
@@ -133,19 +144,15 @@ impl DlpackExporter for Exported {
     }
 
     /// Lets the consumer's stream wait for the work that writes the tensor.
-    fn prepare_export(&self, _py: Python<'_>, request: &ExportRequest<'_>) -> PyResult<()> {
-        let Device::Cuda(ordinal) = self.spec.device else { return Ok(()) };
+    fn prepare_export(&self, py: Python<'_>, request: &ExportRequest<'_>) -> PyResult<()> {
+        let Memory::Device(block) = &*self.memory else { return Ok(()) };
         let consumer = match request.cuda_stream()? {
             CudaStreamRequest::NoSync => return Ok(()),
             CudaStreamRequest::Omitted | CudaStreamRequest::LegacyDefault => 0,
             CudaStreamRequest::PerThreadDefault => 2,
             CudaStreamRequest::Pointer(stream) => stream,
         };
-        if consumer == self.stream {
-            return Ok(());
-        }
-        Event::record("__dlpack__", ordinal, self.stream)
-            .and_then(|event| event.hold_back("__dlpack__", consumer))
+        py.detach(|| block.hold_back("__dlpack__", consumer))
             .map_err(|error| PyBufferError::new_err(error.to_string()))
     }
 

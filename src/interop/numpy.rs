@@ -49,7 +49,7 @@ pub fn take(
     }
     // SAFETY: the caller vouches for the type, and numpy is loaded, as that type is its own.
     let array = unsafe { object.cast_unchecked::<PyUntypedArray>() };
-    view.dtype = dtype(argument, &array.dtype())?;
+    view.dtype = dtype(argument, &descr(object))?;
     let size = view.dtype.size() as isize;
     let layout = |problem| Error::NumpyLayout { op, argument: name, problem };
     for (&n, &bytes) in array.shape().iter().zip(array.strides()) {
@@ -67,6 +67,13 @@ pub fn take(
     }
     view.writable = fields.flags & npyffi::NPY_ARRAY_WRITEABLE != 0;
     descriptor::check(argument, view)
+}
+
+/// The descriptor that an array has, whatever a subclass says of its dtype. `array` must be of a type that `classify`
+/// called an array.
+pub fn descr<'py>(array: &Bound<'py, PyAny>) -> Bound<'py, PyArrayDescr> {
+    // SAFETY: the caller vouches for the type, and numpy is loaded, as that type is its own.
+    unsafe { array.cast_unchecked::<PyUntypedArray>() }.dtype()
 }
 
 /// The dtype of an array or scalar.

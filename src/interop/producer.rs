@@ -1,6 +1,6 @@
 //! Tensors of any other library in, by `__dlpack__`.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dlpark::DlpackFlags;
 use dlpark::ffi::{DLDevice, DLDeviceType, DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
@@ -75,7 +75,7 @@ impl Producer {
         object: &Bound<'_, PyAny>,
         view: &mut TensorView,
     ) -> Result<Option<Hold>> {
-        release_done();
+        release_done(object.py());
         let Argument { op, name, .. } = argument;
         if role == Role::Output && self.immutable {
             return Err(Error::ReadOnlyOut { op });
@@ -83,13 +83,24 @@ impl Producer {
         let StreamOf::Table(table) = self.stream else {
             return self.import(argument, role, object, view).map(Some);
         };
+        if role == Role::Output {
+            // Whether it may be written is told by the flags of an exported tensor.
+            if !table.exports() {
+                return self.import(argument, role, object, view).map(Some);
+            }
+            let managed = table.export(object).map_err(|raised| refused(op, name, raised))?;
+            return hold(argument, role, ImportedDlpack::Versioned(managed), view).map(Some);
+        }
         let described = table.describe(object, |raw| {
             // SAFETY: the table filled `raw`, whose shape and strides last while `describe` runs.
             unsafe { descriptor::read(argument, raw, view) }
         });
         let (read, managed) = described.map_err(|raised| refused(op, name, raised))?;
         read?;
-        Ok(managed.map(|m| Hold::new(ImportedDlpack::Versioned(m), false)))
+        Ok(managed.map(|managed| {
+            let copied = managed.flags().contains(DlpackFlags::IS_COPIED);
+            Hold { _imported: Kept(ImportedDlpack::Versioned(managed)), until_done: copied }
+        }))
     }
 
     fn import(
@@ -122,27 +133,34 @@ impl Producer {
         }
         let capsule = capsule(object, stream).map_err(refuse)?;
         let managed = from_dlpack(capsule.as_borrowed(), None, None).map_err(refuse)?;
-        let flags = managed.flags();
-        let raw = match &managed {
-            // SAFETY: the capsule gave us the tensor; nobody changes its descriptor.
-            ImportedDlpack::Legacy(tensor) => unsafe { tensor.tensor() },
-            // SAFETY: as above.
-            ImportedDlpack::Versioned(tensor) => unsafe { tensor.tensor() },
-        };
-        // SAFETY: DLPack promises that shape and strides are as long as the tensor has dimensions.
-        unsafe { descriptor::read(argument, raw, view) }?;
-        view.writable = !flags.contains(DlpackFlags::READ_ONLY);
+        let hold = hold(argument, role, managed, view)?;
         if view.device != device {
             let reason = format!("it said to be on {device}, but is on {}", view.device);
             return Err(Error::Producer { op, argument: name, reason });
         }
-        let copied = flags.contains(DlpackFlags::IS_COPIED);
-        if copied && role == Role::Output {
-            let got = "so that its library hands out a copy".into();
-            return Err(Error::Storage { op, argument: name, got, remedy: "leave `out` away" });
-        }
-        Ok(Hold::new(managed, ours_to_order || copied))
+        Ok(Hold { until_done: hold.until_done || ours_to_order, ..hold })
     }
+}
+
+/// Fills in the view of an imported tensor, unless it is to be written and may not be.
+fn hold(argument: Argument, role: Role, imported: ImportedDlpack, view: &mut TensorView) -> Result<Hold> {
+    let Argument { op, name, .. } = argument;
+    let raw = match &imported {
+        // SAFETY: its library gave us the tensor; nobody changes its descriptor.
+        ImportedDlpack::Legacy(tensor) => unsafe { tensor.tensor() },
+        // SAFETY: as above.
+        ImportedDlpack::Versioned(tensor) => unsafe { tensor.tensor() },
+    };
+    // SAFETY: DLPack promises that shape and strides are as long as the tensor has dimensions.
+    unsafe { descriptor::read(argument, raw, view) }?;
+    let flags = imported.flags();
+    view.writable = !flags.contains(DlpackFlags::READ_ONLY);
+    let copied = flags.contains(DlpackFlags::IS_COPIED);
+    if copied && role == Role::Output {
+        let got = "so that its library hands out a copy".into();
+        return Err(Error::Storage { op, argument: name, got, remedy: "leave `out` away" });
+    }
+    Ok(Hold { _imported: Kept(imported), until_done: copied })
 }
 
 /// `object.__dlpack__(...)`: with the version we know, which producers of before 2024 do not take.
@@ -192,29 +210,30 @@ impl std::fmt::Debug for Kept {
     }
 }
 
-impl Hold {
-    fn new(imported: ImportedDlpack, until_done: bool) -> Hold {
-        Hold { _imported: Kept(imported), until_done }
-    }
-}
-
 /// Tensors that queued work may still be reading, each with the point after which it does not.
 static UNTIL_DONE: Mutex<Vec<(Event, Vec<Hold>)>> = Mutex::new(Vec::new());
 
+fn until_done() -> MutexGuard<'static, Vec<(Event, Vec<Hold>)>> {
+    UNTIL_DONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Lets go of the tensors of a call: at once where the library itself orders its memory by the stream the
 /// work is on, else when the work is done, as seen by a later call.
-pub fn release(op: &'static str, device: Device, stream: RawStream, holds: Vec<Hold>) -> Result<()> {
+pub fn release(
+    py: Python<'_>,
+    op: &'static str,
+    device: Device,
+    stream: RawStream,
+    holds: Vec<Hold>,
+) -> Result<()> {
     let Device::Cuda(ordinal) = device else { return Ok(()) };
-    if holds.is_empty() {
-        return Ok(());
-    }
     let kept: Vec<Hold> = holds.into_iter().filter(|h| h.until_done).collect();
     if kept.is_empty() {
         return Ok(());
     }
-    match Event::record(op, ordinal, stream) {
+    match py.detach(|| Event::record(op, ordinal, stream)) {
         Ok(event) => {
-            UNTIL_DONE.lock().unwrap_or_else(PoisonError::into_inner).push((event, kept));
+            until_done().push((event, kept));
             Ok(())
         }
         Err(error) => {
@@ -225,13 +244,19 @@ pub fn release(op: &'static str, device: Device, stream: RawStream, holds: Vec<H
     }
 }
 
-fn release_done() {
-    let mut pending = UNTIL_DONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn release_done(py: Python<'_>) {
+    let pending = std::mem::take(&mut *until_done());
     if pending.is_empty() {
         return;
     }
-    let done: Vec<_> = pending.extract_if(.., |(event, _)| event.is_done()).collect();
-    drop(pending);
+    let state: Vec<bool> = {
+        let events: Vec<&Event> = pending.iter().map(|(event, _)| event).collect();
+        py.detach(|| events.into_iter().map(Event::is_done).collect())
+    };
+    let (done, still): (Vec<_>, Vec<_>) = pending.into_iter().zip(state).partition(|(_, done)| *done);
+    until_done().extend(still.into_iter().map(|(entry, _)| entry));
+    let (events, holds): (Vec<_>, Vec<_>) = done.into_iter().map(|(entry, _)| entry).unzip();
+    py.detach(|| drop(events));
     // Outside the lock: a library's deleter may run Python code.
-    drop(done);
+    drop(holds);
 }

@@ -45,7 +45,7 @@ pub fn number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
     }
     match &*Source::of(object)? {
         Source::NumpyScalar => {
-            if let Ok(value) = numpy_number(argument, object) {
+            if let Ok(Number { value, .. }) = numpy_number(argument, object) {
                 return Ok(value);
             }
         }
@@ -63,26 +63,27 @@ pub fn number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
     Err(Error::NotANumber { op: argument.op, argument: argument.name, got: type_name(object) })
 }
 
-/// The value and the dtype of a numpy scalar.
-pub fn numpy_scalar(argument: Argument, object: &Bound<'_, PyAny>) -> Result<(Scalar, DType)> {
-    let dtype = numpy::dtype(argument, &descr(object)?)?;
-    Ok((of_category(argument, object, dtype.category())?, dtype))
+/// A number that stands for a tensor.
+#[derive(Debug)]
+pub struct Number {
+    pub value: Scalar,
+    /// Of a numpy scalar, or why that is none of ours.
+    pub dtype: Option<Result<DType>>,
 }
 
 /// The value of a numpy scalar of any real dtype.
-pub fn numpy_number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
-    let descr = descr(object)?;
+pub fn numpy_number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Number> {
+    let descr = object.getattr(intern!(object.py(), "dtype"))?.cast_into::<PyArrayDescr>();
+    let descr = descr.map_err(PyErr::from)?;
+    let dtype = numpy::dtype(argument, &descr);
     let category = match descr.kind() {
         b'b' => Category::Bool,
         b'i' | b'u' => Category::Integer,
         b'f' => Category::Float,
+        // bfloat16 of another package, or no number.
         _ => numpy::dtype(argument, &descr)?.category(),
     };
-    of_category(argument, object, category)
-}
-
-fn descr<'py>(object: &Bound<'py, PyAny>) -> Result<Bound<'py, PyArrayDescr>> {
-    Ok(object.getattr(intern!(object.py(), "dtype"))?.cast_into().map_err(PyErr::from)?)
+    Ok(Number { value: of_category(argument, object, category)?, dtype: Some(dtype) })
 }
 
 fn of_category(argument: Argument, object: &Bound<'_, PyAny>, category: Category) -> Result<Scalar> {

@@ -2,16 +2,18 @@
 //! table (torch before 2.10).
 
 mod memory;
+mod negation;
 
 use dlpark::ffi::DLTensor;
 use memory::{Allocators, Gpus};
+use negation::Negation;
 use pyo3::exceptions::{PyException, PyMemoryError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyTuple, PyType};
 
-use super::builtin::Method;
+use super::builtin::{Attribute, Method};
 use super::dispatcher::{self, Dispatcher, Overrides};
 use super::exchange::Table;
 use super::source::loaded_module;
@@ -27,7 +29,9 @@ use crate::tensor::{Device, Dims, TensorView};
 pub struct Torch {
     tensor: Py<PyType>,
     pub dispatcher: Dispatcher,
-    is_neg: Method,
+    negation: Negation,
+    data_ptr: Method,
+    dtype: Attribute,
     /// What stands for "no __torch_function__".
     no_torch_function: Py<PyAny>,
     get_default_dtype: Py<PyAny>,
@@ -55,12 +59,15 @@ impl Torch {
 
     fn of(module: &Bound<'_, PyAny>) -> PyResult<Torch> {
         let attribute = |name: &str| module.getattr(name).map(Bound::unbind);
+        let probe = dispatcher::probe(module)?;
         let dtypes: Vec<Py<PyAny>> =
             DType::ALL.into_iter().map(|d| attribute(d.name())).collect::<PyResult<_>>()?;
         Ok(Torch {
             tensor: module.getattr("Tensor")?.cast_into::<PyType>()?.unbind(),
             dispatcher: Dispatcher::of(module)?,
-            is_neg: Method::of(&dispatcher::probe(module)?, "is_neg")?,
+            negation: Negation::of(module, &probe)?,
+            data_ptr: Method::of(&probe, "data_ptr")?,
+            dtype: Attribute::of(&module.getattr("Tensor")?, "dtype")?,
             no_torch_function: module.getattr("_C")?.getattr("_disabled_torch_function_impl")?.unbind(),
             get_default_dtype: attribute("get_default_dtype")?,
             allocators: Allocators::of(module)?,
@@ -159,8 +166,10 @@ impl TorchClass {
             return Err(Error::InferenceOut { op });
         }
         self.view(argument, object, view)?;
-        // The negative bit (torch.conj(z).imag) is invisible in memory: reading past it would be wrong.
-        if !may_be_negated(view) || !is_true(&self.torch.is_neg.call(object)?) {
+        if view.dtype.size() == 1 {
+            self.dtype_of(argument, object)?;
+        }
+        if !self.torch.negation.is_negated(object)? {
             return Ok(object.clone());
         }
         if role == Role::Output {
@@ -198,20 +207,27 @@ impl TorchClass {
         })
     }
 
-    /// How torch describes a tensor, for as long as it lives.
-    pub fn raw(&self, object: &Bound<'_, PyAny>) -> Option<DLTensor> {
-        match self.table?.describe(object, DLTensor::clone).ok()? {
-            (raw, None) => Some(raw),
-            // Its sizes go with the description.
-            (_, Some(_)) => None,
-        }
+    /// Fills in how torch describes a tensor, for as long as it lives; None of one that its memory does not tell all of.
+    pub fn raw(&self, argument: Argument, object: &Bound<'_, PyAny>, raw: &mut DLTensor) -> Option<()> {
+        self.table?.fill(object, raw)?.ok()?;
+        let whole = || raw.dtype.bits != 8 || self.dtype_of(argument, object).is_ok();
+        (!self.torch.negation.is_negated(object).ok()? && whole()).then_some(())
+    }
+
+    /// The tensor's own dtype. torch describes integers of fewer than 8 bits (torch.int4) as int8 or uint8.
+    fn dtype_of(&self, argument: Argument, object: &Bound<'_, PyAny>) -> Result<DType> {
+        let dtype = self.torch.dtype.read(object)?;
+        self.torch.dtype_of(&dtype).ok_or_else(|| {
+            let name = dtype.str().map_or_else(|_| "of an unknown kind".into(), |name| name.to_string());
+            descriptor::not_accepted(argument, name.trim_start_matches("torch.").into())
+        })
     }
 
     /// Where the memory of a tensor is that was just allocated, of which all else is known.
     pub fn address(&self, argument: Argument, object: &Bound<'_, PyAny>) -> Result<usize> {
         let address = match self.table {
             Some(table) => table.describe(object, descriptor::address).map(|(address, _)| address),
-            None => object.call_method0(intern!(object.py(), "data_ptr")).and_then(|at| at.extract()),
+            None => self.torch.data_ptr.call(object).and_then(|address| address.extract()),
         };
         address.map_err(|raised| explain(argument, object, raised))
     }
@@ -234,19 +250,12 @@ impl TorchClass {
                 return Err(Error::DeviceNotSupported { op: argument.op, argument: argument.name, got });
             }
         };
-        let dtype = object.getattr(intern!(py, "dtype"))?;
-        view.dtype = match self.torch.dtype_of(&dtype) {
-            Some(dtype) => dtype,
-            None => {
-                let name = dtype.str()?.to_string();
-                return Err(descriptor::not_accepted(argument, name.trim_start_matches("torch.").into()));
-            }
-        };
+        view.dtype = self.dtype_of(argument, object)?;
         let dims = |sizes: Bound<'_, PyAny>| -> Result<Dims> {
             let sizes = sizes.cast_into::<PyTuple>().map_err(PyErr::from)?;
             sizes.iter().map(|n| n.extract::<i64>().map_err(Error::from)).collect()
         };
-        view.address = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        view.address = self.torch.data_ptr.call(object)?.extract()?;
         view.shape = dims(object.getattr(intern!(py, "shape"))?)?;
         view.strides = dims(object.call_method0(intern!(py, "stride"))?)?;
         descriptor::check(argument, view)
@@ -259,19 +268,6 @@ impl TorchClass {
         }
         py.import("torch._C")?.call_method1("_cuda_getCurrentRawStream", (ordinal,))?.extract()
     }
-}
-
-/// Whether a tensor can be the imaginary part of a conjugate, which is the only thing that torch negates by a bit, or a
-/// view of one. In memory these are the second halves of pairs; asking torch takes 0.1 us. as_strided makes views that
-/// are not, which docs/guarantees.md speaks of.
-pub fn may_be_negated(view: &TensorView) -> bool {
-    let pairs = 2 * view.dtype.size();
-    let one_by_one =
-        || view.shape.iter().zip(&view.strides).any(|(&size, stride)| size > 1 && stride % 2 != 0);
-    // Of one element, or of none.
-    let alone = || view.shape.iter().all(|&size| size == 1) || view.is_empty();
-    matches!(view.dtype, DType::F16 | DType::F32 | DType::F64)
-        && !(view.address.is_multiple_of(pairs) && (one_by_one() || alone()))
 }
 
 fn is_true(object: &Bound<'_, PyAny>) -> bool {

@@ -2,9 +2,11 @@
 
 use std::convert::Infallible;
 
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
+use super::exceptions::raise;
 use crate::cuda::device::PUBLISHED;
 use crate::dtype::{self, DType};
 use crate::error::{Error, Result};
@@ -34,6 +36,54 @@ impl<'a, 'py> Keyword<'a, 'py> {
         match self {
             Keyword::Default => None,
             Keyword::Given(object) => Some(*object),
+        }
+    }
+
+    /// The number that it is now, of which `kept` holds one: a tensor may change between a call and its gradient.
+    pub fn settled_number<'b>(
+        self,
+        argument: Argument,
+        kept: &'b mut Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Keyword<'b, 'py>>
+    where
+        'a: 'b,
+    {
+        self.settled(kept, |object| {
+            let py = object.py();
+            Ok(match scalar::number(argument, object)? {
+                Scalar::Bool(value) => PyBool::new(py, value).to_owned().into_any(),
+                Scalar::Int(value) => value.into_bound_py_any(py)?,
+                Scalar::Float(value) => PyFloat::new(py, value).into_any(),
+            })
+        })
+    }
+
+    /// The same of an index, as of an object with an `__index__` of its own.
+    pub fn settled_index<'b>(
+        self,
+        argument: Argument,
+        kept: &'b mut Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Keyword<'b, 'py>>
+    where
+        'a: 'b,
+    {
+        self.settled(kept, |object| Ok(scalar::index(argument, object)?.into_bound_py_any(object.py())?))
+    }
+
+    fn settled<'b>(
+        self,
+        kept: &'b mut Option<Bound<'py, PyAny>>,
+        read: impl FnOnce(&Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>>,
+    ) -> PyResult<Keyword<'b, 'py>>
+    where
+        'a: 'b,
+    {
+        match self {
+            Keyword::Given(object) if !scalar::is_number(&object) => {
+                let read = read(&object).map_err(|error| raise(object.py(), error))?;
+                Ok(Keyword::Given(kept.insert(read).as_borrowed()))
+            }
+            settled => Ok(settled),
         }
     }
 

@@ -8,7 +8,7 @@ use super::problems::{self, ActivationBackwardOptions};
 use super::routing::finish;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::interop::Call;
+use crate::interop::{Argument, Call};
 use crate::ops::softmax::Kind;
 use crate::ops::{activation_backward as ops, dispatch};
 
@@ -53,7 +53,7 @@ pub fn softmax_backward<'py>(
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    along_dim(py, Kind::Softmax, grad, output, &dim, dtype, out)
+    along_dim(py, Kind::Softmax, grad, output, dim, dtype, out)
 }
 
 /// Gradient of log_softmax: `grad - exp(output) * sum(grad)` with the sum along `dim`.
@@ -93,7 +93,7 @@ pub fn log_softmax_backward<'py>(
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    along_dim(py, Kind::LogSoftmax, grad, output, &dim, dtype, out)
+    along_dim(py, Kind::LogSoftmax, grad, output, dim, dtype, out)
 }
 
 fn along_dim<'py>(
@@ -101,15 +101,18 @@ fn along_dim<'py>(
     kind: Kind,
     grad: &Bound<'py, PyAny>,
     output: &Bound<'py, PyAny>,
-    dim: &Keyword<'_, 'py>,
+    dim: Keyword<'_, 'py>,
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let mut kept = None;
+    let argument = Argument { op: kind.backward_name(), name: "dim", accepted: &DType::FLOATS };
+    let dim = dim.settled_index(argument, &mut kept)?;
     let run = || -> Result<Bound<'py, PyAny>> {
         let mut call = Call::new(py, kind.backward_name(), &DType::FLOATS);
-        let (out, problem) = problems::softmax_backward(&mut call, kind, (grad, output), dim, dtype, out)?;
+        let (out, problem) = problems::softmax_backward(&mut call, kind, (grad, output), &dim, dtype, out)?;
         let elements = problem.row_count().saturating_mul(problem.length);
-        let workspace = call.workspace(dispatch::softmax_backward_workspace(&problem)?)?;
+        let workspace = call.workspace(call.ask(|| dispatch::softmax_backward_workspace(&problem))?)?;
         let partials = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
         call.run(out, elements, |stream| dispatch::softmax_backward(&problem, partials, stream))
     };
@@ -159,12 +162,15 @@ pub fn activation_backward<'py>(
     bias: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let none = py.None().into_bound(py);
+    let mut kept = None;
+    let argument = Argument { op: ops::OP, name: "negative_slope", accepted: &DType::FLOATS };
+    let negative_slope = negative_slope.settled_number(argument, &mut kept)?;
     let run = || -> Result<Bound<'py, PyAny>> {
         let mut call = Call::new(py, ops::OP, &DType::FLOATS);
         let options =
             ActivationBackwardOptions { saved: Some(saved), activation, negative_slope, saved_is, bias };
         let ((out, sums), problem) = problems::activation_backward(&mut call, grad, &options)?;
-        let workspace = call.workspace(dispatch::activation_backward_workspace(&problem)?)?;
+        let workspace = call.workspace(call.ask(|| dispatch::activation_backward_workspace(&problem))?)?;
         let partials = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
         let solve = |stream| dispatch::activation_backward(&problem, partials, stream);
         let steps = problem.row_count().saturating_mul(problem.columns);

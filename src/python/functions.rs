@@ -4,12 +4,12 @@ use pyo3::prelude::*;
 
 use super::arguments::{Keyword, given};
 use super::exceptions::raise;
-use super::problems::{self, MatmulOptions};
+use super::problems::{self, MatmulOptions, SLOPE};
 use super::routing::{Recorder, finish};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::scalar::is_number;
-use crate::interop::{Again, Arguments, Call, Memory, again, remember};
+use crate::interop::{Again, Argument, Arguments, Call, Memory, again, remember};
 use crate::ops::add::AddProblem;
 use crate::ops::dispatch;
 use crate::ops::matmul::MatmulProblem;
@@ -54,6 +54,9 @@ pub fn add<'py>(
     alpha: Keyword<'_, 'py>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let mut kept = None;
+    let alpha =
+        alpha.settled_number(Argument { op: "add", name: "alpha", accepted: &DType::ALL }, &mut kept)?;
     thread_local! {
         static ADDS: Memory<AddProblem, 2, 2> = const { Memory::new(Vec::new()) };
     }
@@ -61,7 +64,8 @@ pub fn add<'py>(
         let (addend, number) = if is_number(y) { (None, Some(y)) } else { (Some(y), None) };
         let (tensors, options) = ([Some(x), addend], [given(number), alpha.given()]);
         let arguments = Arguments { op: "add", tensors, options, out, autocast: false };
-        let found = again(&ADDS, &arguments, |problem, lender| dispatch::add(problem, lender.stream))?;
+        let found =
+            again(&ADDS, &arguments, |problem, lender| lender.run(|stream| dispatch::add(problem, stream)))?;
         if let Again::Made(result) = found {
             return Ok(result);
         }
@@ -126,7 +130,7 @@ pub fn softmax<'py>(
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    along_dim(py, Kind::Softmax, x, &dim, dtype, out)
+    along_dim(py, Kind::Softmax, x, dim, dtype, out)
 }
 
 /// Logarithm of softmax along one dimension, as torch.log_softmax: `x - max - log(sum(exp(x - max)))`,
@@ -165,17 +169,20 @@ pub fn log_softmax<'py>(
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    along_dim(py, Kind::LogSoftmax, x, &dim, dtype, out)
+    along_dim(py, Kind::LogSoftmax, x, dim, dtype, out)
 }
 
 fn along_dim<'py>(
     py: Python<'py>,
     kind: Kind,
     x: &Bound<'py, PyAny>,
-    dim: &Keyword<'_, 'py>,
+    dim: Keyword<'_, 'py>,
     dtype: Option<&Bound<'py, PyAny>>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let mut kept = None;
+    let dim =
+        dim.settled_index(Argument { op: kind.name(), name: "dim", accepted: &DType::FLOATS }, &mut kept)?;
     thread_local! {
         static SOFTMAXES: Memory<SoftmaxProblem, 1, 1> = const { Memory::new(Vec::new()) };
         static LOG_SOFTMAXES: Memory<SoftmaxProblem, 1, 1> = const { Memory::new(Vec::new()) };
@@ -187,7 +194,7 @@ fn along_dim<'py>(
         let found = match dtype {
             None => again(memory, &arguments, |problem, lender| {
                 let partials = lender.lend(dispatch::softmax_workspace(problem)?)?;
-                dispatch::softmax(problem, partials, lender.stream)
+                lender.run(|stream| dispatch::softmax(problem, partials, stream))
             })?,
             Some(_) => Again::Otherwise,
         };
@@ -195,9 +202,9 @@ fn along_dim<'py>(
             return Ok(result);
         }
         let mut call = Call::new(py, kind.name(), &DType::FLOATS).with_autocast().recordable();
-        let (out, problem) = problems::softmax(&mut call, kind, x, dim, dtype, out)?;
+        let (out, problem) = problems::softmax(&mut call, kind, x, &dim, dtype, out)?;
         let elements = problem.row_count().saturating_mul(problem.length);
-        let workspace = call.workspace(dispatch::softmax_workspace(&problem)?)?;
+        let workspace = call.workspace(call.ask(|| dispatch::softmax_workspace(&problem))?)?;
         let partials = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
         let recorded = call.is_recorded();
         let result = call.run(out, elements, |stream| dispatch::softmax(&problem, partials, stream))?;
@@ -270,6 +277,8 @@ pub fn matmul<'py>(
     thread_local! {
         static MATMULS: Memory<MatmulProblem, 3, 3> = const { Memory::new(Vec::new()) };
     }
+    let mut kept = None;
+    let negative_slope = negative_slope.settled_number(SLOPE, &mut kept)?;
     let options = MatmulOptions { bias, activation, negative_slope, precision, out };
     let run = || -> Result<Bound<'py, PyAny>> {
         let arguments = Arguments {
@@ -282,7 +291,7 @@ pub fn matmul<'py>(
         let found = again(&MATMULS, &arguments, |problem, lender| {
             let product = dispatch::matmul(problem)?;
             let workspace = lender.lend(product.workspace_bytes())?;
-            product.run(workspace, lender.stream)
+            lender.run(|stream| product.run(workspace, stream))
         })?;
         if let Again::Made(result) = found {
             return Ok(result);
@@ -290,7 +299,7 @@ pub fn matmul<'py>(
         let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast();
         let (out, problem) = problems::matmul(&mut call, a, b, &options)?;
         let steps = problem.k.max(1).saturating_mul(out.view.len());
-        let product = dispatch::matmul(&problem)?;
+        let product = call.ask(|| dispatch::matmul(&problem))?;
         let workspace = call.workspace(product.workspace_bytes())?;
         let address = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
         let result = call.run(out, steps, |stream| product.run(address, stream))?;

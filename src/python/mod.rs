@@ -13,7 +13,9 @@ mod routing;
 use pyo3::prelude::*;
 
 /// The compiled part of tilewise; import tilewise instead.
-#[pymodule]
+///
+/// Written for the GIL: where Python runs without one, the import switches it on again.
+#[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     exceptions::register(module)?;

@@ -24,8 +24,13 @@ pub fn add<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> Result<(Output<'py>, AddProblem)> {
     let alpha = alpha.number(call.argument("alpha"), Scalar::Int(1))?;
+    let number = call.number("y", y)?;
+    call.classify([Some(x), Some(y).filter(|_| number.is_none()), out])?;
     let x = call.input("x", x)?;
-    let y = call.operand("y", y)?;
+    let y = match number {
+        Some(number) => call.addend(number)?,
+        None => call.operand("y", y)?,
+    };
     let spec = ops::add::output(&x.view, &y, call.default_float(&x, &y)?)?;
     ops::add::check_alpha(alpha, &spec)?;
     let out = call.output(&spec, out, &x)?;
@@ -43,6 +48,7 @@ pub fn softmax<'py>(
 ) -> Result<(Output<'py>, SoftmaxProblem)> {
     let dim = dim.index(call.argument("dim"), -1)?;
     let dtype = arguments::dtype(kind.name(), dtype)?;
+    call.classify([Some(x), out])?;
     let x = call.input("x", x)?;
     let spec = ops::softmax::output(kind, &x.view, dtype)?;
     ops::softmax::checked_dim(kind.name(), dim, x.view.rank())?;
@@ -61,11 +67,12 @@ pub struct MatmulOptions<'a, 'py> {
     pub out: Option<&'a Bound<'py, PyAny>>,
 }
 
+pub const SLOPE: Argument = Argument { op: "matmul", name: "negative_slope", accepted: &DType::FLOATS };
+
 impl MatmulOptions<'_, '_> {
     /// Those that are no tensors.
     pub fn checked(&self) -> Result<(Activation, Precision)> {
-        let argument = Argument { op: "matmul", name: "negative_slope", accepted: &DType::FLOATS };
-        let slope = self.negative_slope.number(argument, Scalar::Float(0.01))?;
+        let slope = self.negative_slope.number(SLOPE, Scalar::Float(0.01))?;
         let activation = arguments::activation("matmul", self.activation, slope.as_f64())?;
         Ok((activation, self.precision.precision()?))
     }
@@ -78,6 +85,7 @@ pub fn matmul<'py>(
     options: &MatmulOptions<'_, 'py>,
 ) -> Result<(Output<'py>, MatmulProblem)> {
     let (activation, precision) = options.checked()?;
+    call.classify([Some(a), Some(b), options.bias, options.out])?;
     let a = call.input("a", a)?;
     let b = call.input("b", b)?;
     let bias = options.bias.map(|bias| call.input("bias", bias)).transpose()?;
@@ -100,6 +108,7 @@ pub fn softmax_backward<'py>(
     let op = kind.backward_name();
     let dim = dim.index(call.argument("dim"), -1)?;
     let dtype = arguments::dtype(op, dtype)?;
+    call.classify([Some(grad), Some(output), out])?;
     let grad = call.input("grad", grad)?;
     let output = call.input("output", output)?;
     let spec = ops::softmax_backward::output(kind, &grad.view, &output.view, dtype)?;
@@ -131,6 +140,7 @@ pub fn activation_backward<'py>(
     let slope = options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
     let applied = arguments::activation(activation_backward::OP, options.activation, slope.as_f64())?;
     let saved_is = options.saved_is.saved_is()?;
+    call.classify([Some(grad), options.saved])?;
     let grad = call.input("grad", grad)?;
     let saved = options.saved.filter(|_| options.activation.is_some());
     let saved = saved.map(|saved| call.input("saved", saved)).transpose()?;

@@ -38,6 +38,48 @@ def test_add(rng, dtype):
     np.testing.assert_array_equal(got, x + y)
 
 
+def test_code_of_the_callers_moves_no_memory_that_was_described():
+    x = np.arange(1 << 16, dtype="f4")
+    expected = x.copy()
+
+    class Resizing(np.ndarray):
+        @property
+        def dtype(self):
+            np.ndarray.resize(self, (1 << 22,), refcheck=False)
+            return np.dtype("f4")
+
+    hostile = np.ndarray.__new__(Resizing, (1 << 16,), "f4")
+    np.ndarray.__setitem__(hostile, slice(None), expected)
+    for _ in range(3):
+        result = tw.add(hostile, hostile)
+        np.testing.assert_array_equal(np.asarray(result)[: 1 << 16], 2 * expected)
+        assert np.ndarray.__len__(hostile) == 1 << 16
+
+    def enlarge():
+        np.ndarray.resize(x, (x.size + (1 << 20),), refcheck=False)
+
+    class Scalar(np.float32):
+        @property
+        def dtype(self):
+            enlarge()
+            return np.dtype("f4")
+
+    class Meta(type):
+        def __getattr__(cls, name):
+            enlarge()
+            raise AttributeError(name)
+
+    class Unknown(metaclass=Meta):
+        pass
+
+    size = x.size
+    assert tw.add(x, Scalar(1)).size == x.size > size
+    size = x.size
+    with pytest.raises(tw.DTypeError):
+        tw.add(x, Unknown())
+    assert x.size > size
+
+
 @dtypes
 def test_softmax(rng, dtype):
     x = rng.standard_normal((5, 6, 70)).astype(dtype)

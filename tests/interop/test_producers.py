@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import tilewise as tw
+from support.exchange_table import Array, published
 from support.producer import CPU, IS_COPIED, READ_ONLY, Lender, OldProducer, Producer
 
 np = pytest.importorskip("numpy")
@@ -120,6 +121,36 @@ def test_a_read_only_producer_is_read_but_not_written():
         tw.add(Producer(numbers(4)), 1, out=read_only)
     np.testing.assert_array_equal(x, before)
     assert_returned(read_only)
+
+
+TABLES = {"describes": (True, False), "exports": (False, True), "describes and exports": (True, True)}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_an_exchange_table_is_asked_what_may_be_written(table):
+    describes, exports = TABLES[table]
+    kind = published(Array, describes=describes, exports=exports)
+    x, target = numbers(4), np.full(4, np.nan, "f4")
+    for _ in range(3):
+        plain = kind(target)
+        assert tw.add(kind(x), 1, out=plain) is plain
+        np.testing.assert_array_equal(target, x + 1)
+    for flags, error, match in (
+        (READ_ONLY, tw.LayoutError, "`out` is read-only"),
+        (IS_COPIED, tw.TilewiseError, "hands out a copy"),
+    ):
+        flagged = kind(target, flags=flags)
+        np.testing.assert_array_equal(read(tw.add(flagged, 1)), x + 2)
+        for call in (
+            lambda out: tw.add(kind(x), 7, out=out),
+            lambda out: tw.softmax(kind(x), out=out),
+            lambda out: tw.add(out, 7, out=out),
+            lambda out: tw.matmul(kind(np.ones((4, 4), "f4")), kind(x), out=out),
+        ):
+            with pytest.raises(error, match=match):
+                call(flagged)
+        np.testing.assert_array_equal(target, x + 1)
+        assert_returned(flagged)
 
 
 def test_a_copy_is_no_output():

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from random import Random
 
 import pytest
 import tilewise as tw
@@ -45,6 +46,37 @@ def test_views_at_other_offsets(device):
             view = parent[:, start : start + 24 : step]
             assert_close(tw.add(view, view), view + view)
             assert_identical(tw.softmax(view), tw.softmax(view.clone()))
+
+
+def random_layout(random, device):
+    shape = random.choices((1, 1, 2, 3), k=random.randint(1, 5))
+    order = random.sample(range(len(shape)), len(shape))
+    x = torch.randn([shape[d] for d in order], device=device).permute(
+        [order.index(d) for d in range(len(shape))]
+    )
+    if random.random() < 0.3:
+        x = x.unsqueeze(random.randint(0, x.ndim))
+    if x.ndim == 4 and random.random() < 0.5:
+        x = x.to(memory_format=torch.channels_last)
+    return x
+
+
+def test_strides_of_results(device):
+    x = torch.randn(1, 3, 4, 5, device=device).to(memory_format=torch.channels_last)
+    expected = torch.add(x, x).stride()
+    assert [tw.add(x, x).stride() for _ in range(6)] == [expected] * 6
+    random = Random(20)
+    for _ in range(300):
+        x = random_layout(random, device)
+        calls = [lambda x=x: tw.add(x, x), lambda x=x: tw.add(x, 2), lambda x=x: tw.softmax(x, 0)]
+        if x.ndim > 1:
+            calls.append(lambda x=x: tw.matmul(x, x.mT))
+        for call in calls:
+            first = call()
+            for _ in range(5):
+                again = call()
+                assert again.stride() == first.stride(), (x.shape, x.stride())
+                assert again.is_contiguous(memory_format=torch.contiguous_format) == first.is_contiguous()
 
 
 def test_options_of_other_values(device):

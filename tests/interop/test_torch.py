@@ -39,6 +39,29 @@ def test_inference_mode(device):
     assert_identical(tw.add(x, 1), x + 1)
 
 
+def test_nothing_is_recorded_in_inference_mode(device):
+    weight = torch.randn(4, 4, device=device, requires_grad=True)
+    with torch.inference_mode(), torch.enable_grad():
+        made = torch.randn(4, 4, device=device, requires_grad=True)
+        for x in (weight, made):
+            for _ in range(3):
+                pairs = [
+                    (tw.add(x, x), torch.add(x, x)),
+                    (tw.softmax(x), torch.softmax(x, -1)),
+                    (tw.log_softmax(x), torch.log_softmax(x, -1)),
+                    (tw.matmul(x, x, activation="gelu"), torch.nn.functional.gelu(torch.matmul(x, x))),
+                    (torch.ops.tilewise.softmax(x), torch.softmax(x, -1)),
+                    (tw.softmax_backward(x, x), x * x - x * (x * x).sum(-1, keepdim=True)),
+                ]
+                for got, expected in pairs:
+                    assert torch.allclose(got, expected, atol=1e-5)
+                    assert (got.requires_grad, got.grad_fn) == (expected.requires_grad, None)
+                    assert got.is_inference()
+            out = torch.empty(4, 4, device=device)
+            assert tw.add(x, x, out=out) is out
+    assert tw.add(weight, 1).requires_grad
+
+
 def test_writing_out_is_a_change_that_autograd_sees(device):
     # torch saved y for the backward of p * y: overwriting it must be noticed, as it is for torch.add(out=).
     p = torch.ones(4, device=device, requires_grad=True)
@@ -68,12 +91,80 @@ def test_negated_views_give_right_numbers(device):
     assert_identical(tw.softmax(negated), tw.softmax(expected.clone()))
     assert_identical(tw.matmul(negated, negated), tw.matmul(expected.clone(), expected.clone()))
     before = z.clone()
-    # Beyond the imaginary parts the bit is not noticed: docs/guarantees.md.
-    beyond = negated.as_strided((4,), (1,), 0).resolve_neg()
-    assert_identical(tw.add(beyond, 0.0), beyond)
+    beyond = negated.as_strided((4,), (1,), 0)
+    assert beyond.is_neg()
+    assert_identical(tw.add(beyond, 0.0), beyond.resolve_neg())
     with pytest.raises(tw.LayoutError, match="negative bit"):
         tw.add(torch.ones(6, device=device), 1, out=negated)
     assert_identical(torch.view_as_real(z), torch.view_as_real(before))
+
+
+NEGATED = {
+    "contiguous": lambda x: torch._neg_view(x),
+    "transposed": lambda x: torch._neg_view(x.mT),
+    "a column": lambda x: torch._neg_view(x)[:, 1:2],
+    "data": lambda x: torch._neg_view(x).data,
+    "detached": lambda x: torch._neg_view(x).detach(),
+    "twice": lambda x: torch._neg_view(torch._neg_view(x)),
+    "thrice": lambda x: torch._neg_view(torch._neg_view(torch._neg_view(x))),
+    "one element": lambda x: torch._neg_view(x)[0, 0],
+    "a parameter": lambda x: torch._neg_view(torch.nn.Parameter(x, requires_grad=False)),
+    "empty": lambda x: torch._neg_view(x[:0]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32])
+@pytest.mark.parametrize("kind", NEGATED)
+def test_negated_views_of_real_tensors(kind, dtype, device):
+    x = (10 * torch.randn(6, 4, device=device)).to(dtype)
+    negated = NEGATED[kind](x)
+    plain = negated.resolve_neg().clone()
+    # The last of these calls are known by then; the negated tensor has the layout of the others.
+    for tensor in (plain, plain, plain, negated, plain, negated):
+        assert_identical(tw.add(tensor, plain), plain + plain)
+        assert_identical(tw.add(plain, tensor), plain + plain)
+        if dtype.is_floating_point:
+            assert_identical(tw.softmax(tensor, -1), tw.softmax(plain, -1))
+            assert_identical(tw.log_softmax(tensor, -1), tw.log_softmax(plain, -1))
+            if plain.ndim == 2:
+                assert_identical(tw.matmul(tensor, plain.mT), tw.matmul(plain, plain.mT))
+                assert_identical(
+                    tw.matmul(plain, plain.mT, bias=tensor.new_ones(plain.shape[0])),
+                    tw.matmul(tensor, plain.mT, bias=plain.new_ones(plain.shape[0])),
+                )
+    if negated.is_neg():
+        with pytest.raises(tw.LayoutError, match="negative bit"):
+            tw.add(plain, plain, out=negated)
+        with torch.inference_mode():
+            assert_identical(tw.add(negated, 0), plain + 0)
+
+
+def test_one_negated_element_of_misaligned_complex_storage():
+    for offset in (0, 4):
+        z = torch.frombuffer(bytearray(48), dtype=torch.complex64, offset=offset, count=4)
+        torch.view_as_real(z).copy_(torch.randn(4, 2))
+        for negated in (torch.conj(z).imag[2], torch.conj(z).imag[1:2], torch.conj(z[3]).imag):
+            assert negated.is_neg()
+            assert_identical(tw.add(negated, 0.0), negated.resolve_neg())
+
+
+BYTES = ["int1", "int2", "int3", "int4", "int5", "int6", "int7", "uint1", "uint2", "uint3", "uint4", "uint5"]
+
+
+@pytest.mark.parametrize("name", [name for name in BYTES if hasattr(torch, name)])
+def test_dtypes_of_less_than_a_byte_are_not_taken_for_bytes(name, device):
+    dtype = getattr(torch, name)
+    byte = torch.zeros(4, dtype=torch.int8 if name.startswith("int") else torch.uint8, device=device)
+    odd = torch.empty(4, dtype=dtype, device=device)
+    for x, y in ((odd, odd), (odd, 1), (byte, odd)):
+        for _ in range(3):
+            tw.add(byte, byte), tw.add(byte, 1)
+        with pytest.raises(tw.DTypeError, match=f"dtype {name};"):
+            tw.add(x, y)
+    with pytest.raises(tw.DTypeError, match=f"dtype {name};"):
+        tw.softmax(odd, dtype=torch.float32)
+    with pytest.raises(tw.DTypeError, match=name):
+        tw.add(byte, byte, out=odd)
 
 
 def test_the_parts_of_complex_tensors_are_plain_views(device):

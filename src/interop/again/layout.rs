@@ -6,9 +6,10 @@ use smallvec::SmallVec;
 
 use crate::dtype::DType;
 use crate::interop::source::Source;
-use crate::interop::torch::{TorchClass, may_be_negated};
+use crate::interop::torch::TorchClass;
 use crate::interop::{Argument, descriptor};
-use crate::tensor::{TensorView, layout};
+use crate::ops::output::OutputSpec;
+use crate::tensor::{Dims, layout};
 
 /// What is seen of an address beside what plans see of it: whether elements are aligned, and pairs of them.
 const ALIGNMENT: usize = 16;
@@ -52,11 +53,12 @@ impl Layout {
             && (address != 0 || self.reach == 0)
     }
 
-    /// Of a tensor, and what it describes; None of what has more to it than its memory, or no memory.
-    pub fn of(op: &'static str, tensor: &Bound<'_, PyAny>) -> Option<(Layout, TensorView)> {
-        let raw = torch_class(tensor)?.raw(tensor)?;
-        let mut view = descriptor::blank();
+    /// Of a tensor, and what makes another like it; None of what has more to it than its memory, or no memory.
+    pub fn of(op: &'static str, tensor: &Bound<'_, PyAny>) -> Option<(Layout, OutputSpec)> {
         let argument = Argument { op, name: "x", accepted: &DType::ALL };
+        let mut raw = DLTensor::default();
+        torch_class(tensor)?.raw(argument, tensor, &mut raw)?;
+        let mut view = descriptor::blank();
         // SAFETY: torch filled `raw` for a tensor that is alive.
         unsafe { descriptor::read(argument, &raw, &mut view) }.ok()?;
         let (low, high) = match view.is_empty() {
@@ -64,17 +66,20 @@ impl Layout {
             false => layout::byte_range(&view),
         };
         let described = view.rank() == 0 || !raw.strides.is_null();
-        if may_be_negated(&view) || !described || low != view.address as i128 {
+        if !described || low != view.address as i128 {
             return None;
         }
-        let mut dims = SmallVec::new();
+        let mut dims: SmallVec<[i64; 8]> = SmallVec::new();
         for from in [raw.shape, raw.strides].into_iter().filter(|_| view.rank() > 0) {
             // SAFETY: as above, and not null.
             dims.extend_from_slice(unsafe { std::slice::from_raw_parts(from, view.rank()) });
         }
+        // Strides as torch has them: those of the view say nothing of dimensions of size 1.
+        let strides = Dims::from_slice(&dims[view.rank()..]);
+        let spec = OutputSpec { shape: view.shape, strides, dtype: view.dtype, device: view.device };
         let DLTensor { dtype, device, .. } = raw;
         let reach = usize::try_from(high - low).ok()?;
-        Some((Layout { dtype, device, dims, alignment: view.address % ALIGNMENT, reach }, view))
+        Some((Layout { dtype, device, dims, alignment: view.address % ALIGNMENT, reach }, spec))
     }
 }
 

@@ -12,10 +12,21 @@ use crate::interop::{Role, descriptor, producer};
 use crate::ops::output::OutputSpec;
 use crate::tensor::Device;
 
-/// CPU work of fewer elementary steps is over before giving up the GIL would pay. A launch takes microseconds; getting
-/// the GIL back may take milliseconds.
-pub fn releases_gil(device: Device, steps: i64) -> bool {
-    device == Device::Cpu && steps >= 1 << 14
+/// CPU work of fewer elementary steps is over before giving up the GIL would pay.
+const STEPS_WITH_GIL: i64 = 1 << 14;
+
+/// Runs `work` of about `steps` elementary steps. A call of the driver may block, until a host function on the stream has
+/// had the GIL or another thread has launched its part of a collective: it never holds the GIL.
+pub fn without_gil<T: Send>(
+    py: Python<'_>,
+    device: Device,
+    steps: i64,
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    match device {
+        Device::Cpu if steps < STEPS_WITH_GIL => work(),
+        Device::Cpu | Device::Cuda(_) => py.detach(work),
+    }
 }
 
 impl<'py> Call<'py> {
@@ -63,6 +74,12 @@ impl<'py> Call<'py> {
         allocate::fresh(self.argument("out"), &spec, &like, || self.stream()).map(Some)
     }
 
+    /// What the device has to be asked for before the work, such as the bytes of workspace.
+    pub fn ask<T: Send>(&self, question: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let device = self.first.as_ref().map_or(Device::Cpu, |first| first.device);
+        without_gil(self.py, device, 0, question)
+    }
+
     /// Solves a problem of about `steps` elementary steps and returns what the caller gets.
     pub fn run(
         self,
@@ -82,15 +99,11 @@ impl<'py> Call<'py> {
         solve: impl FnOnce(RawStream) -> Result<()> + Send,
     ) -> Result<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
         let stream = self.stream()?;
-        if releases_gil(out.view.device, steps) {
-            self.py.detach(|| solve(stream))?;
-        } else {
-            solve(stream)?;
-        }
         let device = out.view.device;
+        without_gil(self.py, device, steps, || solve(stream))?;
         let result = out.finish(self.op);
         let second = second.map(|out| out.finish(self.op)).transpose();
-        producer::release(self.op, device, stream, self.holds)?;
+        producer::release(self.py, self.op, device, stream, self.holds)?;
         Ok((result?, second?))
     }
 

@@ -123,7 +123,7 @@ impl Gpus {
     pub fn settle(&self, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = tensor.py();
         let Some(is_lazily_cloned) = &self.is_lazily_cloned else { return Ok(()) };
-        let lazily_cloned = is_lazily_cloned.call(&PyTuple::new(py, [tensor])?);
+        let lazily_cloned = is_lazily_cloned.call1(tensor);
         if !lazily_cloned.and_then(|answer| truth(&answer)).unwrap_or(false) {
             return Ok(());
         }
