@@ -55,6 +55,16 @@ def one_thread_for_references():
         torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def torch_is_seen_first():
+    """Calls are remembered for the first types that a process uses: in most programs torch's."""
+    if TORCH:
+        import tilewise
+        import torch
+
+        tilewise.add(torch.zeros(1), torch.nn.Parameter(torch.zeros(1), requires_grad=False))
+
+
 @pytest.fixture(autouse=True)
 def seed():
     """The same random numbers in every run, whatever the order of the tests."""

@@ -10,6 +10,8 @@ mod info;
 mod problems;
 mod routing;
 
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// The compiled part of tilewise; import tilewise instead.
@@ -17,6 +19,7 @@ use pyo3::prelude::*;
 /// Written for the GIL: where Python runs without one, the import switches it on again.
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    refuse_subinterpreters()?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     exceptions::register(module)?;
     for function in [
@@ -41,4 +44,15 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add_function(function)?;
     }
     Ok(())
+}
+
+/// What is known of types and of torch is kept for the process, and objects of one interpreter are none of another's.
+fn refuse_subinterpreters() -> PyResult<()> {
+    // SAFETY: the module is being imported, so that this thread holds the GIL of a live interpreter.
+    match unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } {
+        0 => Ok(()),
+        _ => {
+            Err(PyImportError::new_err("tilewise works in the main interpreter only, as torch and NumPy do"))
+        }
+    }
 }

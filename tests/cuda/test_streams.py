@@ -6,6 +6,7 @@ import threading
 import pytest
 import tilewise as tw
 import torch
+from support import fresh
 from support.tolerance import assert_identical
 from torch.profiler import ProfilerActivity, profile
 
@@ -89,6 +90,46 @@ def test_launches_of_the_whole_device_on_several_streams():
     torch.cuda.synchronize()
     for result, softmax in zip(got, expected, strict=True):
         assert_identical(result, softmax)
+
+
+FULL_QUEUE = """
+    import ctypes, time
+    import torch, tilewise as tw
+    from tilewise import _core
+
+    x, half = torch.randn(64, 64, device="cuda"), torch.randn(64, 64, device="cuda").half()
+    long, out = torch.randn(1, 300_000, device="cuda"), torch.empty(64, 64, device="cuda")
+    shapes = [x[: 1 + n % 64, : 1 + n // 64] for n in range(640)]
+    calls = [
+        lambda n: tw.add(x, x, out=out),
+        lambda n: tw.add(shapes[n % 640], 1.0),
+        lambda n: tw.softmax(x),
+        lambda n: tw.softmax(long),
+        lambda n: tw.matmul(half, half, bias=half[0], activation="gelu"),
+        lambda n: tw.matmul(x, x[:, : 1 + n % 64]),
+        lambda n: tw.softmax_backward(x, x),
+        lambda n: _core.activation_backward(x, x, "relu", bias=True),
+    ]
+    cuda = ctypes.CDLL("libcuda.so.1")
+    cuda.cuLaunchHostFunc.argtypes = [ctypes.c_void_p] * 3
+    host_function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(0.2))
+    address, stream = ctypes.cast(host_function, ctypes.c_void_p), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for number, call in enumerate(calls):
+            for n in range(3):
+                call(n)
+            torch.cuda.synchronize()
+            assert cuda.cuLaunchHostFunc(stream.cuda_stream, address, None) == 0
+            for n in range(3000):
+                call(n)
+            stream.synchronize()
+            print(number, end=" ", flush=True)
+"""
+
+
+def test_a_launch_that_blocks_does_not_hold_the_gil():
+    """A stream's queue is full before so many launches, and drains only after a host function in Python."""
+    assert fresh.run(FULL_QUEUE, seconds=120).split() == [str(n) for n in range(8)]
 
 
 def test_the_default_stream():

@@ -1,6 +1,7 @@
 """What an import costs and needs. Each test is a process of its own."""
 
 import ctypes
+import importlib.util
 
 import pytest
 import tilewise as tw
@@ -33,6 +34,21 @@ def test_import_loads_neither_torch_nor_numpy_nor_a_cuda_library():
         for library in ("libcuda", "libcudart", "libnvrtc", "libtorch", "libc10", "libnvidia", "libcublas"):
             assert library not in maps, library
     """)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("_xxsubinterpreters") is None, reason="Python 3.13 and newer name it otherwise"
+)
+def test_a_subinterpreter_is_refused():
+    printed = fresh.run("""
+        import _xxsubinterpreters as interpreters
+        other = interpreters.create()
+        code = "try:\\n import tilewise\\nexcept ImportError as error:\\n print(error, flush=True)"
+        interpreters.run_string(other, code)
+        import tilewise
+        interpreters.run_string(other, code)
+    """)
+    assert printed.count("main interpreter only") == 2
 
 
 def test_import_starts_no_thread_and_touches_no_gpu():

@@ -6,7 +6,7 @@ import sys
 import textwrap
 
 
-def run(code, **environment):
+def run(code, *, seconds=300, **environment):
     """What `code` printed; fails with its standard error. A variable set to None is removed."""
     env = dict(os.environ)
     for key, value in environment.items():
@@ -14,7 +14,11 @@ def run(code, **environment):
         if value is not None:
             env[key] = value
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
     )
     assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
