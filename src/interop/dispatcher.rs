@@ -20,6 +20,7 @@ pub struct Dispatcher {
     /// How many modes of the dispatcher are active, and whether torch.jit.trace records.
     takers: [Builtin; 2],
     requires_grad: Attribute,
+    is_any_autocast: Option<Builtin>,
     is_key_excluded: Builtin,
     /// The keys that autocast excludes while it is off, on CPUs and on GPUs: arguments of `is_key_excluded`,
     /// which takes a third of the time of torch.is_autocast_enabled.
@@ -72,6 +73,7 @@ impl Dispatcher {
                 Builtin::of(native.getattr("_is_tracing")?),
             ],
             requires_grad: Attribute::of(&torch.getattr("Tensor")?, "requires_grad")?,
+            is_any_autocast: native.getattr_opt("_is_any_autocast_enabled")?.map(Builtin::of),
             is_key_excluded: Builtin::of(native.getattr("_dispatch_tls_is_dispatch_key_excluded")?),
             autocast_keys: [key("AutocastCPU")?, key("AutocastCUDA")?],
             is_grad_enabled: Builtin::of(torch.getattr("is_grad_enabled")?),
@@ -132,6 +134,11 @@ impl Dispatcher {
     }
 
     pub fn is_autocast(&self, py: Python<'_>, device: Device) -> PyResult<bool> {
+        if let Some(any) = &self.is_any_autocast
+            && !any.asks(py)?
+        {
+            return Ok(false);
+        }
         let key = &self.autocast_keys[usize::from(device != Device::Cpu)];
         Ok(!truth(&self.is_key_excluded.call1(key.bind(py))?)?)
     }
