@@ -30,11 +30,6 @@ type Fast = unsafe extern "C" fn(
     *mut ffi::PyObject,
     *const *mut ffi::PyObject,
     ffi::Py_ssize_t,
-) -> *mut ffi::PyObject;
-type FastWithKeywords = unsafe extern "C" fn(
-    *mut ffi::PyObject,
-    *const *mut ffi::PyObject,
-    ffi::Py_ssize_t,
     *mut ffi::PyObject,
 ) -> *mut ffi::PyObject;
 
@@ -52,10 +47,9 @@ enum Convention {
     None(Function),
     One(Function),
     Tuple(Function),
-    /// That of what pybind11 wraps; since its release 3, `FastAndKeywords`.
+    /// That of what pybind11 wraps; since its release 3, `Fast`.
     TupleAndKeywords(WithKeywords),
     Fast(Fast),
-    FastAndKeywords(FastWithKeywords),
     Other,
 }
 
@@ -71,12 +65,9 @@ impl Builtin {
         } else if let Some(f) = by(ffi::METH_VARARGS | ffi::METH_KEYWORDS) {
             // SAFETY: the flags say that the function takes a third pointer.
             Convention::TupleAndKeywords(unsafe { std::mem::transmute::<Function, WithKeywords>(f) })
-        } else if let Some(f) = by(ffi::METH_FASTCALL) {
-            // SAFETY: the flags say that the function takes an array and its length.
-            Convention::Fast(unsafe { std::mem::transmute::<Function, Fast>(f) })
         } else if let Some(f) = by(ffi::METH_FASTCALL | ffi::METH_KEYWORDS) {
-            // SAFETY: as above, and the names of keywords.
-            Convention::FastAndKeywords(unsafe { std::mem::transmute::<Function, FastWithKeywords>(f) })
+            // SAFETY: the flags say that the function takes an array, its length and the names of keywords.
+            Convention::Fast(unsafe { std::mem::transmute::<Function, Fast>(f) })
         } else {
             Convention::Other
         };
@@ -91,31 +82,12 @@ impl Builtin {
                 Bound::from_owned_ptr_or_err(py, function(module.as_ptr(), std::ptr::null_mut()))
             },
             (Convention::Tuple(_) | Convention::TupleAndKeywords(_), _) => self.call(&PyTuple::empty(py)),
-            _ => match self.call_fast(py, &[]) {
-                Some(returned) => returned,
-                None => self.object.bind(py).call0(),
+            // SAFETY: as above; without keywords the last pointer is null.
+            (Convention::Fast(function), Some(module)) => unsafe {
+                let returned = function(module.as_ptr(), std::ptr::null(), 0, std::ptr::null_mut());
+                Bound::from_owned_ptr_or_err(py, returned)
             },
-        }
-    }
-
-    /// Of functions that take an array.
-    fn call_fast<'py>(
-        &self,
-        py: Python<'py>,
-        arguments: &[*mut ffi::PyObject],
-    ) -> Option<PyResult<Bound<'py, PyAny>>> {
-        let (module, count) = (self.module.as_ref()?.as_ptr(), arguments.len().cast_signed());
-        // SAFETY: the function is called as its flags say, holding the GIL; without keywords the last pointer is null.
-        // What it returns is ours, or null with an exception set.
-        unsafe {
-            let returned = match self.convention {
-                Convention::Fast(function) => function(module, arguments.as_ptr(), count),
-                Convention::FastAndKeywords(function) => {
-                    function(module, arguments.as_ptr(), count, std::ptr::null_mut())
-                }
-                _ => return None,
-            };
-            Some(Bound::from_owned_ptr_or_err(py, returned))
+            _ => self.object.bind(py).call0(),
         }
     }
 
@@ -131,10 +103,13 @@ impl Builtin {
             (Convention::One(function), Some(module)) => unsafe {
                 Bound::from_owned_ptr_or_err(py, function(module.as_ptr(), argument.as_ptr()))
             },
-            _ => match self.call_fast(py, &[argument.as_ptr()]) {
-                Some(returned) => returned,
-                None => self.object.bind(py).call1((argument,)),
+            // SAFETY: as above; without keywords the last pointer is null.
+            (Convention::Fast(function), Some(module)) => unsafe {
+                let arguments = [argument.as_ptr()];
+                let returned = function(module.as_ptr(), arguments.as_ptr(), 1, std::ptr::null_mut());
+                Bound::from_owned_ptr_or_err(py, returned)
             },
+            _ => self.object.bind(py).call1((argument,)),
         }
     }
 
