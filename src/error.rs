@@ -99,6 +99,8 @@ pub enum Error {
     #[error("{op}: the result of shape {} would have more elements than int64 can count", display_dims(.shape))]
     TooLarge { op: &'static str, shape: Dims },
 
+    #[error("explain: {got} is more than {most}. Plan a part of it")]
+    NotPlanned { got: String, most: &'static str },
     #[error("{op}: `{argument}` has shape {}, but {other} has shape {}; they must be alike", display_dims(.got), display_dims(.expected))]
     ShapesDiffer { op: &'static str, argument: &'static str, got: Dims, other: &'static str, expected: Dims },
 
@@ -239,7 +241,8 @@ impl Error {
             | OutShape { .. }
             | ShapesDiffer { .. }
             | TooManyDimensions { .. }
-            | TooLarge { .. } => Family::Shape,
+            | TooLarge { .. }
+            | NotPlanned { .. } => Family::Shape,
             DimOutOfRange { .. } => Family::Dim,
             ReadOnlyOut { .. }
             | InferenceOut { .. }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import mmap
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from . import _core
 from . import _explanation_views as views
+from ._explanation_inputs import described
 
 if TYPE_CHECKING:
     import torch
@@ -177,7 +176,8 @@ def explain(
         op: tilewise.add, softmax, log_softmax, matmul, softmax_backward or log_softmax_backward, or the name
             of one; or "activation_backward", which computes the gradients of matmul's epilogue.
         *args, **kwargs: what the call would be given. Only shapes, strides and dtypes matter, so a tensor of
-            torch's "meta" device will do.
+            torch's "meta" device will do, if a process could address what it spans: 2^47 bytes on most
+            machines.
         device: None for the device that the tensors are on; "cpu"; an index, a torch.device, "cuda" or
             "cuda:1" for a GPU of this machine; or one that need not be here: "h200", "h100", "b200", "a100",
             "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090".
@@ -186,12 +186,13 @@ def explain(
         An Explanation. On a GPU that is here, its plan is the one that runs.
 
     Raises:
-        As the call itself; OptionError: another op; DeviceError: a device that is not known.
+        As the call itself; OptionError: another op; DeviceError: a device that is not known; ShapeError: more
+            than a process can address, or than a GPU launches blocks for.
 
     Example:
         >>> x = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")
         >>> tilewise.explain(tilewise.matmul, x, x, device="h200").plan.grid
-        (512, 1, 1)
+        (132, 1, 1)
 
     Lives in python/tilewise/explanation.py; the facts come from src/python/explain.rs.
     """
@@ -200,7 +201,7 @@ def explain(
     given: dict[str, Any] = {}
     if function is not None:
         bound = inspect.signature(function).bind(*args, **kwargs)
-        given = {argument: _described(value) for argument, value in bound.arguments.items()}
+        given = {argument: described(argument, value) for argument, value in bound.arguments.items()}
     facts = _core.explain(name, given, device)
     return _typed(name, facts)
 
@@ -215,26 +216,6 @@ def _name(op: Any) -> str:
     """Of one of our own: others' functions may have the same name."""
     name = getattr(op, "__name__", None)
     return name if isinstance(name, str) and op is getattr(_core, name, None) else repr(op)
-
-
-def _described(value: Any) -> Any:
-    """A tensor that the core can look at: gradients play no part, and what has no memory gets addresses
-    that are never touched."""
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.Tensor):
-        return value
-    if value.is_meta:
-        reach = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
-        # The offset counts: it decides what is aligned.
-        first = value.storage_offset()
-        addresses = mmap.mmap(-1, (first + max(reach + 1, 1)) * value.itemsize, **_UNTOUCHED)
-        line = torch.frombuffer(addresses, dtype=value.dtype)
-        return line.as_strided(value.shape, value.stride(), first)
-    return value.detach()
-
-
-# 0x4000 is Linux's MAP_NORESERVE, which Python does not name: addresses for more than there is memory.
-_UNTOUCHED = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000} if sys.platform == "linux" else {}
 
 
 def _typed(op: str, facts: Mapping[str, Any]) -> Explanation:

@@ -8,14 +8,21 @@ use super::plan::matmul::Route;
 use super::plan::occupancy::{Demand, Occupancy, occupancy};
 use super::plan::reason::Reasons;
 use super::plan::softmax::Launch;
+use super::plan::tile_order::MOST_TILES;
 use super::plan::{self, Kernel, KernelParams, LaunchPlan, softmax_backward::Plan};
 use crate::dtype::DType;
+use crate::error::{Error, Result};
 use crate::ops::activation_backward::ActivationBackwardProblem;
 use crate::ops::add::AddProblem;
 use crate::ops::matmul::{MatmulProblem, Precision};
 use crate::ops::softmax::SoftmaxProblem;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 use crate::ops::work::Work;
+
+/// Of a result: what a process can address.
+const MOST_BYTES: u64 = 1 << 47;
+/// Blocks of a grid in x, y and z.
+const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
 /// One launch.
 #[derive(Clone, Debug)]
@@ -45,6 +52,38 @@ pub struct Explanation {
     /// Seconds at the device's ceilings for the problem, where they are known.
     pub memory_seconds: Option<f64>,
     pub arithmetic_seconds: Option<f64>,
+}
+
+/// Refuses what plans are not made for.
+pub fn check_work(work: Work) -> Result<()> {
+    if work.bytes_written <= MOST_BYTES {
+        return Ok(());
+    }
+    let got = format!("a result of {} bytes", work.bytes_written);
+    Err(Error::NotPlanned { got, most: "a process can address (2^47)" })
+}
+
+impl Explanation {
+    pub fn launches(&self) -> impl Iterator<Item = &Launched> {
+        self.before.iter().chain([&self.main]).chain(&self.after)
+    }
+
+    /// Refuses what no GPU would launch, or kernels lose count of.
+    pub fn check(&self) -> Result<()> {
+        for launch in self.launches() {
+            if launch.grid.iter().zip(MOST_BLOCKS).any(|(&blocks, most)| blocks > most) {
+                let got = format!("the grid of {}", launch.kernel.name);
+                return Err(Error::NotPlanned { got, most: "a GPU launches (2^31 - 1 blocks)" });
+            }
+            let tiles = launch.settings.iter().filter(|(name, _)| matches!(*name, "tiles_m" | "tiles_n"));
+            let tiles: u64 = tiles.map(|&(_, count)| count).product();
+            if tiles >= MOST_TILES {
+                let got = format!("a matrix of {tiles} tiles");
+                return Err(Error::NotPlanned { got, most: "kernels count (2^31 - 1)" });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What the arithmetic of a problem is done in.
@@ -196,3 +235,6 @@ fn compiled(kernel: &Kernel, (major, minor): (u32, u32)) -> Option<&'static Kern
         .max_by_key(|&(built_for, _)| built_for)
         .map(|(_, resources)| resources)
 }
+
+#[cfg(test)]
+mod tests;

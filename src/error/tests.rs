@@ -50,6 +50,10 @@ fn every_error() -> Vec<Error> {
             expected: smallvec![3],
         },
         TooLarge { op: "add", shape: smallvec![1 << 40, 1 << 40] },
+        NotPlanned {
+            got: "a result of 2305843009213693952 bytes".into(),
+            most: "a process can address (2^47)",
+        },
         DimOutOfRange { op, dim: 2, rank: 2 },
         DimOutOfRange { op, dim: -2, rank: 0 },
         ReadOnlyOut { op },

@@ -197,6 +197,12 @@ CASES = [
         lambda: tw.add(torch.ones(1, 1).expand(1, 2**32), torch.ones(1, 1).expand(2**32, 1)),
     ),
     (
+        "NotPlanned",
+        SHAPE,
+        "explain: a result of 2305843009213693952 bytes is more than a process can address (2^47). Plan a part of it",
+        lambda: tw.explain(tw.add, torch.ones(1, dtype=torch.int8).expand(2**61), 1, device="h200"),
+    ),
+    (
         "DimOutOfRange",
         DIM,
         "softmax: dim=2 is out of range for a tensor of 2 dimensions; accepted: -2 to 1",

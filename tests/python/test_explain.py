@@ -94,6 +94,65 @@ def test_a_shape_may_be_larger_than_this_machines_memory():
     assert tw.explain(tw.add, meta(1).expand(2**40), 1, device="t4").problem["shape"] == [2**40]
 
 
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_result_has_tiles_as_far_as_kernels_count_them(gpu):
+    for m, n in ((512, 2**35), (1, 2**37), (2**20, 2**22)):
+        for a, b in ((meta(m, 16), meta(16, n)), (meta(n, 16), meta(16, m))):
+            settings = tw.explain(tw.matmul, a, b, device=gpu).plan.settings
+            assert 2**24 <= settings["tiles_m"] * settings["tiles_n"] < 2**31
+    doubles = {"dtype": torch.float64}
+    with pytest.raises(tw.ShapeError, match="a matrix of 2147483648 tiles is more than kernels count"):
+        tw.explain(tw.matmul, meta(512, 16, **doubles), meta(16, 2**34, **doubles), device=gpu)
+    # Bands of so many tiles that 32 bits do not count them.
+    for m, n, dtype in ((4096, 2**35, torch.float32), (4096, 2**36, torch.bfloat16)):
+        with pytest.raises(tw.ShapeError, match="Plan a part of it"):
+            tw.explain(tw.matmul, meta(m, 64, dtype=dtype), meta(64, n, dtype=dtype), device=gpu)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 8, 2**45 + 1, 2**60])
+def test_an_offset_counts_by_what_it_aligns(offset):
+    storage = torch.empty_strided((offset + 2**17,), (1,), dtype=torch.bfloat16, device="meta")
+    a = storage[offset:].view(512, 256)
+    assert a.storage_offset() == offset
+    (reason, *_) = tw.explain(tw.matmul, a, meta(256, 64), device="a100").why
+    assert ("a cannot be loaded in whole accesses of 16 bytes" in reason.because) == (offset % 8 != 0)
+
+
+TOO_LARGE = {
+    "an operand": (tw.add, (meta(2**47, dtype=torch.int8), 1), r"`x` of shape \(140737488355328,\) spans"),
+    "strides": (
+        tw.softmax,
+        (torch.empty_strided((3, 4), (2**62, 1), dtype=torch.float64, device="meta"),),
+        "`x` of shape .* which this process cannot address",
+    ),
+    "a result": (tw.add, (meta(1).expand(2**61), 1), "a result of 4611686018427387904 bytes"),
+    "a result of matmul": (
+        tw.matmul,
+        (meta(2**30, 1), meta(1, 2**30)),
+        "a result of 2305843009213693952 bytes",
+    ),
+    "tiles": (tw.matmul, (meta(1, 1), meta(1, 1).expand(1, 2**45)), "a matrix of [0-9]+ tiles"),
+    "blocks": (tw.add, (meta(2, dtype=torch.int8)[::2].expand(2**46), 1), "the grid of add_deep_u8"),
+}
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_what_no_process_could_address_or_no_gpu_launches_is_refused(case):
+    op, args, message = TOO_LARGE[case]
+    for gpu in GPUS:
+        with pytest.raises(tw.ShapeError, match=f"^explain: .*{message}.* Plan a part of it$"):
+            tw.explain(op, *args, device=gpu)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize:UserWarning")
+def test_meta_tensors_that_are_not_plain_are_refused():
+    sparse = torch.empty(4, 4, layout=torch.sparse_coo, device="meta")
+    quantised = torch.empty(4, dtype=torch.quint8, device="meta")
+    for x, stored in ((sparse, "sparse_coo"), (quantised, "quantised")):
+        with pytest.raises(tw.LayoutError, match=stored):
+            tw.explain(tw.add, x, 1, device="h200")
+
+
 def test_all_launches_are_named_in_their_order():
     few = tw.explain(tw.softmax, meta(1, 1 << 24), device="a100")
     assert kernels(few) == ["softmax_leave8_bf16", "softmax_find8_bf16"]

@@ -26,7 +26,7 @@ const VECTOR_THREADS: u64 = 128;
 const CHUNK: u64 = 16;
 /// Flat indices of all variants but `deep` are below this.
 const NARROW: u64 = (1 << 31) - 4096;
-/// Beyond it only the loop goes; without one it makes 2^41 elements, which no memory holds.
+/// Beyond it only the loop goes.
 const MAX_BLOCKS: u64 = i32::MAX as u64;
 
 /// How the blocks share the tiles of a contiguous addition.
@@ -179,7 +179,9 @@ fn launch<const RANK: usize>(
     let (dims, rank) = index::dims(&[], [&[], &[], &[]]);
     LaunchPlan {
         kernel: Kernel { file: variant.file(), name: variant.kernel(wrapping(out.dtype)).to_owned() },
-        grid: [share.blocks.min(MAX_BLOCKS) as u32, 1, 1],
+        // More blocks than a grid has are an error of the launch: of variants without a loop they make more elements than
+        // any memory holds.
+        grid: [u32::try_from(share.blocks).unwrap_or(u32::MAX), 1, 1],
         block: [share.threads as u32, 1, 1],
         shared_bytes: 0,
         params: AddParams {

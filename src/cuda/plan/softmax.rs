@@ -220,7 +220,7 @@ fn column_access(address: usize, dtype: DType, strides: &[i64], step: i64) -> u3
     let bits = strides
         .iter()
         .chain([&step])
-        .fold(address as u64 | GRANULE, |bits, s| bits | (s.unsigned_abs() * size));
+        .fold(address as u64 | GRANULE, |bits, s| bits | s.unsigned_abs().wrapping_mul(size));
     1 << bits.trailing_zeros()
 }
 

@@ -8,14 +8,18 @@ use super::index::Divisor;
 /// Row and column of a tile.
 pub type Tile = (u32, u32);
 
+/// Kernels find the tiles of one matrix by numbers below it.
+pub const MOST_TILES: u64 = 1 << 31;
+
 /// Bands of `group_m` rows of tiles, each band walked down its columns: blocks that run at the same time
 /// then share both rows of a and columns of b in L2. The last band may have fewer rows.
-/// Needs `pid < num_m * num_n < 2^32` and `1 <= group_m <= num_m`.
+/// Needs `pid < num_m * num_n` and `1 <= group_m <= num_m`.
 pub fn tile_at(pid: u32, num_m: u32, num_n: u32, group_m: u32) -> Tile {
-    let num_in_group = group_m * num_n;
-    let first_m = pid / num_in_group * group_m;
+    // A band of many columns has more tiles than pids count.
+    let num_in_group = u64::from(group_m) * u64::from(num_n);
+    let first_m = (u64::from(pid) / num_in_group) as u32 * group_m;
     let group_size = group_m.min(num_m - first_m);
-    let in_group = pid % num_in_group;
+    let in_group = (u64::from(pid) % num_in_group) as u32;
     (first_m + in_group % group_size, in_group / group_size)
 }
 
@@ -35,9 +39,9 @@ pub struct TileOrder {
 const _: () = assert!(size_of::<TileOrder>() == 64);
 
 impl TileOrder {
-    /// Needs `1 <= group_m <= tiles_m`. Kernels find pids below 2^31 only.
+    /// Needs `1 <= group_m <= tiles_m`.
     pub fn new(tiles_m: u32, tiles_n: u32, group_m: u32) -> TileOrder {
-        let by = |tiles: u64| Divisor::new(tiles.clamp(1, 1 << 31));
+        let by = |tiles: u64| Divisor::new(tiles.clamp(1, MOST_TILES));
         let last_rows = (tiles_m - 1) % group_m + 1;
         TileOrder {
             by_band: by(u64::from(group_m) * u64::from(tiles_n)),
@@ -112,6 +116,14 @@ mod tests {
         assert_eq!(first, [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1)]);
         let last: Vec<Tile> = (64..68).map(|pid| tile_at(pid, 10, 8, 4)).collect();
         assert_eq!(last, [(8, 0), (9, 0), (8, 1), (9, 1)]);
+    }
+
+    #[test]
+    fn bands_may_have_more_tiles_than_fit_32_bits() {
+        let columns = 1 << 29;
+        assert_eq!(tile_at(1 << 20, 16, columns, 16), (0, 1 << 16));
+        assert_eq!(tile_at(u32::MAX, 16, columns, 8), (7, columns - 1));
+        assert_eq!(strips_read(16, columns, 16, 160), (16, 10));
     }
 
     #[test]

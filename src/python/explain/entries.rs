@@ -6,7 +6,7 @@ use pyo3::types::{PyDict, PyList};
 use super::OP;
 use crate::cpu::{isa, parallel};
 use crate::cuda::device::{self, DeviceFacts};
-use crate::cuda::explain::{Explanation, Launched};
+use crate::cuda::explain::{self, Explanation, Launched};
 use crate::cuda::gpu::Gpu;
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::tile_order::strips_read;
@@ -42,7 +42,9 @@ pub fn describe(
     if empty {
         return Ok(None);
     }
+    explain::check_work(work)?;
     let planned = planned(&facts);
+    planned.check()?;
     explained.set_item("plan", launch_entry(py, &planned.main)?)?;
     for (name, launches) in [("before", &planned.before), ("after", &planned.after)] {
         let entries: Vec<_> =

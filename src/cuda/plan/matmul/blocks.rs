@@ -5,6 +5,7 @@ use super::{Access, INLINE_RANK, MatmulParams, Oriented, down_columns, estimated
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::MAX_RANK;
 use crate::cuda::plan::reason::{Reason, Reasons, least_two};
+use crate::cuda::plan::tile_order::MOST_TILES;
 use crate::cuda::plan::{Kernel, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::matmul::{MatmulProblem, Precision};
@@ -190,15 +191,22 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
         }
     };
     let products = products(problem);
+    let along = |size: i64, tile: u32| size.unsigned_abs().div_ceil(tile.into());
+    let counts = |tile: &&Tile| along(p.m, tile.m).saturating_mul(along(p.n, tile.n)) < MOST_TILES;
     let takes = |tile: &&Tile| {
         tile.shared_bytes(device) <= device.shared_bytes_per_block && tile.rank >= problem.batch.len()
     };
     let asked = tiles.iter().filter(takes).find(|tile| overrides.tile == Some(tile.name));
     let candidates = tiles.iter().filter(takes).filter(|tile| asked.is_none_or(|asked| asked == *tile));
-    let timed = candidates.map(|tile| (tile, estimate(tile, p, products, rate, device)));
-    let (tile, next) = least_two(timed).map_or((&tiles[0], None), |((tile, clocks), next)| {
-        (tile, next.map(|(next, other)| estimated((tile.name, clocks), (next.name, other))))
-    });
+    let timed = candidates.filter(counts).map(|tile| (tile, estimate(tile, p, products, rate, device)));
+    // No memory holds a result of more tiles than any of them counts.
+    let any = || tiles.iter().find(takes).unwrap_or(&tiles[0]);
+    let (tile, next) = least_two(timed).map_or_else(
+        || (any(), None),
+        |((tile, clocks), next)| {
+            (tile, next.map(|(next, other)| estimated((tile.name, clocks), (next.name, other))))
+        },
+    );
     Chosen { file, tile, layout, rate, why: [Some(why), next].into_iter().flatten().collect() }
 }
 
@@ -223,10 +231,10 @@ fn estimate(tile: &Tile, p: &Oriented, products: u64, rate: f64, device: &Device
     full * round(fit, tile.together) + last
 }
 
-/// Blocks in x, and in y what x cannot count.
+/// Blocks in x, and in y what x cannot count. More than both count are an error of the launch.
 fn grid(blocks: u64) -> [u32; 3] {
     let y = blocks.div_ceil(i32::MAX as u64).clamp(1, 65_535);
-    [u32::try_from(blocks.div_ceil(y)).unwrap_or(i32::MAX as u32), y as u32, 1]
+    [u32::try_from(blocks.div_ceil(y)).unwrap_or(u32::MAX), y as u32, 1]
 }
 
 /// Clocks until the last tile is done, were the operands at hand.

@@ -104,7 +104,8 @@ pub fn plan(problem: &MatmulProblem, parts: &Parts) -> LaunchPlan<ReduceParams> 
     };
     LaunchPlan {
         kernel: Kernel { file: "matmul_reduce", name: format!("matmul_reduce_{}", problem.dtype.suffix()) },
-        grid: [u32::try_from(quads.div_ceil(THREADS)).unwrap_or(i32::MAX as u32), 1, 1],
+        // More blocks than a grid has are an error of the launch.
+        grid: [u32::try_from(quads.div_ceil(THREADS)).unwrap_or(u32::MAX), 1, 1],
         block: [THREADS as u32, 1, 1],
         shared_bytes: 0,
         params,

@@ -44,7 +44,7 @@ pub fn columns(p: &SoftmaxBackwardProblem) -> Option<Columns> {
     let count = p.rows[inner].unsigned_abs();
     let bits = |(t, step): &(&Strided, i64)| {
         let strides = t.strides[..inner].iter().chain([step]);
-        strides.fold(t.address as u64, |bits, s| bits | (s.unsigned_abs() * size))
+        strides.fold(t.address as u64, |bits, s| bits | s.unsigned_abs().wrapping_mul(size))
     };
     let all = operands.iter().fold(GRANULE | (count * size), |all, operand| all | bits(operand));
     Some(Columns { count, access: 1 << all.trailing_zeros() })
@@ -139,7 +139,7 @@ pub fn workspace(
 ) -> u64 {
     let Split { across, slices, cluster, tiles, .. } = split(p, columns, device, forced);
     let wide = across * columns.access / p.grad.dtype.size() as u64;
-    let all = tiles * p.row_count().unsigned_abs() / columns.count;
+    let all = tiles * (p.row_count().unsigned_abs() / columns.count);
     if cluster { 0 } else { all * slices * wide * sum_bytes(p) }
 }
 
@@ -173,7 +173,7 @@ pub fn plan(
     let shape = with_tiles(&p.rows, tiles);
     let [grad, output, out] = [&p.grad, &p.output, &p.out].map(|t| with_tiles(&t.strides, wide));
     let (dims, rank) = index::dims(&shape, [&grad, &output, &out]);
-    let tiles = tiles * p.row_count().unsigned_abs() / columns.count;
+    let tiles = tiles * (p.row_count().unsigned_abs() / columns.count);
     let kernel = |role: &str| Kernel {
         file: "softmax_backward_strided",
         name: format!("softmax_backward_tile{elements}{role}_{}", p.out.dtype.suffix()),
