@@ -36,7 +36,7 @@ class Device:
     compute_capability: tuple[int, int]
     multiprocessors: int
     memory_bytes_per_second: float | None
-    """Of the memory's pins, by their clock and width."""
+    """As NVIDIA promises of the product, or else of the memory's pins, by their clock and width."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ class Occupancy:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Seconds that the work takes at the device's rates for memory and for arithmetic; no run is faster."""
+    """Seconds that the work takes at the device's rates for memory and for arithmetic: those that NVIDIA
+    promises of the product, or else by clocks and units. No estimate among the reasons is below them."""
 
     memory_seconds: float
     arithmetic_seconds: float

@@ -4,6 +4,8 @@ mod published;
 
 pub use published::{PUBLISHED, published};
 
+use published::{Rated, rated};
+
 use crate::dtype::DType;
 use crate::ops::matmul::Precision;
 
@@ -31,6 +33,18 @@ pub struct DeviceFacts {
     pub cooperative: bool,
 }
 
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    /// Tensor cores.
+    Halves,
+    Tf32,
+    F64Matrix,
+    /// Plain pipelines.
+    F32,
+    F64,
+}
+
 impl DeviceFacts {
     /// The most blocks of a cluster; 1: there are no clusters. Where no machine code of ours runs but the PTX for 7.5, as on
     /// 11.0, that PTX knows of none. A part of a device (MIG) may have too few multiprocessors side by side for 16.
@@ -51,25 +65,64 @@ impl DeviceFacts {
         DeviceFacts { cooperative: false, ..self.clone() }
     }
 
-    /// Bytes per second that the memory's pins can move: two transfers in a clock.
+    fn rated(&self) -> Option<&'static Rated> {
+        rated(&self.name, self.multiprocessors)
+    }
+
+    /// Bytes per second that the memory moves: as NVIDIA promises of the product, or else two transfers of its pins in a
+    /// clock.
     pub fn memory_bandwidth(&self) -> Option<f64> {
-        let bandwidth = 2e3 * f64::from(self.memory_clock_khz) * f64::from(self.memory_bus_bits) / 8.0;
+        let pins = || 2e3 * f64::from(self.memory_clock_khz) * f64::from(self.memory_bus_bits) / 8.0;
+        let bandwidth = self.rated().map_or_else(pins, |rated| rated.memory);
         (bandwidth > 0.0).then_some(bandwidth)
     }
 
-    /// Operations per second, a multiply-add counting as two, at the highest clock: of the tensor cores where
-    /// they take the dtype (matrix products only), else of the plain pipelines.
+    /// Bytes in a clock that L2 brings to one multiprocessor, where NVIDIA says.
+    pub fn l2_bytes(&self) -> Option<f64> {
+        self.rated()?.l2.map(|bytes| bytes / f64::from(self.multiprocessors))
+    }
+
+    /// Operations per second, a multiply-add counting as two, of the tensor cores where they take the dtype (matrix products
+    /// only), else of the plain pipelines: as NVIDIA promises of the product, or else at the highest clock.
     pub fn arithmetic(&self, dtype: DType, precision: Precision, matrix: bool) -> Option<f64> {
-        let each = self.multiply_adds(dtype, precision, matrix)?;
-        let rate = 2e3 * f64::from(self.clock_khz) * f64::from(self.multiprocessors) * f64::from(each);
+        let unit = self.unit(dtype, precision, matrix);
+        if let Some(rate) = self.rated().and_then(|rated| rated.operations(unit)) {
+            return Some(rate);
+        }
+        let rate = 2.0 * self.clocks_per_second() * f64::from(self.multiply_adds(unit)?);
         (rate > 0.0).then_some(rate)
+    }
+
+    /// The same as multiply-adds that one multiprocessor finishes in a clock. None where the clock is not known.
+    pub fn multiply_adds_per_clock(&self, dtype: DType, precision: Precision, matrix: bool) -> Option<f64> {
+        let clocks = self.clocks_per_second();
+        let rate = self.arithmetic(dtype, precision, matrix)?;
+        (clocks > 0.0).then(|| rate / (2.0 * clocks))
+    }
+
+    /// Of all multiprocessors together.
+    fn clocks_per_second(&self) -> f64 {
+        1e3 * f64::from(self.clock_khz) * f64::from(self.multiprocessors)
+    }
+
+    fn unit(&self, dtype: DType, precision: Precision, matrix: bool) -> Unit {
+        let tensor_cores = matrix && self.compute_capability >= (8, 0);
+        match dtype {
+            DType::F64 if matrix => Unit::F64Matrix,
+            DType::F64 => Unit::F64,
+            // Turing's tensor cores take nothing else.
+            DType::F16 if matrix => Unit::Halves,
+            DType::BF16 if tensor_cores => Unit::Halves,
+            DType::F32 if tensor_cores && precision == Precision::Tf32 => Unit::Tf32,
+            _ => Unit::F32,
+        }
     }
 
     /// Multiply-adds that one multiprocessor finishes in a clock, with float32 sums for halves. None for
     /// GPUs newer than the table.
-    fn multiply_adds(&self, dtype: DType, precision: Precision, matrix: bool) -> Option<u32> {
+    fn multiply_adds(&self, unit: Unit) -> Option<u32> {
         // (halves on tensor cores, tf32 on tensor cores, float64 matrices, float32, float64)
-        let (half, tf32, f64_matrix, f32, f64) = match self.compute_capability {
+        let (halves, tf32, f64_matrix, f32, f64) = match self.compute_capability {
             (7, 5) => (512, 0, 2, 64, 2),
             (8, 0) => (1024, 512, 64, 64, 32),
             (8, _) => (512, 256, 2, 128, 2),
@@ -80,14 +133,12 @@ impl DeviceFacts {
         };
         // GeForce cards sum halves in float32 at half the rate of the same chip in a workstation.
         let slower = if self.name.contains("GeForce") && self.compute_capability >= (8, 0) { 2 } else { 1 };
-        Some(match (dtype, matrix) {
-            (DType::F64, true) => f64_matrix,
-            (DType::F64, false) => f64,
-            // Turing's tensor cores take float16 only.
-            (DType::BF16, true) if self.compute_capability == (7, 5) => f32,
-            (DType::F16 | DType::BF16, true) => half / slower,
-            (DType::F32, true) if precision == Precision::Tf32 && tf32 > 0 => tf32 / slower,
-            _ => f32,
+        Some(match unit {
+            Unit::Halves => halves / slower,
+            Unit::Tf32 => tf32 / slower,
+            Unit::F32 => f32,
+            Unit::F64 => f64,
+            Unit::F64Matrix => f64_matrix,
         })
     }
 }
@@ -126,28 +177,73 @@ pub mod examples {
 mod tests {
     use super::*;
 
+    const DTYPES: [(DType, Precision); 5] = [
+        (DType::F16, Precision::Ieee),
+        (DType::BF16, Precision::Ieee),
+        (DType::F32, Precision::Ieee),
+        (DType::F32, Precision::Tf32),
+        (DType::F64, Precision::Ieee),
+    ];
+
+    /// The same chip as a product that is not in the table.
+    fn unknown(facts: &DeviceFacts) -> DeviceFacts {
+        DeviceFacts { name: format!("{} of tomorrow", facts.name), ..facts.clone() }
+    }
+
     #[test]
     fn ceilings_are_the_datasheets() {
-        // (device, TB/s of memory, dense TFLOP/s of float16 matrices), as NVIDIA publishes them.
+        // (device, TB/s of memory, dense TFLOP/s of bfloat16 matrices), as NVIDIA publishes them.
         let sheets = [
-            ("h200", 4.8, 989.0),
-            ("h100", 3.35, 989.0),
-            ("a100", 2.04, 312.0),
-            ("a10", 0.600, 125.0),
-            ("l4", 0.300, 121.0),
-            ("t4", 0.320, 65.0),
+            ("h200", 4.8, 989.4),
+            ("h100", 3.35, 989.4),
+            ("b200", 8.0, 2250.0),
+            ("a100", 2.039, 312.0),
+            ("a10", 0.6, 125.0),
+            ("l4", 0.3, 121.0),
+            ("t4", 0.32, 8.1),
             ("rtx3090", 0.936, 71.0),
             ("rtx4090", 1.008, 165.2),
             ("rtx5090", 1.792, 209.5),
-            ("b200", 8.0, 2250.0),
         ];
+        assert_eq!(sheets.map(|(key, ..)| key), PUBLISHED);
         for (key, terabytes, teraflops) in sheets {
             let facts = published(key).unwrap();
-            let memory = facts.memory_bandwidth().unwrap() / 1e12;
-            let arithmetic = facts.arithmetic(DType::F16, Precision::Ieee, true).unwrap() / 1e12;
-            assert!((memory / terabytes - 1.0).abs() < 0.03, "{key}: {memory} TB/s");
-            // Tensor figures on the sheets of some are at a clock below the highest.
-            assert!((0.97..1.12).contains(&(arithmetic / teraflops)), "{key}: {arithmetic} TFLOP/s");
+            assert_eq!(facts.memory_bandwidth(), Some(terabytes * 1e12), "{key}");
+            assert_eq!(facts.arithmetic(DType::BF16, Precision::Ieee, true), Some(teraflops * 1e12), "{key}");
+        }
+        let t4 = examples::t4();
+        assert_eq!(t4.arithmetic(DType::F16, Precision::Ieee, true), Some(65e12));
+    }
+
+    #[test]
+    fn what_is_promised_is_what_clocks_and_units_make_or_a_little_less() {
+        for facts in examples::all() {
+            let unknown = unknown(&facts);
+            let share = facts.memory_bandwidth().unwrap() / unknown.memory_bandwidth().unwrap();
+            assert!((0.97..1.001).contains(&share), "{}: {share} of the pins' rate", facts.name);
+            for (matrix, (dtype, precision)) in
+                [true, false].into_iter().flat_map(|matrix| DTYPES.map(|dtype| (matrix, dtype)))
+            {
+                let of = |facts: &DeviceFacts| facts.arithmetic(dtype, precision, matrix).unwrap();
+                let share = of(&facts) / of(&unknown);
+                // Tensor figures on the sheets of some are at a clock below the highest.
+                let what = format!("{}: {share} for {dtype} {precision:?}", facts.name);
+                assert!((0.92..1.01).contains(&share), "{what}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_here_has_the_ceilings_of_its_product_and_a_part_of_one_has_not() {
+        let published = examples::h200();
+        // What the driver says differs in places.
+        let here = DeviceFacts { memory_clock_khz: 0, clock_khz: 1_755_000, ..published.clone() };
+        assert_eq!(here.memory_bandwidth(), published.memory_bandwidth());
+        let part = DeviceFacts { multiprocessors: 60, ..published.clone() };
+        for (dtype, precision) in DTYPES {
+            let of = |facts: &DeviceFacts| facts.arithmetic(dtype, precision, true);
+            assert_eq!(of(&here), of(&published));
+            assert_eq!(of(&part), of(&DeviceFacts { name: String::new(), ..part.clone() }));
         }
     }
 
@@ -163,10 +259,10 @@ mod tests {
 
     #[test]
     fn unknown_clocks_and_gpus_have_no_ceiling() {
-        let silent = DeviceFacts { clock_khz: 0, memory_clock_khz: 0, ..examples::h200() };
+        let silent = DeviceFacts { clock_khz: 0, memory_clock_khz: 0, ..unknown(&examples::h200()) };
         assert_eq!(silent.memory_bandwidth(), None);
         assert_eq!(silent.arithmetic(DType::F32, Precision::Ieee, false), None);
-        let newer = DeviceFacts { compute_capability: (13, 0), ..examples::h200() };
+        let newer = DeviceFacts { compute_capability: (13, 0), ..unknown(&examples::h200()) };
         assert_eq!(newer.arithmetic(DType::F32, Precision::Ieee, false), None);
     }
 }

@@ -6,6 +6,7 @@ import pytest
 import tilewise as tw
 import torch
 from support import fresh, reference
+from support.planning import GPUS
 from support.tolerance import assert_identical, assert_rounded
 
 pytestmark = pytest.mark.gpu
@@ -167,6 +168,22 @@ def test_a_number_tensor_on_the_gpu_may_not_join_the_cpu():
     # Nor may it be the first operand from the CPU.
     with pytest.raises(tw.DeviceError):
         tw.add(torch.tensor(1.0), torch.ones(3, device="cuda"))
+
+
+def test_a_gpu_that_is_here_is_explained_as_its_product():
+    x = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")
+    calls = {"matmul": (x, x), "softmax": (x,), "add": (x, 1)}
+    products = {tw.explain("add", x, 1, device=name).device.name: name for name in GPUS}
+    for found in tw.devices():
+        if found["name"] not in products:
+            pytest.skip(f"{found['name']} is no product that explain knows")
+        for op, args in calls.items():
+            here, product = (
+                tw.explain(op, *args, device=device) for device in (found["index"], products[found["name"]])
+            )
+            assert here.device == product.device
+            assert here.ceiling == product.ceiling
+            assert here.launches == product.launches
 
 
 def test_devices_lists_every_gpu():

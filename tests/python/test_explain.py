@@ -48,6 +48,16 @@ def test_there_is_machine_code_for_every_published_gpu_or_ptx(gpu):
     )
 
 
+def test_ceilings_are_the_datasheets():
+    x = meta(4096, 4096)
+    explained = tw.explain(tw.matmul, x, x, device="h200")
+    assert explained.device.memory_bytes_per_second == 4.8e12
+    assert explained.ceiling.memory_seconds == pytest.approx(3 * 2 * 4096**2 / 4.8e12)
+    assert explained.ceiling.arithmetic_seconds == pytest.approx(2 * 4096**3 / 989.4e12)
+    singles = tw.explain(tw.matmul, x.float(), x.float(), device="a100")
+    assert singles.ceiling.arithmetic_seconds == pytest.approx(2 * 4096**3 / 19.5e12)
+
+
 def test_work_counts_what_must_move():
     x, row = meta(1000, 300), meta(300)
     work = tw.explain(tw.add, x, row, device="h200").work

@@ -49,7 +49,7 @@ pub const MODEL: Model = Model {
     ],
     l2_bytes: 69.1,
     lines: 2.23,
-    memory_share: 0.96,
+    memory_share: 0.963,
     start: 8430.0,
     store: 0.095,
     staged: 0.068,
