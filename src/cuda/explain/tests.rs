@@ -5,7 +5,7 @@ use crate::cuda::device::examples;
 use crate::cuda::plan::tile_order::strips_read;
 use crate::ops::activation_backward::{self, SavedIs};
 use crate::ops::add::{self, Addend, ScalarOrigin};
-use crate::ops::matmul::{self, Activation, Operands};
+use crate::ops::matmul::{self, Activation, Bias, Matrix, Operands};
 use crate::ops::output::OutputSpec;
 use crate::ops::softmax::{self, Kind};
 use crate::ops::{Scalar, softmax_backward};
@@ -31,6 +31,98 @@ impl Draw {
         self.of(&near).max(1)
     }
 }
+
+// --- estimates
+
+/// A product of row-major operands; bit 0 of `layout`: b is transposed, 1: a, 2: the result, 3: a begins off 16 bytes,
+/// 4: every product of the batch has the same b.
+fn product(
+    (dtype, precision): (DType, Precision),
+    (batch, m, n, k): (i64, i64, i64, i64),
+    layout: u64,
+) -> MatmulProblem {
+    let has = |bit: u64| layout >> bit & 1 == 1;
+    let matrix = |address, rows: i64, columns: i64, transposed| Matrix {
+        address,
+        row_stride: if transposed { 1 } else { columns },
+        col_stride: if transposed { rows } else { 1 },
+        batch_strides: if batch > 1 { Dims::from_slice(&[rows * columns]) } else { Dims::new() },
+    };
+    let off = if has(3) { dtype.size() } else { 0 };
+    let mut b = matrix(2 << 40, k, n, has(0));
+    if has(4) {
+        b.batch_strides.iter_mut().for_each(|stride| *stride = 0);
+    }
+    MatmulProblem {
+        device: Device::Cuda(0),
+        dtype,
+        m,
+        n,
+        k,
+        batch: if batch > 1 { Dims::from_slice(&[batch]) } else { Dims::new() },
+        a: matrix((1 << 40) + off, m, k, has(1)),
+        b,
+        out: matrix(3 << 40, m, n, has(2)),
+        bias: has(5).then_some(Bias { address: 4 << 40, stride: 1 }),
+        activation: Activation::None,
+        precision,
+    }
+}
+
+fn shapes() -> Vec<(i64, i64, i64, i64)> {
+    let squares = [1, 7, 64, 100, 512, 1023, 1024, 2048, 3000, 4096, 8192, 16384];
+    let mut shapes: Vec<_> = squares.map(|n| (1, n, n, n)).into();
+    for rows in [1, 2, 5, 8, 16, 17, 32, 48, 64, 65, 170] {
+        let layers = [(4096, 4096), (14336, 4096), (4096, 14336), (32000, 4096), (64, 65536), (1, 1 << 24)];
+        shapes.extend(layers.map(|(n, k)| (1, rows, n, k)));
+    }
+    shapes.extend([
+        (1, 1 << 20, 1 << 14, 1),
+        (1, 1, 1 << 30, 1),
+        (1, 1 << 16, 3, 1 << 10),
+        (1, 256, 256, 1 << 20),
+    ]);
+    shapes.extend([(64, 128, 128, 64), (1000, 16, 16, 16), (4096, 1, 4096, 128), (7, 1000, 1000, 1000)]);
+    let mut draw = Draw(1);
+    shapes.extend((0..120).map(|_| {
+        let batch = if draw.below(3) == 0 { draw.size(8) } else { 1 };
+        (batch, draw.size(14), draw.size(14), draw.size(14))
+    }));
+    shapes
+}
+
+/// Times that reasons are given by, in clocks.
+fn estimates(explained: &Explanation) -> Vec<u64> {
+    let figures = explained.why.iter().filter_map(|reason| reason.figures);
+    figures.filter(|[(name, _), _]| *name == "clocks").flat_map(|[own, other]| [own.1, other.1]).collect()
+}
+
+#[test]
+fn no_estimate_is_below_the_devices_ceilings() {
+    use Precision::{Ieee, Tf32};
+    let dtypes =
+        [(DType::F16, Ieee), (DType::BF16, Ieee), (DType::F32, Ieee), (DType::F32, Tf32), (DType::F64, Ieee)];
+    let shapes = shapes();
+    for device in examples::all() {
+        let mut seen = 0;
+        for (&shape, layout) in shapes.iter().flat_map(|shape| [0, 1, 2, 4, 8, 33, 48].map(|l| (shape, l))) {
+            for dtype in dtypes {
+                let explained = matmul(&product(dtype, shape, layout), &device);
+                let ceiling = explained.memory_seconds.unwrap().max(explained.arithmetic_seconds.unwrap());
+                let ceiling = ceiling * 1e3 * f64::from(device.clock_khz);
+                let estimates = estimates(&explained);
+                seen += estimates.len();
+                // They are cut down to whole numbers.
+                let below = estimates.iter().find(|&&clocks| (clocks as f64) < ceiling.floor());
+                let what = format!("{}: {dtype:?} {shape:?} in layout {layout}", device.name);
+                assert_eq!(below, None, "{what} takes {ceiling} clocks at its ceilings: {:?}", explained.why);
+            }
+        }
+        assert!(seen > 5000, "{}: only {seen} estimates", device.name);
+    }
+}
+
+// --- huge shapes
 
 /// What a tensor spans at most, in bytes, as that of Python's side.
 const SPAN: i128 = 1 << 47;

@@ -75,7 +75,8 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
     }
     let choice = copied::choose(problem, device)?;
     let by_elements = blocks::computing(problem, &Oriented::new(problem), device);
-    (choice.clocks() * PLAINLY < by_elements).then(|| Route::Copied(choice.instead(by_elements)))
+    (choice.clocks() * PLAINLY < by_elements)
+        .then(|| Route::Copied(choice.instead(by_elements, problem, device)))
 }
 
 /// How much faster an estimate must be for a kernel to replace one that has been measured.

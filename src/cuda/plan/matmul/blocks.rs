@@ -1,6 +1,6 @@
 //! One block a tile: matmul_mma.cu, matmul_tf32.cu and matmul_simt.cu, and which of their tiles.
 
-use super::cost::{self, Reading};
+use super::cost::{self, Rate, Reading};
 use super::{Access, INLINE_RANK, MatmulParams, Oriented, down_columns, estimated, products};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::MAX_RANK;
@@ -27,7 +27,7 @@ struct Tile {
     rank: usize,
     /// Bytes of a row that are on their way to a block at once.
     ahead: u32,
-    /// Share of the multiprocessor's arithmetic that one block reaches alone, and that all together reach.
+    /// Share of the multiprocessor's arithmetic that one block reaches alone, and that all together reach, on an H200.
     /// First estimates.
     alone: f64,
     together: f64,
@@ -68,9 +68,6 @@ const SIMT_F64_TILES: [Tile; 1] = [
     Tile { name: "64x64",   m:  64, n:  64, threads: 256, stage_bytes:      0, stages: [0; 2], blocks: 2, rank: MAX_RANK,    ahead: 128, alone: 0.60, together: 0.85 },
 ];
 
-/// Multiply-adds of one multiprocessor in a clock: mma.sync on Hopper, and a float32 pipeline.
-const MMA_RATE: f64 = 1270.0;
-const SIMT_RATE: f64 = 128.0;
 /// Clocks from a block's start to its first product, and from its last to its end for each element.
 pub(super) const FILL_CLOCKS: f64 = 1500.0;
 const STORE_CLOCKS: f64 = 0.05;
@@ -81,7 +78,8 @@ pub(super) struct Chosen {
     file: &'static str,
     tile: &'static Tile,
     layout: &'static str,
-    rate: f64,
+    /// Clocks until its last tile is done, were the operands at hand.
+    computing: f64,
     why: Reasons,
 }
 
@@ -154,20 +152,20 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
         (DType::F16 | DType::BF16, _) if tensor_cores => match why_elements {
             Some((because, figures)) => {
                 let why = Reason::new("mma any", "mma", because, figures);
-                ("matmul_mma", &MMA_ANY_TILES[..], layout, MMA_RATE, why)
+                ("matmul_mma", &MMA_ANY_TILES[..], layout, Rate::halves(device), why)
             }
             None => {
                 let why = Reason::new("mma", "simt", "tensor cores take these dtypes", capability);
-                ("matmul_mma", &MMA_TILES[..], layout, MMA_RATE, why)
+                ("matmul_mma", &MMA_TILES[..], layout, Rate::halves(device), why)
             }
         },
         (DType::F32, Precision::Tf32) if tensor_cores && why_elements.is_none() => {
             let why = Reason::new("tf32", "simt", "tensor cores may round to TF32", capability);
-            ("matmul_tf32", &TF32_TILES[..], layout, MMA_RATE / 2.0, why)
+            ("matmul_tf32", &TF32_TILES[..], layout, Rate::tf32(device), why)
         }
         (DType::F64, _) => {
             let why = Reason::plain("simt", None, "no other kernel takes float64");
-            ("matmul_simt", &SIMT_F64_TILES[..], "", SIMT_RATE / 2.0, why)
+            ("matmul_simt", &SIMT_F64_TILES[..], "", Rate::doubles(device), why)
         }
         (dtype, precision) => {
             let why = match (dtype, precision, why_elements) {
@@ -187,27 +185,28 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
                     capability,
                 ),
             };
-            ("matmul_simt", &SIMT_TILES[..], "", SIMT_RATE, why)
+            ("matmul_simt", &SIMT_TILES[..], "", Rate::floats(device), why)
         }
     };
     let products = products(problem);
-    let along = |size: i64, tile: u32| size.unsigned_abs().div_ceil(tile.into());
-    let counts = |tile: &&Tile| along(p.m, tile.m).saturating_mul(along(p.n, tile.n)) < MOST_TILES;
     let takes = |tile: &&Tile| {
         tile.shared_bytes(device) <= device.shared_bytes_per_block && tile.rank >= problem.batch.len()
     };
+    let along = |size: i64, tile: u32| size.unsigned_abs().div_ceil(tile.into());
+    let counts = |tile: &&Tile| along(p.m, tile.m).saturating_mul(along(p.n, tile.n)) < MOST_TILES;
     let asked = tiles.iter().filter(takes).find(|tile| overrides.tile == Some(tile.name));
     let candidates = tiles.iter().filter(takes).filter(|tile| asked.is_none_or(|asked| asked == *tile));
     let timed = candidates.filter(counts).map(|tile| (tile, estimate(tile, p, products, rate, device)));
+    // Every tile has the same bytes to wait for.
+    let reason = |(tile, computing): (&Tile, f64), (next, other): (&Tile, f64)| {
+        let [own, other] = [computing, other].map(|computing| cost::clocks(problem, computing, device));
+        estimated((tile.name, own), (next.name, other))
+    };
     // No memory holds a result of more tiles than any of them counts.
-    let any = || tiles.iter().find(takes).unwrap_or(&tiles[0]);
-    let (tile, next) = least_two(timed).map_or_else(
-        || (any(), None),
-        |((tile, clocks), next)| {
-            (tile, next.map(|(next, other)| estimated((tile.name, clocks), (next.name, other))))
-        },
-    );
-    Chosen { file, tile, layout, rate, why: [Some(why), next].into_iter().flatten().collect() }
+    let any = || (tiles.iter().find(takes).unwrap_or(&tiles[0]), 0.0);
+    let (best, next) = least_two(timed).unwrap_or_else(|| (any(), None));
+    let why = [Some(why), next.map(|next| reason(best, next))].into_iter().flatten().collect();
+    Chosen { file, tile: best.0, layout, computing: best.1, why }
 }
 
 /// Blocks of this tile that one multiprocessor runs at the same time; a block's shared memory comes with
@@ -219,14 +218,15 @@ fn resident(tile: &Tile, device: &DeviceFacts) -> u32 {
 
 /// Clocks until the last tile is done. Each multiprocessor takes its share of the tiles in rounds of as many as fit,
 /// and a last round that does not fill it runs slower.
-fn estimate(tile: &Tile, p: &Oriented, products: u64, rate: f64, device: &DeviceFacts) -> f64 {
-    let count = (p.m as f64 / f64::from(tile.m)).ceil() * (p.n as f64 / f64::from(tile.n)).ceil();
+fn estimate(tile: &Tile, p: &Oriented, products: u64, rate: Rate, device: &DeviceFacts) -> f64 {
+    let (m, n) = (f64::from(tile.m), f64::from(tile.n));
+    let count = (p.m as f64 / m).ceil() * (p.n as f64 / n).ceil();
     let each = (count * products as f64 / f64::from(device.multiprocessors)).ceil();
     let fit = f64::from(resident(tile, device));
     let (full, rest) = ((each / fit).floor(), each % fit);
-    let area = f64::from(tile.m * tile.n);
-    let round =
-        |blocks: f64, share: f64| FILL_CLOCKS + blocks * area * (p.k as f64 / (rate * share) + STORE_CLOCKS);
+    let round = |blocks: f64, share: f64| {
+        FILL_CLOCKS + blocks * m * n * (p.k as f64 / rate.reached_by(share, m, n) + STORE_CLOCKS)
+    };
     let last = if rest > 0.0 { round(rest, tile.together.min(tile.alone * rest)) } else { 0.0 };
     full * round(fit, tile.together) + last
 }
@@ -239,13 +239,12 @@ fn grid(blocks: u64) -> [u32; 3] {
 
 /// Clocks until the last tile is done, were the operands at hand.
 pub(super) fn computing(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> f64 {
-    let Chosen { tile, rate, .. } = choose(problem, p, Overrides::default(), device);
-    estimate(tile, p, products(problem), rate, device)
+    choose(problem, p, Overrides::default(), device).computing
 }
 
 /// Clocks until the result is complete, the start of the kernel and memory considered.
 pub(super) fn clocks(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> f64 {
-    let Chosen { tile, rate, .. } = choose(problem, p, Overrides::default(), device);
+    let Chosen { tile, computing, .. } = choose(problem, p, Overrides::default(), device);
     let along = |size: i64, tile: u32| (size as f64 / f64::from(tile)).ceil();
     let rows = (p.m as f64).min(f64::from(tile.m)) + (p.n as f64).min(f64::from(tile.n));
     let reading = Reading {
@@ -254,5 +253,5 @@ pub(super) fn clocks(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts
         bytes: rows * p.k as f64 * problem.dtype.size() as f64,
         in_flight: rows * f64::from(tile.ahead),
     };
-    cost::clocks(problem, &reading, estimate(tile, p, products(problem), rate, device), device)
+    cost::clocks(problem, cost::reading_clocks(&reading, computing, device), device)
 }

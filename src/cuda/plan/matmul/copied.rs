@@ -62,9 +62,9 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Choice> {
 
 impl Choice {
     /// The choice by estimates, against blocks that would take so many clocks without copies.
-    pub fn instead(self, blocks: f64) -> Choice {
-        let why = estimated(("copied", self.clocks), ("by elements", blocks));
-        Choice { why, ..self }
+    pub fn instead(self, blocks: f64, problem: &MatmulProblem, device: &DeviceFacts) -> Choice {
+        let [own, blocks] = [self.clocks, blocks].map(|clocks| cost::clocks(problem, clocks, device));
+        Choice { why: estimated(("copied", own), ("by elements", blocks)), ..self }
     }
 
     /// Of both kernels, but for what every kernel's start and end takes.

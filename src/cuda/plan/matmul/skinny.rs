@@ -8,7 +8,7 @@ pub use params::SkinnyParams;
 use tiles::{ANY_HALVES, HALVES, SIMT, SIMT_F64, Tile};
 
 use super::blocks::FILL_CLOCKS;
-use super::cost::{self, Reading};
+use super::cost::{self, Rate, Reading};
 use super::reduce::{self, Parts, ReduceParams};
 use super::{
     Access, MatmulParams, Oriented, access, allows_vectors, down_columns, estimated, k_fast, products,
@@ -38,9 +38,9 @@ const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;
 const CLUSTER: f64 = 1500.0;
 const REDUCE: f64 = 5000.0;
 const REDUCE_BYTES: f64 = 3000.0;
-/// Multiply-adds of one multiprocessor in a clock, as far as these kernels reach them.
-const TENSOR_CORES: f64 = 900.0;
-const FLOATS: f64 = 80.0;
+/// Share of the multiprocessor's arithmetic that these kernels reach on an H200.
+const TENSOR_CORES: f64 = 0.709;
+const PIPELINES: f64 = 0.625;
 
 /// What a developer may take out of the plan's hands.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -186,7 +186,11 @@ impl Choice {
             bytes: rows * part * size,
             in_flight: rows * f64::from(ahead * tile.k) * size,
         };
-        let rate = if self.file == "matmul_skinny" { TENSOR_CORES } else { FLOATS * 4.0 / size.max(4.0) };
+        let rate = match problem.dtype {
+            _ if self.file == "matmul_skinny" => Rate::halves(device).reached(TENSOR_CORES),
+            DType::F64 => Rate::doubles(device).reached(PIPELINES),
+            _ => Rate::floats(device).reached(PIPELINES),
+        };
         let each = (blocks / f64::from(device.multiprocessors)).ceil();
         let computing = FILL_CLOCKS + each * f64::from(tile.m * tile.n) * part / rate;
         let join = match (self.parts, self.cluster) {
@@ -196,7 +200,7 @@ impl Choice {
                 REDUCE + 2.0 * self.partial_bytes(problem) as f64 / REDUCE_BYTES + f64::from(parts)
             }
         };
-        cost::clocks(problem, &reading, computing, device) + join
+        cost::clocks(problem, cost::reading_clocks(&reading, computing, device), device) + join
     }
 
     /// Sums that go through memory, in bytes.

@@ -99,6 +99,8 @@ fn choices() {
             ],
         );
     }
+    // Of tiles of 128 x 128, four would be left after three rounds of 340 blocks.
+    check(&examples::rtx5090(), &[(F16, (1, 4096, 4096, 4096), "matmul_mma_64x64_kn_f16")]);
     check(
         &examples::t4(),
         &[
