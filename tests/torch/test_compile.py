@@ -151,9 +151,35 @@ def test_whichever_is_imported_first(first):
         "x = torch.ones(3)\n"
         "f = torch.compile(lambda x: tilewise.softmax(x), fullgraph=True, backend='eager')\n"
         "assert torch.equal(f(x), torch.softmax(x, -1))\n"
-        "import sys; assert not [m for m in sys.meta_path if type(m).__module__.startswith('tilewise')]\n"
+        "import importlib.machinery\n"
+        "assert type(torch._dynamo.__spec__.loader) is importlib.machinery.SourceFileLoader\n"
     )
     run(code)
+
+
+@pytest.mark.parametrize("asked", ["once", "twice", "by a finder in front", "of a finder in front"])
+def test_looking_for_dynamo_before_it_is_imported(asked):
+    front = (
+        "class Front:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'torch._dynamo':\n"
+        "            sys.meta_path.remove(self)\n"
+        "            return {}\n"
+        "sys.meta_path.insert(0, Front())\n"
+    )
+    before = {
+        "once": "importlib.util.find_spec('torch._dynamo')\n",
+        "twice": "[importlib.util.find_spec('torch._dynamo') for _ in range(2)]\n",
+        "by a finder in front": front.format("importlib.util.find_spec(name)"),
+        "of a finder in front": front.format("importlib.machinery.PathFinder.find_spec(name, path)"),
+    }
+    run(
+        "import importlib.util, sys, tilewise, torch\n"
+        f"{before[asked]}"
+        "x = torch.ones(3)\n"
+        "f = torch.compile(lambda x: tilewise.softmax(x), fullgraph=True, backend='eager')\n"
+        "assert torch.equal(f(x), torch.softmax(x, -1))\n"
+    )
 
 
 def test_an_older_torch_is_left_in_peace():
