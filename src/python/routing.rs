@@ -1,5 +1,8 @@
 //! Calls that need more of torch than its tensors' memory go to tilewise.torch, which is imported for the first
 //! of them; from below torch's dispatcher they come back by `on_memory`.
+//!
+//! It is imported whole and under one lock, the package's own: a thread that imports one of its modules can get another
+//! thread's half made ones.
 
 use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
@@ -30,14 +33,11 @@ pub fn finish<'py, const P: usize, const K: usize>(
 }
 
 /// A class of tilewise.torch.autograd that is shown results which are there already.
-pub struct Recorder {
-    class: &'static str,
-    apply: PyOnceLock<Py<PyAny>>,
-}
+pub struct Recorder(Entry<3>);
 
 impl Recorder {
     pub const fn new(class: &'static str) -> Recorder {
-        Recorder { class, apply: PyOnceLock::new() }
+        Recorder(Entry::new(["autograd", class, "apply"]))
     }
 
     /// `arguments` begin with the result, in a tuple.
@@ -46,22 +46,40 @@ impl Recorder {
         py: Python<'py>,
         arguments: impl PyCallArgs<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let find = || {
-            let module = py.import("tilewise.torch.autograd")?;
-            module.getattr(self.class)?.getattr("apply").map(Bound::unbind)
-        };
-        self.apply.get_or_try_init(py, find)?.bind(py).call1(arguments)
+        self.0.get(py)?.call1(arguments)
     }
 }
 
 fn module(py: Python<'_>, by: Handler) -> PyResult<&Bound<'_, PyAny>> {
-    static OPERATORS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    static RECORDED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let (cell, name) = match by {
-        Handler::Dispatcher => (&OPERATORS, "tilewise.torch.operators"),
-        Handler::Autograd => (&RECORDED, "tilewise.torch.recorded"),
-    };
-    Ok(cell.get_or_try_init(py, || py.import(name).map(|m| m.into_any().unbind()))?.bind(py))
+    static OPERATORS: Entry<1> = Entry::new(["operators"]);
+    static RECORDED: Entry<1> = Entry::new(["recorded"]);
+    match by {
+        Handler::Dispatcher => &OPERATORS,
+        Handler::Autograd => &RECORDED,
+    }
+    .get(py)
+}
+
+/// Something in tilewise.torch: the attributes that lead to it, looked up once.
+struct Entry<const N: usize> {
+    path: [&'static str; N],
+    found: PyOnceLock<Py<PyAny>>,
+}
+
+impl<const N: usize> Entry<N> {
+    const fn new(path: [&'static str; N]) -> Entry<N> {
+        Entry { path, found: PyOnceLock::new() }
+    }
+
+    fn get<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyAny>> {
+        if let Some(found) = self.found.get(py) {
+            return Ok(found.bind(py));
+        }
+        // Outside of the cell, which other threads would wait for while they hold what this import waits for.
+        let package = py.import("tilewise.torch")?.into_any();
+        let found = self.path.iter().try_fold(package, |object, name| object.getattr(*name))?.unbind();
+        Ok(self.found.get_or_init(py, || found).bind(py))
+    }
 }
 
 /// Calls one of tilewise's functions with torch tensors taken for what is in their memory: without gradients,

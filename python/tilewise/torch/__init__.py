@@ -16,7 +16,9 @@ import torch
 if not hasattr(torch.library, "register_vmap"):
     raise ImportError(f"tilewise.torch needs torch 2.5 or newer; this is {torch.__version__}")
 
-from . import library
+# All of the package, so that nobody imports a module of it: a thread that did would hold that module's lock
+# while it waits for the package's, and one that imports the package the other way around.
+from . import autograd, library, operators, recorded  # noqa: F401 (for src/python/routing.rs and ../_dynamo.py)
 from .modules import Linear, LogSoftmax, Softmax
 
 library.register()

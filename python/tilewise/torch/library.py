@@ -17,8 +17,9 @@ from .recording import is_forward
 
 Implementation = Callable[..., Any]
 
-# The low-level interface on purpose: torch.library.custom_op takes three times as long for a call.
-LIBRARY = torch.library.Library("tilewise", "DEF")
+# Made by `register`. The low-level interface on purpose: torch.library.custom_op takes three times as long
+# for a call.
+LIBRARY: Any = None
 
 
 class Operator(NamedTuple):
@@ -92,6 +93,21 @@ OPERATORS = {
 
 
 def register() -> None:
+    """All or nothing: what an interrupted import leaves registered, the next one could not register again."""
+    global LIBRARY
+    if LIBRARY is not None:
+        return
+    LIBRARY = torch.library.Library("tilewise", "DEF")
+    try:
+        define_operators()
+    except BaseException:
+        LIBRARY._destroy()
+        LIBRARY = None
+        raise
+    after_import("torch.distributed.tensor", sharding.register)
+
+
+def define_operators() -> None:
     for name, operator in OPERATORS.items():
         LIBRARY.define(f"{name}({operator.arguments}) -> {operator.results}")
         implement(name, operator.kernel, operator.fake)
@@ -108,7 +124,6 @@ def register() -> None:
             LIBRARY.impl(operator.out, undifferentiated(overload(operator.out)), "Autograd", with_keyset=True)
     autocast.register(LIBRARY)
     batching.register(LIBRARY)
-    after_import("torch.distributed.tensor", sharding.register)
 
 
 def overload(name: str) -> Any:

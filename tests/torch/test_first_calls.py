@@ -1,0 +1,160 @@
+"""The first calls of a process that need tilewise.torch, from several threads: none sees a part of it."""
+
+import pytest
+from support import fresh
+
+pytest.importorskip("torch")
+
+# Each needs another part of tilewise.torch, which is imported slowly. `first` begins; the others come while
+# the package is half made.
+CALLS = """
+    import importlib.machinery, sys, threading, time
+    import torch
+    import tilewise as tw
+
+    begun = threading.Event()
+
+    class Slowly:
+        def find_spec(self, name, path=None, target=None):
+            if not name.startswith("tilewise.torch"):
+                return None
+            spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+            execute = spec.loader.exec_module
+
+            def slowly(module):
+                begun.set()
+                time.sleep(0.03)
+                execute(module)
+
+            spec.loader.exec_module = slowly
+            return spec
+
+    x = torch.randn(3, 3)
+    half = torch.autocast("cpu", torch.bfloat16)
+
+    class Named(torch.Tensor):
+        pass
+
+    def differentiated(call):
+        w = x.clone().requires_grad_()
+        call(w).sum().backward()
+        return w.grad
+
+    def autocast():
+        with half:
+            return tw.matmul(x, x)
+
+    def by_name():
+        import tilewise.torch
+        return tilewise.torch.Softmax()(x)
+
+    def operator():
+        import tilewise.torch
+        return torch.ops.tilewise.softmax(x)
+
+    calls = {
+        "gradient of a sum": lambda: differentiated(lambda w: tw.add(w, w)),
+        "gradient of softmax": lambda: differentiated(tw.softmax),
+        "gradient of a product": lambda: differentiated(lambda w: tw.matmul(w, w, activation="gelu")),
+        "vmap": lambda: torch.vmap(tw.softmax)(x),
+        "autocast": autocast,
+        "subclass": lambda: tw.log_softmax(x.as_subclass(Named)).as_subclass(torch.Tensor),
+        "meta": lambda: tw.softmax(x.to("meta")).shape,
+        "import": by_name,
+        "operator": operator,
+    }
+    results, errors = {}, {}
+
+    def run(name):
+        if name != first:
+            begun.wait(60)
+        try:
+            results[name] = calls[name]()
+        except BaseException as error:
+            errors[name] = error
+
+    sys.meta_path.insert(0, Slowly())
+    threads = [threading.Thread(target=run, args=(name,)) for name in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "a deadlock"
+    assert not errors, errors
+    for name, result in results.items():
+        again = calls[name]()
+        assert torch.equal(result, again) if isinstance(again, torch.Tensor) else result == again, name
+"""
+
+
+@pytest.mark.parametrize("first", ["gradient of softmax", "gradient of a product", "vmap", "import"])
+def test_first_calls_from_many_threads(first):
+    fresh.run(f"first = {first!r}\n" + "\n".join(line[4:] for line in CALLS.splitlines()))
+
+
+def test_first_calls_while_dynamo_is_imported():
+    # Its import ends with ours.
+    fresh.run(
+        """
+        import threading
+        import torch
+        import tilewise as tw
+
+        x = torch.randn(3, 3)
+        start = threading.Barrier(3)
+        results = []
+
+        def compiled():
+            f = torch.compile(tw.softmax, fullgraph=True, backend="eager")
+            results.append(f(x))
+
+        def differentiated():
+            results.append(tw.softmax(x.clone().requires_grad_()).detach())
+
+        def batched():
+            results.append(torch.vmap(tw.softmax)(x))
+
+        def run(call):
+            start.wait()
+            call()
+
+        threads = [threading.Thread(target=run, args=(c,)) for c in (compiled, differentiated, batched)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(results) == 3
+        assert all(torch.allclose(r, torch.softmax(x, -1)) for r in results)
+        """
+    )
+
+
+@pytest.mark.parametrize("interrupted_at", [30, 60])
+def test_after_an_interrupted_first_call_the_next_one_works(interrupted_at):
+    fresh.run(
+        f"""
+        import torch
+        import tilewise as tw
+
+        define, left = torch.library.Library.impl, {interrupted_at}
+
+        def interrupted(*args, **kwargs):
+            global left
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+            return define(*args, **kwargs)
+
+        torch.library.Library.impl = interrupted
+        x = torch.randn(3, 3)
+        try:
+            torch.vmap(tw.softmax)(x)
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("not interrupted")
+        assert torch.allclose(torch.vmap(tw.softmax)(x), torch.softmax(x, -1))
+        w = x.requires_grad_()
+        tw.matmul(w, w, activation="gelu").sum().backward()
+        """
+    )
