@@ -105,6 +105,7 @@ def register() -> None:
         LIBRARY = None
         raise
     after_import("torch.distributed.tensor", sharding.register)
+    after_import("torch.distributed.tensor.parallel", sharding.split_every_linear)
 
 
 def define_operators() -> None:

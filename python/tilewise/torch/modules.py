@@ -5,16 +5,29 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 import tilewise
 from tilewise import _core
 
+from . import formulas
+
 Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
 Precision = Literal["ieee", "tf32"]
 
+# Classes of weights and biases. Others, of quantised weights, say, may know no more than
+# torch.nn.functional.linear. sharding.py adds DTensor.
+FOR_MATMUL = {torch.Tensor, torch.nn.Parameter, type(None), FakeTensor, FunctionalTensor, torch.fx.Proxy}
 
-class Linear(torch.nn.Linear):
+
+class Linear(torch.nn.Module):
     """`activation(x @ weight.T + bias)` in one call; torch.nn.Linear with an activation.
+
+    Without an activation it is a torch.nn.Linear too. With one it is none, and has no in_features or
+    out_features, as what rewrites those layers (quantisation, fusing with a batch norm, adapters) would lose
+    the activation. Code of your own that looks for torch.nn.Linear, to initialise weights, say, passes it by
+    as well: tilewise.torch.Linear is the class of both.
 
     Args:
         in_features: size of the input's last dimension.
@@ -27,11 +40,16 @@ class Linear(torch.nn.Linear):
         dtype: of the parameters.
 
     Raises:
-        OptionError: an activation or precision that is not known. DTypeError: a slope that is no number.
+        OptionError: an activation or precision that is not known; an activation that is set in a layer made
+            without one. DTypeError: a slope that is no number.
 
     Shapes:
         (..., in_features) to (..., out_features).
     """
+
+    activation: Activation | None
+    negative_slope: float
+    precision: Precision
 
     def __init__(
         self,
@@ -46,21 +64,52 @@ class Linear(torch.nn.Linear):
         dtype: Any = None,
     ) -> None:
         _core.check_matmul_options(activation=activation, negative_slope=negative_slope, precision=precision)
-        super().__init__(in_features, out_features, bias, device, dtype)
-        self.activation, self.negative_slope, self.precision = activation, negative_slope, precision
+        if type(self) is Linear and activation is None:
+            self.__class__ = PlainLinear
+        if isinstance(self, torch.nn.Linear):
+            torch.nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
+        else:
+            super().__init__()
+            like = torch.nn.Linear(in_features, out_features, bias, device, dtype)
+            self.register_parameter("weight", like.weight)
+            self.register_parameter("bias", like.bias)
+            self._extra_repr = like.extra_repr()
+        self.activation, self.negative_slope, self.precision = activation, float(negative_slope), precision
+
+    reset_parameters = torch.nn.Linear.reset_parameters
 
     def forward(self, x: Any) -> Any:
-        return tilewise.matmul(
-            x,
-            self.weight.mT,
-            bias=self.bias,
-            activation=self.activation,
-            negative_slope=self.negative_slope,
-            precision=self.precision,
-        )
+        weight, bias = self.weight, self.bias
+        if type(weight) in FOR_MATMUL and type(bias) in FOR_MATMUL:
+            return tilewise.matmul(
+                x,
+                weight.mT,
+                bias=bias,
+                activation=self.activation,
+                negative_slope=self.negative_slope,
+                precision=self.precision,
+            )
+        product = torch.nn.functional.linear(x, weight, bias)
+        if self.activation is None:
+            return product
+        return formulas.ACTIVATIONS[self.activation](product, self.negative_slope)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "activation" and value is not None and isinstance(self, torch.nn.Linear):
+            raise tilewise.OptionError(
+                f"Linear: activation={value!r} cannot be set in a layer made without one, which is a "
+                "torch.nn.Linear to what rewrites those; make a Linear with it and load the state_dict"
+            )
+        super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, activation={self.activation!r}"
+        return f"{self._extra_repr}, activation={self.activation!r}"
+
+
+class PlainLinear(Linear, torch.nn.Linear):
+    """What Linear makes where there is no activation."""
+
+    extra_repr = torch.nn.Linear.extra_repr
 
 
 class Softmax(torch.nn.Module):

@@ -5,9 +5,12 @@ So tensor-parallel plans (torch.distributed.tensor.parallel) apply to these oper
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
+
+from . import modules
 
 ops = torch.ops.tilewise
 
@@ -30,6 +33,30 @@ def register() -> None:
     schemas = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
     schemas[ops.matmul.default].static_kwargkey = ["activation"]
     schemas[ops.activation_backward.default].static_kwargkey = ["bias"]
+    modules.FOR_MATMUL.add(DTensor)
+
+
+def split_every_linear() -> None:
+    """torch's styles split what is a torch.nn.Linear: so a Linear with an activation is one while they do."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    for style in (ColwiseParallel, RowwiseParallel):
+        style._apply = splitting_every_linear(style._apply)
+
+
+def splitting_every_linear(apply: Any) -> Any:
+    @functools.wraps(apply)
+    def _apply(self: Any, module: Any, device_mesh: Any) -> Any:
+        kind = module.__class__
+        if not isinstance(module, modules.Linear) or isinstance(module, torch.nn.Linear):
+            return apply(self, module, device_mesh)
+        module.__class__ = modules.PlainLinear
+        try:
+            return apply(self, module, device_mesh)
+        finally:
+            module.__class__ = kind
+
+    return _apply
 
 
 def replicate() -> Any:
