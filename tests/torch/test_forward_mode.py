@@ -54,6 +54,31 @@ def case(request, device):
     return ours, theirs, make(), make()
 
 
+@pytest.mark.parametrize("way", ["dual_level", "jvp"])
+def test_an_out_takes_no_tangent(device, way):
+    x, t = torch.randn(2, 3, 3, device=device)
+    out = torch.zeros(3, 3, device=device)
+    calls = {
+        "add: `out` .* `x` has a tangent": lambda d: tw.add(d, 1, out=out),
+        "add: `out` .* `y` has a tangent": lambda d: tw.add(x, d, out=out),
+        "softmax: `out` .* `x` has a tangent": lambda d: tw.softmax(d, out=out),
+        "matmul: `out` .* `b` has a tangent": lambda d: tw.matmul(x, d, out=out),
+        "matmul: `out` .* `bias` has a tangent": lambda d: tw.matmul(x, x, bias=d[0], out=out),
+        "log_softmax: `out` .* `out` has a tangent": lambda d: tw.log_softmax(x, out=d),
+    }
+    for words, call in calls.items():
+        if way == "jvp":
+            with pytest.raises(tw.UnsupportedError, match=words):
+                jvp(call, (x,), (t,))
+        else:
+            with forward_ad.dual_level(), pytest.raises(tw.UnsupportedError, match=words):
+                call(forward_ad.make_dual(x, t))
+        assert not out.any()
+    with forward_ad.dual_level():
+        assert tw.add(x, 1, out=out) is out
+    assert torch.equal(out, x + 1)
+
+
 def squares(function):
     return lambda *inputs: (function(*inputs) ** 2).sum()
 

@@ -248,19 +248,27 @@ def test_what_was_saved_must_not_change(device):
         product.sum().backward()
 
 
-def test_an_out_is_refused_as_torch_refuses_it(device):
+def test_an_out_is_not_recorded(device):
     x = leaf(3, 4, device=device)
     out = torch.zeros(3, 4, device=device, dtype=torch.float64)
-    calls = [
-        lambda: tw.add(x, x, out=out),
-        lambda: tw.add(out, 1, out=x),
-        lambda: tw.softmax(x, out=out),
-        lambda: tw.matmul(x, x.mT, out=out[:3, :3]),
-    ]
-    for call in calls:
-        with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
+    calls = {
+        "add: `out` .* `x` requires grad": lambda: tw.add(x, x, out=out),
+        "add: `out` .* `y` requires grad": lambda: tw.add(out, x, out=out),
+        "add: `out` .* `out` requires grad": lambda: tw.add(out, 1, out=x),
+        "softmax: `out` .* `x` requires grad": lambda: tw.softmax(x, dtype=None, out=out),
+        "log_softmax: `out` .* `out` requires grad": lambda: tw.log_softmax(out, out=x),
+        "matmul: `out` .* `bias` requires grad": lambda: tw.matmul(
+            out.mT, out[:3], bias=x[0], out=out.mT @ out
+        ),
+        "softmax_backward: `out` .* `output` requires grad": lambda: tw.softmax_backward(out, x, out=out),
+    }
+    for words, call in calls.items():
+        # As torch's add and matmul, a RuntimeError; and one of ours.
+        with pytest.raises(RuntimeError, match=words) as raised:
             call()
-    assert not out.any()
+        assert isinstance(raised.value, tw.UnsupportedError)
+        assert not out.any()
+        assert not out.requires_grad
     with torch.no_grad():
         assert tw.add(x, 0, out=out) is out
 

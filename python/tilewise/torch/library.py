@@ -10,6 +10,7 @@ import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
+import tilewise
 from tilewise._imports import after_import
 
 from . import autocast, autograd, batching, fakes, formulas, kernels, second_order, sharding
@@ -167,6 +168,11 @@ def needs_derivative(*args: Any) -> bool:
     return is_forward() or needs_gradient(*args)
 
 
+def has_tangent(given: Any) -> bool:
+    tensor = is_forward() and isinstance(given, torch.Tensor)
+    return tensor and forward_ad.unpack_dual(given).tangent is not None
+
+
 def differentiated(op: Any, record: Implementation) -> Implementation:
     def autograd_kernel(keyset: Any, *args: Any, **options: Any) -> Any:
         run = below_autograd(op, keyset)
@@ -190,12 +196,18 @@ def keeping_what_gradients_need(record: Implementation) -> Implementation:
 
 
 def undifferentiated(op: Any) -> Implementation:
+    public_name = op._schema.name.partition("::")[2]
+    names = [argument.name for argument in op._schema.arguments]
+
     def autograd_kernel(keyset: Any, *args: Any, **options: Any) -> None:
-        if needs_gradient(*args, *options.values()):
-            raise RuntimeError(
-                f"{op}: functions with out=... arguments don't support automatic differentiation, but one of "
-                "the arguments requires grad."
-            )
+        for name, given in (*zip(names, args, strict=False), *options.items()):
+            gradient = needs_gradient(given)
+            if gradient or has_tangent(given):
+                raise tilewise.UnsupportedError(
+                    f"{public_name}: `out` does not support automatic differentiation, but `{name}` "
+                    f"{'requires grad' if gradient else 'has a tangent'}; call without `out`, or pass "
+                    f"{'its .detach()' if gradient else 'its primal'}"
+                )
         below_autograd(op, keyset)(*args, **options)
 
     return autograd_kernel
