@@ -1,4 +1,4 @@
-"""The first calls of a process that need tilewise.torch, from several threads: none sees a part of it."""
+"""The first calls of a process from several threads: none sees a part of tilewise.torch, or of torch."""
 
 import pytest
 from support import fresh
@@ -158,3 +158,38 @@ def test_after_an_interrupted_first_call_the_next_one_works(interrupted_at):
         tw.matmul(w, w, activation="gelu").sum().backward()
         """
     )
+
+
+def test_numpy_calls_while_torch_is_imported():
+    pytest.importorskip("numpy")
+    fresh.run("""
+        import importlib, sys, threading
+        import numpy as np
+        import tilewise as tw
+
+        class AtEachModule:
+            def __init__(self):
+                self.errors, self.calls = [], 0
+
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] == "torch":
+                    thread = threading.Thread(target=self.call)
+                    thread.start()
+                    thread.join(5)
+                    assert not thread.is_alive(), f"a call waits for {name}"
+
+            def call(self):
+                self.calls += 1
+                # A new type: what is known of a type is not asked again.
+                x = np.ones(3).view(type("Array", (np.ndarray,), {}))
+                try:
+                    assert (tw.add(x, 1) == 2).all()
+                except BaseException as error:
+                    self.errors.append(error)
+
+        sys.meta_path.insert(0, hook := AtEachModule())
+        import torch
+        assert not hook.errors, hook.errors[0]
+        assert hook.calls > 100
+        assert torch.equal(tw.add(torch.ones(3), 1), torch.full((3,), 2.0))
+    """)

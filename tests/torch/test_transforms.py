@@ -101,6 +101,31 @@ def test_vjp_and_functionalize(device, case):
     torch.testing.assert_close(functionalize(ours)(*inputs), expected)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: tw.add(x, x),
+        lambda x: tw.add(x, 1),
+        lambda x: tw.softmax(x, 0),
+        tw.log_softmax,
+        lambda x: tw.matmul(x, x.mT),
+        lambda x: tw.matmul(x.mT, x),
+        lambda x: tw.softmax_backward(x, x),
+    ],
+)
+def test_functionalize_sees_calls_on_empty_tensors(device, call):
+    def inside(x):
+        assert torch._is_functional_tensor(x)
+        result = call(x)
+        assert torch._is_functional_tensor(result)
+        return result
+
+    x = torch.empty(0, 3, device=device)
+    for _ in range(5):  # like ones on memory, which are remembered
+        expected = call(x)
+        assert torch.equal(functionalize(inside)(x), expected)
+
+
 def test_a_parameter_inside_a_transform(device):
     weight = torch.randn(4, 4, device=device, requires_grad=True)
     x = torch.randn(6, 4, device=device)
