@@ -103,11 +103,12 @@ impl Source {
     }
 
     fn classify(class: &Bound<'_, PyType>) -> PyResult<Source> {
-        if let Some(torch) = TorchClass::of(class)? {
-            return Ok(Source::Torch(torch));
-        }
+        // First: another thread may be importing torch, of which these have nothing to ask.
         if let Some(numpy) = numpy::classify(class)? {
             return Ok(numpy);
+        }
+        if let Some(torch) = TorchClass::of(class)? {
+            return Ok(Source::Torch(torch));
         }
         if class.hasattr(intern!(class.py(), "__torch_function__"))? && Torch::get(class.py())?.is_some() {
             return Ok(Source::Overrides);

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyTuple, PyType};
 
-use super::builtin::{Attribute, Method};
+use super::builtin::{Attribute, Builtin, Method, truth};
 use super::dispatcher::{self, Dispatcher, Overrides};
 use super::exchange::Table;
 use super::source::loaded_module;
@@ -31,6 +31,7 @@ pub struct Torch {
     pub dispatcher: Dispatcher,
     negation: Negation,
     data_ptr: Method,
+    is_functional: Builtin,
     dtype: Attribute,
     /// What stands for "no __torch_function__".
     no_torch_function: Py<PyAny>,
@@ -67,6 +68,7 @@ impl Torch {
             dispatcher: Dispatcher::of(module)?,
             negation: Negation::of(module, &probe)?,
             data_ptr: Method::of(&probe, "data_ptr")?,
+            is_functional: Builtin::of(module.getattr("_is_functional_tensor")?),
             dtype: Attribute::of(&module.getattr("Tensor")?, "dtype")?,
             no_torch_function: module.getattr("_C")?.getattr("_disabled_torch_function_impl")?.unbind(),
             get_default_dtype: attribute("get_default_dtype")?,
@@ -166,6 +168,9 @@ impl TorchClass {
             return Err(Error::InferenceOut { op });
         }
         self.view(argument, object, view)?;
+        if view.is_empty() && self.is_functional(object)? {
+            return Err(Error::NoMemory { op, argument: name });
+        }
         if view.dtype.size() == 1 {
             self.dtype_of(argument, object)?;
         }
@@ -211,7 +216,13 @@ impl TorchClass {
     pub fn raw(&self, argument: Argument, object: &Bound<'_, PyAny>, raw: &mut DLTensor) -> Option<()> {
         self.table?.fill(object, raw)?.ok()?;
         let whole = || raw.dtype.bits != 8 || self.dtype_of(argument, object).is_ok();
-        (!self.torch.negation.is_negated(object).ok()? && whole()).then_some(())
+        let wrapped = || raw.data.is_null() && self.is_functional(object).unwrap_or(true);
+        (!self.torch.negation.is_negated(object).ok()? && whole() && !wrapped()).then_some(())
+    }
+
+    /// Whether torch.func.functionalize has wrapped a tensor: what has no elements does not show that it has no memory.
+    fn is_functional(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
+        truth(&self.torch.is_functional.call1(object)?)
     }
 
     /// The tensor's own dtype. torch describes integers of fewer than 8 bits (torch.int4) as int8 or uint8.
