@@ -13,6 +13,7 @@ pub mod isa;
 pub mod matmul;
 pub mod operand;
 pub mod parallel;
+pub mod pool;
 pub mod softmax;
 pub mod widened;
 

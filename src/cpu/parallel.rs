@@ -1,60 +1,14 @@
-//! Work over threads: a pool that survives fork, and loops that stay serial when threads cost more.
+//! Loops over threads, that stay serial when threads cost more.
 
-use std::env;
-use std::num::NonZero;
 use std::ops::Range;
-use std::process;
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::thread;
 
+use rayon::ThreadPool;
 use rayon::prelude::*;
-use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use super::pool::pool;
 
 /// Waking the pool from outside takes 5 to 30 us; below this much serial work it does not pay.
 const SERIAL_BELOW_NS: f64 = 100_000.0;
-
-struct Pool {
-    process: u32,
-    threads: ThreadPool,
-}
-
-/// The pool of this process, or null. Replaced pools are leaked: their threads live in another process.
-static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
-
-/// How many threads the environment asks for, 0 for a thread a core: RAYON_NUM_THREADS, or what users of torch and NumPy
-/// limit a process by and torchrun sets, OMP_NUM_THREADS. No more than 16 a core: thousands take minutes to start.
-fn asked_for() -> usize {
-    let text = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"].into_iter().find_map(|name| env::var(name).ok());
-    // "4,2" is for nested regions, of which there are none here.
-    let asked = text.and_then(|text| text.split(',').next()?.trim().parse().ok()).unwrap_or(0);
-    asked.min(16 * thread::available_parallelism().map_or(1, NonZero::get))
-}
-
-/// A pool of our own instead of rayon's global one, since a forked child (a torch DataLoader worker, say)
-/// inherits a pool without its threads and would wait for them forever. None if threads cannot be had.
-fn pool() -> Option<&'static ThreadPool> {
-    let current = POOL.load(Ordering::Acquire);
-    // SAFETY: POOL is null or came from Box::into_raw below, fully initialised, and is never freed.
-    if let Some(pool) = unsafe { current.as_ref() }
-        && pool.process == process::id()
-    {
-        return Some(&pool.threads);
-    }
-    let builder = ThreadPoolBuilder::new().num_threads(asked_for());
-    let threads = builder.thread_name(|i| format!("tilewise-{i}")).build().ok()?;
-    let fresh = Box::into_raw(Box::new(Pool { process: process::id(), threads }));
-    match POOL.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: `fresh` was made just now and POOL owns it forever.
-        Ok(_) => Some(unsafe { &(*fresh).threads }),
-        Err(winner) => {
-            // SAFETY: another thread of this process was quicker, so `fresh` was never shared; `winner` is
-            // never freed.
-            let (pool, _) = unsafe { (&*winner, Box::from_raw(fresh)) };
-            Some(&pool.threads)
-        }
-    }
-}
 
 /// Threads that parallel loops use.
 pub fn threads() -> usize {

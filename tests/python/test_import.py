@@ -199,31 +199,3 @@ def test_a_cuda_tensor_without_a_driver_is_told_plainly():
         tw.add(producer, producer)
     assert "move the tensors to the CPU" in str(caught.value)
     assert producer.deleted == producer.exported
-
-
-def test_a_forked_child_computes():
-    # A data loader's worker: the threads of the parent's pool do not exist there.
-    pytest.importorskip("numpy")
-    fresh.run("""
-        import os, signal
-        import numpy as np
-        import tilewise as tw
-
-        def work():
-            x = np.ones((300, 300), "f4")
-            assert (tw.matmul(x, x) == 300).all()
-            assert (tw.add(np.ones(3_000_000), 1) == 2).all()
-            assert (tw.softmax(np.zeros((1000, 1024))) == 1 / 1024).all()
-
-        work()
-        child = os.fork()
-        if child == 0:
-            signal.alarm(60)
-            try:
-                work()
-            except BaseException:
-                os._exit(1)
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0, "the child hung or failed"
-        work()
-    """)

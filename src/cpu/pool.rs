@@ -1,0 +1,114 @@
+//! The threads: a pool that survives fork.
+//!
+//! It is of our own, not rayon's global one, since a forked child (a torch DataLoader worker, say) inherits a
+//! pool without its threads and would wait for them forever.
+
+use std::env;
+use std::num::NonZero;
+use std::process;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::thread;
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+struct Pool {
+    process: Process,
+    threads: ThreadPool,
+}
+
+/// The pool of this process, or null. Replaced pools are leaked: their threads live in another process.
+static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+
+/// What tells a child from its parent: how many forks lie behind it, since its id may be its parent's (that of the
+/// first process of a container and of its child in a namespace of its own); and its id, for a child that was cloned
+/// without calling the handlers of fork.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Process {
+    forks: u32,
+    id: u32,
+}
+
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+impl Process {
+    fn current() -> Process {
+        Process { forks: FORKS.load(Ordering::Relaxed), id: process::id() }
+    }
+}
+
+unsafe extern "C" fn forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Whether forks are counted from here on.
+fn counts_forks() -> bool {
+    // No Once, which a child would wait for forever if its parent was in it. Counting forks twice does no harm.
+    static COUNTED: AtomicBool = AtomicBool::new(false);
+    // SAFETY: the handler changes an atomic number and nothing else.
+    if !COUNTED.load(Ordering::Acquire) && unsafe { libc::pthread_atfork(None, None, Some(forked)) } == 0 {
+        COUNTED.store(true, Ordering::Release);
+    }
+    COUNTED.load(Ordering::Acquire)
+}
+
+/// As many threads as the environment asks for, or one a core: RAYON_NUM_THREADS, or what users of torch and NumPy limit
+/// a process by and torchrun sets, OMP_NUM_THREADS. No more than 16 a core: thousands take minutes to start.
+fn count() -> usize {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let text = ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"].into_iter().find_map(|name| env::var(name).ok());
+    // "4,2" is for nested regions, of which there are none here.
+    let asked = text.and_then(|text| text.split(',').next()?.trim().parse().ok()).filter(|&asked| asked > 0);
+    asked.map_or(cores, |asked: usize| asked.min(16 * cores))
+}
+
+fn start() -> Option<ThreadPool> {
+    let builder = ThreadPoolBuilder::new().num_threads(count());
+    builder.thread_name(|i| format!("tilewise-{i}")).build().ok().filter(|_| counts_forks())
+}
+
+/// The pool of this process. None if threads cannot be had.
+pub fn pool() -> Option<&'static ThreadPool> {
+    let (process, current) = (Process::current(), POOL.load(Ordering::Acquire));
+    // SAFETY: POOL is null or came from Box::into_raw below, fully initialised, and is never freed.
+    if let Some(pool) = unsafe { current.as_ref() }
+        && pool.process == process
+    {
+        return Some(&pool.threads);
+    }
+    let fresh = Box::into_raw(Box::new(Pool { process, threads: start()? }));
+    match POOL.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: `fresh` was made just now and POOL owns it forever.
+        Ok(_) => Some(unsafe { &(*fresh).threads }),
+        Err(winner) => {
+            // SAFETY: another thread of this process was quicker, so `fresh` was never shared; `winner` is
+            // never freed.
+            let (pool, _) = unsafe { (&*winner, Box::from_raw(fresh)) };
+            Some(&pool.threads)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_told_from_its_parent_even_if_it_has_its_id() {
+        assert!(pool().is_some());
+        let parent = Process::current();
+        // SAFETY: the child reads numbers and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let twin = Process { id: parent.id, ..Process::current() };
+            // SAFETY: ends this process without running what its parent has registered for its own end.
+            unsafe { libc::_exit(i32::from(twin == parent)) };
+        }
+        let mut status = -1;
+        // SAFETY: `status` is there to be written.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert!(parent == Process::current());
+        assert!(parent != Process { id: parent.id + 1, ..parent });
+    }
+}
