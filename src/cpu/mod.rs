@@ -8,6 +8,7 @@ pub mod add;
 pub mod element;
 pub mod exp;
 pub mod float;
+pub mod float_modes;
 pub mod half_float;
 pub mod isa;
 pub mod matmul;

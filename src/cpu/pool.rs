@@ -1,6 +1,6 @@
-//! The threads: a pool that survives fork.
+//! The threads: pools that survive fork, one for each set of floating-point modes that callers have.
 //!
-//! It is of our own, not rayon's global one, since a forked child (a torch DataLoader worker, say) inherits a
+//! They are of our own, not rayon's global one, since a forked child (a torch DataLoader worker, say) inherits a
 //! pool without its threads and would wait for them forever.
 
 use std::env;
@@ -12,13 +12,19 @@ use std::thread;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::float_modes;
+
 struct Pool {
     process: Process,
+    modes: u64,
     threads: ThreadPool,
 }
 
-/// The pool of this process, or null. Replaced pools are leaked: their threads live in another process.
-static POOL: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+/// The pools, from the front on; the rest is null. Modes are those of the thread that makes a pool, whose threads
+/// inherit them (POSIX has it so) and keep them: tasks of other crates, which any thread of a pool may run, have no
+/// other way to those of their caller. Two sets are usual, by `torch.set_flush_denormal`; who comes after these
+/// computes alone. Replaced pools are leaked: their threads live in another process.
+static POOLS: [AtomicPtr<Pool>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
 
 /// What tells a child from its parent: how many forks lie behind it, since its id may be its parent's (that of the
 /// first process of a container and of its child in a namespace of its own); and its id, for a child that was cloned
@@ -67,26 +73,30 @@ fn start() -> Option<ThreadPool> {
     builder.thread_name(|i| format!("tilewise-{i}")).build().ok().filter(|_| counts_forks())
 }
 
-/// The pool of this process. None if threads cannot be had.
+/// The pool of this process for the calling thread's modes. None if threads cannot be had.
 pub fn pool() -> Option<&'static ThreadPool> {
-    let (process, current) = (Process::current(), POOL.load(Ordering::Acquire));
-    // SAFETY: POOL is null or came from Box::into_raw below, fully initialised, and is never freed.
-    if let Some(pool) = unsafe { current.as_ref() }
-        && pool.process == process
-    {
-        return Some(&pool.threads);
-    }
-    let fresh = Box::into_raw(Box::new(Pool { process, threads: start()? }));
-    match POOL.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: `fresh` was made just now and POOL owns it forever.
-        Ok(_) => Some(unsafe { &(*fresh).threads }),
-        Err(winner) => {
-            // SAFETY: another thread of this process was quicker, so `fresh` was never shared; `winner` is
-            // never freed.
-            let (pool, _) = unsafe { (&*winner, Box::from_raw(fresh)) };
-            Some(&pool.threads)
+    let (process, modes) = (Process::current(), float_modes::current());
+    for place in &POOLS {
+        let current = place.load(Ordering::Acquire);
+        // SAFETY: what is in POOLS is null or came from Box::into_raw below, fully initialised, and is never freed.
+        match unsafe { current.as_ref() } {
+            Some(pool) if pool.modes != modes => continue,
+            Some(pool) if pool.process == process => return Some(&pool.threads),
+            _ => {}
+        }
+        let fresh = Box::into_raw(Box::new(Pool { process, modes, threads: start()? }));
+        let taken = place.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire);
+        if taken.is_err() {
+            // SAFETY: another thread of this process was quicker, so `fresh` was never shared.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+        // SAFETY: as above, of whichever is there now.
+        let there = unsafe { &*taken.map_or_else(|quicker| quicker, |_| fresh) };
+        if there.modes == modes {
+            return Some(&there.threads);
         }
     }
+    None
 }
 
 #[cfg(test)]
