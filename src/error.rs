@@ -207,7 +207,7 @@ pub enum Error {
     )]
     Cuda { op: &'static str, name: String, description: String, during: &'static str },
 
-    // --- raised by the caller's own library, passed on as it is (out of memory, KeyboardInterrupt, ...)
+    // --- raised by the caller's own library, passed on as it is (KeyboardInterrupt, ...), or MemoryError
     #[error("{0}")]
     Python(pyo3::PyErr),
 }
@@ -263,6 +263,13 @@ impl Error {
             Cuda { .. } => Family::Cuda,
             NeedsTorch { .. } | Python(_) => return None,
         })
+    }
+}
+
+impl Error {
+    /// Python's own MemoryError.
+    pub fn out_of_memory(op: &str, bytes: usize) -> Error {
+        Error::Python(pyo3::exceptions::PyMemoryError::new_err(format!("{op}: no {bytes} bytes left")))
     }
 }
 

@@ -9,12 +9,13 @@ use super::element::Element;
 use super::float::Float;
 use super::isa::{Isa, Kernel, dispatch};
 use super::matmul::epilogue::{Activate, gelu_tanh_polynomial, sigmoid_and_slope};
+use super::memory::zeros;
 use super::operand::{BLOCK, Source, Target};
 use super::{parallel, widened};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Strided;
-use crate::ops::activation_backward::{ActivationBackwardProblem, BiasGradient};
+use crate::ops::activation_backward::{ActivationBackwardProblem, BiasGradient, OP};
 use crate::ops::matmul::Activation;
 use crate::tensor::Dims;
 
@@ -25,6 +26,9 @@ const ROWS: usize = 256;
 /// Rows whose sums are formed in the arithmetic type before they go into float64.
 const RUN: usize = 16;
 
+/// Pieces whose sums are kept at a time: 8 MiB, however many columns there are.
+const KEPT: usize = 1024;
+
 pub fn run(problem: &ActivationBackwardProblem) -> Result<()> {
     match problem.dtype {
         DType::F16 => solve::<f16>(problem),
@@ -33,10 +37,9 @@ pub fn run(problem: &ActivationBackwardProblem) -> Result<()> {
         // The only other dtype that `ops::activation_backward` lets through.
         _ => solve::<f32>(problem),
     }
-    Ok(())
 }
 
-fn solve<T: Float<Real: Activate>>(problem: &ActivationBackwardProblem) {
+fn solve<T: Float<Real: Activate>>(problem: &ActivationBackwardProblem) -> Result<()> {
     let shape: Dims = problem.rows.iter().copied().chain([problem.columns]).collect();
     // SAFETY: a problem's operands are memory that the caller keeps alive for the call, of the given shape; the
     // outputs are fresh.
@@ -50,34 +53,51 @@ fn solve<T: Float<Real: Activate>>(problem: &ActivationBackwardProblem) {
         out: problem.out.as_ref().map(target),
         activation: problem.activation,
         columns,
-        sums: problem.bias.is_some(),
     };
     let height = ROWS.max(rows.div_ceil(PIECES));
-    let (down, across) = (rows.div_ceil(height), columns.div_ceil(BLOCK));
+    // No rows are a piece too, whose sums are 0.
+    let (down, across) = (rows.div_ceil(height).max(1), columns.div_ceil(BLOCK));
     let nanoseconds = (rows * columns) as f64 * if problem.saved.is_some() { 1.0 } else { 0.3 };
-    let parts =
-        parallel::map_with(down * across, parallel::pays(nanoseconds), Scratch::default, |scratch, i| {
-            let (row, column) = (i / across * height, i % across * BLOCK);
-            let piece =
-                Piece { rows: row..rows.min(row + height), columns: column..columns.min(column + BLOCK) };
-            dispatch(Visit { work: &work, piece, scratch })
+    let parallel = parallel::pays(nanoseconds);
+    let piece = |down: usize, across: usize| Piece {
+        rows: down * height..rows.min((down + 1) * height),
+        columns: across * BLOCK..columns.min((across + 1) * BLOCK),
+    };
+    let Some(bias) = &problem.bias else {
+        parallel::for_each_with(down * across, parallel, Scratch::default, |scratch, i| {
+            dispatch(Visit { work: &work, piece: piece(i / across, i % across), scratch, sums: &mut [] });
         });
-    if let Some(bias) = &problem.bias {
-        total::<T>(bias, columns, &parts);
+        return Ok(());
+    };
+    let at_once = across.min(KEPT / down);
+    let mut parts = zeros(OP, at_once * down * BLOCK)?;
+    for first in (0..across).step_by(at_once) {
+        let parts = &mut parts[..at_once.min(across - first) * down * BLOCK];
+        parallel::for_chunks_with(parts, BLOCK, parallel, Scratch::default, |scratch, i, sums| {
+            let piece = piece(i % down, first + i / down);
+            let sums = &mut sums[..piece.columns.len()];
+            dispatch(Visit { work: &work, piece, scratch, sums });
+        });
+        for (i, parts) in parts.chunks_exact(down * BLOCK).enumerate() {
+            total::<T>(bias, piece(0, first + i).columns, parts);
+        }
     }
+    Ok(())
 }
 
-/// Writes the sums of all pieces, given in the order of their rows, then columns.
-fn total<T: Float<Real: Activate>>(bias: &BiasGradient, columns: usize, parts: &[Vec<f64>]) {
-    let mut totals = vec![0.0; columns];
-    for row in parts.chunks(columns.div_ceil(BLOCK)) {
-        for (total, part) in totals.iter_mut().zip(row.iter().flatten()) {
+/// Writes the sums of some columns, given those of their pieces.
+fn total<T: Float<Real: Activate>>(bias: &BiasGradient, columns: Range<usize>, parts: &[f64]) {
+    let mut totals = [0.0; BLOCK];
+    for part in parts.chunks_exact(BLOCK) {
+        for (total, part) in totals.iter_mut().zip(part) {
             *total += part;
         }
     }
-    let values: Vec<T> = totals.into_iter().map(T::from_element).collect();
+    let values = totals.map(T::from_element);
     // SAFETY: the output is fresh and nobody else uses it.
-    unsafe { Target::<T>::new(bias.address, &[columns as i64], &[bias.stride]).store(0, &values) };
+    let target = unsafe { Target::<T>::new(bias.address, &[columns.end as i64], &[bias.stride]) };
+    // SAFETY: as above.
+    unsafe { target.store(columns.start, &values[..columns.len()]) };
 }
 
 struct Work<T> {
@@ -86,7 +106,6 @@ struct Work<T> {
     out: Option<Target<T>>,
     activation: Activation,
     columns: usize,
-    sums: bool,
 }
 
 struct Piece {
@@ -106,19 +125,20 @@ struct Visit<'a, T: Float> {
     work: &'a Work<T>,
     piece: Piece,
     scratch: &'a mut Scratch<T::Real>,
+    /// Of the piece's columns, or empty where they are not wanted.
+    sums: &'a mut [f64],
 }
 
 impl<T: Float<Real: Activate>> Kernel for Visit<'_, T> {
-    /// The sums of the piece's columns, if they are wanted.
-    type Output = Vec<f64>;
+    type Output = ();
 
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) -> Vec<f64> {
-        let Visit { work, piece: Piece { rows, columns }, scratch } = self;
+    fn run<I: Isa>(self, isa: I) {
+        let Visit { work, piece: Piece { rows, columns }, scratch, sums: totals } = self;
         let width = columns.len();
         // Of short rows, several at a time: they follow one another.
         let at_once = if width == work.columns { (BLOCK / width).clamp(1, RUN) } else { 1 };
-        let mut totals = vec![0.0; if work.sums { width } else { 0 }];
+        totals.fill(0.0);
         for run in rows.clone().step_by(RUN) {
             scratch.sums.clear();
             scratch.sums.resize(totals.len(), T::Real::default());
@@ -131,7 +151,6 @@ impl<T: Float<Real: Activate>> Kernel for Visit<'_, T> {
                 *total += sum.to_f64();
             }
         }
-        totals
     }
 }
 

@@ -12,6 +12,7 @@ pub mod float_modes;
 pub mod half_float;
 pub mod isa;
 pub mod matmul;
+pub mod memory;
 pub mod operand;
 pub mod parallel;
 pub mod pool;

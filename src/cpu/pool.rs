@@ -12,7 +12,7 @@ use std::thread;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::float_modes;
+use super::{float_modes, memory};
 
 struct Pool {
     process: Process,
@@ -68,9 +68,25 @@ fn count() -> usize {
     asked.map_or(cores, |asked: usize| asked.min(16 * cores))
 }
 
+/// What a thread takes of addresses before it works: 64 MiB that malloc reserves for it, and a stack.
+const THREAD: usize = 72 << 20;
+
 fn start() -> Option<ThreadPool> {
-    let builder = ThreadPoolBuilder::new().num_threads(count());
-    builder.thread_name(|i| format!("tilewise-{i}")).build().ok().filter(|_| counts_forks())
+    let mut count = count();
+    while !memory::has_room(count * THREAD) {
+        count /= 2;
+        if count < 2 {
+            return None;
+        }
+    }
+    if !counts_forks() {
+        return None;
+    }
+    let builder = ThreadPoolBuilder::new().num_threads(count);
+    let pool = builder.thread_name(|i| format!("tilewise-{i}")).build().ok()?;
+    // What is left of memory is known when all threads have theirs.
+    pool.broadcast(|_| ());
+    Some(pool)
 }
 
 /// The pool of this process for the calling thread's modes. None if threads cannot be had.

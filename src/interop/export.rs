@@ -34,17 +34,13 @@ impl Memory {
         match device {
             Device::Cuda(ordinal) => Block::allocate(op, ordinal, bytes, stream).map(Memory::Device),
             Device::Cpu => {
-                let out_of_memory = || {
-                    Error::Python(pyo3::exceptions::PyMemoryError::new_err(format!(
-                        "{op}: no {bytes} bytes left"
-                    )))
-                };
-                let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).map_err(|_| out_of_memory())?;
+                let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT)
+                    .map_err(|_| Error::out_of_memory(op, bytes))?;
                 // Zeroed, since the backends write through slices, and Rust has none of uninitialised numbers.
                 // SAFETY: the size is at least one.
                 let pointer = unsafe { alloc::alloc_zeroed(layout) };
                 if pointer.is_null() {
-                    return Err(out_of_memory());
+                    return Err(Error::out_of_memory(op, bytes));
                 }
                 Ok(Memory::Host { address: pointer.expose_provenance(), layout })
             }

@@ -9,10 +9,13 @@ use crate::cpu::element::Element;
 use crate::cpu::operand::Target;
 
 /// Sizes of the blocks that are widened, at most: 8 MiB of accumulators, 2 and 4 MiB of operands.
-const M: usize = 1024;
-const N: usize = 2048;
+pub const M: usize = 1024;
+pub const N: usize = 2048;
 /// Depends on nothing, since it decides the order in which products are summed.
-const K: usize = 512;
+pub const K: usize = 512;
+
+/// Columns of a product in place, at most, since gemm packs some 512 rows of them at a time: 32 MiB of float64.
+pub const WIDE: usize = 8192;
 
 pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: bool) {
     let Product { m, n, k, a, b, out, bias, activation } = product;
@@ -22,7 +25,7 @@ pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: 
     let real = T::DTYPE == <T::Real as Element>::DTYPE;
     let direct = real && aligned && k > 2 && (plain || out.col_stride == 1);
     if direct && plain {
-        return gemm_in_place::<T>(product, 0..m, 0..n, parallel);
+        return even(n, WIDE).for_each(|columns| gemm_in_place::<T>(product, 0..m, columns, parallel));
     }
     for rows in even(m, M) {
         for columns in even(n, N) {
@@ -38,9 +41,11 @@ pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: 
 }
 
 /// 0..len in as few ranges of at most `most` as possible, all about as long.
-fn even(len: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+fn even(len: usize, most: usize) -> impl DoubleEndedIterator<Item = Range<usize>> {
     let parts = len.div_ceil(most);
-    (0..parts).map(move |i| len * i / parts..len * (i + 1) / parts)
+    // An expanded k times its number of parts is more than 64 bits hold.
+    let start = move |i: usize| (len as u128 * i as u128 / parts as u128) as usize;
+    (0..parts).map(move |i| start(i)..start(i + 1))
 }
 
 impl Placed {
@@ -266,5 +271,19 @@ impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
             // SAFETY: each row of the output is visited by one thread, which holds no slice of it.
             unsafe { widened::store(isa, target, (first + i) * width, sums) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_all_and_are_about_as_long_whatever_the_length() {
+        let parts: Vec<_> = even(1300, K).collect();
+        assert_eq!(parts, [0..433, 433..866, 866..1300]);
+        let mut parts = even((1 << 46) + 1, K);
+        assert_eq!(parts.next(), Some(0..511));
+        assert_eq!(parts.next_back().map(|last| last.end), Some((1 << 46) + 1));
     }
 }

@@ -10,11 +10,12 @@ use half::{bf16, f16};
 use self::epilogue::Activate;
 use super::float::Float;
 use super::isa::{Isa, Kernel, dispatch};
+use super::memory::{has_room, zeros};
 use super::operand::Source;
 use super::{parallel, widened};
 use crate::dtype::DType;
-use crate::error::Result;
-use crate::ops::matmul::{Activation, MatmulProblem, Matrix};
+use crate::error::{Error, Result};
+use crate::ops::matmul::{Activation, Bias, MatmulProblem, Matrix};
 
 pub fn run(problem: &MatmulProblem) -> Result<()> {
     match problem.dtype {
@@ -24,7 +25,6 @@ pub fn run(problem: &MatmulProblem) -> Result<()> {
         // The only other dtype that `ops::matmul` lets through.
         _ => matmul::<f32>(problem),
     }
-    Ok(())
 }
 
 /// One product of the batch: where its matrices start and how they step, in elements.
@@ -55,20 +55,37 @@ impl Placed {
     }
 }
 
+/// What gemm keeps for each thread: as much as the second-level cache, of which few are larger.
+const SLAB: usize = 4 << 20;
+
+/// Asks for what a product takes besides its operands, about: the sums of pieces of k; or the blocks that are widened and
+/// as much again for gemm to pack, and its slabs.
+fn check_room<R>(m: usize, n: usize, k: usize) -> Result<()> {
+    let elements = if m == 1 || n == 1 {
+        2 * m.max(n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT)
+    } else {
+        let (rows, columns) = (m.min(blocks::M), n.min(blocks::WIDE));
+        rows * n.min(blocks::N) + 2 * blocks::K * (rows + columns)
+    };
+    let bytes = size_of::<R>() * elements + SLAB * parallel::threads();
+    if has_room(bytes) { Ok(()) } else { Err(Error::out_of_memory("matmul", bytes)) }
+}
+
 /// Products of fewer operations than this (about 0.1 ms on one thread) are never split over threads when
 /// there are several of them.
 const SMALL: f64 = 2e7;
 
-fn matmul<T: Float<Real: Activate>>(problem: &MatmulProblem) {
+fn matmul<T: Float<Real: Activate>>(problem: &MatmulProblem) -> Result<()> {
     let (m, n, k) = (problem.m as usize, problem.n as usize, problem.k as usize);
-    let bias = problem.bias.as_ref().map(|bias| {
+    let load = |bias: &Bias| -> Result<_> {
         // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused
         // an `out` that overlaps it.
         let source = unsafe { Source::<T>::new(bias.address, T::DTYPE, &[problem.n], &[bias.stride], 0) };
-        let mut values = vec![T::Real::default(); n];
+        let mut values = zeros("matmul", n)?;
         dispatch(Load { source: &source, to: &mut values });
-        values
-    });
+        Ok(values)
+    };
+    let bias: Option<Vec<T::Real>> = problem.bias.as_ref().map(load).transpose()?;
     let solve = |index: usize, parallel: bool| {
         let place = |matrix: &Matrix| place(matrix, T::DTYPE, &problem.batch, index);
         let product = Product {
@@ -92,6 +109,9 @@ fn matmul<T: Float<Real: Activate>>(problem: &MatmulProblem) {
     // A nanosecond does some 100 operations of a matrix product, 10 of one with a vector, which is bound by
     // memory, and makes a call.
     let nanoseconds = 50.0 + operations / if m == 1 || n == 1 { 10.0 } else { 100.0 };
+    if parallel::is_long(nanoseconds * products as f64) {
+        check_room::<T::Real>(m, n, k)?;
+    }
     if products == 1 {
         solve(0, parallel::pays(nanoseconds));
     } else if !parallel::pays(nanoseconds * products as f64) {
@@ -103,6 +123,7 @@ fn matmul<T: Float<Real: Activate>>(problem: &MatmulProblem) {
     } else {
         (0..products).for_each(|index| solve(index, parallel::pays(nanoseconds)));
     }
+    Ok(())
 }
 
 /// The matrix at `index` of the batch.

@@ -9,10 +9,13 @@ use crate::cpu::operand::Target;
 
 /// Elements of k that are summed in one go; the sums of longer ones are added up afterwards. Depends on
 /// nothing, since it decides the order of the sums.
-const DEPTH: usize = 4096;
+pub const DEPTH: usize = 4096;
 
 /// Elements of a tile, about: 20 us of work.
 const TILE: usize = 131072;
+
+/// Sums of pieces of k that are kept at a time, however many there are: 8 MiB of float64.
+pub const KEPT: usize = 1 << 20;
 
 /// out[i] = sum over k of matrix[i, k] * vector[k], for `len` results.
 struct Problem<'a, T: Float> {
@@ -61,58 +64,89 @@ pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: 
     // Across, a tile is a few pages wide, so that its sums stay in the first-level cache.
     let wanted = if across { 1024 } else { TILE / depth.max(1) };
     let width = len.min(wanted.clamp(16, 4096));
-    let (tiles, pieces) = (len.div_ceil(width), k.div_ceil(DEPTH).max(1));
-    let tile = |i: usize| i * width..len.min((i + 1) * width);
-    let piece = |i: usize| i * DEPTH..k.min((i + 1) * DEPTH);
     let problem = &problem;
-    if pieces == 1 {
-        return parallel::for_each(tiles, parallel, |t| {
-            let sums = dispatch(Sums { problem, results: tile(t), depth: piece(0) });
-            dispatch(Finish { problem, start: tile(t).start, sums });
-        });
+    if k > DEPTH {
+        return in_pieces(problem, width, parallel);
     }
-    let parts = parallel::map_with(
-        tiles * pieces,
-        parallel,
-        || (),
-        |(), i| dispatch(Sums { problem, results: tile(i / pieces), depth: piece(i % pieces) }),
-    );
-    parallel::for_each(tiles, parallel, |t| {
-        let mut sums = vec![T::Real::default(); tile(t).len()];
-        for part in &parts[t * pieces..(t + 1) * pieces] {
-            for (s, &p) in sums.iter_mut().zip(part) {
-                *s = *s + p;
-            }
-        }
-        dispatch(Finish { problem, start: tile(t).start, sums });
+    parallel::for_each(len.div_ceil(width), parallel, |t| {
+        let results = problem.tile(width, t);
+        let mut sums = vec![T::Real::default(); results.len()];
+        dispatch(Sums { problem, first: results.start, depth: 0..k, sums: &mut sums });
+        dispatch(Finish { problem, start: results.start, sums: &mut sums });
     });
 }
 
-/// The sums of some results over some of k.
+/// With k in pieces: rounds that leave the sums of as many tiles as can be kept, and of as many pieces of these, each of
+/// which adds them up.
+fn in_pieces<T: Float<Real: Activate>>(problem: &Problem<'_, T>, width: usize, parallel: bool) {
+    let (tiles, pieces) = (problem.len.div_ceil(width), problem.k.div_ceil(DEPTH));
+    let tiles_kept = tiles.min(KEPT / width);
+    let pieces_kept = pieces.min(KEPT / (tiles_kept * width));
+    let mut parts = vec![T::Real::default(); tiles_kept * pieces_kept * width];
+    let mut sums = vec![T::Real::default(); tiles_kept * width];
+    for first in (0..tiles).step_by(tiles_kept) {
+        let sums = &mut sums[..tiles_kept.min(tiles - first) * width];
+        sums.fill(T::Real::default());
+        for deep in (0..pieces).step_by(pieces_kept) {
+            let count = pieces_kept.min(pieces - deep);
+            let parts = &mut parts[..sums.len() * count];
+            parallel::for_chunks(parts, width, parallel, |i, part| {
+                let (results, depth) =
+                    (problem.tile(width, first + i / count), problem.piece(deep + i % count));
+                let sums = &mut part[..results.len()];
+                dispatch(Sums { problem, first: results.start, depth, sums });
+            });
+            parallel::for_chunks(sums, width, parallel, |t, sums| {
+                let results = problem.tile(width, first + t);
+                let sums = &mut sums[..results.len()];
+                for part in parts[t * count * width..(t + 1) * count * width].chunks_exact(width) {
+                    for (s, &p) in sums.iter_mut().zip(part) {
+                        *s = *s + p;
+                    }
+                }
+                if deep + count == pieces {
+                    dispatch(Finish { problem, start: results.start, sums });
+                }
+            });
+        }
+    }
+}
+
+impl<T: Float> Problem<'_, T> {
+    fn tile(&self, width: usize, i: usize) -> Range<usize> {
+        i * width..self.len.min((i + 1) * width)
+    }
+
+    fn piece(&self, i: usize) -> Range<usize> {
+        i * DEPTH..self.k.min((i + 1) * DEPTH)
+    }
+}
+
+/// The sums of the results from `first` on over some of k.
 struct Sums<'a, T: Float> {
     problem: &'a Problem<'a, T>,
-    results: Range<usize>,
+    first: usize,
     depth: Range<usize>,
+    sums: &'a mut [T::Real],
 }
 
 impl<T: Float> Kernel for Sums<'_, T> {
-    type Output = Vec<T::Real>;
+    type Output = ();
 
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) -> Vec<T::Real> {
-        let Sums { problem, results, depth } = self;
+    fn run<I: Isa>(self, isa: I) {
+        let Sums { problem, first, depth, sums } = self;
+        sums.fill(T::Real::default());
         if depth.is_empty() {
-            return vec![T::Real::default(); results.len()];
+            return;
         }
         let mut vector = vec![T::Real::default(); depth.len()];
         widened::load(isa, &problem.vector, depth.start, &mut vector);
-        let mut sums = vec![T::Real::default(); results.len()];
         if problem.across {
-            across(isa, problem, depth.start, results.start, &vector, &mut sums);
+            across(isa, problem, depth.start, first, &vector, sums);
         } else {
-            along(isa, problem, depth.start, results.start, &vector, &mut sums);
+            along(isa, problem, depth.start, first, &vector, sums);
         }
-        sums
     }
 }
 
@@ -226,7 +260,7 @@ fn across<T: Float, I: Isa>(
 struct Finish<'a, T: Float> {
     problem: &'a Problem<'a, T>,
     start: usize,
-    sums: Vec<T::Real>,
+    sums: &'a mut [T::Real],
 }
 
 impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
@@ -234,15 +268,15 @@ impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Finish { problem, start, mut sums } = self;
+        let Finish { problem, start, sums } = self;
         let bias = match problem.bias {
             // One column has one bias, which every result shares.
             Some(&[one]) => Some(vec![one; sums.len()]),
             Some(bias) => Some(bias[start..start + sums.len()].to_vec()),
             None => None,
         };
-        epilogue::apply(isa, problem.activation, bias.as_deref(), &mut sums);
+        epilogue::apply(isa, problem.activation, bias.as_deref(), sums);
         // SAFETY: tiles are disjoint and each is finished by one thread, which holds no slice of it.
-        unsafe { widened::store(isa, &problem.out, start, &sums) };
+        unsafe { widened::store(isa, &problem.out, start, sums) };
     }
 }

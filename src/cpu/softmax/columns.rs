@@ -8,19 +8,19 @@ use crate::cpu::isa::{Kernel, LANES, dispatch};
 /// Elements of a column whose sum is formed in the arithmetic type before it goes into a float64.
 pub const RUN: usize = 16;
 
-pub fn solve<T: Float>(problem: &SoftmaxProblem, split: &Split) {
+pub fn solve<T: Float>(problem: &SoftmaxProblem, split: &Split) -> Result<()> {
     let shape = Split::dims(&problem.rows, problem.length);
     let x_strides = Split::dims(&problem.x.strides, problem.x_stride);
     let out_strides = Split::dims(&problem.out.strides, problem.out_stride);
     let (x, out) = operands::<T>(problem, &shape, &x_strides, &out_strides);
     let columns = Columns { x: &x, out: &out, kind: problem.kind };
-    split.for_tiles(|values: &mut Vec<T::Real>, tile, parallel| {
-        if split.pieces() == 1 {
+    split.for_tiles(
+        problem.kind.name(),
+        |values: &mut Vec<T::Real>, tile| {
             dispatch(Whole { columns, tile, length: split.piece(0).len(), values });
-        } else {
-            long(columns, tile, split, parallel);
-        }
-    });
+        },
+        |parts, tile, parallel| long(columns, parts, tile, split, parallel),
+    )
 }
 
 struct Columns<'a, T> {
@@ -132,15 +132,22 @@ impl<T: Float> Kernel for Whole<'_, T> {
     }
 }
 
-/// A tile in pieces.
-fn long<T: Float>(columns: Columns<'_, T>, tile: Tile, split: &Split, parallel: bool) {
-    let pieces = split.pieces();
-    let parts = parallel::map_with(pieces, parallel, Vec::new, |values, i| {
-        dispatch(Survey { columns, tile, range: split.piece(i), values })
+/// A tile in pieces, each of which reports maximum and sum of every column.
+fn long<T: Float>(
+    columns: Columns<'_, T>,
+    parts: &mut [(T::Real, f64)],
+    tile: Tile,
+    split: &Split,
+    parallel: bool,
+) {
+    let padded = tile.padded();
+    let parts = &mut parts[..split.pieces() * padded];
+    parallel::for_chunks_with(parts, padded, parallel, Vec::new, |values, i, part| {
+        dispatch(Survey { columns, tile, range: split.piece(i), values, part });
     });
-    let (bases, sums) = dispatch(Combine { parts: &parts, padded: tile.padded() });
+    let (bases, sums) = dispatch(Combine { parts, padded });
     let finishing = all(&sums, |sum| finishing(columns.kind, sum));
-    parallel::map_with(pieces, parallel, Vec::new, |values, i| {
+    parallel::for_each_with(split.pieces(), parallel, Vec::new, |values, i| {
         let (bases, finishing) = (&bases[..], &finishing[..]);
         dispatch(Write { columns, tile, range: split.piece(i), values, bases, finishing });
     });
@@ -152,23 +159,26 @@ struct Survey<'a, T: Float> {
     tile: Tile,
     range: Range<usize>,
     values: &'a mut Vec<T::Real>,
+    part: &'a mut [(T::Real, f64)],
 }
 
 impl<T: Float> Kernel for Survey<'_, T> {
-    type Output = (Vec<T::Real>, Vec<f64>);
+    type Output = ();
 
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) -> Self::Output {
+    fn run<I: Isa>(self, isa: I) {
         self.tile.load(isa, self.columns.x, self.range, self.values);
         let maxima = maxima(self.values, self.tile.padded());
         let sums = exponentials(isa, self.values, &all(&maxima, base));
-        (maxima, sums)
+        for (part, own) in self.part.iter_mut().zip(maxima.into_iter().zip(sums)) {
+            *part = own;
+        }
     }
 }
 
 /// Bases and sums of the columns, given those of their pieces.
 struct Combine<'a, R> {
-    parts: &'a [(Vec<R>, Vec<f64>)],
+    parts: &'a [(R, f64)],
     padded: usize,
 }
 
@@ -178,15 +188,14 @@ impl<R: Exp> Kernel for Combine<'_, R> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> Self::Output {
         let mut row = vec![R::NEG_INFINITY; self.padded];
-        for (own, _) in self.parts {
-            for (m, &o) in row.iter_mut().zip(own) {
-                *m = if o > *m { o } else { *m };
+        for part in self.parts.chunks_exact(self.padded) {
+            for (m, &(own, _)) in row.iter_mut().zip(part) {
+                *m = if own > *m { own } else { *m };
             }
         }
         let mut totals = vec![0.0; self.padded];
-        for (own, sums) in self.parts {
-            for (total, (&sum, (&own, &row))) in totals.iter_mut().zip(sums.iter().zip(own.iter().zip(&row)))
-            {
+        for part in self.parts.chunks_exact(self.padded) {
+            for (total, (&(own, sum), &row)) in totals.iter_mut().zip(part.iter().zip(&row)) {
                 *total += rescaled(isa, sum, own, row);
             }
         }

@@ -19,6 +19,7 @@ use half::{bf16, f16};
 use super::exp::Exp;
 use super::float::Float;
 use super::isa::Isa;
+use super::memory::zeros;
 use super::operand::{Source, Target};
 use super::parallel;
 use crate::dtype::DType;
@@ -36,10 +37,9 @@ pub fn run(problem: &SoftmaxProblem) -> Result<()> {
         // The only other dtype that `ops::softmax` lets through.
         _ => softmax::<f32>(problem),
     }
-    Ok(())
 }
 
-fn softmax<T: Float>(problem: &SoftmaxProblem) {
+fn softmax<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let SoftmaxProblem { rows, out, out_stride, length, .. } = problem;
     match Split::of(rows, out, *out_stride, *length, size_of::<T::Real>()) {
         Some(split) => columns::solve::<T>(problem, &split),
@@ -63,18 +63,25 @@ fn operands<T: Float>(
     }
 }
 
-/// Calls `solve(scratch, unit, parallel)` for units of work that can themselves be solved by several threads:
-/// over the units where there are enough of them, else one after the other with all threads in each.
-fn for_units<S>(
+/// Calls `solve(parts, unit, parallel)` for units of work that can themselves be solved by several threads: over
+/// the units where there are enough of them, else one after the other with all threads in each. `parts` are as many
+/// as a unit's pieces report; where there is no memory for them, nothing has been written.
+fn for_units<P: Copy + Default + Send>(
+    op: &'static str,
     units: usize,
-    pieces: usize,
+    parts: usize,
     nanoseconds: f64,
-    init: impl Fn() -> S + Sync + Send,
-    solve: impl Fn(&mut S, usize, bool) + Sync + Send,
-) {
+    solve: impl Fn(&mut [P], usize, bool) + Sync + Send,
+) -> Result<()> {
     let pays = parallel::pays(nanoseconds);
-    let over_units = pays && (pieces == 1 || units >= 2 * parallel::threads());
-    parallel::map_with(units, over_units, init, |scratch, unit| solve(scratch, unit, pays && !over_units));
+    if pays && units >= 2 * parallel::threads() {
+        let mut all = zeros(op, units * parts)?;
+        parallel::for_chunks(&mut all, parts, true, |unit, parts| solve(parts, unit, false));
+    } else {
+        let mut parts = zeros(op, parts)?;
+        (0..units).for_each(|unit| solve(&mut parts, unit, pays));
+    }
+    Ok(())
 }
 
 /// What finishes the elements of a row with this sum of exponentials: the factor of each exponential, or

@@ -15,7 +15,7 @@ pub const PIECE: usize = 16384;
 /// most are added to those of the exponentials, however long the row.
 pub const GROUPS: usize = 16;
 
-pub fn solve<T: Float>(problem: &SoftmaxProblem) {
+pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let shape = concat(&problem.rows, &[problem.length]);
     let x_strides = concat(&problem.x.strides, &[problem.x_stride]);
     let out_strides = concat(&problem.out.strides, &[problem.out_stride]);
@@ -25,9 +25,11 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem) {
     let nanoseconds = rows as f64 * (30.0 + 0.5 * length as f64);
     if length <= SHORT {
         parallel::for_ranges(rows, 1, nanoseconds, |range| dispatch(Short { rows: rows_of, range }));
-    } else {
-        for_units(rows, 2, nanoseconds, || (), |(), row, parallel| long(rows_of, row, parallel));
+        return Ok(());
     }
+    for_units(problem.kind.name(), rows, length.div_ceil(PIECE), nanoseconds, |parts, row, parallel| {
+        long(rows_of, parts, row, parallel);
+    })
 }
 
 struct Rows<'a, T> {
@@ -173,17 +175,16 @@ impl<T: Float> Kernel for Short<'_, T> {
     }
 }
 
-/// A row in pieces.
-fn long<T: Float>(rows: Rows<'_, T>, row: usize, parallel: bool) {
-    let pieces = rows.length.div_ceil(PIECE);
+/// A row in pieces, each of which reports its maximum and its sum.
+fn long<T: Float>(rows: Rows<'_, T>, parts: &mut [(T::Real, f64)], row: usize, parallel: bool) {
     let piece = |i: usize| (row * rows.length + i * PIECE, PIECE.min(rows.length - i * PIECE));
-    let parts = parallel::map_with(pieces, parallel, Scratch::new, |scratch, i| {
+    parallel::for_chunks_with(parts, 1, parallel, Scratch::new, |scratch, i, part| {
         let (start, len) = piece(i);
-        dispatch(Survey { rows, start, len, scratch })
+        part.fill(dispatch(Survey { rows, start, len, scratch }));
     });
-    let (base, sum) = dispatch(Combine(&parts));
+    let (base, sum) = dispatch(Combine(parts));
     let finishing = finishing(rows.kind, sum);
-    parallel::map_with(pieces, parallel, Scratch::new, |scratch, i| {
+    parallel::for_each_with(parts.len(), parallel, Scratch::new, |scratch, i| {
         let (start, len) = piece(i);
         dispatch(Write { rows, start, len, scratch, base, finishing });
     });

@@ -58,19 +58,32 @@ impl Split {
         self.length.div_ceil(self.rows)
     }
 
-    /// Calls `solve` with every tile, a scratch of its thread's, and whether it may use threads of its own.
-    pub fn for_tiles<S: Default>(&self, solve: impl Fn(&mut S, Tile, bool) + Sync + Send) {
+    /// Calls `whole` with every tile and a scratch of its thread's; or, if tiles are in pieces, `long` with every
+    /// tile, memory for what each piece reports of each column, and whether it may use threads of its own.
+    pub fn for_tiles<S: Default, P: Copy + Default + Send>(
+        &self,
+        op: &'static str,
+        whole: impl Fn(&mut S, Tile) + Sync + Send,
+        long: impl Fn(&mut [P], Tile, bool) + Sync + Send,
+    ) -> Result<()> {
         let nanoseconds = 0.6 * (self.outer * self.length * self.columns) as f64;
         let tiles = self.columns.div_ceil(self.width);
-        for_units(self.outer * tiles, self.pieces(), nanoseconds, S::default, |scratch, unit, parallel| {
+        let tile = |unit: usize| {
             let column = unit % tiles * self.width;
-            let tile = Tile {
+            Tile {
                 first: unit / tiles * self.length * self.columns + column,
                 step: self.columns,
                 width: self.width.min(self.columns - column),
-            };
-            solve(scratch, tile, parallel);
-        });
+            }
+        };
+        let units = self.outer * tiles;
+        if self.pieces() == 1 {
+            let pays = parallel::pays(nanoseconds);
+            parallel::for_each_with(units, pays, S::default, |scratch, unit| whole(scratch, tile(unit)));
+            return Ok(());
+        }
+        let parts = self.pieces() * self.width.min(self.columns).next_multiple_of(LANES);
+        for_units(op, units, parts, nanoseconds, |parts, unit, parallel| long(parts, tile(unit), parallel))
     }
 }
 

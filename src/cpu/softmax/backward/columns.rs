@@ -6,16 +6,19 @@ use crate::cpu::isa::{Kernel, dispatch};
 use crate::cpu::softmax::columns::RUN;
 use crate::cpu::softmax::tiles::Tile;
 
-pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem, split: &Split) {
+pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem, split: &Split) -> Result<()> {
     with_operands::<T, O>(problem, Split::dims, |operands| {
-        split.for_tiles(|scratch: &mut Scratch<T::Real>, tile, parallel| {
-            let piece = |i| Piece { operands, tile, range: split.piece(i) };
-            match split.pieces() {
-                1 => dispatch(Whole { piece: piece(0), scratch }),
-                pieces => long(pieces, piece, parallel),
-            }
-        });
-    });
+        split.for_tiles(
+            problem.kind.backward_name(),
+            |scratch: &mut Scratch<T::Real>, tile| {
+                dispatch(Whole { piece: Piece { operands, tile, range: split.piece(0) }, scratch });
+            },
+            |sums, tile, parallel| {
+                let piece = |i| Piece { operands, tile, range: split.piece(i) };
+                long(&mut sums[..split.pieces() * tile.padded()], tile.padded(), piece, parallel);
+            },
+        )
+    })
 }
 
 /// A tile, or a piece of one.
@@ -35,9 +38,9 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
 
     /// Of each column.
     #[inline(always)]
-    fn sums(&self, scratch: &Scratch<T::Real>) -> Vec<f64> {
+    fn sums(&self, scratch: &Scratch<T::Real>, totals: &mut [f64]) {
         let (kind, padded) = (self.operands.kind, self.tile.padded());
-        let mut totals = vec![0.0; padded];
+        totals.fill(0.0);
         let mut sums = vec![T::Real::default(); padded];
         let runs = scratch.grad.chunks(RUN * padded).zip(scratch.output.chunks(RUN * padded));
         for (grads, outputs) in runs {
@@ -51,7 +54,6 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
                 *total += sum.to_f64();
             }
         }
-        totals
     }
 
     #[inline(always)]
@@ -81,46 +83,48 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Whole<'_, T, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         self.piece.load(isa, self.scratch);
-        let sums = self.piece.sums(self.scratch);
+        let mut sums = vec![0.0; self.piece.tile.padded()];
+        self.piece.sums(self.scratch, &mut sums);
         self.piece.write(isa, &sums, self.scratch);
     }
 }
 
-/// A tile in pieces.
+/// A tile in pieces, each of which reports the sums of its `padded` columns.
 fn long<'a, T: Float, O: Narrow<T::Real>>(
-    pieces: usize,
+    parts: &mut [f64],
+    padded: usize,
     piece: impl Fn(usize) -> Piece<'a, T, O> + Sync,
     parallel: bool,
 ) {
-    let parts = parallel::map_with(pieces, parallel, Scratch::default, |scratch, i| {
-        dispatch(Survey { piece: piece(i), scratch })
+    parallel::for_chunks_with(parts, padded, parallel, Scratch::default, |scratch, i, sums| {
+        dispatch(Survey { piece: piece(i), scratch, sums });
     });
-    let sums = parts
-        .into_iter()
-        .reduce(|mut sums, part| {
-            for (sum, part) in sums.iter_mut().zip(part) {
-                *sum += part;
-            }
-            sums
-        })
-        .unwrap_or_default();
-    parallel::map_with(pieces, parallel, Scratch::default, |scratch, i| {
-        dispatch(Write { piece: piece(i), scratch, sums: &sums });
+    let pieces = parts.len() / padded;
+    let (sums, rest) = parts.split_at_mut(padded);
+    for part in rest.chunks_exact(padded) {
+        for (sum, part) in sums.iter_mut().zip(part) {
+            *sum += part;
+        }
+    }
+    let sums = &*sums;
+    parallel::for_each_with(pieces, parallel, Scratch::default, |scratch, i| {
+        dispatch(Write { piece: piece(i), scratch, sums });
     });
 }
 
 struct Survey<'a, T: Float, O> {
     piece: Piece<'a, T, O>,
     scratch: &'a mut Scratch<T::Real>,
+    sums: &'a mut [f64],
 }
 
 impl<T: Float, O: Narrow<T::Real>> Kernel for Survey<'_, T, O> {
-    type Output = Vec<f64>;
+    type Output = ();
 
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) -> Vec<f64> {
+    fn run<I: Isa>(self, isa: I) {
         self.piece.load(isa, self.scratch);
-        self.piece.sums(self.scratch)
+        self.piece.sums(self.scratch, self.sums);
     }
 }
 

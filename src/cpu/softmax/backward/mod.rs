@@ -22,10 +22,9 @@ pub fn run(problem: &SoftmaxBackwardProblem) -> Result<()> {
         (_, F64) => solve::<f64, f64>(problem),
         _ => solve::<f32, f32>(problem),
     }
-    Ok(())
 }
 
-fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) {
+fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
     let SoftmaxBackwardProblem { rows, out, out_stride, length, .. } = problem;
     match Split::of(rows, out, *out_stride, *length, 2 * size_of::<T::Real>()) {
         Some(split) => columns::solve::<T, O>(problem, &split),
@@ -37,8 +36,8 @@ fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) {
 fn with_operands<T: Float, O: Narrow<T::Real>>(
     problem: &SoftmaxBackwardProblem,
     dims: impl Fn(&[i64], i64) -> Dims,
-    solve: impl FnOnce(Operands<'_, T, O>),
-) {
+    solve: impl FnOnce(Operands<'_, T, O>) -> Result<()>,
+) -> Result<()> {
     let SoftmaxBackwardProblem { rows, length, grad, output, out, .. } = problem;
     let shape = dims(rows, *length);
     // SAFETY: a problem's operands are memory that the caller keeps alive for the call, of the given shape;
@@ -50,7 +49,7 @@ fn with_operands<T: Float, O: Narrow<T::Real>>(
     let (grad, output) = (source(grad, problem.grad_stride), source(output, problem.output_stride));
     // SAFETY: as above.
     let out = unsafe { Target::new(out.address, &shape, &dims(&out.strides, problem.out_stride)) };
-    solve(Operands { kind: problem.kind, grad: &grad, output: &output, out: &out });
+    solve(Operands { kind: problem.kind, grad: &grad, output: &output, out: &out })
 }
 
 struct Operands<'a, T, O> {

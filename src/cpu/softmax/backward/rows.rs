@@ -7,7 +7,7 @@ use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
 use crate::cpu::widened;
 
-pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) {
+pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
     let (rows, length) = (problem.row_count() as usize, problem.length as usize);
     let nanoseconds = rows as f64 * (30.0 + 0.5 * length as f64);
     with_operands::<T, O>(
@@ -18,17 +18,14 @@ pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) {
                 parallel::for_ranges(rows, 1, nanoseconds, |range| {
                     dispatch(Short { operands, range, length })
                 });
-            } else {
-                for_units(
-                    rows,
-                    2,
-                    nanoseconds,
-                    || (),
-                    |(), row, parallel| long(operands, row, length, parallel),
-                );
+                return Ok(());
             }
+            let (op, pieces) = (problem.kind.backward_name(), length.div_ceil(PIECE));
+            for_units(op, rows, pieces, nanoseconds, |sums, row, parallel| {
+                long(operands, sums, row, length, parallel);
+            })
         },
-    );
+    )
 }
 
 /// The sum over a row or a piece of one.
@@ -121,23 +118,23 @@ impl<'a, T: Float, O: Narrow<T::Real>> Piece<'a, T, O> {
     }
 }
 
-/// A row in pieces.
+/// A row in pieces, each of which reports its sum.
 fn long<T: Float, O: Narrow<T::Real>>(
     operands: Operands<'_, T, O>,
+    sums: &mut [f64],
     row: usize,
     length: usize,
     parallel: bool,
 ) {
-    let pieces = length.div_ceil(PIECE);
     let piece = |i: usize| {
         let start = i * PIECE;
         Piece { operands, start: row * length + start, length: PIECE.min(length - start) }
     };
-    let sums = parallel::map_with(pieces, parallel, Scratch::default, |scratch, i| {
-        dispatch(Survey { piece: piece(i), scratch })
+    parallel::for_chunks_with(sums, 1, parallel, Scratch::default, |scratch, i, sum| {
+        sum.fill(dispatch(Survey { piece: piece(i), scratch }));
     });
     let sum = sums.iter().sum();
-    parallel::map_with(pieces, parallel, Scratch::default, |scratch, i| {
+    parallel::for_each_with(sums.len(), parallel, Scratch::default, |scratch, i| {
         dispatch(Write { piece: piece(i), scratch, sum });
     });
 }
