@@ -27,6 +27,8 @@ pub enum Family {
     Unsupported,
     /// CudaError(RuntimeError)
     Cuda,
+    /// OutOfMemoryError(MemoryError)
+    Memory,
 }
 
 /// Who in torch makes a call that is more than its tensors' memory.
@@ -207,7 +209,11 @@ pub enum Error {
     )]
     Cuda { op: &'static str, name: String, description: String, during: &'static str },
 
-    // --- raised by the caller's own library, passed on as it is (KeyboardInterrupt, ...), or MemoryError
+    // --- memory
+    #[error("{op}: there is no room for {bytes} bytes of memory. Free some, or work on parts of the tensors")]
+    OutOfMemory { op: &'static str, bytes: usize },
+
+    // --- raised by the caller's own library, passed on as it is (out of memory, KeyboardInterrupt, ...)
     #[error("{0}")]
     Python(pyo3::PyErr),
 }
@@ -261,15 +267,9 @@ impl Error {
             NotExplained { .. } | Activation { .. } | SavedIs { .. } | Precision { .. } => Family::Option,
             TensorKind { .. } | NeedsPreActivation { .. } | Producer { .. } => Family::Unsupported,
             Cuda { .. } => Family::Cuda,
+            OutOfMemory { .. } => Family::Memory,
             NeedsTorch { .. } | Python(_) => return None,
         })
-    }
-}
-
-impl Error {
-    /// Python's own MemoryError.
-    pub fn out_of_memory(op: &str, bytes: usize) -> Error {
-        Error::Python(pyo3::exceptions::PyMemoryError::new_err(format!("{op}: no {bytes} bytes left")))
     }
 }
 

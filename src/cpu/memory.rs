@@ -9,7 +9,7 @@ pub fn zeros<T: Copy + Default>(op: &'static str, len: usize) -> Result<Vec<T>> 
     let mut memory = Vec::new();
     memory
         .try_reserve_exact(len)
-        .map_err(|_| Error::out_of_memory(op, len.saturating_mul(size_of::<T>())))?;
+        .map_err(|_| Error::OutOfMemory { op, bytes: len.saturating_mul(size_of::<T>()) })?;
     memory.resize(len, T::default());
     Ok(memory)
 }

@@ -91,6 +91,7 @@ fn every_error() -> Vec<Error> {
             description: "an illegal memory access was encountered".into(),
             during: "launching a kernel",
         },
+        OutOfMemory { op: "matmul", bytes: 1 << 30 },
     ]
 }
 

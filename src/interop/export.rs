@@ -35,12 +35,12 @@ impl Memory {
             Device::Cuda(ordinal) => Block::allocate(op, ordinal, bytes, stream).map(Memory::Device),
             Device::Cpu => {
                 let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT)
-                    .map_err(|_| Error::out_of_memory(op, bytes))?;
+                    .map_err(|_| Error::OutOfMemory { op, bytes })?;
                 // Zeroed, since the backends write through slices, and Rust has none of uninitialised numbers.
                 // SAFETY: the size is at least one.
                 let pointer = unsafe { alloc::alloc_zeroed(layout) };
                 if pointer.is_null() {
-                    return Err(Error::out_of_memory(op, bytes));
+                    return Err(Error::OutOfMemory { op, bytes });
                 }
                 Ok(Memory::Host { address: pointer.expose_provenance(), layout })
             }

@@ -1,8 +1,8 @@
 //! The exception classes, and the one map from our errors to them.
 
 use pyo3::exceptions::{
-    PyException, PyIndexError, PyNotImplementedError, PyRuntimeError, PySystemError, PyTypeError,
-    PyValueError,
+    PyException, PyIndexError, PyMemoryError, PyNotImplementedError, PyRuntimeError, PySystemError,
+    PyTypeError, PyValueError,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -23,6 +23,7 @@ struct Classes {
     option: Py<PyType>,
     unsupported: Py<PyType>,
     cuda: Py<PyType>,
+    memory: Py<PyType>,
 }
 
 static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
@@ -83,6 +84,11 @@ impl Classes {
                 &[root, &py.get_type::<PyRuntimeError>()],
                 "The CUDA driver reported an error, possibly of work queued earlier.",
             )?,
+            memory: class(
+                "OutOfMemoryError",
+                &[root, &py.get_type::<PyMemoryError>()],
+                "An operation needs more memory besides its operands than there is.",
+            )?,
             shape,
             base,
         })
@@ -98,6 +104,7 @@ impl Classes {
             Family::Option => &self.option,
             Family::Unsupported => &self.unsupported,
             Family::Cuda => &self.cuda,
+            Family::Memory => &self.memory,
         }
     }
 }
@@ -105,8 +112,8 @@ impl Classes {
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let classes = CLASSES.get_or_try_init(py, || Classes::make(py))?;
-    let Classes { base, dtype, shape, dim, layout, device, option, unsupported, cuda } = classes;
-    for class in [base, dtype, shape, dim, layout, device, option, unsupported, cuda] {
+    let Classes { base, dtype, shape, dim, layout, device, option, unsupported, cuda, memory } = classes;
+    for class in [base, dtype, shape, dim, layout, device, option, unsupported, cuda, memory] {
         let class = class.bind(py);
         module.add(class.name()?, class)?;
     }

@@ -18,6 +18,7 @@ ELSEWHERE = {
     "NoSuchGpu": "needs a producer that lies: below, where there is a driver",
     "GpuTooOld": "needs a GPU older than compute capability 7.5",
     "Cuda": "needs a failing driver",
+    "OutOfMemory": "python/test_memory_limits.py",
     "NeedsTorch": "no error: such a call goes on in torch, see torch/test_routing.py",
     "Python": "exceptions of the caller's own library: interop/test_producers.py",
 }
@@ -52,6 +53,7 @@ def test_the_classes():
         ("OptionError", ValueError),
         ("UnsupportedError", NotImplementedError),
         ("CudaError", RuntimeError),
+        ("OutOfMemoryError", MemoryError),
     ]:
         error = getattr(tw, name)
         assert issubclass(error, tw.TilewiseError)

@@ -68,7 +68,7 @@ fn check_room<R>(m: usize, n: usize, k: usize) -> Result<()> {
         rows * n.min(blocks::N) + 2 * blocks::K * (rows + columns)
     };
     let bytes = size_of::<R>() * elements + SLAB * parallel::threads();
-    if has_room(bytes) { Ok(()) } else { Err(Error::out_of_memory("matmul", bytes)) }
+    if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op: "matmul", bytes }) }
 }
 
 /// Products of fewer operations than this (about 0.1 ms on one thread) are never split over threads when
