@@ -15,8 +15,8 @@ const OP: &str = "devices";
 /// Returns:
 ///     A list of dicts: index, name, compute_capability (major, minor), multiprocessors; of one multiprocessor,
 ///     threads, blocks, registers and shared_bytes; shared_bytes_per_block, l2_bytes, memory_bytes; and
-///     clock_hz, memory_clock_hz, memory_bus_bits, memory_bytes_per_second (None where the driver does not
-///     say).
+///     clock_hz, memory_clock_hz, memory_bus_bits (None where the driver does not say), and
+///     memory_bytes_per_second (NVIDIA's figure for products that explain knows; else what those two make).
 ///
 /// Raises:
 ///     CudaError: there is a driver, but it fails.
