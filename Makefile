@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 # own: torch depends on other releases of the same NVIDIA packages, and mixed parts of nvcc do not compile.
 TOOLS := $(VENV)/build-tools
 BUILD_REQUIRES = $(shell sed -n "/^requires = \[/,/^\]/s/^ *\"\(.*\)\",/'\1'/p" pyproject.toml)
+# What the wheel's extra `torch` asks for, before there is a wheel.
+TORCH_REQUIRES = $(shell sed -n "s/^torch = \[\(.*\)\]/\1/p" pyproject.toml | tr -d ,)
 WHEELS := target/wheels
 
 # build.rs asks this interpreter for nvcc, and PyO3 links against its library.
@@ -25,6 +27,9 @@ SOURCES := $(shell find src kernels python -name '*.rs' -o -name '*.cu' -o -name
 
 PIP := $(BIN)/python -m pip
 
+# The network is busy with packages while the processors are with kernels. Cargo counts processors itself, below.
+TOGETHER := $(MAKE) --jobs=2 --output-sync=line
+
 # No part of `test`: it takes two cores a minute and a half to build, and its answer changes with Cargo.lock only.
 DENY := target/tools/bin/cargo-deny
 
@@ -34,10 +39,14 @@ DENY := target/tools/bin/cargo-deny
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
 
-demo: $(VENV)/.installed  ## install, run every operation on the best device present, compare with torch
+demo:  ## install, run every operation on the best device present, compare with torch
+	$(TOGETHER) $(VENV)/.torch $(WHEELS)/.built
+	$(MAKE) $(VENV)/.installed
 	$(BIN)/python -m tilewise.demo
 
-test: lint test-rust test-python  ## everything CI runs
+test:  ## everything CI runs
+	$(TOGETHER) $(VENV)/.groups $(WHEELS)/.built
+	$(MAKE) lint test-rust test-python
 
 lint: $(VENV)/.developing  ## formatting, clippy, ruff, mypy, stubtest
 	cargo fmt --check
@@ -89,17 +98,24 @@ $(TOOLS)/.ready: $(VENV)/.pip pyproject.toml
 
 $(WHEELS)/.built: $(TOOLS)/.ready $(SOURCES)
 	@rm -rf $(WHEELS)
-	$(TOOLS)/bin/maturin build --release --locked --interpreter $(PYO3_PYTHON) --out $(WHEELS)
+	MAKEFLAGS= $(TOOLS)/bin/maturin build --release --locked --interpreter $(PYO3_PYTHON) --out $(WHEELS)
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.pip pyproject.toml
+	$(PIP) install --progress-bar off $(TORCH_REQUIRES)
+	@touch $@
+
+$(VENV)/.groups: $(VENV)/.torch
+	$(PIP) install --quiet --group test --group docs --group lint
 	@touch $@
 
 # The second line replaces an older build of the same version, which pip would otherwise keep.
-$(VENV)/.installed: $(WHEELS)/.built
-	$(PIP) install --progress-bar off "$$(ls $(WHEELS)/*.whl)[torch]"
+$(VENV)/.installed: $(WHEELS)/.built $(VENV)/.torch
+	$(PIP) install --quiet "$$(ls $(WHEELS)/*.whl)[torch]"
 	$(PIP) install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
 	@touch $@
 
-$(VENV)/.developing: $(VENV)/.installed pyproject.toml
-	$(PIP) install --quiet --group test --group docs --group lint
+$(VENV)/.developing: $(VENV)/.installed $(VENV)/.groups
 	@touch $@
 
 $(VENV)/.benching: $(VENV)/.installed
