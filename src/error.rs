@@ -28,7 +28,7 @@ pub enum Family {
     /// CudaError(RuntimeError)
     Cuda,
     /// OutOfMemoryError(MemoryError)
-    Memory,
+    OutOfMemory,
 }
 
 /// Who in torch makes a call that is more than its tensors' memory.
@@ -203,6 +203,9 @@ pub enum Error {
     )]
     Producer { op: &'static str, argument: &'static str, reason: String },
 
+    #[error("{op}: {library} did not take the result over by DLPack: {reason}. Pass `out`")]
+    ResultRefused { op: &'static str, library: String, reason: String },
+
     // --- cuda
     #[error(
         "{op}: the CUDA driver reported {name} ({description}) while {during}; it may stem from earlier work on this device. Run again with CUDA_LAUNCH_BLOCKING=1 to find the call that failed"
@@ -265,9 +268,11 @@ impl Error {
             | GpuTooOld { .. }
             | UnknownGpu { .. } => Family::Device,
             NotExplained { .. } | Activation { .. } | SavedIs { .. } | Precision { .. } => Family::Option,
-            TensorKind { .. } | NeedsPreActivation { .. } | Producer { .. } => Family::Unsupported,
+            TensorKind { .. } | NeedsPreActivation { .. } | Producer { .. } | ResultRefused { .. } => {
+                Family::Unsupported
+            }
             Cuda { .. } => Family::Cuda,
-            OutOfMemory { .. } => Family::Memory,
+            OutOfMemory { .. } => Family::OutOfMemory,
             NeedsTorch { .. } | Python(_) => return None,
         })
     }

@@ -85,6 +85,7 @@ fn every_error() -> Vec<Error> {
         TensorKind { op, argument, got: "a tensor inside torch.func".into(), remedy: "call it outside" },
         NeedsPreActivation { op: "activation_backward", activation: "gelu" },
         Producer { op, argument, reason: "it raised BufferError".into() },
+        ResultRefused { op, library: "jaxlib".into(), reason: "ValueError: no room".into() },
         Cuda {
             op,
             name: "CUDA_ERROR_ILLEGAL_ADDRESS".into(),

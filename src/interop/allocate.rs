@@ -6,7 +6,7 @@ use pyo3::types::{IntoPyDict, PyTuple};
 
 use super::call::Tensor;
 use super::export::Exported;
-use super::producer::{Producer, refused};
+use super::producer::{Producer, hand_over};
 use super::source::{Known, Source, loaded_module, type_name};
 use super::torch::Torch;
 use super::{Argument, Role, descriptor, numpy};
@@ -69,7 +69,7 @@ impl<'py> Output<'py> {
             Returned::Fresh(object) => Ok(object),
             Returned::Exported { memory, from_dlpack } => {
                 memory.get().finish(memory.py(), op)?;
-                from_dlpack.call1((memory,)).map_err(|raised| refused(op, "out", raised))
+                hand_over(op, &from_dlpack, memory.into_any())
             }
         }
     }

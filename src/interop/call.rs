@@ -230,7 +230,10 @@ impl<'py> Call<'py> {
             false => dispatcher.handler(class.overrides, object)?,
         };
         match by {
-            Some(by @ Handler::Dispatcher) => Err(Error::NeedsTorch { op: self.op, argument: name, by }),
+            Some(by @ Handler::Dispatcher) => {
+                class.check_dispatched(self.argument(name), object)?;
+                Err(Error::NeedsTorch { op: self.op, argument: name, by })
+            }
             Some(Handler::Autograd) => {
                 // Whether that is all has still to be seen from the other tensors.
                 self.differentiated.get_or_insert(name);

@@ -182,15 +182,32 @@ fn capsule<'py>(object: &Bound<'py, PyAny>, stream: Option<RawStream>) -> PyResu
     }
 }
 
-/// An exception of somebody's `__dlpack__` or `from_dlpack`, in our words.
-pub fn refused(op: &'static str, argument: &'static str, raised: PyErr) -> Error {
+/// An exception of somebody's `__dlpack__`, in our words.
+fn refused(op: &'static str, argument: &'static str, raised: PyErr) -> Error {
+    in_words(raised, |reason| Error::Producer { op, argument, reason })
+}
+
+/// Hands a result over to a library by its `from_dlpack`.
+pub fn hand_over<'py>(
+    op: &'static str,
+    from_dlpack: &Bound<'py, PyAny>,
+    memory: Bound<'py, PyAny>,
+) -> Result<Bound<'py, PyAny>> {
+    let library =
+        || from_dlpack.getattr("__module__").map_or_else(|_| "the library".into(), |m| m.to_string());
+    let refused = |reason| Error::ResultRefused { op, library: library(), reason };
+    let result = from_dlpack.call1((memory,)).map_err(|raised| in_words(raised, refused))?;
+    if result.is_none() { Err(refused("its from_dlpack returned None".into())) } else { Ok(result) }
+}
+
+/// An error with the sentence of somebody's exception, but for those that nobody else is to handle.
+fn in_words(raised: PyErr, error: impl FnOnce(String) -> Error) -> Error {
     Python::attach(|py| {
         if !raised.is_instance_of::<PyException>(py) || raised.is_instance_of::<PyMemoryError>(py) {
             return Error::Python(raised);
         }
         let kind = raised.get_type(py).name().map_or_else(|_| "error".into(), |n| n.to_string());
-        let reason = format!("{kind}: {}", first_line(&raised.value(py).to_string()));
-        Error::Producer { op, argument, reason }
+        error(format!("{kind}: {}", first_line(&raised.value(py).to_string())))
     })
 }
 

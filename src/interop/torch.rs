@@ -191,6 +191,13 @@ impl TorchClass {
         Ok(resolved)
     }
 
+    /// Refuses tensors of classes of torch's own that the dispatcher knows no operation of ours for.
+    pub fn check_dispatched(&self, argument: Argument, object: &Bound<'_, PyAny>) -> Result<()> {
+        let is_nested =
+            || object.getattr(intern!(object.py(), "is_nested")).is_ok_and(|nested| is_true(&nested));
+        if self.overrides.dispatch && is_nested() { Err(nested(argument)) } else { Ok(()) }
+    }
+
     /// Fills in the view of a tensor that nothing but its memory has to be asked of.
     pub fn view(&self, argument: Argument, object: &Bound<'_, PyAny>, view: &mut TensorView) -> Result<()> {
         let gpus = &self.torch.gpus;
@@ -297,10 +304,7 @@ fn explain(argument: Argument, object: &Bound<'_, PyAny>, raised: PyErr) -> Erro
         object.getattr("layout").and_then(|l| l.str()).map_or_else(|_| String::new(), |s| s.to_string());
     let storage = |got: String, remedy| Error::Storage { op, argument: name, got, remedy };
     if truth("is_nested") {
-        return storage(
-            "as a nested tensor".into(),
-            "pass its parts, or torch.nested.to_padded_tensor of it",
-        );
+        return nested(argument);
     }
     if layout != "torch.strided" && layout.starts_with("torch.") {
         return storage(format!("in layout {layout}"), "pass its .to_dense()");
@@ -319,6 +323,15 @@ fn explain(argument: Argument, object: &Bound<'_, PyAny>, raised: PyErr) -> Erro
     }
     let reason = first_line(&raised.value(py).to_string());
     Error::Producer { op, argument: name, reason }
+}
+
+fn nested(argument: Argument) -> Error {
+    Error::Storage {
+        op: argument.op,
+        argument: argument.name,
+        got: "as a nested tensor".into(),
+        remedy: "pass its parts, or torch.nested.to_padded_tensor of it",
+    }
 }
 
 /// The sentence of an exception, without the trace that C++ appends to it.

@@ -104,7 +104,7 @@ impl Classes {
             Family::Option => &self.option,
             Family::Unsupported => &self.unsupported,
             Family::Cuda => &self.cuda,
-            Family::Memory => &self.memory,
+            Family::OutOfMemory => &self.memory,
         }
     }
 }

@@ -2,6 +2,8 @@
 
 # ruff: noqa: E501 (a sentence is easier to find when it is whole)
 
+from types import SimpleNamespace
+
 import numpy as np
 import tilewise as tw
 import torch
@@ -30,6 +32,22 @@ def read_only():
 def made_in_inference_mode():
     with torch.inference_mode():
         return torch.empty(2, 3)
+
+
+class Full(Producer):
+    def __array_namespace__(self):
+        def from_dlpack(exported):
+            raise ValueError("full")
+
+        return SimpleNamespace(from_dlpack=from_dlpack)
+
+
+class Forgetful(Producer):
+    def __array_namespace__(self):
+        def from_dlpack(exported):
+            exported.__dlpack__()
+
+        return SimpleNamespace(from_dlpack=from_dlpack)
 
 
 class Failing(Producer):
@@ -345,5 +363,17 @@ CASES = [
         UNSUPPORTED,
         "add: `x` could not be taken by DLPack: BufferError: out of ink. Convert it to a torch.Tensor or a numpy.ndarray first",
         lambda: tw.add(Failing(np.ones(3)), 1),
+    ),
+    (
+        "ResultRefused",
+        UNSUPPORTED,
+        "add: error_cases did not take the result over by DLPack: ValueError: full. Pass `out`",
+        lambda: tw.add(Full(np.ones(3)), 1),
+    ),
+    (
+        "ResultRefused",
+        UNSUPPORTED,
+        "add: error_cases did not take the result over by DLPack: its from_dlpack returned None. Pass `out`",
+        lambda: tw.add(Forgetful(np.ones(3)), 1),
     ),
 ]

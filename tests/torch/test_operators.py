@@ -1,9 +1,12 @@
 """torch.ops.tilewise: what torch's own checks of an operator ask, and that fakes tell the truth."""
 
+from random import Random
+
 import pytest
 import tilewise as tw
 import tilewise.torch
 import torch
+import torch._inductor.config
 from support.tolerance import ALL
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -126,6 +129,47 @@ def test_single_sizes_change_no_layout():
         (torch.randn(4, 1, 5).permute(2, 1, 0), torch.randn(4)),
     ):
         assert described(tw.add(x, y)) == described(torch.add(x, y))
+
+
+def random_operand(random, shape, dtypes, device):
+    """Of a shape that broadcasts to `shape`: permuted, expanded, with steps and with sizes of 1."""
+    shape = shape[random.randint(0, len(shape)) :] if random.random() < 0.2 else shape
+    order = random.sample(range(len(shape)), len(shape))
+    stored = [1 if random.random() < 0.2 else shape[d] for d in order]
+    steps = [random.choice((1, 1, 2)) for _ in order]
+    t = torch.zeros([n * step for n, step in zip(stored, steps, strict=True)], device=device)
+    t = t.to(random.choice(dtypes))[tuple(slice(None, None, step) for step in steps)]
+    t = t.permute([order.index(d) for d in range(len(order))])
+    return t.expand(shape) if random.random() < 0.5 else t
+
+
+@pytest.mark.parametrize("dtypes", [[torch.float32], [torch.float32, torch.float16, torch.int32, torch.bool]])
+def test_fakes_of_sums_have_the_strides_of_the_results(dtypes, device):
+    random = Random(20)
+    for _ in range(400):
+        shape = random.choices((1, 2, 3, 5), k=random.randint(0, 4))
+        x, y = (random_operand(random, shape, dtypes, device) for _ in range(2))
+        with FakeTensorMode() as mode:
+            fakes = mode.from_tensor(x), mode.from_tensor(y)
+        for call in (lambda a, b: tw.add(a, b), lambda a, b: tw.add(a, 2)):
+            real = call(x, y)
+            with mode:
+                fake = call(*fakes)
+            meta = call(x.to("meta"), y.to("meta")) if x.is_contiguous() and y.is_contiguous() else fake
+            assert (fake.shape, fake.dtype, fake.stride()) == (real.shape, real.dtype, real.stride())
+            assert meta.stride() == real.stride()
+
+
+def test_sums_of_odd_layouts_compile(device):
+    mixed = torch.randn(4, device=device).half().expand(3, 4), torch.randn(4, 3, device=device).T
+    single = torch.randn(3, 5, 3, device=device)[:, :1].transpose(0, 1)[:, None].expand(1, 5, 3, 3)
+    # What inductor has kept of an earlier fake says nothing of this one.
+    with torch._inductor.config.patch(force_disable_caches=True):
+        for x, y in (mixed, (single, torch.randn(3, device=device)), (single, 1.5)):
+            for dynamic in (False, True):
+                torch._dynamo.reset()
+                call = torch.compile(lambda a, b: tw.add(a, b) * 2, fullgraph=True, dynamic=dynamic)
+                assert torch.allclose(call(x, y), (x + y) * 2)
 
 
 def test_sums_have_torchs_dtypes_as_fakes(device):

@@ -18,7 +18,53 @@ REALS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.in
 
 
 def add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-    return torch.add(x, y, alpha=alpha)
+    result = torch.add(x, y, alpha=alpha)
+    operands = [t for t in (x, y) if isinstance(t, torch.Tensor)]
+    return result.new_empty_strided(result.shape, common_order(result.shape, operands))
+
+
+def common_order(shape: Any, operands: list[Any]) -> list[Any]:
+    """The strides of a sum: common_order of src/ops/output.rs, on sizes that may be symbolic."""
+    row_major = [1] * len(shape)
+    for d in reversed(range(len(shape) - 1)):
+        row_major[d] = row_major[d + 1] * torch.sym_max(shape[d + 1], 1)
+    read = [broadcast_strides(t, shape) for t in operands]
+    # The fastest dimension first, by an insertion sort.
+    order = [d for d in reversed(range(len(shape))) if shape[d] != 1]
+    for following in range(1, len(order)):
+        at = following
+        for before in reversed(range(following)):
+            compared = compare(shape, read, order[before], order[at])
+            if compared < 0:
+                break
+            if compared > 0:
+                order[before], order[at] = order[at], order[before]
+                at = before
+    if order == sorted(order, reverse=True):
+        return row_major
+    strides, step = row_major, 1
+    for d in order:
+        strides[d] = step
+        step = step * shape[d]
+    return strides
+
+
+def broadcast_strides(t: Any, shape: Any) -> list[Any]:
+    lead = len(shape) - t.dim()
+    own = [0 if n == 1 and shape[lead + d] != 1 else t.stride(d) for d, n in enumerate(t.shape)]
+    return [0] * lead + own
+
+
+def compare(shape: Any, read: list[list[Any]], a: int, b: int) -> int:
+    """Above 0 if dimension `a` is slower than `b` in the first operand that tells, 0 if none does."""
+    for strides in read:
+        if strides[a] == 0 or strides[b] == 0:
+            continue
+        if strides[a] != strides[b]:
+            return 1 if strides[a] > strides[b] else -1
+        if shape[a] > shape[b]:
+            return 1
+    return 0
 
 
 def along_dim(x: Any, dim: int = -1, *, dtype: Any = None) -> Any:
