@@ -27,8 +27,8 @@ class Linear(torch.nn.Module):
     Without an activation it is a torch.nn.Linear too. With one it is none, and has no in_features or
     out_features, as what rewrites those layers (quantisation, fusing with a batch norm, adapters) would lose
     the activation. Code of your own that looks for torch.nn.Linear, to initialise weights, say, passes it by
-    as well: tilewise.torch.Linear is the class of both. A subclass of yours is a torch.nn.Linear if that is among
-    its bases. Tools that compare classes exactly (torch.ao's quantize_dynamic) pass all of them by.
+    as well: tilewise.torch.Linear is the class of both. A subclass of yours is a torch.nn.Linear if that is
+    among its bases. Tools that compare classes exactly (torch.ao's quantize_dynamic) pass all of them by.
 
     Args:
         in_features: size of the input's last dimension.
