@@ -58,7 +58,7 @@ impl Torch {
         if module.getattr_opt("get_default_dtype")?.is_none() || module.getattr_opt("autograd")?.is_none() {
             return Ok(None);
         }
-        TORCH.get_or_try_init(py, || Torch::of(&module)).map(Some)
+        TORCH.get_or_try_init(py, || without_modes(&module, || Torch::of(&module))).map(Some)
     }
 
     fn of(module: &Bound<'_, PyAny>) -> PyResult<Torch> {
@@ -124,6 +124,23 @@ impl Torch {
         let dtype = self.get_default_dtype.bind(py).call0()?;
         Ok(self.dtype_of(&dtype).unwrap_or(DType::F32))
     }
+}
+
+/// Runs what is no part of the caller's program, and not for its modes to see or to change.
+fn without_modes<T>(module: &Bound<'_, PyAny>, work: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    let (py, native) = (module.py(), module.getattr("_C")?);
+    let mut guards = Vec::new();
+    for name in ["DisableTorchFunction", "_DisableTorchDispatch"] {
+        guards.extend(native.getattr_opt(name)?.map(|guard| guard.call0()).transpose()?);
+    }
+    for guard in &guards {
+        guard.call_method0("__enter__")?;
+    }
+    let result = work();
+    for guard in guards.iter().rev() {
+        guard.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+    }
+    result
 }
 
 /// What is known of `torch.Tensor` or of a subclass.

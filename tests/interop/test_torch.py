@@ -2,6 +2,7 @@
 
 import pytest
 import tilewise as tw
+import tilewise.torch
 import torch
 from support.tolerance import assert_identical
 

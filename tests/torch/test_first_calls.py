@@ -193,3 +193,44 @@ def test_numpy_calls_while_torch_is_imported():
         assert hook.calls > 100
         assert torch.equal(tw.add(torch.ones(3), 1), torch.full((3,), 2.0))
     """)
+
+
+def test_modes_see_the_call_and_nothing_else():
+    printed = fresh.run("""
+        import torch
+        import tilewise as tw
+        import tilewise.torch
+        from torch.overrides import TorchFunctionMode
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        seen = []
+
+        class Functions(TorchFunctionMode):
+            def __torch_function__(self, function, types, args=(), kwargs=None):
+                seen.append(function.__name__)
+                return function(*args, **(kwargs or {}))
+
+        class Dispatches(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                seen.append(str(function))
+                return function(*args, **(kwargs or {}))
+
+        x = torch.ones(3)
+        with Functions(), Dispatches():
+            tw.add(x, x)
+        print(*seen)
+    """)
+    assert printed.split() == ["add", "tilewise.add.Tensor"]
+
+
+def test_the_first_call_of_all_may_be_under_a_mode_of_fakes():
+    fresh.run("""
+        import torch
+        import tilewise as tw
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode():
+            assert tw.softmax(torch.empty(3, 4)).shape == (3, 4)
+        x = torch.randn(3, 4)
+        assert torch.equal(tw.add(torch._neg_view(x), 0), -x)
+    """)

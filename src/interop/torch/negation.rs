@@ -6,7 +6,7 @@
 use std::ptr;
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::interop::builtin::{Method, truth};
 
@@ -73,16 +73,17 @@ fn pairs<'py>(torch: &Bound<'py, PyAny>) -> PyResult<Vec<Pair<'py>>> {
     for (shape, dtype) in
         [(vec![3], "float32"), (vec![2, 4], "float64"), (vec![], "int32"), (vec![0], "float16")]
     {
-        let shape = PyTuple::new(torch.py(), shape)?;
-        let plain =
-            torch.call_method1("empty", (shape,))?.call_method1("to", ("cpu", torch.getattr(dtype)?))?;
+        let (shape, options) = (PyTuple::new(torch.py(), shape)?, PyDict::new(torch.py()));
+        options.set_item("device", "cpu")?;
+        options.set_item("dtype", torch.getattr(dtype)?)?;
+        let plain = torch.call_method("empty", (shape,), Some(&options))?;
         let view = plain.call_method0("detach")?;
         let twice = negated(negated(plain.clone())?)?;
         pairs.push(Pair { negated: negated(plain.clone())?, plain });
         pairs.push(Pair { negated: negated(view.clone())?.getattr("data")?, plain: twice });
         pairs.push(Pair { negated: negated(view.clone())?.call_method0("detach")?, plain: view });
     }
-    let parameter = torch.getattr("nn")?.getattr("Parameter")?.call1((torch.call_method1("ones", (5,))?,))?;
+    let parameter = torch.getattr("nn")?.getattr("Parameter")?.call1((pairs[0].plain.clone(),))?;
     pairs.push(Pair { negated: negated(parameter.clone())?, plain: parameter });
     Ok(pairs)
 }
