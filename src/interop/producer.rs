@@ -193,8 +193,9 @@ pub fn hand_over<'py>(
     from_dlpack: &Bound<'py, PyAny>,
     memory: Bound<'py, PyAny>,
 ) -> Result<Bound<'py, PyAny>> {
-    let library =
-        || from_dlpack.getattr("__module__").map_or_else(|_| "the library".into(), |m| m.to_string());
+    let module =
+        || from_dlpack.getattr(intern!(from_dlpack.py(), "__module__")).and_then(|module| module.extract());
+    let library = || module().unwrap_or_else(|_: PyErr| "its library".to_string());
     let refused = |reason| Error::ResultRefused { op, library: library(), reason };
     let result = from_dlpack.call1((memory,)).map_err(|raised| in_words(raised, refused))?;
     if result.is_none() { Err(refused("its from_dlpack returned None".into())) } else { Ok(result) }
