@@ -27,8 +27,8 @@ struct Bit {
 }
 
 const WORD: usize = size_of::<u64>();
-/// The bit is among so many words. The C++ object has 26 of them, and the last one is its set of dispatch keys.
-const WORDS: usize = 26;
+/// The bit is looked for in so many words of the C++ object: in torch 2.15 it is in the 22nd, which is the last one.
+const WORDS: usize = 24;
 
 impl Negation {
     pub fn of(torch: &Bound<'_, PyAny>, probe: &Bound<'_, PyAny>) -> PyResult<Negation> {
@@ -92,30 +92,26 @@ fn pairs<'py>(torch: &Bound<'py, PyAny>) -> PyResult<Vec<Pair<'py>>> {
 fn find(torch: &Bound<'_, PyAny>) -> PyResult<Option<Bit>> {
     let pairs = pairs(torch)?;
     let Some(pointer) = find_pointer(&pairs)? else { return Ok(None) };
-    let words = |tensor: &Bound<'_, PyAny>| -> [u64; WORDS] {
-        // SAFETY: `find_pointer` saw an aligned word of the Python object there, which is the address of a C++ object of
-        // so many words that lives as long as the tensor.
+    let read_word = |tensor: &Bound<'_, PyAny>, word: usize| -> u64 {
+        // SAFETY: `find_pointer` saw an aligned word of the Python object there, which is the address of a C++ object that
+        // lives as long as the tensor. Nothing is read behind the word with the bit.
         unsafe {
             let object: *const u64 =
                 ptr::with_exposed_provenance(read(tensor.as_ptr().cast(), pointer) as usize);
-            std::array::from_fn(|i| read(object, i * WORD))
+            read(object, word)
         }
     };
-    let pairs: Vec<_> = pairs.iter().map(|pair| (words(&pair.plain), words(&pair.negated))).collect();
-    let mut found = None;
-    for i in 0..WORDS {
-        let mask = pairs[0].0[i] ^ pairs[0].1[i];
-        let is_bit = |(plain, negated): &([u64; WORDS], [u64; WORDS])| {
-            negated[i] == plain[i] | mask && plain[i] & mask == 0
+    for word in (0..WORDS).map(|i| i * WORD) {
+        let mask = read_word(&pairs[0].plain, word) ^ read_word(&pairs[0].negated, word);
+        let is_bit = |Pair { plain, negated }: &Pair<'_>| {
+            let plain = read_word(plain, word);
+            plain & mask == 0 && read_word(negated, word) == plain | mask
         };
         if mask.is_power_of_two() && pairs.iter().all(is_bit) {
-            if found.is_some() {
-                return Ok(None);
-            }
-            found = Some(Bit { pointer, word: i * WORD, mask });
+            return Ok(Some(Bit { pointer, word, mask }));
         }
     }
-    Ok(found)
+    Ok(None)
 }
 
 /// The one word of all these Python objects that is the address of their C++ object, in bytes from the start.
