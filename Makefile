@@ -1,6 +1,7 @@
 # Everything from a bare checkout: each target makes the virtual environment it needs in .venv.
 # Needs Python >= 3.10 with its headers, Rust and gcc; neither a GPU nor a CUDA toolkit.
 #   make demo PYTHON=python3.12
+#   make wheel TILEWISE_CUDA_TARGETS=8.6,9.0    (for these GPUs; also all, none, or native: those of this machine)
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,20 @@ TOOLS := $(VENV)/build-tools
 BUILD_REQUIRES = $(shell sed -n "/^requires = \[/,/^\]/s/^ *\"\(.*\)\",/'\1'/p" pyproject.toml)
 # What the wheel's extra `torch` asks for, before there is a wheel.
 TORCH_REQUIRES = $(shell sed -n "s/^torch = \[\(.*\)\]/\1/p" pyproject.toml | tr -d ,)
+
+# A wheel for some GPUs lies in a folder of its own, and only `all` is ever tested: all, none, 90, 80-90 and so on.
 WHEELS := target/wheels
+# The oldest glibc that a wheel runs with: zig links against it, whatever this machine has.
+PORTABLE := manylinux_2_28
+comma := ,
+space := $() $()
+NATIVE = $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+	sed -n 's/^\([0-9]*\)\.\([0-9]\)$$/\1\2/p' | sort -nu),none)
+ASKED := $(sort $(subst $(comma), ,$(subst .,,$(TILEWISE_CUDA_TARGETS))))
+set = $(subst $(space),-,$(strip $(patsubst native,$(NATIVE),$(or $(ASKED),$(1)))))
+DEMO = $(call set,native)
+WHEEL = $(call set,all)
+unexport TILEWISE_CUDA_TARGETS
 
 # build.rs asks this interpreter for nvcc, and PyO3 links against its library.
 export PYO3_PYTHON := $(CURDIR)/$(TOOLS)/bin/python
@@ -22,7 +36,7 @@ LIBPYTHON := $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_
 export LD_LIBRARY_PATH := $(LIBPYTHON)$(if $(LD_LIBRARY_PATH),:$(LD_LIBRARY_PATH))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-SOURCES := $(shell find src kernels python -name '*.rs' -o -name '*.cu' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi') \
+SOURCES := $(shell find src build kernels python -name '*.rs' -o -name '*.cu' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi') \
 	build.rs Cargo.toml Cargo.lock pyproject.toml
 
 PIP := $(BIN)/python -m pip
@@ -40,12 +54,12 @@ help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
 
 demo:  ## install, run every operation on the best device present, compare with torch
-	$(TOGETHER) $(VENV)/.torch $(WHEELS)/.built
-	$(MAKE) $(VENV)/.installed
+	$(TOGETHER) $(VENV)/.torch $(WHEELS)/$(DEMO)/.built
+	$(MAKE) $(VENV)/.installed-$(DEMO)
 	$(BIN)/python -m tilewise.demo
 
 test:  ## everything CI runs
-	$(TOGETHER) $(VENV)/.groups $(WHEELS)/.built
+	$(TOGETHER) $(VENV)/.groups $(WHEELS)/all/.built
 	$(MAKE) lint test-rust test-python
 
 lint: $(VENV)/.developing  ## formatting, clippy, ruff, mypy, stubtest
@@ -83,7 +97,9 @@ clean:  ## remove the environment and everything built
 	rm -rf $(VENV) target dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find python tests -name __pycache__ -prune -exec rm -rf {} +
 
-wheel: $(WHEELS)/.built  ## build the wheel into target/wheels
+wheel:  ## build the portable wheel for every GPU into target/wheels/all
+	$(MAKE) $(WHEELS)/$(WHEEL)/.built
+	@ls $(WHEELS)/$(WHEEL)/*.whl
 
 # pip 25.1 is the first that knows dependency groups.
 $(VENV)/.pip:
@@ -93,12 +109,14 @@ $(VENV)/.pip:
 
 $(TOOLS)/.ready: $(VENV)/.pip pyproject.toml
 	$(PYTHON) -m venv --without-pip $(TOOLS)
-	$(PIP) --python $(TOOLS)/bin/python install --quiet $(BUILD_REQUIRES)
+	$(PIP) --python $(TOOLS)/bin/python install --quiet $(BUILD_REQUIRES) --group wheel
 	@touch $@
 
-$(WHEELS)/.built: $(TOOLS)/.ready $(SOURCES)
-	@rm -rf $(WHEELS)
-	MAKEFLAGS= $(TOOLS)/bin/maturin build --release --locked --interpreter $(PYO3_PYTHON) --out $(WHEELS)
+$(WHEELS)/%/.built: $(TOOLS)/.ready $(SOURCES)
+	@rm -rf $(@D)
+	MAKEFLAGS= TILEWISE_CUDA_TARGETS='$(subst -, ,$*)' CARGO_ZIGBUILD_PYTHON_PATH=$(PYO3_PYTHON) \
+		$(TOOLS)/bin/maturin build --release --locked --interpreter $(PYO3_PYTHON) --zig --compatibility $(PORTABLE) --out $(@D)
+	$(TOOLS)/bin/auditwheel show $(@D)/*.whl | grep '"$(PORTABLE)_'
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.pip pyproject.toml
@@ -110,14 +128,15 @@ $(VENV)/.groups: $(VENV)/.torch
 	@touch $@
 
 # The second line replaces an older build of the same version, which pip would otherwise keep.
-$(VENV)/.installed: $(WHEELS)/.built $(VENV)/.torch
-	$(PIP) install --quiet "$$(ls $(WHEELS)/*.whl)[torch]"
-	$(PIP) install --quiet --no-deps --force-reinstall $(WHEELS)/*.whl
+$(VENV)/.installed-%: $(WHEELS)/%/.built $(VENV)/.torch
+	@rm -f $(VENV)/.installed-*
+	$(PIP) install --quiet "$$(ls $(WHEELS)/$*/*.whl)[torch]"
+	$(PIP) install --quiet --no-deps --force-reinstall $(WHEELS)/$*/*.whl
 	@touch $@
 
-$(VENV)/.developing: $(VENV)/.installed $(VENV)/.groups
+$(VENV)/.developing: $(VENV)/.installed-all $(VENV)/.groups
 	@touch $@
 
-$(VENV)/.benching: $(VENV)/.installed
-	$(PIP) install --quiet "$$(ls $(WHEELS)/*.whl)[bench]"
+$(VENV)/.benching: $(VENV)/.installed-all
+	$(PIP) install --quiet "$$(ls $(WHEELS)/all/*.whl)[bench]"
 	@touch $@

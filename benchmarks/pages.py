@@ -17,8 +17,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from PIL import Image
-from tilewise.bench import panels, plot, record, report, table
-from tilewise.bench.figures import OVERHEAD, Run
+from tilewise.bench import charts, plot, record, report
+from tilewise.bench.record import OVERHEAD, Run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE, IMAGES = Path("benchmarks/results"), Path("docs/performance.md"), Path("docs/images")
@@ -56,7 +56,7 @@ class Picture:
         data = self.run.as_json()
         drawn = [plot.title(self.run), data["cases"], data["ceilings"]]
         figures = json.dumps(drawn, sort_keys=True).encode()
-        return hashlib.sha256(figures + Path(str(panels.__file__)).read_bytes()).hexdigest()
+        return hashlib.sha256(figures + Path(str(charts.__file__)).read_bytes()).hexdigest()
 
     def is_current(self, root: Path) -> bool:
         file = root / self.path
@@ -116,11 +116,11 @@ def performance(found: dict[str, Run]) -> str:
         lines += [f"- note: {facts['note']}"] if "note" in facts else []
         lines += ["", *map(linked, pictures(stem, run))]
         for op in run.operations:
-            lines += [f"### {op}", "", table.markdown(*report.rows(run.of(op)), report.LEFT), ""]
+            lines += [f"### {op}", "", report.markdown_table(*report.rows(run.of(op)), report.LEFT), ""]
             if op == OVERHEAD:
                 parts = [part.row for part in report.parts(run.of(op))]
                 lines += [
-                    table.markdown(report.PARTS_COLUMNS, parts, report.LEFT),
+                    report.markdown_table(report.PARTS_COLUMNS, parts, report.LEFT),
                     "",
                     report.PARTS_LEGEND,
                     "",
@@ -133,7 +133,7 @@ def performance(found: dict[str, Run]) -> str:
 def figures(found: dict[str, Run]) -> str:
     """What stands in the README: of every operation the newest figures of a GPU."""
     lines: list[str] = []
-    for op in panels.SIZES:
+    for op in charts.SIZES:
         newest = next(((s, r) for s, r in found.items() if r.of(op) and r.facts["device"] != "CPU"), None)
         if newest is None:
             continue
@@ -156,7 +156,7 @@ def summary(run: Run, op: str) -> list[str]:
             mean = statistics.geometric_mean(ratios.values())
             rows.append([dtype, str(len(ratios)), f"{mean:.2f}", *ends])
     columns = ("dtype", "cases", "torch's time over tilewise's, geometric mean", "lowest", "highest")
-    return [table.markdown(columns, rows)] if rows else []
+    return [report.markdown_table(columns, rows)] if rows else []
 
 
 def write(root: Path, check: bool) -> list[str]:

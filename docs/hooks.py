@@ -2,9 +2,10 @@
 
     <!-- section: README.md Worth knowing -->   what stands under that heading
     <!-- file: CONTRIBUTING.md -->              the file, without its title
-    <!-- head: kernels/add.cu -->               the comment at the head of a kernel file
+    <!-- head: kernels/add.cu -->               the head of a kernel file, and its page of measurements
     <!-- errors -->                             every class of error with its recorded messages
     <!-- kernels -->                            a list of the kernels' pages
+    <!-- measurements -->                       a list of the pages of measurements
 
 A kernel without a page of its own in docs/how gets one of its head alone.
 """
@@ -20,7 +21,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 DIRECTIVE = re.compile(
-    r"^<!-- (section|file|head|errors|kernels)(?:: (\S+))?(?: ([^>]+))? -->$", re.MULTILINE
+    r"^<!-- (section|file|head|errors|kernels|measurements)(?:: (\S+))?(?: ([^>]+))? -->$", re.MULTILINE
 )
 # Where a file of the repository stands on the site.
 PAGES = {
@@ -38,10 +39,18 @@ def page_of(kernel: Path) -> str:
     return f"how/{kernel.stem}.md"
 
 
+def measured() -> list[str]:
+    """Names of the pages in docs/measurements but the first."""
+    pages = (ROOT / "docs/measurements").glob("*.md")
+    return sorted(page.stem for page in pages if page.stem != "index")
+
+
 def on_config(config: Any) -> Any:
     for entry in config["nav"]:
         if "How it works" in entry:
             entry["How it works"] += [page_of(kernel) for kernel in kernels()]
+        if "Measurements" in entry:
+            entry["Measurements"] += [f"measurements/{name}.md" for name in measured()]
     return config
 
 
@@ -62,7 +71,9 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         if kind == "file":
             return linked((ROOT / name).read_text().split("\n", 1)[1], page.file.src_uri)
         if kind == "head":
-            return f'```text title="{name}"\n{head(name)}\n```'
+            return f'```text title="{name}"\n{head(name)}\n```{link(name)}'
+        if kind == "measurements":
+            return "\n".join(f"- [{stem}]({stem}.md)" for stem in measured())
         return errors() if kind == "errors" else listed()
 
     return DIRECTIVE.sub(filled, markdown)
@@ -93,6 +104,12 @@ def head(name: str) -> str:
             break
         lines.append(line[3:])
     return "\n".join(lines[1:]).strip("\n")
+
+
+def link(name: str) -> str:
+    """To a kernel's page of measurements."""
+    stem = Path(name).stem
+    return f"\n\n[What was measured](../measurements/{stem}.md)." if stem in measured() else ""
 
 
 def linked(text: str, page: str) -> str:

@@ -1,29 +1,18 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// Gradients through matmul's epilogue: out = grad * activation'(saved), and the sums of that over all rows, which are
-// the gradient of a bias. In float32 (float64 for float64); sums are of unrounded terms; both are rounded once.
+// Gradients through matmul's epilogue: out = grad * activation'(saved), and the sums of that over all rows, the
+// gradient of a bias. In float32 (float64 for float64); sums are of unrounded terms; both are rounded once. Two reads
+// and one write an element, or one read where only sums are wanted.
 //
-// Per element: the derivative of one activation; two reads and one write, or one read where only sums are wanted.
-//
-// Variants, as chosen in src/cuda/plan/activation_backward.rs:
-//   flat      no sums, and everything in one piece: 16-byte accesses, a block to a tile, nothing loops.
-//   vector    16-byte accesses: columns lie side by side, and all rows are aligned alike. Where they are not, but the
-//             tensor lies in one piece, several of its rows are taken as one, in which every column comes several times;
-//             of the last such row there may be less.
-//   element   any strides and any number of dimensions.
-// In the last two a block's threads take `across` accesses side by side, and go down the rows of a slice: `vector` with
-// the next AT_ONCE of each input on their way to shared memory, where a thread has a ring of its own, so that no other is
-// waited for; `element` with as many in registers. What the threads of a column have summed up meets in shared memory.
-// Where there are several slices, each leaves its sums in memory, and
-//   sums      adds those up, in an order that depends on the shape and the device alone. From sm_90 on its blocks begin
-//             while the last of the others run, and wait for them.
-//
-// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32. 4096 x 14336: relu, leaky_relu, gelu,
-// gelu_tanh and silu 0.99 to 1.01, 1.01 to 1.02; silu with the bias's gradient 0.96, 0.98; 8192 x 8192 with it 0.94, 0.97;
-// 65536 x 257 with it 0.81, 0.89. In flat, 1, 2 or 4 vectors at once and blocks of 128 or 256 threads differ by up to
-// 1.5 %. Before there was flat, one kernel did all, whose 100 registers left room for two blocks to a multiprocessor: bf16
-// relu 0.87, gelu 0.70, silu 0.81, with the bias 0.79; 65536 x 257 element by element 0.28. For sums of 4096 x 14336 bf16,
-// the next accesses in registers instead of the ring took 0.91 to 0.93, blocks of 128 threads 0.92.
+// Variants, chosen in src/cuda/plan/activation_backward/mod.rs:
+//   flat      no sums, contiguous tensors: vectors of 16 bytes, a block for each tile, no loop.
+//   vector    contiguous columns, rows with one alignment. Threads go down a slice of the rows, `across` of them side
+//             by side; each prefetches AT_ONCE vectors of each input to its own ring in shared memory (cp.async), so no
+//             thread waits for another. Several rows of a contiguous misaligned tensor are taken as one longer row.
+//   element   any strides and rank; AT_ONCE elements of each input in registers.
+//   sums      second launch for more than one slice: adds the slices' sums, in an order given by shape and device.
+// Hazard: from sm_90 on sums may begin early, and waits for the first launch before it reads.
+// Measurements: docs/measurements/activation_backward.md
 
 #include "activation_gradient.cuh"
 #include "async_copy.cuh"
@@ -37,7 +26,7 @@ constexpr int FLAT_THREADS = 128, FLAT_VECTORS = 2;  // of each operand
 constexpr int AT_ONCE = 4;                           // accesses of each operand, in `vector` and `element`
 constexpr int MAX_RANK = 64, INLINE_RANK = 4;
 
-// Mirrored by ActivationParams in src/cuda/plan/activation_backward.rs.
+// Mirrored by ActivationParams in src/cuda/plan/activation_backward/mod.rs.
 template <int Rank> struct ActivationParams {
     uint64_t grad, saved, out, bias;  // addresses; 0: there is none
     uint64_t partials;                // of the sums of every slice; 0: there is one slice, and its sums are the bias's

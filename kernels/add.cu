@@ -1,24 +1,16 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// out = x + alpha * y, elementwise, of contiguous tensors of one dtype: operands are converted to the result's dtype,
-// the sum is computed in float32 for halves (float64 for float64, wrapping integers, logical or for bool) and rounded
-// once. int8 wraps as uint8 does, and has no kernels of its own. All other layouts: add_shifted.cu, add_strided.cu,
-// add_turned.cu.
+// out = x + alpha * y, elementwise, of contiguous tensors of one dtype. Operands are converted to the result's dtype;
+// the sum is computed in float32 for halves (float64 for float64, wrapping for integers, logical or for bool) and
+// rounded once. int8 runs the kernels of uint8. Other layouts: add_shifted.cu, add_strided.cu, add_turned.cu.
 //
-// Per element: 2 flops; 3 element sizes of traffic, 2 with a number for y. All about memory.
+// 2 flops an element; 3 element sizes of traffic, 2 where y is a number. A thread loads VECTORS (2) vectors of 16 bytes
+// of each operand before it uses the first; all data stays in registers.
 //
-// Variants, as chosen in src/cuda/plan/add.rs, for pointers that are all equally far from a 16-byte boundary:
-//   vector       fixed-size grid: every block owns one tile, nothing loops.
-//   vector_loop  the same, as a grid-stride loop over the tiles.
-// y may be a number in both.
-//
-// Loads in flight: VECTORS (2) 16-byte loads per operand and thread are issued before the first use.
-// Measured on an H200, cold L2, copy of a large tensor 4253 GB/s:
-//   vector       bf16 2^24 to 2^28 elements 3.4 to 4.3 TB/s, 0.98 to 1.00 of torch.add; blocks of 128 threads
-//                are 1 % faster than 256. Streaming hints, and 1 or 4 vectors instead of 2, gain up to 4 % at
-//                2^22 elements and 1.6 % at 2^24, a different one each time, and nothing at 2^26.
-//   vector_loop  slower by 1 % at 2^20 elements and 8 % from 2^26: kept as the other classic schedule, and for
-//                what no grid holds.
+// Variants, chosen in src/cuda/plan/add/mod.rs, for pointers with one offset from a 16-byte boundary:
+//   vector       fixed grid: a block for each tile, no loop.
+//   vector_loop  grid-stride loop over tiles, for what no grid holds and as the other classic schedule.
+// Measurements: docs/measurements/add.md
 
 #include "add.cuh"
 

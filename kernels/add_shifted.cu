@@ -1,21 +1,15 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// out = x + alpha * y (as in add.cu) of one dtype, where the result and an operand lie in one piece of memory, but
-// add.cu's accesses do not fit all operands alike.
+// out = x + alpha * y (as in add.cu) of one dtype, where the result and one operand are contiguous, but vectors of 16
+// bytes do not fit all operands alike. 2 flops an element, and the traffic of add.cu.
 //
-// Per element: 2 flops, and the traffic of add.cu.
-//
-// Variants, as chosen in src/cuda/plan/add/pieces.rs:
-//   shifted   contiguous operands that start anywhere. A warp takes aligned vectors that lie side by side, and a lane has
-//             what its 16 bytes of the result need of the next vector from the next lane. y may be a number.
-//   repeated  rows of any length, to all of which one row is added: out and the operand with rows are one run of aligned
-//             vectors, in which the row's columns repeat. A thread takes vectors that begin in the same column, and holds
-//             what is to be added to them.
-//
-// Measured on an H200, cold L2, 8192 x 8192, share of a copy of the same bytes, bf16 and f32: x[1:] + y[1:] and
-// x[1:] + y[3:] 1.00, 1.01 (add_strided.cu: 0.89, 0.93); 8192 x 8191 and a row 1.03, 1.01 (0.70, 0.81);
-// 8192 x 8192 and a row 0.99, 0.99 (rows of add_strided.cu: 0.95, 0.96). Of shifted, 1 vector is as fast as 2, and with 4
-// bf16 took 0.84; of repeated, 4 and 8 are slower by 1 to 3 %.
+// Variants, chosen in src/cuda/plan/add/pieces.rs:
+//   shifted   contiguous operands that begin anywhere. A warp loads aligned contiguous vectors; what a lane's 16 bytes
+//             of the result need of the next vector comes from the next lane by a shuffle. y may be a number.
+//   repeated  rows of any length, to all of which one row is added. The result and the operand with rows are one range
+//             of aligned vectors, in which the row's columns repeat. A thread takes vectors that begin in one column,
+//             and holds in registers what it adds to them.
+// Measurements: docs/measurements/add_shifted.md
 
 #include "add.cuh"
 

@@ -1,37 +1,22 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// out = x + alpha * y (as in add.cu) of views: broadcast, sliced, permuted, misaligned, of mixed dtypes.
+// out = x + alpha * y (as in add.cu) of views: broadcast, sliced, permuted, misaligned, of mixed dtypes. 2 flops an
+// element, and the traffic of add.cu; a broadcast operand is read from memory once.
 //
-// Per element: 2 flops, and the traffic of add.cu; what is broadcast is read from memory once.
-//
-// Variants, as chosen in src/cuda/plan/add.rs. In the first three the result's last dimension is contiguous, x and y
-// step along it by one element or by none (a column that is added to all), and a thread makes 16 aligned bytes of the
-// result at a time, with one access of each operand, or one element where an operand does not step:
+// Variants, chosen in src/cuda/plan/add/space.rs. In the first three the result's last dimension is contiguous, x and y
+// step along it by one element or none, and a thread stores aligned vectors of 16 bytes; row ends move by element:
 //   rows     one dtype, every row of x and y as far from a 16-byte boundary as the result's.
-//   skewed   one dtype, rows that start anywhere: two aligned vectors of each operand, shifted together. Neighbours
-//            read the same vectors, so that memory is read once. (Tensors in one piece: add_shifted.cu.)
-//   mixed    any dtypes no wider than the result's: 16 bytes of the result against 16, 8, 4 or 2 of an operand.
-// What lies at the ends of a row and is no whole chunk is done element by element: rows of under 16 chunks that are not
-// whole go to `strided`.
-//   strided  any strides and dtypes, up to 4 dimensions after merging: neighbouring threads make neighbouring elements.
+//   skewed   one dtype, rows that begin anywhere: two aligned vectors of each operand, shifted together.
+//   mixed    dtypes no wider than the result's: 16 bytes of the result against 16, 8, 4 or 2 of an operand.
+//   strided  any strides and dtypes, up to 4 merged dimensions: neighbouring threads have neighbouring elements.
 //   deep     the same for any number of dimensions and elements, with 64-bit indices.
-// y may be a number in all of them.
-//
-// A thread's chunks lie in as many rows, at the same place: where one row is added to all, they want the same piece of
-// it, which is then in L1; and the index arithmetic is done once a thread. With one row they lie a block apart.
-// The compiler's registers leave room for 768 threads or more on a multiprocessor, whose loads are 48 KB or more in
-// flight: what an H200's memory needs for its bandwidth and latency. All of a thread's loads are issued before the first
-// is waited for (read from the machine code for sm_90). On an H200, 8192 x 8192, share of a copy of the same bytes, bf16
-// and f32: a row 0.97, 0.98; a column 0.96, 0.98; a column slice 0.99, 1.00; mixed dtypes 0.99; by skewed, whole tensors at
-// unlike offsets 0.89, 0.93. Other numbers of chunks were not compared.
-//
-// Rejected: one kernel that branched on each operand's alignment and stride. It added a row or a column to a bf16
-// matrix at 0.51 of a copy's speed, and mixed dtypes at 0.53 of torch's (H200): every branch waited for its loads.
+// Vectors of a thread are in different rows at one column, so that a broadcast row comes from L1. y may be a number.
+// Measurements: docs/measurements/add_strided.md
 
 #include "add.cuh"
 
 constexpr int THREADS = 256;  // at most; small problems use fewer
-// Chunks of a thread; mirrored in src/cuda/plan/add.rs.
+// Chunks of a thread; mirrored in src/cuda/plan/add/mod.rs.
 constexpr int ROWS_CHUNKS = 4, SKEWED_CHUNKS = 2, MIXED_CHUNKS = 2, STRIDED_CHUNKS = 4;
 
 // Chunks that are no whole ones, or whose neighbourhood is not the operand's own: element by element.

@@ -1,22 +1,15 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// out = x + alpha * y (as in add.cu) where x, y or both lie transposed to the result: its last dimension is contiguous,
-// theirs is another. One dtype, up to 4 dimensions after merging.
+// out = x + alpha * y (as in add.cu) where x, y or both are transposed to the result: the result's last dimension is
+// contiguous, theirs is another. One dtype, up to 4 merged dimensions. 2 flops and 3 element sizes an element.
 //
-// Per element: 2 flops, 3 element sizes of traffic.
+// A block computes a tile of the result: 64 columns, and as many rows as 128 bytes of the transposed operand hold. That
+// operand goes through shared memory in vectors of 16 bytes on both sides, so that each sector is read once; the other
+// operand loads meanwhile. Elements of 2 bytes leave shared memory as transposed 8 x 8 matrices (ldmatrix). Where the
+// result's rows are misaligned, threads store neighbouring single elements.
 //
-//   turned   A block makes a tile of the result of 64 columns and as many rows as 128 bytes of the transposed operand
-//            are. That operand's part goes through shared memory, in 16-byte accesses on both sides, so that every
-//            sector is read once, whole; the other operand's part is on its way meanwhile. Where the result's rows do
-//            not start on 16-byte boundaries, or are no multiple of 16 bytes, threads make single elements, side by
-//            side, instead of 16 bytes.
-//
-// Elements of 2 bytes leave shared memory as transposed matrices of 8 x 8 (ldmatrix), of which a lane has 8 neighbours of
-// the result. One by one they took 37 instructions an element, and x + y.T 0.82 of a copy's time.
-// Measured on an H200, 8192 x 8192, share of a copy of the same bytes: x + y.T bf16 0.90, f32 0.98 (torch: 0.22 and 0.39);
-// a transposed batch 0.91, 1.00; permuted 3-d 0.97, 0.97. With four blocks to a multiprocessor instead of five f32 took
-// 0.94, bf16 with five 0.86; tiles of 128 columns 0.84 and 0.87. What it replaces read an element of a 32-byte sector at
-// a time, at torch's speed.
+// The kernel has no variants; src/cuda/plan/add/space.rs chooses it.
+// Measurements: docs/measurements/add_turned.md
 
 #include "add.cuh"
 #include "ptx/ldmatrix.cuh"

@@ -1,41 +1,17 @@
 // targets: 80 90 100 120 ptx:80
 //
-// matmul for float16 and bfloat16 on tensor cores, summed in float: out = act(a @ b + bias).
+// matmul of float16 and bfloat16 on tensor cores (mma.sync), summed in float32: out = act(a @ b + bias). 2 m n k flops.
 //
-// A block of warps computes one tile of the result (common/mma_block.cuh). Tiles of a and b come in through a ring
-// of buffers in shared memory. At the ragged edges of m, n and k the copies write zeros instead of reading: nothing
-// outside an operand is ever touched.
-//
-// Variants, matmul_mma_{tile}_{layout}_{dtype}; src/cuda/plan/matmul/blocks.rs chooses:
-//   layout  {k or m}{k or n}: the dimension with unit stride in a, in b. Each has its own image in shared memory,
-//           and ldmatrix or its transposing form brings both to the same fragments.
-//           "any": an operand has no unit stride, or rows that are not whole, aligned 16-byte chunks: loads of
-//           single elements.
-//   tile    128 x 256  large results: the fewest bytes of shared memory and of L2 for each flop
-//           192 x 192, 128 x 192, 96 x 192  results of which such tiles fill the device more evenly
-//           128 x 128  two blocks a multiprocessor hide each other's fill and epilogue; fits 99 KB parts
-//            64 x  64  results with too few larger tiles to fill the device
-//            32 x  64  few rows: bound by the bytes of b, so eight buffers keep many of them in flight
-//
-// Per product: 2 m n k flops; 2 (m k + k n + m n) bytes at least. Each tile of a and b is read again from L2 by every
-// block in its row or column, which the grouped order of blocks (common/tile_order.cuh) keeps near.
-//
-// Measured on an H200, bf16, caches cold, cuBLAS's time (which has wgmma) over this kernel's: 512^3 0.84, 1024^3 0.60,
-// 1536^3 0.58, 2048^3 0.61, 3072^3 0.56, 4096^3 0.60, 6144^3 0.60, 8192^3 0.58. An mma takes 6 clocks of its tensor core,
-// two thirds of wgmma's rate; the tensor cores are active in 78 % of the clocks of 4096^3. In the others, by samples of
-// the first variant below, both warps of a scheduler copy and work out addresses at the same time, since the barrier of
-// each tile of k keeps them in step. Tried against that, all slower at 4096^3 and 8192^3:
-//    3 to 6 %    fragments read one piece ahead instead of one step, which frees the registers for warps of 96 x 64: tiles
-//                of 192 x 256 so took 3 to 15 % longer than 128 x 256, though they ask a fifth less of shared memory
-//    1 to 4 %    all copies of a tile at once, instead of in four parts
-//    10 to 19 %  persistent blocks, which copy for the next tile before the epilogue of the last; as much with mbarriers
-//                instead of the block's barrier, so that warps may drift apart, and copies one by one between the mma
-// A warp that does nothing but copy leaves the others 168 registers each, too few for 64 x 64.
-// 96 x 192 takes 26.5 us for 1536^3, where 128 x 192 takes 32 and 192 x 96 of four warps 39; 192 x 192 takes 136 us for
-// 3072^3, 128 x 192 150. A fourth buffer gains 0.3 to 3 %; six for 96 x 192 nothing.
-// Odd sizes with matmul_repack.cu's copies before it (src/cuda/plan/matmul/copied.rs), us, beside "any" and cuBLAS:
-// 513^3 14.6 (19.8, 18.8), 1023^3 21.9 (36.0, 29.5), 8191^3 2358 (8795, 7230).
-// Where there is matmul_wgmma.cu, this kernel is left with what that cannot address and is too small to copy.
+// A block of warps computes a tile of the result (common/mma_block.cuh). Tiles of a and b come through a ring of
+// buffers in shared memory (cp.async), then ldmatrix; copies write zeros beyond m, n and k, and read nothing there.
+// Blocks take tiles in grouped order (common/tile_order.cuh), so that tiles of a and b are read again from L2.
+// Variants, matmul_mma_{tile}_{layout}_{dtype}, chosen in src/cuda/plan/matmul/blocks.rs:
+//   layout  {k or m}{k or n}: the dimension of unit stride in a and in b. "any": no unit stride, or misaligned rows;
+//           loads of single elements.
+//   tile    128x256 large results; 192x192, 128x192, 96x192 results that those fill more evenly; 128x128 two blocks a
+//           multiprocessor, and devices with 99 KB of shared memory; 64x64 few tiles; 32x64 few rows.
+// Where matmul_wgmma.cu runs, this kernel has only what TMA cannot address and is too small to copy.
+// Measurements: docs/measurements/matmul_mma.md
 
 #include "mma_block.cuh"
 

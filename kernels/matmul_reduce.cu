@@ -1,14 +1,15 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// The last step of a matmul whose k was split among blocks (matmul_wgmma.cu, matmul_skinny.cu, matmul_skinny_simt.cu):
-// out = act(sum of the parts + bias). The parts lie one behind the other in float (float64: double), padded to whole tiles
-// or fours, and are added in their order: the same bits whichever block was done first.
+// Last launch of a split-K matmul (matmul_wgmma.cu, matmul_skinny.cu, matmul_skinny_simt.cu): out = act(sum of the
+// partials + bias).
 //
-// Its launch begins while the one before it ends (ptx/grid.cuh), except in a graph: 512x512x65536 takes 52.3 us so, and 53.9
-// one after the other. Told to begin as soon as the product does, its blocks gathered on the few multiprocessors without a
-// tile, and nothing was gained.
+// The partials of all k splits lie in the workspace in float32 (float64: float64), padded to whole tiles or fours. A
+// thread adds them in the order of the splits, so that the bits do not depend on which block was first. 4 bytes read an
+// element and split, mostly from L2; 2 or 4 bytes written (float64: 8 and 8).
 //
-// Per element: 4 bytes read for each part, from L2 where they were just written; 2 or 4 bytes written (float64: 8 and 8).
+// The kernel has no variants; src/cuda/plan/matmul/reduce.rs plans it.
+// Hazard: outside of graphs it begins early (common/ptx/grid.cuh), and waits for the product before it reads partials.
+// Measurements: docs/measurements/matmul_reduce.md
 
 #include "dtype.cuh"
 #include "epilogue.cuh"

@@ -1,12 +1,15 @@
 // targets: 80 90 100 120 ptx:80
 //
-// Copies operands of a matmul that matmul_wgmma.cu's copy engine cannot address, or matmul_mma.cu cannot read in 16-byte
-// chunks (an odd stride, a base off 16 bytes, no unit stride), into scratch memory where they can: rows of a
-// multiple of 8 elements of 16 bits, or of 64 if they are long, along the dimension with the smaller stride. A batch
-// dimension of stride 0 is copied once. Both operands in one launch, while whose last blocks run the product's begin
-// (ptx/grid.cuh), except in a graph: 513^3 takes 10.4 us with it, and 13.3 without.
+// Copies operands of a matmul that TMA cannot address for matmul_wgmma.cu, or that matmul_mma.cu cannot read in vectors
+// of 16 bytes (odd stride, misaligned base, no unit stride), to the workspace.
 //
-// Per element: 2 bytes read and 2 written.
+// The copy's rows are a multiple of 8 elements of 16 bits, of 64 if they are long, along the dimension of the smaller
+// stride. A batch dimension of stride 0 is copied once. One launch copies both operands; an element is 2 bytes read and
+// 2 written.
+//
+// The kernel has no variants; src/cuda/plan/matmul/copied/mod.rs decides whether to copy.
+// Hazard: outside of graphs the product begins early (common/ptx/grid.cuh), and waits for the copies.
+// Measurements: docs/measurements/matmul_repack.md
 
 #include "dtype.cuh"
 #include "index.cuh"

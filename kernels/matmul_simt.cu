@@ -1,19 +1,16 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// matmul without tensor cores, any strides: out = act(a @ b + bias).
-//   float32   IEEE products and sums (fused multiply-add), on every device
-//   float64   the same in double
-//   float16, bfloat16   summed in float, only for devices before sm_80; later ones run matmul_mma.cu
+// matmul without tensor cores, any strides: out = act(a @ b + bias). float32 and float64 in IEEE multiply-adds of their
+// own precision; float16 and bfloat16 summed in float32, for devices before sm_80. 2 m n k flops.
 //
-// 256 threads share a BM x BN tile of the result; each owns TM x TN of it in registers, so that TM + TN
-// values read from shared memory feed TM * TN multiply-adds. Two buffers: the next BK steps of k are read
-// into registers during the arithmetic of the present ones, widened, and written across one barrier later.
+// 256 threads share a tile of the result, each TM x TN of it in registers, so that TM + TN values from shared memory
+// feed TM * TN multiply-adds. Two buffers in shared memory: the next BK steps of k are read to registers during the
+// arithmetic of the present ones, widened, and stored one barrier later.
 //
-// Variants, matmul_simt_{tile}_{dtype}; src/cuda/plan/matmul.rs chooses:
-//   128x128  8 x 8 a thread: 64 multiply-adds for 16 values read; for results that fill the device
-//   64x64    4 x 4 a thread: four times the blocks for smaller results, and float64 always (registers)
-//
-// Per product: 2 m n k flops; size (m k + k n + m n) bytes at least.
+// Variants, matmul_simt_{tile}_{dtype}, chosen in src/cuda/plan/matmul/blocks.rs:
+//   128x128  8 x 8 values a thread, for results that fill the device.
+//   64x64    4 x 4 a thread: four times the blocks for smaller results, and always float64, for lack of registers.
+// Measurements: docs/measurements/matmul_simt.md
 
 #include "simt_block.cuh"
 

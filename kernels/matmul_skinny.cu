@@ -1,39 +1,18 @@
 // targets: 80 90 100 120 ptx:80
 //
-// matmul of a few rows by a large matrix (a decoder's token step), or of a large matrix by a few columns, for float16 and
-// bfloat16 on tensor cores, summed in float: out = act(a @ b + bias).
+// matmul of few rows by a large matrix (a decoder's token step), or of a large matrix by few columns, for float16 and
+// bfloat16 on tensor cores (mma.sync), summed in float32: out = act(a @ b + bias).
 //
-// The time of such a product is the time to read the large operand, the weights, once. So the whole device must read, and
-// each multiprocessor must have enough bytes on their way: at 4.8 TB/s and about 1 us from a request to its data, 4.8 MB,
-// 36 KB for each of an H200's 132 multiprocessors. A block keeps its ring's stages but one in flight, 48 KB of weights,
-// and two blocks run side by side.
-//
-// The weights are the 16-row operand of every mma, whichever side of the product they stand on, and the few rows its
-// columns of 8: no row of a tensor core is wasted. Where there are fewer tiles than the device runs blocks, k is cut into
-// parts. On compute capability 9.0 and above two parts are a cluster, whose blocks read each other's sums from shared
-// memory; elsewhere, and for more parts, the sums go through memory to matmul_reduce.cu. Either way they are added in
-// the order of the parts: the same bits every time.
-//
-// Variants, matmul_skinny_{tile}_{layout}_{dtype}; src/cuda/plan/matmul/skinny.rs chooses:
-//   tile    rows of the weights by few rows: 64x16. (128x32 and 128x64 took 40 to 112 us for 64x4096x4096 and
-//           64x4096x14336 where matmul_mma's tiles took 19 and 49.)
-//   layout  "k", "m": the dimension of unit stride in the weights, whose rows are whole, aligned 16-byte chunks (cp.async,
-//           ldmatrix). "anyk", "anym": any other weights, along the dimension of the smaller stride, through registers
-//           (common/gather_copier.cuh), one stage ahead, with more blocks side by side.
-// The few rows are read in 16-byte chunks where those are whole and aligned along k, else through registers.
-//
-// Per product: 2 m n k flops; 2 m k bytes of the weights once from memory; the few rows from L2 by every block.
-//
-// On an H200, us, cold and clean L2, bf16, weights with k contiguous:
-//                    cuBLAS  in pairs  k whole  4 parts, reduced  4 parts, clusters  matmul_wgmma  matmul_mma
-//   1x4096x4096      15.5    15.3      17.8     18.1              21.3               17.0          19.4
-//   1x4096x14336     34.0    35.2      45.2     37.2              47.7               39.3          51.9
-//   1x14336x4096     33.5    37.2      34.1     43.4              42.9               34.1          37.0
-//   16x4096x14336    33.9    35.7      44.8     38.0              44.2               38.9          50.4
-// A kernel that only reads the weights, by plain loads or by the copy engine, takes 12.3 us for 4096x4096 and 31 for the
-// others. On Hopper, halves that the copy engine can address are matmul_wgmma's: since its boxes of what is read once ask
-// for no more than they need (src/cuda/driver.rs), and parts of k meet in clusters, it takes 14.2, 32.5 and 32. Tried in
-// its place: weights by plain loads straight to registers, in mma's layout, eight loads in flight a thread: 16.5, 37 and 38.
+// Its time is that of reading the large operand, the weights, once. So k is split until all multiprocessors read, and a
+// block keeps all stages of its ring but one in flight (48 KB of weights), two blocks a multiprocessor. The weights are
+// the 16-row operand of every mma and the few rows its 8 columns, so that no tensor core row is wasted. From sm_90 on
+// two k splits are a cluster, which reduces through distributed shared memory; more splits, and other devices, write
+// partials to the workspace for matmul_reduce.cu. Partials are added in the order of the splits.
+// Variants, matmul_skinny_{tile}_{layout}_{dtype}, chosen in src/cuda/plan/matmul/skinny/mod.rs:
+//   tile    rows of the weights by few rows: 64x16.
+//   layout  "k", "m": unit stride of the weights, in aligned vectors of 16 bytes. "anyk", "anym": any other weights,
+//           through registers (common/gather_copier.cuh).
+// Measurements: docs/measurements/matmul_skinny.md
 
 #include "gather_copier.cuh"
 #include "mma_block.cuh"

@@ -1,25 +1,18 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// matmul of a few rows by a large matrix, or of a large matrix by a few columns, without tensor cores and from any strides:
-// out = act(a @ b + bias). What matmul_skinny.cu is for halves on tensor cores this is for
-//   float32   IEEE products and sums (fused multiply-add), on every device
-//   float64   the same in double
-//   float16, bfloat16   summed in float, only for devices before sm_80
+// matmul of few rows by a large matrix, or of a large matrix by few columns, without tensor cores and from any strides:
+// out = act(a @ b + bias). float32 and float64 in IEEE multiply-adds; halves summed in float32, for devices before
+// sm_80.
 //
-// As there, the time is that of reading the large operand once, so k is cut into parts until every multiprocessor reads;
-// how parts become one result is common/skinny.cuh. A block is that of matmul_simt.cu (common/simt_block.cuh), with tiles
-// as narrow as the few rows: 128x8 costs 8 multiply-adds for each element of the weights, and an H200 has time for 26 of
-// float32 while one arrives (4.8 TB/s among 132 multiprocessors: 20 bytes, 5 elements, a clock).
+// As in matmul_skinny.cu k is split until all multiprocessors read; common/skinny.cuh reduces the splits. A block is
+// that of matmul_simt.cu (common/simt_block.cuh) with tiles as narrow as the few rows: 128x8 takes 8 multiply-adds an
+// element of the weights, and an H200 has time for 26 of float32 while one arrives. Each element is a cp.async of its
+// own.
 //
-// Variants, matmul_skinny_simt_{tile}_{dtype}; src/cuda/plan/matmul/skinny.rs chooses:
-//   128x8, 64x8 (float64)     up to 8 few rows; two or four groups of warps take turns at k
-//   128x32, 64x32 (float64)   more
-//
-// Per product: 2 m n k flops; size m k bytes of the weights once from memory; the few rows from L2 by every block.
-//
-// Measured on an H200, us, cold L2, beside cuBLAS and matmul_simt. float32: 1x4096x4096 45.6 (32.2, 176.6), 16x4096x4096
-// 57.0 (57.5, 178), 64x4096x4096 95 (70, 188), 1x14336x4096 122 (71, 295), 16x4096x14336 161 (127, 617). float64:
-// 1x4096x4096 54 (41, 326), 16x4096x14336 262 (133, 1140). Each element is a cp.async of its own: wider ones would help.
+// Variants, matmul_skinny_simt_{tile}_{dtype}, chosen in src/cuda/plan/matmul/skinny/mod.rs:
+//   128x8, 64x8 (float64)    up to 8 few rows; two or four groups of warps take turns at k.
+//   128x32, 64x32 (float64)  more.
+// Measurements: docs/measurements/matmul_skinny_simt.md
 
 #include "simt_block.cuh"
 #include "skinny.cuh"

@@ -1,16 +1,14 @@
 // targets: 80 90 100 120 ptx:80
 //
-// matmul for float32 on tensor cores where the caller permits tf32 (precision="tf32"): both operands are rounded to 10
-// bits of mantissa on their way to the tensor core, sums are float. out = act(a @ b + bias).
+// matmul of float32 on tensor cores where the caller permits it (precision="tf32"): operands are rounded to 10 bits of
+// mantissa on their way to the tensor core, sums are float32. out = act(a @ b + bias), 2 m n k flops.
 //
-// The same blocks as matmul_mma.cu at twice the bytes an element. Operands need rows of whole, aligned 16-byte
-// chunks; others are multiplied in full precision by matmul_simt.cu. ldmatrix brings 16-byte rows of four floats to
-// where the mma wants them, but cannot transpose 4-byte elements: operands without unit stride along k are read from
-// shared memory a float at a time.
+// The blocks are those of matmul_mma.cu with twice the bytes an element. Operands need aligned rows of 16-byte vectors;
+// others are multiplied in full precision by matmul_simt.cu. ldmatrix cannot transpose 4-byte elements: operands
+// without unit stride along k are read from shared memory one element at a time.
 //
 // Variants, matmul_tf32_{tile}_{layout}_f32, are named and chosen as in matmul_mma.cu.
-//
-// Per product: 2 m n k flops; 4 (m k + k n + m n) bytes at least. Its speed has not been measured.
+// Measurements: docs/measurements/matmul_tf32.md
 
 #include "mma_block.cuh"
 

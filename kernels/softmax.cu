@@ -1,38 +1,21 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// softmax and log_softmax of rows whose elements lie side by side. x is rounded to the result's dtype,
-// then exp(x - max) / sum, or x - max - log(sum), in float32 (float64 for float64), rounded once.
+// softmax and log_softmax of rows whose elements are contiguous. x is rounded to the result's dtype; all arithmetic is
+// in float32 (float64 for float64) and rounded once: exp(x - max) / sum, or x - max - log(sum). x is read once in
+// vectors of 16 bytes and the result is written once; only `online` reads part of a row twice.
 //
-// Per element: one or two exponentials; one read and one write, until a row is too long for the variant
-// `online`, which then reads part of it twice.
-//
-// Variants, as chosen in src/cuda/plan/softmax/choose.rs by row length:
-//   warpVxR   a group of 1 to 32 lanes keeps R rows at a time in registers, V 16-byte granules per lane and
-//             row. V * R loads are in flight per lane before the first use. (More of them, 1x4 and 2x2, took 0.95 to
-//             1.25 times as long on an H200, but for rows of 33 float32, 0.8.)
-//   block     a block of 32 to 1024 threads keeps one row in registers.
-//   pipeline  persistent grid (grid-stride over rows): a block keeps `stages` rows in shared memory and asks for
-//             a granule of a coming row (cp.async) as soon as it has written the granule of the present row
-//             that lies in its place. Each thread reads only what it copied itself, so the only barrier is
-//             that of the reduction. The depth can be forced: _core.force_softmax("pipeline", 2).
-//   online    any length: two passes over the row; the granules that fit stay in shared memory between them.
-// Rows may start anywhere and have any length. warp and block take a row as the granules wholly in it and its ends, of
-// which a lane each takes one element; warp has code of its own for rows that are whole granules. Where the result is
-// aligned otherwise than x they would store by element, and softmax_ragged.cu has such rows. Of longer ones the ends are
-// stored by element, and lanes complete each other's accesses where alignments differ. Short odd rows are
-// softmax_short.cu's, many long ones softmax_staged.cu's.
-//
-// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32: 2^20 x 16 0.96, 0.97 (with rows that
-// may start anywhere, 155 instructions before the first load instead of 55, 0.86, 0.97), 8192 x 32 0.92, 0.90 (0.92,
-// 0.85), 2^18 x 64 0.95, 0.97, 32768 x 128 0.94, 0.97 (0.91, 0.95), 256 0.97, 0.98, 512 0.97, 0.98. bf16: 781 0.90, 1000
-// 0.99, 1024 1.00, 2048 1.00, 4095 0.98, 4096 0.98, 8192 1.00; f32: 781 0.97, 1000 0.98, 1024 1.00, 4095 0.97, 4096
-// 0.99, 8192 0.98, 21183 x 12672 0.99. With granules of neighbouring rows at the ends, made -inf by the thread that has
-// them, or loaded and stored by its elements, 4095 bf16 took 0.73 and 781 f32 0.73.
-// bf16 to f32: 2048 0.98, 4096 0.97, 8192 0.95; where a lane stored both halves of its 32 bytes, 0.95, 0.90, 0.79.
-// 16384 bf16 0.87, 65536 0.86 (pipeline): where there are clusters, softmax_staged.cu and softmax_cluster.cu are faster.
+// Variants, chosen by row length in src/cuda/plan/softmax/choose/mod.rs:
+//   warpVxR   R rows at a time in the registers of a group of 1 to 32 lanes, V vectors a lane and row.
+//   block     one row in the registers of a block of 32 to 1024 threads.
+//   pipeline  persistent blocks, each with `stages` rows in shared memory (cp.async). A thread reads only its own
+//             copies, so that only the reduction has a barrier. _core.force_softmax("pipeline", 2) forces the depth.
+//   online    any length, two passes; the vectors that fit stay in shared memory between them.
+// A row may begin anywhere: single lanes take the elements before and behind its whole vectors. Where x and the result
+// are aligned differently, warp and block store by element, and in the others lanes complete each other's vectors.
+// Measurements: docs/measurements/softmax.md
 
 #include "async_copy.cuh"
-#include "softmax.cuh"
+#include "row_views.cuh"
 
 constexpr int WARP_THREADS = 64;
 

@@ -1,29 +1,20 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// Gradients of softmax and log_softmax with respect to x, for rows whose elements lie side by side: from dy, the
-// gradient of the result y, y * (dy - sum(y * dy)) or dy - exp(y) * sum(dy), in float32 (float64 for float64),
-// rounded once.
+// Gradients of softmax and log_softmax for rows whose elements are contiguous: from dy, the gradient of the result y,
+// they are y * (dy - sum(y * dy)) or dy - exp(y) * sum(dy), in float32 (float64 for float64), rounded once. Both inputs
+// are read once in vectors of 16 bytes; `long` and `find` read part of them twice.
 //
-// Per element: a multiply-add or two, and one exponential for log_softmax; two reads and one write, until a row is too
-// long for the variant `long`, which then reads part of it twice.
-//
-// Variants, as chosen in src/cuda/plan/softmax_backward/mod.rs by row length:
-//   warpVxR   a group of 1 to 32 lanes keeps R rows at a time in registers, V 16-byte granules of each input per lane
-//             and row. All of them are loaded before the first is used.
-//   cluster   a cluster of 1 to 8 blocks keeps one row in registers; every block sends its sum to the others' shared
-//             memory.
-//   long      the same, for any length: the chunks before the last are read again for the results, from the last to
-//             the first.
-//   leave, find   two launches for few long rows, which clusters would leave most of the GPU idle for: the first leaves
-//             the sums of a row's slices in memory, the second adds them up and reads the slices again.
-// Rows may start anywhere and have any length: a row's partial first and last granules move by element, as do those
-// of an operand that lies otherwise than grad. What is better for many such rows: softmax_backward_short.cu for few elements,
-// softmax_backward_staged.cu for many, softmax_backward_ragged.cu between them.
-//
-// Measured on an H200, cold L2, share of a copy of the same bytes: bf16 and f32, N = 1024 to 65536, 0.96 to 1.03; 781 bf16
-// 0.89, 4 x 131072 0.71 and 0.52.
+// Variants, chosen by row length in src/cuda/plan/softmax_backward/choose.rs:
+//   warpVxR      R rows at a time in the registers of a group of 1 to 32 lanes, V vectors of each input a lane and row.
+//   cluster      a row in the registers of 1 to 8 blocks, which exchange sums through distributed shared memory.
+//   long         the same for any length: chunks before the last are read again, last to first.
+//   leave, find  two launches (partial, combine) for few long rows: the first writes the sums of slices to the
+//                workspace.
+// A row may begin anywhere: the elements before and behind its whole vectors move singly, and so does an operand that
+// is aligned differently from grad.
+// Measurements: docs/measurements/softmax_backward.md
 
-#include "ptx/cluster.cuh"
+#include "exchange.cuh"
 #include "softmax_backward.cuh"
 
 constexpr int WARP_THREADS = 128;
@@ -34,7 +25,7 @@ constexpr int BLOCK_VECTORS = 4, LONG_VECTORS = 6;
 
 // Granules of grad and output: V of each per thread and row, `members` apart. They stay as they were loaded, which for
 // halves takes half of the registers, and are widened anew for every use.
-template <class In, class Out, class Index, int V> struct Granules {
+template <class In, class Out, class Index, int V> struct Held {
     using G = Gradient<In, Out>;
     using C = typename G::C;
     static constexpr int E = lanes_of<In>;
@@ -47,7 +38,7 @@ template <class In, class Out, class Index, int V> struct Granules {
     }
     __device__ __forceinline__ void complete(const GradientRow<In, Out, Index>& row, Index first, int members,
                                              uint32_t output_access) {
-        if (!row.ragged(output_access)) return;
+        if (!row.incomplete(output_access)) return;
 #pragma unroll
         for (int i = 0; i < V; ++i) row.complete(first + i * members, output_access, grad[i], output[i]);
     }
@@ -93,7 +84,7 @@ __device__ __forceinline__ void softmax_backward_warp(const BackwardParams<INLIN
     const int group = threadIdx.x >> p.lane_bits, lane = threadIdx.x & (lanes - 1);
     for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
         GradientRow<In, Out, int> row[R];
-        Granules<In, Out, int, V> granules[R];
+        Held<In, Out, int, V> granules[R];
         C sum[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) {
@@ -114,39 +105,29 @@ __device__ __forceinline__ void softmax_backward_warp(const BackwardParams<INLIN
     }
 }
 
-// Whose sums make a row whole: the blocks' of a cluster; or those that one launch leaves in memory and the next finds.
-enum class Share { cluster, leave, find };
-
 // A row to `slices` blocks, a slice of it to each, in one chunk or several.
-template <class In, class Out, class Index, int V, Share S>
+template <class In, class Out, class Index, int V, Scope S>
 __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INLINE_RANK>& p) {
     ptx::wait_for_grid_before();
     using C = typename Gradient<In, Out>::C;
-    struct alignas(8) Letter {
-        C sum;
-    };
     __shared__ C scratch[2][32];
-    __shared__ Letter letters[2][16];  // [round][block of the cluster]
+    __shared__ Total<C> totals[2][16];  // [round][block of the cluster]
     __shared__ uint64_t mailbox_state;
     const Gradient<In, Out> gradient = {p.log != 0};
-    const ptx::Mailbox mailbox = {&mailbox_state};
-    const uint32_t blocks = S == Share::cluster ? ptx::cluster_blocks() : 1;
+    const ClusterExchange<Total<C>, S> exchange(&mailbox_state);
     const int members = blockDim.x, last = sizeof(Index) == 8 ? p.chunks - 1 : 0;
     const Index chunk = V * members;
-    if (blocks > 1) mailbox.open();
+    exchange.open();
     uint32_t parity = 0;
     for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
         const uint64_t index = p.slices == 1 ? tile : tile / p.slices;
         const uint32_t rank = tile - index * p.slices;
-        if (blocks > 1) {
-            if (threadIdx.x == 0) mailbox.expect(blocks * sizeof(Letter));
-            ptx::cluster_arrive();
-        }
+        exchange.announce(1);
         const GradientRow<In, Out, Index> row(p, index);
         const Index begin = static_cast<Index>(rank) * (last + 1) * chunk + threadIdx.x;
-        Granules<In, Out, Index, V> granules;
+        Held<In, Out, Index, V> granules;
         C sum = 0;
-        if constexpr (S == Share::find) {
+        if constexpr (S == Scope::combine) {
             const auto* partials = reinterpret_cast<const C*>(p.partials) + index * p.slices;
             for (uint32_t i = threadIdx.x; i < p.slices; i += members) sum += partials[i];
             granules.load(row, begin + last * chunk, members, p.output_access);
@@ -161,23 +142,12 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
             sum = total(sums);
         }
         sum = reduce_block(sum, Sum(), C(0), scratch[parity]);
-        if constexpr (S == Share::leave) {
+        if constexpr (S == Scope::partial) {
             if (threadIdx.x == 0) reinterpret_cast<C*>(p.partials)[tile] = sum;
         }
-        if (blocks > 1) {
-            ptx::cluster_wait();  // until the others have announced what they expect
-            if (threadIdx.x < blocks) {
-                const Letter letter = {sum};
-                uint32_t words[sizeof(Letter) / 4];
-                __builtin_memcpy(words, &letter, sizeof(letter));
-                mailbox.send<sizeof(Letter) / 4>(&letters[parity][rank], threadIdx.x, words);
-            }
-            mailbox.wait(parity);
-            sum = 0;
-            for (uint32_t b = 0; b < blocks; ++b) sum += letters[parity][b].sum;
-        }
+        sum = add_blocks(exchange, totals[parity], rank, sum, parity);
         parity ^= 1;
-        if constexpr (S == Share::leave) continue;
+        if constexpr (S == Scope::partial) continue;
         // Backwards: the last chunk is still in registers, and those before it in the caches.
         granules.store(row, forget(begin + last * chunk), members, p.out_access, gradient, sum);
         for (int c = last - 1; c >= 0; --c) {
@@ -195,16 +165,16 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
         softmax_backward_##NAME(const __grid_constant__ BackwardParams<INLINE_RANK> p)
 
 // `cluster` has two blocks on a multiprocessor at the least, so that one row is loaded while another is stored.
-#define SLICES(BLOCKS, VARIANT, IN, OUT, NAME, INDEX, V, SHARE) \
-    KERNEL(BLOCK_THREADS, BLOCKS, VARIANT##_##NAME) { softmax_backward_slices<IN, OUT, INDEX, V, Share::SHARE>(p); }
+#define SLICES(BLOCKS, VARIANT, IN, OUT, NAME, INDEX, V, SCOPE) \
+    KERNEL(BLOCK_THREADS, BLOCKS, VARIANT##_##NAME) { softmax_backward_slices<IN, OUT, INDEX, V, Scope::SCOPE>(p); }
 #define EXPORT(IN, OUT, NAME)                                                            \
     KERNEL(WARP_THREADS, 1, warp1x2_##NAME) { softmax_backward_warp<IN, OUT, 1, 2>(p); } \
     KERNEL(WARP_THREADS, 1, warp2x1_##NAME) { softmax_backward_warp<IN, OUT, 2, 1>(p); } \
     KERNEL(WARP_THREADS, 1, warp4x1_##NAME) { softmax_backward_warp<IN, OUT, 4, 1>(p); } \
     SLICES(2, cluster, IN, OUT, NAME, int, BLOCK_VECTORS, cluster)                       \
     SLICES(1, long, IN, OUT, NAME, int64_t, LONG_VECTORS, cluster)                       \
-    SLICES(1, leave, IN, OUT, NAME, int64_t, LONG_VECTORS, leave)                        \
-    SLICES(1, find, IN, OUT, NAME, int64_t, LONG_VECTORS, find)
+    SLICES(1, leave, IN, OUT, NAME, int64_t, LONG_VECTORS, partial)                      \
+    SLICES(1, find, IN, OUT, NAME, int64_t, LONG_VECTORS, combine)
 
 EXPORT(f16, f16, f16)
 EXPORT(bf16, bf16, bf16)

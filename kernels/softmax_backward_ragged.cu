@@ -1,21 +1,15 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// Gradients of softmax and log_softmax for rows that begin or end within 16 aligned bytes, or where grad, output and
-// result are not aligned alike. The arithmetic is that of softmax_backward.cu.
+// Gradients of softmax and log_softmax for misaligned rows: rows that begin or end inside a 16-byte vector, or grad,
+// output and result with different alignments. The arithmetic is that of softmax_backward.cu; two reads and one write.
 //
-// Per element: a multiply-add or two, and one exponential for log_softmax; two reads and one write.
+// As in softmax_ragged.cu tiles of whole rows go through shared memory, so that global accesses are vectors of 16
+// bytes. Only the ends of rows that are not packed move by element.
 //
-// As in softmax_ragged.cu tiles of whole rows go through shared memory, so that all that moves between it and global
-// memory moves in 16-byte accesses, but for the ends of rows that do not lie one behind the other.
-//
-// Variants, as chosen in src/cuda/plan/softmax_backward/ragged.rs:
-//   raggedV   a group of 1 to 32 lanes, or the block, keeps a row in registers, V elements or fewer of each input to a
-//             lane. Blocks are persistent, and ask for a coming tile (cp.async) as soon as all have read theirs.
-//
-// Measured on an H200, share of a copy of the same bytes, beside softmax_backward.cu: 2^19 x 33 bf16 0.64 (0.51), f32 0.52
-// (0.68); 32768 x 781 bf16 0.57 (0.89); 32768 x 4095 bf16 0.54 (1.00); operands that lie unlike each other 0.52 (0.35). So
-// it is the default for such operands, up to the 1024 elements from which softmax_backward_staged.cu is faster, and for
-// halves of fewer than 48 elements that do not lie one behind the other; softmax_backward_short.cu has those that do.
+// Variants, chosen in src/cuda/plan/softmax_backward/choose.rs:
+//   raggedV   a row in the registers of a group of 1 to 32 lanes, or of the block, up to V elements of each input a
+//             lane. Blocks are persistent and prefetch a later tile (cp.async) as soon as all threads have read theirs.
+// Measurements: docs/measurements/softmax_backward_ragged.md
 
 #include "ragged.cuh"
 #include "softmax_backward.cuh"
@@ -128,7 +122,6 @@ __device__ __forceinline__ void softmax_backward_ragged(const RaggedParams<3>& p
 EXPORT(f16, f16, f16, 16, 32)
 EXPORT(bf16, bf16, bf16, 16, 32)
 EXPORT(f32, f32, f32, 8, 16)
-EXPORT(f64, f64, f64, 4, 8)
 EXPORT(f16, f32, f16_f32, 16, 32)
 EXPORT(bf16, f32, bf16_f32, 16, 32)
 EXPORT(f32, f16, f32_f16, 8, 16)

@@ -1,16 +1,13 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// Gradients of softmax and log_softmax for rows of few elements that lie one behind the other and do not fit 16-byte
-// accesses: 33, or 17. The arithmetic is that of softmax_backward.cu.
+// Gradients of softmax and log_softmax for short contiguous rows that are no multiple of 16 bytes (33 or 17 elements).
+// The arithmetic is that of softmax_backward.cu; two reads and one write.
 //
-// Per element: a multiply-add or two, and one exponential for log_softmax; two reads and one write.
+// As in softmax_short.cu a block copies its rows through shared memory in vectors of 16 bytes, and each thread has a
+// row to itself. It reads grad and output from there twice, a word at a time, and writes the results over grad.
 //
-// As in softmax_short.cu a block copies its rows through shared memory in whole granules, and there a thread has a row to
-// itself. It reads grad and output twice, a word at a time, and leaves the results in grad's place.
-//
-// Measured on an H200, cold L2, share of a copy of the same bytes, beside softmax_backward.cu and
-// softmax_backward_ragged.cu: 2^19 x 33 bf16 0.96 (0.50, 0.63), f32 0.95 (0.68, 0.50); 2^20 x 17 bf16 0.97 (0.51), f32 0.99
-// (0.70).
+// The kernel has no variants; src/cuda/plan/softmax_backward/choose.rs chooses it.
+// Measurements: docs/measurements/softmax_backward_short.md
 
 #include "async_copy.cuh"
 #include "softmax_backward.cuh"

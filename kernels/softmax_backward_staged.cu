@@ -1,24 +1,18 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// Gradients of softmax and log_softmax for long rows of which grad, output and result do not begin or end alike with 16
-// aligned bytes. The arithmetic is that of softmax_backward.cu.
+// Gradients of softmax and log_softmax for long rows with different alignments of grad, output and result, or with ends
+// inside a 16-byte vector. The arithmetic is that of softmax_backward.cu; two reads and one write.
 //
-// Per element: a multiply-add or two, and one exponential for log_softmax; two reads and one write.
+// As in softmax_staged.cu a row lies in the shared memory of a block, or of the 2 to 16 blocks of a cluster (sm_90):
+// whole vectors of each input with the input's own alignment (cp.async), elements at the ends of the row. A thread
+// reads from there the elements of its aligned stores, twice: for the sum and for the results. So alignments and dtypes
+// of the three tensors may differ. Blocks of a cluster exchange sums through distributed shared memory.
 //
-// As in softmax_staged.cu a row waits in the shared memory of a block, or of the 2 to 8 blocks of a cluster (sm_90): whole
-// granules of each input as it lies (cp.async), by elements only at the row's ends. From there a thread reads what
-// aligned accesses of the result take, twice: for the sum, and for the results. So the three may lie in any way to each
-// other, and their types may differ. It is also for long rows that lie alike, but whose ends are elements: a cluster's
-// registers are full only if every thread has as many granules.
-//
-// Measured on an H200, cold L2, share of a copy of the same bytes: grad and output sliced from rows of 8195, result
-// contiguous, 16384 x 8192 bf16 0.76 (softmax_backward_ragged.cu 0.52), f32 0.95 (0.87); 8192 x 25001 bf16 0.87, f32 0.92;
-// 4096 x 50257, all alike, bf16 0.94 (cluster in softmax_backward.cu 0.92), f32 0.95 (0.92). With all alike and aligned 32768
-// x 4096 bf16 0.99 (1.00), f32 1.00 (1.03). What of halves it loses otherwise is the moving of words in registers; to keep
-// them there for the second use was no faster (bf16 0.75), and slower for f32 (0.79), as fewer blocks fit.
+// The kernel has no variants; src/cuda/plan/softmax_backward/choose.rs chooses it and the cluster size.
+// Measurements: docs/measurements/softmax_backward_staged.md
 
 #include "async_copy.cuh"
-#include "ptx/cluster.cuh"
+#include "exchange.cuh"
 #include "softmax_backward.cuh"
 #include "staged.cuh"
 
@@ -29,21 +23,16 @@ constexpr int MAX_CLUSTER = 16;  // blocks
 template <class T>
 __device__ __forceinline__ const T* stage(const T* row, int length, int first, int count, uint4* slots) {
     constexpr int E = lanes_of<T>;
-    const int past = static_cast<uint32_t>(reinterpret_cast<uint64_t>(row + first)) % 16 / sizeof(T);
+    const int past = misaligned(row + first);
+    const Granules<T, int> all(row, length);
     const int granules = (past + count + E - 1) / E;
     for (int i = threadIdx.x; i < granules; i += blockDim.x) {
         const int at = first - past + i * E;
-        if (at >= 0 && at <= length - E) {
+        if (all.whole(at)) {
             copy_async(slots + i, row + at);
         } else {
-            // All of them at once: one after the other took a third of the kernel's time.
-            Pack<T, E> pack;
-#pragma unroll
-            for (int k = 0; k < E; ++k) {
-                const bool inside = at + k >= 0 && at + k < length;
-                pack.v[k] = inside ? row[at + k] : convert<T>(0.0f);
-            }
-            store_slot(slots + i, Granule::of(pack));
+            // All elements at once, so that no load waits for the one before.
+            store_slot(slots + i, all.load_part(row, at, 0.0f));
         }
     }
     return reinterpret_cast<const T*>(slots) + past;
@@ -54,26 +43,19 @@ __device__ __forceinline__ void softmax_backward_staged(const BackwardParams<INL
     ptx::wait_for_grid_before();
     using C = typename Gradient<In, Out>::C;
     constexpr int F = lanes_of<Out>;
-    struct alignas(8) Letter {
-        C sum;
-    };
     extern __shared__ uint4 slots[];  // of grad, then of output: for a slice, and one for where it begins in a granule
     __shared__ C scratch[32];
-    __shared__ Letter letters[MAX_CLUSTER];
+    __shared__ Total<C> totals[MAX_CLUSTER];
     __shared__ uint64_t mailbox_state;
-    const ptx::Mailbox mailbox = {&mailbox_state};
     const Gradient<In, Out> gradient = {p.log != 0};
-    const uint32_t blocks = ptx::cluster_blocks(), rank = ptx::cluster_rank();
-    if (blocks > 1) {
-        mailbox.open();
-        if (threadIdx.x == 0) mailbox.expect(blocks * sizeof(Letter));
-        ptx::cluster_arrive();
-    }
+    const ClusterExchange<Total<C>> exchange(&mailbox_state);
+    const uint32_t blocks = exchange.blocks, rank = ptx::cluster_rank();
+    exchange.open_to(1);
 
     // This block's slice: `count` accesses of the result, `first` the first element.
     const GradientRow<In, Out, int> row(p, blockIdx.x / blocks);
-    const Accesses<Out> accesses(row.out, row.length);
-    const int slice = p.chunks, begin = rank * slice, left = accesses.count - begin;
+    const Ends<F> accesses = ends_of(row.out, row.length);
+    const int slice = p.chunks, begin = rank * slice, left = accesses.granules - begin;
     const int count = left < 0 ? 0 : left < slice ? left : slice, first = accesses.head + begin * F;
     const In *grad = reinterpret_cast<const In*>(slots), *output = grad;
     if (count > 0) {
@@ -81,9 +63,9 @@ __device__ __forceinline__ void softmax_backward_staged(const BackwardParams<INL
         output = stage(row.output, row.length, first, count * F, slots + slice * F / lanes_of<In> + 1);
     }
     commit_copies();
-    const int lone = rank == 0 ? accesses.lone(threadIdx.x) : accesses.NONE;
+    const int lone = rank == 0 ? accesses.end_element(threadIdx.x) : accesses.NO_END;
     C lone_grad[1] = {0}, lone_output[1] = {0}, lone_sum[1] = {0};
-    if (lone != accesses.NONE) {
+    if (lone != accesses.NO_END) {
         lone_grad[0] = widen<In>(row.grad[lone]);
         lone_output[0] = widen<In>(row.output[lone]);
         gradient.take(lone_grad, lone_output, lone_sum);
@@ -107,24 +89,12 @@ __device__ __forceinline__ void softmax_backward_staged(const BackwardParams<INL
     C sum = lone_sum[0];
 #pragma unroll
     for (C e : sums) sum += e;
-    sum = reduce_block(sum, Sum(), C(0), scratch);
-    if (blocks > 1) {
-        ptx::cluster_wait();  // until the others have announced what they expect
-        if (threadIdx.x < blocks) {
-            const Letter letter = {sum};
-            uint32_t words[sizeof(Letter) / 4];
-            __builtin_memcpy(words, &letter, sizeof(letter));
-            mailbox.send<sizeof(Letter) / 4>(&letters[rank], threadIdx.x, words);
-        }
-        mailbox.wait(0);
-        sum = 0;
-        for (uint32_t b = 0; b < blocks; ++b) sum += letters[b].sum;
-    }
+    sum = add_blocks(exchange, totals, rank, reduce_block(sum, Sum(), C(0), scratch), 0);
 #pragma unroll
     for (C& e : sums) e = sum;
     Out* const out = row.out + first;
     for_accesses([&](int i, const C(&g)[F], const C(&y)[F]) { store_pack(out + i * F, gradient.results(g, y, sums)); });
-    if (lone != accesses.NONE) {
+    if (lone != accesses.NO_END) {
         lone_sum[0] = sum;
         row.out[lone] = gradient.results(lone_grad, lone_output, lone_sum).v[0];
     }

@@ -1,21 +1,20 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// Gradients of softmax and log_softmax where a row's elements do not lie side by side, or its dtypes are a rare
-// pair. The arithmetic is that of softmax_backward.cu. On an H200, share of a copy of the
-// same bytes, bf16 and f32: 8192x8192 dim 0 0.60, 0.63; 64x4096x64 dim 1 0.69, 0.83.
+// Gradients of softmax and log_softmax for rows whose elements are not contiguous, or of rare pairs of dtypes. The
+// arithmetic is that of softmax_backward.cu.
 //
-// Variants, as chosen in src/cuda/plan/softmax_backward/tile.rs:
-//   tileE     neighbouring rows lie side by side (dim is not the last one): a block takes `across` accesses of E
-//             elements side by side and a slice of the dimension, of which every thread holds K rows at a time. One
-//             read of each input and one write where a single chunk does; else all chunks but the last are read
-//             twice. The blocks of a cluster share the columns of a tile.
-//   tileE_leave, for tiles so few that clusters would leave most of the device idle: slices of a tile first leave
-//   tileE_find   their sums in memory from the caller's allocator, and a second launch finds them there, and reads its
-//             slices again.
-//   general   anything else: any strides, any pair of dtypes, any number of dimensions; a block per row, two
-//             passes, element by element.
+// Variants, chosen in src/cuda/plan/softmax_backward/tile.rs:
+//   tileE                      neighbouring rows are contiguous (dim is not the last): a block takes `across`
+//                              contiguous accesses of E elements and a slice of the dimension; a thread holds K rows in
+//                              registers. Slices longer than one chunk are read twice, but for the last chunk. The
+//                              blocks of a cluster split the dimension and exchange sums (distributed shared memory).
+//   tileE_leave, tileE_find    two launches (partial, combine) for few tiles: the first writes the sums of slices to
+//                              the workspace, the second reads the slices again.
+//   general                    any strides, dtypes and rank: a block a row, two passes, element by element.
+// Measurements: docs/measurements/softmax_backward_strided.md
 
-#include "ptx/cluster.cuh"
+#include "access.cuh"
+#include "column_exchange.cuh"
 #include "softmax_backward.cuh"
 
 // ------------------------------------------------------------------------------------------------ tile
@@ -40,30 +39,6 @@ struct BackwardTileParams {
     Dim<3> dims[TILE_RANK];  // outer dimensions, then the tiles side by side; strides of grad, output and out
 };
 static_assert(sizeof(BackwardTileParams) == 104 + 48 * TILE_RANK, "src/cuda/plan/softmax_backward/params.rs");
-
-// E neighbouring elements as they come from memory.
-template <class T, int E> struct Access {
-    static constexpr int BYTES = E * sizeof(T), WORDS = BYTES < 4 ? 1 : BYTES / 4;
-    uint32_t word[WORDS];
-
-    __device__ __forceinline__ void load(const T* p, bool wanted) {
-        *this = Access{};
-        ptx::load_global_if<BYTES>(wanted, p, word);
-    }
-    __device__ __forceinline__ void widen(typename Math<T>::C (&x)[E]) const {
-        if constexpr (same_type<T, bf16>) {
-#pragma unroll
-            for (int k = 0; k < E; ++k) {
-                x[k] = __uint_as_float(k % 2 ? word[k / 2] & 0xffff0000u : word[k / 2] << 16);
-            }
-        } else {
-            Pack<T, E> pack;
-            __builtin_memcpy(&pack, word, sizeof(pack));
-#pragma unroll
-            for (int k = 0; k < E; ++k) x[k] = number(pack.v[k]);
-        }
-    }
-};
 
 // Where a thread's columns lie in a block's slice: rows d, d + down, ... of it, as far as `rows`.
 template <class T> struct TileThread {
@@ -99,6 +74,7 @@ template <class T, int E, int K> struct Accesses {
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             const int64_t row = at.row(chunk, k, K);
+            grad[k] = output[k] = Access<T, E>::zero();
             grad[k].load(at.grad + row * p.grad_stride, row < at.rows);
             output[k].load(at.output + row * p.output_stride, row < at.rows);
         }
@@ -107,8 +83,8 @@ template <class T, int E, int K> struct Accesses {
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             C g[E], y[E];
-            grad[k].widen(g);
-            output[k].widen(y);
+            grad[k].template widen<T>(g);
+            output[k].template widen<T>(y);
             gradient.take(g, y, sum);
         }
     }
@@ -118,14 +94,12 @@ template <class T, int E, int K> struct Accesses {
         for (int k = 0; k < K; ++k) {
             auto packed_grad = grad[k], packed_output = output[k];
             if (is_half<T>) {  // so that they are not kept widened
-#pragma unroll
-                for (auto& word : packed_grad.word) word = forget(word);
-#pragma unroll
-                for (auto& word : packed_output.word) word = forget(word);
+                packed_grad = forget(packed_grad);
+                packed_output = forget(packed_output);
             }
             C g[E], y[E];
-            packed_grad.widen(g);
-            packed_output.widen(y);
+            packed_grad.template widen<T>(g);
+            packed_output.template widen<T>(y);
             const auto results = gradient.results(g, y, sum);
             const int64_t row = at.row(chunk, k, K);
             if (row >= at.rows) continue;
@@ -138,52 +112,29 @@ template <class T, int E, int K> struct Accesses {
     }
 };
 
-// Every `parts`-th of `count` sums, `pitch` apart.
-template <class C>
-__device__ __forceinline__ C add_up(const C* from, uint32_t pitch, uint32_t part, uint32_t parts, uint32_t count) {
-    C sum = 0;
-#pragma unroll 4
-    for (uint32_t i = part; i < count; i += parts) sum += from[i * pitch];
-    return sum;
-}
-
-// Whose sums make a column whole: the blocks' of a cluster; or those that one launch leaves in memory and the next finds.
-enum class Share { cluster, leave, find };
-
-template <class T, int E, int K, Share S>
+template <class T, int E, int K, Scope S>
 __device__ __forceinline__ void softmax_backward_tile(const BackwardTileParams& p) {
     ptx::wait_for_grid_before();
     using C = typename Gradient<T, T>::C;
-    struct alignas(8) Letter {
-        C sum;
-    };
     extern __shared__ uint4 shared[];
     __shared__ uint64_t mailbox_state;
     const Gradient<T, T> gradient = {p.log != 0};
-    const ptx::Mailbox mailbox = {&mailbox_state};
-    const uint32_t blocks = S == Share::cluster ? ptx::cluster_blocks() : 1;
-    const uint32_t wide = p.across * E, pitch = wide | 1;  // odd: no bank conflicts among threads below each other
+    const int wide = p.across * E, pitch = wide | 1;  // odd: no bank conflicts among threads below each other
     const int down = blockDim.x / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
-    auto* letters = reinterpret_cast<Letter*>(shared);                 // [blocks][wide]
-    auto* of_threads = reinterpret_cast<C*>(letters + blocks * wide);  // [down][pitch]
-    auto* of_parts = of_threads + down * pitch;                        // [parts][wide]
-    auto* of_columns = of_parts + p.parts * wide;                      // [wide]
+    const ColumnExchange<MergeSums<C>, S> exchange(&mailbox_state, shared, wide, pitch, down, p.parts);
 
-    if (blocks > 1) mailbox.open();
+    exchange.cluster.open();
     uint32_t parity = 0;
     for (uint64_t index = blockIdx.x; index < p.tiles * p.slices; index += gridDim.x) {
         const uint64_t tile = index / p.slices;
         const uint32_t rank = index - tile * p.slices;
-        if (blocks > 1) {
-            if (threadIdx.x == 0) mailbox.expect(blocks * wide * sizeof(Letter));
-            ptx::cluster_arrive();
-        }
+        exchange.announce();
         const int64_t slice = static_cast<int64_t>(p.chunks) * K * down;
         const TileThread<T> at(p, tile, rank, slice, a, E, d, down);
         Accesses<T, E, K> accesses;
         C sum[E] = {};
         const int64_t last = p.chunks - 1;
-        if constexpr (S == Share::find) {
+        if constexpr (S == Scope::combine) {
             accesses.load(at, last, p);
         } else {
             for (int64_t c = 0; c <= last; ++c) {
@@ -192,46 +143,17 @@ __device__ __forceinline__ void softmax_backward_tile(const BackwardTileParams& 
             }
         }
 
-        // First what the threads of a column have, then what the blocks of the cluster have.
-        C* left_behind = reinterpret_cast<C*>(p.partials) + tile * p.slices * wide;
-        if (S != Share::find && d < down) {
+        if (S != Scope::combine && d < down) {
 #pragma unroll
-            for (int e = 0; e < E; ++e) of_threads[d * pitch + e * p.across + a] = sum[e];
+            for (int e = 0; e < E; ++e) exchange.of_groups[d * pitch + e * p.across + a] = sum[e];
         }
-        __syncthreads();
-        for (uint32_t i = threadIdx.x; i < p.parts * wide; i += blockDim.x) {
-            const uint32_t part = i / wide, column = i - part * wide;
-            of_parts[i] = S == Share::find ? add_up(left_behind + column, wide, part, p.parts, p.slices)
-                                           : add_up(of_threads + column, pitch, part, p.parts, down);
-        }
-        __syncthreads();
-        if (blocks > 1) ptx::cluster_wait();  // until the others have announced what they expect
-        for (uint32_t column = threadIdx.x; column < wide; column += blockDim.x) {
-            const Letter letter = {add_up(of_parts + column, wide, 0, 1, p.parts)};
-            of_columns[column] = letter.sum;
-            if (S == Share::leave) left_behind[rank * wide + column] = letter.sum;
-            if (blocks == 1) continue;
-            uint32_t words[sizeof(Letter) / 4];
-            __builtin_memcpy(words, &letter, sizeof(letter));
-            for (uint32_t b = 0; b < blocks; ++b) {
-                mailbox.send<sizeof(Letter) / 4>(letters + rank * wide + column, b, words);
-            }
-        }
-        if (S == Share::leave) continue;
-        if (blocks > 1) {
-            mailbox.wait(parity);
-            for (uint32_t column = threadIdx.x; column < wide; column += blockDim.x) {
-                C all = 0;
-                for (uint32_t b = 0; b < blocks; ++b) all += letters[b * wide + column].sum;
-                of_columns[column] = all;
-            }
-        }
-        __syncthreads();
+        exchange.merge(reinterpret_cast<C*>(p.partials) + tile * p.slices * wide, p.slices, rank, parity);
+        if (S == Scope::partial) continue;
         parity ^= 1;
 
         if (d < down) {
 #pragma unroll
-            for (int e = 0; e < E; ++e) sum[e] = of_columns[e * p.across + a];
+            for (int e = 0; e < E; ++e) sum[e] = exchange.of_columns[e * p.across + a];
         }
         // Backwards: the last chunk is still in registers, and those before it in the caches.
         accesses.store(at, last, p, gradient, sum);
@@ -287,30 +209,31 @@ __device__ __forceinline__ void softmax_backward_general(const BackwardParams<MA
 
 // -------------------------------------------------------------------------------------------- exported
 
-#define TILE(BLOCKS, VARIANT, T, E, K, SHARE)                                      \
+#define TILE(BLOCKS, VARIANT, T, E, K, SCOPE)                                      \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)             \
         softmax_backward_##VARIANT(const __grid_constant__ BackwardTileParams p) { \
-        softmax_backward_tile<T, E, K, Share::SHARE>(p);                           \
+        softmax_backward_tile<T, E, K, Scope::SCOPE>(p);                           \
     }
-// The slices of find are so few that each has a multiprocessor to itself.
-#define EXPORT(T, E, K)                          \
-    TILE(2, tile##E##_##T, T, E, K, cluster)     \
-    TILE(2, tile##E##_leave_##T, T, E, K, leave) \
-    TILE(1, tile##E##_find_##T, T, E, K, find)
+// BLOCKS: of a cluster's, as many as share a multiprocessor's registers. The slices of find are so few that each has one to
+// itself.
+#define EXPORT(T, E, K, BLOCKS)                    \
+    TILE(BLOCKS, tile##E##_##T, T, E, K, cluster)  \
+    TILE(2, tile##E##_leave_##T, T, E, K, partial) \
+    TILE(1, tile##E##_find_##T, T, E, K, combine)
 // 128 bytes of each input per thread, or less where that would be many accesses.
-#define HALVES(T)   \
-    EXPORT(T, 8, 8) \
-    EXPORT(T, 4, 4) \
-    EXPORT(T, 2, 8) \
-    EXPORT(T, 1, 16)
+#define HALVES(T)      \
+    EXPORT(T, 8, 8, 2) \
+    EXPORT(T, 4, 4, 3) \
+    EXPORT(T, 2, 8, 2) \
+    EXPORT(T, 1, 16, 2)
 
 HALVES(f16)
 HALVES(bf16)
-EXPORT(f32, 4, 8)
-EXPORT(f32, 2, 4)
-EXPORT(f32, 1, 8)
-EXPORT(f64, 2, 8)
-EXPORT(f64, 1, 4)
+EXPORT(f32, 4, 8, 2)
+EXPORT(f32, 2, 4, 3)
+EXPORT(f32, 1, 8, 2)
+EXPORT(f64, 2, 8, 2)
+EXPORT(f64, 1, 4, 3)
 
 extern "C" __global__ void __launch_bounds__(GENERAL_THREADS, 2)
     softmax_backward_general_f32(const __grid_constant__ BackwardParams<MAX_RANK> p) {

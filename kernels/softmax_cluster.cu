@@ -1,38 +1,20 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// softmax and log_softmax of long rows whose elements lie side by side: where a block of softmax.cu would be alone on its
-// multiprocessor or read the row twice, and where one block to a row would leave most of the device idle. The arithmetic
-// is that of softmax.cu.
+// softmax and log_softmax of long contiguous rows, several blocks a row. The arithmetic is that of softmax.cu.
 //
-// Per element: one or two exponentials; cluster one read and one write, split two reads (the second from L2, where x
-// fits it) and one write.
-//
-// Variants, as chosen in src/cuda/plan/softmax/choose.rs:
-//   cluster    a row in the registers of a block, or of the 2 to 16 blocks of a cluster (sm_90), which exchange the
-//              largest element and the sum of each of their warps by distributed shared memory, once. Up to 2^16
-//              granules of 16 bytes.
-//   leaveV,    two launches for a few rows that no cluster can hold and softmax_grid.cu does not take, or on a GPU without
-//   findV      clusters: the slices of all rows, spread over the device, first leave their maximum and sum in memory that
-//              comes from the caller's allocator, and the second launch finds them there. (Without that memory the slices
-//              could leave them in the result, but not where the result is x itself.) From sm_90 on the second launch may
-//              begin beside the first: its blocks ask for their part of x, and wait for the first launch's end before they
-//              look for partials. No block of the first waits for any. V granules per thread at once.
-// Rows may start anywhere and have any length. Loads are always of whole granules: at a row's ends together with
-// elements of its neighbours, which count as -inf, and only at the ends of the tensor element by element. Where the
-// result is aligned otherwise than x, lanes complete each other's stores in find; in cluster, which has no register
-// left for that, results are stored by element. cluster is for rows of which every thread has all its granules, and for
-// few rows; others are softmax_staged.cu's, which has the figures of both.
-//
-// Measured on an H200, cold L2, share of a copy of the same bytes, beside pipeline in softmax.cu. bf16: 16384 x 16384 0.97
-// by clusters of two (0.87), 8192 x 32768 0.94 (0.89); f32: 8192 x 32768 0.98 (0.90), 4096 x 65536 0.95 (0.94), 1024 x
-// 262144 0.57, because a block of 512 threads is alone on its multiprocessor. 21183 x 12672 bf16 0.85. Rejected: to skip
-// the granules behind a row's end, which cost rows of 16384 four percent of their speed.
-// A few long rows in two launches, two blocks to a multiprocessor, beside three and no overlap: 1 x 2^20 bf16 0.58 (0.45),
-// f32 0.50 (0.46); 1 x 2^24 bf16 0.57 (0.56), f32 0.57 (0.55); 8 x 2^21 bf16 0.61 (0.59), f32 0.57 (0.56). In find a second
-// chunk under way while one is stored does not fit the registers of two blocks; where it did (one dtype, no rows that lie
-// otherwise) those rows took 0.64 and 0.66.
+// Variants, chosen in src/cuda/plan/softmax/choose/mod.rs and choose/long.rs:
+//   cluster             a row of up to 2^16 vectors in the registers of a block or of the 2 to 16 blocks of a cluster
+//                       (sm_90). Warps exchange maximum and sum once, through distributed shared memory. x is read
+//                       once.
+//   partial, combine    two launches for few rows that no cluster holds: the first writes maximum and sum of each slice
+//                       to the workspace, the second reads x again.
+// A row may begin anywhere. Loads are whole vectors: at the ends of a row they include neighbouring elements, which
+// count as -inf; only at the ends of the tensor they are single elements. Where the result is aligned differently,
+// lanes complete each other's vectors in combine, and cluster stores by element, for lack of registers.
+// Hazard: from sm_90 on combine may begin early. It loads x, then waits for the first launch before it reads partials.
+// Measurements: docs/measurements/softmax_cluster.md
 #include "chunk.cuh"
-#include "ptx/cluster.cuh"
+#include "exchange.cuh"
 #include "ptx/grid.cuh"
 
 // Threads that a block is declared to have; it has at most 512. It is the registers of a thread that are meant: on
@@ -43,7 +25,8 @@ constexpr int BOUND = 768;
 constexpr int BOUND = 512;
 #endif
 constexpr int V = 8;  // granules per thread
-constexpr int SPLIT_THREADS = 256;
+// Of two launches: threads at most, and granules of one at once.
+constexpr int SPLIT_THREADS = 384, SPLIT_V = 4;
 constexpr int MAX_PARTIALS = 256;  // warps of a cluster
 
 template <class In, class Out> __device__ __forceinline__ void softmax_cluster(const SoftmaxParams<INLINE_RANK>& p) {
@@ -56,17 +39,13 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
     constexpr bool Keep = !is_half<In>;
     alignas(16) __shared__ Partial<C> partials[2][MAX_PARTIALS];  // [round][block of the cluster, warp]
     __shared__ uint64_t mailbox_state;
-    const ptx::Mailbox mailbox = {&mailbox_state};
-    const uint32_t blocks = ptx::cluster_blocks(), rank = ptx::cluster_rank();
-    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (blocks > 1) mailbox.open();
+    const RowExchange<C> exchange(&mailbox_state);
+    const uint32_t blocks = exchange.blocks, rank = exchange.rank;
+    exchange.open();
 
     uint32_t parity = 0;
     for (uint64_t index = blockIdx.x / blocks; index < p.rows; index += gridDim.x / blocks) {
-        if (blocks > 1) {
-            if (threadIdx.x == 0) mailbox.expect(blocks * warps * sizeof(Partial<C>));
-            ptx::cluster_arrive();
-        }
+        exchange.announce();
         const auto row = row_at<In, Out, int>(p, index);
         const bool edge = row.at_edge(p.x_low, p.x_high);
         int granule = rank * V * blockDim.x + threadIdx.x;
@@ -101,18 +80,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
 
         // Every warp puts its partial into the shared memory of every block of the cluster, and when all have come
         // adds up all of them for itself.
-        auto* slots = partials[parity];
-        if (blocks == 1) {
-            if (lane == 0) slots[warp] = mine;
-            __syncthreads();
-        } else {
-            ptx::cluster_wait();  // until the others have announced what they expect
-            uint32_t words[sizeof(mine) / 4];
-            __builtin_memcpy(words, &mine, sizeof(mine));
-            if (lane < blocks) mailbox.send<sizeof(mine) / 4>(slots + rank * warps + warp, lane, words);
-            mailbox.wait(parity);
-        }
-        Finish<Out> finish(merge_all<M>(slots, blocks * warps), p.log);
+        Finish<Out> finish(exchange.template merge<M>(partials[parity], mine, parity), p.log);
         if (Keep) finish.rebase(mine);
         granule = forget(granule);
 #pragma unroll
@@ -155,7 +123,7 @@ template <class In, class Out, int V> struct Slice {
     }
 };
 
-template <class In, class Out, int V> __device__ __forceinline__ void softmax_leave(
+template <class In, class Out, int V> __device__ __forceinline__ void softmax_partial(
     const SoftmaxParams<INLINE_RANK>& p) {
     ptx::wait_for_grid_before();
     using M = Math<Out>;
@@ -181,7 +149,7 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_le
     }
 }
 
-template <class In, class Out, int V> __device__ __forceinline__ void softmax_find(
+template <class In, class Out, int V> __device__ __forceinline__ void softmax_combine(
     const SoftmaxParams<INLINE_RANK>& p) {
     using M = Math<Out>;
     using C = typename M::C;
@@ -213,12 +181,10 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_fi
 #define KERNEL(THREADS, BLOCKS, NAME)                             \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
         NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p)
-#define EXPORT(IN, OUT, NAME)                                                         \
-    KERNEL(BOUND, 1, softmax_cluster_##NAME) { softmax_cluster<IN, OUT>(p); }         \
-    KERNEL(SPLIT_THREADS, 2, softmax_leave2_##NAME) { softmax_leave<IN, OUT, 2>(p); } \
-    KERNEL(SPLIT_THREADS, 2, softmax_find2_##NAME) { softmax_find<IN, OUT, 2>(p); }   \
-    KERNEL(SPLIT_THREADS, 2, softmax_leave8_##NAME) { softmax_leave<IN, OUT, 8>(p); } \
-    KERNEL(SPLIT_THREADS, 2, softmax_find8_##NAME) { softmax_find<IN, OUT, 8>(p); }
+#define EXPORT(IN, OUT, NAME)                                                                  \
+    KERNEL(BOUND, 1, softmax_cluster_##NAME) { softmax_cluster<IN, OUT>(p); }                  \
+    KERNEL(SPLIT_THREADS, 2, softmax_partial_##NAME) { softmax_partial<IN, OUT, SPLIT_V>(p); } \
+    KERNEL(SPLIT_THREADS, 2, softmax_combine_##NAME) { softmax_combine<IN, OUT, SPLIT_V>(p); }
 
 EXPORT(f16, f16, f16)
 EXPORT(bf16, bf16, bf16)

@@ -1,103 +1,28 @@
 // targets: 90 100
 //
-// softmax and log_softmax of a few rows of half a megabyte or more, whose elements lie side by side: one launch in which
-// all blocks run at the same time (a cooperative one), each with a slice of a row, and wait for each other once. The
-// arithmetic is that of softmax.cu.
+// softmax and log_softmax of few contiguous rows of 0.5 MB or more in one cooperative launch, a slice of a row to each
+// block. The arithmetic is that of softmax.cu: two exponentials an element. What shared memory (cp.async) and registers
+// hold is read once (320 KB a multiprocessor on an H200); the rest of a slice is read twice, partly from L2.
 //
-// Per element: two exponentials; one read and one write of what multiprocessors hold, on an H200 320 KB each and 42 MB
-// together; of the rest, two reads.
-//
-// A thread asks for all that it will hold, in shared memory (cp.async) and in registers, before it waits for anything; what
-// there is beyond is read last, and again first, out of L2 as far as that goes. Every block then sends the largest element
-// and the sum of its slice to all others of its row. A message is one access of 16 bytes in memory from the caller's
-// allocator, a word under a tag: no counter would be known to begin at zero there, and none of the module's could be shared
-// by streams or by replays of a graph. Nobody else writes that tag, and the last block to have read the messages clears
-// them. Sums are merged in an order that depends on the shape alone.
-//
-// Variants, as chosen in src/cuda/plan/softmax/choose.rs:
-//   grid1         up to 4 granules of 16 bytes to a thread, all in registers.
-//   grid3, grid2  any number: 12 (8 of float64) in registers, as many as there is room for in shared memory, then memory.
-//
-// Results are aligned as x is and of its dtype: otherwise the two launches of softmax_cluster.cu do it (8 x 2^21 from
-// bf16 to float32 took 58 us in those, and 61 in this).
-//
-// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and float32, beside what was chosen before: 8 x 2^21
-// 0.75, 0.75 (two launches 0.57, 0.58), 1 x 2^24 0.81, 0.76 (0.59, 0.57), 2 x 2^22 0.70, 0.80 (0.56, 0.60), 32 x 2^19 0.76,
-// 0.75 (clusters 0.65, two launches 0.57), 3 x 1000003 0.79, 0.80 (0.70, 0.66), 1 x 2^20 0.58, 0.63 (0.57, 0.53), 1 x 2^27
-// 0.61, 0.62 (0.54, 0.58), 64 x 2^18 0.77, 0.75 (clusters 0.77, 0.56); float64 1 x 2^24 0.58 (0.53).
-// Rows of 512 KB or less are better off in clusters: bf16 16 x 2^18 0.61 (0.66), 64 x 128256 0.65 (0.71). Of the 28 us that
-// 8 x 2^21 bf16 took between two events, blocks had their slices after 13, sent after 14, and had everybody's messages after
-// 15.6; results took 7.5. An ordinary launch of the same kernel took as long as the cooperative one.
-//
-// Rejected, each measured beside it: to skip loads that a thread does not have by branches instead of predicates, 32 us
-// instead of 28: the loads of one branch were waited for before the next; a common loop over chunks from wherever they lie,
-// 32; 1024 threads, with half the registers each, 33; 28 copies of a thread under way instead of 16, the same in bf16, in
-// float32 51 instead of 48; two blocks to a multiprocessor, 31; persistent blocks that go on with another row, for which
-// softmax_staged.cu is faster (1024 x 262144 0.80, 0.82). That L2 lets go first of what is read once (createpolicy) is worth
-// one to three percent here; the clusters' kernels took as much longer with it.
+// A thread asks for everything that it will hold before it waits. Each block then sends maximum and sum of its slice to
+// all blocks of its row: 16 bytes in the workspace, a word and a tag. Partials are merged in a fixed order.
+// Variants, chosen in src/cuda/plan/softmax/choose/long.rs:
+//   grid1         up to 4 vectors a thread, all in registers.
+//   grid3, grid2  any number: 12 (8 of float64) in registers, then shared memory, then global memory.
+// Hazards: blocks wait for each other, so all must be resident. The workspace is uninitialised, so a tag instead of a
+// counter says that a message is there; the last block of a row to read the messages clears them for the next launch.
+// Where x and result differ in dtype or alignment, softmax_cluster.cu's two launches run instead.
+// Measurements: docs/measurements/softmax_grid.md
 
 #include "chunk.cuh"
+#include "grid_exchange.cuh"
 #include "ptx/cp_async.cuh"
-#include "ptx/message.cuh"
 #include "ptx/policy.cuh"
 
 constexpr int THREADS = 512;  // at most
 constexpr int CHUNK = 4;      // granules that a thread has before it at once
 constexpr int COPIES = 2;     // of a group, on their way to shared memory
 constexpr int UNDER_WAY = 8;  // groups
-
-// How the blocks of a row tell each other their partials.
-template <class C> struct Mail {
-    static constexpr int WORDS = sizeof(Partial<C>) / 8;  // of a partial
-    static constexpr uint64_t TAG = 0x9b1f3ac5e07d4826;   // no memory holds it by chance
-    struct alignas(16) Message {
-        uint64_t word, tag;
-    };
-    uint32_t slices;
-    Message* messages;  // [word][slice]
-    uint32_t* readers;  // blocks that have seen all messages
-
-    __device__ __forceinline__ Mail(uint64_t partials, uint32_t row, uint32_t slices)
-        : slices(slices),
-          messages(reinterpret_cast<Message*>(partials) + static_cast<uint64_t>(row) * (WORDS * slices + 1)),
-          readers(reinterpret_cast<uint32_t*>(messages + WORDS * slices)) {}
-
-    // By one thread of each block.
-    __device__ __forceinline__ void send(uint32_t slice, const Partial<C>& partial) const {
-        if (slice == 0) {
-            *readers = 0;  // for whoever has this message
-            __threadfence();
-        }
-        uint64_t words[WORDS];
-        __builtin_memcpy(words, &partial, sizeof(partial));
-#pragma unroll
-        for (int w = 0; w < WORDS; ++w) ptx::send_message(messages + w * slices + slice, words[w], TAG);
-    }
-    __device__ __forceinline__ Partial<C> wait(uint32_t slice) const {
-        uint64_t words[WORDS];
-#pragma unroll
-        for (int w = 0; w < WORDS; ++w) words[w] = ptx::wait_for_message(messages + w * slices + slice, TAG);
-        Partial<C> partial;
-        __builtin_memcpy(&partial, words, sizeof(partial));
-        return partial;
-    }
-    // By one thread, when its block has all messages: whether it is the last of the row's to say so.
-    __device__ __forceinline__ bool leave() const {
-        __threadfence();
-        return atomicAdd(readers, 1) == slices - 1;
-    }
-    // By a warp of that block: whoever gets this memory again must not take old messages for its own.
-    __device__ __forceinline__ void clear() const {
-        for (uint32_t i = threadIdx.x; i < WORDS * slices; i += 32) messages[i] = {0, 0};
-    }
-};
-
-// Of the lanes of a warp.
-template <class M, class C> __device__ __forceinline__ Partial<C> merge_lanes(const Partial<C>& mine) {
-    Partial<C> all = {reduce_lanes(mine.max, Max(), 32), 0};
-    all.sum = reduce_lanes(mine.sum * M::exp(mine.max - all.base()), Sum(), 32);
-    return all;
-}
 
 // KEPT: chunks of a thread in registers. ALL: there are more, in shared memory, and beyond that.
 template <class T, int KEPT, bool ALL>
@@ -109,7 +34,7 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
     extern __shared__ uint4 slots[];                  // [granule of a thread][thread]
     __shared__ Partial<C> partials[2][THREADS / 32];  // of warps, of slices
     const uint32_t index = blockIdx.x / p.slices, rank = blockIdx.x % p.slices;
-    const Mail<C> mail(p.partials, index, p.slices);
+    const GridExchange<C> exchange(p.partials, index, p.slices);
     uint4* const own = slots + threadIdx.x;  // a thread looks at no other's slots
     const int threads = blockDim.x, held = ALL ? p.slots : 0;
 
@@ -190,17 +115,17 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
     __syncthreads();
     if (warp == 0) {
         mine = merge_all<M>(partials[0], threads / 32);
-        if (lane == 0) mail.send(rank, mine);
+        if (lane == 0) exchange.send(rank, mine);
     }
     if (warp < senders) {
         auto of_slice = Partial<C>::empty();
-        if (threadIdx.x < p.slices) of_slice = mail.wait(threadIdx.x);
+        if (threadIdx.x < p.slices) of_slice = exchange.collect(threadIdx.x);
         of_slice = merge_lanes<M>(of_slice);
         if (lane == 0) partials[1][warp] = of_slice;
     }
     __syncthreads();
     bool last_reader = false;
-    if (threadIdx.x == 0) last_reader = mail.leave();
+    if (threadIdx.x == 0) last_reader = exchange.close();
     const Finish<T> finish(merge_all<M>(partials[1], senders), p.log);
     row.store_end(end, finish(last));
 
@@ -247,7 +172,7 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
     } else {
         put_all([&](C v) { return M::exp(v - finish.base) * finish.factor; });
     }
-    if (warp == 0 && __shfl_sync(~0u, last_reader, 0)) mail.clear();
+    if (warp == 0 && __shfl_sync(~0u, last_reader, 0)) exchange.clear();
 }
 
 #define KERNEL(NAME) \

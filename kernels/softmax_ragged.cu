@@ -1,26 +1,17 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// softmax and log_softmax of rows that begin or end within 16 aligned bytes, or are aligned otherwise than their
-// results: 781 or 33 elements, odd row strides, x[1:]. The arithmetic is that of softmax.cu.
+// softmax and log_softmax of misaligned rows: rows that begin or end inside a 16-byte vector, or x and result with
+// different alignments (781 or 33 elements, odd row strides, x[1:]). The arithmetic is that of softmax.cu.
 //
-// Per element: one exponential; one read and one write.
+// A block copies a tile of rows between global and shared memory in vectors of 16 bytes, and reads its rows from shared
+// memory, where alignment does not matter. Eight contiguous rows (four of float32) end at a 16-byte boundary whatever
+// their length. Rows with gaps between them are copied one by one: vectors at their ends include neighbouring elements,
+// and the ends of results are stored by element. No load leaves the range of addresses that x spans.
 //
-// What is ragged about rows vanishes where they are taken together. The rows of a contiguous tensor are one piece of
-// memory, and eight of them (four of float32) end where 16 bytes end: a block copies a tile of rows in whole 16-byte
-// accesses, whatever their length, and reads its rows from shared memory, where any address is as good as another.
-// Results go the same way back, so that x and the result need not be aligned alike. Only where rows have gaps between
-// them each is a piece of memory of its own; the granules at its ends are then read together with what lies around
-// them, and written by element. Nothing outside of the addresses that x's elements span is read.
-//
-// Variants, as chosen in src/cuda/plan/softmax/choose.rs:
-//   raggedV   a group of 1 to 32 lanes, or the block, keeps a row in registers, V elements or fewer to a lane. Blocks
-//             are persistent, and ask for a coming tile (cp.async) as soon as all have read theirs; the depth of that
-//             pipeline can be forced: _core.force_softmax("ragged", 2).
-//
-// Measured on an H200, share of a copy of the same bytes, beside softmax.cu: 2^19 x 33 bf16 0.58 (0.31), f32 0.60 (0.91);
-// 32768 x 781 bf16 0.51 (0.90), f32 0.79 (0.97); 32768 x 4095 bf16 0.47 (0.98), f32 0.73 (0.97). So it is the default for
-// halves of fewer than 48 elements where softmax_short.cu is not for them, and where the result is aligned otherwise than
-// x, which softmax.cu stores element by element. What holds it back has not been looked into.
+// Variants, chosen in src/cuda/plan/softmax/choose/mod.rs:
+//   raggedV   a row in the registers of a group of 1 to 32 lanes, or of the block, up to V elements a lane. Blocks are
+//             persistent and prefetch later tiles (cp.async); _core.force_softmax("ragged", 2) forces the depth.
+// Measurements: docs/measurements/softmax_ragged.md
 
 #include "ragged.cuh"
 
@@ -128,6 +119,5 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_ra
 EXPORT(f16, f16, f16, 16, 32)
 EXPORT(bf16, bf16, bf16, 16, 32)
 EXPORT(f32, f32, f32, 16, 32)
-EXPORT(f64, f64, f64, 8, 16)
 EXPORT(f16, f32, f16_f32, 16, 32)
 EXPORT(bf16, f32, bf16_f32, 16, 32)

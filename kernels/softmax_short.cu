@@ -1,21 +1,17 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// softmax and log_softmax of rows of few elements that lie one behind the other and do not fit 16-byte accesses: 33, or 17.
-// The arithmetic is that of softmax.cu.
+// softmax and log_softmax of short contiguous rows that are no multiple of 16 bytes (33 or 17 elements). The arithmetic
+// is that of softmax.cu: one exponential an element, one read and one write.
 //
-// Per element: one exponential; one read and one write.
+// A block copies its rows, which are one range of memory, through shared memory in vectors of 16 bytes. In shared
+// memory each thread has a row to itself: no lane is idle, and no reduction crosses threads. The row lies in the
+// thread's registers; results go back the way x came. Neighbouring threads read words one row length apart. An odd
+// number of halves or words has no bank conflicts, twice an odd number has two-way conflicts; rows that are multiples
+// of 16 bytes are for softmax.cu.
 //
-// A block's rows are one piece of memory, which it copies through shared memory in whole granules, as softmax_ragged.cu
-// does. There a thread has a row to itself: no lane is idle because rows are no power of two, and nothing is exchanged.
-// Neighbouring threads read words as far apart as their rows are long, and an odd number of halves or words is conflict-free,
-// twice an odd number half as fast; multiples of 16 bytes, which would not be, are softmax.cu's.
-//
-// Variants, as chosen in src/cuda/plan/softmax/choose.rs:
-//   shortW   rows that touch up to W words of 4 bytes, all of them in registers.
-//
-// Measured on an H200, cold L2, share of a copy of the same bytes: 2^19 x 33 bf16 0.93 (softmax_ragged.cu 0.58), f16 0.95,
-// f32 1.00 (softmax.cu 0.91); 2^20 x 17 bf16 0.91, f32 0.97; 2^18 x 63 bf16 0.80 (softmax.cu 0.55). With 256 threads to a
-// block 2 to 10 percent less.
+// Variants, chosen in src/cuda/plan/softmax/choose/mod.rs:
+//   shortW   rows that touch up to W words of 4 bytes.
+// Measurements: docs/measurements/softmax_short.md
 #include "async_copy.cuh"
 #include "softmax.cuh"
 

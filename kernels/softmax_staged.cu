@@ -1,85 +1,26 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// softmax and log_softmax of long rows whose elements lie side by side: a row waits in the shared memory of a block, or of
-// the 2 to 16 blocks of a cluster (sm_90), while it is computed. The arithmetic is that of softmax.cu.
+// softmax and log_softmax of long contiguous rows, kept in shared memory. The arithmetic is that of softmax.cu: one
+// exponential an element, two for halves; one read and one write.
 //
-// Per element: one exponential and a multiply-add, two exponentials of halves; one read and one write.
+// A row lies in the shared memory of a block, or of the 2 to 16 blocks of a cluster (sm_90). A thread copies its own
+// vectors (cp.async) and passes over them three times: maximum, sum, results. So it waits only for its own copies and
+// for the partials of other warps; a cluster exchanges those through distributed shared memory. Registers stay free for
+// more warps than in softmax_cluster.cu: one row loads while another is computed and a third is stored. A row may begin
+// anywhere: single threads take the elements before and behind its whole vectors. Where the result is aligned
+// differently or has larger elements, a thread reads vectors that other threads copied, behind one more barrier.
 //
-// A block that holds its part of a row in registers (softmax_cluster.cu) is large, and few of them share a multiprocessor;
-// when its threads have not all as many granules, it is as large, and holds less. Shared memory holds 200 KB of a
-// multiprocessor's rows and leaves the registers to as many warps as it takes to have loads of one row, the arithmetic of
-// another and stores of a third under way. A thread asks for its own granules (cp.async) and goes over them three times,
-// for the maximum, the sum and the results, so that nothing is waited for but its own copies and the other warps' partials.
-// Rows may start anywhere and have any length: whole granules are staged, the ends are elements of single threads. Where
-// the result is aligned otherwise, or its elements are larger, a thread reads from shared memory what an access of the
-// result takes, whoever has staged it.
-//
-// Measured on an H200, cold L2, share of a copy of the same bytes, beside what was chosen before: bf16 21183 x 12672 0.94
-// (cluster 0.85), 10000 x 25001 0.95 (pipeline 0.80), 4096 x 50257 0.93 (pipeline 0.79), 4096 x 65536 0.94 (0.91), 2048 x
-// 131072 0.93 (0.87), 1024 x 262144 0.90 (0.81), 512 x 524288 0.82 (online 0.66); f32 10000 x 25001 0.94 (cluster 0.85),
-// 4096 x 50257 0.94 (pipeline 0.83), 2048 x 131072 0.92 (0.88), 1024 x 262144 0.87 (cluster 0.56); f64 4096 x 32768 0.91
-// (0.79). 16384 x 8192 of rows of 8195, result contiguous, bf16 0.91 (lanes that complete each other's stores 0.71), f16
-// 0.92, f32 0.94; bf16 to f32 8192 x 16384 0.89, 2048 x 65536 0.88. What limits it: with one pass of an online sum instead
-// of two passes, at 29 instructions an element of bf16, warps issued in 87 of 100 cycles. With half of them float32 rows of
-// 50257 went from 0.90 to 0.94, others hardly moved. Of clusters of 16 there are 7 at a time, on 112 of 132
-// multiprocessors, which is where rows of 1 MB stop.
-//
-// Rejected, each measured beside it: persistent blocks or clusters that prefetch the next row by bulk copies
-// (cp.async.bulk) into 2 to 8 stages while registers hold the present one, 0.82 wherever there are enough rows, at any depth
-// and cluster size (each block had a fixed share of the rows; not looked into further); the whole slice by bulk copies of
-// many KB instead of cp.async, 0.88 of aligned rows, but 0.96 of 25001; by bulk copies of 4 KB, the same as cp.async; one
-// multiply-add instead of a subtraction and a product before 2^x, the same.
-//
-// Counters (ncu) of 4096 x 65536 bf16 by clusters of four: DRAM at 79 of 100 (a copy reaches 85), 70 of 100 cycles issue, and
-// of clusters of four and more some multiprocessors have none: 0.92 of all are busy (of two 0.99, of sixteen 0.87).
+// The kernel has no variants; src/cuda/plan/softmax/choose/long.rs chooses it and the cluster size.
+// Measurements: docs/measurements/softmax_staged.md
 
+#include "access.cuh"
 #include "async_copy.cuh"
-#include "ptx/cluster.cuh"
+#include "exchange.cuh"
 #include "staged.cuh"
 
 constexpr int THREADS = 512;       // at most
 constexpr int U = 2;               // granules that a thread has under way between shared memory and registers
 constexpr int MAX_PARTIALS = 256;  // warps of a cluster
-
-// The largest of all elements that a thread has seen. Halves are compared in pairs.
-template <class In, class Out> struct Largest {
-    using C = typename Math<Out>::C;
-#if __CUDA_ARCH__ >= 800
-    static constexpr bool PAIRS = is_half<In>;
-#else
-    static constexpr bool PAIRS = false;
-#endif
-    C value = -infinity<C>();
-    Granule seen = empty_granule<In>();
-
-    static __device__ __forceinline__ uint32_t pair(uint32_t a, uint32_t b) {
-        if constexpr (same_type<In, bf16>) {
-            return ptx::max_bf16(a, b);
-        } else {
-            return ptx::max_f16(a, b);
-        }
-    }
-    __device__ __forceinline__ void look_at(const Granule& g) {
-        if constexpr (PAIRS) {
-#pragma unroll
-            for (int k = 0; k < 4; ++k) seen.word[k] = pair(seen.word[k], g.word[k]);
-        } else {
-            C x[lanes_of<In>];
-            widen_granule<In, Out>(g, x);
-#pragma unroll
-            for (C e : x) value = larger(value, e);
-        }
-    }
-    __device__ __forceinline__ C get() const {
-        C largest = value, x[lanes_of<In>];
-        if constexpr (PAIRS) {
-            widen_granule<In, Out>(seen, x);
-#pragma unroll
-            for (C e : x) largest = larger(largest, e);
-        }
-        return largest;
-    }
-};
 
 template <class In, class Out> __device__ __forceinline__ void softmax_staged(const SoftmaxParams<INLINE_RANK>& p) {
     ptx::wait_for_grid_before();
@@ -91,14 +32,9 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
     extern __shared__ uint4 slots[];                           // [slot][thread]
     alignas(16) __shared__ Partial<C> partials[MAX_PARTIALS];  // [block of the cluster, warp]
     __shared__ uint64_t mailbox_state;
-    const ptx::Mailbox mailbox = {&mailbox_state};
-    const uint32_t blocks = ptx::cluster_blocks(), rank = ptx::cluster_rank();
-    const uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (blocks > 1) {
-        mailbox.open();
-        if (threadIdx.x == 0) mailbox.expect(blocks * warps * sizeof(Partial<C>));
-        ptx::cluster_arrive();
-    }
+    const RowExchange<C> exchange(&mailbox_state);
+    const uint32_t blocks = exchange.blocks, rank = exchange.rank;
+    exchange.open_to();
 
     // This block's slice: `count` granules from `begin` on.
     const Body<In, Out> row(row_at<In, Out, int>(p, blockIdx.x / blocks));
@@ -128,7 +64,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
             for (int u = 0; u < U; ++u, slot += blockDim.x, i += blockDim.x) f(slot, i);
         }
     };
-    for_slots([&](const uint4* slot, int) { largest.look_at(load_slot(slot)); });
+    for_slots([&](const uint4* slot, int) { largest.raise_to(load_slot(slot)); });
     const bool across = sizeof(In) != sizeof(Out) || !p.out_access;  // threads store results of what others have staged
     Partial<C> mine = {larger(largest.get(), last), 0};
     if (Keep && across) {
@@ -158,17 +94,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
     });
     mine.sum = reduce_lanes(mine.sum, Sum(), 32);
 
-    if (blocks == 1) {
-        if (lane == 0) partials[warp] = mine;
-        __syncthreads();
-    } else {
-        ptx::cluster_wait();  // until the others have announced what they expect
-        uint32_t words[sizeof(mine) / 4];
-        __builtin_memcpy(words, &mine, sizeof(mine));
-        if (lane < blocks) mailbox.send<sizeof(mine) / 4>(partials + rank * warps + warp, lane, words);
-        mailbox.wait(0);
-    }
-    Finish<Out> finish(merge_all<M>(partials, blocks * warps), p.log);
+    Finish<Out> finish(exchange.template merge<M>(partials, mine, 0), p.log);
     row.store_end(end, finish(last));
     if constexpr (Keep) finish.rebase(mine);
     const auto put = [&](auto result) {
@@ -185,9 +111,9 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
         }
         if (blocks > 1) __syncthreads();  // of one block, all have read the others' partials
         const In* staged = reinterpret_cast<const In*>(slots);
-        const Accesses<Out> accesses(out, count * E);
-        constexpr int F = accesses.F;
-        for (int i = threadIdx.x; i < accesses.count; i += blockDim.x) {
+        constexpr int F = lanes_of<Out>;
+        const Ends<F> accesses = ends_of(out, count * E);
+        for (int i = threadIdx.x; i < accesses.granules; i += blockDim.x) {
             const int first = accesses.head + i * F;
             uint32_t word[F * sizeof(In) / 4];
             read_staged<In, F>(staged + first, word);
@@ -198,8 +124,8 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
             for (int k = 0; k < F; ++k) pack.v[k] = convert<Out>(result(v[k]));
             store_pack(out + first, pack);
         }
-        const int lone = accesses.lone(threadIdx.x);
-        if (lone != accesses.NONE) out[lone] = convert<Out>(result(widen<Out>(staged[lone])));
+        const int lone = accesses.end_element(threadIdx.x);
+        if (lone != accesses.NO_END) out[lone] = convert<Out>(result(widen<Out>(staged[lone])));
     };
     if (Keep) {
         put([&](C v) { return multiply_add(v, finish.factor, finish.term); });

@@ -1,18 +1,14 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// softmax and log_softmax where a row's elements do not lie side by side, or its dtypes are a rare pair.
-// The arithmetic is that of softmax.cu.
+// softmax and log_softmax of rows whose elements are not contiguous, or of rare pairs of dtypes, where no other kernel
+// fits. The arithmetic is that of softmax.cu.
 //
-// Variants, as chosen in src/cuda/plan/softmax/choose.rs:
-//   column    neighbouring rows lie side by side (dim is not the last one), and are too long for softmax_panel.cu and
-//             softmax_tile.cu: a block takes `lanes` 16-byte columns of rows, its threads walk down the
-//             dimension and each keeps the rows of its own columns online. What fits stays in shared memory for
-//             the second pass: one read and one write if all of it does.
-//   general   anything else, such as elements apart in both x and the result, or either between boundaries of its elements:
-//             any strides, any pair of dtypes, any number of dimensions; a block per row, two passes, element by element.
-//
-// Measured on an H200, cold L2, bf16: column 769 GB/s on dim 0 of (8192, 8192), 27 times torch's rate but 0.19 of
-// a copy; 741 GB/s on dim 1 of (64, 4096, 64).
+// Variants, chosen in src/cuda/plan/softmax/choose/columns.rs and choose.rs:
+//   column    long columns with contiguous neighbours: a block takes `lanes` columns of vectors of 16 bytes. Its
+//             threads walk down the dimension with a running maximum and sum each, and merge them through shared
+//             memory. Rows that fit stay in shared memory for the second pass; the rest is read twice.
+//   general   any strides, any pair of dtypes, any number of dimensions: a block a row, two passes, element by element.
+// Measurements: docs/measurements/softmax_strided.md
 
 #include "softmax.cuh"
 

@@ -1,36 +1,21 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// softmax and log_softmax where x and the result lie turned to each other: the elements of a row lie side by side in one of
-// them, and the rows themselves in the other. The arithmetic is that of softmax.cu.
+// softmax and log_softmax of transposed tensors: the elements of a row are contiguous in x or in the result, and the
+// rows in the other. The arithmetic is that of softmax.cu.
 //
-// Per element: two exponentials, or one where a lane holds its part of a row; one read and one write (leave and find: two
-// reads).
-//
-// A tile is some rows, at least 64 bytes of them side by side where there are as many, and a slice of their elements. It
-// waits in shared memory row by row, whichever way it comes, while lanes go along the rows for maximum and sum. Turned is a
-// tile on its way in, from registers (in), or on its way out (out): a lane then has 16 bytes of rows side by side, four
-// lanes have four such pieces and eight times that warps go along the rows, so that every sector is whole. Granules of a row
-// are permuted by the row, so that the lanes of one access of shared memory meet no bank twice. Where rows of elements begin
-// anywhere, they are moved in the whole granules within, and single ends; where rows side by side do, element by element.
-// Slices of a row are the blocks of a cluster (from sm_90 on), which send each other their partials (maximum, sum) by
-// distributed shared memory.
-//
-// Variants, as chosen in src/cuda/plan/softmax/choose/turned.rs:
-//   in, out      a row in a block or a cluster.
-//   ..._leave,   for rows that no cluster holds: slices first leave their partials in memory from the caller's allocator,
-//   ..._find     and a second launch, which may begin beside the first, finds them there.
-// Short rows are softmax_turned_short.cu's.
-//
-// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32 (and torch's time over this): x.mT, last
-// dim, 4096x4096 0.47, 0.54 (4.5, 2.9), 8192x8192 0.56, 0.56 (5.9, 3.3), 96x1024x1024 0.67, 0.65 (5.3, 3.0), 262144x64 0.60,
-// 0.63 (3.7, 2.2), 1000x9999, whose results begin anywhere, 0.36, 0.42; dim 0, which torch does element by element,
-// 8192x8192 0.62, 0.73 (98, 60), 16384x8192, one block to a multiprocessor, 0.42, 0.44 (67, 35). By two launches: 64x262144
-// 0.37, 0.41 (4.2, 3.4), dim 0 of 262144x64 0.39, 0.45. What it replaces, general of softmax_strided.cu, took 0.17 to 0.87
-// of torch's speed, 207 us for 4096x4096 bf16 that now takes 39.
-// Rejected, each measured beside it, 8192x8192: pieces that are not prefetched to L2, bf16 153 us instead of 116, f32 301
-// (227); eight of those at once instead of four, 136 and 255. Clusters of 16: 4096x4096 bf16 66 us instead of 40.
+// A tile is some rows (64 contiguous bytes of them where there are as many) and a slice of their elements. It lies row
+// by row in shared memory, where lanes go along rows for maximum and sum. It is transposed on its way in or out: a lane
+// has vectors of 16 bytes across rows, and four lanes fill whole sectors. Vectors of a row are permuted by the row's
+// index, against bank conflicts. The blocks of a cluster (sm_90) exchange partials through distributed shared memory.
+// Variants, chosen in src/cuda/plan/softmax/choose/turned.rs:
+//   in, out              transposed while loaded or stored; a row in a block or a cluster; one read and one write.
+//   ..._leave, ..._find  two launches (partial, combine) for rows that no cluster holds; two reads. find may begin
+//                        early: it waits for the first launch before it reads partials.
+// Misaligned rows move in their whole vectors and single end elements, misaligned vectors across rows by element.
+// Measurements: docs/measurements/softmax_turned.md
+#include "access.cuh"
 #include "async_copy.cuh"
-#include "ptx/cluster.cuh"
+#include "exchange.cuh"
 #include "ptx/grid.cuh"
 #include "turned.cuh"
 
@@ -41,9 +26,6 @@ template <class In> inline constexpr int SHARING = sizeof(In) == 8 ? 3 : 4;
 #else
 template <class In> inline constexpr int SHARING = 2;
 #endif
-
-// Whose partials make a row whole: the blocks' of a cluster; or those that one launch leaves and the next one finds.
-enum class Share { cluster, leave, find };
 
 // Rows in shared memory, in granules.
 template <class In> struct Tile {
@@ -193,7 +175,7 @@ template <class In> __device__ __forceinline__ void load_straight(const TurnedPa
             for (int i = whole * E + lane; i < elements; i += lanes) *tile.element(row, i) = from[i];
             return;
         }
-        const int before = past(from);
+        const int before = misaligned(from);
 #pragma unroll 1
         for (int i = lane * E - before; i < elements; i += U * lanes * E) {
             Granule raw[U];
@@ -301,7 +283,7 @@ template <bool DONE, class In, class Out> __device__ __forceinline__ void store_
             return;
         }
 #pragma unroll 1
-        for (int i = lane * N - past(to); i < elements; i += lanes * N) {
+        for (int i = lane * N - misaligned(to); i < elements; i += lanes * N) {
             if (i >= 0 && i + N <= elements) {
                 Pack<Out, N> results;
 #pragma unroll
@@ -347,34 +329,6 @@ template <bool DONE, class In, class Out> __device__ __forceinline__ void store_
     });
 }
 
-// The largest of the elements that it is given.
-template <class In, class Out> struct Largest {
-    using C = typename Math<Out>::C;
-    static constexpr int E = lanes_of<In>;
-    Granule each = empty_granule<In>();
-
-    __device__ __forceinline__ void rise_to(const Granule& granule) {
-        if constexpr (is_half<In>) {
-#pragma unroll
-            for (int k = 0; k < 4; ++k) each.word[k] = larger_halves<In>(each.word[k], granule.word[k]);
-        } else {
-            auto a = each.template unpack<In>();
-            const auto b = granule.template unpack<In>();
-#pragma unroll
-            for (int e = 0; e < E; ++e) a.v[e] = larger(a.v[e], b.v[e]);
-            each = Granule::of(a);
-        }
-    }
-    __device__ __forceinline__ C all(int lanes) const {
-        C v[E];
-        widen_granule<In, Out>(each, v);
-        C largest = v[0];
-#pragma unroll
-        for (int e = 1; e < E; ++e) largest = larger(largest, v[e]);
-        return reduce_lanes(largest, Max(), lanes);
-    }
-};
-
 // Rows of which every lane has one granule, or none: results take the place of the elements.
 template <class T>
 __device__ __forceinline__ void finish_held(const TurnedParams& p, const Tile<T>& tile, int rows, int granules) {
@@ -386,8 +340,8 @@ __device__ __forceinline__ void finish_held(const TurnedParams& p, const Tile<T>
         Granule granule = empty_granule<T>();
         if (mine) granule = load_slot(tile.granule(row, lane));
         Largest<T, T> largest;
-        largest.rise_to(granule);
-        Partial<C> all = {largest.all(lanes), 0};
+        largest.raise_to(granule);
+        Partial<C> all = {reduce_lanes(largest.get(), Max(), lanes), 0};
         const C base = all.base();
         C v[E];
         widen_granule<T, T>(granule, v);
@@ -406,25 +360,22 @@ __device__ __forceinline__ void finish_held(const TurnedParams& p, const Tile<T>
     });
 }
 
-template <class In, class Out, bool TURNED_IN, Share S>
+template <class In, class Out, bool TURNED_IN, Scope S>
 __device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
-    if (S != Share::find) ptx::wait_for_grid_before();
-    if (S == Share::leave) ptx::let_next_grid_begin();
+    if (S != Scope::combine) ptx::wait_for_grid_before();
+    if (S == Scope::partial) ptx::let_next_grid_begin();
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
     extern __shared__ uint4 shared[];
     __shared__ uint64_t mailbox_state;
-    const ptx::Mailbox mailbox = {&mailbox_state};
-    const int wide = p.wide, blocks = S == Share::cluster ? ptx::cluster_blocks() : 1;
+    const int wide = p.wide;
+    const ClusterExchange<Partial<C>, S> exchange(&mailbox_state);
+    const int blocks = exchange.blocks;
     const Tile<In> tile = {shared, static_cast<int>(p.pitch), static_cast<int>(p.permuted)};
     auto* of_rows = reinterpret_cast<Partial<C>*>(shared + wide * p.pitch);  // [wide]
     auto* of_blocks = of_rows + wide;                                        // [wide][blocks], if there are several
-    if (blocks > 1) {
-        mailbox.open();
-        if (threadIdx.x == 0) mailbox.expect(blocks * wide * sizeof(Partial<C>));
-        ptx::cluster_arrive();
-    }
+    exchange.open_to(wide);
     const uint32_t number = blockIdx.x / p.slices, rank = blockIdx.x - number * p.slices;
     const auto o = locate(p.dims, p.rank, static_cast<uint64_t>(number));
     const int64_t begin = static_cast<int64_t>(rank) * p.slice, left = static_cast<int64_t>(p.length) - begin;
@@ -436,7 +387,7 @@ __device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
 
     if (TURNED_IN) {
         // What is read twice is not: the second time it is in L2.
-        load_turned<S == Share::cluster>(p, tile, x, rows, elements);
+        load_turned<S == Scope::cluster>(p, tile, x, rows, elements);
     } else {
         load_straight(p, tile, x, rows, elements);
     }
@@ -456,7 +407,7 @@ __device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
             store_turned<DONE>(p, tile, of_rows, out, rows, elements);
         }
     };
-    if constexpr (same_type<In, Out> && S == Share::cluster) {
+    if constexpr (same_type<In, Out> && S == Scope::cluster) {
         if (blocks == 1 && granules <= 1 << p.lane_bits) {
             finish_held(p, tile, rows, granules);
             __syncthreads();
@@ -464,13 +415,13 @@ __device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
         }
     }
     auto* left_behind = reinterpret_cast<Partial<C>*>(p.partials) + static_cast<uint64_t>(number) * p.slices * wide;
-    if (S != Share::find) {
+    if (S != Scope::combine) {
         over_rows(p, rows, [&](int row, int lane, int lanes) {
             const int count = row < rows ? granules : 0;
             Largest<In, Out> largest;
 #pragma unroll 2
-            for (int g = lane; g < count; g += lanes) largest.rise_to(load_slot(tile.granule(row, g)));
-            Partial<C> mine = {largest.all(lanes), 0};
+            for (int g = lane; g < count; g += lanes) largest.raise_to(load_slot(tile.granule(row, g)));
+            Partial<C> mine = {reduce_lanes(largest.get(), Max(), lanes), 0};
             const C base = mine.base();
 #pragma unroll 2
             for (int g = lane; g < count; g += lanes) {
@@ -481,14 +432,14 @@ __device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
             }
             mine.sum = reduce_lanes(mine.sum, Sum(), lanes);
             if (lane == 0 && row < rows) {
-                if (S == Share::leave) {
+                if (S == Scope::partial) {
                     left_behind[row * p.slices + rank] = mine;
                 } else {
                     of_rows[row] = mine;
                 }
             }
         });
-        if (S == Share::leave) return;
+        if (S == Scope::partial) return;
         __syncthreads();
     } else {
         // The launch before has written nothing but partials, so that x could be asked for already.
@@ -500,16 +451,14 @@ __device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
         __syncthreads();
     }
     if (blocks > 1) {
-        ptx::cluster_wait();  // until the others have announced what they expect
+        exchange.wait_to_send();
         for (int i = threadIdx.x; i < blocks * wide; i += blockDim.x) {
             const int to = i / wide, row = i - to * wide;
             auto own = Partial<C>::empty();
             if (row < rows) own = of_rows[row];
-            uint32_t sent[sizeof(own) / 4];
-            __builtin_memcpy(sent, &own, sizeof(own));
-            mailbox.send<sizeof(own) / 4>(of_blocks + row * blocks + rank, to, sent);
+            exchange.send(of_blocks, row * blocks + rank, to, own);
         }
-        mailbox.wait(0);
+        exchange.collect(0);
         __syncthreads();
     }
     for (int row = threadIdx.x; row < rows; row += blockDim.x) {
@@ -529,10 +478,10 @@ __device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
 
 #define KERNEL(IN, NAME) \
     extern "C" __global__ void __launch_bounds__(THREADS, SHARING<IN>) NAME(const __grid_constant__ TurnedParams p)
-#define EXPORT(IN, OUT, NAME, WAY, TURNED_IN)                                                                \
-    KERNEL(IN, softmax_turned_##WAY##_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Share::cluster>(p); }     \
-    KERNEL(IN, softmax_turned_##WAY##_leave_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Share::leave>(p); } \
-    KERNEL(IN, softmax_turned_##WAY##_find_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Share::find>(p); }
+#define EXPORT(IN, OUT, NAME, WAY, TURNED_IN)                                                                  \
+    KERNEL(IN, softmax_turned_##WAY##_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Scope::cluster>(p); }       \
+    KERNEL(IN, softmax_turned_##WAY##_leave_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Scope::partial>(p); } \
+    KERNEL(IN, softmax_turned_##WAY##_find_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Scope::combine>(p); }
 #define EXPORTS(IN, OUT, NAME) EXPORT(IN, OUT, NAME, in, true) EXPORT(IN, OUT, NAME, out, false)
 
 EXPORTS(f16, f16, f16)

@@ -1,24 +1,17 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// softmax and log_softmax of short rows where x and the result lie turned to each other, and the one that has a row's
-// elements side by side has its rows one behind the other: images whose channels come last in the result, or in x. The
-// arithmetic is that of softmax.cu.
+// softmax and log_softmax of short transposed rows: elements of a row are contiguous in one of x and result, and there
+// the rows are packed (channels last). The arithmetic is that of softmax.cu: two exponentials an element.
 //
-// Per element: two exponentials; one read and one write, and x twice more from the first-level cache or shared memory.
+// A thread has a row, or E rows of halves in one access. The rows of a block are one range of the packed tensor, which
+// goes through shared memory in vectors of 16 bytes, with the same offset from a 16-byte boundary as in global memory.
+// The other tensor is read or written directly; x is read twice more, from L1 or shared memory. Neighbouring threads
+// are E row lengths apart in shared memory: an odd number of words has no bank conflicts, four times an odd number has
+// four-way conflicts. Rows that are multiples of 16 bytes are for softmax_turned.cu.
 //
-// A row is a thread's, or two of halves that lie side by side in one access. The rows of a block are one piece of the other
-// tensor, which goes through shared memory in granules of 16 bytes, as far behind a boundary there as in memory.
-// Neighbouring threads have places there as far apart as their rows are long, or two of them: odd numbers of words meet no
-// bank twice, four times an odd number four times. Rows of multiples of 16 bytes, which would meet in one bank, are
-// softmax_turned.cu's.
-//
-// Variants, as chosen in src/cuda/plan/softmax/choose/turned.rs:
-//   inE, outE    x, or the result, has the E rows of a thread side by side.
-//
-// Measured on an H200, cold L2, share of a copy of the same bytes, bf16 and f32 (and torch's time over this): 8x21x512x512
-// to channels last 0.65, 0.69 (4.8, 2.8), back 0.85, 0.94 (7.4, 5.5); 8x19x500x333, of which batches begin anywhere, 0.69,
-// 0.71 (4.5, 2.9); 64x3x224x224 0.45, 0.44 (2.2, 1.5). As tiles of softmax_turned.cu: 8x21x512x512 0.34, 0.40, back 0.38,
-// 0.47. Rows of 150 are faster as tiles: 16x150x128x128 0.29, 0.32 instead of 0.37, 0.46.
+// Variants, chosen in src/cuda/plan/softmax/choose/turned.rs:
+//   inE, outE    x, or the result, has the E rows of a thread contiguous.
+// Measurements: docs/measurements/softmax_turned_short.md
 #include "async_copy.cuh"
 #include "ptx/grid.cuh"
 #include "turned.cuh"
@@ -85,7 +78,7 @@ __device__ __forceinline__ void softmax_turned_short(const TurnedParams& p) {
     constexpr int N = lanes_of<Straight>;
     // The piece begins as far behind a boundary of 16 bytes here as there. f(granule, element), or f of a part's elements.
     const Straight* const there = Either<TURNED_IN, Out, In>::of(out, x);
-    const int before = past(there);
+    const int before = misaligned(there);
     Straight* const here = reinterpret_cast<Straight*>(shared) + before;
     Straight* const own = here + row * length;
     const auto over_piece = [&](auto whole, auto single) {

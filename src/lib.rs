@@ -1,8 +1,9 @@
 //! tilewise: `add`, `softmax` and `matmul` on the memory of the caller's own tensors.
 //!
 //! One way through, always downwards: [`python`] takes arguments, [`interop`] turns foreign tensors into
-//! views, [`ops`] decides what the call means, and [`cpu`] or [`cuda`] does it.
+//! views, [`ops`] decides what the call means, and [`backend`] has [`cpu`] or [`cuda`] do it.
 
+pub mod backend;
 pub mod cpu;
 pub mod cuda;
 pub mod dtype;

@@ -1,9 +1,6 @@
-// Derivatives of matmul's activations, in float32 (float64 for float64).
-//
-// Per derivative of gelu, gelu_tanh and silu: an exponential and a reciprocal, and about 20, 10 and 6 other instructions,
-// where a multiprocessor of an H200 can issue 40 per bfloat16 while memory delivers it. So the two are the hardware's, to
-// 2 ulp and 1 ulp, also for float32: errors are below 4e-7 (1 + |v|), measured on an H200 up to |v| = 7. With __expf and
-// __fdividef, which treat the smallest numbers apart, gelu of bfloat16 took 0.95 of a copy's speed instead of 1.00.
+// Derivatives of matmul's activations, in float32 (float64 for float64), element by element in registers. gelu,
+// gelu_tanh and silu use the hardware's exponential (2 ulp) and reciprocal (1 ulp), also for float32, because a
+// division that treats the smallest numbers apart is slower than memory: docs/measurements/activation_backward.md.
 #pragma once
 
 #include "dtype.cuh"

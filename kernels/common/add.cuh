@@ -1,4 +1,4 @@
-// What the files of add share: parameters, arithmetic, operands on their way from memory.
+// What the files of add share: the parameter struct, the arithmetic, and loads of operands to registers.
 #pragma once
 
 #include "dtype.cuh"

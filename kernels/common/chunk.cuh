@@ -1,7 +1,7 @@
-// Rows in chunks of granules, V to a thread at once.
+// Rows in chunks: V vectors of 16 bytes to each thread at once.
 #pragma once
 
-#include "softmax.cuh"
+#include "row_views.cuh"
 
 // Takes a chunk into an online partial: one rescaling for all of it. Granules are widened twice, so that their elements need
 // no registers meanwhile.

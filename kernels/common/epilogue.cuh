@@ -1,5 +1,5 @@
-// What happens to a matmul's accumulator before its one rounding: + bias, then an activation, in the
-// accumulator's own precision (float, or double for float64).
+// The epilogue of matmul's kernels before its one rounding: bias, then activation, on accumulators in registers and in
+// their own precision (float32, or float64 for float64).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include "ptx/math.cuh"
 #include "ptx/reciprocal.cuh"
 
-// The numbers that src/cuda/plan/matmul.rs writes into MatmulParams::activation.
+// The numbers that src/cuda/plan/matmul/mod.rs writes into MatmulParams::activation.
 enum ActivationKind : uint32_t { ACT_NONE, ACT_RELU, ACT_LEAKY_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU };
 
 __device__ __forceinline__ float power_of_2(float v) { return ptx::exp2_approximate(v); }
@@ -39,9 +39,7 @@ template <class T> __device__ __forceinline__ double gelu(double v) {
 }
 
 // v * sigmoid(w), of minus w; for halves of -w log2(e), with the hardware's exponential and reciprocal, to 2 ulp and 1
-// ulp: silu and gelu_tanh are 7 and 9 instructions an element, and were 10 and 13 with a division that treats the largest
-// and the smallest numbers apart. (Two elements for one reciprocal, of their product, would gain silu 0.7 % of 4096^3 in
-// matmul_wgmma.cu, gelu_tanh and gelu nothing.)
+// ulp: a division that treats the largest and the smallest numbers apart takes three or four instructions more.
 template <class T> constexpr double MINUS_LOG_E = is_half<T> ? -1.44269504088896340736 : -1;
 template <class T> __device__ __forceinline__ float gated(float v, float minus_w) {
     return is_half<T> ? v * reciprocal(1.0f + power_of_2(minus_w)) : v / (1.0f + expf(minus_w));

@@ -1,4 +1,5 @@
-// Brings tiles of 16-bit elements to shared memory through registers, from any strides and any alignment.
+// Copies tiles of 16-bit elements to shared memory through registers, from any strides and any alignment. A thread
+// loads one stage ahead of the stage that the block multiplies.
 #pragma once
 
 #include "ptx/global.cuh"

@@ -1,5 +1,5 @@
-// What every matmul kernel shares: its parameters, which product and tile a block works on, and how
-// accumulators reach the result.
+// What every matmul kernel but matmul_wgmma.cu shares: the parameter struct, which product and tile a block computes,
+// and how accumulators are stored.
 #pragma once
 
 #include <cstddef>

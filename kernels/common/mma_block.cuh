@@ -1,5 +1,6 @@
-// A block of warps that multiplies on tensor cores (mma.sync, sm_80 and up) and sums in float. Shared by the
-// kernel files that differ in element types and in how operands reach shared memory.
+// A block of warps that multiplies on tensor cores (mma.sync, sm_80 and newer) and sums in float32: global memory to a
+// ring of buffers in shared memory, fragments in registers, then the epilogue. Kernel files differ in element types and
+// in how operands reach shared memory.
 #pragma once
 
 #include "matmul.cuh"

@@ -1,5 +1,5 @@
-// One operand of a tensor-core matmul on its way from global memory through shared memory to fragments.
-// `mn` is the dimension the operand shares with the result: m of a, n of b.
+// One operand of a tensor-core matmul: from global memory through shared memory to fragments in registers. `mn` is the
+// dimension that the operand shares with the result: m of a, n of b.
 #pragma once
 
 #include "ptx/cp_async.cuh"

@@ -1,11 +1,11 @@
-// Slices of panels: some columns that lie side by side, on their way to shared memory and on from there, as words of 4 or 8
-// bytes.
+// Slices of column tiles: some contiguous columns, copied to shared memory, and read from there as words of 4 or 8
+// bytes. The parameter struct of softmax_panel.cu.
 #pragma once
 
+#include "access.cuh"
 #include "async_copy.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
-#include "softmax.cuh"
 
 constexpr int CHUNKS = 2;  // parts of a slice that are waited for
 constexpr int RANK = INLINE_RANK + 1;
@@ -33,35 +33,6 @@ struct PanelParams {
     Dim<2> dims[RANK];  // outer dimensions, then the panels side by side; strides of x and out
 };
 static_assert(sizeof(PanelParams) == 88 + 40 * RANK, "src/cuda/plan/softmax/panel.rs");
-
-// Neighbouring elements of a row: what one thread has of it.
-template <class In, class Out, int BYTES> struct alignas(BYTES) Word {
-    using C = typename Math<Out>::C;
-    static constexpr int WORDS = BYTES / 4, E = BYTES / sizeof(In);
-    uint32_t word[WORDS];
-
-    static __device__ __forceinline__ Word lowest() {
-        Pack<In, E> pack;
-#pragma unroll
-        for (auto& e : pack.v) e = convert<In>(-infinity<float>());
-        Word w;
-        __builtin_memcpy(&w, &pack, sizeof(w));
-        return w;
-    }
-    __device__ __forceinline__ void widen(C (&x)[E]) const { widen_words<In, Out>(word, x); }
-    // The larger of each two elements.
-    __device__ __forceinline__ void rise_to(const Word& other) {
-#pragma unroll
-        for (int i = 0; i < WORDS; ++i) word[i] = larger_of(word[i], other.word[i]);
-    }
-    static __device__ __forceinline__ uint32_t larger_of(uint32_t a, uint32_t b) {
-        if constexpr (same_type<In, float>) {
-            return __float_as_uint(larger(__uint_as_float(a), __uint_as_float(b)));
-        } else {
-            return larger_halves<In>(a, b);
-        }
-    }
-};
 
 // f(n, k) for k to `end`, N at a time, then the rest one by one.
 template <int N> struct Count {

@@ -1,4 +1,4 @@
-// Tiles of rows that 16-byte accesses do not fit, on their way through shared memory: what the kernels for ragged rows
+// Tiles of misaligned rows on their way through shared memory: what softmax_ragged.cu and softmax_backward_ragged.cu
 // share. The last of a kernel's N operands is the result.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include "index.cuh"
 #include "staged.cuh"
 
-// Mirrored, as is RaggedParams, in src/cuda/plan/ragged.rs.
+// Mirrored, as is RaggedParams, in src/cuda/plan/ragged/mod.rs.
 struct RaggedOperand {
     uint64_t address;
     uint64_t low, high;  // the addresses that its elements span
@@ -30,8 +30,8 @@ template <int N> struct RaggedParams {
     uint32_t rank;             // of dims, at least 1
     Dim<N> dims[INLINE_RANK];  // over rows; strides of the operands
 };
-static_assert(sizeof(RaggedParams<2>) == 2 * 56 + 48 + 40 * INLINE_RANK, "src/cuda/plan/ragged.rs");
-static_assert(sizeof(RaggedParams<3>) == 3 * 56 + 48 + 48 * INLINE_RANK, "src/cuda/plan/ragged.rs");
+static_assert(sizeof(RaggedParams<2>) == 2 * 56 + 48 + 40 * INLINE_RANK, "src/cuda/plan/ragged/mod.rs");
+static_assert(sizeof(RaggedParams<3>) == 3 * 56 + 48 + 48 * INLINE_RANK, "src/cuda/plan/ragged/mod.rs");
 
 // The rows of a tile in operand I of N, as pieces of memory and in shared memory.
 template <class T, int I, int N> struct Pieces {

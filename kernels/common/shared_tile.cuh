@@ -1,4 +1,4 @@
-// Where the elements of an operand's tile lie in shared memory. Pure index arithmetic, also for the host.
+// Where the elements of an operand's tile lie in shared memory. Pure index arithmetic, also compiled for the host.
 #pragma once
 
 #include "tile_order.cuh"

@@ -1,4 +1,5 @@
-// A block that multiplies without tensor cores. Shared by the kernel files that differ in tiles and in how results leave.
+// A block that multiplies without tensor cores: tiles in shared memory, accumulators in registers. Kernel files differ
+// in tiles and in how results are stored.
 #pragma once
 
 #include "matmul.cuh"

@@ -1,5 +1,6 @@
-// Products with few columns (matmul_skinny.cu, matmul_skinny_simt.cu): which part of which sum a block computes, and how
-// the parts become one result.
+// Products with few rows or columns (matmul_skinny.cu, matmul_skinny_simt.cu): which k split of which tile a block
+// computes, and how the splits are reduced: through distributed shared memory, or in the workspace for
+// matmul_reduce.cu.
 #pragma once
 
 #include "matmul.cuh"

@@ -1,11 +1,12 @@
-// What the kernels of the softmax gradients share: their parameters, their arithmetic, and rows as sequences of
-// pairs of 16-byte granules.
+// What the kernels of the softmax gradients share: the parameter struct, the arithmetic, and rows as sequences of pairs
+// of 16-byte vectors.
 #pragma once
 
 #include "dtype.cuh"
 #include "index.cuh"
 #include "ptx/global.cuh"
 #include "reduce.cuh"
+#include "row_views.cuh"
 #include "softmax.cuh"
 
 // Mirrored by BackwardParams in src/cuda/plan/softmax_backward/params.rs. The dimensions come last, and a kernel
@@ -66,35 +67,32 @@ template <class In, class Out> struct Gradient {
 __device__ __forceinline__ int forget(int v) { return v ^ static_cast<int>(threadIdx.y); }
 __device__ __forceinline__ int64_t forget(int64_t v) { return v ^ threadIdx.y; }
 
-// One row, cut into granules of 16 aligned bytes of grad. `shift` elements of the first granule lie before the row;
-// they, and what lies behind its end, are never touched and read as 0.
-template <class In, class Out, class Index> struct GradientRow {
-    static constexpr int E = lanes_of<In>;
+// A row of grad, output and result, in granules of grad. What lies outside reads as 0.
+template <class In, class Out, class Index> struct GradientRow : Granules<In, Index> {
+    using Base = Granules<In, Index>;
+    using Base::E;
+    using Base::first;
+    using Base::length;
+    using Base::whole;
     const In* grad;
     const In* output;
     Out* out;
-    Index length;
-    int shift;
 
     __device__ __forceinline__ GradientRow() {}
     // Without elements if there is no such row.
-    template <int Rank> __device__ __forceinline__ GradientRow(const BackwardParams<Rank>& p, uint64_t row)
-        : length(row < p.rows ? p.length : 0) {
+    template <int Rank> __device__ __forceinline__ GradientRow(const BackwardParams<Rank>& p, uint64_t row) {
+        length = row < p.rows ? p.length : 0;
         if (row >= p.rows) row = 0;
         const auto o = locate(p.dims, p.rank, row);
         grad = reinterpret_cast<const In*>(p.grad) + o.at[0];
         output = reinterpret_cast<const In*>(p.output) + o.at[1];
         out = reinterpret_cast<Out*>(p.out) + o.at[2];
-        shift = static_cast<uint32_t>(reinterpret_cast<uint64_t>(grad)) % 16 / sizeof(In);
+        this->shift = misaligned(grad);
     }
 
-    // Of the first element of a granule: its index, and whether the whole granule is in the row.
-    __device__ __forceinline__ Index first(Index granule) const { return granule * E - shift; }
-    __device__ __forceinline__ bool whole(Index first) const { return first >= 0 && first <= length - E; }
-
     // Whether a granule may need `complete`.
-    __device__ __forceinline__ bool ragged(uint32_t output_access) const {
-        return shift != 0 || length % E != 0 || output_access == 0;
+    __device__ __forceinline__ bool incomplete(uint32_t output_access) const {
+        return this->shift != 0 || length % E != 0 || output_access == 0;
     }
     // What one access each can fetch, without a branch, so that the loads of many granules stand side by side.
     __device__ __forceinline__ void load(Index granule, uint32_t output_access, Granule& g, Granule& y) const {
@@ -119,14 +117,6 @@ template <class In, class Out, class Index> struct GradientRow {
         y = Granule::of(outputs);
     }
     __device__ __forceinline__ void store(Index granule, const Pack<Out, E>& pack, uint32_t out_access) const {
-        const Index i = first(granule);
-        if (out_access != 0 && whole(i)) {
-            store_pack(out + i, pack);
-        } else {
-#pragma unroll
-            for (int k = 0; k < E; ++k) {
-                if (i + k >= 0 && i + k < length) out[i + k] = pack.v[k];
-            }
-        }
+        Base::store(out, granule, pack, out_access != 0);
     }
 };

@@ -1,7 +1,7 @@
-// Rows in shared memory, read an element or two at a time, or from wherever the elements of a result's aligned access lie.
+// Reads of rows in shared memory: an element or two at a time, or the elements of an aligned store, wherever they lie.
 #pragma once
 
-#include "softmax.cuh"
+#include "row_views.cuh"
 
 // What a thread reads from shared memory at once: two halves, or one element.
 template <class T> inline constexpr int UNIT = is_half<T> ? 2 : 1;
@@ -55,20 +55,7 @@ __device__ __forceinline__ void read_staged(const T* from, uint32_t (&word)[N * 
     for (int k = 0; k < WORDS; ++k) word[k] = around[k];
 }
 
-// The elements of a piece of a result: those before its first aligned access of 16 bytes, `accesses`, and those behind.
-template <class T> struct Accesses {
-    static constexpr int F = lanes_of<T>;
-    int head, count, elements;
-
-    __device__ __forceinline__ Accesses(const T* first, int elements) : elements(elements) {
-        const int skipped = -static_cast<uint32_t>(reinterpret_cast<uint64_t>(first)) % 16 / sizeof(T);
-        head = skipped < elements ? skipped : elements;
-        count = static_cast<uint32_t>(elements - head) / F;
-    }
-    // The k-th element in no access; NONE if there are not as many. There are less than 2 F.
-    static constexpr int NONE = -1;
-    __device__ __forceinline__ int lone(int k) const {
-        const int at = k < head ? k : k + count * F;
-        return at < elements ? at : NONE;
-    }
-};
+// The elements of a piece of a result, by its accesses of 16 bytes.
+template <class T> __device__ __forceinline__ Ends<lanes_of<T>> ends_of(const T* first, int elements) {
+    return {static_cast<int>(-static_cast<uint32_t>(reinterpret_cast<uint64_t>(first)) % 16 / sizeof(T)), elements};
+}

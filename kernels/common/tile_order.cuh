@@ -1,5 +1,5 @@
-// The order in which a matmul's blocks visit the tiles of the result. The twin of
-// src/cuda/plan/tile_order.rs, which compiles this file as plain C++ and compares the two.
+// The order in which a matmul's blocks take the tiles of the result. src/cuda/plan/tile_order.rs is the same in Rust;
+// its tests compile this file as plain C++ and compare the two.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// Rows that lie side by side in x or in the result, and their elements in the other: what softmax_turned.cu and
-// softmax_turned_short.cu are told.
+// The parameter struct of softmax_turned.cu and softmax_turned_short.cu, whose rows are contiguous in x or in the
+// result and their elements in the other.
 #pragma once
 
-#include "softmax.cuh"
+#include "row_views.cuh"
 
 // Mirrored by TurnedParams in src/cuda/plan/softmax/turned.rs.
 struct TurnedParams {
@@ -30,8 +30,3 @@ static_assert(sizeof(TurnedParams) == 136 + 40 * INLINE_RANK, "src/cuda/plan/sof
 
 // What accesses of 16 bytes fit: nothing from its beginning; every row, or piece of rows; a tile, which is in one piece.
 enum Fit : uint32_t { NONE, WHOLE, RUN };
-
-// Of elements side by side from `at` on, how many lie between 16 aligned bytes and them.
-template <class T> __device__ __forceinline__ int past(const T* at) {
-    return static_cast<uint32_t>(reinterpret_cast<uint64_t>(at)) % 16 / sizeof(T);
-}

@@ -1,4 +1,4 @@
-// Where a transposed operand's tile lies in shared memory. Pure index arithmetic, also for the host.
+// Where a transposed operand's tile lies in shared memory. Pure index arithmetic, also compiled for the host.
 #pragma once
 
 #include "index.cuh"

@@ -1,5 +1,5 @@
-// From accumulators to the result in matmul_wgmma.cu: bias, activation, one rounding, and out. Every warp works alone
-// on its 16 rows, so nothing here waits for another warp of the block, unless the copy engine takes a warpgroup's rows.
+// The epilogue of matmul_wgmma.cu: bias, activation, one rounding, and stores, from accumulators in registers. A warp
+// works alone on its 16 rows, except where TMA stores a warpgroup's rows from shared memory.
 #pragma once
 
 #include "wgmma_shape.cuh"
@@ -13,8 +13,8 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word) {
     return make_float2(number(pair.v[0]), number(pair.v[1]));
 }
 
-// What happens to a tile's sums, and so how much code there is to it: "instructions" in matmul_wgmma.cu. Which of them it
-// is, src/cuda/plan/matmul/wgmma/finish.rs says.
+// The epilogue of a kernel. Each has a kernel of its own, to be short: instructions are fetched as data are.
+// src/cuda/plan/matmul/wgmma/finish.rs chooses.
 enum class Finish {
     plain,     // nothing, and all that is stored are whole chunks
     partials,  // nothing, and sums of a part of k are stored as they are

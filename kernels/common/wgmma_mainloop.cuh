@@ -1,4 +1,5 @@
-// The two sides of the ring of stages in matmul_wgmma.cu: two threads that fill it, and warpgroups that multiply.
+// The two sides of matmul_wgmma.cu's ring of stages in shared memory: two producer threads that fill it by TMA, and
+// consumer warpgroups that multiply from it into accumulators in registers.
 #pragma once
 
 #include "wgmma_shape.cuh"

@@ -1,4 +1,5 @@
-// What the parts of matmul_wgmma.cu share: its parameters, a block's shared memory, and which tile a block works on.
+// What the parts of matmul_wgmma.cu share: the parameter struct, the ring in shared memory, and which tile a block
+// computes.
 #pragma once
 
 #include <cstddef>
@@ -70,8 +71,8 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     static constexpr int BLOCKS = BLOCKS_;  // on one multiprocessor
     static constexpr int THREADS = 128 * CONSUMERS + 128;
     static constexpr int ACCUMULATORS = BN / 2;  // of a thread, for 64 rows
-    // Stages that a warpgroup multiplies as one group, if the ring is long enough for as many to be loaded. A turn of its
-    // loop takes some 300 clocks, the products of a 64 x 64 tile's stage 128, and there is no other warpgroup meanwhile.
+    // Stages that a warpgroup multiplies as one group, if the ring is long enough for as many to be loaded. The products of
+    // a 64 x 64 tile's stage take less time than a turn of its loop, and there is no other warpgroup meanwhile.
     static constexpr uint32_t GROUP = CONSUMERS * M_STEPS * BN == 64 ? 2 : 1;
     // A thread's, in steps of 8: what the block is launched with is all there is to share, and who asks for more waits
     // for ever.
@@ -116,9 +117,8 @@ struct Ring {
     }
 };
 
-// Where a tile's panels of 64 columns lie in it. Of b by rows, whose boxes are panels, one that begins in the middle of a
-// line of the caches is two requests for each of its rows, of which L2 can serve only so many: 192 x 96 took 17.6 us for
-// 1536^3 so and 15.1 for b by columns. A tile that ends with a line has its narrow panel first, and only the accumulators
+// Where a tile's boxes of 64 columns lie in it. Of b by rows, a box that begins in the middle of a cache line is two
+// requests to L2 for each of its rows. So a tile that ends with a line has its narrow box first, and only the accumulators
 // know it as the last.
 template <class S> struct Panels {
     bool narrow_first;

@@ -1,5 +1,5 @@
-// What a block of matmul_wgmma.cu computes, and how its shared memory is laid out. Pure arithmetic, also for the host:
-// src/cuda/plan/matmul/wgmma.rs has the same and compares.
+// The tile of a block of matmul_wgmma.cu and the layout of its shared memory. Pure arithmetic, also compiled for the
+// host: src/cuda/plan/matmul/wgmma/mod.rs has the same numbers and compares.
 #pragma once
 
 constexpr int BLOCK_K = 64;        // elements of k in a stage: rows of 128 bytes

@@ -5,7 +5,7 @@
     >>> tw.matmul(a, b, bias=c, activation="gelu")
 
 Importing this loads neither torch nor numpy nor a CUDA library; the driver is loaded by the first call
-that needs it. What runs where: README.md. The operations themselves: src/python/functions.rs.
+that needs it. What runs where: docs/architecture.md. The operations themselves: src/python/.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -29,6 +29,7 @@ __all__ = [
     "add",
     "build_info",
     "check_matmul_options",
+    "choices_made",
     "devices",
     "explain",
     "force_add_schedule",
@@ -141,6 +142,7 @@ class _Device(TypedDict):
     memory_clock_hz: int | None
     memory_bus_bits: int | None
     memory_bytes_per_second: float | None
+    targets: list[str]
 
 @type_check_only
 class _Kernel(TypedDict):
@@ -155,7 +157,7 @@ class _Kernel(TypedDict):
 @type_check_only
 class _BuildInfo(TypedDict):
     version: str
-    nvcc: str
+    nvcc: str | None
     targets: list[str]
     kernels: list[_Kernel]
 
@@ -165,6 +167,7 @@ def check_matmul_options(
 def explain(op: str, arguments: dict[str, Any], device: Any = None) -> dict[str, Any]: ...
 def devices() -> list[_Device]: ...
 def build_info() -> _BuildInfo: ...
+def choices_made() -> int: ...
 def force_add_schedule(schedule: Literal["fixed_grid", "grid_stride"] | None) -> None: ...
 def force_softmax(
     variant: Literal[

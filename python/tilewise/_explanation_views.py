@@ -85,6 +85,8 @@ def _device(device: Device) -> Rows:
     ]
     if device.memory_bytes_per_second is not None:
         rows.append(("memory", _amount(device.memory_bytes_per_second, "B/s")))
+    if not device.targets:
+        rows.append(("kernels", "none in this build, which was made for other GPUs"))
     return rows
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import tilewise
 
-from .bench import table
+from .bench import report
 
 if TYPE_CHECKING:
     from .bench.calls import Call
@@ -39,19 +39,33 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     from .bench.timing import clock_for
 
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    device = best_device()
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("highest")
     clocks = {kind: clock_for(torch.device(kind)) for kind in {device.type, "cpu"}}
     judged = [judge(row, clocks[row.call.args[0].device.type]) for row in rows(device)]
     title = f"tilewise {tilewise.__version__} on {where}, beside torch {torch.__version__}"
-    table.show(title, COLUMNS, [cells for cells, _ in judged], left=2)
+    report.print_table(title, COLUMNS, [cells for cells, _ in judged], left=2)
     problems = [f"{cells[0]}: {problem}" for cells, problem in judged if problem]
     for problem in problems:
         print(problem, file=sys.stderr)
     print(f"{len(judged) - len(problems)} of {len(judged)} right (compared with torch in float64)")
     return 1 if problems else 0
+
+
+def best_device() -> Any:
+    """The first GPU, unless tilewise refuses it: then the reason is printed."""
+    import torch
+
+    if torch.cuda.is_available():
+        try:
+            tilewise.add(torch.zeros(1, device="cuda:0"), 1)
+        except tilewise.DeviceError as refused:
+            print(refused, file=sys.stderr)
+        else:
+            return torch.device("cuda", 0)
+    return torch.device("cpu")
 
 
 def rows(device: Any) -> Iterator[Row]:

@@ -37,6 +37,8 @@ class Device:
     multiprocessors: int
     memory_bytes_per_second: float | None
     """As NVIDIA promises of the product, or else of the memory's pins, by their clock and width."""
+    targets: tuple[str, ...]
+    """Which of build_info()["targets"] it runs: none if this build was made for other GPUs."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def explain(
         >>> tilewise.explain(tilewise.matmul, x, x, device="h200").plan.grid
         (132, 1, 1)
 
-    Lives in python/tilewise/explanation.py; the facts come from src/python/explain.rs.
+    Lives in python/tilewise/explanation.py; the facts come from src/python/explain/mod.rs.
     """
     name = op if isinstance(op, str) else _name(op)
     function = getattr(_core, name, None) if name in _OPERATIONS else None

@@ -87,8 +87,8 @@ def _tilewise() -> dict[str, Any]:
     return {
         "version": build["version"],
         "location": os.path.dirname(str(module.__file__)),
-        "nvcc": build["nvcc"],
-        "targets": ", ".join(build["targets"]),
+        "nvcc": build["nvcc"] or "none",
+        "targets": ", ".join(build["targets"]) or "none: it computes on the CPU",
         "kernels": len({kernel["kernel"] for kernel in build["kernels"]}),
     }
 
@@ -147,6 +147,8 @@ def _devices() -> dict[str, Any]:
         described[f"cuda:{device['index']}"] = {
             "name": device["name"],
             "compute capability": capability,
+            "runs": ", ".join(device["targets"])
+            or f"nothing of this build (it takes one with TILEWISE_CUDA_TARGETS={capability} or =all)",
             "multiprocessors": f"{device['multiprocessors']}"
             + (f" at {clock / 1e9:.2f} GHz" if clock else ""),
             "each has": f"{device['threads']} threads, {device['blocks']} blocks, "

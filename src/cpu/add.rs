@@ -36,7 +36,7 @@ enum Addend<T: Element> {
 
 fn add<T: Element>(problem: &AddProblem) {
     let AddProblem { shape, out, .. } = problem;
-    let len = problem.len() as usize;
+    let len = problem.elements() as usize;
     let source = |s: &Strided| {
         // SAFETY: a problem's operands are memory that the caller keeps alive for the call, and
         // `ops::output::check_out` has let an input overlap `out` only by being exactly it.

@@ -297,7 +297,7 @@ pub unsafe fn launch(
     launched.map_err(|e| error(op, "launching a kernel", e))
 }
 
-/// Writes a tensor map: arithmetic on the host that touches no device, 0.075 us measured on the host of an H200.
+/// Writes a tensor map: arithmetic on the host that touches no device.
 pub fn encode_tensor_map(op: &'static str, spec: &TensorMapSpec) -> Result<TensorMap> {
     use sys::CUtensorMapDataType_enum as Type;
     let element = match spec.dtype {
@@ -306,10 +306,8 @@ pub fn encode_tensor_map(op: &'static str, spec: &TensorMapSpec) -> Result<Tenso
     };
     let mut map = sys::CUtensorMap { opaque: [0; 16] };
     let steps = [1; MAX_DIMS];
-    // What L2 fetches at least, in bytes, when a row is asked for: with what the next box along it asks for, unless rows
-    // are parts of two lines. Then 256 takes 8 % longer than 128 (3000^3; 1000^3 5 %), and less than 128 no less. Nor of
-    // what is read once, where memory is all that is waited for: on an H200 1x32000x4096 takes 68.0 us by 256 and 64.1 by
-    // 128, 16x14336x4096 33.5 and 32.2; but 32768x768x768, whose rows are read three times, 58.1 and 59.0.
+    // What L2 fetches at least, in bytes, when a row is asked for: 256, with what the next box along it asks for; but 128
+    // where rows are parts of two lines, and of what is read once (docs/measurements/matmul_wgmma.md).
     let whole_lines = spec.strides[0].is_multiple_of(128) && spec.address.is_multiple_of(128);
     let promotion = match whole_lines && !spec.read_once {
         true => sys::CUtensorMapL2promotion_enum::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,

@@ -4,7 +4,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::device::DeviceFacts;
 use super::driver::{self, Context};
-use super::module::Loaded;
+use super::module::{self, Loaded};
+use super::targets::Capability;
 use crate::error::{Error, Result};
 use crate::tensor::Device;
 
@@ -44,11 +45,19 @@ impl Gpu {
             return Ok(gpu);
         }
         let facts = driver::facts(op, ordinal)?;
-        let (major, minor) = facts.compute_capability;
-        if (major, minor) < OLDEST {
-            return Err(Error::GpuTooOld { op, device: Device::Cuda(ordinal), major, minor });
-        }
+        check(op, Device::Cuda(ordinal), facts.compute_capability)?;
         let gpu = Gpu { facts, context: Context::primary(op, ordinal)?, loaded: Loaded::default() };
         Ok(slot.get_or_init(|| gpu))
     }
+}
+
+/// Refuses a GPU for which this build has no code, or other code than plans are made for.
+fn check(op: &'static str, device: Device, (major, minor): Capability) -> Result<()> {
+    if (major, minor) < OLDEST {
+        return Err(Error::GpuTooOld { op, device, major, minor });
+    }
+    if !module::serves((major, minor)) {
+        return Err(Error::GpuNotBuiltFor { op, device, major, minor, built: module::built() });
+    }
+    Ok(())
 }

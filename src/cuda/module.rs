@@ -1,12 +1,13 @@
 //! The embedded kernels: one fatbin per `kernels/*.cu`, made by build.rs, loaded once per device when one
 //! of its kernels is first needed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use super::device::DeviceFacts;
 use super::driver::{Function, Module};
 use super::plan::Kernel;
+use super::targets::{self, Capability};
 use crate::error::{Error, Result};
 
 /// The driver wants images aligned; `include_bytes!` alone promises nothing.
@@ -19,7 +20,9 @@ pub struct Aligned<T: ?Sized>(pub T);
 pub struct Fatbin {
     /// `kernels/{file}.cu`
     pub file: &'static str,
-    /// `sm_90` for machine code, `compute_75` for PTX.
+    /// Of a complete build: `sm_90` for machine code, `compute_75` for PTX.
+    pub complete: &'static [&'static str],
+    /// Those of them that this build holds.
     pub targets: &'static [&'static str],
     pub image: &'static Aligned<[u8]>,
     pub kernels: &'static [KernelResources],
@@ -41,6 +44,30 @@ pub struct KernelResources {
 }
 
 include!(concat!(env!("OUT_DIR"), "/fatbins.rs"));
+
+/// What this build holds, of all files.
+pub fn built() -> Vec<&'static str> {
+    sorted(FATBINS.iter().flat_map(|f| f.targets).copied())
+}
+
+/// What of it a GPU runs; nothing, if this build is not for that GPU.
+pub fn runs_on(gpu: Capability) -> Vec<&'static str> {
+    let files = FATBINS.iter().filter(|_| serves(gpu));
+    sorted(files.filter_map(|f| targets::runs(f.targets, gpu)))
+}
+
+/// Whether this build is for that GPU: it runs what it would run of a complete build, which plans are made for.
+pub fn serves(gpu: Capability) -> bool {
+    FATBINS.iter().all(|f| as_of_complete(f.complete, f.targets, gpu))
+}
+
+fn as_of_complete(complete: &[&str], built: &[&str], gpu: Capability) -> bool {
+    targets::runs(built, gpu) == targets::runs(complete, gpu)
+}
+
+fn sorted(targets: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
+    targets.collect::<BTreeSet<_>>().into_iter().collect()
+}
 
 /// The kernels one device has loaded so far.
 #[derive(Debug, Default)]
@@ -73,11 +100,48 @@ impl Loaded {
 }
 
 fn image(op: &'static str, file: &str) -> Result<&'static [u8]> {
-    let fatbin = FATBINS.iter().find(|f| f.file == file).ok_or_else(|| Error::Cuda {
-        op,
-        name: "CUDA_ERROR_NO_BINARY_FOR_GPU".into(),
-        description: format!("this build holds no kernels/{file}.cu"),
-        during: "loading the kernels",
-    })?;
+    let fatbin =
+        FATBINS.iter().find(|f| f.file == file && !f.image.0.is_empty()).ok_or_else(|| Error::Cuda {
+            op,
+            name: "CUDA_ERROR_NO_BINARY_FOR_GPU".into(),
+            description: format!("this build holds no kernels/{file}.cu"),
+            during: "loading the kernels",
+        })?;
     Ok(&fatbin.image.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: [&str; 6] = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120", "compute_75"];
+    const HALVES: [&str; 5] = ["sm_80", "sm_90", "sm_100", "sm_120", "compute_80"];
+
+    #[test]
+    fn a_complete_build_is_for_every_gpu() {
+        for gpu in [(6, 1), (7, 5), (8, 6), (9, 0), (10, 3), (11, 0), (12, 1), (13, 0)] {
+            assert!(as_of_complete(&MOST, &MOST, gpu), "{gpu:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_build_is_for_gpus_that_run_the_same_code_of_a_complete_one() {
+        assert!(as_of_complete(&MOST, &["sm_80"], (8, 9)));
+        assert!(!as_of_complete(&MOST, &["sm_80"], (9, 0)));
+        assert!(!as_of_complete(&MOST, &[], (7, 5)));
+        // That PTX would run on 9.0, but it knows of no clusters, and the plan would.
+        assert!(!as_of_complete(&MOST, &["compute_75"], (9, 0)));
+        assert!(as_of_complete(&MOST, &["compute_75"], (11, 0)));
+        // A file without code for a GPU is in none of its plans.
+        assert!(as_of_complete(&HALVES, &[], (7, 5)));
+    }
+
+    #[test]
+    fn what_runs_is_of_this_build() {
+        for gpu in [(7, 5), (8, 9), (9, 0), (13, 0)] {
+            assert_eq!(runs_on(gpu).is_empty(), !serves(gpu));
+            assert!(runs_on(gpu).iter().all(|target| built().contains(target)));
+        }
+        assert!(runs_on((7, 0)).is_empty());
+    }
 }

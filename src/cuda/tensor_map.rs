@@ -31,6 +31,13 @@ pub struct TensorMapSpec {
     pub read_once: bool,
 }
 
+impl TensorMapSpec {
+    /// The same tensor elsewhere.
+    pub fn at(&self, address: usize) -> TensorMapSpec {
+        TensorMapSpec { address, ..*self }
+    }
+}
+
 /// What addresses and strides must be multiples of, in bytes.
 pub const ALIGNMENT: usize = 16;
 /// What strides must be below, in bytes.

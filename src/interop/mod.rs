@@ -4,9 +4,8 @@
 //! comes from is decided once per Python type (`source`): torch (`torch`, through the DLPack exchange
 //! table in `exchange`; `dispatcher` says which calls are not ours to make, `builtin` asks torch without detours), numpy
 //! (`numpy`), or any other library (`producer`, by `__dlpack__`; its results in `export`). Calls on torch tensors like those
-//! of an earlier call go a shorter way (`again`).
+//! of an earlier call go a shorter way (`memo`).
 
-mod again;
 mod allocate;
 mod builtin;
 mod call;
@@ -14,16 +13,17 @@ mod descriptor;
 mod dispatcher;
 mod exchange;
 mod export;
+pub mod memo;
 mod numpy;
 mod producer;
 pub mod scalar;
 mod source;
 mod torch;
 
-pub use again::{Again, Arguments, Lender, Memory, again, remember};
 pub use allocate::Output;
 pub use call::{Call, Tensor};
 pub use dispatcher::on_memory;
+pub use memo::Lender;
 pub use source::loaded_module;
 
 use crate::dtype::DType;

@@ -1,11 +1,11 @@
 //! The gradient of `activation(v + bias)` with respect to v, from that of its result, and with it the
 //! gradient of bias: the same, summed over all dimensions but the last.
 
-use super::Strided;
 use super::matmul::Activation;
 use super::output::OutputSpec;
 use super::softmax::check_float;
 use super::softmax_backward::check_alike;
+use super::{Addresses, Problem, Strided, aligned_alike};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Dims, TensorView, layout};
@@ -58,10 +58,61 @@ impl ActivationBackwardProblem {
     pub fn row_count(&self) -> i64 {
         layout::len(&self.rows)
     }
+}
+
+impl Problem for ActivationBackwardProblem {
+    fn op(&self) -> &'static str {
+        OP
+    }
+
+    fn device(&self) -> Device {
+        self.device
+    }
 
     /// Nothing to write. Without rows there are still sums, of nothing.
-    pub fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.columns == 0 || (self.bias.is_none() && (self.out.is_none() || self.rows.contains(&0)))
+    }
+
+    fn steps(&self) -> i64 {
+        self.row_count().saturating_mul(self.columns)
+    }
+
+    /// Of grad, saved, and the gradients of v and of bias.
+    fn addresses(&self) -> Addresses {
+        let of = |operand: &Option<Strided>| operand.as_ref().map_or(0, |t| t.address);
+        let bias = self.bias.as_ref().map_or(0, |bias| bias.address);
+        Addresses::from([self.grad.address, of(&self.saved), of(&self.out), bias].as_slice())
+    }
+
+    fn is_like(&self, other: &ActivationBackwardProblem) -> bool {
+        let ActivationBackwardProblem { device, dtype, activation, columns, rows, grad, saved, out, bias } =
+            self;
+        let alike = |a: &Option<Strided>, b: &Option<Strided>| match (a, b) {
+            (Some(a), Some(b)) => a.is_like(b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let same_bias = match (bias, &other.bias) {
+            (Some(a), Some(b)) => aligned_alike(a.address, b.address) && a.stride == b.stride,
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        (*device, *dtype, *columns) == (other.device, other.dtype, other.columns)
+            && activation.is_same(other.activation)
+            && *rows == other.rows
+            && grad.is_like(&other.grad)
+            && alike(saved, &other.saved)
+            && alike(out, &other.out)
+            && same_bias
+    }
+
+    fn place(&mut self, addresses: &[usize]) {
+        if let &[grad, saved, out, bias] = addresses {
+            self.grad.address = grad;
+            for (operand, address) in [(&mut self.saved, saved), (&mut self.out, out)] {
+                operand.iter_mut().for_each(|operand| operand.address = address);
+            }
+            self.bias.iter_mut().for_each(|of| of.address = bias);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::output::{OutputSpec, check_out, common_order};
-use super::{Recurring, Scalar, Strided};
+use super::{Addresses, Problem, Scalar, Strided};
 use crate::dtype::{Category, DType};
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Dims, TensorView, layout};
@@ -52,31 +52,41 @@ pub enum AddendProblem {
 
 impl AddProblem {
     /// Number of elements.
-    pub fn len(&self) -> i64 {
+    pub fn elements(&self) -> i64 {
         layout::len(&self.shape)
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.shape.contains(&0)
     }
 
     /// Whether the dtype of the result was torch's to say: of integers and a float.
     pub fn takes_default_dtype(&self) -> bool {
         self.out.dtype.is_float() && !self.x.dtype.is_float() && matches!(self.y, AddendProblem::Scalar(_))
     }
-
-    /// Of its operands; 0 for none.
-    pub fn addresses(&self) -> [usize; 3] {
-        let y = match &self.y {
-            AddendProblem::Tensor(y) => y.address,
-            // The kernels then read x in its place.
-            AddendProblem::Scalar(_) => self.x.address,
-        };
-        [self.x.address, y, self.out.address]
-    }
 }
 
-impl Recurring for AddProblem {
+impl Problem for AddProblem {
+    fn op(&self) -> &'static str {
+        OP
+    }
+
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shape.contains(&0)
+    }
+
+    fn steps(&self) -> i64 {
+        self.elements()
+    }
+
+    fn addresses(&self) -> Addresses {
+        let y = match &self.y {
+            AddendProblem::Tensor(y) => y.address,
+            AddendProblem::Scalar(_) => 0,
+        };
+        Addresses::from([self.x.address, y, self.out.address].as_slice())
+    }
+
     fn is_like(&self, other: &AddProblem) -> bool {
         let AddProblem { device, shape, x, y, out, alpha } = self;
         let y_alike = match (y, &other.y) {

@@ -3,7 +3,6 @@
 
 pub mod activation_backward;
 pub mod add;
-pub mod dispatch;
 mod display;
 pub mod matmul;
 pub mod output;
@@ -13,7 +12,12 @@ pub mod softmax_backward;
 mod tests;
 pub mod work;
 
+use std::fmt::{Debug, Display};
+
+use smallvec::SmallVec;
+
 use crate::dtype::DType;
+use crate::tensor::Device;
 
 /// A number that is not a tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,25 +64,37 @@ pub struct Strided {
 }
 
 impl Strided {
-    /// See `Recurring`.
+    /// See `Problem`.
     pub fn is_like(&self, other: &Strided) -> bool {
         let Strided { address, dtype, strides } = self;
         aligned_alike(*address, other.address) && *dtype == other.dtype && *strides == other.strides
     }
 }
 
-/// A problem whose plan, moved to other addresses, solves all that are like it.
-pub trait Recurring {
-    /// Whether `other` is the same but for its operands' addresses, and those are alike in alignment.
-    fn is_like(&self, other: &Self) -> bool;
+/// Of a problem's operands in the order of the operation's arguments, the result's last; 0 for none. There is room for one
+/// of a workspace.
+pub type Addresses = SmallVec<[usize; 6]>;
 
-    /// Moves it to operands elsewhere: their addresses in the order of the operation's arguments, 0 for none, and that
-    /// of the result last.
+/// What all problems have in common: they are solved on a device, and one that was solved before may come again with
+/// its operands elsewhere.
+pub trait Problem: Clone + Debug + Display + Send + Sync + work::Workload {
+    /// The operation, for messages.
+    fn op(&self) -> &'static str;
+    fn device(&self) -> Device;
+    /// Whether there is nothing to do.
+    fn is_empty(&self) -> bool;
+    /// About how many elementary steps it takes.
+    fn steps(&self) -> i64;
+    fn addresses(&self) -> Addresses;
+    /// Moves it to operands elsewhere.
     fn place(&mut self, addresses: &[usize]);
+    /// Whether `other` is the same but for its operands' addresses, and those are alike in alignment. Numbers are compared
+    /// by their bits.
+    fn is_like(&self, other: &Self) -> bool;
 }
 
-/// No plan looks at more of an address than this: no access is wider than 16 bytes, and no line longer.
-const ALIGNMENT: usize = 128;
+/// No backend looks at more of an address than this: no access is wider than 16 bytes, and no line longer.
+pub const ALIGNMENT: usize = 128;
 
 /// Whether operands at these addresses can be accessed in the same ways.
 pub fn aligned_alike(a: usize, b: usize) -> bool {

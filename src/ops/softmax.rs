@@ -1,7 +1,7 @@
 //! softmax and log_softmax along one dimension, with an optional dtype to compute and return in.
 
 use super::output::{OutputSpec, check_out};
-use super::{Recurring, Strided};
+use super::{Addresses, Problem, Strided};
 use crate::dtype::{self, DType};
 use crate::error::{Error, Result};
 use crate::tensor::layout::{self, Merged};
@@ -53,18 +53,29 @@ impl SoftmaxProblem {
     pub fn row_count(&self) -> i64 {
         layout::len(&self.rows)
     }
+}
 
-    pub fn is_empty(&self) -> bool {
+impl Problem for SoftmaxProblem {
+    fn op(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn is_empty(&self) -> bool {
         self.length == 0 || self.rows.contains(&0)
     }
 
-    /// Of its operands; 0 for none.
-    pub fn addresses(&self) -> [usize; 2] {
-        [self.x.address, self.out.address]
+    fn steps(&self) -> i64 {
+        self.row_count().saturating_mul(self.length)
     }
-}
 
-impl Recurring for SoftmaxProblem {
+    fn addresses(&self) -> Addresses {
+        Addresses::from([self.x.address, self.out.address].as_slice())
+    }
+
     fn is_like(&self, other: &SoftmaxProblem) -> bool {
         let SoftmaxProblem { device, kind, length, x_stride, out_stride, rows, x, out } = self;
         *device == other.device

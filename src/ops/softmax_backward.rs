@@ -1,9 +1,9 @@
 //! The gradients of softmax and log_softmax with respect to x, from those of their results:
 //! `y * (dy - sum(y * dy))` and `dy - exp(y) * sum(dy)`, with the sums along the dimension.
 
-use super::Strided;
 use super::output::{OutputSpec, check_out};
 use super::softmax::{Along, Kind, along, check_float, checked_dim, result};
+use super::{Addresses, Problem, Strided};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::{Device, Dims, TensorView, layout};
@@ -33,9 +33,55 @@ impl SoftmaxBackwardProblem {
     pub fn row_count(&self) -> i64 {
         layout::len(&self.rows)
     }
+}
 
-    pub fn is_empty(&self) -> bool {
+impl Problem for SoftmaxBackwardProblem {
+    fn op(&self) -> &'static str {
+        self.kind.backward_name()
+    }
+
+    fn device(&self) -> Device {
+        self.device
+    }
+
+    fn is_empty(&self) -> bool {
         self.length == 0 || self.rows.contains(&0)
+    }
+
+    fn steps(&self) -> i64 {
+        self.row_count().saturating_mul(self.length)
+    }
+
+    fn addresses(&self) -> Addresses {
+        Addresses::from([self.grad.address, self.output.address, self.out.address].as_slice())
+    }
+
+    fn is_like(&self, of: &SoftmaxBackwardProblem) -> bool {
+        let SoftmaxBackwardProblem {
+            device,
+            kind,
+            length,
+            grad_stride,
+            output_stride,
+            out_stride,
+            rows,
+            grad,
+            output,
+            out,
+        } = self;
+        (*device, *kind, *length) == (of.device, of.kind, of.length)
+            && (*grad_stride, *output_stride, *out_stride)
+                == (of.grad_stride, of.output_stride, of.out_stride)
+            && *rows == of.rows
+            && grad.is_like(&of.grad)
+            && output.is_like(&of.output)
+            && out.is_like(&of.out)
+    }
+
+    fn place(&mut self, addresses: &[usize]) {
+        if let &[grad, output, out] = addresses {
+            (self.grad.address, self.output.address, self.out.address) = (grad, output, out);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Strided;
 use super::activation_backward::ActivationBackwardProblem;
 use super::add::{AddProblem, AddendProblem};
-use super::matmul::{MatmulProblem, Matrix};
+use super::matmul::{MatmulProblem, Matrix, Precision};
 use super::softmax::SoftmaxProblem;
 use super::softmax_backward::SoftmaxBackwardProblem;
 use crate::dtype::DType;
@@ -28,6 +28,27 @@ impl Work {
     }
 }
 
+/// What the arithmetic of a problem is done in.
+#[derive(Clone, Copy, Debug)]
+pub struct Arithmetic {
+    pub dtype: DType,
+    pub precision: Precision,
+    /// A product of matrices, which tensor cores take.
+    pub matrix: bool,
+}
+
+impl Arithmetic {
+    pub fn elementwise(dtype: DType) -> Arithmetic {
+        Arithmetic { dtype, precision: Precision::Ieee, matrix: false }
+    }
+}
+
+/// A problem whose least work is known.
+pub trait Workload {
+    fn work(&self) -> Work;
+    fn arithmetic(&self) -> Arithmetic;
+}
+
 /// The product of sizes, of those dimensions along which an operand moves.
 fn moved(shape: &[i64], strides: &[i64]) -> u64 {
     let sizes = shape.iter().zip(strides).filter(|&(_, &stride)| stride != 0);
@@ -38,24 +59,28 @@ fn bytes(count: u64, dtype: DType) -> u64 {
     count.saturating_mul(dtype.size() as u64)
 }
 
-impl AddProblem {
-    pub fn work(&self) -> Work {
+impl Workload for AddProblem {
+    fn work(&self) -> Work {
         let read = |operand: &Strided| bytes(moved(&self.shape, &operand.strides), operand.dtype);
         let y = match &self.y {
             AddendProblem::Tensor(y) => read(y),
             AddendProblem::Scalar(_) => 0,
         };
-        let elements = self.len().unsigned_abs();
+        let elements = self.elements().unsigned_abs();
         Work {
             bytes_read: read(&self.x).saturating_add(y),
             bytes_written: bytes(elements, self.out.dtype),
             operations: elements.saturating_mul(if self.alpha.as_f64() == 1.0 { 1 } else { 2 }),
         }
     }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::elementwise(self.out.dtype)
+    }
 }
 
-impl SoftmaxProblem {
-    pub fn work(&self) -> Work {
+impl Workload for SoftmaxProblem {
+    fn work(&self) -> Work {
         let length = self.length.unsigned_abs();
         let elements = self.row_count().unsigned_abs().saturating_mul(length);
         let row = if self.x_stride == 0 { 1 } else { length };
@@ -66,10 +91,14 @@ impl SoftmaxProblem {
             operations: elements.saturating_mul(5),
         }
     }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::elementwise(self.out.dtype)
+    }
 }
 
-impl SoftmaxBackwardProblem {
-    pub fn work(&self) -> Work {
+impl Workload for SoftmaxBackwardProblem {
+    fn work(&self) -> Work {
         let length = self.length.unsigned_abs();
         let elements = self.row_count().unsigned_abs().saturating_mul(length);
         let read = |operand: &Strided, step: i64| {
@@ -84,11 +113,15 @@ impl SoftmaxBackwardProblem {
             operations: elements.saturating_mul(4),
         }
     }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::elementwise(self.out.dtype)
+    }
 }
 
-impl ActivationBackwardProblem {
+impl Workload for ActivationBackwardProblem {
     /// The derivative counts as nothing, as matmul's activation does.
-    pub fn work(&self) -> Work {
+    fn work(&self) -> Work {
         let columns = self.columns.unsigned_abs();
         let elements = self.row_count().unsigned_abs().saturating_mul(columns);
         let shape: Dims = self.rows.iter().copied().chain([self.columns]).collect();
@@ -102,10 +135,14 @@ impl ActivationBackwardProblem {
             operations: elements.saturating_mul(each),
         }
     }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic::elementwise(self.dtype)
+    }
 }
 
-impl MatmulProblem {
-    pub fn work(&self) -> Work {
+impl Workload for MatmulProblem {
+    fn work(&self) -> Work {
         let [m, n, k] = [self.m, self.n, self.k].map(i64::unsigned_abs);
         let products = self.batch_count().unsigned_abs();
         let read = |x: &Matrix, rows: u64, columns: u64| {
@@ -124,5 +161,9 @@ impl MatmulProblem {
             bytes_written: bytes(elements, self.dtype),
             operations: elements.saturating_mul(k.saturating_mul(2)),
         }
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic { dtype: self.dtype, precision: self.precision, matrix: true }
     }
 }

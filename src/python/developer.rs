@@ -10,9 +10,9 @@ use crate::cuda::forced;
 use crate::cuda::plan::add::Schedule;
 use crate::cuda::plan::matmul::blocks::{self, TILE_NAMES};
 use crate::cuda::plan::matmul::skinny;
-use crate::cuda::plan::matmul::wgmma::cost::{MODEL, Size, Work};
-use crate::cuda::plan::matmul::wgmma::{Overrides, TILES};
+use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, fit};
 use crate::cuda::plan::{matmul, softmax};
+use crate::cuda::plan_cache;
 
 /// Makes contiguous additions on GPUs use one schedule, for the whole process.
 ///
@@ -23,7 +23,7 @@ use crate::cuda::plan::{matmul, softmax};
 /// Raises:
 ///     ValueError: any other name.
 ///
-/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/add.rs.
+/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/add/mod.rs.
 #[pyfunction]
 #[pyo3(text_signature = "(schedule)")]
 pub fn force_add_schedule(schedule: Option<&str>) -> PyResult<()> {
@@ -39,6 +39,15 @@ pub fn force_add_schedule(schedule: Option<&str>) -> PyResult<()> {
     };
     forced::set_add_schedule(schedule);
     Ok(())
+}
+
+/// How often this process has chosen how to solve a problem on a GPU: once for each problem that is new to its thread.
+///
+/// Lives in src/python/developer.rs, of src/cuda/plan_cache.rs.
+#[pyfunction]
+#[pyo3(text_signature = "()")]
+pub fn choices_made() -> u64 {
+    plan_cache::choices()
 }
 
 /// Makes softmax and log_softmax on GPUs use one variant of their kernels, for the whole process, wherever it can
@@ -57,7 +66,7 @@ pub fn force_add_schedule(schedule: Option<&str>) -> PyResult<()> {
 /// Raises:
 ///     ValueError: any other name.
 ///
-/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/softmax/choose.rs and
+/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/softmax/choose/mod.rs and
 /// src/cuda/plan/softmax_backward/; the variants are described in kernels/softmax*.cu.
 #[pyfunction]
 #[pyo3(signature = (variant, figure = 1), text_signature = "(variant, figure=1)")]
@@ -104,7 +113,7 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
 /// Raises:
 ///     ValueError: any other kernel or tile.
 ///
-/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/matmul.rs.
+/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/matmul/mod.rs.
 #[pyfunction]
 #[pyo3(
     text_signature = "(kernel, *, tile=None, splits=None, cluster=None, group_m=None)",
@@ -155,11 +164,10 @@ fn tile_index(name: &str, known: &[&str]) -> PyResult<usize> {
 
 /// The constants of the model by which the plan chooses among tiles and splits of kernels/matmul_wgmma.cu, by name.
 ///
-/// Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/cost.rs; benchmarks/fit_matmul.py fits them.
+/// Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/fit.rs; benchmarks/fit_matmul.py fits them.
 #[pyfunction]
 pub fn wgmma_model() -> BTreeMap<&'static str, f64> {
-    let mut model = MODEL;
-    model.constants().into_iter().map(|(name, value)| (name, *value)).collect()
+    fit::constants().into_iter().collect()
 }
 
 type ClockedPlan = (u64, u64, u64, String, u64, u64, (bool, bool, bool));
@@ -174,25 +182,17 @@ type ClockedPlan = (u64, u64, u64, String, u64, u64, (bool, bool, bool));
 /// Raises:
 ///     ValueError: a tile or constant that is not known.
 ///
-/// Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/cost.rs.
+/// Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/fit.rs.
 #[pyfunction]
 #[pyo3(text_signature = "(plans, constants)")]
 pub fn wgmma_clocks(plans: Vec<ClockedPlan>, constants: BTreeMap<String, f64>) -> PyResult<Vec<f64>> {
-    let mut model = MODEL;
-    for (name, value) in &constants {
-        let mut own = model.constants();
-        let found = own.iter_mut().find(|(known, _)| known == name);
-        let (_, place) =
-            found.ok_or_else(|| PyValueError::new_err(format!("constant {name:?} is not known")))?;
-        **place = *value;
-    }
     let device = published("h200").ok_or_else(|| PyValueError::new_err("the H200 is not known"))?;
-    let clocks = |(m, n, k, tile, splits, pair, (a_off, b_off, b_by_rows)): &ClockedPlan| {
-        let off_lines = [*a_off, *b_off];
-        let size = Size { m: *m, n: *n, k: *k, products: 1, off_lines, b_by_rows: *b_by_rows };
-        let (splits, meets) = ((*splits).max(1), *pair == 0);
-        let work = Work { tile: tile_index(tile, &wgmma_tiles())?, splits, pair: (*pair).clamp(1, 2), meets };
-        Ok(model.clocks(&size, &work, &device))
+    let plan = |(m, n, k, tile, splits, pair, (a_off, b_off, b_by_rows)): ClockedPlan| {
+        let (off_lines, tile) = ([a_off, b_off], tile_index(&tile, &wgmma_tiles())?);
+        Ok(fit::Plan { m, n, k, off_lines, b_by_rows, tile, splits, pair })
     };
-    plans.iter().map(clocks).collect()
+    let plans = plans.into_iter().map(plan).collect::<PyResult<Vec<_>>>()?;
+    let constants = constants.iter().map(|(name, value)| (name.as_str(), *value));
+    let unknown = |name| PyValueError::new_err(format!("constant {name:?} is not known"));
+    fit::clocks(&plans, constants, &device).map_err(unknown)
 }

@@ -16,7 +16,8 @@ const OP: &str = "devices";
 ///     A list of dicts: index, name, compute_capability (major, minor), multiprocessors; of one multiprocessor,
 ///     threads, blocks, registers and shared_bytes; shared_bytes_per_block, l2_bytes, memory_bytes; and
 ///     clock_hz, memory_clock_hz, memory_bus_bits (None where the driver does not say), and
-///     memory_bytes_per_second (NVIDIA's figure for products that explain knows; else what those two make).
+///     memory_bytes_per_second (NVIDIA's figure for products that explain knows; else what those two make);
+///     targets, which of build_info()'s it runs: none if this build was made for other GPUs.
 ///
 /// Raises:
 ///     CudaError: there is a driver, but it fails.
@@ -47,6 +48,7 @@ pub fn devices(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         device.set_item("memory_clock_hz", hertz(facts.memory_clock_khz))?;
         device.set_item("memory_bus_bits", (facts.memory_bus_bits > 0).then_some(facts.memory_bus_bits))?;
         device.set_item("memory_bytes_per_second", facts.memory_bandwidth())?;
+        device.set_item("targets", module::runs_on(facts.compute_capability))?;
         found.append(device)?;
     }
     Ok(found)
@@ -69,7 +71,8 @@ fn facts() -> Result<Vec<DeviceFacts>> {
 /// What this build was made of: version, nvcc, GPU targets, and what every kernel needs.
 ///
 /// Returns:
-///     A dict: version; nvcc (the compiler's version); targets (sm_* for machine code, compute_* for PTX);
+///     A dict: version; nvcc (the compiler's version, None in a build without kernels); targets (sm_* for
+///     machine code, compute_* for PTX);
 ///     kernels, a list of dicts with file, kernel, target, registers (per thread), shared_bytes (static,
 ///     per block), stack_bytes and spill_bytes (per thread), as ptxas reported them.
 ///
@@ -82,9 +85,7 @@ fn facts() -> Result<Vec<DeviceFacts>> {
 #[pyo3(text_signature = "()")]
 pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let kernels = PyList::empty(py);
-    let mut targets: Vec<&str> = Vec::new();
     for fatbin in module::FATBINS {
-        targets.extend(fatbin.targets);
         for resources in fatbin.kernels {
             let kernel = PyDict::new(py);
             kernel.set_item("file", fatbin.file)?;
@@ -97,12 +98,10 @@ pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
             kernels.append(kernel)?;
         }
     }
-    targets.sort_unstable();
-    targets.dedup();
     let info = PyDict::new(py);
     info.set_item("version", env!("CARGO_PKG_VERSION"))?;
     info.set_item("nvcc", module::NVCC_VERSION)?;
-    info.set_item("targets", targets)?;
+    info.set_item("targets", module::built())?;
     info.set_item("kernels", kernels)?;
     Ok(info)
 }

@@ -1,14 +1,17 @@
 //! The Python face: arguments in, result out, exceptions.
 
+mod activation_backward;
+mod add;
 mod arguments;
-mod backward;
 mod developer;
 mod exceptions;
 mod explain;
-mod functions;
 mod info;
-mod problems;
+mod matmul;
 mod routing;
+mod run;
+mod softmax;
+mod softmax_backward;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
@@ -23,18 +26,19 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     exceptions::register(module)?;
     for function in [
-        wrap_pyfunction!(functions::add, module)?,
-        wrap_pyfunction!(functions::softmax, module)?,
-        wrap_pyfunction!(functions::log_softmax, module)?,
-        wrap_pyfunction!(functions::matmul, module)?,
-        wrap_pyfunction!(functions::check_matmul_options, module)?,
-        wrap_pyfunction!(backward::softmax_backward, module)?,
-        wrap_pyfunction!(backward::log_softmax_backward, module)?,
-        wrap_pyfunction!(backward::activation_backward, module)?,
+        wrap_pyfunction!(add::add, module)?,
+        wrap_pyfunction!(softmax::softmax, module)?,
+        wrap_pyfunction!(softmax::log_softmax, module)?,
+        wrap_pyfunction!(matmul::matmul, module)?,
+        wrap_pyfunction!(matmul::check_matmul_options, module)?,
+        wrap_pyfunction!(softmax_backward::softmax_backward, module)?,
+        wrap_pyfunction!(softmax_backward::log_softmax_backward, module)?,
+        wrap_pyfunction!(activation_backward::activation_backward, module)?,
         wrap_pyfunction!(explain::explain_call, module)?,
         wrap_pyfunction!(info::devices, module)?,
         wrap_pyfunction!(info::build_info, module)?,
         wrap_pyfunction!(routing::on_memory, module)?,
+        wrap_pyfunction!(developer::choices_made, module)?,
         wrap_pyfunction!(developer::force_add_schedule, module)?,
         wrap_pyfunction!(developer::force_softmax, module)?,
         wrap_pyfunction!(developer::force_matmul_kernel, module)?,

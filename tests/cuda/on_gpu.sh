@@ -34,7 +34,7 @@ echo "$counts"
 # - synccheck says "Missing wait" of blocks 8 to 15 of a cluster as soon as several such clusters run, even of a program
 #   that only initialises a barrier, arrives at it and waits for it, and never in clusters of eight. Rows that lie in more
 #   than eight blocks are left out.
-check() { # TOOL GROUPS OPTIONS-OF-THE-TOOL OPTIONS-OF-kernel_cases.py
+check() { # TOOL GROUPS OPTIONS-OF-THE-TOOL OPTIONS OF kernel_cases.py
     python3 tests/cuda/kernel_cases.py --groups | grep -E "$2" | while IFS= read -r group; do
         printf '%s;%s;%s;%s\n' "$1" "$group" "$3" "$4"
     done

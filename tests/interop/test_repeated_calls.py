@@ -145,6 +145,49 @@ def test_out_that_overlaps(device):
     assert_identical(x, expected)
 
 
+def test_in_place_and_apart(device):
+    """The same layouts, with `out` as one input, as the other, as both, as neither, and across one."""
+    for round in range(3 * WARM):
+        memory = torch.randn(4, 64, device=device)
+        x, y, other = memory[0:1], memory[1:2], memory[2:3]
+        out = (other, x, y)[round % 3]
+        expected = x + 2 * y
+        assert tw.add(x, y, alpha=2, out=out) is out
+        assert_close(out, expected)
+        expected = x + x
+        tw.add(x, x, out=x)
+        assert_close(x, expected)
+        expected = torch.softmax(x, -1)
+        tw.softmax(x, out=(x, other)[round % 2])
+        assert_close((x, other)[round % 2], expected)
+        flat = memory.reshape(-1)
+        across = flat[32:96].view(1, 64)
+        before = memory.clone()
+        for call in (lambda: tw.add(x, y, alpha=2, out=across), lambda: tw.softmax(x, out=across)):  # noqa: B023
+            with pytest.raises(tw.LayoutError):
+                call()
+        assert_identical(memory, before)
+        a = torch.randn(8, 8, device=device)
+        with pytest.raises(tw.LayoutError):
+            tw.matmul(a, a, out=a)
+        tw.matmul(a, a, out=torch.empty_like(a))
+
+
+def test_dtype_options(device):
+    x = torch.randn(5, 7, device=device).half()
+    for _ in range(WARM + 1):
+        for dtype, expected in (
+            (None, torch.float16),
+            (torch.float32, torch.float32),
+            ("float32", torch.float32),
+            (torch.float64, torch.float64),
+            (torch.bfloat16, torch.bfloat16),
+        ):
+            result = tw.softmax(x, dtype=dtype)
+            assert result.dtype == expected
+            torch.testing.assert_close(result, torch.softmax(x, -1, dtype=expected), rtol=1e-2, atol=1e-3)
+
+
 def test_out_is_counted_as_changed(device):
     x, out = torch.randn(4, device=device), torch.empty(4, device=device)
     warmed(lambda: tw.add(x, x, out=out))

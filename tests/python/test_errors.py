@@ -1,4 +1,4 @@
-"""Every sentence of src/error.rs, word for word, with its class and the builtin it derives from."""
+"""Every sentence of src/error/mod.rs, word for word, with its class and the builtin it derives from."""
 
 import pickle
 import re
@@ -17,6 +17,7 @@ ELSEWHERE = {
     "NoDriver": "python/test_import.py",
     "NoSuchGpu": "needs a producer that lies: below, where there is a driver",
     "GpuTooOld": "needs a GPU older than compute capability 7.5",
+    "GpuNotBuiltFor": "needs a build for other GPUs: src/cuda/targets.rs says which",
     "Cuda": "needs a failing driver",
     "OutOfMemory": "python/test_memory_limits.py",
     "NeedsTorch": "no error: such a call goes on in torch, see torch/test_routing.py",
@@ -34,7 +35,7 @@ def test_message(variant, classes, message, call):
 
 
 def test_every_variant_has_its_message_here():
-    source = Path(__file__).parents[2] / "src" / "error.rs"
+    source = Path(__file__).parents[2] / "src" / "error" / "mod.rs"
     if not source.exists():
         pytest.skip("the sources are not here")
     enum = source.read_text().split("pub enum Error {")[1].split("\n}")[0]

@@ -1,6 +1,7 @@
 """tilewise.explain: what it says of a call is what the call does, on GPUs that are here and that are not."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,6 +47,15 @@ def test_there_is_machine_code_for_every_published_gpu_or_ptx(gpu):
     assert (explained.plan.compiled_for is not None) == any(
         target.startswith(f"sm_{major}") for target in tw.build_info()["targets"]
     )
+
+
+def test_a_device_that_this_build_is_not_for_is_named():
+    explained = tw.explain("add", meta(8), 1, device="h200")
+    assert set(explained.device.targets) <= set(tw.build_info()["targets"])
+    assert "sm_90a" in explained.device.targets
+    assert "made for other GPUs" not in str(explained)
+    other = replace(explained, device=replace(explained.device, targets=()))
+    assert "made for other GPUs" in str(other)
 
 
 def test_ceilings_are_the_datasheets():
@@ -165,7 +175,7 @@ def test_meta_tensors_that_are_not_plain_are_refused():
 
 def test_all_launches_are_named_in_their_order():
     few = tw.explain(tw.softmax, meta(1, 1 << 24), device="a100")
-    assert kernels(few) == ["softmax_leave8_bf16", "softmax_find8_bf16"]
+    assert kernels(few) == ["softmax_partial_bf16", "softmax_combine_bf16"]
     assert kernels(tw.explain(tw.softmax, meta(4096, 1024), device="a100")) == ["softmax_warp4x1_bf16"]
     sums = tw.explain("activation_backward", meta(4096, 64), None, None, bias=True, device="t4")
     assert kernels(sums) == ["activation_backward_vector_bf16", "activation_backward_sums_bf16"]

@@ -1,7 +1,7 @@
 """A run of the benchmark as a GPU would leave it, without a GPU."""
 
 from tilewise.bench import report
-from tilewise.bench.figures import Ceilings, Measurement, Run
+from tilewise.bench.record import Ceilings, Measurement, Run
 
 FACTS = {
     "date": "2026-01-02",

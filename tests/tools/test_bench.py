@@ -10,9 +10,8 @@ torch = pytest.importorskip("torch")
 
 import tilewise as tw
 from tilewise.bench import __main__ as bench
-from tilewise.bench import cases, figures, measure, options, peers, record, timing
-from tilewise.bench.calls import Call
-from tilewise.bench.case import Case
+from tilewise.bench import cases, measure, options, peers, record, timing
+from tilewise.bench.calls import Call, Case
 from tilewise.bench.gradients import ACTIVATIONS, ActivationBackward, SoftmaxBackward
 
 
@@ -96,9 +95,9 @@ def test_candidates_take_turns():
 
 
 def test_ratios_say_who_is_faster():
-    m = figures.Measurement("matmul", "case", "float32", bytes=1000, flops=10**9)
+    m = record.Measurement("matmul", "case", "float32", bytes=1000, flops=10**9)
     m.milliseconds = {"tilewise": 2.0, "torch": 3.0, "triton": 1.0, "copy": 0.5}
-    m.compare(figures.Ceilings(copy_bytes_per_second=1e6, flops_per_second={"float32": 1e12}))
+    m.compare(record.Ceilings(copy_bytes_per_second=1e6, flops_per_second={"float32": 1e12}))
     assert m.best_peer == "triton"
     assert m.ratios == pytest.approx(
         {"torch": 1.5, "triton": 0.5, "copy": 0.25, "of copy ceiling": 0.5, "of matmul ceiling": 0.5}
@@ -123,6 +122,25 @@ def test_every_case_is_one_call_of_its_own(op, device, quick):
         assert (call.flops() > 0) == (op == "matmul")
         seen.add((case.name, case.dtype))
     assert len(seen) == len(list(cases.cases(op, device, quick)))
+
+
+def test_the_committed_records_hold_cases_that_are_still_measured():
+    kept = [
+        record.load(file)
+        for file in (record.checkout() / "benchmarks/results").glob("*.json")
+        if "cases" in json.loads(file.read_text())
+    ]
+    assert kept
+    for run in kept:
+        device = "cpu" if run.facts["device"] == "CPU" else "cuda"
+        measured = {
+            (case.op, case.name, case.dtype)
+            for op in options.OPERATIONS
+            for quick in (False, True)
+            for case in cases.cases(op, device, quick)
+        }
+        # --compare finds a case by its key.
+        assert {m.key for m in run.measurements} <= measured
 
 
 def test_only_torch_is_asked_for_a_result_without_elements():
@@ -234,7 +252,7 @@ def test_a_peer_may_round_on_the_way_but_not_be_wrong(op, dtype, monkeypatch):
     def marked(**by):
         for who, function in by.items():
             monkeypatch.setattr(type(call), f"by_{who}", lambda _, found=function: found)
-        found = measure.measure(case, torch.device("cpu"), timing.CpuClock(), ("torch",), quick=True)
+        found = measure.measure_case(case, torch.device("cpu"), timing.CpuClock(), ("torch",), quick=True)
         return set(found.errors)
 
     # The reference is made by `by_torch` too.
@@ -256,9 +274,10 @@ def test_a_record_is_current_until_code_changes(tmp_path):
         "kernels/add.cu": cuda,
         "kernels/common/x.cuh": "#pragma once\n" + cuda,
         "src/cuda/mod.rs": rust,
-        "src/cuda/plan/add.rs": rust,
-        "src/cuda/plan/add/tests.rs": rust,
+        "src/cuda/plan/add/mod.rs": rust,
+        "src/cuda/plan/add/tests/mod.rs": rust,
         "build.rs": rust,
+        "build/compile.rs": rust,
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -268,9 +287,9 @@ def test_a_record_is_current_until_code_changes(tmp_path):
     assert record.is_current(kept, tmp_path)
     (tmp_path / "src/lib.rs").write_text("changed")
     assert record.is_current(kept, tmp_path)
-    (tmp_path / "src/cuda/plan/add/tests.rs").write_text("fn g() {}")
+    (tmp_path / "src/cuda/plan/add/tests/mod.rs").write_text("fn g() {}")
     assert record.is_current(kept, tmp_path)
-    for name in ("kernels/common/x.cuh", "src/cuda/plan/add.rs", "build.rs"):
+    for name in ("kernels/common/x.cuh", "src/cuda/plan/add/mod.rs", "build.rs", "build/compile.rs"):
         before = (tmp_path / name).read_text()
         for comment in ("\n", "// Measured.\n", "/* Measured. */", "  // What.\n"):
             (tmp_path / name).write_text(before + comment)

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 from support import fresh
 from support.bench_run import FACTS, whole_run
 from tilewise.bench import __main__ as bench
-from tilewise.bench import cases, compare, measure, options, overhead, peers, record, report, session, table
-from tilewise.bench.figures import Ceilings, Run
+from tilewise.bench import cases, command, measure, options, peers, record, report, timing
+from tilewise.bench.record import Ceilings, Run
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def kept(tmp_path):
 
 
 def chosen(*words, device="cpu"):
-    return session.choose(options.parse(list(words)), device)
+    return measure.choose(options.parse(list(words)), device)
 
 
 def test_cases_of_ones_own():
@@ -62,7 +62,7 @@ def test_cases_of_ones_own():
 def test_every_layout_is_what_its_name_says(op):
     shape = (6, 4, 8)
     for layout in cases.LAYOUTS[op]:
-        call = cases.of_shape(op, shape, "float32", layout).build(torch.device("cpu"))
+        call = cases.case_of(op, shape, "float32", layout).build(torch.device("cpu"))
         assert call.worst_error(call.by_torch()(), call.reference()) <= 1
         views = [x for x in call.args if torch.is_tensor(x)]
         if op != "matmul":
@@ -92,7 +92,7 @@ def test_names_are_those_of_the_catalogue():
         ("matmul", (4096, 4096, 4096), "tt", -1),
         ("matmul", (16, 4096, 4096), "nt", -1),
     ]:
-        case = cases.of_shape(op, shape, "bfloat16", layout, dim)
+        case = cases.case_of(op, shape, "bfloat16", layout, dim)
         assert (case.op, case.name, case.dtype) in catalogue
 
 
@@ -173,7 +173,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
     (tmp_path / "locked").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "access", lambda path, _: "locked" not in str(path))  # root may write anywhere
-    monkeypatch.setattr(session, "measured", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(measure, "measure", lambda *_: pytest.fail("measured"))
     with pytest.raises(SystemExit) as caught:
         bench.main(["add", "--device", "cpu", "--quick", option, place])
     assert caught.value.code == 2
@@ -228,7 +228,7 @@ def test_a_terminal_folds_names_and_headings_but_no_figure(width):
     columns, rows = report.rows(whole_run().of("matmul"))
     name = "an uncommonly long name of a case, transposed"
     rows = [[name, *cells[1:]] for cells in rows if cells[2] != "FAILED"]
-    console.print(table.rich("matmul", columns, rows, width, report.LEFT))
+    console.print(report.rich_table("matmul", columns, rows, width, report.LEFT))
     printed = console.file.getvalue()
     assert max(map(len, printed.splitlines())) <= width
     for figure in (figure for cells in rows for figure in cells[1:]):
@@ -239,7 +239,7 @@ def test_a_terminal_folds_names_and_headings_but_no_figure(width):
 def test_on_a_terminal_too_narrow_for_figures_nothing_is_cut_off():
     console = pytest.importorskip("rich.console").Console(width=40, file=io.StringIO())
     columns, rows = ["case", *"abcd"], [["x", *["123456789"] * 4]]
-    console.print(table.rich("title", columns, rows, 40))
+    console.print(report.rich_table("title", columns, rows, 40))
     assert sorted("".join(console.file.getvalue().split())) == sorted("titlecaseabcdx" + "123456789" * 4)
 
 
@@ -250,10 +250,11 @@ def test_overhead_is_timed_on_the_host_and_told_by_part(tmp_path, capsys, device
     words = ["overhead", "--device", device, "--quick", "--peers", "torch", "--json", str(file)]
     assert bench.main(words) == 0
     run = record.load(file)
-    assert len(run.measurements) == 5 * len(overhead.OPERATIONS) + 1
+    operations = ("add", "softmax", "matmul")
+    assert len(run.measurements) == 5 * len(operations) + 1
     assert "copy" not in run.measurements[0].milliseconds
     assert {(p.op, p.who) for p in report.parts(run.measurements)} == {
-        (op, who) for op in overhead.OPERATIONS for who in ("tilewise", "torch")
+        (op, who) for op in operations for who in ("tilewise", "torch")
     }
     assert "overhead by part" in capsys.readouterr().out
 
@@ -266,21 +267,21 @@ def test_parts_are_the_differences_between_cases():
 
 
 def test_a_batch_of_host_calls_is_divided_by_its_size():
-    clock, calls = overhead.HostClock(torch.device("cpu")), []
+    clock, calls = timing.HostClock(torch.device("cpu")), []
     clock.sample(lambda: calls.append(1), 2)
-    assert len(calls) == 2 * overhead.BATCH
+    assert len(calls) == 2 * clock.BATCH
 
 
 def test_a_busy_machine_is_warned_of(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
     monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 9, 9))
-    assert session.busy() is None
+    assert measure.busy() is None
     monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0, 0))
-    assert "load 3.0 on 4 cores" in session.busy()
+    assert "load 3.0 on 4 cores" in measure.busy()
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
-    real, seen = measure.measure, []
+    real, seen = measure.measure_case, []
 
     def second_is_interrupted(case, *rest):
         seen.append(case)
@@ -288,7 +289,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path, monkeypatch, capsys):
             raise KeyboardInterrupt
         return real(case, *rest)
 
-    monkeypatch.setattr(measure, "measure", second_is_interrupted)
+    monkeypatch.setattr(measure, "measure_case", second_is_interrupted)
     file = tmp_path / "part.json"
     words = [
         "add",
@@ -323,7 +324,7 @@ def test_ctrl_c_before_the_first_case(tmp_path, monkeypatch, capsys):
     assert not file.exists()
 
 
-@pytest.mark.parametrize("module", ["tilewise.bench.record", "tilewise.bench.session"])
+@pytest.mark.parametrize("module", ["tilewise.bench.record", "tilewise.bench.measure"])
 def test_ctrl_c_while_modules_are_imported(module):
     fresh.run(f"""
         import contextlib, io, sys
@@ -421,11 +422,11 @@ def test_a_comparison_names_what_has_become_slower(kept, capsys):
 
 def test_what_is_within_the_noise_is_not_slower():
     old, new, noisy = whole_run(), whole_run(1.04), whole_run(1.2)
-    assert not any(c.slower or c.faster for c in compare.changes(old, new))
+    assert not any(c.slower or c.faster for c in command.changes(old, new))
     for m in noisy.of("add"):
         m.spread["tilewise"] = 0.1
-    assert not any(c.slower for c in compare.changes(old, noisy))
-    assert all(c.faster for c in compare.changes(whole_run(1.3), old) if c.op == "add")
+    assert not any(c.slower for c in command.changes(old, noisy))
+    assert all(c.faster for c in command.changes(whole_run(1.3), old) if c.op == "add")
 
 
 def test_runs_of_two_machines_are_not_compared(kept, capsys):
@@ -469,6 +470,6 @@ def test_kernels_that_there_are_not(name, capsys):
     with pytest.raises(SystemExit):
         options.parse(["softmax", "--variants", name])
     assert (
-        f"no such variant: {name}; there are softmax:VARIANT[:FIGURE] with one of warp, "
+        f"no such variant: {name}; there are softmax:VARIANT[:PARAMETER] with one of warp, "
         in capsys.readouterr().err
     )

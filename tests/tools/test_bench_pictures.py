@@ -10,8 +10,8 @@ pytest.importorskip("matplotlib")
 
 from support.bench_run import measurement, whole_run
 from tilewise.bench import __main__ as bench
-from tilewise.bench import display, panels, plot
-from tilewise.bench.figures import Run
+from tilewise.bench import charts, measure, plot
+from tilewise.bench.record import Run
 
 
 def test_a_picture_of_everything(tmp_path):
@@ -38,12 +38,12 @@ def test_series_of_sizes_leave_out_what_is_of_another_kind():
         measurement("softmax", "8192x8192 dim 0", bytes=1 << 28, tilewise=1.0),
         measurement("matmul", "4096^3 nn bias", bytes=1 << 28, flops=1, tilewise=1.0),
     ]
-    assert [x for x, _ in panels.series(run, "softmax")["bfloat16"]] == [1024, 2048, 4096, 8192, 16384]
-    assert [x for x, _ in panels.series(run, "matmul")["bfloat16"]] == [1000, 1024, 2048, 4096, 8192, 16384]
-    _, labels = panels.ticks("softmax", [16, 64, 781, 1024, 12672, 16384, 262144])
+    assert [x for x, _ in charts.series(run, "softmax")["bfloat16"]] == [1024, 2048, 4096, 8192, 16384]
+    assert [x for x, _ in charts.series(run, "matmul")["bfloat16"]] == [1000, 1024, 2048, 4096, 8192, 16384]
+    _, labels = charts.ticks("softmax", [16, 64, 781, 1024, 12672, 16384, 262144])
     assert labels == ["16", "64", "1024", "16k", "256k"]
-    assert panels.ticks("softmax", [2**14, 2**21])[1] == ["16k", "2M"]
-    assert panels.in_bytes(3 << 20) == "3 MiB"
+    assert charts.ticks("softmax", [2**14, 2**21])[1] == ["16k", "2M"]
+    assert charts.in_bytes(3 << 20) == "3 MiB"
 
 
 def test_every_case_with_a_peer_is_in_a_picture():
@@ -54,9 +54,9 @@ def test_every_case_with_a_peer_is_in_a_picture():
     ]
     run.settle("softmax")
     run.settle("add")
-    assert [m.case for m in panels.compared(run, "softmax")] == ["8192x8192 dim 0"]
-    assert [m.case for m in panels.compared(run, "add")] == ["64x64 + row"]
-    assert len(panels.compared(run, "matmul")) == len([m for m in run.of("matmul") if not m.failed])
+    assert [m.case for m in charts.compared(run, "softmax")] == ["8192x8192 dim 0"]
+    assert [m.case for m in charts.compared(run, "add")] == ["64x64 + row"]
+    assert len(charts.compared(run, "matmul")) == len([m for m in run.of("matmul") if not m.failed])
     names = [section.name for section in plot.sections(run)]
     assert "softmax ratios" in names
     assert "add ratios" in names
@@ -65,10 +65,10 @@ def test_every_case_with_a_peer_is_in_a_picture():
 def test_a_lone_size_is_drawn_where_there_is_nothing_better():
     run = whole_run()
     run.measurements = run.of("softmax")[:1]
-    assert list(panels.series(run, "softmax")) == ["bfloat16"]
+    assert list(charts.series(run, "softmax")) == ["bfloat16"]
     run = whole_run()
     run.measurements.append(measurement("softmax", "32768x64", "float64", bytes=1 << 24, tilewise=1.0))
-    assert list(panels.series(run, "softmax")) == ["bfloat16"]
+    assert list(charts.series(run, "softmax")) == ["bfloat16"]
 
 
 def test_a_terminal_sees_a_live_table(monkeypatch):
@@ -77,7 +77,7 @@ def test_a_terminal_sees_a_live_table(monkeypatch):
     monkeypatch.setattr(
         rich, "Console", lambda **_: real(file=screen, force_terminal=True, width=160, height=40)
     )
-    with display.display(3, 1) as shown:
+    with measure.display(3, 1) as shown:
         shown.begin("contiguous 2^20 bfloat16")
         shown.done(whole_run().of("add")[:1])
     assert "2/3" in screen.getvalue()

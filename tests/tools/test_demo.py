@@ -46,3 +46,17 @@ def test_what_it_does_not_know_is_refused(capsys):
             demo.main(arguments)
         assert left.value.code == code
     assert "unrecognized arguments: add" in capsys.readouterr().err
+
+
+def test_a_gpu_that_is_refused_is_told_and_the_cpu_takes_its_place(monkeypatch, capsys):
+    def refuses(x, y):
+        raise tw.DeviceError("add: cuda:0 has compute capability 9.0, for which there are no kernels")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "zeros", lambda *shape, device: None)
+    monkeypatch.setattr(tw, "add", refuses)
+    assert demo.best_device() == torch.device("cpu")
+    assert "for which there are no kernels" in capsys.readouterr().err
+    monkeypatch.setattr(tw, "add", lambda x, y: None)
+    assert demo.best_device() == torch.device("cuda", 0)
+    assert not capsys.readouterr().err

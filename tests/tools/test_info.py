@@ -57,3 +57,27 @@ def test_it_survives_a_broken_installation():
     assert done.returncode == 0, done.stderr
     assert "unknown (" in done.stdout
     assert sys.version.split()[0] in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("targets", "runs"), [(["sm_90", "sm_90a"], "sm_90, sm_90a"), ([], "nothing of this build")]
+)
+def test_it_says_which_code_a_gpu_runs(monkeypatch, targets, runs):
+    import tilewise.info
+
+    figures = dict.fromkeys(("threads", "blocks", "registers", "shared_bytes", "shared_bytes_per_block"), 1)
+    figures |= dict.fromkeys(("multiprocessors", "l2_bytes", "memory_bytes", "clock_hz"), 1)
+    gpu = {"index": 0, "name": "a GPU", "compute_capability": (9, 0), "memory_bytes_per_second": None}
+    monkeypatch.setattr(tw, "devices", lambda: [gpu | figures | {"targets": targets}])
+    described = tilewise.info.collect()["devices"]["cuda:0"]["runs"]
+    assert described.startswith(runs)
+    assert ("TILEWISE_CUDA_TARGETS=9.0" in described) == (not targets)
+
+
+def test_it_says_when_a_build_has_no_kernels(monkeypatch):
+    import tilewise.info
+
+    build = {"version": "0.1.0", "nvcc": None, "targets": [], "kernels": []}
+    monkeypatch.setattr(tw, "build_info", lambda: build)
+    described = tilewise.info.collect()["tilewise"]
+    assert (described["nvcc"], described["targets"]) == ("none", "none: it computes on the CPU")

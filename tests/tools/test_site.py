@@ -36,9 +36,8 @@ def words(page):
 def test_every_directive_was_filled(site):
     pages = list(site.rglob("*.html"))
     assert len(pages) > 15
-    assert not [
-        page for page in pages if re.search("<!-- (section|file|head|errors|kernels)", page.read_text())
-    ]
+    left = "<!-- (section|file|head|errors|kernels|measurements)"
+    assert not [page for page in pages if re.search(left, page.read_text())]
 
 
 def test_every_kernel_has_a_page_with_its_head(site):
@@ -47,8 +46,11 @@ def test_every_kernel_has_a_page_with_its_head(site):
     listed = words(site / "how/index.html")
     for kernel in kernels:
         first = kernel.read_text().splitlines()[2].removeprefix("// ")
-        assert first in words(site / f"how/{kernel.stem}/index.html")
+        page = site / f"how/{kernel.stem}/index.html"
+        assert first in words(page)
         assert f"{kernel.stem}: " in listed
+        assert f'href="../../measurements/{kernel.stem}/"' in page.read_text()
+        assert (site / f"measurements/{kernel.stem}/index.html").exists()
 
 
 def test_a_kernel_without_a_page_is_given_one(tmp_path):
@@ -74,7 +76,7 @@ def test_quoted_sections_stand_on_their_pages(site):
     for page, sentence in {
         "guarantees": "Work is queued on the caller's current stream of the tensors' device.",
         "architecture": "A call goes one way, downwards; nothing below knows anything above.",
-        "contributing": "A comment gives a reason or a measurement, not a paraphrase.",
+        "contributing": "A comment gives a reason, not a paraphrase.",
         "errors": "Transpose one of them?",
         "quickstart": "one kernel; bias and gelu in float32, rounded once",
     }.items():

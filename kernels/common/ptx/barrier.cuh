@@ -1,5 +1,4 @@
-// Numbered barriers of some of a block's warps, among whom may be some that only say that they were there; and one of a
-// warp's lanes.
+// Named barriers for some of a block's warps, of which some may only arrive; and a barrier for the lanes of a warp.
 #pragma once
 
 #include <cstdint>

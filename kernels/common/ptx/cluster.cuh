@@ -1,5 +1,5 @@
-// Thread block clusters (sm_90): blocks that run at the same time and reach each other's shared memory. What
-// is older has clusters of one block.
+// Thread block clusters (sm_90): blocks that run at the same time and reach each other's shared memory (distributed
+// shared memory). Older devices have clusters of one block.
 #pragma once
 
 #include <cstdint>

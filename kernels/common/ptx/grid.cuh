@@ -1,8 +1,9 @@
-// Launches that overlap (sm_90). Ours may begin before the work queued before them is done (src/cuda/launch.rs): the driver
-// queues such a launch in less time. So every kernel waits before it touches memory, most as their first statement; only
-// the second of two launches may do sooner what the first leaves alone, and the first then begins in its turn. Work of
-// others that begins early and never waits for what is before it would be as much in ours' way as in each other's. Before
-// sm_90 no launch begins early.
+// Programmatic dependent launch (sm_90). A kernel may begin before the work queued before it is done
+// (src/cuda/queue.rs), because the driver queues such a launch in less time.
+//
+// Hazard: every kernel waits before it touches memory, most as their first statement. Only the second of two launches
+// may read earlier what the first leaves alone, and the first then waits in its turn. Before sm_90 no launch begins
+// early.
 #pragma once
 
 namespace ptx {

@@ -1,5 +1,5 @@
-// Words that blocks of one launch hand each other through global memory: 8 bytes, and 8 that say which word it is, in one
-// access, so that whoever sees the tag has the word.
+// Messages between blocks of one launch through global memory: 8 bytes of data and an 8-byte tag in one access, so that
+// a block that sees the tag has the data.
 #pragma once
 
 #include <cstdint>

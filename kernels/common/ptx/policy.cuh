@@ -1,4 +1,4 @@
-// Reads by a policy of L2's (sm_80).
+// Loads with an L2 eviction policy (sm_80).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// 1 / v, of one instruction.
+// 1 / v in one instruction.
 #pragma once
 
 namespace ptx {

@@ -1,4 +1,4 @@
-// setmaxnreg (sm_90a): warpgroups share the registers that their block was launched with anew.
+// setmaxnreg (sm_90a): warpgroups of a block redistribute the registers that it was launched with.
 #pragma once
 
 #include <cstdint>

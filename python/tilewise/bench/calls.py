@@ -1,4 +1,4 @@
-"""One call: the same in torch, the right answer, how wrong a result is, what the call costs at the least."""
+"""A call: the same in torch, the right result, the error of one, the least cost. A case is a named call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Call:
         return partial(getattr(tilewise, self.op), *self.args, **self.options)
 
     def by_torch(self) -> Callable[[], Any]:
-        """What a torch user would write today."""
+        """The same call as a torch user writes it."""
         options = dict(self.options)
         bias, activation = options.pop("bias", None), options.pop("activation", None)
         function = partial(getattr(torch, self.op), *self.args, **options)
@@ -50,13 +50,13 @@ class Call:
         options = {key: _widened(value) for key, value in self.options.items()}
         return replace(self, args=tuple(map(_widened, self.args)), options=options).by_torch()()
 
-    # --- how wrong a result is
+    # --- the error of a result
 
     def worst_error(self, result: Any, reference: torch.Tensor, *, of_peer: bool = False) -> float:
-        """The largest error as a share of what is tolerated: above 1, or NaN, the result is wrong.
+        """The largest error over the tolerated one: above 1, or NaN, the result is wrong.
 
-        Infinite for a result of another shape or dtype than torch's. A peer may round what lies between
-        operands and result to the result's dtype; tilewise rounds once.
+        Infinite for a result of another shape or dtype than torch's. A peer may round intermediate values to
+        the result's dtype; tilewise rounds once.
         """
         dtype = self.result_dtype()
         if not torch.is_tensor(result) or result.dtype != dtype:
@@ -67,7 +67,7 @@ class Call:
         relative, absolute = self._tolerance(info)
         if of_peer:
             absolute = absolute + self._rounded_between(info)
-        return share_of(result, reference, (relative, absolute))
+        return error_ratio(result, reference, (relative, absolute))
 
     def _tolerance(self, info: torch.finfo) -> tuple[float, float]:
         wide = torch.finfo(torch.float64 if self.args[0].dtype == torch.float64 else torch.float32)
@@ -76,20 +76,20 @@ class Call:
             # A sum over k terms of size 1, accumulated in an unknown order.
             return 2 * info.eps, 8 * wide.eps * int(self.args[0].shape[-1])
         if self.op == "softmax":
-            # exp of a difference of up to ten or so, and a long sum, cost some roundings.
+            # Roundings of exp of a difference of up to ten or so, and of a long sum.
             return max(2 * info.eps, 64 * wide.eps), smallest
-        # log_softmax loses what cancels when the logarithm of the sum is subtracted.
+        # In log_softmax the subtraction of the logarithm cancels digits.
         return 2 * info.eps, 32 * wide.eps if self.op == "log_softmax" else smallest
 
     def _rounded_between(self, info: torch.finfo) -> Any:
-        """The absolute error that rounding to the result's dtype on the way may add."""
+        """The absolute error that intermediate values in the result's dtype may add."""
         if self.op != "matmul":
             return 0.0
         # Partial sums of terms of size 1, where k is split. On an H200 torch's bfloat16 product of 8191^3 was
         # off by about 1.2 * eps * sqrt(k).
         return 4 * info.eps * math.sqrt(self.args[0].shape[-1])
 
-    # --- what the call costs at the least
+    # --- the least cost
 
     def result_dtype(self) -> torch.dtype:
         if self.op == "add":
@@ -115,17 +115,17 @@ class Call:
         return 2 * math.prod(self.result_shape()) * int(self.args[0].shape[-1])
 
 
-def describe(share: float) -> str | None:
-    """What is wrong with a result of this `worst_error`; None if nothing is."""
-    if share <= 1:
+def describe(error: float) -> str | None:
+    """The sentence about a result of this `worst_error`; None if the result is right."""
+    if error <= 1:
         return None
-    if share == math.inf:
+    if error == math.inf:
         return "WRONG: infinitely off, or of another shape or dtype than torch's"
-    return f"WRONG: {share:.3g} times the tolerated error"
+    return f"WRONG: {error:.3g} times the tolerated error"
 
 
-def share_of(result: torch.Tensor, reference: torch.Tensor, tolerance: tuple[float, Any]) -> float:
-    """The largest error as a share of the relative and the absolute tolerance, one or by element."""
+def error_ratio(result: torch.Tensor, reference: torch.Tensor, tolerance: tuple[float, Any]) -> float:
+    """The largest error over what is tolerated: a relative and an absolute tolerance, one or by element."""
     if result.shape != reference.shape:
         return math.inf
     if not result.numel():
@@ -146,3 +146,52 @@ def _widened(value: Any) -> Any:
 
 def _stored_elements(tensor: Any) -> int:
     return math.prod(n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride != 0)
+
+
+# --- cases
+
+Build = Callable[[torch.device], Call]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    op: str
+    name: str
+    dtype: str
+    build: Build
+
+
+def case(op: str, name: str, dtype: torch.dtype, build: Callable[..., Call], *arguments: object) -> Case:
+    return Case(op, name, str(dtype).removeprefix("torch."), partial(build, dtype, *arguments))
+
+
+def random(device: torch.device, dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=dtype, device=device)
+
+
+VIEWS: dict[str, Callable[..., torch.Tensor]] = {
+    "contiguous": random,
+    "transposed": lambda device, dtype, *shape: random(device, dtype, *shape[:-2], *shape[:-3:-1]).mT,
+    "column slice": lambda device, dtype, *shape: random(device, dtype, *shape[:-1], shape[-1] + 64)[
+        ..., : shape[-1]
+    ],
+    # Rows whose alignment differs from that of the result's rows.
+    "odd slice": lambda device, dtype, *shape: random(device, dtype, *shape[:-1], shape[-1] + 3)[..., 1:-2],
+}
+
+
+def times(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def along(shape: Shape, dim: int, layout: str) -> str:
+    """The name of a case of rows along a dimension."""
+    name = times(shape) if dim == -1 else f"{times(shape)} dim {dim}"
+    return name if layout == "contiguous" else f"{name} {layout}"
+
+
+def rows_of(length: int, cuda: bool, quick: bool) -> Shape:
+    """A matrix of rows of this length, large enough for its device."""
+    elements, most_rows = (1 << 28, 32768) if cuda else (1 << (18 if quick else 22), 4096)
+    return max(4, min(most_rows, elements // length)), length

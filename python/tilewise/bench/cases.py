@@ -1,4 +1,4 @@
-"""Which calls are timed: the shapes, dtypes and layouts that people use, and those that are hard."""
+"""The calls that are timed: shapes, dtypes and layouts that people use, and hard ones."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from functools import partial
 
 import torch
 
-from . import gradient_cases
-from .calls import Call
-from .case import VIEWS, Case, Shape, along, case, random, times
+from . import gradients
+from .calls import VIEWS, Call, Case, Shape, along, case, random, rows_of, times
 from .options import GRADIENTS
+from .record import OVERHEAD
+from .report import EMPTY, EMPTY_OUT, TINY, TINY_OUT
 
 
 def cases(op: str, device: str, quick: bool) -> Iterator[Case]:
+    if op == OVERHEAD:
+        return _overhead()
     if op in GRADIENTS:
-        return gradient_cases.cases(op, device, quick)
+        return gradients.cases(op, device, quick)
     return {"add": _add, "softmax": _softmax, "matmul": _matmul}[op](device == "cuda", quick)
 
 
@@ -37,7 +40,7 @@ def _add(cuda: bool, quick: bool) -> Iterator[Case]:
             yield case("add", f"{side}^2, {name}", dtype, _add_views, side, name)
 
 
-# Both operands, of side^2 elements.
+# Pairs of operands of side^2 elements.
 _ADD_VIEWS: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {
     "equal offsets": lambda random, n: (random(n * n + 1)[1:], random(n * n + 1)[1:]),
     "unequal offsets": lambda random, n: (random(n * n + 1)[1:], random(n * n + 3)[3:]),
@@ -85,61 +88,36 @@ _ROW_LENGTHS = (*(1 << power for power in range(7, 19)), *_ODD_LENGTHS)
 
 def _softmax(cuda: bool, quick: bool) -> Iterator[Case]:
     lengths = ((256, 1024, 4096, 8192, 32768) if quick else _ROW_LENGTHS) if cuda else (128, 781, 4096, 65536)
-    elements, most_rows = (1 << 28, 32768) if cuda else (1 << (18 if quick else 22), 4096)
     for dtype in (torch.bfloat16,) if cuda and quick else (torch.bfloat16, torch.float32):
         for n in lengths:
-            yield _softmax_case(dtype, (max(4, min(most_rows, elements // n)), n))
+            yield _softmax_case(dtype, rows_of(n, cuda, quick))
     shapes = _SOFTMAX_CUDA if cuda else _SOFTMAX_CPU
+    large = (16384, 8192) if cuda else (512, 1024)
     for dtype in (torch.bfloat16,) if quick else (torch.bfloat16, torch.float32):
         for shape, dim in shapes[:3] if quick else shapes:
             yield _softmax_case(dtype, shape, dim)
-        rows, n = (16384, 8192) if cuda else (512, 1024)
         for layout in ("column slice", "odd slice", "transposed"):
-            yield _softmax_case(dtype, (rows, n), layout=layout)
-        for shape, dim in () if quick else _SOFTMAX_TURNED_CUDA if cuda else _SOFTMAX_TURNED_CPU:
+            yield _softmax_case(dtype, large, layout=layout)
+        for shape, dim in () if quick else _SOFTMAX_TRANSPOSED_CUDA if cuda else _SOFTMAX_TRANSPOSED_CPU:
             yield _softmax_case(dtype, shape, dim, "transposed")
-    shape = (16384, 8192) if cuda else (512, 1024)
-    name, to = f"{times(shape)} -> float32", torch.float32
-    yield case("softmax", name, torch.bfloat16, _softmax_call, shape, -1, "contiguous", to)
+    name, to = f"{times(large)} -> float32", torch.float32
+    yield case("softmax", name, torch.bfloat16, _softmax_call, large, -1, "contiguous", to)
 
 
-# dim 0, inner dims, tiny rows, few long rows, one very long row, a vocabulary.
-_SOFTMAX_CUDA: list[tuple[Shape, int]] = [
-    ((8192, 8192), 0),
-    ((4, 131072), -1),
-    ((1 << 20, 16), -1),
-    ((64, 4096, 64), 1),
-    ((256, 64, 4096), 1),
-    ((2048, 512, 8), 1),
-    ((128, 1000, 100), 1),
-    ((65536, 16), 0),
-    ((1 << 18, 64), -1),
-    ((1 << 19, 33), -1),
-    ((8192, 32), -1),
-    ((8, 8), -1),
-    ((16, 32000), -1),
-    ((64, 128256), -1),
-    ((8, 1 << 21), -1),
-    ((1, 1 << 20), -1),
-    ((1, 1 << 24), -1),
-    ((4096, 50257), -1),
-]
-# Images whose channels come last in the result and first in x, the other way round, and other such views.
-_SOFTMAX_TURNED_CUDA: list[tuple[Shape, int]] = [
-    ((8, 1 << 18, 21), -1),
-    ((8, 21, 1 << 18), 1),
-    ((16384, 8192), 0),
-    ((96, 1024, 1024), -1),
-    ((64, 1 << 18), -1),
-]
-_SOFTMAX_TURNED_CPU: list[tuple[Shape, int]] = [((2, 1 << 14, 21), -1), ((2, 21, 1 << 14), 1)]
-_SOFTMAX_CPU: list[tuple[Shape, int]] = [
-    ((1024, 1024), 0),
-    ((4, 131072), -1),
-    ((1 << 15, 16), -1),
-    ((16, 512, 64), 1),
-    ((64, 50257), -1),
-]
+# dim 0; few long rows; tiny rows.
+_SOFTMAX_CUDA: list[tuple[Shape, int]] = [((8192, 8192), 0), ((4, 131072), -1), ((1 << 20, 16), -1)]
+# Inner dimensions, small ones and a large one outside.
+_SOFTMAX_CUDA += [((64, 4096, 64), 1), ((256, 64, 4096), 1), ((2048, 512, 8), 1), ((128, 1000, 100), 1)]
+_SOFTMAX_CUDA += [((65536, 16), 0), ((1 << 18, 64), -1), ((1 << 19, 33), -1), ((8192, 32), -1), ((8, 8), -1)]
+# Vocabularies, very long rows, one row.
+_SOFTMAX_CUDA += [((16, 32000), -1), ((64, 128256), -1), ((8, 1 << 21), -1), ((1, 1 << 20), -1)]
+_SOFTMAX_CUDA += [((1, 1 << 24), -1), ((4096, 50257), -1)]
+_SOFTMAX_CPU: list[tuple[Shape, int]] = [((1024, 1024), 0), ((4, 131072), -1), ((1 << 15, 16), -1)]
+_SOFTMAX_CPU += [((16, 512, 64), 1), ((64, 50257), -1)]
+# Images whose channels come last in the result and first in x, and the other way round; transposed matrices.
+_SOFTMAX_TRANSPOSED_CUDA: list[tuple[Shape, int]] = [((8, 1 << 18, 21), -1), ((8, 21, 1 << 18), 1)]
+_SOFTMAX_TRANSPOSED_CUDA += [((16384, 8192), 0), ((96, 1024, 1024), -1), ((64, 1 << 18), -1)]
+_SOFTMAX_TRANSPOSED_CPU: list[tuple[Shape, int]] = [((2, 1 << 14, 21), -1), ((2, 21, 1 << 14), 1)]
 
 
 def _softmax_case(dtype: torch.dtype, shape: Shape, dim: int = -1, layout: str = "contiguous") -> Case:
@@ -149,9 +127,8 @@ def _softmax_case(dtype: torch.dtype, shape: Shape, dim: int = -1, layout: str =
 def _softmax_call(
     dtype: torch.dtype, shape: Shape, dim: int, layout: str, to: torch.dtype | None, device: torch.device
 ) -> Call:
-    return Call(
-        "softmax", (VIEWS[layout](device, dtype, *shape),), {"dim": dim} | ({"dtype": to} if to else {})
-    )
+    options = {"dim": dim} | ({"dtype": to} if to else {})
+    return Call("softmax", (VIEWS[layout](device, dtype, *shape),), options)
 
 
 # --- matmul
@@ -219,7 +196,36 @@ def _matmul_call(
     return Call("matmul", (a, b), {"activation": extra} if extra else {})
 
 
-# --- as asked for
+# --- overhead
+
+
+def _overhead() -> Iterator[Case]:
+    """Calls with next to no work. `report.parts` tells their parts by differences.
+
+    A call on an empty tensor does everything but the launch; `out=` leaves out the allocation.
+    """
+    for op in ("add", "softmax", "matmul"):
+        for name, side in ((TINY, 1), (TINY_OUT, 1), (EMPTY, 0), (EMPTY_OUT, 0)):
+            yield Case(OVERHEAD, f"{op}, {name}", "float32", partial(_tiny, op, side, "out=" in name, False))
+        yield Case(OVERHEAD, f"{op}, {TINY}, requires grad", "float32", partial(_tiny, op, 1, False, True))
+    yield Case(OVERHEAD, f"matmul, {TINY}, bias, leaky_relu", "float16", _tiny_layer)
+
+
+def _tiny(op: str, side: int, into_out: bool, recorded: bool, device: torch.device) -> Call:
+    # One row, or none, of one column: a matmul without rows has no element either.
+    x = torch.randn(side, 1, device=device, requires_grad=recorded)
+    out = {"out": torch.empty_like(x)} if into_out else {}
+    if op == "softmax":
+        return Call(op, (x,), {"dim": -1} | out)
+    return Call(op, (x, torch.randn(1, 1, device=device) if op == "matmul" else x), out)
+
+
+def _tiny_layer(device: torch.device) -> Call:
+    x, bias = torch.randn(1, 1, device=device).half(), torch.randn(1, device=device).half()
+    return Call("matmul", (x, x), {"bias": bias, "activation": "leaky_relu"})
+
+
+# --- of a given shape
 
 LAYOUTS = {
     "add": ("contiguous", *_SECOND_OPERANDS),
@@ -229,8 +235,8 @@ LAYOUTS = {
 }
 
 
-def of_shape(op: str, shape: Shape, dtype: str, layout: str | None = None, dim: int = -1) -> Case:
-    """A case of one's own, named as the catalogue's are. ValueError: what about it cannot be."""
+def case_of(op: str, shape: Shape, dtype: str, layout: str | None = None, dim: int = -1) -> Case:
+    """The case of a shape that was asked for, named as those above. ValueError: there is no such case."""
     element: torch.dtype = getattr(torch, dtype)
     layout = layout or LAYOUTS[op][0]
     if layout not in LAYOUTS[op]:
@@ -244,7 +250,7 @@ def of_shape(op: str, shape: Shape, dtype: str, layout: str | None = None, dim: 
     if not -len(shape) <= dim < len(shape):
         raise ValueError(f"{times(shape)} has no dim {dim}")
     if op in GRADIENTS:
-        return gradient_cases.of_shape(op, shape, element, layout, dim)
+        return gradients.case_of(op, shape, element, layout, dim)
     if op == "softmax":
         return _softmax_case(element, shape, dim, layout)
     if layout == "contiguous":

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 
-from . import INTERRUPTED, NOTHING_MEASURED, compare, record, report
-from .figures import Run
+from . import INTERRUPTED, NOTHING_MEASURED, record, report
 from .options import parse
+from .record import Run
+
+# Two runs of the same sources differ by less.
+NOISE = 0.05
+CHANGE_COLUMNS = ("case", "dtype", "before", "now", "speed", "torch's speed", "")
 
 
 def run(arguments: list[str]) -> int:
@@ -43,13 +47,13 @@ def run(arguments: list[str]) -> int:
         return refuse("--device cuda: torch sees no CUDA device")
     if options.variants and kind == "cpu":
         return refuse("--variants are kernels of GPUs, and the device is a CPU")
-    from . import session
+    from . import measure
 
     try:
-        chosen = session.choose(options, kind)
+        chosen = measure.choose(options, kind)
     except ValueError as error:
         return refuse(error)
-    measured, whole = session.measured(
+    measured, whole = measure.measure(
         options, chosen, torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
     )
     if whole:
@@ -78,7 +82,7 @@ def ended_by_ctrl_c() -> Iterator[None]:
 
 
 def finish(options: argparse.Namespace, run: Run, old: Run | None) -> int:
-    """Writes what was asked for, and says what is wrong or has become slower."""
+    """Writes the files, and names the cases that are wrong or have become slower."""
     try:
         return written(options, run, old)
     except KeyboardInterrupt:
@@ -95,7 +99,7 @@ def written(options: argparse.Namespace, run: Run, old: Run | None) -> int:
     for write in files(options, run, whole=not failed):
         try:
             write()
-        except OSError as error:  # the other files must not be lost with this one
+        except OSError as error:  # the other files are still to be written
             print(f"not written: {error}", file=sys.stderr)
             status = 2
     if failed:
@@ -106,9 +110,9 @@ def written(options: argparse.Namespace, run: Run, old: Run | None) -> int:
 
 
 def files(options: argparse.Namespace, run: Run, whole: bool) -> Iterator[Callable[[], object]]:
-    """What writes each of them; a record only of a run in which all is right."""
+    """A function for each file to write; a record only of a run whose results are all right."""
     if options.json:
-        yield lambda: options.json.write_text(json.dumps(run.as_json(), indent=1) + "\n")
+        yield lambda: record.save(run, options.json)
     if options.csv:
         yield lambda: options.csv.write_text(report.as_csv(run))
     if options.plot:
@@ -116,7 +120,15 @@ def files(options: argparse.Namespace, run: Run, whole: bool) -> Iterator[Callab
 
         yield lambda: plot.save(run, options.plot)
     if options.record and whole:
-        yield lambda: print(f"recorded in {record.write(options.record, run)}")
+        yield lambda: print(f"recorded in {record.keep(run, options.record, report.summary(run))}")
+
+
+def refuse(why: object) -> int:
+    print(why, file=sys.stderr)
+    return 2
+
+
+# --- a run beside an older one
 
 
 def compared(old: Run, run: Run) -> int:
@@ -124,13 +136,76 @@ def compared(old: Run, run: Run) -> int:
     if old.device != run.device:
         print(f"not compared: that was {old.device}, this is {run.device}", file=sys.stderr)
         return 2
-    changes = compare.changes(old, run)
-    compare.show(old, changes)
-    if slower := sum(change.slower for change in changes):
-        print(f"SLOWER: {slower} of the {len(changes)} cases of both runs", file=sys.stderr)
+    found = changes(old, run)
+    show_changes(old, found)
+    if slower := sum(change.slower for change in found):
+        print(f"SLOWER: {slower} of the {len(found)} cases of both runs", file=sys.stderr)
     return 1 if slower else 0
 
 
-def refuse(why: object) -> int:
-    print(why, file=sys.stderr)
-    return 2
+@dataclass(frozen=True)
+class Change:
+    op: str
+    case: str
+    dtype: str
+    before: float
+    now: float
+    # torch's time before over its time now: the change of the machine.
+    torch: float | None
+    # The distance of the speed from 1 that chance explains.
+    noise: float
+
+    @property
+    def speed(self) -> float:
+        """Above 1: faster than before."""
+        return self.before / self.now
+
+    @property
+    def slower(self) -> bool:
+        return self.speed < 1 - self.noise
+
+    @property
+    def faster(self) -> bool:
+        return self.speed > 1 / (1 - self.noise)
+
+
+def changes(old: Run, new: Run) -> list[Change]:
+    """Of the cases that have a time in both runs."""
+    before = {m.key: m for m in old.measurements if not m.failed}
+    found = []
+    for now in new.measurements:
+        then = before.get(now.key)
+        if now.failed or then is None:
+            continue
+        spread = sum(m.spread.get("tilewise", 0.0) for m in (then, now))
+        torch = "torch" in then.milliseconds and "torch" in now.milliseconds
+        found.append(
+            Change(
+                *now.key,
+                then.milliseconds["tilewise"],
+                now.milliseconds["tilewise"],
+                then.milliseconds["torch"] / now.milliseconds["torch"] if torch else None,
+                min(0.5, max(NOISE, 3 * spread)),
+            )
+        )
+    return found
+
+
+def show_changes(old: Run, found: Sequence[Change]) -> None:
+    rows = [
+        [
+            f"{c.op} {c.case}",
+            c.dtype,
+            report.duration(c.before),
+            report.duration(c.now),
+            f"{c.speed:.2f}x",
+            f"{c.torch:.2f}x" if c.torch else "",
+            "SLOWER" if c.slower else "faster" if c.faster else "",
+        ]
+        for c in found
+    ]
+    report.print_table(f"since {old.facts['date']}", CHANGE_COLUMNS, rows, 2)
+    print(
+        "speed: time before over time now, so below 1 it has become slower; marked beyond the noise of both "
+        f"runs ({NOISE:.0%} at least)."
+    )

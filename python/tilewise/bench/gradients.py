@@ -1,9 +1,9 @@
-"""Calls of the gradients, beside the kernels that torch's autograd uses for them."""
+"""Calls of the gradients beside the kernels of torch's autograd, and which of them are timed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,10 +11,10 @@ import torch
 
 from tilewise import _core
 
-from .calls import Call, share_of
+from .calls import VIEWS, Call, Case, Shape, along, case, error_ratio, rows_of, times
 
 _aten = torch.ops.aten
-_SOFTMAX = {
+_SOFTMAX_GRADIENTS = {
     "softmax_backward": _aten._softmax_backward_data,
     "log_softmax_backward": _aten._log_softmax_backward_data,
 }
@@ -32,13 +32,13 @@ class SoftmaxBackward(Call):
 
     def by_torch(self) -> Callable[[], Any]:
         dtype = self.options.get("dtype") or self.args[0].dtype
-        return partial(_SOFTMAX[self.op], *self.args, self.options["dim"], dtype)
+        return partial(_SOFTMAX_GRADIENTS[self.op], *self.args, self.options["dim"], dtype)
 
     def _tolerance(self, info: torch.finfo) -> tuple[float, float]:
         grad, output = self.args
         eps = torch.finfo(torch.float64 if grad.dtype == torch.float64 else torch.float32).eps
         largest = float(output.max())
-        # What the sum along the dimension may be wrong by, times the most that an element has of it.
+        # The error of the sum along the dimension, times the largest factor of an element.
         if self.op == "softmax_backward":
             error = 16 * eps * largest * float(grad.abs().max())
         else:
@@ -77,14 +77,121 @@ class ActivationBackward(Call):
             return math.inf
         info = torch.finfo(dtype)
         wide = torch.finfo(torch.float64 if info.bits == 64 else torch.float32).eps
-        # Derivatives pass through 0, as sums of terms of size 1.
-        shares = [share_of(result[0], reference[0], (max(2 * info.eps, 64 * wide), 64 * wide))]
+        # A derivative is a sum of terms of size 1, and may be near 0.
+        errors = [error_ratio(result[0], reference[0], (max(2 * info.eps, 64 * wide), 64 * wide))]
         if self.options["bias"]:
-            # Of so many terms, which torch has rounded before.
+            # torch rounds the terms of this sum before.
             rows = self.args[0].shape[0]
-            shares.append(share_of(result[1], reference[1], (2 * info.eps, 4 * info.eps * math.sqrt(rows))))
-        return math.nan if any(map(math.isnan, shares)) else max(shares)
+            errors.append(
+                error_ratio(result[1], reference[1], (2 * info.eps, 4 * info.eps * math.sqrt(rows)))
+            )
+        return math.nan if any(map(math.isnan, errors)) else max(errors)
 
     def min_bytes(self) -> int:
         sums = self.args[0].shape[-1] if self.options["bias"] else 0
         return super().min_bytes() + sums * int(self.result_dtype().itemsize)
+
+
+# --- cases
+
+
+def cases(op: str, device: str, quick: bool) -> Iterator[Case]:
+    if op == "activation_backward":
+        return _activation(device == "cuda", quick)
+    return _softmax(op, device == "cuda", quick)
+
+
+def case_of(op: str, shape: Shape, dtype: torch.dtype, layout: str, dim: int) -> Case:
+    if op == "activation_backward":
+        return _activation_case(dtype, shape, "gelu", False, layout)
+    return _softmax_case(op, dtype, shape, dim, layout)
+
+
+_ROW_LENGTHS = tuple(1 << power for power in range(10, 17))
+# Odd rows, a vocabulary, tiny rows, few long rows, dim 0, an inner dim.
+_CUDA: list[tuple[Shape, int]] = [
+    ((8192, 8192), 0),
+    ((32768, 781), -1),
+    ((1 << 20, 16), -1),
+    ((4, 131072), -1),
+    ((32768, 4095), -1),
+    ((4096, 50257), -1),
+    ((1 << 19, 33), -1),
+    ((64, 4096, 64), 1),
+    ((65536, 16), 0),
+]
+_CPU: list[tuple[Shape, int]] = [
+    ((1024, 1024), 0),
+    ((4096, 781), -1),
+    ((1 << 15, 16), -1),
+    ((4, 131072), -1),
+    ((16, 512, 64), 1),
+]
+
+
+def _softmax(op: str, cuda: bool, quick: bool) -> Iterator[Case]:
+    lengths = ((1024, 8192, 65536) if quick else _ROW_LENGTHS) if cuda else (1024, 65536)
+    shapes = _CUDA if cuda else _CPU
+    for dtype in (torch.bfloat16,) if cuda and quick else (torch.bfloat16, torch.float32):
+        for n in lengths:
+            yield _softmax_case(op, dtype, rows_of(n, cuda, quick))
+        for shape, dim in shapes[:2] if quick else shapes:
+            yield _softmax_case(op, dtype, shape, dim)
+    if not quick:
+        rows, n = (16384, 8192) if cuda else (512, 1024)
+        for layout in ("column slice", "odd slice"):
+            yield _softmax_case(op, torch.bfloat16, (rows, n), layout=layout)
+        if cuda:  # torch fuses the conversion too
+            name = f"{times((rows, n))} -> float16"
+            build = _softmax_call, op, (rows, n), -1, "contiguous", torch.float16
+            yield case(op, name, torch.float32, *build)
+
+
+def _softmax_case(
+    op: str, dtype: torch.dtype, shape: Shape, dim: int = -1, layout: str = "contiguous"
+) -> Case:
+    return case(op, along(shape, dim, layout), dtype, _softmax_call, op, shape, dim, layout, None)
+
+
+def _softmax_call(
+    dtype: torch.dtype,
+    op: str,
+    shape: Shape,
+    dim: int,
+    layout: str,
+    to: torch.dtype | None,
+    device: torch.device,
+) -> Call:
+    forward = torch.softmax if op == "softmax_backward" else torch.log_softmax
+    # The values of a result, in any layout.
+    output = VIEWS[layout](device, dtype, *shape)
+    output.copy_(forward(output, dim))
+    grad = VIEWS[layout](device, dtype, *shape)
+    return SoftmaxBackward(op, (grad, output), {"dim": dim} | ({"dtype": to} if to else {}))
+
+
+# Tokens and features of a batch of a model of 7 to 8 billion parameters.
+_HIDDEN: Shape = (4096, 14336)
+
+
+def _activation(cuda: bool, quick: bool) -> Iterator[Case]:
+    shapes: list[Shape] = [_HIDDEN, (8192, 8192), (65536, 257)] if cuda else [(512, 1024), (4096, 257)]
+    for dtype in (torch.bfloat16,) if quick else (torch.bfloat16, torch.float32):
+        for activation in ("relu", "gelu") if quick else ("relu", "leaky_relu", "gelu", "gelu_tanh", "silu"):
+            yield _activation_case(dtype, shapes[0], activation)
+        for shape in shapes[:1] if quick else shapes:
+            yield _activation_case(dtype, shape, "silu", bias=True)
+
+
+def _activation_case(
+    dtype: torch.dtype, shape: Shape, activation: str, bias: bool = False, layout: str = "contiguous"
+) -> Case:
+    name = f"{along(shape, -1, layout)} {activation}{' + bias' if bias else ''}"
+    return case("activation_backward", name, dtype, _activation_call, shape, activation, bias, layout)
+
+
+def _activation_call(
+    dtype: torch.dtype, shape: Shape, activation: str, bias: bool, layout: str, device: torch.device
+) -> Call:
+    operands = VIEWS[layout](device, dtype, *shape), VIEWS[layout](device, dtype, *shape)
+    return ActivationBackward("activation_backward", operands, {"activation": activation, "bias": bias})

@@ -1,18 +1,97 @@
-"""Runs cases: builds the tensors, checks each result once, times everybody in turn, and compares."""
+"""Measures the chosen cases: checks each result once, times all candidates in turn, shows how far it is."""
 
 from __future__ import annotations
 
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 
-from . import peers
-from .calls import Call, describe
-from .case import Case
-from .figures import COPY, OVERHEAD, Ceilings, Measurement
-from .options import PEERS
-from .timing import Clock, Thunk, interleave, one_line
+from . import peers, record, report
+from .calls import Call, Case, describe
+from .cases import case_of, cases
+from .options import OPERATIONS, PEERS, command
+from .record import COPY, OVERHEAD, Ceilings, Measurement, Run
+from .timing import Clock, HostClock, Thunk, clock_for, interleave, one_line
 
 
-def measure(
+def choose(options: argparse.Namespace, device: str) -> list[Case]:
+    """The cases, operation by operation. ValueError: there are none."""
+    operations = OPERATIONS if "all" in options.operations else tuple(dict.fromkeys(options.operations))
+    if options.shape:
+        return [
+            case_of(op, shape, dtype, layout, -1 if options.dim is None else options.dim)
+            for op in operations
+            for dtype in options.dtype or ("float32",)
+            for layout in options.layout or (None,)
+            for shape in options.shape
+        ]
+    chosen = [
+        case
+        for op in operations
+        for case in cases(op, device, options.quick)
+        if (not options.only or options.only in f"{case.op} {case.name} {case.dtype}")
+        and (not options.dtype or case.dtype in options.dtype)
+    ]
+    if not chosen:
+        raise ValueError(f"no case contains {options.only!r}" if options.only else "no case has such a dtype")
+    return chosen
+
+
+def measure(options: argparse.Namespace, chosen: Sequence[Case], device: torch.device) -> tuple[Run, bool]:
+    """The run, its tables printed, and whether it is whole: Ctrl-C ends it early."""
+    torch.set_float32_matmul_precision("highest")
+    facts = record.describe(command(options), device_name(device), options.date, options.tests)
+    run = Run(facts, Ceilings(0.0, {}), [])
+    try:
+        if words := busy():
+            print(words, file=sys.stderr)
+        clock = clock_for(device)
+        run.ceilings = ceilings(device, clock, {case.dtype for case in chosen if case.op == "matmul"})
+        print(f"{facts['device']}: {report.ceilings_line(run.ceilings)}", flush=True)
+        wanted = (*options.peers, *options.variants)
+        for op in dict.fromkeys(case.op for case in chosen):
+            clock_of_op = HostClock(device) if op == OVERHEAD else clock
+            try:
+                with display(len(chosen), len(run.measurements)) as shown:
+                    for case in (case for case in chosen if case.op == op):
+                        shown.begin(f"{case.name} {case.dtype}")
+                        found = measure_case(case, device, clock_of_op, wanted, options.quick)
+                        found.compare(run.ceilings)
+                        run.measurements.append(found)
+                        shown.done(run.of(op))
+            finally:
+                run.settle(op)
+                if run.of(op):
+                    report.show(op, run.of(op))
+    except KeyboardInterrupt:
+        return run, False
+    return run, True
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def busy() -> str | None:
+    """A warning where other processes use the processor: they prolong host times by chance."""
+    if not (hasattr(os, "getloadavg") and hasattr(os, "sched_getaffinity")):
+        return None
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    # A core beside the bench's own.
+    if load < 1 + cores / 4:
+        return None
+    return f"the machine is busy (load {load:.1f} on {cores} cores): times on the CPU are unsure"
+
+
+# --- one case
+
+
+def measure_case(
     case: Case, device: torch.device, clock: Clock, wanted: tuple[str, ...], quick: bool
 ) -> Measurement:
     torch.manual_seed(0)
@@ -39,7 +118,7 @@ def measure(
 
 
 def check(call: Call, candidate: Thunk, reference: torch.Tensor, *, of_peer: bool) -> str | None:
-    """None if the candidate is right, else what is wrong."""
+    """The sentence about a wrong result; None if it is right."""
     try:
         return describe(call.worst_error(candidate(), reference, of_peer=of_peer))
     except Exception as raised:
@@ -69,3 +148,62 @@ def ceilings(device: torch.device, clock: Clock, dtypes: set[str]) -> Ceilings:
         copy_bytes_per_second=total / median[COPY] * 1e3,
         flops_per_second={name: flops[name] / median[name] * 1e3 for name in flops if name in median},
     )
+
+
+# --- progress: on a terminal, a live table over a bar
+
+
+class Display:
+    """Shows nothing: the output is no terminal, or rich is not installed."""
+
+    def begin(self, case: str) -> None:
+        """The measurement of a case begins."""
+
+    def done(self, measurements: Sequence[Measurement]) -> None:
+        """It has ended; these are the measurements of its operation so far."""
+
+
+class Live(Display):
+    def __init__(self, live: Any, progress: Any, total: int, completed: int) -> None:
+        self.live, self.progress = live, progress
+        self.task = progress.add_task("", total=total, completed=completed)
+
+    def begin(self, case: str) -> None:
+        self.progress.update(self.task, description=case)
+        self.live.refresh()
+
+    def done(self, measurements: Sequence[Measurement]) -> None:
+        from rich.console import Group
+
+        self.progress.advance(self.task)
+        # The last ones, as many as the terminal holds.
+        console = self.live.console
+        columns, rows = report.rows(measurements[-max(1, console.height - 8) :])
+        table = report.rich_table(measurements[0].op, columns, rows, console.width, report.LEFT)
+        self.live.update(Group(table, self.progress))
+        self.live.refresh()
+
+
+@contextmanager
+def display(total: int, completed: int) -> Iterator[Display]:
+    try:
+        from rich.console import Console
+        from rich.live import Live as RichLive
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    except ImportError:
+        yield Display()
+        return
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        yield Display()
+        return
+    progress = Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False),
+        console=console,
+    )
+    # The whole table replaces it at the end. A refreshing thread would take time from what is timed.
+    with RichLive(progress, console=console, transient=True, auto_refresh=False) as live:
+        yield Live(live, progress, total, completed)

@@ -14,7 +14,7 @@ from tilewise import _destinations
 GRADIENTS = ("softmax_backward", "log_softmax_backward", "activation_backward")
 OPERATIONS = ("add", "softmax", "matmul", *GRADIENTS, "overhead")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-# peers.py imports torch, which --help and --check-record can do without.
+# Not in peers.py, which imports torch: --help and --check-record do without.
 PEERS = ("torch", "triton", "quack", "liger", "compile")
 DEFAULT_PEERS = PEERS[:4]
 
@@ -48,7 +48,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def command(options: argparse.Namespace) -> str:
-    """The command that makes the same figures again, without where it wrote them."""
+    """The command that repeats the measurements; its destinations are left out."""
     words = ["python -m tilewise.bench", *options.operations]
     words += ["--quick"] if options.quick else []
     words += [f"--device {options.device}"] if options.device else []
@@ -114,14 +114,14 @@ def parser() -> argparse.ArgumentParser:
         default=(),
         metavar="NAMES",
         help="tilewise's own kernels as further peers, forced where they can do the case: "
-        "softmax:VARIANT[:FIGURE] such as softmax:cluster:8 or softmax:pipeline:2 (see _core.force_softmax), "
-        "also of the gradients (softmax_backward:ragged:2); "
+        "softmax:VARIANT[:PARAMETER] such as softmax:cluster:8 or softmax:pipeline:2 "
+        "(see _core.force_softmax), also of the gradients (softmax_backward:ragged:2); "
         "add:fixed_grid, add:grid_stride",
     )
 
     group = result.add_argument_group("what becomes of it")
     add = group.add_argument
-    add("--json", type=_destinations.file, metavar="FILE", help="write all figures to FILE")
+    add("--json", type=_destinations.file, metavar="FILE", help="write all measurements to FILE")
     add("--csv", type=_destinations.file, metavar="FILE", help="write all times to FILE, a line each")
     add("--plot", type=_destinations.picture, metavar="FILE", help="draw them: .png, .svg or .pdf")
     add("--compare", type=Path, metavar="OLD", help="tell which cases have become slower than in OLD (.json)")
@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
         dest="from_file",
         type=Path,
         metavar="FILE",
-        help="measure nothing: take the figures of FILE",
+        help="measure nothing: take the measurements of FILE",
     )
     add(
         "--record",
@@ -166,7 +166,7 @@ def _operation(text: str) -> str:
 
 
 def _shape(text: str) -> tuple[int, ...]:
-    # At most 13 digits and powers below 100: an argument is no place for long arithmetic.
+    # At most 13 digits and powers below 100, so that the arithmetic stays short.
     factor = r"(\d{1,13})(?:\^(\d\d?))?"
     whole = re.fullmatch(f"{factor}(?:x{factor})*", text)
     shape = tuple(int(base) ** int(power or 1) for base, power in re.findall(factor, text)) if whole else ()
@@ -185,7 +185,7 @@ def _variants(text: str) -> tuple[str, ...]:
     known = rf"((log_)?softmax_backward|softmax):({softmax})(:\d{{1,9}})?|add:({add})"
     names = tuple(filter(None, text.split(",")))
     if unknown := [name for name in names if not re.fullmatch(known, name)]:
-        kinds = f"softmax:VARIANT[:FIGURE] with one of {softmax}, and add:{add}".replace("|", ", ")
+        kinds = f"softmax:VARIANT[:PARAMETER] with one of {softmax}, and add:{add}".replace("|", ", ")
         raise argparse.ArgumentTypeError(f"no such variant: {', '.join(unknown)}; there are {kinds}")
     return names
 

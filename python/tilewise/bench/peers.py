@@ -1,4 +1,4 @@
-"""Who else can make a call: torch, torch.compile, Triton, quack, Liger, and tilewise's other kernels."""
+"""The candidates of a call: tilewise, torch, torch.compile, Triton, quack, Liger, forced kernels of ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def candidates(call: Call, wanted: tuple[str, ...]) -> dict[str, Thunk]:
     """tilewise and every wanted peer that is installed and claims to support the call."""
     found: dict[str, Thunk] = {"tilewise": call.by_tilewise()}
     for name in wanted:
-        # The others' kernels are not written for grids of no blocks.
+        # The other peers' kernels are not written for empty grids.
         if name != "torch" and 0 in call.result_shape():
             continue
         if (function := _forced(call, name) if ":" in name else _PEERS[name](call)) is not None:
@@ -27,12 +27,12 @@ def candidates(call: Call, wanted: tuple[str, ...]) -> dict[str, Thunk]:
 
 
 def _forced(call: Call, name: str) -> Thunk | None:
-    """tilewise with a choice taken out of its hands: softmax[_backward]:VARIANT[:FIGURE], add:SCHEDULE."""
-    op, variant, *figure = name.split(":")
+    """tilewise with a forced kernel: softmax[_backward]:VARIANT[:PARAMETER], add:SCHEDULE."""
+    op, variant, *parameter = name.split(":")
     if call.op != op:
         return None
     run = call.by_tilewise()
-    force, arguments = _FORCE[op], [variant, *map(int, figure)]
+    force, arguments = _FORCE[op], [variant, *map(int, parameter)]
 
     def forced() -> object:
         force(*arguments)
@@ -108,7 +108,7 @@ def _liger(call: Call) -> Thunk | None:
 
 
 def _rows(call: Call) -> bool:
-    """Softmax of a matrix over contiguous rows, without a change of dtype: what the others support."""
+    """Softmax of a matrix over contiguous rows, without a change of dtype: what the other peers support."""
     x = call.args[0]
     return bool(call.options == {"dim": -1} and x.dim() == 2 and x.stride(1) == 1)
 

@@ -1,4 +1,4 @@
-"""The whole of a run as one picture."""
+"""A run as one picture: its charts, one above the other."""
 
 from __future__ import annotations
 
@@ -10,41 +10,40 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from . import panels
-from .figures import OVERHEAD, Run
+from . import charts
+from .record import OVERHEAD, Run
 from .report import parts
 
-# Of every section, in inches.
+# In inches.
 WIDTH = 13.0
 
 
 @dataclass(frozen=True)
 class Section:
     name: str
-    # In inches.
     height: float
     draw: Callable[[Any], None]
 
 
 def sections(run: Run) -> list[Section]:
-    """Of everything there are figures for."""
+    """The charts that the run has measurements for."""
     found = []
-    for op in panels.SIZES:
-        if panels.series(run, op):
-            found.append(Section(f"{op} by size", 4.0, partial(panels.speed, run=run, op=op)))
+    for op in charts.SIZES:
+        if charts.series(run, op):
+            found.append(Section(f"{op} by size", 4.0, partial(charts.speed, run=run, op=op)))
         if op == "matmul" and any(not m.failed for m in run.of(op)):
-            found.append(Section(f"{op} roofline", 5.0, partial(panels.roofline, run=run)))
-        if compared := panels.compared(run, op):
-            # At least what the scale of colours needs beside it.
-            height = max(2.4, 1.0 + 0.24 * len(panels.heat_blocks(compared)[0]))
-            found.append(Section(f"{op} ratios", height, partial(panels.heat_map, run=run, op=op)))
+            found.append(Section(f"{op} roofline", 5.0, partial(charts.roofline, run=run)))
+        if compared := charts.compared(run, op):
+            # At least the height of the colour scale beside it.
+            height = max(2.4, 1.0 + 0.24 * len(charts.heat_blocks(compared)[0]))
+            found.append(Section(f"{op} ratios", height, partial(charts.heat_map, run=run, op=op)))
     if parts(run.of(OVERHEAD)):
-        found.append(Section("overhead", 4.0, partial(panels.overhead, run=run)))
+        found.append(Section("overhead", 4.0, partial(charts.overhead, run=run)))
     return found
 
 
 def save(run: Run, path: Path) -> None:
-    """Writes it in the format that the file's ending names."""
+    """Writes the picture in the format that the file's ending names."""
     drawn = sections(run)
     heights = [section.height for section in drawn]
     figure = Figure(figsize=(WIDTH, sum(heights) + 0.6), dpi=110, layout="constrained")

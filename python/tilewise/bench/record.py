@@ -1,75 +1,133 @@
-"""Records of a run: figures, the machine they were taken on, the digest of the sources they speak of."""
+"""A run's measurements and the file that keeps them, with machine, versions and digest. Needs no torch."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from tilewise.info import collect
 
-from . import report
-from .figures import Run
 from .options import OPERATIONS
 
-# What decides speed on a GPU. A record is stale once the code in any of these has changed, tests excepted.
-SOURCES = ("kernels/**/*.cu", "kernels/**/*.cuh", "src/cuda/**/*.rs", "build.rs")
+# The copy is a limit, not a peer: it moves as many bytes and computes nothing.
+COPY = "copy"
+OVERHEAD = "overhead"
+# The files that decide speed on a GPU. A change of their code makes a record stale, tests excepted.
+SOURCES = ("kernels/**/*.cu", "kernels/**/*.cuh", "src/cuda/**/*.rs", "build.rs", "build/*.rs")
+
+
+@dataclass
+class Ceilings:
+    """The best rates of the device in this run: of a large copy, of torch's matmuls in each dtype."""
+
+    copy_bytes_per_second: float
+    flops_per_second: dict[str, float]
+
+
+@dataclass
+class Measurement:
+    op: str
+    case: str
+    dtype: str
+    bytes: int
+    flops: int
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)
+    # Why a candidate has no time. An error of tilewise fails the run.
+    errors: dict[str, str] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+    best_peer: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.op, self.case, self.dtype
+
+    @property
+    def failed(self) -> bool:
+        return "tilewise" not in self.milliseconds
+
+    @property
+    def peers(self) -> list[str]:
+        return [name for name in self.milliseconds if name not in ("tilewise", COPY)]
+
+    def rate(self, who: str = "tilewise") -> float:
+        """Bytes per second; of a matmul, flops per second."""
+        return (self.flops or self.bytes) / self.milliseconds[who] * 1e3
+
+    def compare(self, ceilings: Ceilings) -> None:
+        """Fills `ratios`: times over tilewise's (above 1: tilewise is faster), fractions of ceilings."""
+        if self.failed:
+            return
+        ours = self.milliseconds["tilewise"]
+        self.ratios = {name: ms / ours for name, ms in self.milliseconds.items() if name != "tilewise"}
+        self.best_peer = min(self.peers, key=self.milliseconds.__getitem__, default=None)
+        if self.op == OVERHEAD:
+            return
+        self.ratios["of copy ceiling"] = self.bytes / ours * 1e3 / ceilings.copy_bytes_per_second
+        if self.flops and (peak := ceilings.flops_per_second.get(self.dtype)):
+            self.ratios["of matmul ceiling"] = self.rate() / peak
+
+
+@dataclass
+class Run:
+    # date, device, command, digest, environment, and further keys of a record
+    facts: dict[str, Any]
+    ceilings: Ceilings
+    measurements: list[Measurement]
+
+    @property
+    def device(self) -> str:
+        """The device's name; a CPU's model."""
+        name = str(self.facts["device"])
+        return str(self.facts["environment"]["cpu"]) if name == "CPU" else name
+
+    def settle(self, op: str) -> None:
+        """Raises the matmul ceilings to what torch reached in the cases of `op`, and fills its ratios."""
+        peaks = self.ceilings.flops_per_second
+        for m in self.of(op):
+            if m.flops and "torch" in m.milliseconds:
+                peaks[m.dtype] = max(peaks.get(m.dtype, 0.0), m.rate("torch"))
+        for m in self.of(op):
+            m.compare(self.ceilings)
+
+    @property
+    def operations(self) -> list[str]:
+        return list(dict.fromkeys(m.op for m in self.measurements))
+
+    def of(self, op: str) -> list[Measurement]:
+        return [m for m in self.measurements if m.op == op]
+
+    def as_json(self) -> dict[str, Any]:
+        return self.facts | {
+            "ceilings": asdict(self.ceilings),
+            "cases": [asdict(m) for m in self.measurements],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Run:
+        facts = {name: value for name, value in data.items() if name not in ("ceilings", "cases")}
+        measurements = [Measurement(**case) for case in data["cases"]]
+        run = cls(facts, Ceilings(**data["ceilings"]), measurements)
+        for op in run.operations:
+            run.settle(op)
+        return run
+
+
+# --- files
 
 
 class NoDigest(RuntimeError):
-    """Why there is no telling which sources these are: no checkout around, or nothing to read code by."""
+    """The sources cannot be identified: no checkout is around, or pygments is missing."""
 
 
 class NotARecord(ValueError):
     """A file that holds no run."""
-
-
-def checkout() -> Path:
-    """The source tree that holds the current directory, or this file."""
-    for start in (Path.cwd(), Path(__file__).resolve().parent):
-        for folder in (start, *start.parents):
-            if (folder / "build.rs").is_file() and (folder / "kernels").is_dir():
-                return folder
-    raise NoDigest("no folder with build.rs and kernels/ here or above: run inside a checkout of tilewise")
-
-
-def digest(root: Path | None = None) -> str:
-    """sha256 over names and code of `SOURCES`, in the order of their names.
-
-    Comments and layout do not count: heads of kernels say what was measured, and are written afterwards.
-    """
-    root = root or checkout()
-    total = hashlib.sha256()
-    for path in sorted({path for pattern in SOURCES for path in root.glob(pattern)}):
-        name = path.relative_to(root)
-        if "tests" not in name.with_suffix("").parts:
-            total.update(f"{name.as_posix()}\0{''.join(_code(path))}\0".encode())
-    return total.hexdigest()
-
-
-def _code(path: Path) -> Iterator[str]:
-    try:
-        from pygments.lexers import CudaLexer, RustLexer
-        from pygments.token import Comment, String
-    except ImportError:
-        raise NoDigest("a digest of the sources needs pygments: pip install 'tilewise[bench]'") from None
-
-    lexer = RustLexer() if path.suffix == ".rs" else CudaLexer()
-    for kind, text in lexer.get_tokens(path.read_text().replace("\\\n", "")):
-        directive = kind in Comment.Preproc or kind in Comment.PreprocFile
-        said = kind in String.Doc or (kind in Comment and not directive)
-        # build.rs reads this one.
-        if not said or text.startswith("// targets:"):
-            yield "".join(text.split())
-
-
-def is_current(record: Path, root: Path | None = None) -> bool:
-    """Whether the record was made from the sources as they are now."""
-    return bool(_read(record, "digest")["digest"] == digest(root))
 
 
 def load(record: Path) -> Run:
@@ -92,7 +150,7 @@ def _read(record: Path, *needed: str) -> dict[str, Any]:
 
 
 def describe(command: str, device: str, day: str | None, tests: str | None) -> dict[str, Any]:
-    """Everything about a run but its figures."""
+    """The facts of a run that are not measured."""
     facts: dict[str, Any] = {
         "date": day or date.today().isoformat(),
         "device": device,
@@ -105,7 +163,7 @@ def describe(command: str, device: str, day: str | None, tests: str | None) -> d
     if tests:
         facts["tests"] = tests
     environ = collect()
-    # A record is published: it says nothing of where things lie on the machine.
+    # A record is published: it tells no path of the machine.
     environ.pop("environment")
     if isinstance(environ["tilewise"], dict):
         environ["tilewise"].pop("location", None)
@@ -114,13 +172,64 @@ def describe(command: str, device: str, day: str | None, tests: str | None) -> d
     return facts | {"environment": environ}
 
 
-def write(folder: Path, run: Run) -> Path:
-    """Writes `{date}-{device}-{operations}.json` and a Markdown summary beside it."""
+def save(run: Run, path: Path) -> None:
+    path.write_text(json.dumps(run.as_json(), indent=1) + "\n")
+
+
+def keep(run: Run, folder: Path, summary: str) -> Path:
+    """Writes `{date}-{device}-{operations}.json`, and the summary in Markdown beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     operations = sorted(run.operations)
     what = "all" if operations == sorted(OPERATIONS) else "-".join(operations)
     device = re.sub(r"[^a-z0-9]+", "-", run.facts["device"].lower()).strip("-")
     path = folder / f"{run.facts['date']}-{device}-{what}.json"
-    path.write_text(json.dumps(run.as_json(), indent=1) + "\n")
-    path.with_suffix(".md").write_text(report.summary(run))
+    save(run, path)
+    path.with_suffix(".md").write_text(summary)
     return path
+
+
+# --- the sources of a record
+
+
+def checkout() -> Path:
+    """The source tree that holds the current directory, or this file."""
+    for start in (Path.cwd(), Path(__file__).resolve().parent):
+        for folder in (start, *start.parents):
+            if (folder / "build.rs").is_file() and (folder / "kernels").is_dir():
+                return folder
+    raise NoDigest("no folder with build.rs and kernels/ here or above: run inside a checkout of tilewise")
+
+
+def digest(root: Path | None = None) -> str:
+    """sha256 over names and code of `SOURCES`, in the order of their names.
+
+    Comments and layout do not count: they change no machine code.
+    """
+    root = root or checkout()
+    total = hashlib.sha256()
+    for path in sorted({path for pattern in SOURCES for path in root.glob(pattern)}):
+        name = path.relative_to(root)
+        if "tests" not in name.with_suffix("").parts:
+            total.update(f"{name.as_posix()}\0{''.join(_code(path))}\0".encode())
+    return total.hexdigest()
+
+
+def _code(path: Path) -> Iterator[str]:
+    try:
+        from pygments.lexers import CudaLexer, RustLexer
+        from pygments.token import Comment, String
+    except ImportError:
+        raise NoDigest("a digest of the sources needs pygments: pip install 'tilewise[bench]'") from None
+
+    lexer = RustLexer() if path.suffix == ".rs" else CudaLexer()
+    for kind, text in lexer.get_tokens(path.read_text().replace("\\\n", "")):
+        directive = kind in Comment.Preproc or kind in Comment.PreprocFile
+        comment = kind in String.Doc or (kind in Comment and not directive)
+        # build.rs reads this comment.
+        if not comment or text.startswith("// targets:"):
+            yield "".join(text.split())
+
+
+def is_current(record: Path, root: Path | None = None) -> bool:
+    """Whether the record was made from the sources as they are now."""
+    return bool(_read(record, "digest")["digest"] == digest(root))

@@ -1,4 +1,4 @@
-"""Measurements as text: tables on the terminal and in Markdown, lines of CSV."""
+"""Measurements as text: tables on the terminal and in Markdown, lines of CSV. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import table
-from .figures import COPY, OVERHEAD, Ceilings, Measurement, Run
+from .record import COPY, OVERHEAD, Ceilings, Measurement, Run
 
 COLUMNS = ("case", "dtype", "time", "rate", "torch", "best peer", "same-size copy", "of ceiling")
 LEFT = 2
+# A narrower column is no name any more.
+SHORTEST_NAME = 8
 
 
 def row(m: Measurement) -> list[str]:
@@ -39,7 +40,7 @@ def row(m: Measurement) -> list[str]:
 
 
 def rows(measurements: Sequence[Measurement]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows; a column with nothing in it is left out."""
+    """Columns and rows, without the columns that are empty."""
     full = [row(m) for m in measurements]
     kept = [i for i in range(len(COLUMNS)) if i < LEFT or any(cells[i] for cells in full)]
     return [COLUMNS[i] for i in kept], [[cells[i] for i in kept] for cells in full]
@@ -67,9 +68,9 @@ def ceilings_line(ceilings: Ceilings) -> str:
 
 
 def show(op: str, measurements: Sequence[Measurement]) -> None:
-    table.show(op, *rows(measurements), LEFT)
+    print_table(op, *rows(measurements), LEFT)
     if op == OVERHEAD and (found := parts(measurements)):
-        table.show("overhead by part", PARTS_COLUMNS, [part.row for part in found], LEFT)
+        print_table("overhead by part", PARTS_COLUMNS, [part.row for part in found], LEFT)
         print(PARTS_LEGEND)
 
 
@@ -93,10 +94,10 @@ def summary(run: Run) -> str:
         lines.append(f"- tests: {facts['tests']}")
     lines += [f"- ceilings of this run: {ceilings_line(run.ceilings)}", "", LEGEND, ""]
     for op in run.operations:
-        lines += [f"## {op}", "", table.markdown(*rows(run.of(op)), LEFT), ""]
+        lines += [f"## {op}", "", markdown_table(*rows(run.of(op)), LEFT), ""]
         if op == OVERHEAD:
             lines += [
-                table.markdown(PARTS_COLUMNS, [p.row for p in parts(run.of(op))], LEFT),
+                markdown_table(PARTS_COLUMNS, [p.row for p in parts(run.of(op))], LEFT),
                 "",
                 PARTS_LEGEND,
                 "",
@@ -115,7 +116,7 @@ def flat(facts: Any) -> str:
 
 
 PARTS_COLUMNS = ("operation", "who", "arguments", "result", "launch or work", "whole call")
-# The cases of overhead.py, after the name of the operation.
+# The names of the cases of overhead, after that of the operation.
 TINY, TINY_OUT, EMPTY, EMPTY_OUT = "one element", "one element, out=", "empty", "empty, out="
 
 
@@ -137,7 +138,7 @@ class Parts:
 
 
 def parts(measurements: Sequence[Measurement]) -> list[Parts]:
-    """Of tilewise's and torch's calls, from the cases of overhead.py."""
+    """The parts of tilewise's and torch's calls, by differences between the cases of overhead."""
     found = []
     times = {tuple(m.case.split(", ", 1)): m.milliseconds for m in measurements}
     for op in dict.fromkeys(op for op, _ in times):
@@ -152,7 +153,7 @@ def parts(measurements: Sequence[Measurement]) -> list[Parts]:
 
 
 def as_csv(run: Run) -> str:
-    """One line for each case and whoever ran it."""
+    """One line for each case and each candidate."""
     columns = ("op", "case", "dtype", "who", "milliseconds", "spread", "bytes", "flops", "device", "date")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -162,3 +163,58 @@ def as_csv(run: Run) -> str:
             cells = (m.op, m.case, m.dtype, who, ms, m.spread.get(who, ""), m.bytes, m.flops)
             writer.writerow([*cells, run.device, run.facts["date"]])
     return text.getvalue()
+
+
+# --- tables of any text
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+    """Prints the rows; the first `left` columns are aligned to the left, the others to the right."""
+    try:
+        from rich.console import Console
+    except ImportError:
+        print(plain_table(title, columns, rows, left))
+        return
+    console = Console(highlight=False, markup=False)
+    # A file or a pipe gets the full width; rich would fold at 80 columns.
+    if not console.is_terminal:
+        console.width = 200
+    console.print(rich_table(title, columns, rows, console.width, left))
+
+
+def rich_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, left: int = 1
+) -> Any:
+    from rich.box import HEAVY_HEAD
+    from rich.table import Table
+
+    # Headings fold between words, the first column anywhere, numbers only where that is not enough.
+    needed = [max(map(len, [*column.split(), *(row[i] for row in rows)])) for i, column in enumerate(columns)]
+    framed = sum(needed) + 3 * len(columns) + 1 <= width
+    kept = sum(needed[1:]) + len(columns) + SHORTEST_NAME <= width
+    table = Table(title=title, title_justify="left", box=HEAVY_HEAD if framed else None)
+    table.collapse_padding, table.pad_edge = not framed, framed
+    for index, column in enumerate(columns):
+        justify: Any = "left" if index < left else "right"
+        least = needed[index] if index and kept else None
+        table.add_column(column, justify=justify, overflow="fold", min_width=least)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+        ]
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([title, line(columns), line(["-" * w for w in widths]), *map(line, rows)])
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    rule = [":--" if i < left else "--:" for i in range(len(columns))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [columns, rule, *rows])

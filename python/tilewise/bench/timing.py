@@ -1,4 +1,4 @@
-"""Side-by-side timing: candidates take turns, round after round, so that drift and heat hit all alike."""
+"""Clocks, and turns: candidates are timed in turns, so that drift and heat affect all alike."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clock(Protocol):
 
 
 class CudaClock:
-    """Device time between two events around each call, with nothing of the inputs left in L2."""
+    """Device time between two events around each call; L2 holds nothing of the inputs."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -51,12 +51,11 @@ class CudaClock:
         # measure how quickly Python comes back. 200 us of host time a call is ample, at about 2 GHz.
         torch.cuda._sleep(repetitions * 400_000)
         for i, (start, stop) in enumerate(events):
-            # Read, not written: that would be written back during the call, at its expense (1x14336x4096 in
-            # bfloat16 41 us instead of 33, by cuBLAS as well).
+            # The flush reads: written lines would be written back during the call, at its expense
+            # (docs/measuring.md).
             torch.sum(self.flush, 0, out=self.sum)
-            # Every second kernel of a process takes 0.4 us longer from event to event (H200, torch's and
-            # tilewise's alike). With one more kernel every other time, half of each candidate's are such,
-            # whatever its turn.
+            # Every second kernel of a process takes 0.4 us longer from event to event (H200; torch's and
+            # tilewise's alike). One more kernel every other time gives each candidate half of the slow ones.
             if i % 2:
                 self.flush[:1].zero_()
             start.record()
@@ -74,7 +73,7 @@ class CpuClock:
         return min(self.sample(call, 2))
 
     def sample(self, call: Thunk, repetitions: int) -> list[float]:
-        # The worker threads of whoever had the turn before may still be spinning on the cores.
+        # The worker threads of the candidate before may still spin on the cores.
         time.sleep(0.005)
         call()
         times = []
@@ -83,6 +82,31 @@ class CpuClock:
             call()
             times.append((time.perf_counter() - start) * 1e3)
         return times
+
+
+class HostClock:
+    """Host time of a call: the mean of a batch without a wait in between."""
+
+    # Fewer than a stream queues before a launch waits for the device.
+    BATCH = 200
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def warm_up(self, call: Thunk) -> float:
+        call()
+        return self._batch(call)
+
+    def sample(self, call: Thunk, repetitions: int) -> list[float]:
+        return [self._batch(call) / self.BATCH for _ in range(repetitions)]
+
+    def _batch(self, call: Thunk) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        start = time.perf_counter()
+        for _ in range(self.BATCH):
+            call()
+        return (time.perf_counter() - start) * 1e3
 
 
 def clock_for(device: torch.device) -> Clock:
@@ -109,7 +133,7 @@ def interleave(candidates: Mapping[str, Thunk], clock: Clock, *, rounds: int, bu
         except Exception as error:
             result.errors[name] = one_line(error)
         else:
-            # Even, for what CudaClock.sample does every other time.
+            # An even number: CudaClock.sample treats every second call in another way.
             repetitions[name] = max(4, min(50, int(budget_ms / max(estimate, 1e-3)) // 2 * 2))
     samples: dict[str, list[float]] = {name: [] for name in repetitions}
     for _ in range(rounds):

@@ -20,10 +20,9 @@ From the command line: `python -m tilewise.latency fit data.csv --plot out.png`.
 """
 
 try:
-    from .csv_file import fit_csv
-    from .fit import fit_tpot, fit_ttft
+    from .fit import fit_csv, fit_tpot, fit_ttft
+    from .measurements import FitError
     from .models import Coefficient, LatencyModel, TpotModel, TtftModel
-    from .points import FitError
 except ModuleNotFoundError as error:
     package = (error.name or "").partition(".")[0]
     if package not in ("numpy", "scipy"):

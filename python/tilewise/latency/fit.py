@@ -1,16 +1,18 @@
-"""Ordinary least squares in the logarithms, with Student t intervals."""
+"""Ordinary least squares in the logarithms, with Student t intervals: of numbers, and of a CSV file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
 from scipy.special import stdtrit
 
+from .measurements import FitError, Numbers, check_determined, columns, read_csv
 from .models import Coefficient, LatencyModel, TpotModel, TtftModel
-from .points import FitError, Numbers, check_determined, columns
 
 Model = TypeVar("Model", bound=LatencyModel)
 
@@ -54,6 +56,28 @@ def fit_ttft(s: Numbers, t: Numbers, y: Numbers, *, confidence: float = 0.95, un
         As `fit_tpot`.
     """
     return _fit(TtftModel, {"s": s, "t": t}, y, confidence, unit)
+
+
+def fit_csv(path: str | os.PathLike[str], *, confidence: float = 0.95) -> list[LatencyModel]:
+    """Fits every model whose times the file has.
+
+    The first line names the columns: `t` and `tpot`; `s`, `t` and `ttft`; or all of them. A name such as
+    `tpot_ms` (also `_s`, `_us`, `_ns`) says the unit. A cell of `tpot` or `ttft` may be empty; other columns
+    are ignored.
+
+    Raises:
+        FitError: as `fit_tpot`, or the file has not these columns once, or a cell is no number above 0.
+        OSError: the file cannot be read.
+    """
+    path = Path(path)
+    models: list[LatencyModel] = []
+    for series in read_csv(path):
+        fit: Callable[..., LatencyModel] = fit_tpot if series.model == "tpot" else fit_ttft
+        try:
+            models.append(fit(*series.numbers, confidence=confidence, unit=series.unit))
+        except FitError as error:
+            raise FitError(f"{path.name}, {series.column}: {error}") from None
+    return models
 
 
 def _fit(model: type[Model], given: Mapping[str, Numbers], y: Numbers, confidence: float, unit: str) -> Model:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, overload
 
 import numpy as np
 
-from .points import Array, Numbers, Several, positive
+from .measurements import Array, Numbers, Several, positive
 
 
 @dataclass(frozen=True)

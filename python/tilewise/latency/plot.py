@@ -11,20 +11,20 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from .measurements import Array
 from .models import LatencyModel, TpotModel
-from .points import Array
 
 AXES = {"t": "t: tokens or sequences served together", "s": "s: prompt length [tokens]"}
-# More lines than this in one panel are not told apart.
+# A reader cannot tell more lines apart in one plot.
 MOST_LINES = 5
 
 
 def save(models: Sequence[LatencyModel], path: str | os.PathLike[str], title: str) -> None:
-    """Writes one row of panels a model, in the format that the file's ending names."""
+    """Writes one row of plots a model, in the format that the file's ending names."""
     figure = Figure(figsize=(11, 4.2 * len(models) + 0.4), dpi=120, layout="constrained")
     figure.suptitle("\n".join(wrap(title, 80)), fontweight="bold", parse_math=False)
-    panels = figure.subplots(len(models), 2, width_ratios=(3, 2), squeeze=False)
-    for model, (left, right) in zip(models, panels, strict=True):
+    plots = figure.subplots(len(models), 2, width_ratios=(3, 2), squeeze=False)
+    for model, (left, right) in zip(models, plots, strict=True):
         _curves(left, model)
         _residuals(right, model)
     figure.savefig(path)

@@ -1,6 +1,6 @@
 """The public functions for calls that need torch for nothing but gradients: recorded by autograd directly,
 which takes a third of the time that torch's dispatcher takes. (add, softmax and log_softmax are shown to
-autograd when they have a result, by src/python/functions.rs.)
+autograd when they have a result, by src/python/add.rs and src/python/softmax.rs.)
 
 While autograd runs what it records, gradients are off, and tilewise's own functions do no more than compute.
 """

@@ -1,3 +1,5 @@
+//! Sums against naive ones.
+
 use super::{Random, Tensor, half_ulp, indices, rounded};
 use crate::cpu::add::run;
 use crate::dtype::{Category, DType};

@@ -1,3 +1,5 @@
+//! Products against naive ones.
+
 use super::{Random, Tensor, half_ulp, indices};
 use crate::cpu::isa::{Isa, Kernel, dispatch};
 use crate::cpu::matmul::epilogue::{Activate, apply};

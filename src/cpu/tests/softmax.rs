@@ -1,3 +1,5 @@
+//! softmax, log_softmax and their gradients against naive ones.
+
 use super::{Random, Tensor, half_ulp, indices, rounded};
 use crate::cpu::exp::Exp;
 use crate::cpu::isa::{Isa, Kernel, dispatch};

@@ -3,11 +3,13 @@
 use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::tile_order::strips_read;
+use crate::dtype::DType;
 use crate::ops::activation_backward::{self, SavedIs};
 use crate::ops::add::{self, Addend, ScalarOrigin};
-use crate::ops::matmul::{self, Activation, Bias, Matrix, Operands};
+use crate::ops::matmul::{self, Activation, Bias, MatmulProblem, Matrix, Operands, Precision};
 use crate::ops::output::OutputSpec;
 use crate::ops::softmax::{self, Kind};
+use crate::ops::work::Workload;
 use crate::ops::{Scalar, softmax_backward};
 use crate::tensor::{Device, Dims, TensorView};
 
@@ -107,7 +109,7 @@ fn no_estimate_is_below_the_devices_ceilings() {
         let mut seen = 0;
         for (&shape, layout) in shapes.iter().flat_map(|shape| [0, 1, 2, 4, 8, 33, 48].map(|l| (shape, l))) {
             for dtype in dtypes {
-                let explained = matmul(&product(dtype, shape, layout), &device);
+                let explained = explain(&product(dtype, shape, layout), &device);
                 let ceiling = explained.memory_seconds.unwrap().max(explained.arithmetic_seconds.unwrap());
                 let ceiling = ceiling * 1e3 * f64::from(device.clock_khz);
                 let estimates = estimates(&explained);
@@ -180,7 +182,7 @@ fn huge(draw: &mut Draw, rank: u64, most: i64) -> Dims {
 
 fn check(explained: &Explanation, what: &str) {
     let device = &explained.device;
-    for launch in explained.launches() {
+    for Launched { launch, .. } in explained.launches() {
         let threads = launch.block.iter().product::<u32>();
         assert!(
             launch.grid.iter().all(|&blocks| blocks >= 1),
@@ -191,8 +193,9 @@ fn check(explained: &Explanation, what: &str) {
         assert!((1..=1024).contains(&threads), "{what}: {threads} threads for {}", launch.kernel.name);
         assert!(launch.shared_bytes <= device.shared_bytes_per_block, "{what}: {}", launch.kernel.name);
     }
-    let [tiles_m, tiles_n, group_m] = ["tiles_m", "tiles_n", "group_m"]
-        .map(|name| explained.main.settings.iter().find(|setting| setting.0 == name).map(|s| s.1 as u32));
+    let [tiles_m, tiles_n, group_m] = ["tiles_m", "tiles_n", "group_m"].map(|name| {
+        explained.main.launch.settings.iter().find(|setting| setting.0 == name).map(|s| s.1 as u32)
+    });
     if let (Some(tiles_m), Some(tiles_n), Some(group_m)) = (tiles_m, tiles_n, group_m) {
         let (rows, columns) = strips_read(tiles_m, tiles_n, group_m, 256);
         assert!(
@@ -225,7 +228,7 @@ fn explained(draw: &mut Draw, device: &DeviceFacts) -> Option<(Work, Explanation
             let spec = add::output(&x, &y, DType::F32).ok()?;
             let p = add::problem(&x, &y, Scalar::Int(1), &spec, &imagined(&spec)).ok()?;
             let work = fits(p.work())?;
-            Some((work, super::add(&p, device), format!("{x:?} {y:?}")))
+            Some((work, explain(&p, device), format!("{x:?} {y:?}")))
         }
         1 => {
             let x = tensor(draw, float, &shape);
@@ -233,16 +236,14 @@ fn explained(draw: &mut Draw, device: &DeviceFacts) -> Option<(Work, Explanation
             let spec = softmax::output(kind, &x, dtype).unwrap();
             let p = softmax::problem(kind, &x, dim, &spec, &imagined(&spec)).unwrap();
             let work = fits(p.work())?;
-            plan::softmax::workspace(&p, device, None);
-            Some((work, super::softmax(&p, device), format!("{dim} of {x:?}")))
+            Some((work, explain(&p, device), format!("{dim} of {x:?}")))
         }
         2 => {
             let (grad, output) = (tensor(draw, float, &shape), tensor(draw, float, &shape));
             let spec = softmax_backward::output(kind, &grad, &output, None).unwrap();
             let p = softmax_backward::problem(kind, &grad, &output, dim, &spec, &imagined(&spec)).unwrap();
             let work = fits(p.work())?;
-            plan::softmax_backward::workspace(&p, device, None);
-            Some((work, super::softmax_backward(&p, device), format!("{dim} of {grad:?} {output:?}")))
+            Some((work, explain(&p, device), format!("{dim} of {grad:?} {output:?}")))
         }
         3 => {
             let grad = tensor(draw, float, &shape);
@@ -254,8 +255,7 @@ fn explained(draw: &mut Draw, device: &DeviceFacts) -> Option<(Work, Explanation
             let sums = (out.is_none() || draw.below(2) == 0).then_some(&sums);
             let p = activation_backward::problem(&grad, saved.as_ref(), activation, out.as_ref(), sums);
             let work = fits(p.work())?;
-            plan::activation_backward::workspace(&p, device);
-            Some((work, super::activation_backward(&p, device), format!("{grad:?} {saved:?}")))
+            Some((work, explain(&p, device), format!("{grad:?} {saved:?}")))
         }
         _ => {
             let [m, n] = [0, 0].map(|_| draw.size(40));
@@ -274,8 +274,7 @@ fn explained(draw: &mut Draw, device: &DeviceFacts) -> Option<(Work, Explanation
             let precision = draw.of(&[Precision::Ieee, Precision::Tf32]);
             let p = matmul::problem(&operands, Activation::Relu, precision, &spec).ok()?;
             let work = fits(p.work())?;
-            plan::matmul::route(&p, device, None).workspace_bytes(&p);
-            Some((work, super::matmul(&p, device), format!("{a:?} {b:?}")))
+            Some((work, explain(&p, device), format!("{a:?} {b:?}")))
         }
     }
 }

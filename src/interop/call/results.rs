@@ -80,18 +80,8 @@ impl<'py> Call<'py> {
         without_gil(self.py, device, 0, question)
     }
 
-    /// Solves a problem of about `steps` elementary steps and returns what the caller gets.
+    /// Solves a problem of about `steps` elementary steps and returns what the caller gets: a result, or two.
     pub fn run(
-        self,
-        out: Output<'py>,
-        steps: i64,
-        solve: impl FnOnce(RawStream) -> Result<()> + Send,
-    ) -> Result<Bound<'py, PyAny>> {
-        self.run_with(out, None, steps, solve).map(|(result, _)| result)
-    }
-
-    /// As `run`, where there may be a second result.
-    pub fn run_with(
         self,
         out: Output<'py>,
         second: Option<Output<'py>>,

@@ -48,7 +48,7 @@ impl Activation {
         })
     }
 
-    pub(super) fn is_same(self, other: Activation) -> bool {
+    pub fn is_same(self, other: Activation) -> bool {
         match (self, other) {
             (Activation::LeakyRelu { negative_slope: a }, Activation::LeakyRelu { negative_slope: b }) => {
                 a.to_bits() == b.to_bits()

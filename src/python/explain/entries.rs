@@ -5,33 +5,32 @@ use pyo3::types::{PyDict, PyList};
 
 use super::OP;
 use crate::cpu::{isa, parallel};
+use crate::cuda::Planned;
 use crate::cuda::device::{self, DeviceFacts};
 use crate::cuda::explain::{self, Explanation, Launched};
 use crate::cuda::gpu::Gpu;
+use crate::cuda::module;
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::tile_order::strips_read;
 use crate::error::{Error, Result};
 use crate::ops::matmul::MatmulProblem;
-use crate::ops::work::Work;
 use crate::tensor::Device;
 
 /// Writes down what the problem takes and how the device asked for, or else the tensors' own, would do it: by
 /// nothing at all if the problem is empty.
 pub fn describe(
     explained: &Bound<'_, PyDict>,
-    own: Device,
+    problem: &impl Planned,
     asked: Option<&str>,
-    (empty, work): (bool, Work),
-    planned: impl FnOnce(&DeviceFacts) -> Explanation,
 ) -> Result<Option<Explanation>> {
-    let py = explained.py();
+    let (py, work) = (explained.py(), problem.work());
     let entry = PyDict::new(py);
     entry.set_item("bytes_read", work.bytes_read)?;
     entry.set_item("bytes_written", work.bytes_written)?;
     entry.set_item("operations", work.operations)?;
     entry.set_item("intensity", work.intensity())?;
     explained.set_item("work", entry)?;
-    let Some(facts) = facts(own, asked)? else {
+    let Some(facts) = facts(problem.device(), asked)? else {
         let cpu = PyDict::new(py);
         cpu.set_item("instructions", isa::name())?;
         cpu.set_item("threads", parallel::threads())?;
@@ -39,11 +38,11 @@ pub fn describe(
         return Ok(None);
     };
     explained.set_item("device", device_entry(py, &facts)?)?;
-    if empty {
+    if problem.is_empty() {
         return Ok(None);
     }
     explain::check_work(work)?;
-    let planned = planned(&facts);
+    let planned = explain::explain(problem, &facts);
     planned.check()?;
     explained.set_item("plan", launch_entry(py, &planned.main)?)?;
     for (name, launches) in [("before", &planned.before), ("after", &planned.after)] {
@@ -102,10 +101,14 @@ fn device_entry<'py>(py: Python<'py>, facts: &DeviceFacts) -> Result<Bound<'py, 
     entry.set_item("compute_capability", facts.compute_capability)?;
     entry.set_item("multiprocessors", facts.multiprocessors)?;
     entry.set_item("memory_bytes_per_second", facts.memory_bandwidth())?;
+    entry.set_item("targets", module::runs_on(facts.compute_capability))?;
     Ok(entry)
 }
 
-fn launch_entry<'py>(py: Python<'py>, launch: &Launched) -> Result<Bound<'py, PyDict>> {
+fn launch_entry<'py>(
+    py: Python<'py>,
+    Launched { launch, compiled }: &Launched,
+) -> Result<Bound<'py, PyDict>> {
     let entry = PyDict::new(py);
     entry.set_item("kernel", &launch.kernel.name)?;
     entry.set_item("file", format!("kernels/{}.cu", launch.kernel.file))?;
@@ -115,7 +118,7 @@ fn launch_entry<'py>(py: Python<'py>, launch: &Launched) -> Result<Bound<'py, Py
     for &(name, value) in &launch.settings {
         entry.set_item(name, value)?;
     }
-    if let Some(compiled) = launch.compiled {
+    if let Some(compiled) = compiled {
         entry.set_item("static_shared_bytes", compiled.shared_bytes)?;
         entry.set_item("registers", compiled.registers)?;
         entry.set_item("compiled_for", compiled.target)?;
@@ -138,7 +141,7 @@ fn reason_entry<'py>(py: Python<'py>, reason: &Reason) -> Result<Bound<'py, PyDi
 
 /// What the grouped order saves: the strips of a and b that the blocks of the first wave read between them.
 pub fn tile_order(explained: &Bound<'_, PyDict>, p: &MatmulProblem, planned: &Explanation) -> Result<()> {
-    let setting = |name| planned.main.settings.iter().find(|s| s.0 == name).map(|s| s.1 as u32);
+    let setting = |name| planned.main.launch.settings.iter().find(|s| s.0 == name).map(|s| s.1 as u32);
     let (Some(tiles_m), Some(tiles_n), Some(group_m)) =
         (setting("tiles_m"), setting("tiles_n"), setting("group_m"))
     else {

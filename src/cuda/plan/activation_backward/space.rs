@@ -15,8 +15,7 @@ pub const GRANULE: u64 = 16;
 const LINE: u64 = 128;
 /// Rows of whole lines that are worth it.
 const LEAST_FOLDED: u64 = 16;
-/// Accesses side by side: vectors, 2 lines of memory; and single elements. Of vectors 32, 64 and 128 were slower, the
-/// wider the more (H200).
+/// Accesses side by side: vectors, 2 lines of memory, since wider is slower; and single elements.
 const ACROSS: [u64; 2] = [16, 64];
 /// Rows that a thread sums up, and blocks of a multiprocessor, beyond which sums are longer instead of more.
 const ROWS_PER_THREAD: u64 = 12;

@@ -1,3 +1,5 @@
+//! Which kernels a gradient gets, and that its launches cover all elements.
+
 use super::*;
 use crate::cuda::device::examples;
 use crate::ops::Strided;
@@ -28,7 +30,7 @@ fn every_element_has_a_thread_and_every_slice_its_sums() {
                 [(0, 5), (1, 1), (1, 70001), (4096, 4096), (1 << 20, 16), (999, 1), (70, 264), (65536, 257)]
             {
                 let p = problem(dtype, rows, columns, columns, true);
-                let (first, second) = plan(&p, &device, 64);
+                let (first, second, workspace) = plan(&p, &device, 64);
                 let params = first.params;
                 let elements =
                     if first.kernel.name.contains("vector") { 16 / dtype.size() as u64 } else { 1 };
@@ -41,12 +43,12 @@ fn every_element_has_a_thread_and_every_slice_its_sums() {
                 let kept = params.rows.saturating_sub(1) * params.columns
                     + params.last.min(rows as u64 * columns as u64);
                 assert_eq!(kept, (rows * columns) as u64, "{context}");
-                assert_eq!(second.is_some(), workspace(&p, &device) > 0, "{context}");
+                assert_eq!(second.is_some(), workspace > 0, "{context}");
                 assert_eq!(second.is_some(), params.partials != 0, "{context}");
                 let sums = u64::from(params.slices) * params.columns;
                 if let Some(second) = second {
                     assert_eq!(u64::from(second.params.slices) * columns as u64, sums, "{context}");
-                    assert_eq!(workspace(&p, &device), sums * if dtype == DType::F64 { 8 } else { 4 });
+                    assert_eq!(workspace, sums * if dtype == DType::F64 { 8 } else { 4 });
                     assert!(u64::from(second.grid[0] * second.params.across) >= columns as u64);
                 } else {
                     assert_eq!(sums, columns as u64, "{context}");
@@ -86,7 +88,7 @@ fn what_lies_in_one_piece() {
         [(50, 261, 8, 2 * 261), (50, 260, 2, 520), (1025, 261, 64, 261), (130, 264, 8, 528)]
     {
         let p = problem(DType::F16, rows, columns, columns, true);
-        let (first, second) = plan(&p, &examples::h200(), 64);
+        let (first, second, _) = plan(&p, &examples::h200(), 64);
         assert_eq!(first.kernel.name, "activation_backward_vector_f16");
         let params = first.params;
         assert_eq!((params.rows, params.columns), ((rows as u64).div_ceil(fold), columns as u64 * fold));
@@ -104,7 +106,7 @@ fn rows_lie_along_the_longest_dimension() {
     for t in [&mut p.grad, p.saved.as_mut().unwrap(), p.out.as_mut().unwrap()] {
         t.strides = Dims::from_slice(&[64, 384, 192, 1]);
     }
-    let (first, second) = plan(&p, &examples::h200(), 64);
+    let (first, second, _) = plan(&p, &examples::h200(), 64);
     let params = first.params;
     assert_eq!((params.rows, params.dims[2].strides, params.rank), (500, [384; 3], 3));
     assert_eq!(first.grid[0], 6 * params.tiles * params.slices);

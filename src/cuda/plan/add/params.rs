@@ -3,8 +3,8 @@
 use std::mem::offset_of;
 
 use super::space::FEW;
+use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::index::{Dim, Divisor, MAX_RANK};
-use crate::cuda::plan::{KernelParams, Movable};
 
 /// Bits of `flags`, as in kernels/common/add.cuh.
 pub const SAME_DTYPE: u32 = 1;
@@ -55,21 +55,14 @@ const _: () = assert!(size_of::<AddParams<MAX_RANK>>() < 4096);
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of add.cuh's AddParams; size and the offset
 // of the last field are asserted here and there.
-unsafe impl<const RANK: usize> KernelParams for AddParams<RANK> {}
-
-impl<const RANK: usize> Movable<3> for AddParams<RANK> {
-    fn move_by(&mut self, [x, y, out]: [u64; 3]) {
-        let AddParams { x_bytes: [x_low, x_high], y_bytes: [y_low, y_high], .. } = self;
-        for (address, step) in [
-            (&mut self.x, x),
-            (x_low, x),
-            (x_high, x),
-            (&mut self.y, y),
-            (y_low, y),
-            (y_high, y),
-            (&mut self.out, out),
-        ] {
-            *address = address.wrapping_add(step);
-        }
-    }
+unsafe impl<const RANK: usize> KernelParams for AddParams<RANK> {
+    const ADDRESSES: &'static [usize] = &[
+        offset_of!(AddParams<RANK>, x),
+        offset_of!(AddParams<RANK>, x_bytes),
+        offset_of!(AddParams<RANK>, x_bytes) + 8,
+        offset_of!(AddParams<RANK>, y),
+        offset_of!(AddParams<RANK>, y_bytes),
+        offset_of!(AddParams<RANK>, y_bytes) + 8,
+        offset_of!(AddParams<RANK>, out),
+    ];
 }

@@ -1,7 +1,7 @@
 //! One block a tile: matmul_mma.cu, matmul_tf32.cu and matmul_simt.cu, and which of their tiles.
 
 use super::cost::{self, Rate, Reading};
-use super::{Access, INLINE_RANK, MatmulParams, Oriented, down_columns, estimated, products};
+use super::{Access, INLINE_RANK, MatmulParams, Oriented, estimated, products};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::MAX_RANK;
 use crate::cuda::plan::reason::{Reason, Reasons, least_two};
@@ -105,12 +105,6 @@ pub fn plan(problem: &MatmulProblem, overrides: Overrides, device: &DeviceFacts)
     planned(problem, &Oriented::new(problem), overrides, device)
 }
 
-/// Where the operands lie whose addresses `plan` has, as `Movable` takes them: exchanged where it computes the transpose.
-pub fn addresses(problem: &MatmulProblem) -> [usize; 4] {
-    let [a, b, bias, out] = problem.addresses();
-    if down_columns(problem.m, problem.n, &problem.out) { [b, a, bias, out] } else { [a, b, bias, out] }
-}
-
 /// The same with the operands of `p`.
 pub(super) fn planned(
     problem: &MatmulProblem,
@@ -121,13 +115,12 @@ pub(super) fn planned(
     let Chosen { file, tile, layout, why, .. } = choose(problem, p, overrides, device);
     let params =
         MatmulParams::new(problem, p, (tile.m, tile.n), device.multiprocessors * resident(tile, device));
+    let kernel = Kernel { file, name: format!("{file}_{}{layout}_{}", tile.name, problem.dtype.suffix()) };
     LaunchPlan {
-        kernel: Kernel { file, name: format!("{file}_{}{layout}_{}", tile.name, problem.dtype.suffix()) },
         grid: grid(params.blocks),
-        block: [tile.threads, 1, 1],
-        shared_bytes: tile.shared_bytes(device),
-        params,
+        settings: params.order.settings().to_vec(),
         why,
+        ..LaunchPlan::new(kernel, 1, tile.threads, tile.shared_bytes(device), params)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the estimates of all products' kernels but matmul_wgmma's are made of: how fast a device multiplies, and how long it
-//! takes to read the operands, which few rows are bound by. The two rates of reading are read off an H200's times for
-//! matmul_mma's 32x64 tile at 1x4096x4096 (22.1 us by 64 blocks) and its 64x64 tile at 64x14336x4096 (53 us).
+//! takes to read the operands, which few rows are bound by. The two rates of reading are from an H200's times for small
+//! tiles: docs/measurements/matmul_mma.md.
 //!
 //! No estimate is below what the device's ceilings allow: `Rate` is at most the device's own, and the memory's time is
 //! part of each.
@@ -8,6 +8,7 @@
 use crate::cuda::device::DeviceFacts;
 use crate::dtype::DType;
 use crate::ops::matmul::{MatmulProblem, Precision};
+use crate::ops::work::Workload;
 
 /// Clocks of the kernel's start and end, in which nothing streams.
 const START: f64 = 8000.0;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::mem::{offset_of, size_of};
 
 use super::{Oriented, activation, k_fast, products};
+use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::index::{self, Dim, Divisor, MAX_RANK};
 use crate::cuda::plan::tile_order::{TileOrder, group_m};
-use crate::cuda::plan::{KernelParams, Movable};
 use crate::ops::matmul::MatmulProblem;
 
 /// The mirror of `MatmulParams<RANK>` in kernels/common/matmul.cuh. Strides in elements.
@@ -106,20 +106,16 @@ impl<const RANK: usize> MatmulParams<RANK> {
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of MatmulParams<MAX_RANK> in
 // kernels/common/matmul.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for MatmulParams {
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        self.order.settings().to_vec()
-    }
+    const ADDRESSES: &'static [usize] = &ADDRESSES;
 }
 
-impl Movable<4> for MatmulParams {
-    fn move_by(&mut self, [a, b, bias, out]: [u64; 4]) {
-        for (address, step) in
-            [(&mut self.a, a), (&mut self.b, b), (&mut self.bias, bias), (&mut self.out, out)]
-        {
-            *address = address.wrapping_add(step as usize);
-        }
-    }
-}
+/// Where the addresses lie, whatever the rank.
+pub(super) const ADDRESSES: [usize; 4] = [
+    offset_of!(MatmulParams, a),
+    offset_of!(MatmulParams, b),
+    offset_of!(MatmulParams, bias),
+    offset_of!(MatmulParams, out),
+];
 
 impl<const RANK: usize> fmt::Debug for MatmulParams<RANK> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

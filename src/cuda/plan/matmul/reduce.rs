@@ -3,7 +3,6 @@
 use std::mem::{offset_of, size_of};
 
 use super::activation;
-use crate::cuda::plan::reason::Reasons;
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
 use crate::ops::matmul::MatmulProblem;
 
@@ -40,9 +39,8 @@ const _: () = assert!(size_of::<ReduceParams>() == 136 && offset_of!(ReduceParam
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of matmul_reduce.cu's
 // ReduceParams; the size is asserted here and there.
 unsafe impl KernelParams for ReduceParams {
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        vec![("parts", u64::from(self.parts))]
-    }
+    const ADDRESSES: &'static [usize] =
+        &[offset_of!(ReduceParams, partials), offset_of!(ReduceParams, bias), offset_of!(ReduceParams, out)];
 }
 
 /// Where partial sums lie, one part behind the other, and the result that they make.
@@ -102,13 +100,9 @@ pub fn plan(problem: &MatmulProblem, parts: &Parts) -> LaunchPlan<ReduceParams> 
         out_vector: u32::from(parts.out_vector),
         unused: 0,
     };
-    LaunchPlan {
-        kernel: Kernel { file: "matmul_reduce", name: format!("matmul_reduce_{}", problem.dtype.suffix()) },
-        // More blocks than a grid has are an error of the launch.
-        grid: [u32::try_from(quads.div_ceil(THREADS)).unwrap_or(u32::MAX), 1, 1],
-        block: [THREADS as u32, 1, 1],
-        shared_bytes: 0,
-        params,
-        why: Reasons::new(),
-    }
+    let kernel = Kernel { file: "matmul_reduce", name: format!("matmul_reduce_{}", problem.dtype.suffix()) };
+    // More blocks than a grid has are an error of the launch.
+    let blocks = u32::try_from(quads.div_ceil(THREADS)).unwrap_or(u32::MAX);
+    let settings = vec![("parts", u64::from(parts.count))];
+    LaunchPlan { settings, ..LaunchPlan::new(kernel, blocks, THREADS as u32, 0, params) }
 }

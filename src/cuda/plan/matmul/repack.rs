@@ -4,7 +4,6 @@ use std::mem::{offset_of, size_of};
 
 use super::Matrix;
 use crate::cuda::plan::index::Divisor;
-use crate::cuda::plan::reason::Reasons;
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
 use crate::tensor::Dims;
 
@@ -41,7 +40,13 @@ const _: () = assert!(size_of::<RepackParams>() == 312 && offset_of!(RepackParam
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of matmul_repack.cu's RepackParams; the
 // size is asserted here and there.
-unsafe impl KernelParams for RepackParams {}
+unsafe impl KernelParams for RepackParams {
+    const ADDRESSES: &'static [usize] = &{
+        const NEXT: usize = size_of::<RepackOperand>();
+        let (from, to) = (offset_of!(RepackOperand, from), offset_of!(RepackOperand, to));
+        [from, to, NEXT + from, NEXT + to]
+    };
+}
 
 const THREADS: u32 = 256;
 /// Elements of a chunk: 16 bytes.
@@ -143,12 +148,7 @@ pub fn plan(sources: &[Source<'_>]) -> LaunchPlan<RepackParams> {
     }
     let [first, second] =
         operand.map(|o| u32::try_from(o.chunks.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX));
-    LaunchPlan {
-        kernel: Kernel { file: "matmul_repack", name: "matmul_repack_i16".into() },
-        grid: [first.saturating_add(second), 1, 1],
-        block: [THREADS, 1, 1],
-        shared_bytes: 0,
-        params: RepackParams { operand, first_blocks: first, unused: 0 },
-        why: Reasons::new(),
-    }
+    let kernel = Kernel { file: "matmul_repack", name: "matmul_repack_i16".into() };
+    let params = RepackParams { operand, first_blocks: first, unused: 0 };
+    LaunchPlan::new(kernel, first.saturating_add(second), THREADS, 0, params)
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::{LaunchPlan, host_cpp};
 use crate::dtype::DType;
+use crate::ops::Problem;
 use crate::ops::matmul::{Bias, Precision};
 use crate::tensor::{Device, Dims};
 
@@ -305,4 +306,70 @@ int main() {
 }
 "#,
     );
+}
+
+/// Launches without addresses, placed, are those that would be planned there: by every route.
+#[test]
+fn launches_are_placed_where_they_would_be_planned() {
+    const WORKSPACE: usize = 5 << 40;
+    let shapes = [
+        (1, 64, 96, 80),
+        (1, 4096, 4096, 4096),
+        (3, 130, 70, 264),
+        (1, 8, 4096, 4096),
+        (2, 255, 255, 255),
+        (1, 4095, 4095, 4095),
+    ];
+    let mut routes = [0; 4];
+    for (device, dtype) in examples::all().iter().flat_map(|d| DType::FLOATS.map(|dtype| (d, dtype))) {
+        for ((shape, transposed), off) in
+            shapes.iter().flat_map(|s| [(s, false), (s, true)]).zip([0, 2, 16].into_iter().cycle())
+        {
+            let &(batch, m, k, n) = shape;
+            let mut p = problem(dtype, batch, m, k, n);
+            p.a.address += off * dtype.size();
+            p.bias = Some(Bias { address: (4 << 40) + dtype.size(), stride: 1 });
+            if transposed {
+                (p.out.row_stride, p.out.col_stride) = (1, m);
+            }
+            let mut addresses = p.addresses();
+            addresses.push(WORKSPACE);
+            let choice = choose(&p, device, None);
+            let of = |i: usize| &choice.launches[i];
+            match route(&p, device, None) {
+                Route::Blocks(overrides) => {
+                    routes[0] += 1;
+                    assert_eq!(choice.plan(&p, WORKSPACE), super::plan(&p, overrides, device));
+                }
+                Route::Skinny(skinny) => {
+                    routes[1] += 1;
+                    let planned = skinny.launches(&p, device, WORKSPACE);
+                    assert_eq!(choice.plan(&p, WORKSPACE), planned.multiply);
+                    assert_eq!(choice.launches.len(), 1 + usize::from(planned.reduce.is_some()));
+                    planned.reduce.iter().for_each(|plan| assert_eq!(of(1).typed(&addresses), *plan));
+                }
+                Route::Copied(copied) => {
+                    routes[2] += 1;
+                    let planned = copied.launches(&p, device, WORKSPACE);
+                    assert_eq!(of(0).typed(&addresses), planned.repack);
+                    assert_eq!(choice.plan(&p, WORKSPACE), planned.multiply);
+                }
+                Route::Wgmma(wgmma) => {
+                    routes[3] += 1;
+                    let planned = wgmma.launches(&p, device, WORKSPACE);
+                    planned.repack.iter().for_each(|plan| assert_eq!(of(0).typed(&addresses), *plan));
+                    assert_eq!(choice.plan(&p, WORKSPACE), planned.multiply);
+                    let last = choice.launches.len() - 1;
+                    planned.reduce.iter().for_each(|plan| assert_eq!(of(last).typed(&addresses), *plan));
+                    let placed = choice.main().maps.iter();
+                    let placed = placed.map(|map| map.spec.at(map.relocation.address(&addresses) as usize));
+                    assert_eq!(
+                        placed.collect::<Vec<_>>(),
+                        planned.maps.into_iter().flatten().collect::<Vec<_>>()
+                    );
+                }
+            }
+        }
+    }
+    assert!(routes.iter().all(|&count| count > 0), "{routes:?}");
 }

@@ -1,3 +1,5 @@
+//! Assertions that a launch for tiles of misaligned rows is legal and covers all rows.
+
 use super::*;
 
 /// Asserts that the launch is possible, and that it covers the rows.

@@ -5,15 +5,13 @@ use std::mem::offset_of;
 use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, column_access, columns, pair_suffix, partial_bytes};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim};
-use crate::cuda::plan::reason::Reasons;
-use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, Movable};
+use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 
 /// RANK in kernels/common/panel.cuh.
 const RANK: usize = INLINE_RANK + 1;
-/// THREADS in softmax_panel.cu, and what one has of a slice, in bytes; less of two launches', whose time is that of meeting
-/// others. H200, 65536x16 of bf16: 0.40 of a copy by 64 threads, and in an earlier form of the kernel 0.44 by 128, 0.45 by 256.
+/// THREADS in softmax_panel.cu, and what one has of a slice, in bytes; less in two launches, where more threads are better.
 const THREADS: u64 = 256;
 const PER_THREAD: [u64; 2] = [256, 64];
 /// Static shared memory, and what the driver keeps of every block's.
@@ -50,32 +48,16 @@ pub struct PanelParams {
     log: u32,
     rank: u32,
     dims: [Dim<2>; RANK],
-    /// Not of the kernel's struct, and not copied by a launch. 0: two launches.
-    cluster: u64,
 }
 
 // The same number is asserted in panel.cuh.
-const _: () = assert!(offset_of!(PanelParams, cluster) == 88 + 40 * RANK);
+const _: () = assert!(size_of::<PanelParams>() == 88 + 40 * RANK);
 
-// SAFETY: repr(C) integers without padding, in the order and of the types of panel.cuh's PanelParams, whose
-// size is asserted here and there; what follows is beyond its end.
+// SAFETY: repr(C) integers without padding, in the order and of the types of panel.cuh's PanelParams, whose size is
+// asserted here and there.
 unsafe impl KernelParams for PanelParams {
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        let [words, slice, slices] = [self.words, self.slice, self.slices].map(u64::from);
-        let all = [("words", words), ("rows", slice), ("slices", slices), ("cluster", self.cluster)];
-        all.into_iter().filter(|s| s.1 > 0).collect()
-    }
-    fn cluster(&self) -> u32 {
-        self.cluster as u32
-    }
-}
-
-impl Movable<3> for PanelParams {
-    fn move_by(&mut self, [x, out, partials]: [u64; 3]) {
-        for (address, step) in [(&mut self.x, x), (&mut self.out, out), (&mut self.partials, partials)] {
-            *address = address.wrapping_add(step);
-        }
-    }
+    const ADDRESSES: &'static [usize] =
+        &[offset_of!(PanelParams, x), offset_of!(PanelParams, out), offset_of!(PanelParams, partials)];
 }
 
 /// `wide` columns, in words of `word` bytes, of whose rows each of `slices` blocks has `slice`.
@@ -267,18 +249,22 @@ pub fn plan(p: &SoftmaxProblem, panel: Panel, partials: usize) -> (Option<Kernel
         log: u32::from(p.kind == Kind::LogSoftmax),
         rank,
         dims,
-        cluster: if cluster { slices } else { 0 },
     };
     let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
     let kernel =
         |role: &str| Kernel { file: "softmax_panel", name: format!("softmax_panel{word}{role}_{pair}") };
+    let main = kernel(if cluster { "" } else { "_find" });
+    let shared = panel.shared_bytes(p) as u32;
+    let blocks_of_column = if cluster { slices } else { 0 };
     let launch = LaunchPlan {
-        kernel: kernel(if cluster { "" } else { "_find" }),
-        grid: [panel.blocks(p) as u32, 1, 1],
-        block: [threads as u32, 1, 1],
-        shared_bytes: panel.shared_bytes(p) as u32,
-        params,
-        why: Reasons::new(),
+        cluster: blocks_of_column as u32,
+        settings: settings([
+            ("words", u64::from(params.words)),
+            ("rows", slice),
+            ("slices", slices),
+            ("cluster", blocks_of_column),
+        ]),
+        ..LaunchPlan::new(main, panel.blocks(p) as u32, threads as u32, shared, params)
     };
     ((!cluster).then(|| kernel("_leave")), launch)
 }

@@ -10,8 +10,7 @@ use super::{
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim, MAX_RANK};
 use crate::cuda::plan::ragged::SHORT_THREADS;
-use crate::cuda::plan::reason::Reasons;
-use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, Movable};
+use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 
@@ -42,52 +41,22 @@ pub struct SoftmaxParams {
     x_high: u64,
     partials: u64,
     dims: [Dim<2>; MAX_RANK],
-    /// Not of the kernels' struct, and not copied by a launch, as is what follows.
-    pub(super) cluster: u64,
-    /// 1: all blocks run at the same time.
-    cooperative: u64,
-    /// 2^`lane_bits` where that counts lanes.
-    lanes: u64,
 }
 
 // The same numbers are asserted in softmax.cuh.
 const _: () = assert!(offset_of!(SoftmaxParams, dims) == 128);
-const _: () = assert!(offset_of!(SoftmaxParams, cluster) == 128 + 40 * MAX_RANK);
+const _: () = assert!(size_of::<SoftmaxParams>() == 128 + 40 * MAX_RANK);
 
-// SAFETY: repr(C) integers without padding, in the order and of the types of softmax.cuh's
-// SoftmaxParams<MAX_RANK>, whose size is asserted here and there; what follows is beyond its end.
+// SAFETY: repr(C) integers without padding, in the order and of the types of softmax.cuh's SoftmaxParams<MAX_RANK>; size
+// and the offset of the last field are asserted here and there.
 unsafe impl KernelParams for SoftmaxParams {
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        let all = [
-            ("lanes", self.lanes),
-            ("stages", u64::from(self.stages)),
-            ("slots", u64::from(self.slots)),
-            ("slices", u64::from(self.slices)),
-            ("cluster", self.cluster),
-            ("cooperative", self.cooperative),
-        ];
-        all.into_iter().filter(|s| s.1 > 0).collect()
-    }
-    fn cluster(&self) -> u32 {
-        self.cluster as u32
-    }
-    fn cooperative(&self) -> bool {
-        self.cooperative > 0
-    }
-}
-
-impl Movable<3> for SoftmaxParams {
-    fn move_by(&mut self, [x, out, partials]: [u64; 3]) {
-        for (address, step) in [
-            (&mut self.x, x),
-            (&mut self.x_low, x),
-            (&mut self.x_high, x),
-            (&mut self.out, out),
-            (&mut self.partials, partials),
-        ] {
-            *address = address.wrapping_add(step);
-        }
-    }
+    const ADDRESSES: &'static [usize] = &[
+        offset_of!(SoftmaxParams, x),
+        offset_of!(SoftmaxParams, out),
+        offset_of!(SoftmaxParams, x_low),
+        offset_of!(SoftmaxParams, x_high),
+        offset_of!(SoftmaxParams, partials),
+    ];
 }
 
 /// How the rows of a problem lie.
@@ -166,14 +135,11 @@ pub fn plan(
         x_high,
         partials: partials as u64,
         dims: index::dims(&[], [&[], &[]]).0,
-        cluster: 0,
-        cooperative: 0,
-        lanes: 0,
     };
-    let mut first = None;
+    let (mut cluster, mut cooperative, mut lanes, mut first) = (0, false, 0, None);
     let (name, threads, blocks, shared) = match variant {
         Variant::Warp { vectors, rows: at_once, lane_bits } => {
-            (params.lane_bits, params.lanes) = (lane_bits, 1 << lane_bits);
+            (params.lane_bits, lanes) = (lane_bits, 1 << lane_bits);
             params.tiles = rows.div_ceil((WARP_THREADS >> lane_bits) * at_once);
             (format!("warp{vectors}x{at_once}_{pair}"), WARP_THREADS, params.tiles, 0)
         }
@@ -194,7 +160,7 @@ pub fn plan(
             outer = inner;
             params.columns = columns;
             params.rows = rows / columns;
-            (params.lane_bits, params.lanes) = (lane_bits, 1 << lane_bits);
+            (params.lane_bits, lanes) = (lane_bits, 1 << lane_bits);
             params.slots = slots as u32;
             params.tiles = params.rows * columns.div_ceil(per_block);
             params.x_access = column_access(p.x.address, p.x.dtype, &p.x.strides[..inner], p.x_stride);
@@ -204,11 +170,11 @@ pub fn plan(
             (format!("column_{pair}"), STRIDED_THREADS, params.tiles, shared)
         }
         Variant::Cluster { threads, blocks } => {
-            params.cluster = blocks;
+            cluster = blocks;
             (format!("cluster_{pair}"), threads, rows.saturating_mul(blocks), 0)
         }
         Variant::Staged { threads, blocks, trips } => {
-            params.cluster = blocks;
+            cluster = blocks;
             params.slots = trips as u32;
             (format!("staged_{pair}"), threads, rows.saturating_mul(blocks), trips * threads * GRANULE)
         }
@@ -216,16 +182,16 @@ pub fn plan(
             let bytes = SHORT_THREADS * length * p.x.dtype.size() as u64;
             (format!("short{words}_{pair}"), SHORT_THREADS, rows.div_ceil(SHORT_THREADS), bytes)
         }
-        Variant::Split { threads, vectors, slices, chunks } => {
+        Variant::Split { threads, slices, chunks } => {
             params.slices = slices as u32;
             params.slots = chunks as u32;
-            first = Some(Kernel { file: "softmax_cluster", name: format!("softmax_leave{vectors}_{pair}") });
-            (format!("find{vectors}_{pair}"), threads, rows.saturating_mul(slices), 0)
+            first = Some(Kernel { file: "softmax_cluster", name: format!("softmax_partial_{pair}") });
+            (format!("combine_{pair}"), threads, rows.saturating_mul(slices), 0)
         }
         Variant::Grid { threads, slices, kept, held } => {
             params.slices = slices as u32;
             params.slots = held as u32;
-            params.cooperative = 1;
+            cooperative = true;
             (format!("grid{kept}_{pair}"), threads, rows.saturating_mul(slices), held * threads * GRANULE)
         }
         // All others have other kernels and other parameters.
@@ -254,15 +220,20 @@ pub fn plan(
         let whole = shape.is_some_and(|s| s.ends == 0 && s.aligned_stores) && params.rank == 1;
         params.x_access = u32::from(whole);
     }
-    let whole_clusters = MAX_BLOCKS / params.cluster.max(1) * params.cluster.max(1);
-    let launch = LaunchPlan {
-        kernel: Kernel { file, name: format!("softmax_{name}") },
-        grid: [blocks.min(whole_clusters) as u32, 1, 1],
-        block: [threads as u32, 1, 1],
-        shared_bytes: shared as u32,
-        params,
-        why: Reasons::new(),
-    };
+    let whole_clusters = MAX_BLOCKS / cluster.max(1) * cluster.max(1);
+    let kernel = Kernel { file, name: format!("softmax_{name}") };
+    let blocks = blocks.min(whole_clusters) as u32;
+    let settings = settings([
+        ("lanes", lanes),
+        ("stages", u64::from(params.stages)),
+        ("slots", u64::from(params.slots)),
+        ("slices", u64::from(params.slices)),
+        ("cluster", cluster),
+        ("cooperative", u64::from(cooperative)),
+    ]);
+    let cluster = cluster as u32;
+    let launch = LaunchPlan::new(kernel, blocks, threads as u32, shared as u32, params);
+    let launch = LaunchPlan { cluster, cooperative, settings, ..launch };
     (first, launch)
 }
 

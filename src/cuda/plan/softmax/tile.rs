@@ -4,8 +4,7 @@ use std::mem::offset_of;
 
 use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, column_access, columns, pair_suffix, partial_bytes};
 use crate::cuda::plan::index::{self, Dim};
-use crate::cuda::plan::reason::Reasons;
-use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, Movable};
+use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 
@@ -42,36 +41,16 @@ pub struct TileParams {
     log: u32,
     rank: u32,
     dims: [Dim<2>; RANK],
-    /// Not of the kernel's struct, and not copied by a launch.
-    cluster: u64,
 }
 
 // The same number is asserted in softmax_tile.cu.
-const _: () = assert!(offset_of!(TileParams, cluster) == 88 + 40 * RANK);
+const _: () = assert!(size_of::<TileParams>() == 88 + 40 * RANK);
 
-// SAFETY: repr(C) integers without padding, in the order and of the types of softmax_tile.cu's TileParams, whose
-// size is asserted here and there; what follows is beyond its end.
+// SAFETY: repr(C) integers without padding, in the order and of the types of softmax_tile.cu's TileParams, whose size is
+// asserted here and there.
 unsafe impl KernelParams for TileParams {
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        let (across, slice) = (u64::from(self.across), u64::from(self.slice));
-        vec![
-            ("across", across),
-            ("rows", slice),
-            ("slices", u64::from(self.slices)),
-            ("cluster", self.cluster),
-        ]
-    }
-    fn cluster(&self) -> u32 {
-        self.cluster as u32
-    }
-}
-
-impl Movable<3> for TileParams {
-    fn move_by(&mut self, [x, out, partials]: [u64; 3]) {
-        for (address, step) in [(&mut self.x, x), (&mut self.out, out), (&mut self.partials, partials)] {
-            *address = address.wrapping_add(step);
-        }
-    }
+    const ADDRESSES: &'static [usize] =
+        &[offset_of!(TileParams, x), offset_of!(TileParams, out), offset_of!(TileParams, partials)];
 }
 
 /// `across` accesses of `elements` side by side; `threads` / `across` threads below each other share a column with
@@ -104,7 +83,7 @@ fn side_by_side(p: &SoftmaxProblem) -> u64 {
     columns(p).map_or(1, |(_, columns)| columns)
 }
 
-/// Rows that a thread has in registers, for an access of `elements`: the K of the EXPORTs in softmax_tile.cu.
+/// Rows that a thread has in registers, for an access of `elements`: the K of EXPORT in softmax_tile.cu.
 fn rows_per_thread(dtype: DType, elements: u64) -> u64 {
     match (dtype, elements) {
         (DType::F64, 2) => 4,
@@ -223,19 +202,24 @@ pub fn plan(p: &SoftmaxProblem, tile: Tile, partials: usize) -> (Option<Kernel>,
         log: u32::from(p.kind == Kind::LogSoftmax),
         rank,
         dims,
-        cluster: if cluster { slices } else { 1 },
     };
-    let exchanged = down * (wide | 1) + (parts + params.cluster + 1) * wide;
+    let blocks_of_column = if cluster { slices } else { 1 };
+    let exchanged = down * (wide | 1) + (parts + blocks_of_column + 1) * wide;
     let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
     let kernel =
         |role: &str| Kernel { file: "softmax_tile", name: format!("softmax_tile{elements}{role}_{pair}") };
+    let main = kernel(if cluster { "" } else { "_find" });
+    let blocks = params.tiles.saturating_mul(slices).min(MAX_BLOCKS / slices * slices) as u32;
+    let shared = (exchanged * partial_bytes(p)) as u32;
     let launch = LaunchPlan {
-        kernel: kernel(if cluster { "" } else { "_find" }),
-        grid: [params.tiles.saturating_mul(slices).min(MAX_BLOCKS / slices * slices) as u32, 1, 1],
-        block: [threads as u32, 1, 1],
-        shared_bytes: (exchanged * partial_bytes(p)) as u32,
-        params,
-        why: Reasons::new(),
+        cluster: blocks_of_column as u32,
+        settings: settings([
+            ("across", across),
+            ("rows", slice),
+            ("slices", slices),
+            ("cluster", blocks_of_column),
+        ]),
+        ..LaunchPlan::new(main, blocks, threads as u32, shared, params)
     };
     ((!cluster).then(|| kernel("_leave")), launch)
 }

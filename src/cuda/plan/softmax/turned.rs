@@ -6,8 +6,7 @@ use std::mem::offset_of;
 use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, column_access, pair_suffix, partial_bytes};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim, Divisor};
-use crate::cuda::plan::reason::Reasons;
-use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, Movable};
+use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
 use crate::dtype::DType;
 use crate::ops::Strided;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
@@ -63,32 +62,16 @@ pub struct TurnedParams {
     rank: u32,
     by_length: Divisor,
     dims: [Dim<2>; INLINE_RANK],
-    /// Not of the kernel's struct, and not copied by a launch. 0: two launches.
-    cluster: u64,
 }
 
 // The same number is asserted in turned.cuh.
-const _: () = assert!(offset_of!(TurnedParams, cluster) == 136 + 40 * INLINE_RANK);
+const _: () = assert!(size_of::<TurnedParams>() == 136 + 40 * INLINE_RANK);
 
-// SAFETY: repr(C) integers without padding, in the order and of the types of turned.cuh's TurnedParams, whose
-// size is asserted here and there; what follows is beyond its end.
+// SAFETY: repr(C) integers without padding, in the order and of the types of turned.cuh's TurnedParams, whose size is
+// asserted here and there.
 unsafe impl KernelParams for TurnedParams {
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        let [wide, slice, slices] = [self.wide, self.slice, self.slices].map(u64::from);
-        let all = [("rows", wide), ("elements", slice), ("slices", slices), ("cluster", self.cluster)];
-        all.into_iter().filter(|s| s.1 > 0).collect()
-    }
-    fn cluster(&self) -> u32 {
-        self.cluster as u32
-    }
-}
-
-impl Movable<3> for TurnedParams {
-    fn move_by(&mut self, [x, out, partials]: [u64; 3]) {
-        for (address, step) in [(&mut self.x, x), (&mut self.out, out), (&mut self.partials, partials)] {
-            *address = address.wrapping_add(step);
-        }
-    }
+    const ADDRESSES: &'static [usize] =
+        &[offset_of!(TurnedParams, x), offset_of!(TurnedParams, out), offset_of!(TurnedParams, partials)];
 }
 
 /// Tiles of `groups` times `beside` pieces of 16 bytes of rows, of whose elements each of `slices` blocks has `slice`.
@@ -298,17 +281,11 @@ pub fn plan_short(p: &SoftmaxProblem, short: Short) -> LaunchPlan<TurnedParams> 
     let row_bytes = p.length.unsigned_abs() * other.dtype.size() as u64;
     let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
     let way = if side.of_x { "in" } else { "out" };
-    LaunchPlan {
-        kernel: Kernel {
-            file: "softmax_turned_short",
-            name: format!("softmax_turned_short_{way}{each}_{pair}"),
-        },
-        grid: [short.blocks(p) as u32, 1, 1],
-        block: [SHORT_THREADS as u32, 1, 1],
-        shared_bytes: (short.wide() * row_bytes + GRANULE) as u32,
-        params: TurnedParams { cluster: 1, ..TurnedParams::new(p, side, short.wide(), 0) },
-        why: Reasons::new(),
-    }
+    let name = format!("softmax_turned_short_{way}{each}_{pair}");
+    let kernel = Kernel { file: "softmax_turned_short", name };
+    let shared = (short.wide() * row_bytes + GRANULE) as u32;
+    let params = TurnedParams::new(p, side, short.wide(), 0);
+    planned(LaunchPlan::new(kernel, short.blocks(p) as u32, SHORT_THREADS as u32, shared, params), 1)
 }
 
 impl TurnedParams {
@@ -349,7 +326,6 @@ impl TurnedParams {
             rank,
             by_length: Divisor::new(length),
             dims,
-            cluster: 0,
         }
     }
 }
@@ -371,7 +347,6 @@ pub fn plan(
         lane_bits: granules.next_power_of_two().min(32).trailing_zeros(),
         x_fit: fit(p, side, &p.x, side.of_x, slices) as u32,
         out_fit: fit(p, side, &p.out, !side.of_x, slices) as u32,
-        cluster: if cluster { slices } else { 0 },
         ..TurnedParams::new(p, side, wide, partials)
     };
     let threads = (turned.tile_bytes(p) / PER_THREAD).next_power_of_two().clamp(FEWEST_THREADS, THREADS);
@@ -379,13 +354,17 @@ pub fn plan(
     let way = if side.of_x { "in" } else { "out" };
     let kernel =
         |role: &str| Kernel { file: "softmax_turned", name: format!("softmax_turned_{way}{role}_{pair}") };
-    let launch = LaunchPlan {
-        kernel: kernel(if cluster { "" } else { "_find" }),
-        grid: [turned.blocks(p) as u32, 1, 1],
-        block: [threads as u32, 1, 1],
-        shared_bytes: turned.shared_bytes(p) as u32,
-        params,
-        why: Reasons::new(),
-    };
+    let main = kernel(if cluster { "" } else { "_find" });
+    let (blocks, shared) = (turned.blocks(p) as u32, turned.shared_bytes(p) as u32);
+    let launch = LaunchPlan::new(main, blocks, threads as u32, shared, params);
+    let launch = planned(launch, if cluster { slices } else { 0 });
     ((!cluster).then(|| kernel("_leave")), launch)
+}
+
+/// With what a reader of the plan wants to know; a cluster of 0 blocks: two launches.
+fn planned(launch: LaunchPlan<TurnedParams>, cluster: u64) -> LaunchPlan<TurnedParams> {
+    let TurnedParams { wide, slice, slices, .. } = launch.params;
+    let [wide, slice, slices] = [wide, slice, slices].map(u64::from);
+    let settings = settings([("rows", wide), ("elements", slice), ("slices", slices), ("cluster", cluster)]);
+    LaunchPlan { cluster: cluster as u32, settings, ..launch }
 }

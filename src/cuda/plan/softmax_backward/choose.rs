@@ -1,4 +1,4 @@
-//! Which variant the rows of a gradient get, and why: by what an H200 took, as the heads of the kernels say.
+//! Which variant the rows of a gradient get, and why: by what an H200 took (docs/measurements/, a page a kernel).
 
 use super::{
     BLOCK_THREADS, BLOCK_VECTORS, GRANULE, INLINE_RANK, LONG_VECTORS, MAX_BLOCKS, RowShape, Variant, general,
@@ -12,14 +12,12 @@ use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 
 /// What the registers of one warp hold of a row.
 const WARP_BYTES: u64 = 32 * 4 * GRANULE;
-/// Elements of a row from which it is better staged than in tiles, and granules of one with ends from which it is better
-/// staged than in the registers of a cluster. H200, share of a copy: 50257 bf16 0.94 (0.92), float32 0.95 (0.92); 65537 bf16
-/// 0.94 (0.91), float32 0.93 (long 0.69); but 25001 bf16 0.95 (0.98), 12673 float32 0.95 (0.99).
+/// Elements of a row from which it is better in shared memory than in tiles, and granules of one with ends from which it is
+/// better there than in the registers of a cluster: docs/measurements/softmax_backward_staged.md.
 const STAGED_FROM: u64 = 1024;
 const STAGED_ENDS: u64 = 4097;
 /// Threads of a block of softmax_backward_staged.cu, accesses of the result to a block, and shared memory of it besides the
-/// row's and what the driver reserves. H200, both, accesses to a block: 25001 bf16 to another alignment 1563 0.87, 782 0.73,
-/// float32 3125 0.89, 1563 0.92, 782 0.82.
+/// row's and what the driver reserves.
 const STAGED_THREADS: u64 = 256;
 const STAGED: u64 = 1600;
 const STATIC_SHARED: u64 = 2048;

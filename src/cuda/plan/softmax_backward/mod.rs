@@ -6,14 +6,12 @@ mod params;
 mod tests;
 mod tile;
 
-use self::choose::choose;
-use self::params::{BackwardParams, BackwardTileParams};
-
+use self::params::BackwardParams;
 use super::index;
-use super::ragged::{self, Ragged, RaggedParams, RaggedRows};
+use super::ragged::{self, Ragged, RaggedRows};
 use super::reason::Reason;
 use super::softmax::Forced;
-use super::{Kernel, LaunchPlan};
+use super::{Bases, Choice, Kernel, LaunchPlan, settings};
 use crate::cuda::device::DeviceFacts;
 use crate::dtype::DType;
 use crate::ops::Strided;
@@ -34,16 +32,6 @@ const MAX_CLUSTER: u64 = 8;
 const MAX_BLOCKS: u64 = i32::MAX as u64;
 /// Bytes of a granule: one access.
 const GRANULE: u64 = 16;
-
-/// By the kernels' parameter struct.
-#[expect(clippy::large_enum_variant, reason = "made once a call, and never on the heap")]
-#[derive(Clone, Debug, PartialEq)]
-pub enum Plan {
-    /// The kernel to be launched before, if any, with all else that the plan says.
-    Rows(Option<Kernel>, LaunchPlan<BackwardParams>),
-    Ragged(LaunchPlan<RaggedParams<3>>),
-    Tiles(Option<Kernel>, LaunchPlan<BackwardTileParams>),
-}
 
 /// The ways to do rows, with what is to be chosen for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,37 +54,34 @@ enum Variant {
     General { threads: u64 },
 }
 
-/// `partials` is the address of as much memory as `workspace` says. Of what a developer may force of a softmax,
-/// `Ragged`, `Staged`, `Short` and, for columns, `Split` have a meaning here too, and any other variant forbids those.
-pub fn plan(
-    p: &SoftmaxBackwardProblem,
-    device: &DeviceFacts,
-    forced: Option<Forced>,
-    partials: usize,
-) -> Plan {
-    let (variant, why) = choose(p, device, forced);
-    match (variant, tile::columns(p)) {
+/// Of what a developer may force of a softmax, `Ragged`, `Staged`, `Short` and, for columns, `Split` have a meaning here
+/// too, and any other variant forbids those.
+pub fn choose(problem: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
+    let (p, bases) = Bases::of(problem);
+    let (variant, why) = choose::choose(&p, device, forced);
+    match (variant, tile::columns(&p)) {
         (None, Some(columns)) => {
-            let (first, launch) = tile::plan(p, columns, device, forced, partials, why);
-            Plan::Tiles(first, launch)
+            let split = tile::split(&p, columns, device, forced);
+            let (first, launch) = tile::plan(&p, columns, &split, bases.workspace(), why);
+            Choice::of_two(first, &launch, &bases).with_workspace(tile::workspace(&p, columns, &split))
         }
         (Some(Variant::Ragged(ragged)), _) => {
-            let pair = pair_suffix(p).unwrap_or_default();
+            let pair = pair_suffix(&p).unwrap_or_default();
             let name = format!("softmax_backward_ragged{}_{pair}", ragged.values);
             let kernel = Kernel { file: "softmax_backward_ragged", name };
             let log = p.kind == Kind::LogSoftmax;
-            Plan::Ragged(ragged_rows(p).plan(device, ragged, kernel, log, Some(why)))
+            Choice::of(&ragged_rows(&p).plan(device, ragged, kernel, log, Some(why)), &bases)
         }
-        _ => plan_rows(p, variant.unwrap_or(general(p)), partials, why),
-    }
-}
-
-/// Bytes for the sums of slices.
-pub fn workspace(p: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<Forced>) -> u64 {
-    match (choose(p, device, forced).0, tile::columns(p)) {
-        (Some(Variant::Split { slices, .. }), _) => p.row_count().unsigned_abs() * slices * 8,
-        (None, Some(columns)) => tile::workspace(p, columns, device, forced),
-        _ => 0,
+        _ => {
+            let variant = variant.unwrap_or(general(&p));
+            let (first, launch) = plan_rows(&p, variant, bases.workspace(), why);
+            // For the sums of slices.
+            let workspace = match variant {
+                Variant::Split { slices, .. } => p.row_count().unsigned_abs() * slices * 8,
+                _ => 0,
+            };
+            Choice::of_two(first, &launch, &bases).with_workspace(workspace)
+        }
     }
 }
 
@@ -117,9 +102,8 @@ fn pair_suffix(p: &SoftmaxBackwardProblem) -> Option<String> {
 
 /// For rows whose elements lie side by side.
 fn ragged_rows(p: &SoftmaxBackwardProblem) -> RaggedRows<'_, 3> {
-    // The V of the EXPORTs in softmax_backward_ragged.cu.
+    // The V of EXPORT in softmax_backward_ragged.cu.
     let values = match p.grad.dtype {
-        DType::F64 => [4, 8],
         DType::F32 => [8, 16],
         _ => [16, 32],
     };
@@ -168,7 +152,13 @@ fn largest_cluster(device: &DeviceFacts) -> u64 {
     device.largest_cluster().min(MAX_CLUSTER).min(1 << multiprocessors.ilog2())
 }
 
-fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize, why: Reason) -> Plan {
+/// The kernel to be launched before, if any, with all else that the plan says.
+fn plan_rows(
+    p: &SoftmaxBackwardProblem,
+    variant: Variant,
+    partials: usize,
+    why: Reason,
+) -> (Option<Kernel>, LaunchPlan<BackwardParams>) {
     let rows = p.row_count().unsigned_abs();
     let shape = row_shape(p);
     let pair = pair_suffix(p).unwrap_or_default();
@@ -205,37 +195,48 @@ fn plan_rows(p: &SoftmaxBackwardProblem, variant: Variant, partials: usize, why:
     };
     let tiles = rows.div_ceil(at_once) * slices;
     let (dims, rank) = index::dims(&p.rows, [&p.grad.strides, &p.output.strides, &p.out.strides]);
-    let launch = LaunchPlan {
-        kernel,
-        grid: [tiles.min(MAX_BLOCKS / slices * slices) as u32, 1, 1],
-        block: [threads as u32, 1, 1],
-        shared_bytes: shared_bytes as u32,
-        params: BackwardParams {
-            grad: p.grad.address as u64,
-            output: p.output.address as u64,
-            out: p.out.address as u64,
-            rows,
-            length: p.length.unsigned_abs(),
-            tiles,
-            grad_stride: p.grad_stride,
-            output_stride: p.output_stride,
-            out_stride: p.out_stride,
-            log: u32::from(p.kind == Kind::LogSoftmax),
-            lane_bits,
-            output_access: u32::from(shape.is_some_and(|s| s.aligned_output)),
-            out_access: u32::from(shape.is_some_and(|s| s.aligned_stores)),
-            in_tag: p.grad.dtype.tag(),
-            out_tag: p.out.dtype.tag(),
-            rank,
-            slices: slices as u32,
-            chunks,
-            partials: if first.is_some() { partials as u64 } else { 0 },
-            dims,
-            cluster: if first.is_some() { 1 } else { slices },
-            lanes,
-            accesses,
-        },
-        why: [why].into(),
+    let params = BackwardParams {
+        grad: p.grad.address as u64,
+        output: p.output.address as u64,
+        out: p.out.address as u64,
+        rows,
+        length: p.length.unsigned_abs(),
+        tiles,
+        grad_stride: p.grad_stride,
+        output_stride: p.output_stride,
+        out_stride: p.out_stride,
+        log: u32::from(p.kind == Kind::LogSoftmax),
+        lane_bits,
+        output_access: u32::from(shape.is_some_and(|s| s.aligned_output)),
+        out_access: u32::from(shape.is_some_and(|s| s.aligned_stores)),
+        in_tag: p.grad.dtype.tag(),
+        out_tag: p.out.dtype.tag(),
+        rank,
+        slices: slices as u32,
+        chunks,
+        partials: if first.is_some() { partials as u64 } else { 0 },
+        dims,
     };
-    Plan::Rows(first, launch)
+    let cluster = if first.is_some() { 1 } else { slices };
+    // 1 of these goes without saying.
+    let several = |count: u64| if count > 1 { count } else { 0 };
+    let launch = LaunchPlan {
+        cluster: cluster as u32,
+        settings: settings([
+            ("lanes", lanes),
+            ("accesses", several(accesses)),
+            ("slices", if cluster == 1 { several(slices) } else { 0 }),
+            ("chunks", if accesses == 0 { several(chunks) } else { 0 }),
+            ("cluster", several(cluster)),
+        ]),
+        why: [why].into(),
+        ..LaunchPlan::new(
+            kernel,
+            tiles.min(MAX_BLOCKS / slices * slices) as u32,
+            threads as u32,
+            shared_bytes as u32,
+            params,
+        )
+    };
+    (first, launch)
 }

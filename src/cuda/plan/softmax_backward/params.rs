@@ -31,38 +31,22 @@ pub struct BackwardParams {
     pub chunks: u64,
     pub partials: u64,
     pub dims: [Dim<3>; MAX_RANK],
-    /// Not of the kernels' struct, and not copied by a launch, as is what follows.
-    pub cluster: u64,
-    /// 2^`lane_bits` where that counts lanes.
-    pub lanes: u64,
-    /// `chunks` where that counts accesses of a result.
-    pub accesses: u64,
 }
 
 // The same numbers are asserted in softmax_backward.cuh.
 const _: () = assert!(offset_of!(BackwardParams, dims) == 120);
 const _: () =
-    assert!(offset_of!(BackwardParams, cluster) == 120 + 48 * MAX_RANK && 120 + 48 * MAX_RANK < 4096);
+    assert!(size_of::<BackwardParams>() == 120 + 48 * MAX_RANK && size_of::<BackwardParams>() < 4096);
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of softmax_backward.cuh's
 // BackwardParams<MAX_RANK>; size and the offset of the last field are asserted here and there.
 unsafe impl KernelParams for BackwardParams {
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        let slices = if self.cluster == 1 { u64::from(self.slices) } else { 0 };
-        let chunks = if self.accesses == 0 { self.chunks } else { 0 };
-        let all = [
-            ("lanes", self.lanes),
-            ("accesses", self.accesses),
-            ("slices", slices),
-            ("chunks", chunks),
-            ("cluster", self.cluster),
-        ];
-        all.into_iter().filter(|&(name, value)| value > u64::from(name != "lanes")).collect()
-    }
-
-    fn cluster(&self) -> u32 {
-        self.cluster as u32
-    }
+    const ADDRESSES: &'static [usize] = &[
+        offset_of!(BackwardParams, grad),
+        offset_of!(BackwardParams, output),
+        offset_of!(BackwardParams, out),
+        offset_of!(BackwardParams, partials),
+    ];
 }
 
 pub const TILE_RANK: usize = INLINE_RANK + 1;
@@ -88,27 +72,18 @@ pub struct BackwardTileParams {
     pub slices: u32,
     pub partials: u64,
     pub dims: [Dim<3>; TILE_RANK],
-    /// Not of the kernels' struct, and not copied by a launch.
-    pub cluster: u64,
 }
 
 // The same number is asserted in softmax_backward_strided.cu.
-const _: () = assert!(offset_of!(BackwardTileParams, cluster) == 104 + 48 * TILE_RANK);
+const _: () = assert!(size_of::<BackwardTileParams>() == 104 + 48 * TILE_RANK);
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of softmax_backward_strided.cu's
-// BackwardTileParams, whose size is asserted here and there; what follows is beyond its end.
+// BackwardTileParams, whose size is asserted here and there.
 unsafe impl KernelParams for BackwardTileParams {
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("across", self.across.into()),
-            ("chunks", self.chunks.into()),
-            ("parts", self.parts.into()),
-            ("slices", self.slices.into()),
-            ("cluster", self.cluster),
-        ]
-    }
-
-    fn cluster(&self) -> u32 {
-        self.cluster as u32
-    }
+    const ADDRESSES: &'static [usize] = &[
+        offset_of!(BackwardTileParams, grad),
+        offset_of!(BackwardTileParams, output),
+        offset_of!(BackwardTileParams, out),
+        offset_of!(BackwardTileParams, partials),
+    ];
 }

@@ -6,7 +6,7 @@ use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index;
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::softmax::Forced;
-use crate::cuda::plan::{Kernel, LaunchPlan};
+use crate::cuda::plan::{Kernel, LaunchPlan, settings};
 use crate::dtype::DType;
 use crate::ops::Strided;
 use crate::ops::softmax::Kind;
@@ -51,7 +51,8 @@ pub fn columns(p: &SoftmaxBackwardProblem) -> Option<Columns> {
 }
 
 /// How a block's threads share a tile, and blocks a column.
-struct Split {
+#[derive(Clone, Copy, Debug)]
+pub struct Split {
     /// Threads side by side.
     across: u64,
     /// Threads below each other.
@@ -71,7 +72,7 @@ fn held(access: u64) -> u64 {
     (32 / access).max(if access == GRANULE { 8 } else { 4 })
 }
 
-fn split(
+pub fn split(
     p: &SoftmaxBackwardProblem,
     columns: Columns,
     device: &DeviceFacts,
@@ -131,13 +132,8 @@ fn in_slices(length: u64, held: u64, accesses: u64, access: u64, blocks: u64) ->
 }
 
 /// Bytes for the sums of slices.
-pub fn workspace(
-    p: &SoftmaxBackwardProblem,
-    columns: Columns,
-    device: &DeviceFacts,
-    forced: Option<Forced>,
-) -> u64 {
-    let Split { across, slices, cluster, tiles, .. } = split(p, columns, device, forced);
+pub fn workspace(p: &SoftmaxBackwardProblem, columns: Columns, split: &Split) -> u64 {
+    let Split { across, slices, cluster, tiles, .. } = *split;
     let wide = across * columns.access / p.grad.dtype.size() as u64;
     let all = tiles * (p.row_count().unsigned_abs() / columns.count);
     if cluster { 0 } else { all * slices * wide * sum_bytes(p) }
@@ -151,12 +147,11 @@ fn sum_bytes(p: &SoftmaxBackwardProblem) -> u64 {
 pub fn plan(
     p: &SoftmaxBackwardProblem,
     columns: Columns,
-    device: &DeviceFacts,
-    forced: Option<Forced>,
+    split: &Split,
     partials: usize,
     why: Reason,
 ) -> (Option<Kernel>, LaunchPlan<BackwardTileParams>) {
-    let Split { across, down, slices, cluster, chunks, tiles } = split(p, columns, device, forced);
+    let Split { across, down, slices, cluster, chunks, tiles } = *split;
     let size = p.grad.dtype.size() as u64;
     let elements = columns.access / size;
     let wide = across * elements;
@@ -178,32 +173,39 @@ pub fn plan(
         file: "softmax_backward_strided",
         name: format!("softmax_backward_tile{elements}{role}_{}", p.out.dtype.suffix()),
     };
+    let params = BackwardTileParams {
+        grad: p.grad.address as u64,
+        output: p.output.address as u64,
+        out: p.out.address as u64,
+        length: p.length.unsigned_abs(),
+        columns: columns.count,
+        tiles,
+        grad_stride: p.grad_stride,
+        output_stride: p.output_stride,
+        out_stride: p.out_stride,
+        across: across as u32,
+        chunks: chunks as u32,
+        parts: parts as u32,
+        log: u32::from(p.kind == Kind::LogSoftmax),
+        rank,
+        slices: slices as u32,
+        partials: if cluster { 0 } else { partials as u64 },
+        dims,
+    };
+    let main = kernel(if cluster { "" } else { "_find" });
+    let blocks = (tiles.min(MAX_BLOCKS / slices) * slices) as u32;
+    let blocks_of_column = if cluster { slices } else { 1 };
     let launch = LaunchPlan {
-        kernel: kernel(if cluster { "" } else { "_find" }),
-        grid: [(tiles.min(MAX_BLOCKS / slices) * slices) as u32, 1, 1],
-        block: [threads as u32, 1, 1],
-        shared_bytes: shared as u32,
-        params: BackwardTileParams {
-            grad: p.grad.address as u64,
-            output: p.output.address as u64,
-            out: p.out.address as u64,
-            length: p.length.unsigned_abs(),
-            columns: columns.count,
-            tiles,
-            grad_stride: p.grad_stride,
-            output_stride: p.output_stride,
-            out_stride: p.out_stride,
-            across: across as u32,
-            chunks: chunks as u32,
-            parts: parts as u32,
-            log: u32::from(p.kind == Kind::LogSoftmax),
-            rank,
-            slices: slices as u32,
-            partials: if cluster { 0 } else { partials as u64 },
-            dims,
-            cluster: if cluster { slices } else { 1 },
-        },
+        cluster: blocks_of_column as u32,
+        settings: settings([
+            ("across", across),
+            ("chunks", chunks),
+            ("parts", parts),
+            ("slices", slices),
+            ("cluster", blocks_of_column),
+        ]),
         why: [why].into(),
+        ..LaunchPlan::new(main, blocks, threads as u32, shared as u32, params)
     };
     ((!cluster).then(|| kernel("_leave")), launch)
 }

@@ -11,7 +11,7 @@ pub fn index_space(problem: &AddProblem) -> HashMap<u64, (u64, u64)> {
         AddendProblem::Scalar(_) => &problem.x,
     };
     let mut all = HashMap::new();
-    for flat in 0..problem.len() {
+    for flat in 0..problem.elements() {
         let (mut rest, mut at) = (flat, [0i64; 3]);
         for (d, &n) in problem.shape.iter().enumerate().rev() {
             for (at, s) in at.iter_mut().zip([&problem.x, y, &problem.out]) {

@@ -3,7 +3,7 @@
 use crate::cuda::plan::host_cpp;
 
 /// The header itself, compiled as plain C++: no two slots are one, and what a warp reads of a transposed operand's tile
-/// meets each bank as seldom as the head says.
+/// meets each bank as seldom as the header says.
 #[test]
 fn the_tile_in_shared_memory() {
     let program = r#"

@@ -3,6 +3,7 @@
 use std::mem::{offset_of, size_of};
 
 use crate::cuda::plan::KernelParams;
+use crate::cuda::plan::matmul::params::ADDRESSES;
 use crate::cuda::plan::matmul::{INLINE_RANK, MatmulParams};
 
 /// `SkinnyParams` of kernels/common/skinny.cuh.
@@ -32,14 +33,8 @@ const _: () = {
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of SkinnyParams in
 // kernels/common/skinny.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for SkinnyParams {
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        let (tiles_m, tiles_n) = (self.product.order.tiles_m, self.product.order.tiles_n);
-        let settings =
-            [("tiles_m", tiles_m), ("tiles_n", tiles_n), ("parts", self.parts), ("cluster", self.cluster())];
-        settings.map(|(name, value)| (name, u64::from(value))).to_vec()
-    }
-
-    fn cluster(&self) -> u32 {
-        if self.clustered != 0 { self.parts } else { 1 }
-    }
+    const ADDRESSES: &'static [usize] = &{
+        let [a, b, bias, out] = ADDRESSES;
+        [a, b, bias, out, offset_of!(SkinnyParams, partials)]
+    };
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::cuda::device::examples;
-use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::matmul::tests::problem;
 use crate::cuda::plan::matmul::{Forced, Route, route};
 use crate::ops::matmul::Bias;
@@ -83,7 +82,7 @@ fn every_launch_fits_and_covers() {
                     "{what}"
                 );
                 assert!(q.part_k % i64::from(choice.tile.k) == 0, "{what}");
-                let cluster = q.cluster();
+                let cluster = plan.cluster;
                 assert!(cluster == 1 || device.compute_capability >= (9, 0) && cluster == 2, "{what}");
                 assert!(plan.grid[0].is_multiple_of(cluster), "{what}");
                 assert_eq!(launches.reduce.is_some(), q.parts > 1 && cluster == 1, "{what}");

@@ -13,34 +13,33 @@ const MAX_SPLITS: u64 = 32;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Model {
     /// Share of the tensor cores' rate that each of TILES reaches with its operands at hand.
-    rates: [f64; TILES.len()],
+    pub(super) rates: [f64; TILES.len()],
     /// Bytes in a clock that L2 brings to a multiprocessor.
-    l2_bytes: f64,
+    pub(super) l2_bytes: f64,
     /// What loading costs that many times, where a box's rows of 128 bytes are parts of two lines of the caches.
-    lines: f64,
+    pub(super) lines: f64,
     /// Share of the memory's rate that is reached.
-    memory_share: f64,
+    pub(super) memory_share: f64,
     /// Clocks from the launch to the first product, and from the last to the end of the kernel.
-    start: f64,
+    pub(super) start: f64,
     /// Clocks for each element of a tile from accumulator to shared memory, while the tensor cores wait.
-    store: f64,
+    pub(super) store: f64,
     /// The same where the copy engine takes the result from there, beside the next tile.
-    staged: f64,
+    pub(super) staged: f64,
     /// Clocks for the second kernel that a split takes, and bytes of partial sums that L2 moves in one.
-    reduce: f64,
-    reduce_bytes: f64,
+    pub(super) reduce: f64,
+    pub(super) reduce_bytes: f64,
     /// Clocks for the parts of a tile to meet in a cluster instead, and bytes that a block reads of them in one.
-    meet: f64,
-    meet_bytes: f64,
+    pub(super) meet: f64,
+    pub(super) meet_bytes: f64,
     /// Clocks that a pair of blocks starts and ends later than one alone.
-    pair: f64,
+    pub(super) pair: f64,
     /// Share of the shorter of computing and loading that the longer does not hide.
-    unhidden: f64,
+    pub(super) unhidden: f64,
 }
 
-/// Fitted by `benchmarks/fit_matmul.py` to times of `benchmarks/sweep_matmul.py`. What it prefers in
-/// `benchmarks/sweeps/h200.json` takes 0.7 % longer than the fastest plan in the mean, 9 % at worst (16384 x 16384 x 4096,
-/// where one and the same plan was 6 % apart, by what the chip had drawn before).
+/// Fitted by `benchmarks/fit_matmul.py` to times of `benchmarks/sweep_matmul.py`. How well it chooses is in
+/// docs/measurements/matmul_wgmma.md.
 pub const MODEL: Model = Model {
     // In the order of TILES.
     rates: [
@@ -113,10 +112,9 @@ pub fn can_meet(work: &Work) -> bool {
     TILES[work.tile].meets && work.pair == 1 && matches!(work.splits, 2 | 4 | 8)
 }
 
-/// Whether to try it: where there are few rows or columns, which wait for memory. On an H200 1x4096x4096 takes 14.2 us so,
-/// 15.4 through memory and 15.1 as a whole; but 512x512x4096 13.9 and 12.8, 1024x1024x8192 37 and 32, because other
-/// blocks' sums come slowly. And where all run at once, of multiprocessors that are near each other: of its 132, 64
-/// clusters of two do, and 32 of four and 16 of eight take two rounds.
+/// Whether to try it: where there are few rows or columns, which wait for memory. For larger sums other blocks' shared memory
+/// is too slow (docs/measurements/matmul_wgmma.md). And where all run at once, of multiprocessors that are near each other:
+/// of an H200's 132, 64 clusters of two do, and 32 of four and 16 of eight take two rounds.
 pub fn should_meet(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
     let (tiles_m, tiles_n) = size.tiles(&TILES[work.tile], 1);
     if tiles_m.min(tiles_n) > 1 {
@@ -135,9 +133,8 @@ pub fn splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
     room.min(size.k_blocks() / PART).clamp(1, MAX_SPLITS)
 }
 
-/// Whether the copy engine writes the results, of rows that it can address: where a block has more than two tiles. On an
-/// H200 8192x8192x512 takes 112 us so and 118 by the threads, 4096^3 (3.9 tiles each) 179 and 180, 512x14336x4096
-/// (1.7) 96 and 91, 2048^3 (one) 28.2 and 27.7.
+/// Whether the copy engine writes the results, of rows that it can address: where a block has more than two tiles
+/// (docs/measurements/matmul_wgmma.md).
 pub fn staged(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
     let (tile, (tiles_m, tiles_n)) = (&TILES[work.tile], size.tiles(&TILES[work.tile], work.pair));
     let tiles = (tiles_m * work.pair).saturating_mul(tiles_n).saturating_mul(size.products);
@@ -145,26 +142,6 @@ pub fn staged(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
 }
 
 impl Model {
-    /// All of them by name, to be read or set.
-    pub fn constants(&mut self) -> Vec<(&'static str, &mut f64)> {
-        let rates = TILES.iter().map(|tile| tile.name).zip(&mut self.rates);
-        let others = [
-            ("l2_bytes", &mut self.l2_bytes),
-            ("lines", &mut self.lines),
-            ("memory_share", &mut self.memory_share),
-            ("start", &mut self.start),
-            ("store", &mut self.store),
-            ("staged", &mut self.staged),
-            ("reduce", &mut self.reduce),
-            ("reduce_bytes", &mut self.reduce_bytes),
-            ("meet", &mut self.meet),
-            ("meet_bytes", &mut self.meet_bytes),
-            ("pair", &mut self.pair),
-            ("unhidden", &mut self.unhidden),
-        ];
-        rates.chain(others).collect()
-    }
-
     /// Clocks until the result is complete.
     pub fn clocks(&self, size: &Size, work: &Work, device: &DeviceFacts) -> f64 {
         let (rate, tile, splits) = (self.rates[work.tile], &TILES[work.tile], work.splits);

@@ -1,5 +1,7 @@
 //! From a choice to launches: parameters, and what tensor maps are made from.
 
+use std::mem::offset_of;
+
 use super::finish::Finish;
 use super::params::{MAPS, WgmmaParams};
 use super::{Addressed, BATCH_DIMS, BLOCK_K, Choice, PANEL_COLUMNS, addressed, lead_stride};
@@ -9,7 +11,7 @@ use crate::cuda::plan::matmul::reduce::{self, Parts, ReduceParams};
 use crate::cuda::plan::matmul::repack::{self, RepackParams};
 use crate::cuda::plan::matmul::{Matrix, Oriented, activation};
 use crate::cuda::plan::tile_order::TileOrder;
-use crate::cuda::plan::{Kernel, LaunchPlan};
+use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, TensorMap, TensorMapSpec};
 use crate::ops::matmul::MatmulProblem;
 
@@ -113,13 +115,17 @@ impl Choice {
         };
         let finish = Finish::of(problem.activation, &params);
         let name = format!("matmul_wgmma_{}_{}_{}", tile.name, finish.name(), problem.dtype.suffix());
+        let kernel = Kernel { file: "matmul_wgmma", name };
+        let cluster = if self.meets { self.splits } else { self.pair };
+        let own =
+            [("stages", stages), ("splits", self.splits), ("cluster", cluster), ("staged", params.staged)];
+        let own = own.map(|(name, value)| (name, u64::from(value)));
+        let shared_bytes = stages_at + stages * tile.stage_bytes();
         let multiply = LaunchPlan {
-            kernel: Kernel { file: "matmul_wgmma", name },
-            grid: [blocks, 1, 1],
-            block: [128 * tile.consumers + 128, 1, 1],
-            shared_bytes: stages_at + stages * tile.stage_bytes(),
-            params,
+            cluster,
+            settings: params.order.settings().into_iter().chain(own).collect(),
             why: self.why.as_slice().into(),
+            ..LaunchPlan::new(kernel, blocks, 128 * tile.consumers + 128, shared_bytes, params)
         };
         let parts = Parts {
             partials,
@@ -145,24 +151,17 @@ impl Choice {
 }
 
 impl Launches {
-    /// Whether there is more to them than the product's own launch.
-    pub fn are_many(&self) -> bool {
-        self.repack.is_some() || self.reduce.is_some()
-    }
-
-    /// Adds to the operands' addresses of a launch for which nothing is copied or added up.
-    pub fn move_by(
-        maps: &mut [Option<TensorMapSpec>; MAPS],
-        params: &mut WgmmaParams,
-        [a, b, bias, out]: [u64; 4],
-    ) {
-        for (map, step) in maps.iter_mut().zip([a, b, b, out]) {
-            if let Some(map) = map {
-                map.address = map.address.wrapping_add(step as usize);
-            }
-        }
-        params.bias = params.bias.wrapping_add(bias as usize);
-        params.out = params.out.wrapping_add(out as usize);
+    /// The same without addresses, for a problem at `bases`.
+    pub fn choice(&self, bases: &Bases, workspace: u64) -> plan::Choice {
+        let maps = self.maps.iter().enumerate();
+        let maps = maps.filter_map(|(i, spec)| {
+            Some((offset_of!(WgmmaParams, maps) + i * size_of::<TensorMap>(), (*spec)?))
+        });
+        let multiply = self.multiply.launch(bases).with_maps(bases, maps);
+        plan::Choice::new(multiply, self.multiply.why.clone())
+            .after(self.repack.as_ref().map(|plan| plan.launch(bases)))
+            .before(self.reduce.as_ref().map(|plan| plan.launch(bases)))
+            .with_workspace(workspace)
     }
 }
 

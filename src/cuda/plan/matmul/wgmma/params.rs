@@ -79,20 +79,8 @@ const _: () = {
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of WgmmaParams in
 // kernels/common/wgmma_shape.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for WgmmaParams {
-    fn settings(&self) -> Vec<(&'static str, u64)> {
-        let own = [
-            ("stages", self.stages),
-            ("splits", self.parts),
-            ("cluster", self.cluster()),
-            ("staged", self.staged),
-        ];
-        let own = own.map(|(name, value)| (name, u64::from(value)));
-        self.order.settings().into_iter().chain(own).collect()
-    }
-
-    fn cluster(&self) -> u32 {
-        if self.meets() { self.parts } else { self.pair }
-    }
+    const ADDRESSES: &'static [usize] =
+        &[offset_of!(WgmmaParams, bias), offset_of!(WgmmaParams, out), offset_of!(WgmmaParams, partials)];
 }
 
 impl WgmmaParams {

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::cuda::device::examples;
-use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::host_cpp;
 use crate::cuda::plan::matmul::tests::problem;
 use crate::ops::matmul::{Activation, Bias, MatmulProblem};
@@ -88,8 +87,8 @@ fn every_tile_fits_and_covers_every_shape() {
                 assert!((1..=k_blocks).contains(&q.parts) && q.part_blocks > 0, "{what}");
                 assert_eq!(q.part_blocks * q.parts + q.longer_parts, k_blocks, "{what}");
                 assert_eq!(splits.map(|s| s.min(k_blocks)).unwrap_or(q.parts), q.parts, "{what}");
-                assert!((1..=q.items * plan.params.cluster()).contains(&plan.grid[0]), "{what}");
-                assert_eq!(plan.grid[0] % plan.params.cluster(), 0, "{what}");
+                assert!((1..=q.items * plan.cluster).contains(&plan.grid[0]), "{what}");
+                assert_eq!(plan.grid[0] % plan.cluster, 0, "{what}");
                 let may_meet =
                     cluster.is_none() && shape.meets && q.pair == 1 && [2, 4, 8].contains(&q.parts);
                 assert!(q.meets() == may_meet || splits.is_none() && !q.meets(), "{what}");
@@ -144,7 +143,7 @@ fn parts_meet_where_there_are_few_rows_or_columns() {
         let (choice, launches) = chosen(&bf16(m, n, k), Overrides::default());
         let plan = &launches.multiply;
         assert_eq!(choice.workspace_bytes(&bf16(m, n, k)) == 0, launches.reduce.is_none());
-        assert_eq!(plan.params.cluster(), if plan.params.meets() { plan.params.parts } else { 1 });
+        assert_eq!(plan.cluster, if plan.params.meets() { plan.params.parts } else { 1 });
         (plan.params.meets(), plan.params.parts)
     };
     assert_eq!(meets(1, 4096, 14336), (true, 2));

@@ -15,8 +15,7 @@ const FEW_BLOCKS: u64 = 4;
 /// Rows of short columns, and bytes of a row that is not divided.
 const SHORT_ROWS: u64 = 16;
 const SHORT_PIECE: u64 = 512;
-/// Bytes from which two launches over the whole device are chosen where clusters leave most of it idle. H200, dim 0 of
-/// 16384x32, 1 MB of bf16 0.49 of a copy by clusters (0.29), 2 MB of float32 0.41 (0.36).
+/// Bytes from which two launches over the whole device are chosen where clusters leave most of it idle.
 const SPLIT_PANELS_FROM: u64 = 4 << 20;
 
 pub fn choose_columns(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> Chosen {
@@ -57,9 +56,7 @@ pub fn choose_columns(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<F
 /// Why columns are read twice: instead of what, and figures.
 type Twice = (&'static str, &'static str, Option<[Figure; 2]>);
 
-/// Short columns of float32, in accesses of 16 bytes. H200, share of a copy, beside panels: 8192x2x4096 dim 1 0.25 (0.22),
-/// 4096x4x4096 0.47 (0.40), 2048x8x4096 0.80 (0.67), 1024x16x4096 0.88 (0.95); rows in one piece, 65536x16x64 0.94 (0.62,
-/// in two panels to a row), 262144x8x32 0.33 (0.39). bf16: 2048x8x4096 0.56 (0.69).
+/// Short columns of float32, in accesses of 16 bytes: docs/measurements/softmax_tile.md.
 fn short_tile(p: &SoftmaxProblem) -> Option<Tile> {
     let row = columns(p).map_or(1, |(_, columns)| columns).saturating_mul(4);
     let length = p.length.unsigned_abs();
@@ -73,10 +70,8 @@ fn bytes(p: &SoftmaxProblem) -> u64 {
     elements.saturating_mul(p.x.dtype.size() as u64)
 }
 
-/// H200, share of a copy, bf16 and f32. Three blocks of eight to a multiprocessor, of panels 64 bytes wide, beside two of
-/// sixteen, 128 bytes wide: 8192x8192 dim 0 0.69 (0.65); three of sixteen beside eight in float32: 0.77 (0.72). Two of two
-/// and four beside three of four and eight: 128x1000x100 dim 1 0.71 (0.66), 0.72 (0.69). One block of 131 KB each of a
-/// cluster of four, where two of eight would do: 64x4096x64 dim 1 0.56 (0.71), 0.60 (0.79).
+/// Three blocks to a multiprocessor are better than two, and two than one; but in clusters of few blocks two are enough:
+/// docs/measurements/softmax_panel.md.
 fn in_panels(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen, Twice> {
     let largest = device.largest_cluster();
     let sharing = |least: u64, of_few: u64| {

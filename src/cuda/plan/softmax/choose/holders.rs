@@ -9,7 +9,7 @@ use crate::cuda::plan::softmax::{
 use crate::dtype::DType;
 use crate::ops::softmax::SoftmaxProblem;
 
-/// The W of the EXPORTs in softmax_short.cu.
+/// The W of EXPORT in softmax_short.cu.
 const WORDS: [u64; 3] = [9, 17, 33];
 /// Shared memory of a block of softmax_staged.cu besides the row's, and what the driver reserves.
 const STAGED_STATIC: u64 = 6 << 10;
@@ -17,8 +17,9 @@ const STAGED_STATIC: u64 = 6 << 10;
 const STAGED_TRIPS: [u64; 2] = [8, 4];
 /// Granules of a line of memory.
 const LINE: u64 = 8;
-/// V of the kernels of two launches in softmax_cluster.cu.
-const SPLIT_VECTORS: [u64; 2] = [2, 8];
+/// SPLIT_V of softmax_cluster.cu, and threads of its two launches: SPLIT_THREADS, or fewer where slices are short.
+pub const SPLIT_VECTORS: u64 = 4;
+const SPLIT_THREADS: [u64; 2] = [128, 384];
 
 /// CHUNK in softmax_grid.cu, and the most chunks that a thread of its kernels has in registers where there are more.
 const GRID_CHUNK: u64 = 4;
@@ -136,14 +137,14 @@ pub fn grid(p: &SoftmaxProblem, shape: RowShape, slices: u64, device: &DeviceFac
     Some(Variant::Grid { threads, slices, kept, held: chunks.saturating_sub(kept).min(room) * GRID_CHUNK })
 }
 
-/// About `slices` slices; equally many chunks to each. Small chunks where large ones would be fewer than slices wanted.
+/// About `slices` slices; equally many chunks to each. Fewer threads where large chunks would be fewer than slices wanted.
 pub fn split(granules: u64, slices: u64) -> Variant {
     // A block adds up the partials of all slices: more than this would be slow.
     let slices = slices.min(1024);
-    let [small, large] = SPLIT_VECTORS;
-    let vectors = if granules < slices * large * SHARING_THREADS { small } else { large };
-    let per_chunk = SHARING_THREADS * vectors;
+    let [few, many] = SPLIT_THREADS;
+    let threads = if granules < slices * many * SPLIT_VECTORS { few } else { many };
+    let per_chunk = threads * SPLIT_VECTORS;
     let chunks = granules.div_ceil(per_chunk).div_ceil(slices).max(1);
     let slices = granules.div_ceil(per_chunk * chunks);
-    Variant::Split { threads: SHARING_THREADS, vectors, slices, chunks }
+    Variant::Split { threads, slices, chunks }
 }

@@ -12,21 +12,15 @@ use crate::ops::softmax::SoftmaxProblem;
 pub const HELD_BY_ALL_FROM: u64 = 16 * SHARING_THREADS * CLUSTER_VECTORS;
 /// Granules that a block of softmax_staged.cu had, and that it may have, where that was measured.
 const STAGED: [u64; 2] = [2048, 4096];
-/// Blocks of 128 threads that have 8 granules each: more rows are under way at a time. H200, share of a copy: in clusters of
-/// four and eight in shared memory bf16 32768 0.95 (two of 2048 granules in registers 0.94), 65536 0.95 (four of 2048 0.93); in
-/// registers float32 24576 0.984 (0.979), 32768 0.98 (0.97), 65536, of sixteen, 0.93 (0.94). Rows of 12288 and 16384 float32,
-/// which one block holds, are not asked for here: they would take 0.99 (0.98, 0.97).
-/// Where such a block is not full bf16 57344 takes 0.85 (0.93), and halves in registers 32768 0.92.
+/// Granules of a block of 128 threads that have 8 each: more rows are under way at a time. Such blocks must be full, and are
+/// better for halves in shared memory and for float32 in registers: docs/measurements/softmax_staged.md.
 const SMALL: u64 = 1024;
 const NEARLY_SMALL: u64 = SMALL - SMALL / 16;
 
 /// A row in the registers or the shared memory of one block that has room for others beside it, or of a cluster.
 ///
-/// On an H200, share of a copy, staged beside cluster where every thread of that has all of its granules. bf16: 16384 0.94
-/// (0.97), 32768 0.94 (0.94), 65536 0.93 (0.90), 131072 0.92 (0.86), 262144 0.90 (0.81); float32: 16384 0.94 (0.98), 32768
-/// 0.94 (0.98), 65536 0.94 (0.94), 131072 0.92 (0.87), 262144 0.86 (0.56). Where they have not: 12672 bf16 0.94 (0.85).
-/// Where rows have ends: 50257 bf16 0.92 (0.72), float32 0.94 (0.78). Few rows: 16 x 32000 bf16 0.76 (0.69), float32 0.76
-/// (0.76). float64: 8192 0.92 (0.91), 32768 0.91 (0.79).
+/// Registers are better where every thread has all of its granules, up to clusters of 2 for halves and of 8 for float32:
+/// docs/measurements/softmax_staged.md.
 pub fn held_by_many(
     shape: RowShape,
     rows: u64,
@@ -65,9 +59,8 @@ pub fn held_by_many(
     }
 }
 
-/// A few rows for one launch of the whole device. H200, beside clusters of 16, which run on 112 of 132 multiprocessors, and
-/// beside two launches: rows of 512 KB take as long or longer, bf16 16 x 262144 0.57 of a copy (0.65); of 1 MB, float32 16 x
-/// 262144 0.71 (0.54), bf16 32 x 524288 0.77 (0.68), bf16 8 x 524288 0.59 (0.59).
+/// A few rows for one launch of the whole device. Rows of 512 KB or less are better off in clusters:
+/// docs/measurements/softmax_grid.md.
 pub fn held_by_all(p: &SoftmaxProblem, shape: RowShape, device: &DeviceFacts) -> Option<Variant> {
     let grid = grid(p, shape, u64::MAX, device).filter(|_| shape.granules > HELD_BY_ALL_FROM)?;
     let Variant::Grid { slices, .. } = grid else { return None };

@@ -1,9 +1,10 @@
 //! Every plan, forced or not, can be launched on its device and covers its problem.
 
-use super::super::choose::{CLUSTER_THREADS, CLUSTER_VECTORS};
+use super::super::choose::{CLUSTER_THREADS, CLUSTER_VECTORS, SPLIT_VECTORS};
 use super::super::rows::row_shape;
 use super::*;
-use crate::cuda::plan::{KernelParams, ragged};
+use crate::cuda::plan::{KernelParams, Launch, ragged};
+use crate::ops::work::Workload;
 
 /// Elements of a row that the threads of a plan reach.
 fn reach(plan: &LaunchPlan<SoftmaxParams>, variant: Variant, lanes: u64) -> u64 {
@@ -15,7 +16,7 @@ fn reach(plan: &LaunchPlan<SoftmaxParams>, variant: Variant, lanes: u64) -> u64 
         Variant::Block { .. } => threads * lanes * if plan.params.x_tag == DType::F32.tag() { 8 } else { 4 },
         Variant::Pipeline { slots, .. } => threads * slots * lanes,
         Variant::Cluster { blocks, .. } => blocks * threads * CLUSTER_VECTORS * lanes,
-        Variant::Split { vectors, slices, chunks, .. } => slices * chunks * threads * vectors * lanes,
+        Variant::Split { slices, chunks, .. } => slices * chunks * threads * SPLIT_VECTORS * lanes,
         _ => u64::MAX,
     }
 }
@@ -100,47 +101,70 @@ fn every_forced_plan_is_legal_too() {
 
 fn legal(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) {
     let (variant, _) = choose(p, device, forced);
-    let planned = plan_variant(p, device, variant, 0);
+    let choice = super::super::choose(p, device, forced);
     let alone = matches!(variant, Variant::Grid { .. });
-    assert_eq!(planned.first.is_some() || alone, workspace(p, device, forced) > 0);
-    match planned.launch {
-        Launch::Rows(plan) => {
-            legal_launch(&plan, device);
-            legal_rows(p, device, variant, &plan);
-        }
-        Launch::Ragged(plan) => {
-            legal_launch(&plan, device);
-            let Variant::Ragged(ragged) = variant else { panic!("{variant:?}") };
+    assert_eq!(choice.launches.len() > 1 || alone, choice.workspace > 0);
+    assert_eq!(choice.fallback.is_some(), alone);
+    assert!(choice.fallback.as_ref().is_none_or(|other| other.workspace <= choice.workspace));
+    for launch in &choice.launches {
+        legal_launch(launch, device);
+    }
+    match variant {
+        Variant::Ragged(ragged) => {
+            let plan: LaunchPlan<RaggedParams<2>> = choice.plan(p, PARTIALS);
+            let log = p.kind == Kind::LogSoftmax;
+            same(p, &plan, || ragged_rows(p).plan(device, ragged, plan.kernel.clone(), log, None));
             ragged::tests::legal(&ragged_rows(p), device, ragged, &plan);
         }
-        Launch::Panels(plan) => {
-            legal_launch(&plan, device);
-            let Variant::Panel(panel) = variant else { panic!("{variant:?}") };
+        Variant::Panel(panel) => {
+            let plan = choice.plan(p, PARTIALS);
+            same(p, &plan, || panel::plan(p, panel, PARTIALS).1);
             legal_panel(p, panel, &plan);
         }
-        Launch::Tiles(plan) => {
-            legal_launch(&plan, device);
-            let Variant::Tile(tile) = variant else { panic!("{variant:?}") };
+        Variant::Tile(tile) => {
+            let plan = choice.plan(p, PARTIALS);
+            same(p, &plan, || tile::plan(p, tile, PARTIALS).1);
             legal_tile(p, tile, &plan);
         }
-        Launch::Turned(plan) => {
-            legal_launch(&plan, device);
-            match variant {
-                Variant::Turned(turned) => legal_turned(p, turned, &plan),
-                Variant::TurnedShort(short) => legal_turned_short(p, short, &plan),
-                other => panic!("{other:?}"),
-            }
+        Variant::Turned(turned) => {
+            let plan = choice.plan(p, PARTIALS);
+            same(p, &plan, || turned::plan(p, turned, PARTIALS).1);
+            legal_turned(p, turned, &plan);
+        }
+        Variant::TurnedShort(short) => {
+            let plan = choice.plan(p, PARTIALS);
+            same(p, &plan, || turned::plan_short(p, short));
+            legal_turned_short(p, short, &plan);
+        }
+        _ => {
+            let plan = choice.plan(p, PARTIALS);
+            same(p, &plan, || rows::plan(p, device, variant, PARTIALS).1);
+            legal_rows(p, device, variant, &plan);
         }
     }
 }
 
-fn legal_launch<P: KernelParams>(plan: &LaunchPlan<P>, device: &DeviceFacts) {
+const PARTIALS: usize = 5 << 40;
+
+/// A launch without addresses, placed, is the one that would be planned there; of operands that a process can address.
+fn same<P: KernelParams + PartialEq>(
+    p: &SoftmaxProblem,
+    placed: &LaunchPlan<P>,
+    planned: impl FnOnce() -> LaunchPlan<P>,
+) {
+    if p.work().bytes() < 1 << 47 {
+        let planned = LaunchPlan { why: placed.why.clone(), ..planned() };
+        assert!(*placed == planned, "{placed} of {p}");
+    }
+}
+
+fn legal_launch(plan: &Launch, device: &DeviceFacts) {
     let ([blocks, y, z], [threads, ..]) = (plan.grid, plan.block);
     assert!(blocks >= 1 && u64::from(blocks) <= MAX_BLOCKS && (y, z) == (1, 1), "{plan}");
     assert!((32..=1024).contains(&threads) && threads % 32 == 0, "{plan}");
     let shared = u64::from(plan.shared_bytes) + STATIC_SHARED;
     assert!(shared <= u64::from(device.shared_bytes_per_block), "{plan}");
-    let cluster = plan.params.cluster().max(1);
+    let cluster = plan.cluster.max(1);
     assert!(blocks % cluster == 0 && cluster.is_power_of_two() && cluster <= 16, "{plan}");
     assert!(cluster == 1 || device.compute_capability >= (9, 0), "{plan}");
     assert!(cluster <= 8 || device.multiprocessors >= 100, "{plan}");
@@ -176,7 +200,7 @@ fn legal_panel(p: &SoftmaxProblem, panel: Panel, plan: &LaunchPlan<PanelParams>)
     assert!([4, 8, 16].contains(&access) && aligned(p.x.address, &of_x, size, access), "{panel:?} {access}");
     let stored = (word / size * out_size).min(GRANULE);
     assert!(aligned(p.out.address, &of_out, out_size, stored), "{panel:?}");
-    assert_eq!(plan.params.cluster(), if cluster { slices as u32 } else { 0 });
+    assert_eq!(plan.cluster, if cluster { slices as u32 } else { 0 });
     let all = p.row_count().unsigned_abs() / columns * columns.div_ceil(wide);
     assert_eq!(u64::from(plan.grid[0]), all * slices);
     assert!(plan.kernel.name.contains(&format!("panel{word}_")) && slices <= 1024);
@@ -194,7 +218,7 @@ fn legal_tile(p: &SoftmaxProblem, tile: Tile, plan: &LaunchPlan<TileParams>) {
         _ => 16,
     };
     assert!(threads / across * k >= slice, "{tile:?}");
-    assert_eq!(u64::from(plan.params.cluster()), if cluster { slices } else { 1 });
+    assert_eq!(u64::from(plan.cluster), if cluster { slices } else { 1 });
     let all = p.row_count().unsigned_abs() / columns * columns.div_ceil(across * elements);
     assert_eq!(plan.params.tiles, all);
     assert_eq!(u64::from(plan.params.slices), slices);
@@ -212,7 +236,7 @@ fn legal_turned(p: &SoftmaxProblem, turned: Turned, plan: &LaunchPlan<TurnedPara
             && plan.block[0].is_power_of_two()
     );
     assert!(slice * slices >= p.length.unsigned_abs() && slices <= 1024, "{turned:?}");
-    assert_eq!(plan.params.cluster(), if cluster { slices as u32 } else { 0 });
+    assert_eq!(plan.cluster, if cluster { slices as u32 } else { 0 });
     let wide = turned.wide(p);
     assert_eq!(u64::from(plan.grid[0]), p.row_count().unsigned_abs() / rows * rows.div_ceil(wide) * slices);
     let tile = turned.tile_bytes(p);
@@ -256,7 +280,7 @@ fn legal_turned_short(p: &SoftmaxProblem, short: Short, plan: &LaunchPlan<Turned
     let (this, other) = if side.of_x { (&p.x, &p.out) } else { (&p.out, &p.x) };
     let (rows, size) = (p.rows[side.dim].unsigned_abs(), this.dtype.size() as u64);
     let threads = u64::from(plan.block[0]);
-    assert!(plan.params.cluster() <= 1 && threads <= 128 && short.wide() == each * threads);
+    assert!(plan.cluster <= 1 && threads <= 128 && short.wide() == each * threads);
     assert_eq!((other.strides[side.dim], this.strides[side.dim]), (p.length, 1));
     let bytes = each * threads * p.length.unsigned_abs() * other.dtype.size() as u64;
     // And where the piece begins behind a boundary.
@@ -301,7 +325,7 @@ fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: 
         }
         Variant::Cluster { threads, blocks } => {
             assert!(threads <= CLUSTER_THREADS && threads / 32 * blocks <= 256, "{plan}");
-            assert_eq!(u64::from(plan.params.cluster()), blocks);
+            assert_eq!(u64::from(plan.cluster), blocks);
         }
         Variant::Staged { threads, blocks, trips } => {
             assert!(threads <= 512 && threads / 32 * blocks <= 256 && trips % 2 == 0, "{plan}");
@@ -313,7 +337,7 @@ fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: 
         }
         Variant::Split { slices, .. } => assert!(slices <= 1024 && slices == u64::from(plan.params.slices)),
         Variant::Grid { threads, slices, kept, held } => {
-            assert!(plan.params.cooperative() && device.cooperative, "{plan}");
+            assert!(plan.cooperative && device.cooperative, "{plan}");
             // One block to a multiprocessor: its shared memory and its registers, 128 a thread, fit.
             assert!(plan.grid[0] <= device.multiprocessors && threads <= 512, "{plan}");
             assert_eq!(u64::from(plan.grid[0]), slices * p.row_count().unsigned_abs());

@@ -1,6 +1,7 @@
 //! Rows that lie side by side.
 
 use super::*;
+use crate::cuda::plan::softmax_backward::params::BackwardTileParams;
 
 #[test]
 fn columns_are_covered_by_legal_launches() {
@@ -27,10 +28,11 @@ fn columns_are_covered_by_legal_launches() {
 }
 
 fn legal_tiles(p: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<Forced>) {
-    let Plan::Tiles(first, plan) = plan(p, device, forced, 64) else { panic!("rows") };
+    let choice = choose(p, device, forced);
+    let plan: LaunchPlan<BackwardTileParams> = choice.plan(p, 64);
     let context = format!("{p:?} on {}: {plan}", device.name);
-    let LaunchPlan { kernel, grid, block, shared_bytes, params, .. } = plan;
-    let (cluster, slices) = (params.cluster(), u64::from(params.slices));
+    let LaunchPlan { kernel, grid, block, shared_bytes, cluster, params, .. } = plan;
+    let slices = u64::from(params.slices);
     assert!(block[0] % 32 == 0 && (32..=256).contains(&block[0]), "{context}");
     assert!(cluster <= if device.compute_capability >= (9, 0) { 8 } else { 1 }, "{context}");
     assert!(cluster.is_power_of_two() && grid[0] % cluster == 0 && grid[0] > 0, "{context}");
@@ -53,12 +55,12 @@ fn legal_tiles(p: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<
     let shared =
         u64::from(cluster) * wide * 8 + (down * (wide | 1) + (u64::from(params.parts) + 1) * wide) * sum;
     assert_eq!(u64::from(shared_bytes), shared, "{context}");
-    let split = first.is_some();
+    let split = choice.launches.len() > 1;
     assert_eq!(split, params.partials != 0, "{context}");
     assert_eq!(split, kernel.name.contains("find"), "{context}");
     assert!(!split || (slices <= 1024 && cluster == 1), "{context}");
     let needed = if split { params.tiles * slices * wide * sum } else { 0 };
-    assert_eq!(workspace(p, device, forced), needed, "{context}");
+    assert_eq!(choice.workspace, needed, "{context}");
     if forced.is_some() {
         assert_eq!(split, matches!(forced, Some(Forced::Split(_))), "{context}");
     }
@@ -67,11 +69,11 @@ fn legal_tiles(p: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<
 #[test]
 fn few_columns_are_shared_by_all_multiprocessors() {
     let device = examples::h200();
-    let of =
-        |outer, length, columns| match plan(&inner(DType::BF16, outer, length, columns), &device, None, 64) {
-            Plan::Tiles(first, plan) => (first.map(|first| first.name), plan.grid[0]),
-            other => panic!("{other:?}"),
-        };
+    let of = |outer, length, columns| {
+        let choice = choose(&inner(DType::BF16, outer, length, columns), &device, None);
+        let first = (choice.main > 0).then(|| choice.launches[0].kernel.name.clone());
+        (first, choice.main().grid[0])
+    };
     let leave = Some("softmax_backward_tile8_leave_bf16".to_string());
     assert_eq!(of(1, 65536, 16), (leave, 128), "as many as whole warps make of 132");
     assert_eq!(of(1, 8192, 8192).0, None, "enough columns");
@@ -81,8 +83,9 @@ fn few_columns_are_shared_by_all_multiprocessors() {
 
 #[test]
 fn a_column_is_read_once_where_clusters_hold_it() {
-    let chunks =
-        |p: SoftmaxBackwardProblem, device: &DeviceFacts| tiles_of(plan(&p, device, None, 0)).params.chunks;
+    let chunks = |p: SoftmaxBackwardProblem, device: &DeviceFacts| {
+        choose(&p, device, None).plan::<BackwardTileParams>(&p, 0).params.chunks
+    };
     for (outer, length, columns) in [(1, 8192, 8192), (64, 4096, 64), (128, 1000, 100), (2048, 512, 8)] {
         assert_eq!(chunks(inner(DType::BF16, outer, length, columns), &examples::h200()), 1, "{length}");
     }

@@ -1,0 +1,86 @@
+// What a thread has of elements: some neighbours in registers, as they come from memory, and the largest of those seen.
+#pragma once
+
+#include "softmax.cuh"
+
+// The larger of each two halves of a word.
+template <class T> __device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    return same_type<T, bf16> ? ptx::max_bf16(a, b) : ptx::max_f16(a, b);
+#else
+    Pack<T, 2> p, q;
+    __builtin_memcpy(&p, &a, sizeof(p));
+    __builtin_memcpy(&q, &b, sizeof(q));
+#pragma unroll
+    for (int e = 0; e < 2; ++e) p.v[e] = convert<T>(larger(number(p.v[e]), number(q.v[e])));
+    __builtin_memcpy(&a, &p, sizeof(p));
+    return a;
+#endif
+}
+
+// Each element of `most` becomes the larger of it and that of `words`.
+template <class T, int W> __device__ __forceinline__ void raise(uint32_t (&most)[W], const uint32_t (&words)[W]) {
+    if constexpr (is_half<T>) {
+#pragma unroll
+        for (int k = 0; k < W; ++k) most[k] = larger_halves<T>(most[k], words[k]);
+    } else {
+        constexpr int E = W * 4 / sizeof(T);
+        Pack<T, E> a, b;
+        __builtin_memcpy(&a, most, sizeof(a));
+        __builtin_memcpy(&b, words, sizeof(b));
+#pragma unroll
+        for (int e = 0; e < E; ++e) a.v[e] = larger(a.v[e], b.v[e]);
+        __builtin_memcpy(most, &a, sizeof(a));
+    }
+}
+
+// E neighbouring elements: one access.
+template <class T, int E> struct alignas(E * sizeof(T) < 4 ? 4 : E * sizeof(T)) Access {
+    static constexpr int BYTES = E * sizeof(T), WORDS = BYTES < 4 ? 1 : BYTES / 4;
+    uint32_t word[WORDS];
+
+    // Elements that count for nothing in a maximum, and in a sum.
+    static __device__ __forceinline__ Access lowest() {
+        Pack<T, WORDS * 4 / sizeof(T)> pack;
+#pragma unroll
+        for (auto& e : pack.v) e = convert<T>(-infinity<float>());
+        Access access;
+        __builtin_memcpy(&access, &pack, sizeof(access));
+        return access;
+    }
+    static __device__ __forceinline__ Access zero() { return {}; }
+    // Unless `wanted`, it stays as it is.
+    __device__ __forceinline__ void load(const T* p, bool wanted) { ptx::load_global_if<BYTES>(wanted, p, word); }
+    __device__ __forceinline__ void raise_to(const Access& other) { raise<T>(word, other.word); }
+    template <class Out> __device__ __forceinline__ void widen(typename Math<Out>::C (&x)[E]) const {
+        if constexpr (BYTES >= 4) {
+            widen_words<T, Out>(word, x);
+        } else {
+            Pack<T, E> pack;
+            __builtin_memcpy(&pack, word, sizeof(pack));
+#pragma unroll
+            for (int k = 0; k < E; ++k) x[k] = ::widen<Out>(pack.v[k]);
+        }
+    }
+};
+template <class T, int E> __device__ __forceinline__ Access<T, E> forget(Access<T, E> access) {
+#pragma unroll
+    for (auto& word : access.word) word = forget(word);
+    return access;
+}
+
+// The largest of the elements that a thread has seen.
+template <class In, class Out> struct Largest {
+    using C = typename Math<Out>::C;
+    Granule each = empty_granule<In>();
+
+    __device__ __forceinline__ void raise_to(const Granule& granule) { raise<In>(each.word, granule.word); }
+    __device__ __forceinline__ C get() const {
+        C v[lanes_of<In>];
+        widen_granule<In, Out>(each, v);
+        C largest = v[0];
+#pragma unroll
+        for (int e = 1; e < lanes_of<In>; ++e) largest = larger(largest, v[e]);
+        return largest;
+    }
+};

@@ -1,0 +1,95 @@
+//! Hands a problem to the backend of the device its memory lives on.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::ops::activation_backward::ActivationBackwardProblem;
+use crate::ops::add::AddProblem;
+use crate::ops::matmul::MatmulProblem;
+use crate::ops::softmax::SoftmaxProblem;
+use crate::ops::softmax_backward::SoftmaxBackwardProblem;
+use crate::tensor::Device;
+use crate::{cpu, cuda, nvtx};
+
+pub use crate::cuda::RawStream;
+
+/// A problem that every backend solves.
+pub trait Operation: cuda::Planned {
+    fn run_on_cpu(&self) -> Result<()>;
+}
+
+impl Operation for AddProblem {
+    fn run_on_cpu(&self) -> Result<()> {
+        cpu::add::run(self)
+    }
+}
+
+impl Operation for SoftmaxProblem {
+    fn run_on_cpu(&self) -> Result<()> {
+        cpu::softmax::run(self)
+    }
+}
+
+impl Operation for SoftmaxBackwardProblem {
+    fn run_on_cpu(&self) -> Result<()> {
+        cpu::softmax::backward(self)
+    }
+}
+
+impl Operation for MatmulProblem {
+    fn run_on_cpu(&self) -> Result<()> {
+        cpu::matmul::run(self)
+    }
+}
+
+impl Operation for ActivationBackwardProblem {
+    fn run_on_cpu(&self) -> Result<()> {
+        cpu::activation_backward::run(self)
+    }
+}
+
+/// What solves a problem, and those like it.
+#[derive(Debug)]
+pub enum Prepared {
+    Nothing,
+    Cpu,
+    Cuda(Arc<cuda::Prepared>),
+}
+
+/// Decides how to solve a problem, if that was not decided for one like it before.
+pub fn prepare<P: Operation>(problem: &P) -> Result<Prepared> {
+    Ok(match (problem.is_empty(), problem.device()) {
+        (true, _) => Prepared::Nothing,
+        (false, Device::Cpu) => Prepared::Cpu,
+        (false, Device::Cuda(ordinal)) => Prepared::Cuda(cuda::prepare(problem, ordinal)?),
+    })
+}
+
+impl Prepared {
+    /// Whether it still is what `prepare` would return for a problem that only has its operands elsewhere.
+    pub fn suits<P: Operation>(&self, problem: &P) -> bool {
+        match self {
+            Prepared::Nothing | Prepared::Cpu => true,
+            Prepared::Cuda(prepared) => prepared.suits(&problem.addresses()),
+        }
+    }
+
+    /// Bytes of memory on the problem's device to be lent to `run`, from the library that makes its result.
+    pub fn workspace_bytes(&self) -> u64 {
+        match self {
+            Prepared::Nothing | Prepared::Cpu => 0,
+            Prepared::Cuda(prepared) => prepared.workspace_bytes(),
+        }
+    }
+
+    /// Solves the problem, or queues what does; `workspace` is the address of `workspace_bytes` bytes.
+    pub fn run<P: Operation>(&self, problem: &P, workspace: usize, stream: RawStream) -> Result<()> {
+        // What a profiler sees, until all of it is queued or done.
+        let _range = nvtx::range(|| format!("tilewise.{} {problem}", problem.op()));
+        match self {
+            Prepared::Nothing => Ok(()),
+            Prepared::Cpu => problem.run_on_cpu(),
+            Prepared::Cuda(prepared) => prepared.queue(problem, workspace, stream),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! How the kernels of kernels/add*.cu are launched.
+
+mod params;
+mod pieces;
+mod share;
+mod space;
+#[cfg(test)]
+mod tests;
+
+use params::{AddParams, PLAIN, ROW_X, SAME_DTYPE, X_TURNED, Y_TURNED};
+use pieces::Pieces;
+use share::{Share, block_size};
+use space::{FEW, Space, Variant};
+
+use super::index::{self, Divisor, MAX_RANK};
+use super::reason::Reason;
+use super::{Bases, Choice, Kernel, LaunchPlan};
+use crate::cuda::device::DeviceFacts;
+use crate::dtype::{Category, DType};
+use crate::ops::add::{AddProblem, AddendProblem};
+use crate::ops::{Scalar, Strided};
+
+/// Per block of the vector variants: docs/measurements/add.md.
+const VECTOR_THREADS: u64 = 128;
+/// Bytes that a thread of most variants makes of the result in one go.
+const CHUNK: u64 = 16;
+/// Flat indices of all variants but `deep` are below this.
+const NARROW: u64 = (1 << 31) - 4096;
+/// Beyond it only the loop goes.
+const MAX_BLOCKS: u64 = i32::MAX as u64;
+
+/// How the blocks share the tiles of a contiguous addition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    /// One block for each tile.
+    FixedGrid,
+    /// As many blocks as run at once; each takes every so-many-th tile.
+    GridStride,
+}
+
+/// `forced` takes the schedule of a contiguous addition out of the plan's hands.
+pub fn choose(problem: &AddProblem, device: &DeviceFacts, forced: Option<Schedule>) -> Choice {
+    let (problem, bases) = Bases::of(problem);
+    if let Some(head) = contiguous(&problem) {
+        return Choice::of(&vector(&problem, head, device, forced), &bases);
+    }
+    if let Some(Pieces { variant, share, head, row_x, why }) = pieces::of(&problem, device) {
+        let mut plan = walk::<FEW>(&problem, Space::of(&problem), variant, &share, why);
+        plan.params.head = head as u32;
+        plan.params.flags |= if row_x { ROW_X } else { 0 };
+        return Choice::of(&plan, &bases);
+    }
+    let mut space = Space::of(&problem);
+    let (variant, share, why) = strided(&mut space, device);
+    // Parameters of few dimensions are quick to copy.
+    match variant {
+        Variant::Deep => Choice::of(&walk::<MAX_RANK>(&problem, space, variant, &share, why), &bases),
+        _ => Choice::of(&walk::<FEW>(&problem, space, variant, &share, why), &bases),
+    }
+}
+
+/// The elements before the first 16-byte boundary, if the addition is contiguous and of one alignment and dtype.
+fn contiguous(problem: &AddProblem) -> Option<u64> {
+    let (x, out) = (&problem.x, &problem.out);
+    let misaligned = |s: &Strided| s.address as u64 % CHUNK;
+    let alike = |s: &Strided| {
+        (problem.shape.is_empty() || s.strides.as_slice() == [1])
+            && s.dtype == out.dtype
+            && misaligned(s) == misaligned(out)
+    };
+    let size = out.dtype.size() as u64;
+    let y = match &problem.y {
+        AddendProblem::Tensor(y) => y,
+        AddendProblem::Scalar(_) => x,
+    };
+    (alike(x) && alike(y) && alike(out) && misaligned(out).is_multiple_of(size))
+        .then(|| ((CHUNK - misaligned(out)) % CHUNK / size).min(problem.elements().unsigned_abs()))
+}
+
+fn vector(
+    problem: &AddProblem,
+    head: u64,
+    device: &DeviceFacts,
+    forced: Option<Schedule>,
+) -> LaunchPlan<AddParams<FEW>> {
+    let each = Variant::Vector.chunks();
+    let vectors = (problem.elements().unsigned_abs() - head) / (CHUNK / problem.out.dtype.size() as u64);
+    let threads = block_size(vectors.div_ceil(each), VECTOR_THREADS, device);
+    let tiles = vectors.div_ceil(threads * each).max(1);
+    // The fixed grid is never slower, because new blocks load while old ones store. A grid that would be too large loops
+    // in any case.
+    let looping = tiles > MAX_BLOCKS || forced == Some(Schedule::GridStride);
+    let resident =
+        u64::from(device.multiprocessors) * (u64::from(device.threads_per_multiprocessor) / threads);
+    let blocks = if looping { tiles.min(resident) } else { tiles };
+    let variant = if looping { Variant::VectorLoop } else { Variant::Vector };
+    let figures = [("tiles", tiles), ("blocks of the largest grid", MAX_BLOCKS)];
+    let why = match forced {
+        Some(_) => Reason::asked_for(variant.name(), Variant::Vector.name()),
+        None if looping => Reason::new("vector_loop", "vector", "no grid has that many blocks", figures),
+        None => {
+            Reason::new("vector", "vector_loop", "with a block for each tile, new ones load early", figures)
+        }
+    };
+    let mut plan = launch(problem, variant, &Share::tiles(blocks, threads, tiles, 1, 1), why);
+    plan.params.head = head as u32;
+    plan
+}
+
+/// The variant of an addition that is not contiguous, how it is shared, and why.
+fn strided(space: &mut Space, device: &DeviceFacts) -> (Variant, Share, Reason) {
+    let (variant, why) = space.variant();
+    space.choose_rows(variant);
+    let share = match variant {
+        Variant::Turned => Share::turned(space),
+        _ => Share::chunks(space, variant, device),
+    };
+    let rows = space.shape[space.last() - 1] as u64;
+    let most = share.items.max(rows);
+    if variant == Variant::Deep || most < NARROW {
+        return (variant, share, why);
+    }
+    let figures = [("items", most), ("below", NARROW)];
+    let why = Reason::new("deep", variant.name(), "the others count in 32 bits", figures);
+    (Variant::Deep, Share::chunks(space, Variant::Deep, device), why)
+}
+
+/// A launch that walks over dimensions.
+fn walk<const RANK: usize>(
+    problem: &AddProblem,
+    mut space: Space,
+    variant: Variant,
+    share: &Share,
+    why: Reason,
+) -> LaunchPlan<AddParams<RANK>> {
+    let last = space.last();
+    let width = variant.width(&space);
+    let mut plan = launch(problem, variant, share, why);
+    let p: &mut AddParams<RANK> = &mut plan.params;
+    let bit = |condition: bool, flag: u32| if condition { flag } else { 0 };
+    let turned = |operand: usize| !matches!(space.strides[operand][last], 0 | 1);
+    p.flags = match variant {
+        Variant::Turned => {
+            let plain = space.whole() && space.inputs().all(|(s, strides)| space.plain(s, strides));
+            bit(turned(0), X_TURNED) | bit(turned(1), Y_TURNED) | bit(plain, PLAIN)
+        }
+        _ => bit(space.one_dtype(), SAME_DTYPE),
+    };
+    [p.x_one, p.y_one] = [0, 1].map(|i| u32::from(width > 1 && space.strides[i][last] == 0));
+    let sizes = [space.x, space.y.unwrap_or(space.x), space.out].map(|s| s.dtype.size() as i64);
+    for ((strides, size), step) in space.strides.iter_mut().zip(sizes).zip(&mut p.steps) {
+        strides.iter_mut().for_each(|s| *s = s.wrapping_mul(size));
+        let along_rows = (share.row_step as i64).wrapping_mul(strides[last - 1]);
+        *step = along_rows.wrapping_add(((share.chunk_step * width) as i64).wrapping_mul(strides[last]));
+    }
+    let [x, y, out] = &space.strides;
+    (p.dims, p.rank) = index::dims(&space.shape, [x, y, out]);
+    plan
+}
+
+/// A launch without dimensions.
+fn launch<const RANK: usize>(
+    problem: &AddProblem,
+    variant: Variant,
+    share: &Share,
+    why: Reason,
+) -> LaunchPlan<AddParams<RANK>> {
+    let (x, out) = (&problem.x, &problem.out);
+    let (y, y_size, scalar) = match &problem.y {
+        AddendProblem::Tensor(y) => (y, y.dtype.size() as u32, 0),
+        AddendProblem::Scalar(s) => (x, 0, arithmetic_bits(*s, out.dtype)),
+    };
+    let (dims, rank) = index::dims(&[], [&[], &[], &[]]);
+    let kernel = Kernel { file: variant.file(), name: variant.kernel(wrapping(out.dtype)).to_owned() };
+    // More blocks than a grid has are an error of the launch: of variants without a loop they make more elements than
+    // any memory holds.
+    let blocks = u32::try_from(share.blocks).unwrap_or(u32::MAX);
+    let params = AddParams {
+        x: x.address as u64,
+        y: y.address as u64,
+        out: out.address as u64,
+        elements: problem.elements().unsigned_abs(),
+        x_bytes: bytes_of(x, &problem.shape),
+        y_bytes: bytes_of(y, &problem.shape),
+        alpha: arithmetic_bits(problem.alpha, out.dtype),
+        scalar,
+        items: share.items,
+        chunks: share.chunks,
+        groups: share.groups,
+        by_chunks: Divisor::new(share.chunks),
+        by_groups: Divisor::new(share.groups),
+        row_step: share.row_step,
+        chunk_step: share.chunk_step,
+        steps: [0; 3],
+        span: share.span,
+        group_step: share.group_step,
+        x_tag: x.dtype.tag(),
+        y_tag: y.dtype.tag(),
+        x_size: x.dtype.size() as u32,
+        y_size,
+        x_one: 0,
+        y_one: 0,
+        head: 0,
+        flags: 0,
+        rank,
+        dims,
+    };
+    LaunchPlan { why: [why].into(), ..LaunchPlan::new(kernel, blocks, share.threads as u32, 0, params) }
+}
+
+/// int8 wraps as uint8 does, so it has no kernels of its own.
+fn wrapping(dtype: DType) -> DType {
+    if dtype == DType::I8 { DType::U8 } else { dtype }
+}
+
+/// A number in the type that `dtype` is added in: float32 for halves, otherwise `dtype` itself, integers
+/// wrapped. The kernel reads the low bits.
+fn arithmetic_bits(value: Scalar, dtype: DType) -> u64 {
+    match (dtype.category(), value) {
+        (Category::Float, _) if dtype == DType::F64 => value.as_f64().to_bits(),
+        // Not by way of float64, which would round large integers twice.
+        (Category::Float, Scalar::Int(i)) => u64::from((i as f32).to_bits()),
+        (Category::Float, _) => u64::from((value.as_f64() as f32).to_bits()),
+        (Category::Integer, _) => value.as_i64().cast_unsigned(),
+        (Category::Bool, _) => u64::from(value.as_i64() != 0),
+    }
+}
+
+/// First and one past the last address that an operand's elements cover.
+fn bytes_of(operand: &Strided, shape: &[i64]) -> [u64; 2] {
+    let size = operand.dtype.size() as i64;
+    let (mut low, mut high) = (0i64, 0i64);
+    for (&n, &stride) in shape.iter().zip(&operand.strides) {
+        let reach = (n - 1).wrapping_mul(stride);
+        low += reach.min(0);
+        high += reach.max(0);
+    }
+    let at = |offset: i64| (operand.address as u64).wrapping_add_signed(offset);
+    [at(low.wrapping_mul(size)), at((high + 1).wrapping_mul(size))]
+}

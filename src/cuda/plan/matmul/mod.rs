@@ -1,0 +1,145 @@
+//! How a GPU multiplies: which kernel, which tile, in what order.
+
+pub mod blocks;
+pub mod copied;
+mod cost;
+mod operands;
+mod params;
+mod reduce;
+mod repack;
+pub mod skinny;
+pub mod wgmma;
+
+pub use blocks::plan;
+use operands::{Access, Oriented, access, alignment, allows_vectors, down_columns, k_fast};
+pub use params::MatmulParams;
+
+use super::reason::Reason;
+use super::{Bases, Choice};
+use crate::cuda::device::DeviceFacts;
+use crate::ops::matmul::{Activation, MatmulProblem, Matrix};
+use crate::ops::work::Workload;
+
+/// `INLINE_RANK` in kernels/common/matmul.cuh.
+const INLINE_RANK: usize = 4;
+
+/// Kernels that a developer may ask for where the plan would choose others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Forced {
+    /// One block a tile: matmul_mma.cu and its siblings.
+    Blocks(blocks::Overrides),
+    /// matmul_wgmma.cu, where it can do the problem.
+    Wgmma(wgmma::Overrides),
+    /// matmul_skinny.cu or matmul_skinny_simt.cu, where there are few rows or columns.
+    Skinny(skinny::Overrides),
+    /// matmul_mma.cu on copies of what it could only read element by element.
+    Copied,
+}
+
+/// Which kernels solve a problem.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Route {
+    Blocks(blocks::Overrides),
+    Wgmma(wgmma::Choice),
+    Skinny(skinny::Choice),
+    Copied(copied::Choice),
+}
+
+/// On compute capability 9.0, halves go to matmul_wgmma.cu, but for small problems whose operands it would have to copy.
+/// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle;
+/// operands that those blocks would read element by element are copied first where they are used often enough;
+/// everything else goes to the blocks as it is.
+pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Route {
+    let route = match forced {
+        Some(Forced::Wgmma(overrides)) => wgmma::choose(problem, device, overrides).map(Route::Wgmma),
+        Some(Forced::Skinny(overrides)) => skinny::choose(problem, device, overrides).map(Route::Skinny),
+        Some(Forced::Copied) => copied::choose(problem, device).map(Route::Copied),
+        Some(Forced::Blocks(overrides)) => Some(Route::Blocks(overrides)),
+        None => unforced(problem, device),
+    };
+    route.unwrap_or(Route::Blocks(blocks::Overrides::default()))
+}
+
+/// None: the blocks.
+fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
+    if let Some(choice) = wgmma::choose(problem, device, wgmma::Overrides::default())
+        && (!choice.copies_operands() || multiply_adds(problem) >= COPIED_FROM)
+    {
+        return Some(Route::Wgmma(choice.unasked()));
+    }
+    let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
+    let skinny = few.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
+    if let Some(choice) = skinny {
+        let blocks = blocks::clocks(problem, &Oriented::new(problem), device);
+        if choice.clocks() * PLAINLY < blocks {
+            return Some(Route::Skinny(choice.instead(blocks)));
+        }
+    }
+    let choice = copied::choose(problem, device)?;
+    let by_elements = blocks::computing(problem, &Oriented::new(problem), device);
+    (choice.clocks() * PLAINLY < by_elements)
+        .then(|| Route::Copied(choice.instead(by_elements, problem, device)))
+}
+
+/// How much faster an estimate must be for a kernel to replace one that has been measured.
+const PLAINLY: f64 = 1.2;
+/// With fewer, a kernel's time is that of its start and end, whichever it is.
+const FEW_BYTES: u64 = 1 << 18;
+
+/// The launches of `route`, decided once for a problem and a device.
+pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
+    let (p, bases) = Bases::of(problem);
+    let workspace = bases.workspace();
+    match route(&p, device, forced) {
+        Route::Blocks(overrides) => Choice::of(&plan(&p, overrides, device), &bases),
+        Route::Skinny(choice) => {
+            let launches = choice.launches(&p, device, workspace);
+            let reduce = launches.reduce.map(|plan| plan.launch(&bases));
+            let bytes = choice.workspace_bytes(&p);
+            Choice::of(&launches.multiply, &bases).before(reduce).with_workspace(bytes)
+        }
+        Route::Copied(choice) => {
+            let launches = choice.launches(&p, device, workspace);
+            let repack = launches.repack.launch(&bases);
+            let bytes = choice.workspace_bytes();
+            Choice::of(&launches.multiply, &bases).after(Some(repack)).with_workspace(bytes)
+        }
+        Route::Wgmma(choice) => {
+            choice.launches(&p, device, workspace).choice(&bases, choice.workspace_bytes(&p))
+        }
+    }
+}
+
+/// Multiply-adds from which a copy of operands that the copy engine cannot address is worth its launch:
+/// docs/measurements/matmul_repack.md.
+const COPIED_FROM: u64 = 1 << 24;
+
+fn multiply_adds(problem: &MatmulProblem) -> u64 {
+    let sizes = [problem.m, problem.n, problem.k].map(i64::unsigned_abs);
+    sizes.iter().fold(products(problem), |n, &size| n.saturating_mul(size))
+}
+
+fn products(problem: &MatmulProblem) -> u64 {
+    problem.batch.iter().fold(1u64, |n, &size| n.saturating_mul(size.unsigned_abs()))
+}
+
+/// Why the tile that takes fewer clocks.
+fn estimated(tile: (&'static str, f64), other: (&'static str, f64)) -> Reason {
+    let figures = [("clocks", tile.1 as u64), ("of the other", other.1 as u64)];
+    Reason::new(tile.0, other.0, "it is estimated to be done first", figures)
+}
+
+/// `ActivationKind` in kernels/common/epilogue.cuh, and leaky_relu's slope.
+pub(super) fn activation(activation: Activation) -> (u32, f64) {
+    match activation {
+        Activation::None => (0, 0.0),
+        Activation::Relu => (1, 0.0),
+        Activation::LeakyRelu { negative_slope } => (2, negative_slope),
+        Activation::Gelu => (3, 0.0),
+        Activation::GeluTanh => (4, 0.0),
+        Activation::Silu => (5, 0.0),
+    }
+}
+
+#[cfg(test)]
+mod tests;

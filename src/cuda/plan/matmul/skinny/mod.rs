@@ -1,0 +1,293 @@
+//! Few rows or columns: how kernels/matmul_skinny.cu and kernels/matmul_skinny_simt.cu are launched.
+
+mod params;
+mod tiles;
+
+pub use params::SkinnyParams;
+
+use tiles::{ANY_HALVES, HALVES, SIMT, SIMT_F64, Tile};
+
+use super::blocks::FILL_CLOCKS;
+use super::cost::{self, Rate, Reading};
+use super::reduce::{self, Parts, ReduceParams};
+use super::{
+    Access, MatmulParams, Oriented, access, allows_vectors, down_columns, estimated, k_fast, products,
+};
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::reason::Reason;
+use crate::cuda::plan::{Kernel, LaunchPlan};
+use crate::dtype::DType;
+use crate::ops::matmul::MatmulProblem;
+
+/// The most rows or columns that are few.
+pub const FEW: i64 = 64;
+/// With 64 of them matmul_mma's tiles take half as long: docs/measurements/matmul_skinny.md.
+const FEW_HALVES: i64 = 16;
+/// Parts of k that are tried. Those of a cluster are among the first.
+const PARTS: [u64; 12] = [1, 2, 4, 8, 3, 6, 12, 16, 24, 32, 64, 128];
+/// Larger ones are slower: docs/measurements/matmul_skinny.md.
+const CLUSTERS: [u64; 1] = [2];
+/// Stages and k that a part has at least: with less, most of it is filling the ring.
+const PART_STAGES: u64 = 4;
+const PART_K: u64 = 256;
+/// What matmul_reduce.cu takes: batch dimensions, and coordinates.
+const BATCH_DIMS: usize = 3;
+const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;
+
+/// Clocks for the sums to meet in a cluster; for a second kernel, and bytes of partial sums that it reads in one.
+const CLUSTER: f64 = 1500.0;
+const REDUCE: f64 = 5000.0;
+const REDUCE_BYTES: f64 = 3000.0;
+/// Share of the multiprocessor's arithmetic that these kernels reach on an H200.
+const TENSOR_CORES: f64 = 0.709;
+const PIPELINES: f64 = 0.625;
+
+/// What a developer may take out of the plan's hands.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Overrides {
+    /// Parts of k.
+    pub parts: Option<u32>,
+    /// Whether they are a cluster, where the device has them and they are two.
+    pub cluster: Option<bool>,
+}
+
+/// How a problem will be solved, but for where its workspace memory is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    file: &'static str,
+    tile: &'static Tile,
+    layout: &'static str,
+    parts: u32,
+    part_k: i64,
+    cluster: bool,
+    clocks: f64,
+    why: Vec<Reason>,
+}
+
+/// The launches that solve a problem, in their order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launches {
+    pub multiply: LaunchPlan<SkinnyParams>,
+    pub reduce: Option<LaunchPlan<ReduceParams>>,
+}
+
+/// None: not for this problem on this device.
+pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<Choice> {
+    let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
+    if problem.m.min(problem.n) > if halves { FEW_HALVES } else { FEW }
+        || problem.k == 0
+        || problem.batch.len() > BATCH_DIMS
+    {
+        return None;
+    }
+    let p = oriented(problem);
+    let size = problem.dtype.size();
+    let fits = [p.m, p.n, p.k].iter().chain(&problem.batch).all(|&n| (1..=SIZE_LIMIT).contains(&n));
+    let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
+    if !fits || !addresses.iter().all(|address| address.is_multiple_of(size)) {
+        return None;
+    }
+    let (file, layout, tiles) = kernels(problem, &p, device);
+    let tile = tiles.iter().find(|tile| p.n <= i64::from(tile.n)).or(tiles.last())?;
+
+    let steps = p.k.unsigned_abs().div_ceil(u64::from(tile.k));
+    let least = PART_STAGES.max(PART_K / u64::from(tile.k));
+    let most = (steps / least).max(1);
+    let forced = overrides.parts.map(|parts| u64::from(parts).clamp(1, steps));
+    let counts = match forced {
+        Some(_) => &PARTS[..1],
+        None => &PARTS[..],
+    };
+    let candidates = counts.iter().filter_map(|&count| {
+        let wanted = forced.unwrap_or(count);
+        if forced.is_none() && wanted > most {
+            return None;
+        }
+        let part_steps = steps.div_ceil(wanted);
+        let parts = steps.div_ceil(part_steps);
+        let cluster = overrides.cluster != Some(false) && device.has_clusters() && CLUSTERS.contains(&parts);
+        let part_k = (part_steps * u64::from(tile.k)) as i64;
+        let choice =
+            Choice { file, tile, layout, parts: parts as u32, part_k, cluster, clocks: 0.0, why: Vec::new() };
+        Some(Choice { clocks: choice.estimate(problem, &p, device), ..choice })
+    });
+    let candidates: Vec<Choice> = candidates.collect();
+    let mut best = candidates.iter().min_by(|x, y| x.clocks.total_cmp(&y.clocks))?.clone();
+    let whole = candidates.iter().find(|choice| choice.parts == 1 && best.parts > 1);
+    best.why.push(Reason::asked_for(best.name(), "blocks"));
+    best.why
+        .extend(whole.map(|whole| estimated(("k in parts", best.clocks), ("k as a whole", whole.clocks))));
+    let blocks = best.tiles(&p).checked_mul(products(problem))?.checked_mul(u64::from(best.parts))?;
+    (blocks <= i32::MAX as u64).then_some(best)
+}
+
+/// The long side as rows.
+fn oriented(problem: &MatmulProblem) -> Oriented {
+    if problem.n > problem.m { Oriented::turned(problem) } else { Oriented::straight(problem) }
+}
+
+/// File, layout and tiles.
+fn kernels(
+    problem: &MatmulProblem,
+    p: &Oriented,
+    device: &DeviceFacts,
+) -> (&'static str, &'static str, &'static [Tile]) {
+    match problem.dtype {
+        DType::F16 | DType::BF16 if device.compute_capability >= (8, 0) => {
+            let (layout, tiles) = match access(&p.a, p.a.row_stride, p.a.col_stride, p.m, p.k, problem.dtype)
+            {
+                Access::AlongK => ("_k", &HALVES[..]),
+                Access::AlongMn => ("_m", &HALVES[..]),
+                Access::Elements { .. } if k_fast(p.a.row_stride, p.a.col_stride, p.m, p.k) => {
+                    ("_anyk", &ANY_HALVES[..])
+                }
+                Access::Elements { .. } => ("_anym", &ANY_HALVES[..]),
+            };
+            ("matmul_skinny", layout, tiles)
+        }
+        DType::F64 => ("matmul_skinny_simt", "", &SIMT_F64[..]),
+        _ => ("matmul_skinny_simt", "", &SIMT[..]),
+    }
+}
+
+impl Choice {
+    fn name(&self) -> &'static str {
+        if self.file == "matmul_skinny" { "skinny" } else { "skinny simt" }
+    }
+
+    /// The choice by estimates, against blocks that would take so many clocks.
+    pub fn instead(mut self, blocks: f64) -> Choice {
+        self.why[0] = estimated((self.name(), self.clocks), ("blocks", blocks));
+        self
+    }
+
+    /// Until the result is complete.
+    pub fn clocks(&self) -> f64 {
+        self.clocks
+    }
+
+    /// Of one product.
+    fn tiles(&self, p: &Oriented) -> u64 {
+        let along = |size: i64, tile: u32| size.unsigned_abs().div_ceil(u64::from(tile));
+        along(p.m, self.tile.m).saturating_mul(along(p.n, self.tile.n))
+    }
+
+    fn estimate(&self, problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> f64 {
+        let tile = self.tile;
+        let blocks = self.tiles(p) as f64 * products(problem) as f64 * f64::from(self.parts);
+        let size = problem.dtype.size() as f64;
+        let rows = (p.m as f64).min(f64::from(tile.m)) + (p.n as f64).min(f64::from(tile.n));
+        // What goes through registers waits there for one stage.
+        let ahead = if self.layout.starts_with("_any") { 1 } else { tile.stages(device) - 1 };
+        let part = self.part_k.min(p.k) as f64;
+        let reading = Reading {
+            blocks,
+            resident: tile.resident(device),
+            bytes: rows * part * size,
+            in_flight: rows * f64::from(ahead * tile.k) * size,
+        };
+        let rate = match problem.dtype {
+            _ if self.file == "matmul_skinny" => Rate::halves(device).reached(TENSOR_CORES),
+            DType::F64 => Rate::doubles(device).reached(PIPELINES),
+            _ => Rate::floats(device).reached(PIPELINES),
+        };
+        let each = (blocks / f64::from(device.multiprocessors)).ceil();
+        let computing = FILL_CLOCKS + each * f64::from(tile.m * tile.n) * part / rate;
+        let join = match (self.parts, self.cluster) {
+            (1, _) => 0.0,
+            (_, true) => CLUSTER,
+            (parts, false) => {
+                REDUCE + 2.0 * self.partial_bytes(problem) as f64 / REDUCE_BYTES + f64::from(parts)
+            }
+        };
+        cost::clocks(problem, cost::reading_clocks(&reading, computing, device), device) + join
+    }
+
+    /// Sums that go through memory, in bytes.
+    fn partial_bytes(&self, problem: &MatmulProblem) -> u64 {
+        let (width, height) = sums(&oriented(problem));
+        let each = if problem.dtype == DType::F64 { 8 } else { 4 };
+        [width, products(problem), u64::from(self.parts), each]
+            .iter()
+            .fold(height, |n, by| n.saturating_mul(*by))
+    }
+
+    pub fn workspace_bytes(&self, problem: &MatmulProblem) -> u64 {
+        if self.parts == 1 || self.cluster { 0 } else { self.partial_bytes(problem) }
+    }
+
+    /// `workspace` is the address of `workspace_bytes` bytes.
+    pub fn launches(&self, problem: &MatmulProblem, device: &DeviceFacts, workspace: usize) -> Launches {
+        let (p, tile) = (oriented(problem), self.tile);
+        let by_rows = down_columns(p.m, p.n, &p.out);
+        let (width, height) = sums(&p);
+        let concurrent = device.multiprocessors * tile.resident(device);
+        let mut product = MatmulParams::new(problem, &p, (tile.m, tile.n), concurrent);
+        if by_rows {
+            let vectors = allows_vectors(&p.out, p.out.row_stride, (p.n, p.out.col_stride), problem.dtype);
+            product.out_vector = u32::from(vectors);
+        }
+        let few = access(&p.b, p.b.col_stride, p.b.row_stride, p.n, p.k, problem.dtype);
+        let through_memory = self.parts > 1 && !self.cluster;
+        let params = SkinnyParams {
+            product,
+            partials: if through_memory { workspace } else { 0 },
+            part_k: self.part_k,
+            parts: self.parts,
+            by_rows: u32::from(by_rows),
+            width: width as u32,
+            height: height as u32,
+            b_chunks: u32::from(few == Access::AlongK),
+            clustered: u32::from(self.cluster),
+        };
+        let name = format!("{}_{}{}_{}", self.file, tile.name, self.layout, problem.dtype.suffix());
+        let kernel = Kernel { file: self.file, name };
+        // Without tensor cores, it is static.
+        let shared_bytes = if self.file == "matmul_skinny" { tile.bytes(device) } else { 0 };
+        let cluster = if self.cluster { self.parts } else { 1 };
+        let (tiles_m, tiles_n) = (product.order.tiles_m, product.order.tiles_n);
+        let settings =
+            [("tiles_m", tiles_m), ("tiles_n", tiles_n), ("parts", self.parts), ("cluster", cluster)];
+        let multiply = LaunchPlan {
+            cluster,
+            settings: settings.map(|(name, value)| (name, u64::from(value))).to_vec(),
+            why: self.why.as_slice().into(),
+            ..LaunchPlan::new(kernel, product.blocks as u32 * self.parts, tile.threads, shared_bytes, params)
+        };
+        let reduce = || {
+            // Along what neighbours in the result's memory are.
+            let ((m, n), (out_row, out_col), (bias_row, bias_col)) = if by_rows {
+                ((p.n, p.m), (p.out.col_stride, p.out.row_stride), (p.bias_col, p.bias_row))
+            } else {
+                ((p.m, p.n), (p.out.row_stride, p.out.col_stride), (p.bias_row, p.bias_col))
+            };
+            let parts = Parts {
+                partials: workspace,
+                count: self.parts,
+                m: m as u32,
+                n: n as u32,
+                height: height as u32,
+                width: width as u32,
+                products: products(problem) as u32,
+                out: p.out.address,
+                out_row,
+                out_col,
+                out_vector: product.out_vector != 0,
+                bias: p.bias,
+                bias_row,
+                bias_col,
+            };
+            reduce::plan(problem, &parts)
+        };
+        Launches { multiply, reduce: through_memory.then(reduce) }
+    }
+}
+
+/// Width and height of a matrix of partial sums: of whole fours along what neighbours in the result's memory are.
+fn sums(p: &Oriented) -> (u64, u64) {
+    let (along, across) = if down_columns(p.m, p.n, &p.out) { (p.m, p.n) } else { (p.n, p.m) };
+    (along.unsigned_abs().next_multiple_of(4), across.unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! How kernels/matmul_wgmma.cu is launched, with what comes before (matmul_repack.cu) and after it (matmul_reduce.cu).
+
+mod cost;
+mod finish;
+pub mod fit;
+mod launches;
+mod params;
+
+pub use launches::Launches;
+pub use params::{MAPS, WgmmaParams};
+
+use cost::{MODEL, Size, Work};
+
+use super::repack;
+use super::{Matrix, Oriented, alignment, estimated};
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::reason::{Reason, least_two};
+use crate::cuda::plan::tile_order::group_m;
+use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, STRIDE_LIMIT};
+use crate::dtype::DType;
+use crate::ops::matmul::MatmulProblem;
+
+/// BLOCK_K, PANEL_BYTES, MAX_STAGES, HEADER_BYTES and STORE_BYTES of kernels/common/wgmma_tile.cuh.
+const BLOCK_K: u64 = 64;
+const PANEL_BYTES: u32 = 8192;
+const PANEL_COLUMNS: u32 = 64;
+const MAX_STAGES: u32 = 16;
+const HEADER_BYTES: u32 = 1024;
+const STORE_BYTES: u32 = 2048;
+const ROW_BYTES: u32 = 128;
+/// Of the caches.
+const LINE_BYTES: u64 = 128;
+const BATCH_DIMS: usize = MAX_DIMS - 2;
+/// Sizes are coordinates of 32 bits, and the last tile may reach beyond.
+const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;
+
+/// A tile of the result that a block computes: WgmmaTile of wgmma_tile.cuh.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tile {
+    pub name: &'static str,
+    consumers: u32,
+    m_steps: u32,
+    pub n: u32,
+    /// That fit on a multiprocessor, registers considered.
+    blocks: u32,
+    /// Whether there is a kernel for parts of k that meet in a cluster.
+    meets: bool,
+}
+
+/// The same list as TILES in matmul_wgmma.cu. Of equals, the first is preferred.
+#[rustfmt::skip]
+pub const TILES: [Tile; 15] = [
+    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, meets: false },
+    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, meets: false },
+    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, meets: false },
+    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1, meets: false },
+    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, meets: false },
+    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1, meets: false },
+    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1, meets: false },
+    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1, meets: false },
+    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, meets: true },
+    Tile { name: "192x96",  consumers: 3, m_steps: 1, n:  96, blocks: 1, meets: false },
+    Tile { name: "128x96",  consumers: 2, m_steps: 1, n:  96, blocks: 1, meets: false },
+    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, meets: false },
+    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, meets: true },
+    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2, meets: true },
+    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, meets: true },
+];
+
+impl Tile {
+    pub fn m(&self) -> u32 {
+        64 * self.consumers * self.m_steps
+    }
+
+    fn panels(&self) -> u32 {
+        self.n.div_ceil(PANEL_COLUMNS)
+    }
+
+    /// Whether the kernel can put all of a result together in shared memory, for the copy engine to take.
+    fn can_stage(&self) -> bool {
+        self.consumers == 2 && self.m_steps == 1 && self.n >= 192
+    }
+
+    /// Shared memory besides the stages.
+    fn fixed_bytes(&self, staged: bool) -> u32 {
+        let result =
+            if staged { self.m() * self.panels() * ROW_BYTES } else { 4 * self.consumers * STORE_BYTES };
+        HEADER_BYTES + result
+    }
+
+    fn stage_bytes(&self) -> u32 {
+        self.m() * ROW_BYTES + self.panels() * PANEL_BYTES
+    }
+
+    /// As many as `blocks` of them on a multiprocessor have room for.
+    fn stages(&self, blocks: u32, staged: bool, device: &DeviceFacts) -> u32 {
+        let share = (device.shared_bytes_per_multiprocessor / blocks).saturating_sub(1024);
+        let room = share.min(device.shared_bytes_per_block).saturating_sub(self.fixed_bytes(staged));
+        (room / self.stage_bytes()).min(MAX_STAGES)
+    }
+}
+
+/// Parts of k that are tried, besides as many as there is room for.
+const SPLITS: [u64; 9] = [1, 2, 3, 4, 6, 8, 12, 16, 24];
+
+/// What a developer may take out of the plan's hands.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Overrides {
+    /// Index in TILES.
+    pub tile: Option<usize>,
+    pub splits: Option<u32>,
+    /// Whether blocks work in pairs; if not, parts of k do not meet in a cluster either.
+    pub cluster: Option<bool>,
+    pub group_m: Option<u32>,
+}
+
+/// An operand that the copy engine can address.
+#[derive(Clone, Debug, PartialEq)]
+struct Addressed {
+    matrix: Matrix,
+    /// The unit stride is along m or n; `lead` is along the other dimension.
+    mn_major: bool,
+    lead: u64,
+}
+
+/// How a problem will be solved, but for where its workspace memory is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    tile: &'static Tile,
+    splits: u32,
+    /// Blocks of a pair, whose tiles lie below each other: 1 or 2.
+    pair: u32,
+    /// Parts of k are a cluster.
+    meets: bool,
+    /// Rows of tiles, or of pairs of them.
+    group_m: u32,
+    /// Blocks on a multiprocessor.
+    resident: u32,
+    /// Results leave by the copy engine while the next tile is multiplied.
+    staged: bool,
+    /// Of a and b, where they cannot be addressed as they are.
+    copies: [Option<repack::Dense>; 2],
+    why: Vec<Reason>,
+}
+
+/// How an operand will be read.
+struct Read {
+    /// If one is needed.
+    copy: Option<repack::Dense>,
+    /// Rows of 128 bytes are parts of two lines of the caches.
+    off_lines: bool,
+    mn_major: bool,
+}
+
+impl Read {
+    fn new(x: &Matrix, mn: (i64, i64), k: (i64, i64), batch: &[i64]) -> Read {
+        if let Some(Addressed { matrix, mn_major, lead }) = addressed(x, mn, k) {
+            let on_lines = [lead, matrix.address as u64].iter().all(|at| at.is_multiple_of(LINE_BYTES));
+            return Read { copy: None, off_lines: !on_lines, mn_major };
+        }
+        let copy = repack::Dense::new(x, mn, k, batch);
+        let off_lines = !copy.row_bytes().is_multiple_of(LINE_BYTES);
+        Read { copy: Some(copy), off_lines, mn_major: !copy.k_major }
+    }
+}
+
+/// None: not for this problem on this device.
+pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<Choice> {
+    let p = Oriented::new(problem);
+    let fits = [p.m, p.n, p.k].iter().all(|&size| (1..=SIZE_LIMIT).contains(&size));
+    let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
+    let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(2));
+    let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
+    // Code for 9.0a runs on nothing else.
+    if device.compute_capability != (9, 0) || !halves || !fits || !elements_lie_whole {
+        return None;
+    }
+    if problem.batch.len() > BATCH_DIMS || problem.batch.iter().any(|&n| n > SIZE_LIMIT) {
+        return None;
+    }
+    let a = Read::new(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride), &problem.batch);
+    let b = Read::new(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride), &problem.batch);
+    let copies = [a.copy, b.copy];
+    // Of an expanded operand, a copy may be larger than any memory.
+    if copies.iter().flatten().any(|copy| copy.bytes() > device.memory_bytes) {
+        return None;
+    }
+    let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
+    let products = problem.batch_count().unsigned_abs();
+    let size = Size { m, n, k, products, off_lines: [a.off_lines, b.off_lines], b_by_rows: b.mn_major };
+    let candidates = (0..TILES.len()).filter(|&tile| overrides.tile.is_none_or(|only| only == tile));
+    // Each tile with the number of parts that suits it.
+    let timed = candidates.filter_map(|tile| {
+        let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, size.k_blocks()));
+        let most = forced.unwrap_or_else(|| cost::splits(&size, &TILES[tile], device));
+        let least = forced.unwrap_or(1);
+        let counts = SPLITS.into_iter().filter(|splits| (least..most).contains(splits)).chain([most]);
+        let pairs = [1, 2].into_iter().filter(|&pair| match overrides.cluster {
+            Some(cluster) => cluster == (pair > 1),
+            None => pair == 1 || size.tiles(&TILES[tile], 1).0 > 1,
+        });
+        let works = counts.flat_map(|splits| {
+            pairs.clone().map(move |pair| {
+                let work = Work { tile, splits, pair, meets: false };
+                let wanted = overrides.splits.is_some() || cost::should_meet(&size, &work, device);
+                Work { meets: wanted && overrides.cluster.is_none() && cost::can_meet(&work), ..work }
+            })
+        });
+        let times = works.map(|work| (work, MODEL.clocks(&size, &work, device)));
+        times.min_by(|x, y| x.1.total_cmp(&y.1))
+    });
+    let ((work, clocks), next) = least_two(timed)?;
+    let tile = &TILES[work.tile];
+    let mut why = vec![Reason::asked_for("wgmma", "mma")];
+    why.extend(next.map(|(next, other)| estimated((tile.name, clocks), (TILES[next.tile].name, other))));
+    if work.splits > 1 && overrides.splits.is_none() {
+        let whole = MODEL.clocks(&size, &Work { splits: 1, meets: false, ..work }, device);
+        why.push(estimated(("k in parts", clocks), ("k as a whole", whole)));
+    }
+    if work.pair > 1 && overrides.cluster.is_none() {
+        let alone = MODEL.clocks(&size, &Work { pair: 1, ..work }, device);
+        why.push(estimated(("pairs of blocks", clocks), ("blocks alone", alone)));
+    }
+    if work.meets && overrides.splits.is_none() {
+        let apart = MODEL.clocks(&size, &Work { meets: false, ..work }, device);
+        why.push(estimated(("parts that meet in a cluster", clocks), ("parts that meet in memory", apart)));
+    }
+
+    let (tiles_m, tiles_n) = size.tiles(tile, work.pair);
+    let items = tiles_m.checked_mul(tiles_n)?.checked_mul(size.products)?.checked_mul(work.splits)?;
+    // Blocks count items in 31 bits, a grid's step beyond the last.
+    if items > u64::from(u32::MAX / 4) {
+        return None;
+    }
+    let pair = work.pair as u32;
+    let resident = if items * work.pair > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
+    let concurrent = device.multiprocessors * resident / pair;
+    let grouped = || group_m(tiles_m as u32, tiles_n as u32, (tile.m() * pair, tile.n), concurrent);
+    let rows_of_chunks = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).is_some();
+    let staged = rows_of_chunks && cost::staged(&size, &work, device);
+    let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
+    let (splits, meets) = (work.splits as u32, work.meets);
+    Some(Choice { tile, splits, pair, meets, group_m, resident, staged, copies, why })
+}
+
+/// The operand as the copy engine can address it, if it can.
+fn addressed(x: &Matrix, (mn, mn_stride): (i64, i64), (k, k_stride): (i64, i64)) -> Option<Addressed> {
+    let lead_of = |unit: (i64, i64), lead: (i64, i64)| lead_stride(x, unit, lead);
+    let k_major = lead_of((k, k_stride), (mn, mn_stride)).map(|lead| (false, lead));
+    let (mn_major, lead) =
+        k_major.or_else(|| lead_of((mn, mn_stride), (k, k_stride)).map(|lead| (true, lead)))?;
+    Some(Addressed { matrix: x.clone(), mn_major, lead })
+}
+
+/// Bytes from one row to the next, for rows along a dimension of unit stride, if all of it suits the copy engine.
+fn lead_stride(x: &Matrix, (unit, unit_stride): (i64, i64), (lead, lead_stride): (i64, i64)) -> Option<u64> {
+    // The stride of a dimension of size 1 is never taken.
+    let lead_stride = if lead > 1 { lead_stride } else { (unit as u64).next_multiple_of(8) as i64 };
+    let steps = || x.batch_strides.iter().chain([&lead_stride]);
+    let in_range = lead_stride > 0 && steps().all(|&step| step >= 0 && (step as u64) < STRIDE_LIMIT / 2);
+    let aligned = alignment(x, lead_stride, DType::F16) as usize == ALIGNMENT;
+    ((unit == 1 || unit_stride == 1) && in_range && aligned).then(|| lead_stride as u64 * 2)
+}
+
+impl Choice {
+    /// Bytes of the copies of a and b and of the partial sums, each from a multiple of 256 on.
+    fn workspace(&self, problem: &MatmulProblem) -> [u64; 3] {
+        let copied = self.copies.map(|copy| copy.map_or(0, |copy| copy.bytes()));
+        [copied[0], copied[1], self.partial_bytes(problem)].map(|bytes| bytes.next_multiple_of(256))
+    }
+
+    /// Rows and columns of tiles, or of pairs of them.
+    fn tiles(&self, p: &Oriented) -> (u32, u32) {
+        let [m, n] = [p.m, p.n].map(i64::unsigned_abs);
+        let tiles_m = m.div_ceil(u64::from(self.tile.m() * self.pair));
+        (tiles_m as u32, n.div_ceil(u64::from(self.tile.n)) as u32)
+    }
+
+    pub fn copies_operands(&self) -> bool {
+        self.copies.iter().any(Option::is_some)
+    }
+
+    /// The plan's own choice, and not a developer's.
+    pub fn unasked(mut self) -> Choice {
+        let because =
+            "the tensor cores read their operands from shared memory, and nothing else waits for them";
+        self.why[0] = Reason::plain("wgmma", "mma", because);
+        self
+    }
+
+    pub fn workspace_bytes(&self, problem: &MatmulProblem) -> u64 {
+        self.workspace(problem).iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    fn partial_bytes(&self, problem: &MatmulProblem) -> u64 {
+        if self.splits == 1 || self.meets {
+            return 0;
+        }
+        let (p, tile) = (Oriented::new(problem), self.tile);
+        let height = p.m.unsigned_abs().next_multiple_of(u64::from(tile.m() * self.pair));
+        let width = p.n.unsigned_abs().next_multiple_of(u64::from(tile.n));
+        [width, problem.batch_count().unsigned_abs(), u64::from(self.splits), 4]
+            .iter()
+            .fold(height, |bytes, factor| bytes.saturating_mul(*factor))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,273 @@
+//! Which variant a softmax gets, and why.
+//!
+//! The choices follow what an H200 took for each: docs/measurements/, a page a kernel.
+
+mod columns;
+mod holders;
+mod long;
+mod turned;
+
+use self::columns::choose_columns;
+#[cfg(test)]
+pub use self::holders::SPLIT_VECTORS;
+use self::holders::{block, cluster, grid, held, online, pipeline, shared_room, short, split, staged, warp};
+use self::long::{HELD_BY_ALL_FROM, held_by_all, held_by_many};
+use self::turned::choose_turned;
+use super::panel::Panel;
+use super::rows::{RowShape, row_shape};
+use super::tile::Tile;
+use super::turned::{Turned, side};
+use super::{Forced, GRANULE, INLINE_RANK, MAX_THREADS, Variant, columns, pair_suffix, ragged_rows};
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::ragged;
+use crate::cuda::plan::reason::{Figure, Reason};
+use crate::dtype::DType;
+use crate::ops::softmax::SoftmaxProblem;
+
+/// V in softmax_cluster.cu: granules that a thread has in registers.
+pub const CLUSTER_VECTORS: u64 = 8;
+/// The most that its registers allow, and what lets several blocks share a multiprocessor.
+pub const CLUSTER_THREADS: u64 = 512;
+const SHARING_THREADS: u64 = 256;
+/// Bytes of a row, or of a block's part of a tile, from which its time is that of moving it and not of meeting others.
+const SPREAD_FROM: u64 = 32 << 10;
+const SPREAD_TO: u64 = 8 << 10;
+/// Granules of a row of halves from which a block of softmax.cu has too many threads to share its multiprocessor well.
+const HALF_BLOCK: u64 = 1024;
+/// Elements of a row from which it is better staged than in tiles, where its result is aligned otherwise.
+const STAGED_FROM: u64 = 1024;
+/// Shorter rows than this, in bytes, are done by one multiprocessor before a second launch would have begun.
+const SPLIT_FROM: u64 = 256 << 10;
+
+/// A variant, and why it is that one.
+pub type Chosen = (Variant, Reason);
+
+impl Variant {
+    /// The part of its kernels' names that tells it from the others.
+    fn name(self) -> &'static str {
+        match self {
+            Variant::Warp { .. } => "warp",
+            Variant::Block { .. } => "block",
+            Variant::Short { .. } => "short",
+            Variant::Ragged(_) => ragged::NAME,
+            Variant::Pipeline { .. } => "pipeline",
+            Variant::Online { .. } => "online",
+            Variant::Cluster { .. } => "cluster",
+            Variant::Staged { .. } => "staged",
+            Variant::Split { .. } => "split",
+            Variant::Grid { .. } => "grid",
+            Variant::Panel(Panel { cluster: true, .. }) => "panel",
+            Variant::Panel(_) => "split panel",
+            Variant::Tile(Tile { cluster: true, .. }) => "tile",
+            Variant::Tile(_) => "split tile",
+            Variant::Turned(Turned { cluster: true, .. }) => "turned",
+            Variant::Turned(_) => "split turned",
+            Variant::TurnedShort(_) => "turned short",
+            Variant::Column { .. } => "column",
+            Variant::General => "general",
+        }
+    }
+
+    fn because(self, over: &'static str, because: &'static str, figures: [Figure; 2]) -> Chosen {
+        (self, Reason::new(self.name(), over, because, figures))
+    }
+}
+
+pub fn choose(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> Chosen {
+    let general = |because, figures: Option<[Figure; 2]>| {
+        let over = Some("those that load 16 bytes at once");
+        (Variant::General, Reason { chosen: Variant::General.name(), over, because, figures })
+    };
+    let past = (p.x.address % p.x.dtype.size()) as u64;
+    if pair_suffix(p.x.dtype, p.out.dtype).is_none() {
+        return general("they do not know this change of dtype", None);
+    }
+    if p.rows.len() > INLINE_RANK {
+        let figures = [("dimensions of rows", p.rows.len() as u64), ("at most", INLINE_RANK as u64)];
+        return general("there are more dimensions than they have room for", Some(figures));
+    }
+    if past != 0 {
+        let figures = [("bytes past one", past), ("bytes of an element", p.x.dtype.size() as u64)];
+        return general("x lies between boundaries of its elements", Some(figures));
+    }
+    match (row_shape(p), columns(p)) {
+        // Rows of one element are best read as columns, in whole granules.
+        (_, Some(_)) if p.length == 1 => choose_columns(p, device, forced),
+        (Some(shape), _) => choose_row(p, device, shape, forced),
+        (None, Some(_)) => choose_columns(p, device, forced),
+        (None, None) => {
+            if let Some(chosen) = side(p).and_then(|side| choose_turned(p, side, device, forced)) {
+                return chosen;
+            }
+            let step = p.x_stride.unsigned_abs().max(p.out_stride.unsigned_abs());
+            let figures = [("elements from one to the next of a row", step), ("for 16 bytes", 1)];
+            general("neither a row's elements nor rows lie side by side", Some(figures))
+        }
+    }
+}
+
+/// Fewer blocks that do not wait for others leave a good part of the device idle.
+fn enough(device: &DeviceFacts) -> u64 {
+    (u64::from(device.multiprocessors) * 3).div_ceil(4)
+}
+
+fn idle(blocks: u64, device: &DeviceFacts) -> bool {
+    blocks < enough(device)
+}
+
+fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced: Option<Forced>) -> Chosen {
+    let granules = shape.granules;
+    let rows = p.row_count().unsigned_abs();
+    let wanted = match forced {
+        Some(Forced::Warp(vectors)) => warp(shape, vectors),
+        Some(Forced::Block) => block(shape, p.x.dtype),
+        Some(Forced::Short) => short(p),
+        Some(Forced::Pipeline(stages)) => pipeline(granules, Some(stages), device),
+        Some(Forced::Ragged(stages)) => ragged_rows(p).choose(device, Some(stages)).map(Variant::Ragged),
+        Some(Forced::Online) => Some(online(granules, rows, device)),
+        Some(Forced::Cluster(blocks)) if possible(blocks, device) => cluster(granules, blocks),
+        Some(Forced::Staged(blocks)) if possible(blocks, device) => {
+            staged(shape, rows, blocks, false, device)
+        }
+        Some(Forced::Split(slices)) => Some(split(granules, slices.max(1))),
+        Some(Forced::Grid(slices)) => grid(p, shape, slices, device),
+        _ => None,
+    };
+    if let Some(wanted) = wanted {
+        let own = choose_row(p, device, shape, None).0;
+        return (wanted, Reason::asked_for(wanted.name(), own.name()));
+    }
+    let (one_block, why) = alone(shape, rows, p.x.dtype, device);
+    let read_twice = matches!(one_block, Variant::Online { .. });
+    let bytes = granules * GRANULE;
+    let few = [("rows", rows), ("that would be enough", enough(device))];
+    let few_long = idle(rows, device) && bytes >= SPREAD_FROM;
+    if let Some(grid) = held_by_all(p, shape, device).filter(|_| few_long) {
+        let over = if cluster(granules, device.largest_cluster()).is_some() { "cluster" } else { "split" };
+        let because =
+            "all multiprocessors together hold the rows, or most of them, and wait for each other once";
+        return grid.because(
+            over,
+            because,
+            [("bytes of a row", bytes), ("above", HELD_BY_ALL_FROM * GRANULE)],
+        );
+    }
+    match one_block {
+        Variant::Warp { .. } => in_tiles(p, device, shape, one_block).unwrap_or((one_block, why)),
+        _ if read_twice || few_long => {
+            match held_by_many(shape, rows, p.x.dtype, few_long, device) {
+                Some(held) if read_twice => {
+                    let because = "a cluster holds a row, so that it is read once";
+                    let figures = [("bytes of a row", bytes), ("of shared memory", shared_room(device))];
+                    held.because(one_block.name(), because, figures)
+                }
+                Some(held) => {
+                    held.because(one_block.name(), "one block a row would leave multiprocessors idle", few)
+                }
+                None if bytes >= SPLIT_FROM && idle(rows, device) => {
+                    // Two blocks to a multiprocessor, and none that waits for those.
+                    let slices = 2 * u64::from(device.multiprocessors) / rows;
+                    let because =
+                        "no cluster holds a row, and one block a row would leave multiprocessors idle";
+                    split(granules, slices).because(one_block.name(), because, few)
+                }
+                None if read_twice && bytes >= SPLIT_FROM => {
+                    let because = "no cluster holds a row, and there are rows for all multiprocessors";
+                    one_block.because("split", because, few)
+                }
+                None => (one_block, why),
+            }
+        }
+        Variant::Block { .. } if device.has_clusters() && p.x.dtype.size() == 2 && granules > HALF_BLOCK => {
+            let because = "fewer threads with more of the row each leave room for other rows";
+            let figures = [("bytes of a row", bytes), ("from", HALF_BLOCK * GRANULE)];
+            match held_by_many(shape, rows, p.x.dtype, false, device) {
+                Some(held) => held.because("block", because, figures),
+                None => (one_block, why),
+            }
+        }
+        Variant::Pipeline { .. } if device.has_clusters() => {
+            let because =
+                "other rows load while one is computed; a pipeline's row waits for all of its block";
+            let figures =
+                [("bytes of a row", bytes), ("that one block shares", sharing(p.x.dtype) * GRANULE)];
+            match held_by_many(shape, rows, p.x.dtype, false, device) {
+                Some(held) => held.because(one_block.name(), because, figures),
+                None => (one_block, why),
+            }
+        }
+        Variant::Block { .. } => in_tiles(p, device, shape, one_block).unwrap_or((one_block, why)),
+        _ => (one_block, why),
+    }
+}
+
+/// For rows that begin or end within a granule, where threads would have little of one each or store it by elements.
+fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, instead: Variant) -> Option<Chosen> {
+    let rows = ragged_rows(p);
+    if let Some(short) = short(p).filter(|_| !rows.whole()) {
+        let because = "rows of few elements lie one behind the other, and a thread holds one";
+        let bytes = p.length.unsigned_abs() * p.x.dtype.size() as u64;
+        return Some(short.because(instead.name(), because, [("bytes of a row", bytes), ("at most", 132)]));
+    }
+    if !rows.pays() {
+        return None;
+    }
+    let (length, count) = (p.length.unsigned_abs(), p.row_count().unsigned_abs());
+    let staged = staged(shape, count, 1, false, device);
+    if let Some(staged) = staged.filter(|_| device.has_clusters() && length >= STAGED_FROM) {
+        let because = "x and its result lie otherwise, and lanes complete each other's stores";
+        let figures = [("elements of a row", length), ("from", STAGED_FROM)];
+        return Some(staged.because(ragged::NAME, because, figures));
+    }
+    let ragged = Variant::Ragged(rows.choose(device, None)?);
+    Some((ragged, rows.why(instead.name())))
+}
+
+/// Everything a row needs from one block, or less.
+fn alone(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen {
+    let RowShape { granules, whole, .. } = shape;
+    let vectors = match whole {
+        0..=3 => 1,
+        4..=64 => 2,
+        _ => 4,
+    };
+    if let Some(warp) = warp(shape, vectors) {
+        let figures = [("bytes of a row", whole * GRANULE), ("at most", 128 * GRANULE)];
+        return warp.because("block", "the registers of a warp hold a row", figures);
+    }
+    let sharing = sharing(dtype);
+    let bytes = granules * GRANULE;
+    match (block(shape, dtype), pipeline(granules, None, device)) {
+        (Some(block), other) if whole <= sharing => {
+            let over = other.map_or("online", Variant::name);
+            let figures = [("bytes of a row", whole * GRANULE), ("at most", sharing * GRANULE)];
+            block.because(over, "the registers of a block hold a row, and have room for another's", figures)
+        }
+        (Some(_), Some(pipeline)) => {
+            let figures = [("bytes of a row", bytes), ("that leave room for another", sharing * GRANULE)];
+            let because = "a block with a row in registers would be alone on its multiprocessor";
+            pipeline.because("block", because, figures)
+        }
+        (None, Some(pipeline)) => {
+            let figures = [("bytes of a row", bytes), ("at most", shared_room(device))];
+            pipeline.because("online", "shared memory holds a row, so that it is read once", figures)
+        }
+        (Some(block), None) => {
+            let figures = [("bytes of a row", whole * GRANULE), ("at most", 2 * sharing * GRANULE)];
+            block.because("online", "the registers of a block hold a row, so that it is read once", figures)
+        }
+        (None, None) => {
+            let figures = [("bytes of a row", bytes), ("of shared memory", shared_room(device))];
+            online(granules, rows, device).because("pipeline", "no block holds a row", figures)
+        }
+    }
+}
+
+/// Granules of two blocks or more on a multiprocessor: one row loads while another is stored.
+fn sharing(dtype: DType) -> u64 {
+    MAX_THREADS / 2 * held(dtype)
+}
+
+fn possible(blocks: u64, device: &DeviceFacts) -> bool {
+    blocks.is_power_of_two() && blocks <= device.largest_cluster()
+}

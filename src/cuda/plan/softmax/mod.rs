@@ -1,0 +1,205 @@
+//! How the softmax kernels, kernels/softmax*.cu, are launched.
+
+mod choose;
+mod panel;
+mod rows;
+mod tile;
+mod turned;
+
+use self::panel::Panel;
+use self::tile::Tile;
+use self::turned::Turned;
+use super::ragged::{Ragged, RaggedRows};
+use super::{Bases, Choice, Kernel};
+use crate::cuda::device::DeviceFacts;
+use crate::dtype::DType;
+use crate::ops::softmax::{Kind, SoftmaxProblem};
+
+/// Dimensions that every variant but `general` takes: INLINE_RANK in kernels/common/softmax.cuh.
+const INLINE_RANK: usize = 4;
+/// WARP_THREADS in softmax.cu.
+const WARP_THREADS: u64 = 64;
+/// THREADS in softmax_strided.cu.
+const STRIDED_THREADS: u64 = 256;
+const ONLINE_THREADS: u64 = 512;
+const MAX_THREADS: u64 = 1024;
+const MAX_BLOCKS: u64 = i32::MAX as u64;
+/// The V of EXPORT in softmax_ragged.cu.
+const RAGGED_VALUES: [u64; 2] = [16, 32];
+/// Bytes of a granule: one access.
+const GRANULE: u64 = 16;
+/// Shared memory that a block has besides its dynamic part: the scratch of its reductions, and what the
+/// driver reserves.
+const STATIC_SHARED: u64 = 2048;
+
+/// The ways to do a softmax, with what is to be chosen for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// `vectors` granules per lane and row, `rows` rows at a time, 2^`lane_bits` lanes per row.
+    Warp { vectors: u64, rows: u64, lane_bits: u32 },
+    /// A row in the registers of one block.
+    Block { threads: u64 },
+    /// Rows of a contiguous tensor, each a thread's, which touch up to `words` words of 4 bytes.
+    Short { words: u64 },
+    /// Tiles of rows through shared memory, where rows are aligned in no useful way.
+    Ragged(Ragged<2>),
+    /// Rows in the shared memory of persistent blocks.
+    Pipeline { threads: u64, stages: u64, slots: u64, blocks_per_multiprocessor: u64 },
+    /// A row of any length, of which `slots` granules per thread stay in shared memory.
+    Online { threads: u64, slots: u64 },
+    /// A row in the registers of `blocks` blocks, a cluster if there are several.
+    Cluster { threads: u64, blocks: u64 },
+    /// A row in the shared memory of `blocks` blocks, a cluster if there are several; `trips` granules to a thread.
+    Staged { threads: u64, blocks: u64, trips: u64 },
+    /// A row in two launches and `slices` pieces, each of `chunks` times what a block loads at once.
+    Split { threads: u64, slices: u64, chunks: u64 },
+    /// A row in the registers and the shared memory of `slices` blocks, which run all at the same time: of each thread
+    /// `kept` chunks of granules in registers, `held` granules in shared memory, and what there is beyond in memory.
+    Grid { threads: u64, slices: u64, kept: u64, held: u64 },
+    /// Side-by-side rows in the shared memory of a block or a cluster, or in two launches.
+    Panel(Panel),
+    /// The same in registers, where accesses of 4 bytes do not fit.
+    Tile(Tile),
+    /// Rows that lie side by side in x or in the result, and their elements in the other, in the shared memory of a block
+    /// or a cluster, or in two launches.
+    Turned(Turned),
+    /// The same where rows are short, each a thread's.
+    TurnedShort(turned::Short),
+    /// Side-by-side rows in two passes, 2^`lane_bits` granules of them to a block.
+    Column { lane_bits: u32, slots: u64 },
+    /// Anything.
+    General,
+}
+
+/// What a developer wants instead of the plan's own choice, and the variant's figure; what a variant cannot do
+/// is done as usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forced {
+    /// Granules in flight per lane: 1, 2 or 4 of one row, and together with the other rows of the lane 4.
+    Warp(u64),
+    /// Rows in shared memory.
+    Pipeline(u64),
+    /// Tiles of rows in shared memory.
+    Ragged(u64),
+    /// Blocks of a cluster.
+    Cluster(u64),
+    Staged(u64),
+    /// Slices of a row or a column.
+    Split(u64),
+    /// Slices of a row.
+    Grid(u64),
+    Block,
+    Online,
+    Short,
+    Column,
+}
+
+/// Of a row's slice in softmax_grid.cu: two messages of 16 bytes for a Partial<double>, one for a Partial<float>.
+fn message_bytes(p: &SoftmaxProblem) -> u64 {
+    2 * partial_bytes(p)
+}
+
+pub fn choose(problem: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
+    let (p, bases) = Bases::of(problem);
+    let (variant, why) = choose::choose(&p, device, forced);
+    let choice = Choice { why: [why].into(), ..of_variant(&p, device, variant, &bases) };
+    if !choice.main().cooperative {
+        return choice;
+    }
+    let fallback = choose(problem, &device.without_cooperation(), forced);
+    Choice {
+        workspace: choice.workspace.max(fallback.workspace),
+        fallback: Some(Box::new(fallback)),
+        ..choice
+    }
+}
+
+/// The launches of a given variant, which must be able to do the problem, for a problem at `bases`.
+fn of_variant(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, bases: &Bases) -> Choice {
+    let partials = bases.workspace();
+    let choice = match variant {
+        Variant::Panel(panel) => {
+            let (first, launch) = panel::plan(p, panel, partials);
+            Choice::of_two(first, &launch, bases)
+        }
+        Variant::Tile(tile) => {
+            let (first, launch) = tile::plan(p, tile, partials);
+            Choice::of_two(first, &launch, bases)
+        }
+        Variant::TurnedShort(short) => Choice::of(&turned::plan_short(p, short), bases),
+        Variant::Turned(turned) => {
+            let (first, launch) = turned::plan(p, turned, partials);
+            Choice::of_two(first, &launch, bases)
+        }
+        Variant::Ragged(ragged) => {
+            let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
+            let name = format!("softmax_ragged{}_{pair}", ragged.values);
+            let (kernel, log) = (Kernel { file: "softmax_ragged", name }, p.kind == Kind::LogSoftmax);
+            Choice::of(&ragged_rows(p).plan(device, ragged, kernel, log, None), bases)
+        }
+        _ => {
+            let (first, launch) = rows::plan(p, device, variant, partials);
+            Choice::of_two(first, &launch, bases)
+        }
+    };
+    choice.with_workspace(variant.workspace(p))
+}
+
+impl Variant {
+    /// Bytes of device memory that its launches hand each other.
+    fn workspace(self, p: &SoftmaxProblem) -> u64 {
+        let (rows, partial) = (p.row_count().unsigned_abs(), partial_bytes(p));
+        match self {
+            Variant::Split { slices, .. } => rows * slices * partial,
+            // And for each row how many have seen them.
+            Variant::Grid { slices, .. } => rows * (slices * message_bytes(p) + GRANULE),
+            Variant::Panel(panel) if !panel.cluster => panel.blocks(p) * panel.wide * partial,
+            Variant::Turned(turned) => turned.workspace(p),
+            Variant::Tile(tile) if !tile.cluster => tile.count(p) * tile.slices * tile.wide() * partial,
+            _ => 0,
+        }
+    }
+}
+
+/// For rows whose elements lie side by side.
+fn ragged_rows(p: &SoftmaxProblem) -> RaggedRows<'_, 2> {
+    RaggedRows {
+        length: p.length.unsigned_abs(),
+        rows: &p.rows,
+        operands: [&p.x, &p.out],
+        values: RAGGED_VALUES,
+    }
+}
+
+/// Of a `Partial` in kernels/common/reduce.cuh.
+fn partial_bytes(p: &SoftmaxProblem) -> u64 {
+    if p.out.dtype == DType::F64 { 16 } else { 8 }
+}
+
+/// The suffix of the fast variants' kernels; None for a rare pair of dtypes.
+fn pair_suffix(x: DType, out: DType) -> Option<String> {
+    match (x, out) {
+        (a, b) if a == b => Some(a.suffix().into()),
+        (DType::F16 | DType::BF16, DType::F32) => Some(format!("{}_{}", x.suffix(), out.suffix())),
+        _ => None,
+    }
+}
+
+/// The outer dimensions and the number of side-by-side rows, if that is how the rows lie.
+fn columns(p: &SoftmaxProblem) -> Option<(usize, u64)> {
+    let inner = p.rows.len().checked_sub(1)?;
+    (p.x.strides[inner] == 1 && p.out.strides[inner] == 1).then(|| (inner, p.rows[inner].unsigned_abs()))
+}
+
+/// Bytes, up to 16, to which every granule of columns is aligned.
+fn column_access(address: usize, dtype: DType, strides: &[i64], step: i64) -> u32 {
+    let size = dtype.size() as u64;
+    let bits = strides
+        .iter()
+        .chain([&step])
+        .fold(address as u64 | GRANULE, |bits, s| bits | s.unsigned_abs().wrapping_mul(size));
+    1 << bits.trailing_zeros()
+}
+
+#[cfg(test)]
+mod tests;

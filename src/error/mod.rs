@@ -1,0 +1,297 @@
+//! Every error the library can report, with its fields, and every sentence it says.
+//!
+//! A message names the operation, the argument, what came, what is accepted and one remedy. The map from
+//! a variant to the Python class is [`Error::family`].
+
+use crate::dtype::DType;
+use crate::tensor::{Device, Dims, display_dims};
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The Python exception class of an error; each derives from `TilewiseError` and from a builtin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// DTypeError(TypeError)
+    DType,
+    /// ShapeError(ValueError)
+    Shape,
+    /// DimError(ShapeError, IndexError)
+    Dim,
+    /// LayoutError(ValueError)
+    Layout,
+    /// DeviceError(ValueError)
+    Device,
+    /// OptionError(ValueError)
+    Option,
+    /// UnsupportedError(NotImplementedError)
+    Unsupported,
+    /// CudaError(RuntimeError)
+    Cuda,
+    /// OutOfMemoryError(MemoryError)
+    OutOfMemory,
+}
+
+/// Who in torch makes a call that is more than its tensors' memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handler {
+    Dispatcher,
+    /// Gradients are all that the call needs.
+    Autograd,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    // --- dtype
+    #[error(
+        "{op}: `{argument}` is of type {got}, not a tensor; pass a torch.Tensor, a numpy.ndarray or any object with __dlpack__"
+    )]
+    NotATensor { op: &'static str, argument: &'static str, got: String },
+    #[error(
+        "{op}: `{argument}` has dtype {got}; accepted: {accepted}. Convert it first, e.g. {argument}.to(...) or {argument}.astype(...)"
+    )]
+    DTypeNotAccepted { op: &'static str, argument: &'static str, got: String, accepted: String },
+    #[error(
+        "{op}: `{argument}` has dtype {got}, but {other} has {expected}; they must be alike. Convert one of them first"
+    )]
+    DTypesDiffer {
+        op: &'static str,
+        argument: &'static str,
+        got: DType,
+        other: &'static str,
+        expected: DType,
+    },
+    #[error("{op}: `out` has dtype {got}, but the result is {expected}; pass an `out` of dtype {expected}")]
+    OutDType { op: &'static str, got: DType, expected: DType },
+    #[error("{op}: dtype={got} is not a dtype this operation can return; accepted: {accepted}")]
+    DTypeArgument { op: &'static str, got: String, accepted: String },
+    #[error(
+        "{op}: `x` has dtype {got}; accepted without dtype=: {accepted}. Pass one of these as dtype=, to which x is converted while it is read"
+    )]
+    NeedsDType { op: &'static str, got: DType, accepted: String },
+    #[error("{op}: `{argument}` must be a number (bool, int or float), got {got}")]
+    NotANumber { op: &'static str, argument: &'static str, got: String },
+    #[error("{op}: `{argument}` must be an integer, got {got}")]
+    NotAnInteger { op: &'static str, argument: &'static str, got: String },
+    #[error("add: alpha={alpha} is a {kind}, which cannot scale a result of dtype {result}; pass {remedy}")]
+    AlphaKind { alpha: String, kind: &'static str, result: DType, remedy: &'static str },
+    #[error(
+        "add: alpha={alpha} does not fit into {result}, the dtype of the result; pass a smaller alpha or convert x first"
+    )]
+    AlphaRange { alpha: String, result: DType },
+    #[error("{op}: `{argument}`={value} does not fit into {into}; pass a number that does")]
+    IntegerRange { op: &'static str, argument: &'static str, value: String, into: &'static str },
+
+    // --- shape
+    #[error("{op}: shapes {} of x and {} of y do not broadcast; sizes must be equal or 1, counted from the last dimension", display_dims(.x), display_dims(.y))]
+    NotBroadcastable { op: &'static str, x: Dims, y: Dims },
+    #[error("matmul: a of shape {} and b of shape {} do not fit: a's last size {} must equal b's {} size {}. Transpose one of them?", display_dims(.a), display_dims(.b), .inner_a, if .b.len() == 1 { "only" } else { "second-last" }, .inner_b)]
+    InnerSizesDiffer { a: Dims, b: Dims, inner_a: i64, inner_b: i64 },
+    #[error("matmul: batch sizes {} of a and {} of b do not broadcast; they must be equal or 1, counted from the last batch dimension", display_dims(.a), display_dims(.b))]
+    BatchNotBroadcastable { a: Dims, b: Dims },
+    #[error(
+        "matmul: `{argument}` is 0-dimensional; it must have at least one dimension. Multiply by a number with `*` instead"
+    )]
+    ZeroDimensional { argument: &'static str },
+    #[error("matmul: `bias` has shape {}, but must have shape ({expected},), one value per column of the result", display_dims(.got))]
+    BiasShape { got: Dims, expected: i64 },
+    #[error("{op}: `out` has shape {}, but the result has shape {}; pass an `out` of that shape", display_dims(.got), display_dims(.expected))]
+    OutShape { op: &'static str, got: Dims, expected: Dims },
+    #[error("{op}: `{argument}` has {rank} dimensions; at most {most} are accepted. Merge some with reshape")]
+    TooManyDimensions { op: &'static str, argument: &'static str, rank: i32, most: i32 },
+    #[error("{op}: the result of shape {} would have more elements than int64 can count", display_dims(.shape))]
+    TooLarge { op: &'static str, shape: Dims },
+
+    #[error("explain: {got} is more than {most}. Plan a part of it")]
+    NotPlanned { got: String, most: &'static str },
+    #[error("{op}: `{argument}` has shape {}, but {other} has shape {}; they must be alike", display_dims(.got), display_dims(.expected))]
+    ShapesDiffer { op: &'static str, argument: &'static str, got: Dims, other: &'static str, expected: Dims },
+
+    // --- dim
+    #[error("{op}: dim={dim} is out of range for a tensor of {rank} dimensions; accepted: {low} to {high}", low = -(.rank.max(&1).cast_signed()), high = .rank.max(&1).cast_signed() - 1)]
+    DimOutOfRange { op: &'static str, dim: i64, rank: usize },
+
+    // --- layout
+    #[error("{op}: `out` is read-only; pass a writable tensor")]
+    ReadOnlyOut { op: &'static str },
+    #[error(
+        "{op}: `out` is an inference tensor, which may only be written under torch.inference_mode; pass a tensor made outside of it"
+    )]
+    InferenceOut { op: &'static str },
+    #[error(
+        "{op}: `out` overlaps itself (an expanded or sliding view), so writing it has no one result; pass out.clone() or a fresh tensor"
+    )]
+    OutOverlapsItself { op: &'static str },
+    #[error("{op}: `out` shares memory with `{argument}`{but}; pass an `out` of its own memory")]
+    OutOverlapsInput { op: &'static str, argument: &'static str, but: &'static str },
+    #[error("{op}: `{argument}` is stored {got}, which cannot be used as it is; {remedy}")]
+    Storage { op: &'static str, argument: &'static str, got: String, remedy: &'static str },
+    #[error("{op}: `{argument}` is a numpy array whose {problem}; pass {argument}.copy()")]
+    NumpyLayout { op: &'static str, argument: &'static str, problem: &'static str },
+
+    // --- device
+    #[error(
+        "{op}: `{argument}` is on {got}, but {other} is on {expected}; all tensors of a call share one device. Move one of them, e.g. {argument}.to(...)"
+    )]
+    DevicesDiffer {
+        op: &'static str,
+        argument: &'static str,
+        got: Device,
+        other: &'static str,
+        expected: Device,
+    },
+    #[error(
+        "{op}: `{argument}` is a {got}, but {other} is a {expected}; all tensors of a call must come from one library. Convert one of them first"
+    )]
+    KindsDiffer {
+        op: &'static str,
+        argument: &'static str,
+        got: String,
+        other: &'static str,
+        expected: String,
+    },
+    #[error(
+        "{op}: `{argument}` is on {got}; supported devices: cpu and cuda. Move it first, e.g. {argument}.cpu()"
+    )]
+    DeviceNotSupported { op: &'static str, argument: &'static str, got: String },
+    #[error(
+        "{op}: `{argument}` has no memory behind it (a meta or fake tensor, or one whose storage was freed); pass a tensor that holds data"
+    )]
+    NoMemory { op: &'static str, argument: &'static str },
+    #[error(
+        "{op}: no CUDA driver could be loaded ({looked_for} not found or not usable). Install the NVIDIA driver, or {remedy}"
+    )]
+    NoDriver { op: &'static str, looked_for: &'static str, remedy: &'static str },
+    #[error(
+        "{op}: there is no {device}; the CUDA driver shows {count} device(s). Check CUDA_VISIBLE_DEVICES"
+    )]
+    NoSuchGpu { op: &'static str, device: Device, count: usize },
+    #[error(
+        "{op}: {device} has compute capability {major}.{minor}; this build has kernels for 7.5 and newer. Move the tensors to the CPU, or use a newer GPU"
+    )]
+    GpuTooOld { op: &'static str, device: Device, major: u32, minor: u32 },
+    #[error(
+        "{op}: {device} has compute capability {major}.{minor}, for which this build of tilewise has no kernels ({}). Build it with TILEWISE_CUDA_TARGETS={major}.{minor} or =all, or move the tensors to the CPU", built_for(.built)
+    )]
+    GpuNotBuiltFor { op: &'static str, device: Device, major: u32, minor: u32, built: Vec<&'static str> },
+
+    #[error(
+        "explain: device={got} is not known; accepted: None, an index, a torch.device, \"cpu\", \"cuda\", \"cuda:0\" and so on, {}",
+        list(known)
+    )]
+    UnknownGpu { got: String, known: &'static [&'static str] },
+
+    // --- option; but for the first `got` is as its caller wrote it, a string in quotes
+    #[error(
+        "explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
+    )]
+    NotExplained { got: String },
+    #[error("{op}: activation={got} is not known; accepted: None, {}", list(known))]
+    Activation { op: &'static str, got: String, known: &'static [&'static str] },
+    #[error("{op}: saved_is={got} is not known; accepted: \"output\", \"pre_activation\"")]
+    SavedIs { op: &'static str, got: String },
+    #[error("matmul: precision={got} is not known; accepted: \"ieee\", \"tf32\"")]
+    Precision { got: String },
+
+    // --- unsupported
+    /// No error: the call goes on in torch, and nobody reads this.
+    #[error("{op}: for the sake of `{argument}` the call goes on in torch")]
+    NeedsTorch { op: &'static str, argument: &'static str, by: Handler },
+    #[error("{op}: `{argument}` is {got}, which is not supported; {remedy}")]
+    TensorKind { op: &'static str, argument: &'static str, got: String, remedy: &'static str },
+    #[error(
+        "{op}: the output of {activation} does not tell its gradient; pass the pre-activation as `saved`, with saved_is=\"pre_activation\""
+    )]
+    NeedsPreActivation { op: &'static str, activation: &'static str },
+    #[error(
+        "{op}: `{argument}` could not be taken by DLPack: {reason}. Convert it to a torch.Tensor or a numpy.ndarray first"
+    )]
+    Producer { op: &'static str, argument: &'static str, reason: String },
+
+    #[error("{op}: {library} did not take the result over by DLPack: {reason}. Pass `out`")]
+    ResultRefused { op: &'static str, library: String, reason: String },
+
+    // --- cuda
+    #[error(
+        "{op}: the CUDA driver reported {name} ({description}) while {during}; it may stem from earlier work on this device. Run again with CUDA_LAUNCH_BLOCKING=1 to find the call that failed"
+    )]
+    Cuda { op: &'static str, name: String, description: String, during: &'static str },
+
+    // --- memory
+    #[error("{op}: there is no room for {bytes} bytes of memory. Free some, or work on parts of the tensors")]
+    OutOfMemory { op: &'static str, bytes: usize },
+
+    // --- raised by the caller's own library, passed on as it is (out of memory, KeyboardInterrupt, ...)
+    #[error("{0}")]
+    Python(pyo3::PyErr),
+}
+
+/// `"h200", "t4"`, as Python prints names.
+fn list(names: &[&str]) -> String {
+    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+}
+
+fn built_for(targets: &[&str]) -> String {
+    if targets.is_empty() { "it has none at all".into() } else { format!("it has {}", targets.join(", ")) }
+}
+
+impl Error {
+    /// The exception class; None for an exception that is already a Python one.
+    pub fn family(&self) -> Option<Family> {
+        use Error::*;
+        Some(match self {
+            NotATensor { .. }
+            | DTypeNotAccepted { .. }
+            | DTypesDiffer { .. }
+            | OutDType { .. }
+            | DTypeArgument { .. }
+            | NeedsDType { .. }
+            | NotANumber { .. }
+            | NotAnInteger { .. }
+            | AlphaKind { .. }
+            | AlphaRange { .. }
+            | IntegerRange { .. } => Family::DType,
+            NotBroadcastable { .. }
+            | InnerSizesDiffer { .. }
+            | BatchNotBroadcastable { .. }
+            | ZeroDimensional { .. }
+            | BiasShape { .. }
+            | OutShape { .. }
+            | ShapesDiffer { .. }
+            | TooManyDimensions { .. }
+            | TooLarge { .. }
+            | NotPlanned { .. } => Family::Shape,
+            DimOutOfRange { .. } => Family::Dim,
+            ReadOnlyOut { .. }
+            | InferenceOut { .. }
+            | OutOverlapsItself { .. }
+            | OutOverlapsInput { .. }
+            | Storage { .. }
+            | NumpyLayout { .. } => Family::Layout,
+            DevicesDiffer { .. }
+            | KindsDiffer { .. }
+            | DeviceNotSupported { .. }
+            | NoMemory { .. }
+            | NoDriver { .. }
+            | NoSuchGpu { .. }
+            | GpuTooOld { .. }
+            | GpuNotBuiltFor { .. }
+            | UnknownGpu { .. } => Family::Device,
+            NotExplained { .. } | Activation { .. } | SavedIs { .. } | Precision { .. } => Family::Option,
+            TensorKind { .. } | NeedsPreActivation { .. } | Producer { .. } | ResultRefused { .. } => {
+                Family::Unsupported
+            }
+            Cuda { .. } => Family::Cuda,
+            OutOfMemory { .. } => Family::OutOfMemory,
+            NeedsTorch { .. } | Python(_) => return None,
+        })
+    }
+}
+
+impl From<pyo3::PyErr> for Error {
+    fn from(error: pyo3::PyErr) -> Error {
+        Error::Python(error)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! The gradient of matmul's epilogue, as Python sees it.
+
+use pyo3::prelude::*;
+
+use pyo3::types::PyBool;
+
+use super::arguments::{self, Keyword, given};
+use super::routing::finish;
+use super::run::{solve, solve_with};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::interop::{Argument, Call, Output};
+use crate::ops::Scalar;
+use crate::ops::activation_backward::{self as ops, ActivationBackwardProblem};
+
+/// Gradient of `activation(v + bias)`, matmul's epilogue, with respect to v and, if wanted, bias.
+///
+/// Args:
+///     grad: gradient of the result, of shape (..., n). dtypes: float16, bfloat16, float32, float64.
+///     saved: what the forward kept, of grad's shape and dtype; ignored without an activation.
+///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu".
+///     negative_slope: that of leaky_relu.
+///     saved_is: "output", which will do for relu and for leaky_relu with a slope of 0 or more, or
+///         "pre_activation", which is v + bias.
+///     bias: whether the gradient of bias is wanted.
+///
+/// Returns:
+///     (grad * activation'(v), its sum over all dimensions but the last, of shape (n,), or None). Both are
+///     computed in float32 (float64 for float64) and rounded once. Without an activation the first is grad
+///     itself.
+///
+/// Raises:
+///     DTypeError: not a tensor, dtypes that differ or are not floating.
+///     ShapeError: shapes differ.
+///     DeviceError: tensors of different devices or libraries.
+///     OptionError: a name that is not known.
+///     UnsupportedError: an output that does not tell the gradient.
+///
+/// Meaning: src/ops/activation_backward.rs. CPU: src/cpu/activation_backward.rs. CUDA:
+/// kernels/activation_backward.cu, planned in src/cuda/plan/activation_backward/mod.rs.
+#[pyfunction]
+#[pyo3(
+    signature = (
+        grad, saved, activation, *, negative_slope = Keyword::Default, saved_is = Keyword::Default, bias = false
+    ),
+    text_signature = "(grad, saved, activation, *, negative_slope=0.01, saved_is='output', bias=False)"
+)]
+pub fn activation_backward<'py>(
+    py: Python<'py>,
+    grad: &Bound<'py, PyAny>,
+    saved: &Bound<'py, PyAny>,
+    activation: Option<&Bound<'py, PyAny>>,
+    negative_slope: Keyword<'_, 'py>,
+    saved_is: Keyword<'_, 'py>,
+    bias: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let none = py.None().into_bound(py);
+    let mut kept = None;
+    let argument = Argument { op: ops::OP, name: "negative_slope", accepted: &DType::FLOATS };
+    let negative_slope = negative_slope.settled_number(argument, &mut kept)?;
+    let run = || -> Result<Bound<'py, PyAny>> {
+        let mut call = Call::new(py, ops::OP, &DType::FLOATS);
+        let options =
+            ActivationBackwardOptions { saved: Some(saved), activation, negative_slope, saved_is, bias };
+        let ((out, sums), problem) = problem(&mut call, grad, &options)?;
+        let results = match (out, sums) {
+            (Some(out), sums) => solve_with(call, out, sums, problem)?.0,
+            (None, Some(sums)) => (grad.clone(), Some(solve(call, sums, problem)?.0)),
+            (None, None) => (grad.clone(), None),
+        };
+        Ok(results.into_pyobject(py)?.into_any())
+    };
+    let bias = PyBool::new(py, bias).to_owned().into_any();
+    let keywords = [
+        ("negative_slope", negative_slope.given()),
+        ("saved_is", saved_is.given()),
+        ("bias", given(Some(&bias))),
+    ];
+    finish(py, run(), [grad, saved, activation.unwrap_or(&none)], keywords)
+}
+
+/// What an activation_backward may be given besides grad.
+#[derive(Debug)]
+pub struct ActivationBackwardOptions<'a, 'py> {
+    /// Looked at only where there is an activation.
+    pub saved: Option<&'a Bound<'py, PyAny>>,
+    pub activation: Option<&'a Bound<'py, PyAny>>,
+    pub negative_slope: Keyword<'a, 'py>,
+    pub saved_is: Keyword<'a, 'py>,
+    pub bias: bool,
+}
+
+/// The gradient, and that of bias.
+pub type Gradients<'py> = (Option<Output<'py>>, Option<Output<'py>>);
+
+/// As `add::problem`.
+pub fn problem<'py>(
+    call: &mut Call<'py>,
+    grad: &Bound<'py, PyAny>,
+    options: &ActivationBackwardOptions<'_, 'py>,
+) -> Result<(Gradients<'py>, ActivationBackwardProblem)> {
+    let slope = options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
+    let applied = arguments::activation(ops::OP, options.activation, slope.as_f64())?;
+    let saved_is = options.saved_is.saved_is()?;
+    call.classify([Some(grad), options.saved])?;
+    let grad = call.input("grad", grad)?;
+    let saved = options.saved.filter(|_| options.activation.is_some());
+    let saved = saved.map(|saved| call.input("saved", saved)).transpose()?;
+    let saved = saved.as_ref().map(|t| t.view.as_ref());
+    let specs = ops::outputs(&grad.view, saved, applied, saved_is)?;
+    let out = specs.0.map(|spec| call.output(&spec, None, &grad)).transpose()?;
+    let sums = if options.bias { Some(call.output(&specs.1, None, &grad)?) } else { None };
+    let [out_view, sums_view] = [&out, &sums].map(|output| output.as_ref().map(|o| o.view.as_ref()));
+    let problem = ops::problem(&grad.view, saved, applied, out_view, sums_view);
+    Ok(((out, sums), problem))
+}

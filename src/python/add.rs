@@ -1,0 +1,111 @@
+//! add, as Python sees it.
+
+use pyo3::prelude::*;
+
+use super::arguments::{Keyword, given};
+use super::routing::{Recorder, finish};
+use super::run::{Known, solve};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::interop::memo::{self, Arguments, Memo, Memoised};
+use crate::interop::scalar::is_number;
+use crate::interop::{Argument, Call, Output};
+use crate::ops::add::AddProblem;
+use crate::ops::{self, Scalar};
+
+/// `x + alpha * y`, as torch.add.
+///
+/// Args:
+///     x: tensor of any shape. dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16,
+///         float32, float64.
+///     y: tensor whose shape broadcasts with x's, or a number. A 0-dimensional CPU tensor may stand
+///         beside a CUDA x.
+///     alpha: number that multiplies y. A float needs a floating result.
+///     out: where to write the result: of its shape, dtype and device, and either exactly x or y or
+///         memory of its own.
+///
+/// Returns:
+///     A tensor of x's library on x's device, of the broadcast shape and of dtype
+///     torch.result_type(x, y); or `out`. float16 and bfloat16 are added in float32 and rounded once;
+///     integers wrap.
+///
+/// Raises:
+///     DTypeError: not a tensor, a dtype that is not accepted, or an alpha that does not suit the result.
+///     ShapeError: shapes do not broadcast, or `out` has the wrong one.
+///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
+///     DeviceError: tensors of different devices or libraries.
+///
+/// Example:
+///     >>> tilewise.add(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]), alpha=2)
+///     tensor([21., 42.])
+///
+/// Meaning: src/ops/add.rs. CPU: src/cpu/add.rs. CUDA: kernels/add.cu, planned in src/cuda/plan/add/mod.rs.
+#[pyfunction]
+#[pyo3(
+    signature = (x, y, *, alpha = Keyword::Default, out = None),
+    text_signature = "(x, y, *, alpha=1, out=None)"
+)]
+pub fn add<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, PyAny>,
+    y: &Bound<'py, PyAny>,
+    alpha: Keyword<'_, 'py>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut kept = None;
+    let alpha =
+        alpha.settled_number(Argument { op: "add", name: "alpha", accepted: &DType::ALL }, &mut kept)?;
+    thread_local! {
+        static ADDS: Memo<Known<AddProblem>, 2, 2> = const { Memo::new(Vec::new()) };
+    }
+    let run = || -> Result<Bound<'py, PyAny>> {
+        let (addend, number) = if is_number(y) { (None, Some(y)) } else { (Some(y), None) };
+        let (tensors, options) = ([Some(x), addend], [given(number), alpha.given()]);
+        let arguments = Arguments { op: "add", tensors, options, out, autocast: false };
+        let found = memo::call(&ADDS, &arguments, Known::solve)?;
+        if let Memoised::Made(result) = found {
+            return Ok(result);
+        }
+        let mut call = Call::new(py, "add", &DType::ALL).recordable();
+        let (out, problem) = problem(&mut call, x, y, &alpha, out)?;
+        let recorded = call.is_recorded();
+        let (result, known) = solve(call, out, problem)?;
+        if !recorded {
+            if matches!(found, Memoised::New) && !known.problem().takes_default_dtype() {
+                memo::remember(&ADDS, &arguments, &result, known);
+            }
+            return Ok(result);
+        }
+        static ADD: Recorder = Recorder::new("Add");
+        Ok(match alpha.given() {
+            Some(alpha) => ADD.record(py, ((result,), x, y, alpha)),
+            None => ADD.record(py, ((result,), x, y, 1)),
+        }?)
+    };
+    finish(py, run(), [x, y], [("alpha", alpha.given()), ("out", given(out))])
+}
+
+/// From the arguments of a call to the problem it poses and the output that will hold the result: what runs the operation
+/// and what explains it start here. What is no tensor is looked at first: that may run the caller's own code, which may
+/// change what tensors hold.
+pub fn problem<'py>(
+    call: &mut Call<'py>,
+    x: &Bound<'py, PyAny>,
+    y: &Bound<'py, PyAny>,
+    alpha: &Keyword<'_, 'py>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> Result<(Output<'py>, AddProblem)> {
+    let alpha = alpha.number(call.argument("alpha"), Scalar::Int(1))?;
+    let number = call.number("y", y)?;
+    call.classify([Some(x), Some(y).filter(|_| number.is_none()), out])?;
+    let x = call.input("x", x)?;
+    let y = match number {
+        Some(number) => call.addend(number)?,
+        None => call.operand("y", y)?,
+    };
+    let spec = ops::add::output(&x.view, &y, call.default_float(&x, &y)?)?;
+    ops::add::check_alpha(alpha, &spec)?;
+    let out = call.output(&spec, out, &x)?;
+    let problem = ops::add::problem(&x.view, &y, alpha, &spec, &out.view)?;
+    Ok((out, problem))
+}

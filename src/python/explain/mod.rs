@@ -1,0 +1,181 @@
+//! The plan of a call that is not run.
+
+mod entries;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use self::entries::{describe, tile_order};
+use super::activation_backward::ActivationBackwardOptions;
+use super::arguments::{self, Keyword};
+use super::exceptions::raise;
+use super::matmul::MatmulOptions;
+use super::{activation_backward, add, matmul, softmax, softmax_backward};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::interop::Call;
+use crate::ops::activation_backward as ops;
+use crate::ops::softmax::Kind;
+
+const OP: &str = "explain";
+
+/// What `op` would do with these arguments: the facts that `tilewise.explain` shows.
+///
+/// Args:
+///     op: "add", "softmax", "log_softmax", "matmul", "softmax_backward", "log_softmax_backward" or
+///         "activation_backward".
+///     arguments: dict of the operation's arguments by name; what is left out has its default.
+///     device: None for the device the tensors are on; an index, a torch.device, "cuda" or "cuda:1" for one that
+///         is here; or the name of a GPU that need not be, such as "h200".
+///
+/// Returns:
+///     A dict: problem, work and, by where it would run, cpu, or device, plan, why, occupancy, ceiling and
+///     tile_order (matmul only), each a dict, but why, a list of dicts, as are before and after, the launches
+///     around the plan's. What is not known is left out; without elements there is no plan.
+///
+/// Raises:
+///     As the operation; DeviceError: a device that is not known; OptionError: another op; TypeError: a missing
+///         argument.
+///
+/// Lives in src/python/explain/mod.rs; plans are made in src/cuda/plan/.
+#[pyfunction(name = "explain")]
+#[pyo3(text_signature = "(op, arguments, device=None)", signature = (op, arguments, device = None))]
+pub fn explain_call<'py>(
+    py: Python<'py>,
+    op: &str,
+    arguments: &Bound<'py, PyDict>,
+    device: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let run = || -> Result<Bound<'py, PyDict>> {
+        let given = Given(arguments);
+        let explained = PyDict::new(py);
+        let device = device.map(arguments::device).transpose()?;
+        let device = device.as_deref();
+        match op {
+            "add" => {
+                let mut call = Call::planning(py, "add", &DType::ALL);
+                let (x, y) = (given.required("x")?, given.required("y")?);
+                let (alpha, out) = (given.optional("alpha")?, given.optional("out")?);
+                let (_, p) = add::problem(&mut call, &x, &y, &keyword(alpha.as_ref()), out.as_ref())?;
+                let problem = PyDict::new(py);
+                problem.set_item("shape", p.shape.as_slice())?;
+                problem.set_item("x_strides", p.x.strides.as_slice())?;
+                problem.set_item("out_strides", p.out.strides.as_slice())?;
+                problem.set_item("dtype", p.out.dtype.name())?;
+                problem.set_item("alpha", p.alpha.as_f64())?;
+                explained.set_item("problem", problem)?;
+                describe(&explained, &p, device)?;
+            }
+            "softmax" | "log_softmax" => {
+                let kind = if op == "softmax" { Kind::Softmax } else { Kind::LogSoftmax };
+                let mut call = Call::planning(py, kind.name(), &DType::FLOATS);
+                let x = given.required("x")?;
+                let (dim, out) = (given.optional("dim")?, given.optional("out")?);
+                let dtype = given.optional("dtype")?;
+                let dim = keyword(dim.as_ref());
+                let (_, p) = softmax::problem(&mut call, kind, &x, &dim, dtype.as_ref(), out.as_ref())?;
+                let problem = PyDict::new(py);
+                problem.set_item("rows", p.row_count())?;
+                problem.set_item("length", p.length)?;
+                problem.set_item("x_stride", p.x_stride)?;
+                problem.set_item("x_dtype", p.x.dtype.name())?;
+                problem.set_item("dtype", p.out.dtype.name())?;
+                explained.set_item("problem", problem)?;
+                describe(&explained, &p, device)?;
+            }
+            "softmax_backward" | "log_softmax_backward" => {
+                let kind = if op == "softmax_backward" { Kind::Softmax } else { Kind::LogSoftmax };
+                let mut call = Call::planning(py, kind.backward_name(), &DType::FLOATS);
+                let (grad, output) = (given.required("grad")?, given.required("output")?);
+                let (dim, out) = (given.optional("dim")?, given.optional("out")?);
+                let (dtype, dim) = (given.optional("dtype")?, keyword(dim.as_ref()));
+                let inputs = (&grad, &output);
+                let (_, p) =
+                    softmax_backward::problem(&mut call, kind, inputs, &dim, dtype.as_ref(), out.as_ref())?;
+                let problem = PyDict::new(py);
+                problem.set_item("rows", p.row_count())?;
+                problem.set_item("length", p.length)?;
+                problem.set_item("grad_stride", p.grad_stride)?;
+                problem.set_item("grad_dtype", p.grad.dtype.name())?;
+                problem.set_item("dtype", p.out.dtype.name())?;
+                explained.set_item("problem", problem)?;
+                describe(&explained, &p, device)?;
+            }
+            ops::OP => {
+                let mut call = Call::planning(py, ops::OP, &DType::FLOATS);
+                let (grad, saved) = (given.required("grad")?, given.optional("saved")?);
+                let (activation, slope) = (given.optional("activation")?, given.optional("negative_slope")?);
+                let saved_is = given.optional("saved_is")?;
+                let bias = given.optional("bias")?.is_some_and(|bias| bias.is_truthy().unwrap_or(false));
+                let options = ActivationBackwardOptions {
+                    saved: saved.as_ref(),
+                    activation: activation.as_ref(),
+                    negative_slope: keyword(slope.as_ref()),
+                    saved_is: keyword(saved_is.as_ref()),
+                    bias,
+                };
+                let (_, p) = activation_backward::problem(&mut call, &grad, &options)?;
+                let problem = PyDict::new(py);
+                problem.set_item("rows", p.row_count())?;
+                problem.set_item("columns", p.columns)?;
+                problem.set_item("dtype", p.dtype.name())?;
+                problem.set_item("activation", p.activation.name())?;
+                problem.set_item("bias", p.bias.is_some())?;
+                explained.set_item("problem", problem)?;
+                describe(&explained, &p, device)?;
+            }
+            "matmul" => {
+                let mut call = Call::planning(py, "matmul", &DType::FLOATS);
+                let (a, b) = (given.required("a")?, given.required("b")?);
+                let (bias, activation) = (given.optional("bias")?, given.optional("activation")?);
+                let (slope, precision) = (given.optional("negative_slope")?, given.optional("precision")?);
+                let out = given.optional("out")?;
+                let options = MatmulOptions {
+                    bias: bias.as_ref(),
+                    activation: activation.as_ref(),
+                    negative_slope: keyword(slope.as_ref()),
+                    precision: keyword(precision.as_ref()),
+                    out: out.as_ref(),
+                };
+                let (_, p) = matmul::problem(&mut call, &a, &b, &options)?;
+                let problem = PyDict::new(py);
+                problem.set_item("m", p.m)?;
+                problem.set_item("n", p.n)?;
+                problem.set_item("k", p.k)?;
+                problem.set_item("batch", p.batch_count())?;
+                problem.set_item("dtype", p.dtype.name())?;
+                problem.set_item("activation", p.activation.name())?;
+                problem.set_item("bias", p.bias.is_some())?;
+                explained.set_item("problem", problem)?;
+                let planned = describe(&explained, &p, device)?;
+                if let Some(planned) = planned {
+                    tile_order(&explained, &p, &planned)?;
+                }
+            }
+            other => {
+                return Err(Error::NotExplained { got: other.to_string() });
+            }
+        }
+        Ok(explained)
+    };
+    run().map_err(|error| raise(py, error))
+}
+
+/// A call's arguments by name.
+struct Given<'a, 'py>(&'a Bound<'py, PyDict>);
+
+impl<'py> Given<'_, 'py> {
+    fn optional(&self, name: &str) -> Result<Option<Bound<'py, PyAny>>> {
+        Ok(self.0.get_item(name)?.filter(|value| !value.is_none()))
+    }
+
+    fn required(&self, name: &'static str) -> Result<Bound<'py, PyAny>> {
+        let missing = || PyTypeError::new_err(format!("{OP}: `{name}` is missing"));
+        Ok(self.0.get_item(name)?.ok_or_else(missing)?)
+    }
+}
+
+fn keyword<'a, 'py>(given: Option<&'a Bound<'py, PyAny>>) -> Keyword<'a, 'py> {
+    given.map_or(Keyword::Default, |object| Keyword::Given(object.as_borrowed()))
+}

@@ -1,0 +1,164 @@
+//! matmul, as Python sees it.
+
+use pyo3::prelude::*;
+
+use super::arguments::{self, Keyword, given};
+use super::exceptions::raise;
+use super::routing::finish;
+use super::run::{Known, solve};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::interop::memo::{self, Arguments, Memo, Memoised};
+use crate::interop::{Argument, Call, Output};
+use crate::ops::matmul::{Activation, MatmulProblem, Operands, Precision};
+use crate::ops::{self, Scalar};
+
+/// `activation(a @ b + bias)`, with the shapes of torch.matmul.
+///
+/// Args:
+///     a: tensor of shape (..., m, k) or (k,). dtypes: float16, bfloat16, float32, float64.
+///     b: tensor of shape (..., k, n) or (k,), of a's dtype. Leading dimensions broadcast.
+///     bias: tensor of shape (n,) of a's dtype, added to every row.
+///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
+///     negative_slope: what leaky_relu multiplies negative values by.
+///     precision: "ieee" multiplies float32 as float32; "tf32" may round float32 inputs to 10 bits of
+///         mantissa where the device has hardware for that.
+///     out: where to write the result: of its shape, dtype and device, and memory of its own.
+///
+/// Returns:
+///     A tensor of a's library, device and dtype, of shape (..., m, n), without m or n where a or b is
+///     1-dimensional; or `out`. float16 and bfloat16 are accumulated in float32 and rounded once, after
+///     bias and activation.
+///
+/// Raises:
+///     DTypeError: not a tensor, dtypes that differ or are not floating.
+///     ShapeError: sizes do not fit, bias is not (n,), or `out` has the wrong shape.
+///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
+///     DeviceError: tensors of different devices or libraries.
+///     OptionError: an activation or precision that is not known.
+///
+/// Example:
+///     >>> tilewise.matmul(torch.eye(2), torch.tensor([[1.0, -2.0], [3.0, 4.0]]), activation="relu")
+///     tensor([[1., 0.],
+///             [3., 4.]])
+///
+/// Meaning: src/ops/matmul/mod.rs. CPU: src/cpu/matmul/. CUDA: kernels/matmul_*.cu, planned in
+/// src/cuda/plan/matmul/mod.rs.
+#[pyfunction]
+#[pyo3(
+    signature = (
+        a, b, *, bias = None, activation = None, negative_slope = Keyword::Default,
+        precision = Keyword::Default, out = None
+    ),
+    text_signature = "(a, b, *, bias=None, activation=None, negative_slope=0.01, precision='ieee', out=None)"
+)]
+pub fn matmul<'py>(
+    py: Python<'py>,
+    a: &Bound<'py, PyAny>,
+    b: &Bound<'py, PyAny>,
+    bias: Option<&Bound<'py, PyAny>>,
+    activation: Option<&Bound<'py, PyAny>>,
+    negative_slope: Keyword<'_, 'py>,
+    precision: Keyword<'_, 'py>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    thread_local! {
+        static MATMULS: Memo<Known<MatmulProblem>, 3, 3> = const { Memo::new(Vec::new()) };
+    }
+    let mut kept = None;
+    let negative_slope = negative_slope.settled_number(SLOPE, &mut kept)?;
+    let options = MatmulOptions { bias, activation, negative_slope, precision, out };
+    let run = || -> Result<Bound<'py, PyAny>> {
+        let arguments = Arguments {
+            op: "matmul",
+            tensors: [Some(a), Some(b), bias],
+            options: [given(activation), negative_slope.given(), precision.given()],
+            out,
+            autocast: true,
+        };
+        let found = memo::call(&MATMULS, &arguments, Known::solve)?;
+        if let Memoised::Made(result) = found {
+            return Ok(result);
+        }
+        let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast();
+        let (out, problem) = problem(&mut call, a, b, &options)?;
+        let (result, known) = solve(call, out, problem)?;
+        if matches!(found, Memoised::New) {
+            memo::remember(&MATMULS, &arguments, &result, known);
+        }
+        Ok(result)
+    };
+    let keywords = [
+        ("bias", given(bias)),
+        ("activation", given(activation)),
+        ("negative_slope", options.negative_slope.given()),
+        ("precision", options.precision.given()),
+        ("out", given(out)),
+    ];
+    finish(py, run(), [a, b], keywords)
+}
+
+/// Raises what matmul would for these options, before there are operands.
+///
+/// Args:
+///     activation, negative_slope, precision: those of matmul.
+///
+/// Raises:
+///     OptionError: an activation or precision that is not known. DTypeError: a slope that is no number.
+///
+/// Lives in src/python/matmul.rs; asked by tilewise.torch.
+#[pyfunction]
+#[pyo3(
+    signature = (*, activation = None, negative_slope = Keyword::Default, precision = Keyword::Default),
+    text_signature = "(*, activation=None, negative_slope=0.01, precision='ieee')"
+)]
+pub fn check_matmul_options(
+    py: Python<'_>,
+    activation: Option<&Bound<'_, PyAny>>,
+    negative_slope: Keyword<'_, '_>,
+    precision: Keyword<'_, '_>,
+) -> PyResult<()> {
+    let options = MatmulOptions { bias: None, activation, negative_slope, precision, out: None };
+    options.checked().map(|_| ()).map_err(|error| raise(py, error))
+}
+
+/// What a matmul may be given besides its operands.
+#[derive(Debug)]
+pub struct MatmulOptions<'a, 'py> {
+    pub bias: Option<&'a Bound<'py, PyAny>>,
+    pub activation: Option<&'a Bound<'py, PyAny>>,
+    pub negative_slope: Keyword<'a, 'py>,
+    pub precision: Keyword<'a, 'py>,
+    pub out: Option<&'a Bound<'py, PyAny>>,
+}
+
+pub const SLOPE: Argument = Argument { op: "matmul", name: "negative_slope", accepted: &DType::FLOATS };
+
+impl MatmulOptions<'_, '_> {
+    /// Those that are no tensors.
+    pub fn checked(&self) -> Result<(Activation, Precision)> {
+        let slope = self.negative_slope.number(SLOPE, Scalar::Float(0.01))?;
+        let activation = arguments::activation("matmul", self.activation, slope.as_f64())?;
+        Ok((activation, self.precision.precision()?))
+    }
+}
+
+/// As `add::problem`.
+pub fn problem<'py>(
+    call: &mut Call<'py>,
+    a: &Bound<'py, PyAny>,
+    b: &Bound<'py, PyAny>,
+    options: &MatmulOptions<'_, 'py>,
+) -> Result<(Output<'py>, MatmulProblem)> {
+    let (activation, precision) = options.checked()?;
+    call.classify([Some(a), Some(b), options.bias, options.out])?;
+    let a = call.input("a", a)?;
+    let b = call.input("b", b)?;
+    let bias = options.bias.map(|bias| call.input("bias", bias)).transpose()?;
+    let bias = bias.as_ref().map(|t| t.view.as_ref());
+    let spec = ops::matmul::output(&a.view, &b.view, bias)?;
+    let out = call.output(&spec, options.out, &a)?;
+    let operands = Operands { a: &a.view, b: &b.view, bias, out: &out.view };
+    let problem = ops::matmul::problem(&operands, activation, precision, &spec)?;
+    Ok((out, problem))
+}

@@ -1,0 +1,58 @@
+//! A problem in the hands of the backend: the first time, and each time that the call memo knows the call.
+
+use pyo3::prelude::*;
+
+use crate::backend::{self, Operation};
+use crate::error::Result;
+use crate::interop::{Call, Lender, Output};
+
+/// What the call memo keeps of a call: its problem, and what solves it wherever its operands are.
+#[derive(Debug)]
+pub struct Known<P> {
+    problem: P,
+    prepared: backend::Prepared,
+}
+
+impl<P: Operation> Known<P> {
+    pub fn problem(&self) -> &P {
+        &self.problem
+    }
+
+    /// Solves it with its operands at these addresses.
+    pub fn solve(&mut self, addresses: &[usize], lender: &mut Lender<'_, '_>) -> Result<()> {
+        let Known { problem, prepared } = self;
+        problem.place(addresses);
+        if !prepared.suits(problem) {
+            *prepared = lender.ask(|| backend::prepare(problem))?;
+        }
+        let workspace = lender.lend(prepared.workspace_bytes())?;
+        lender.run(problem.steps(), |stream| prepared.run(problem, workspace, stream))
+    }
+}
+
+/// Solves a problem and returns what the caller gets, and what to know of the call.
+pub fn solve<'py, P: Operation>(
+    call: Call<'py>,
+    out: Output<'py>,
+    problem: P,
+) -> Result<(Bound<'py, PyAny>, Known<P>)> {
+    let ((result, _), known) = solve_with(call, out, None, problem)?;
+    Ok((result, known))
+}
+
+/// A result, and a second one if there is one.
+pub type Results<'py> = (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+
+/// As `solve`, where there may be a second result.
+pub fn solve_with<'py, P: Operation>(
+    call: Call<'py>,
+    out: Output<'py>,
+    second: Option<Output<'py>>,
+    problem: P,
+) -> Result<(Results<'py>, Known<P>)> {
+    let prepared = call.ask(|| backend::prepare(&problem))?;
+    let workspace = call.workspace(prepared.workspace_bytes())?;
+    let address = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
+    let results = call.run(out, second, problem.steps(), |stream| prepared.run(&problem, address, stream))?;
+    Ok((results, Known { problem, prepared }))
+}

@@ -1,0 +1,80 @@
+"""Which GPUs `make` builds a wheel for, and that no wheel of part is ever tested as a complete one."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("make") is None or not (ROOT / "Makefile").exists(), reason="no make, or no Makefile"
+)
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """What a make target would build a wheel for, and its folder: with these GPUs, and this environment."""
+
+    def plan(target, gpus=None, asked=None):
+        told = "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver."
+        answer = told if gpus is None else "\n".join(gpus)
+        smi = tmp_path / "nvidia-smi"
+        smi.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+        smi.chmod(0o755)
+        environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "TILEWISE_CUDA_TARGETS")}
+        environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
+        if asked is not None:
+            environment["TILEWISE_CUDA_TARGETS"] = asked
+        # Into a folder of its own, where nothing is built yet.
+        command = ["make", "-n", f"VENV={tmp_path}/venv", f"WHEELS={tmp_path}/wheels", target]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        build = re.compile(r"TILEWISE_CUDA_TARGETS='(.*?)'.*?--out \S+/wheels/(\S+)", re.DOTALL)
+        builds = set(build.findall(done.stdout))
+        assert len(builds) == 1, done.stdout
+        return builds.pop()
+
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("gpus", "built"),
+    [
+        (None, ("none", "none")),
+        ([], ("none", "none")),
+        (["[N/A]"], ("none", "none")),
+        (["9.0"], ("90", "90")),
+        (["9.0", "8.6", "9.0"], ("86 90", "86-90")),
+        (["12.0"], ("120", "120")),
+    ],
+)
+def test_the_demo_is_built_for_the_gpus_that_are_here(planned, gpus, built):
+    assert planned("demo", gpus) == built
+
+
+@pytest.mark.parametrize("target", ["test", "wheel"])
+def test_all_else_is_built_for_all(planned, target):
+    assert planned(target, ["9.0"]) == ("all", "all")
+
+
+def test_what_is_tested_is_built_for_all_whatever_the_environment_says(planned):
+    assert planned("test", ["9.0"], "none") == ("all", "all")
+
+
+@pytest.mark.parametrize("target", ["demo", "wheel"])
+@pytest.mark.parametrize(
+    ("asked", "built"),
+    [
+        ("all", ("all", "all")),
+        ("none", ("none", "none")),
+        ("native", ("90", "90")),
+        ("8.6,9.0", ("86 90", "86-90")),
+        ("90 8.6", ("86 90", "86-90")),
+    ],
+)
+def test_the_environment_says_what_else_to_build_for(planned, target, asked, built):
+    assert planned(target, ["9.0"], asked) == built
