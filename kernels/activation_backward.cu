@@ -49,8 +49,8 @@ static_assert(sizeof(ActivationParams<MAX_RANK>) == 136 + 48 * MAX_RANK && sizeo
 
 template <class T> __device__ __forceinline__ T* pointer(uint64_t address) { return reinterpret_cast<T*>(address); }
 
-template <class T> __device__ __forceinline__ void widen(const Granule& granule, Arithmetic<T> (&v)[lanes_of<T>]) {
-    const auto pack = granule.unpack<T>();
+template <class T> __device__ __forceinline__ void widen(const Vector& vector, Arithmetic<T> (&v)[lanes_of<T>]) {
+    const auto pack = vector.unpack<T>();
 #pragma unroll
     for (int e = 0; e < lanes_of<T>; ++e) v[e] = number(pack.v[e]);
 }
@@ -74,7 +74,7 @@ template <class T> __device__ __forceinline__ void flat(const ActivationParams<I
     T* out = pointer<T>(p.out);
     const uint64_t vectors = p.columns / E;
     const uint64_t first = static_cast<uint64_t>(blockIdx.x) * (FLAT_THREADS * FLAT_VECTORS) + threadIdx.x;
-    Granule g[FLAT_VECTORS] = {}, v[FLAT_VECTORS] = {};
+    Vector g[FLAT_VECTORS] = {}, v[FLAT_VECTORS] = {};
 #pragma unroll
     for (int i = 0; i < FLAT_VECTORS; ++i) {
         const uint64_t at = first + i * FLAT_THREADS;

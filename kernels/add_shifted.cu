@@ -115,7 +115,7 @@ template <class T, bool RowX> __device__ __forceinline__ void add_repeated(const
         const char* full = reinterpret_cast<const char*>((RowX ? p.y : p.x) + before);
         const T* row = reinterpret_cast<const T*>(RowX ? p.x : p.y);
         const uint64_t first = static_cast<uint64_t>(group) * p.chunks + chunk, step = p.groups * p.chunks;
-        Granule vector[N] = {};
+        Vector vector[N] = {};
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             const uint64_t at = first + i * step;

@@ -21,8 +21,8 @@ constexpr int ROWS_CHUNKS = 4, SKEWED_CHUNKS = 2, MIXED_CHUNKS = 2, STRIDED_CHUN
 
 // Chunks that are no whole ones, or whose neighbourhood is not the operand's own: element by element.
 template <class Operand, int N, int Rank>
-__device__ __forceinline__ void add_ragged(const AddParams<Rank>& p, uint64_t x, uint64_t y, uint64_t out,
-                                           int64_t first, uint32_t ragged) {
+__device__ __forceinline__ void add_misaligned(const AddParams<Rank>& p, uint64_t x, uint64_t y, uint64_t out,
+                                           int64_t first, uint32_t misaligned) {
     using T = typename Operand::type;
     constexpr int E = Operand::WIDTH, AT_ONCE = E < 4 ? E : 4;
     const Dim<3>& inner = p.dims[p.rank - 1];
@@ -30,7 +30,7 @@ __device__ __forceinline__ void add_ragged(const AddParams<Rank>& p, uint64_t x,
 #pragma unroll 1
     for (int i = 0; i < N; ++i) {
 #pragma unroll 1
-        for (int j = 0; j < E && (ragged >> i & 1); j += AT_ONCE) {
+        for (int j = 0; j < E && (misaligned >> i & 1); j += AT_ONCE) {
             typename Operand::Element a[AT_ONCE], b[AT_ONCE];
             uint32_t valid = 0;
 #pragma unroll
@@ -70,7 +70,7 @@ __device__ __forceinline__ void add_chunks(const AddParams<Rank>& p) {
 
     const Access ax = access_x(p), ay = access_y(p);
     Operand a[N], b[N];
-    uint32_t whole = 0, ragged = 0;
+    uint32_t whole = 0, misaligned = 0;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
         const int64_t from = first + static_cast<int64_t>(i * p.chunk_step) * E;
@@ -81,13 +81,13 @@ __device__ __forceinline__ void add_chunks(const AddParams<Rank>& p) {
             fits = Operand::fits(x + i * p.steps[0], ax) && Operand::fits(y + i * p.steps[1], ay);
         }
         whole |= static_cast<uint32_t>(fits) << i;
-        ragged |= static_cast<uint32_t>(some && !fits) << i;
+        misaligned |= static_cast<uint32_t>(some && !fits) << i;
         a[i].fetch(x + i * p.steps[0], fits, ax);
         b[i].fetch(y + i * p.steps[1], fits, ay);
     }
     add_fetched(p, a, b, out, p.steps[2], whole);
     if constexpr (E > 1) {
-        if (ragged != 0) add_ragged<Operand, N>(p, x, y, out, first, ragged);
+        if (misaligned != 0) add_misaligned<Operand, N>(p, x, y, out, first, misaligned);
     }
 }
 

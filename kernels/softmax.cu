@@ -53,7 +53,7 @@ __device__ __forceinline__ C sum_of_exp(C (&v)[V][E], C& end, C base) {
     return sum;
 }
 
-// Rows row, row + row_step, ...: R of them, V granules per thread each; `member` of `members` threads.
+// Rows row, row + row_step, ...: R of them, V vectors per thread each; `member` of `members` threads.
 template <class Row, class In, class Out, int V, int R, class Group, int Rank>
 __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, Group group, uint64_t row,
                                                   uint64_t row_step, int member, int members,
@@ -61,7 +61,7 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
-    Granule raw[R][V];
+    Vector raw[R][V];
     In raw_end[R];
     int place[R];  // of the thread's element of the ends, if there are any
     Row rows[R];
@@ -84,7 +84,7 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
         if constexpr (Row::ENDS) max[r] = end[r] = widen<Out>(raw_end[r]);
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-            widen_granule<In, Out>(raw[r][i], v[r][i]);
+            widen_vector<In, Out>(raw[r][i], v[r][i]);
 #pragma unroll
             for (int k = 0; k < E; ++k) max[r] = larger(max[r], v[r][i][k]);
         }
@@ -148,8 +148,8 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_bl
 
 // Those at the ends together with what lies around the row, except at an edge of the tensor.
 template <class In, class Out>
-__device__ __forceinline__ void fetch_granule(const Row<In, Out, int>& row, int granule, bool edge, uint4* slot) {
-    const int i = row.first(granule);
+__device__ __forceinline__ void fetch_vector(const Row<In, Out, int>& row, int vector, bool edge, uint4* slot) {
+    const int i = row.first(vector);
     if (row.whole(i) || (i < row.length && !edge)) {
         copy_async(slot, row.x + i);
     } else {
@@ -168,14 +168,14 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
     const auto slot = [&](uint32_t stage, uint32_t s) {
         return slots + stage * slots_per_stage + s * blockDim.x + threadIdx.x;
     };
-    const auto granule = [&](uint32_t s) { return static_cast<int>(s * blockDim.x + threadIdx.x); };
+    const auto vector = [&](uint32_t s) { return static_cast<int>(s * blockDim.x + threadIdx.x); };
 
     for (uint32_t stage = 0; stage < p.stages; ++stage) {
         const uint64_t coming = blockIdx.x + static_cast<uint64_t>(stage) * gridDim.x;
         if (coming < p.rows) {
             const auto row = row_at<In, Out, int>(p, coming);
             const bool edge = row.at_edge(p.x_low, p.x_high);
-            for (uint32_t s = 0; s < p.slots; ++s) fetch_granule(row, granule(s), edge, slot(stage, s));
+            for (uint32_t s = 0; s < p.slots; ++s) fetch_vector(row, vector(s), edge, slot(stage, s));
         }
         commit_copies();
     }
@@ -188,7 +188,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
             for (int end : {0, (row.length + row.shift - 1) / E}) {
                 const uint32_t s = end / blockDim.x;
                 if (end % blockDim.x != threadIdx.x) continue;
-                Granule raw = load_slot(slot(stage, s));
+                Vector raw = load_slot(slot(stage, s));
                 row.complete(end, false, raw);
                 store_slot(slot(stage, s), raw);
             }
@@ -196,7 +196,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
         auto partial = Partial<C>::empty();
         C v[E];
         for (uint32_t s = 0; s < p.slots; ++s) {
-            widen_granule<In, Out>(load_slot(slot(stage, s)), v);
+            widen_vector<In, Out>(load_slot(slot(stage, s)), v);
             take<Out>(partial, v);
         }
         partial = reduce_block(partial, Merge<M>(), Partial<C>::empty(), scratch[parity]);
@@ -206,9 +206,9 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
         const auto next = row_at<In, Out, int>(p, coming);
         const bool edge = next.at_edge(p.x_low, p.x_high);
         for (uint32_t s = 0; s < p.slots; ++s) {
-            widen_granule<In, Out>(load_slot(slot(stage, s)), v);
-            row.store_across(granule(s), finish_pack(finish, v), p.out_access);
-            if (coming < p.rows) fetch_granule(next, granule(s), edge, slot(stage, s));
+            widen_vector<In, Out>(load_slot(slot(stage, s)), v);
+            row.store_across(vector(s), finish_pack(finish, v), p.out_access);
+            if (coming < p.rows) fetch_vector(next, vector(s), edge, slot(stage, s));
         }
         commit_copies();
         stage = stage + 1 == p.stages ? 0 : stage + 1;
@@ -226,18 +226,18 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
     uint32_t parity = 0;
     for (uint64_t index = blockIdx.x; index < p.rows; index += gridDim.x) {
         const auto row = row_at<In, Out, int64_t>(p, index);
-        const int64_t granules = (p.length + row.shift + E - 1) / E;
-        const int64_t rounds = (granules + blockDim.x - 1) / blockDim.x;  // of one granule per thread
+        const int64_t vectors = (p.length + row.shift + E - 1) / E;
+        const int64_t rounds = (vectors + blockDim.x - 1) / blockDim.x;  // of one vector per thread
         auto partial = Partial<C>::empty();
         for (int64_t round = 0; round < rounds; round += BATCH) {
-            Granule raw[BATCH];
+            Vector raw[BATCH];
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) raw[b] = row.load((round + b) * blockDim.x + threadIdx.x);
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 if (round + b < p.slots) store_slot(slots + (round + b) * blockDim.x + threadIdx.x, raw[b]);
                 C v[E];
-                widen_granule<In, Out>(raw[b], v);
+                widen_vector<In, Out>(raw[b], v);
                 take<Out>(partial, v);
             }
         }
@@ -246,16 +246,16 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
         const Finish<Out> finish(partial, p.log);
         // Backwards: what was read last is still in the caches.
         for (int64_t round = (rounds - 1) / BATCH * BATCH; round >= 0; round -= BATCH) {
-            Granule raw[BATCH];
+            Vector raw[BATCH];
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
-                const int64_t granule = (round + b) * blockDim.x + threadIdx.x;
-                raw[b] = round + b < p.slots ? load_slot(slots + granule) : row.load(granule);
+                const int64_t vector = (round + b) * blockDim.x + threadIdx.x;
+                raw[b] = round + b < p.slots ? load_slot(slots + vector) : row.load(vector);
             }
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 C v[E];
-                widen_granule<In, Out>(raw[b], v);
+                widen_vector<In, Out>(raw[b], v);
                 row.store_across((round + b) * blockDim.x + threadIdx.x, finish_pack(finish, v), p.out_access);
             }
         }

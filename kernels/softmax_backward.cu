@@ -23,13 +23,13 @@ constexpr int BLOCK_VECTORS = 4, LONG_VECTORS = 6;
 
 // ------------------------------------------------------------------------------- rows kept in registers
 
-// Granules of grad and output: V of each per thread and row, `members` apart. They stay as they were loaded, which for
+// Vectors of grad and output: V of each per thread and row, `members` apart. They stay as they were loaded, which for
 // halves takes half of the registers, and are widened anew for every use.
 template <class In, class Out, class Index, int V> struct Held {
     using G = Gradient<In, Out>;
     using C = typename G::C;
     static constexpr int E = lanes_of<In>;
-    Granule grad[V], output[V];
+    Vector grad[V], output[V];
 
     __device__ __forceinline__ void load(const GradientRow<In, Out, Index>& row, Index first, int members,
                                          uint32_t output_access) {
@@ -46,8 +46,8 @@ template <class In, class Out, class Index, int V> struct Held {
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             C g[E], y[E];
-            widen_granule<In, In>(grad[i], g);
-            widen_granule<In, In>(output[i], y);
+            widen_vector<In, In>(grad[i], g);
+            widen_vector<In, In>(output[i], y);
             gradient.take(g, y, sum);
         }
     }
@@ -59,8 +59,8 @@ template <class In, class Out, class Index, int V> struct Held {
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             C g[E], y[E];
-            widen_granule<In, In>(is_half<In> ? forget(grad[i]) : grad[i], g);
-            widen_granule<In, In>(is_half<In> ? forget(output[i]) : output[i], y);
+            widen_vector<In, In>(is_half<In> ? forget(grad[i]) : grad[i], g);
+            widen_vector<In, In>(is_half<In> ? forget(output[i]) : output[i], y);
             row.store(first + i * members, gradient.results(g, y, sums), out_access);
         }
     }
@@ -84,24 +84,24 @@ __device__ __forceinline__ void softmax_backward_warp(const BackwardParams<INLIN
     const int group = threadIdx.x >> p.lane_bits, lane = threadIdx.x & (lanes - 1);
     for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
         GradientRow<In, Out, int> row[R];
-        Held<In, Out, int, V> granules[R];
+        Held<In, Out, int, V> vectors[R];
         C sum[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) {
             row[r] = GradientRow<In, Out, int>(p, tile * (groups * R) + group + r * groups);
-            granules[r].load(row[r], lane, lanes, p.output_access);
+            vectors[r].load(row[r], lane, lanes, p.output_access);
         }
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            granules[r].complete(row[r], lane, lanes, p.output_access);
+            vectors[r].complete(row[r], lane, lanes, p.output_access);
             C sums[lanes_of<In>] = {};
-            granules[r].take(gradient, sums);
+            vectors[r].take(gradient, sums);
             sum[r] = total(sums);
         }
 #pragma unroll
         for (int r = 0; r < R; ++r) sum[r] = reduce_lanes(sum[r], Sum(), lanes);
 #pragma unroll
-        for (int r = 0; r < R; ++r) granules[r].store(row[r], lane, lanes, p.out_access, gradient, sum[r]);
+        for (int r = 0; r < R; ++r) vectors[r].store(row[r], lane, lanes, p.out_access, gradient, sum[r]);
     }
 }
 
@@ -125,19 +125,19 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
         exchange.announce(1);
         const GradientRow<In, Out, Index> row(p, index);
         const Index begin = static_cast<Index>(rank) * (last + 1) * chunk + threadIdx.x;
-        Held<In, Out, Index, V> granules;
+        Held<In, Out, Index, V> vectors;
         C sum = 0;
         if constexpr (S == Scope::combine) {
             const auto* partials = reinterpret_cast<const C*>(p.partials) + index * p.slices;
             for (uint32_t i = threadIdx.x; i < p.slices; i += members) sum += partials[i];
-            granules.load(row, begin + last * chunk, members, p.output_access);
-            granules.complete(row, begin + last * chunk, members, p.output_access);
+            vectors.load(row, begin + last * chunk, members, p.output_access);
+            vectors.complete(row, begin + last * chunk, members, p.output_access);
         } else {
             C sums[lanes_of<In>] = {};
             for (int c = 0; c <= last; ++c) {
-                granules.load(row, begin + c * chunk, members, p.output_access);
-                granules.complete(row, begin + c * chunk, members, p.output_access);
-                granules.take(gradient, sums);
+                vectors.load(row, begin + c * chunk, members, p.output_access);
+                vectors.complete(row, begin + c * chunk, members, p.output_access);
+                vectors.take(gradient, sums);
             }
             sum = total(sums);
         }
@@ -149,11 +149,11 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
         parity ^= 1;
         if constexpr (S == Scope::partial) continue;
         // Backwards: the last chunk is still in registers, and those before it in the caches.
-        granules.store(row, forget(begin + last * chunk), members, p.out_access, gradient, sum);
+        vectors.store(row, forget(begin + last * chunk), members, p.out_access, gradient, sum);
         for (int c = last - 1; c >= 0; --c) {
-            granules.load(row, begin + c * chunk, members, p.output_access);
-            granules.complete(row, begin + c * chunk, members, p.output_access);
-            granules.store(row, begin + c * chunk, members, p.out_access, gradient, sum);
+            vectors.load(row, begin + c * chunk, members, p.output_access);
+            vectors.complete(row, begin + c * chunk, members, p.output_access);
+            vectors.store(row, begin + c * chunk, members, p.out_access, gradient, sum);
         }
     }
 }

@@ -19,21 +19,21 @@ template <class T> __device__ __forceinline__ void softmax_backward_short(const 
     ptx::wait_for_grid_before();
     using C = typename Gradient<T, T>::C;
     constexpr int E = lanes_of<T>, U = UNIT<T>;
-    extern __shared__ uint4 tile[];  // grad's granules, then output's
+    extern __shared__ uint4 tile[];  // grad's vectors, then output's
     const Gradient<T, T> gradient = {p.log != 0};
     const int length = p.length;
     const uint64_t first = static_cast<uint64_t>(blockIdx.x) * THREADS, left = p.rows - first;
     const int rows = left < THREADS ? static_cast<int>(left) : THREADS;
-    const int elements = rows * length, granules = elements / E;
+    const int elements = rows * length, vectors = elements / E;
     uint4* const outputs = tile + THREADS * length / E;
     const auto at = [&](uint64_t address) { return reinterpret_cast<T*>(address) + first * length; };
     const T *grad = at(p.grad), *output = at(p.output);
-    for (int i = threadIdx.x; i < granules; i += THREADS) {
+    for (int i = threadIdx.x; i < vectors; i += THREADS) {
         copy_async(tile + i, grad + i * E);
         copy_async(outputs + i, output + i * E);
     }
     T *const g = reinterpret_cast<T*>(tile), *const y = reinterpret_cast<T*>(outputs);
-    for (int i = granules * E + threadIdx.x; i < elements; i += THREADS) {
+    for (int i = vectors * E + threadIdx.x; i < elements; i += THREADS) {
         g[i] = grad[i];
         y[i] = output[i];
     }
@@ -75,10 +75,10 @@ template <class T> __device__ __forceinline__ void softmax_backward_short(const 
     });
     __syncthreads();
     T* out = at(p.out);
-    for (int i = threadIdx.x; i < granules; i += THREADS) {
+    for (int i = threadIdx.x; i < vectors; i += THREADS) {
         ptx::store_global<16>(out + i * E, load_slot(tile + i).word);
     }
-    for (int i = granules * E + threadIdx.x; i < elements; i += THREADS) out[i] = g[i];
+    for (int i = vectors * E + threadIdx.x; i < elements; i += THREADS) out[i] = g[i];
 }
 
 #define EXPORT(T)                                                                           \

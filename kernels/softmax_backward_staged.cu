@@ -24,9 +24,9 @@ template <class T>
 __device__ __forceinline__ const T* stage(const T* row, int length, int first, int count, uint4* slots) {
     constexpr int E = lanes_of<T>;
     const int past = misaligned(row + first);
-    const Granules<T, int> all(row, length);
-    const int granules = (past + count + E - 1) / E;
-    for (int i = threadIdx.x; i < granules; i += blockDim.x) {
+    const Vectors<T, int> all(row, length);
+    const int vectors = (past + count + E - 1) / E;
+    for (int i = threadIdx.x; i < vectors; i += blockDim.x) {
         const int at = first - past + i * E;
         if (all.whole(at)) {
             copy_async(slots + i, row + at);
@@ -43,7 +43,7 @@ __device__ __forceinline__ void softmax_backward_staged(const BackwardParams<INL
     ptx::wait_for_grid_before();
     using C = typename Gradient<In, Out>::C;
     constexpr int F = lanes_of<Out>;
-    extern __shared__ uint4 slots[];  // of grad, then of output: for a slice, and one for where it begins in a granule
+    extern __shared__ uint4 slots[];  // of grad, then of output: for a slice, and one for where it begins in a vector
     __shared__ C scratch[32];
     __shared__ Total<C> totals[MAX_CLUSTER];
     __shared__ uint64_t mailbox_state;
@@ -55,7 +55,7 @@ __device__ __forceinline__ void softmax_backward_staged(const BackwardParams<INL
     // This block's slice: `count` accesses of the result, `first` the first element.
     const GradientRow<In, Out, int> row(p, blockIdx.x / blocks);
     const Ends<F> accesses = ends_of(row.out, row.length);
-    const int slice = p.chunks, begin = rank * slice, left = accesses.granules - begin;
+    const int slice = p.chunks, begin = rank * slice, left = accesses.vectors - begin;
     const int count = left < 0 ? 0 : left < slice ? left : slice, first = accesses.head + begin * F;
     const In *grad = reinterpret_cast<const In*>(slots), *output = grad;
     if (count > 0) {

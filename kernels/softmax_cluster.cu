@@ -24,8 +24,8 @@ constexpr int BOUND = 768;
 #else
 constexpr int BOUND = 512;
 #endif
-constexpr int V = 8;  // granules per thread
-// Of two launches: threads at most, and granules of one at once.
+constexpr int V = 8;  // vectors per thread
+// Of two launches: threads at most, and vectors of one at once.
 constexpr int SPLIT_THREADS = 384, SPLIT_V = 4;
 constexpr int MAX_PARTIALS = 256;  // warps of a cluster
 
@@ -48,18 +48,18 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
         exchange.announce();
         const auto row = row_at<In, Out, int>(p, index);
         const bool edge = row.at_edge(p.x_low, p.x_high);
-        int granule = rank * V * blockDim.x + threadIdx.x;
-        Granule raw[V];
+        int vector = rank * V * blockDim.x + threadIdx.x;
+        Vector raw[V];
 #pragma unroll
-        for (int i = 0; i < V; ++i) raw[i] = row.load_around(granule + i * blockDim.x, edge);
-        granule = forget(granule);
+        for (int i = 0; i < V; ++i) raw[i] = row.load_around(vector + i * blockDim.x, edge);
+        vector = forget(vector);
         auto mine = Partial<C>::empty();
         C v[Keep ? V : 1][E];
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             auto& x = v[Keep ? i : 0];
-            row.complete(granule + i * blockDim.x, edge, raw[i]);
-            widen_granule<In, Out>(raw[i], x);
+            row.complete(vector + i * blockDim.x, edge, raw[i]);
+            widen_vector<In, Out>(raw[i], x);
 #pragma unroll
             for (int k = 0; k < E; ++k) mine.max = larger(mine.max, x[k]);
         }
@@ -68,7 +68,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             auto& x = v[Keep ? i : 0];
-            if (!Keep) widen_granule<In, Out>(forget(raw[i]), x);
+            if (!Keep) widen_vector<In, Out>(forget(raw[i]), x);
 #pragma unroll
             for (int k = 0; k < E; ++k) {
                 const C shifted = x[k] - base, exponential = M::exp(shifted);
@@ -82,15 +82,15 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
         // adds up all of them for itself.
         Finish<Out> finish(exchange.template merge<M>(partials[parity], mine, parity), p.log);
         if (Keep) finish.rebase(mine);
-        granule = forget(granule);
+        vector = forget(vector);
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             auto& x = v[Keep ? i : 0];
-            if (!Keep) widen_granule<In, Out>(forget(raw[i]), x);
+            if (!Keep) widen_vector<In, Out>(forget(raw[i]), x);
             Pack<Out, E> pack;
 #pragma unroll
             for (int k = 0; k < E; ++k) pack.v[k] = Keep ? finish.scaled(x[k]) : finish(x[k]);
-            row.store(granule + i * blockDim.x, pack, p.out_access);
+            row.store(vector + i * blockDim.x, pack, p.out_access);
         }
         parity ^= 1;
     }
@@ -98,7 +98,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
 
 // ----------------------------------------------------------------------------------------------- split
 
-// The slices of a row have equally many chunks of V granules per thread; those at its end may lie beyond it.
+// The slices of a row have equally many chunks of V vectors per thread; those at its end may lie beyond it.
 template <class In, class Out, int V> struct Slice {
     Row<In, Out, int64_t> row;
     int64_t first;
@@ -110,16 +110,16 @@ template <class In, class Out, int V> struct Slice {
         first = static_cast<int64_t>(index % p.slices) * chunks * V * blockDim.x + threadIdx.x;
         edge = row.at_edge(p.x_low, p.x_high);
     }
-    __device__ __forceinline__ int64_t granule(int64_t chunk, int i) const {
+    __device__ __forceinline__ int64_t vector(int64_t chunk, int i) const {
         return first + (chunk * V + i) * blockDim.x;
     }
-    __device__ __forceinline__ void load(int64_t chunk, Granule (&raw)[V]) const {
+    __device__ __forceinline__ void load(int64_t chunk, Vector (&raw)[V]) const {
 #pragma unroll
-        for (int i = 0; i < V; ++i) raw[i] = row.load_around(granule(chunk, i), edge);
+        for (int i = 0; i < V; ++i) raw[i] = row.load_around(vector(chunk, i), edge);
     }
-    __device__ __forceinline__ void complete(int64_t chunk, Granule (&raw)[V]) const {
+    __device__ __forceinline__ void complete(int64_t chunk, Vector (&raw)[V]) const {
 #pragma unroll
-        for (int i = 0; i < V; ++i) row.complete(granule(chunk, i), edge, raw[i]);
+        for (int i = 0; i < V; ++i) row.complete(vector(chunk, i), edge, raw[i]);
     }
 };
 
@@ -134,7 +134,7 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_pa
     for (uint64_t index = blockIdx.x; index < p.rows * p.slices; index += gridDim.x) {
         const Slice<In, Out, V> slice(p, index);
         auto mine = Partial<C>::empty();
-        Granule raw[V], next[V] = {};
+        Vector raw[V], next[V] = {};
         slice.load(0, raw);
         for (int64_t c = 0; c < slice.chunks; ++c) {
             if (c + 1 < slice.chunks) slice.load(c + 1, next);
@@ -157,7 +157,7 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_co
         // Backwards: what was read last is still in the caches.
         const uint64_t index = p.rows * p.slices - 1 - i;
         const Slice<In, Out, V> slice(p, index);
-        Granule raw[V];
+        Vector raw[V];
         slice.load(slice.chunks - 1, raw);
         // The launch before has written nothing but partials, so that x could be asked for already; but where the result
         // is x, it must have read it.
@@ -170,8 +170,8 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_co
 #pragma unroll
             for (int i = 0; i < V; ++i) {
                 C x[lanes_of<In>];
-                widen_granule<In, Out>(raw[i], x);
-                slice.row.store_across(slice.granule(c, i), finish_pack(finish, x), p.out_access);
+                widen_vector<In, Out>(raw[i], x);
+                slice.row.store_across(slice.vector(c, i), finish_pack(finish, x), p.out_access);
             }
         }
     }

@@ -20,7 +20,7 @@
 #include "ptx/policy.cuh"
 
 constexpr int THREADS = 512;  // at most
-constexpr int CHUNK = 4;      // granules that a thread has before it at once
+constexpr int CHUNK = 4;      // vectors that a thread has before it at once
 constexpr int COPIES = 2;     // of a group, on their way to shared memory
 constexpr int UNDER_WAY = 8;  // groups
 
@@ -31,22 +31,22 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
     using M = Math<T>;
     using C = typename M::C;
     constexpr int E = lanes_of<T>;
-    extern __shared__ uint4 slots[];                  // [granule of a thread][thread]
+    extern __shared__ uint4 slots[];                  // [vector of a thread][thread]
     __shared__ Partial<C> partials[2][THREADS / 32];  // of warps, of slices
     const uint32_t index = blockIdx.x / p.slices, rank = blockIdx.x % p.slices;
     const GridExchange<C> exchange(p.partials, index, p.slices);
     uint4* const own = slots + threadIdx.x;  // a thread looks at no other's slots
     const int threads = blockDim.x, held = ALL ? p.slots : 0;
 
-    // This block's slice: `count` granules from `begin` on, whole lines of memory where the row begins with one.
+    // This block's slice: `count` vectors from `begin` on, whole lines of memory where the row begins with one.
     const Body<T, T> row(row_at<T, T, int>(p, index));
-    const int slice = ((row.granules + p.slices - 1) / p.slices + 7) / 8 * 8;
-    const int begin = rank * slice, left = row.granules - begin;
+    const int slice = ((row.vectors + p.slices - 1) / p.slices + 7) / 8 * 8;
+    const int begin = rank * slice, left = row.vectors - begin;
     const int count = left < 0 ? 0 : left < slice ? left : slice;
     const T* x = row.x + static_cast<int64_t>(begin) * E;
     T* out = row.out + static_cast<int64_t>(begin) * E;
     const int end = rank == 0 ? row.end(threadIdx.x) : row.NO_END;
-    // A thread's granules, one in `threads`: `held` in shared memory, KEPT chunks in registers, the others read twice.
+    // A thread's vectors, one in `threads`: `held` in shared memory, KEPT chunks in registers, the others read twice.
     const int trips = (count + threads - 1) / threads, again = held + KEPT * CHUNK;
     const int own_count = (count - static_cast<int>(threadIdx.x) + threads - 1) / threads;
     const auto of = [&](int t) { return t * threads + static_cast<int>(threadIdx.x); };
@@ -62,12 +62,12 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
         ptx::cp_async_commit();
     };
     const auto load = [&](int t) {
-        Granule g = empty_granule<T>();
+        Vector g = empty_vector<T>();
         ptx::load_global_if<16>(t < own_count, x + of(t) * E, g.word);
         return g;
     };
     const auto load_held = [&](int t) {
-        return t < held && t < own_count ? load_slot(own + t * threads) : empty_granule<T>();
+        return t < held && t < own_count ? load_slot(own + t * threads) : empty_vector<T>();
     };
 
     // Everything is asked for before anything is waited for, and without a branch between one load and the next.
@@ -75,11 +75,11 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
 #pragma unroll 1
         for (int g = 0; g < UNDER_WAY; ++g) ask(g * COPIES);
     }
-    Granule kept[KEPT][CHUNK];
+    Vector kept[KEPT][CHUNK];
 #pragma unroll
     for (int j = 0; j < KEPT * CHUNK; ++j) {
-        Granule& g = kept[j / CHUNK][j % CHUNK];
-        g = empty_granule<T>();
+        Vector& g = kept[j / CHUNK][j % CHUNK];
+        g = empty_vector<T>();
         ptx::load_global_if_by(held + j < own_count, x + of(held + j) * E, g.word, once);
     }
     const C last = widen<T>(row.load_end(end));
@@ -88,7 +88,7 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
 #pragma unroll 1
         for (int t = 0; t < held; t += COPIES) {
             ptx::cp_async_wait<UNDER_WAY - 1>();
-            Granule raw[COPIES];
+            Vector raw[COPIES];
 #pragma unroll
             for (int k = 0; k < COPIES; ++k) raw[k] = load_held(t + k);
             take_chunk<T, T>(mine, raw);
@@ -102,7 +102,7 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
     if constexpr (ALL) {
 #pragma unroll 1
         for (int t = again; t < trips; t += CHUNK) {
-            Granule raw[CHUNK];
+            Vector raw[CHUNK];
 #pragma unroll
             for (int k = 0; k < CHUNK; ++k) raw[k] = load(t + k);
             take_chunk<T, T>(mine, raw);
@@ -130,9 +130,9 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
     row.store_end(end, finish(last));
 
     const auto put_all = [&](auto result) {
-        const auto put = [&](const Granule& g, int t) {
+        const auto put = [&](const Vector& g, int t) {
             C v[E];
-            widen_granule<T, T>(g, v);
+            widen_vector<T, T>(g, v);
             Pack<T, E> pack;
 #pragma unroll
             for (int k = 0; k < E; ++k) pack.v[k] = convert<T>(result(v[k]));
@@ -142,7 +142,7 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
             // Backwards: what was read last is still in L2.
 #pragma unroll 1
             for (int t = again + ((trips - again + CHUNK - 1) / CHUNK - 1) * CHUNK; t >= again; t -= CHUNK) {
-                Granule raw[CHUNK];
+                Vector raw[CHUNK];
 #pragma unroll
                 for (int k = 0; k < CHUNK; ++k) raw[k] = load(t + k);
 #pragma unroll
@@ -159,7 +159,7 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
         if constexpr (ALL) {
 #pragma unroll 1
             for (int t = 0; t < held; t += CHUNK) {
-                Granule raw[CHUNK];
+                Vector raw[CHUNK];
 #pragma unroll
                 for (int k = 0; k < CHUNK; ++k) raw[k] = load_held(t + k);
 #pragma unroll

@@ -22,7 +22,7 @@ template <class T, int W> __device__ __forceinline__ void softmax_short(const So
     ptx::wait_for_grid_before();
     using M = Math<T>;
     using C = typename M::C;
-    constexpr int E = lanes_of<T>, U = 4 / sizeof(T);  // elements of a granule, and of a word
+    constexpr int E = lanes_of<T>, U = 4 / sizeof(T);  // elements of a vector, and of a word
     extern __shared__ uint4 tile[];
     const int length = p.length;
     const uint64_t first = static_cast<uint64_t>(blockIdx.x) * THREADS, left = p.rows - first;
@@ -31,9 +31,9 @@ template <class T, int W> __device__ __forceinline__ void softmax_short(const So
     T* out = reinterpret_cast<T*>(p.out) + first * length;
     T* const staged = reinterpret_cast<T*>(tile);
     uint32_t* const all_words = reinterpret_cast<uint32_t*>(tile);
-    const int elements = rows * length, granules = elements / E;
-    for (int i = threadIdx.x; i < granules; i += THREADS) copy_async(tile + i, x + i * E);
-    for (int i = granules * E + threadIdx.x; i < elements; i += THREADS) staged[i] = x[i];
+    const int elements = rows * length, vectors = elements / E;
+    for (int i = threadIdx.x; i < vectors; i += THREADS) copy_async(tile + i, x + i * E);
+    for (int i = vectors * E + threadIdx.x; i < elements; i += THREADS) staged[i] = x[i];
     commit_copies();
     wait_for_copies(0);
     __syncthreads();
@@ -88,10 +88,10 @@ template <class T, int W> __device__ __forceinline__ void softmax_short(const So
         }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < granules; i += THREADS) {
+    for (int i = threadIdx.x; i < vectors; i += THREADS) {
         ptx::store_global<16>(out + i * E, load_slot(tile + i).word);
     }
-    for (int i = granules * E + threadIdx.x; i < elements; i += THREADS) out[i] = staged[i];
+    for (int i = vectors * E + threadIdx.x; i < elements; i += THREADS) out[i] = staged[i];
 }
 
 #define KERNEL(NAME) \

@@ -19,7 +19,7 @@
 #include "staged.cuh"
 
 constexpr int THREADS = 512;       // at most
-constexpr int U = 2;               // granules that a thread has under way between shared memory and registers
+constexpr int U = 2;               // vectors that a thread has under way between shared memory and registers
 constexpr int MAX_PARTIALS = 256;  // warps of a cluster
 
 template <class In, class Out> __device__ __forceinline__ void softmax_staged(const SoftmaxParams<INLINE_RANK>& p) {
@@ -36,9 +36,9 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
     const uint32_t blocks = exchange.blocks, rank = exchange.rank;
     exchange.open_to();
 
-    // This block's slice: `count` granules from `begin` on.
+    // This block's slice: `count` vectors from `begin` on.
     const Body<In, Out> row(row_at<In, Out, int>(p, blockIdx.x / blocks));
-    const int trips = p.slots, slice = trips * blockDim.x, begin = rank * slice, left = row.granules - begin;
+    const int trips = p.slots, slice = trips * blockDim.x, begin = rank * slice, left = row.vectors - begin;
     const int count = left < 0 ? 0 : left < slice ? left : slice;
     const In* x = row.x + static_cast<int64_t>(begin) * E;
     Out* const out = row.out + static_cast<int64_t>(begin) * E;
@@ -48,7 +48,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
         if (i < count) {
             copy_async(slots + i, x + i * E);
         } else {
-            store_slot(slots + i, empty_granule<In>());
+            store_slot(slots + i, empty_vector<In>());
         }
     }
     commit_copies();
@@ -78,7 +78,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
     mine.sum = M::exp(last - base);
     for_slots([&](uint4* slot, int) {
         C v[E];
-        widen_granule<In, Out>(load_slot(slot), v);
+        widen_vector<In, Out>(load_slot(slot), v);
 #pragma unroll
         for (C& e : v) {
             const C shifted = e - base;
@@ -89,7 +89,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
         if constexpr (Keep) {
             Pack<In, E> pack;
             __builtin_memcpy(&pack, v, sizeof(pack));
-            store_slot(slot, Granule::of(pack));
+            store_slot(slot, Vector::of(pack));
         }
     });
     mine.sum = reduce_lanes(mine.sum, Sum(), 32);
@@ -101,7 +101,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
         if (!across) {
             for_slots([&](const uint4* slot, int i) {
                 C v[E];
-                widen_granule<In, Out>(load_slot(slot), v);
+                widen_vector<In, Out>(load_slot(slot), v);
                 Pack<Out, E> pack;
 #pragma unroll
                 for (int k = 0; k < E; ++k) pack.v[k] = convert<Out>(result(v[k]));
@@ -113,7 +113,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_staged(co
         const In* staged = reinterpret_cast<const In*>(slots);
         constexpr int F = lanes_of<Out>;
         const Ends<F> accesses = ends_of(out, count * E);
-        for (int i = threadIdx.x; i < accesses.granules; i += blockDim.x) {
+        for (int i = threadIdx.x; i < accesses.vectors; i += blockDim.x) {
             const int first = accesses.head + i * F;
             uint32_t word[F * sizeof(In) / 4];
             read_staged<In, F>(staged + first, word);

@@ -17,16 +17,16 @@ constexpr int BATCH = 4;  // loads in flight per thread
 
 // ---------------------------------------------------------------------------------------------- column
 
-// A granule of neighbouring elements of which `valid` exist, in accesses of `bytes`.
-template <class T> __device__ __forceinline__ Granule load_columns(const T* p, int valid, uint32_t bytes) {
+// A vector of neighbouring elements of which `valid` exist, in accesses of `bytes`.
+template <class T> __device__ __forceinline__ Vector load_columns(const T* p, int valid, uint32_t bytes) {
     constexpr int E = lanes_of<T>;
-    if (valid == E && bytes >= 16) return load_granule<16>(p);
-    if (valid == E && bytes == 8) return load_granule<8>(p);
-    if (valid == E && bytes == 4) return load_granule<4>(p);
+    if (valid == E && bytes >= 16) return load_vector<16>(p);
+    if (valid == E && bytes == 8) return load_vector<8>(p);
+    if (valid == E && bytes == 4) return load_vector<4>(p);
     Pack<T, E> pack;
 #pragma unroll
     for (int k = 0; k < E; ++k) pack.v[k] = k < valid ? p[k] : convert<T>(-infinity<float>());
-    return Granule::of(pack);
+    return Vector::of(pack);
 }
 template <class T, int E>
 __device__ __forceinline__ void store_columns(T* p, const Pack<T, E>& pack, int valid, uint32_t bytes) {
@@ -71,7 +71,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
 #pragma unroll
         for (int e = 0; e < E; ++e) partial[e] = Partial<C>::empty();
         for (int64_t round = 0; round < rounds; round += BATCH) {
-            Granule raw[BATCH];
+            Vector raw[BATCH];
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 raw[b] = load_columns(x + (round + b) * x_step, round + b < rounds ? valid : 0, p.x_access);
@@ -82,7 +82,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
             }
             C v[BATCH][E];
 #pragma unroll
-            for (int b = 0; b < BATCH; ++b) widen_granule<In, Out>(raw[b], v[b]);
+            for (int b = 0; b < BATCH; ++b) widen_vector<In, Out>(raw[b], v[b]);
 #pragma unroll
             for (int e = 0; e < E; ++e) {
                 const C column_of_batch[BATCH] = {v[0][e], v[1][e], v[2][e], v[3][e]};
@@ -116,7 +116,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
 
         // Backwards: what was read last is still in the caches.
         for (int64_t round = (rounds + BATCH - 1) / BATCH * BATCH - BATCH; round >= 0; round -= BATCH) {
-            Granule raw[BATCH];
+            Vector raw[BATCH];
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 if (round + b < p.slots) {
@@ -128,7 +128,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 C v[E];
-                widen_granule<In, Out>(raw[b], v);
+                widen_vector<In, Out>(raw[b], v);
                 Pack<Out, E> pack;
 #pragma unroll
                 for (int e = 0; e < E; ++e) pack.v[e] = finish[e](v[e]);

@@ -72,12 +72,12 @@ template <class T, int E> __device__ __forceinline__ Access<T, E> forget(Access<
 // The largest of the elements that a thread has seen.
 template <class In, class Out> struct Largest {
     using C = typename Math<Out>::C;
-    Granule each = empty_granule<In>();
+    Vector each = empty_vector<In>();
 
-    __device__ __forceinline__ void raise_to(const Granule& granule) { raise<In>(each.word, granule.word); }
+    __device__ __forceinline__ void raise_to(const Vector& vector) { raise<In>(each.word, vector.word); }
     __device__ __forceinline__ C get() const {
         C v[lanes_of<In>];
-        widen_granule<In, Out>(each, v);
+        widen_vector<In, Out>(each, v);
         C largest = v[0];
 #pragma unroll
         for (int e = 1; e < lanes_of<In>; ++e) largest = larger(largest, v[e]);

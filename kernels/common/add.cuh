@@ -36,7 +36,7 @@ template <int Rank> struct AddParams {
 static_assert(sizeof(AddParams<FEW>) == 224 + 48 * FEW, "");
 static_assert(sizeof(AddParams<MANY>) == 224 + 48 * MANY && sizeof(AddParams<MANY>) < 4096, "");
 
-constexpr uint32_t SAME_DTYPE = 1, X_TURNED = 2, Y_TURNED = 4, PLAIN = 8, ROW_X = 16;
+constexpr uint32_t SAME_DTYPE = 1, X_TRANSPOSED = 2, Y_TRANSPOSED = 4, PLAIN = 8, ROW_X = 16;
 
 // What T is added in.
 template <class T> struct ArithmeticOf {

@@ -114,16 +114,16 @@ __device__ __forceinline__ void store_pack(T* p, const Pack<T, N>& pack) {
 // 16 bytes on their way from memory, to be looked into later. Elements of a half type would be separated
 // by the compiler right behind the load, inside whatever branch it stands in, and so would be waited for
 // there, one load after the other; opaque words are not.
-struct Granule {
+struct Vector {
     uint32_t word[4];
 
-    template <class T> static __device__ __forceinline__ Granule of(const Pack<T, lanes_of<T>>& pack) {
-        Granule g;
+    template <class T> static __device__ __forceinline__ Vector of(const Pack<T, lanes_of<T>>& pack) {
+        Vector g;
         __builtin_memcpy(&g, &pack, sizeof(g));
         return g;
     }
     template <class T> __device__ __forceinline__ Pack<T, lanes_of<T>> unpack() const {
-        Granule g = *this;
+        Vector g = *this;
         ptx::hide(g.word);
         Pack<T, lanes_of<T>> pack;
         __builtin_memcpy(&pack, &g, sizeof(pack));
@@ -132,8 +132,8 @@ struct Granule {
 };
 
 // From global memory, in accesses of `Bytes`, to which p is aligned.
-template <int Bytes = 16> __device__ __forceinline__ Granule load_granule(const void* p) {
-    Granule g;
+template <int Bytes = 16> __device__ __forceinline__ Vector load_vector(const void* p) {
+    Vector g;
 #pragma unroll
     for (int i = 0; i < 16 / Bytes; ++i) {
         ptx::load_global<Bytes>(static_cast<const char*>(p) + i * Bytes, g.word + i * Bytes / 4);
@@ -142,10 +142,10 @@ template <int Bytes = 16> __device__ __forceinline__ Granule load_granule(const 
 }
 
 // In shared memory.
-__device__ __forceinline__ Granule load_slot(const uint4* slot) {
+__device__ __forceinline__ Vector load_slot(const uint4* slot) {
     const uint4 w = *slot;
     return {{w.x, w.y, w.z, w.w}};
 }
-__device__ __forceinline__ void store_slot(uint4* slot, const Granule& g) {
+__device__ __forceinline__ void store_slot(uint4* slot, const Vector& g) {
     *slot = make_uint4(g.word[0], g.word[1], g.word[2], g.word[3]);
 }

@@ -23,7 +23,7 @@ template <int Rank> struct SoftmaxParams {
     uint32_t lane_bits;  // warp: 2^this lanes per row. column: 2^this threads side by side, at most half of the block
     uint32_t stages;     // pipeline: rows in shared memory
     uint32_t slots;      // 16-byte slots of shared memory per thread (and stage); partial, combine: chunks of a slice
-    // rows: x_access 1 if all are whole granules of x and of the result, one stride apart; out_access 0 if stores must be
+    // rows: x_access 1 if all are whole vectors of x and of the result, one stride apart; out_access 0 if stores must be
     // element-wise. column: bytes per access.
     uint32_t x_access, out_access;
     uint32_t x_tag, out_tag;
@@ -115,18 +115,18 @@ __device__ __forceinline__ void take(Partial<C>& row, const C (&x)[N]) {
 // The same value, but neither compiler knows it: what was computed from it before is computed again instead of being
 // kept in registers. (An empty asm would stop only the first of the two.) Blocks are flat, threadIdx.y is 0.
 __device__ __forceinline__ uint32_t forget(uint32_t v) { return v ^ threadIdx.y; }
-__device__ __forceinline__ Granule forget(Granule g) {
+__device__ __forceinline__ Vector forget(Vector g) {
 #pragma unroll
     for (auto& word : g.word) word = forget(word);
     return g;
 }
 
 // Elements that count for nothing: -inf.
-template <class In> __device__ __forceinline__ Granule empty_granule() {
+template <class In> __device__ __forceinline__ Vector empty_vector() {
     Pack<In, lanes_of<In>> empty;
 #pragma unroll
     for (auto& e : empty.v) e = convert<In>(-infinity<float>());
-    return Granule::of(empty);
+    return Vector::of(empty);
 }
 
 // Elements of In, as words of memory, in the arithmetic type.
@@ -147,8 +147,8 @@ __device__ __forceinline__ void widen_words(const uint32_t (&word)[W], typename 
     }
 }
 template <class In, class Out>
-__device__ __forceinline__ void widen_granule(const Granule& granule, typename Math<Out>::C (&x)[lanes_of<In>]) {
-    Granule opaque = granule;
+__device__ __forceinline__ void widen_vector(const Vector& vector, typename Math<Out>::C (&x)[lanes_of<In>]) {
+    Vector opaque = vector;
     if constexpr (!same_type<In, bf16>) ptx::hide(opaque.word);
     widen_words<In, Out>(opaque.word, x);
 }

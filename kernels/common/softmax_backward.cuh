@@ -23,7 +23,7 @@ template <int Rank> struct BackwardParams {
     uint32_t in_tag, out_tag;
     uint32_t rank;      // at least 1
     uint32_t slices;    // of a row, each a block's
-    uint64_t chunks;    // of a slice. long, leave, find: V granules per thread; staged: an access of the result
+    uint64_t chunks;    // of a slice. long, leave, find: V vectors per thread; staged: an access of the result
     uint64_t partials;  // leave, find: address of the sum of every slice of every row
     Dim<3> dims[Rank];  // over rows; strides of grad, output and out
 };
@@ -67,9 +67,9 @@ template <class In, class Out> struct Gradient {
 __device__ __forceinline__ int forget(int v) { return v ^ static_cast<int>(threadIdx.y); }
 __device__ __forceinline__ int64_t forget(int64_t v) { return v ^ threadIdx.y; }
 
-// A row of grad, output and result, in granules of grad. What lies outside reads as 0.
-template <class In, class Out, class Index> struct GradientRow : Granules<In, Index> {
-    using Base = Granules<In, Index>;
+// A row of grad, output and result, in vectors of grad. What lies outside reads as 0.
+template <class In, class Out, class Index> struct GradientRow : Vectors<In, Index> {
+    using Base = Vectors<In, Index>;
     using Base::E;
     using Base::first;
     using Base::length;
@@ -90,20 +90,20 @@ template <class In, class Out, class Index> struct GradientRow : Granules<In, In
         this->shift = misaligned(grad);
     }
 
-    // Whether a granule may need `complete`.
+    // Whether a vector may need `complete`.
     __device__ __forceinline__ bool incomplete(uint32_t output_access) const {
         return this->shift != 0 || length % E != 0 || output_access == 0;
     }
-    // What one access each can fetch, without a branch, so that the loads of many granules stand side by side.
-    __device__ __forceinline__ void load(Index granule, uint32_t output_access, Granule& g, Granule& y) const {
-        const Index i = first(granule);
-        g = y = Granule{};
+    // What one access each can fetch, without a branch, so that the loads of many vectors stand side by side.
+    __device__ __forceinline__ void load(Index vector, uint32_t output_access, Vector& g, Vector& y) const {
+        const Index i = first(vector);
+        g = y = Vector{};
         ptx::load_global_if<16>(whole(i), grad + i, g.word);
         ptx::load_global_if<16>(whole(i) && output_access != 0, output + i, y.word);
     }
     // The rest, element by element.
-    __device__ __forceinline__ void complete(Index granule, uint32_t output_access, Granule& g, Granule& y) const {
-        const Index i = first(granule);
+    __device__ __forceinline__ void complete(Index vector, uint32_t output_access, Vector& g, Vector& y) const {
+        const Index i = first(vector);
         if (i >= length || (whole(i) && output_access != 0)) return;
         auto grads = g.unpack<In>(), outputs = y.unpack<In>();
 #pragma unroll
@@ -113,10 +113,10 @@ template <class In, class Out, class Index> struct GradientRow : Granules<In, In
                 outputs.v[k] = output[i + k];
             }
         }
-        g = Granule::of(grads);
-        y = Granule::of(outputs);
+        g = Vector::of(grads);
+        y = Vector::of(outputs);
     }
-    __device__ __forceinline__ void store(Index granule, const Pack<Out, E>& pack, uint32_t out_access) const {
-        Base::store(out, granule, pack, out_access != 0);
+    __device__ __forceinline__ void store(Index vector, const Pack<Out, E>& pack, uint32_t out_access) const {
+        Base::store(out, vector, pack, out_access != 0);
     }
 };

@@ -174,7 +174,7 @@ def force_softmax(
         "warp",
         "block",
         "short",
-        "ragged",
+        "misaligned",
         "pipeline",
         "online",
         "cluster",

@@ -70,13 +70,13 @@ class Reason:
     over: str | None
     """The next best; None where nothing else could do the call."""
     because: str
-    figures: Mapping[str, int] = field(default_factory=dict)
+    metrics: Mapping[str, int] = field(default_factory=dict)
     """What decided, and what it was compared with."""
 
     def __str__(self) -> str:
         chosen = self.chosen if self.over is None else f"{self.chosen} rather than {self.over}"
-        figures = ", ".join(f"{name}: {value:,}" for name, value in self.figures.items())
-        return f"{chosen}: {self.because}" + (f" ({figures})" if figures else "")
+        metrics = ", ".join(f"{name}: {value:,}" for name, value in self.metrics.items())
+        return f"{chosen}: {self.because}" + (f" ({metrics})" if metrics else "")
 
 
 @dataclass(frozen=True)

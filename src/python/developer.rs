@@ -55,13 +55,13 @@ pub fn choices_made() -> u64 {
 ///
 /// Args:
 ///     variant: None to leave the choice to the plan again. For dims whose elements lie side by side: "warp",
-///         "block", "short", "ragged", "pipeline", "online", "cluster", "staged", "split" or "grid". For other dims:
+///         "block", "short", "misaligned", "pipeline", "online", "cluster", "staged", "split" or "grid". For other dims:
 ///         "column", "cluster" or "split".
-///     figure: of warp, loads of one row in flight per lane (1, 2 or 4); of ragged and pipeline, the depth of its
+///     figure: of warp, loads of one row in flight per lane (1, 2 or 4); of misaligned and pipeline, the depth of its
 ///         software pipeline, 1 to 4 tiles or rows in shared memory; of cluster and staged, blocks of a cluster (1, 2,
 ///         4, 8 or 16); of split and grid, slices of a row or column.
 ///
-/// Of the gradients "ragged" and, for other dims, "split" can be forced in the same way; anything else forbids both.
+/// Of the gradients "misaligned" and, for other dims, "split" can be forced in the same way; anything else forbids both.
 ///
 /// Raises:
 ///     ValueError: any other name.
@@ -76,7 +76,7 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
         None => None,
         Some("warp") => Some(softmax::Forced::Warp(figure)),
         Some("block") => Some(softmax::Forced::Block),
-        Some("ragged") => Some(softmax::Forced::Ragged(figure)),
+        Some("misaligned") => Some(softmax::Forced::Misaligned(figure)),
         Some("pipeline") => Some(softmax::Forced::Pipeline(figure)),
         Some("online") => Some(softmax::Forced::Online),
         Some("short") => Some(softmax::Forced::Short),
@@ -87,7 +87,7 @@ pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
         Some("column") => Some(softmax::Forced::Column),
         Some(other) => {
             let message = format!(
-                "variant={other:?} is not known; accepted: \"warp\", \"block\", \"short\", \"ragged\", \
+                "variant={other:?} is not known; accepted: \"warp\", \"block\", \"short\", \"misaligned\", \
                  \"pipeline\", \"online\", \"cluster\", \"staged\", \"split\", \"grid\", \"column\", None"
             );
             return Err(PyValueError::new_err(message));

@@ -49,7 +49,7 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
                 x = random(count * n + 8, dtype=dtype)
                 rows = [x[cut:][: count * n].view(count, n) for cut in (0, 1, 2, 3)]
                 for figure in (1, 3):
-                    run = forced(partial(function, rows[0], rows[0]), "ragged", figure)
+                    run = forced(partial(function, rows[0], rows[0]), "misaligned", figure)
                     yield f"{name} {count}x{n} in {figure} stages", run
                 yield f"{name} {count}x{n} apart", call((count, n + 3), lambda x: x[:, 1:-2])
                 for target in dict.fromkeys((dtype, torch.float32)):

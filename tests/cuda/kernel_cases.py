@@ -1,4 +1,4 @@
-"""Small and ragged calls that between them launch every CUDA kernel of the build.
+"""Small and odd calls that between them launch every CUDA kernel of the build.
 
 Two readers: test_kernel_coverage.py beside this file, which proves the claim, and compute-sanitizer, which
 watches the kernels at work:
@@ -63,12 +63,12 @@ def add_cases() -> Iterator[Case]:
         pairs = {
             "contiguous": (x, y),
             "one element": (flat[:1], other[:1]),
-            "ragged": (flat, other),
+            "misaligned": (flat, other),
             "equal offsets": (flat[1:], other[1:]),
             "unequal offsets": (flat[1:-2], other[3:]),
             "row bias": (x, row),
             "column bias": (x, column),
-            "ragged row bias": (x[:, :261], row[3:]),
+            "misaligned row bias": (x[:, :261], row[3:]),
             "odd rows and a row": (flat[:18270].view(70, 261), other[1:262]),
             "a row and odd rows": (row[:33], flat[7:2119].view(64, 33)),
             "transposed": (x, random(264, 70, dtype=dtype).T),
@@ -83,7 +83,7 @@ def add_cases() -> Iterator[Case]:
             "sliced scalar": (x[:, :256], 2),
             "skewed scalar": (x[:, 1:], 2),
             "scalar": (x, 2),
-            "ragged scalar": (flat[1:], 2),
+            "misaligned scalar": (flat[1:], 2),
             "strided scalar": (x[:, ::3], 2),
             "mixed": (x, random(70, 264, dtype=torch.float32)),
             "mixed from bool": (random(70, 264, dtype=torch.bool), y),
@@ -93,8 +93,8 @@ def add_cases() -> Iterator[Case]:
             yield f"add {dtype} {name}", lambda a=a, b=b: tw.add(a, b)
         yield f"add {dtype} as a grid-stride loop", lambda a=flat, b=other: looped_add(a, b)
         many = random(*[2] * 13, dtype=dtype)
-        turned = many.permute(*reversed(range(13)))
-        yield f"add {dtype} many dimensions", lambda a=many, b=turned: tw.add(a, b)
+        transposed = many.permute(*reversed(range(13)))
+        yield f"add {dtype} many dimensions", lambda a=many, b=transposed: tw.add(a, b)
 
 
 def forced_softmax(variant: str, figure: int, x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
@@ -112,8 +112,8 @@ ROW_VARIANTS += [
     ("warp", 1),
     ("warp", 2),
     ("warp", 4),
-    ("ragged", 1),
-    ("ragged", 3),
+    ("misaligned", 1),
+    ("misaligned", 3),
 ]
 ROW_VARIANTS += [("staged", 1), ("staged", 4), ("staged", 16), ("short", 1)]
 COLUMN_VARIANTS = [("column", 1), ("cluster", 1), ("cluster", 4), ("split", 3)]
@@ -129,7 +129,7 @@ def softmax_variant_cases() -> Iterator[Case]:
             middle = random(7, 640 // dtype.itemsize, dtype=dtype)
             yield f"{name} 640 bytes", partial(tw.softmax, middle, dtype=target)
             for variant, figure in ROW_VARIANTS:
-                x = {"warp": short, "ragged": rows, "short": tiny, "split": longer}.get(variant, long)
+                x = {"warp": short, "misaligned": rows, "short": tiny, "split": longer}.get(variant, long)
                 call = partial(forced_softmax, variant, figure, x, -1, target)
                 yield f"{name} {variant} {figure}", call
             # In registers; too much for those; and for shared memory, too. Not from one dtype to another.
@@ -154,18 +154,18 @@ def softmax_variant_cases() -> Iterator[Case]:
             for rows_, n in ((7, 5), (40, 21), (8, 64), (600, 33), (301, 150), (70, 520), (64, 3001)):
                 for lead, cut in ((rows_, 0), (rows_ + 16 - rows_ % 8, 0), (rows_ + 6, 2), (rows_ + 3, 1)):
                     x = random(2, n, lead, dtype=dtype)[:, :, cut : cut + rows_].mT
-                    yield f"{name} turned {rows_} of {lead}x{n}", partial(tw.softmax, x, -1, dtype=target)
+                    yield f"{name} transposed {rows_} of {lead}x{n}", partial(tw.softmax, x, -1, dtype=target)
                     x = random(2, rows_, n + lead - rows_, dtype=dtype)[:, :, cut : cut + n]
                     out = torch.empty(2, n, lead, dtype=target, device=DEVICE)[:, :, cut : cut + rows_].mT
                     call = partial(tw.log_softmax, x, -1, dtype=target, out=out)
-                    yield f"{name} turned {rows_}x{n} to {lead}", call
+                    yield f"{name} transposed {rows_}x{n} to {lead}", call
             x = random(1500, 48, dtype=dtype).mT
             for variant, figure in (("cluster", 1), ("cluster", 8), ("split", 3), ("split", 40)):
                 for dim in (0, 1):
                     call = partial(
                         forced_softmax, variant, figure, x if dim else x.mT.contiguous().mT, dim, target
                     )
-                    yield f"{name} turned {variant} {figure} dim {dim}", call
+                    yield f"{name} transposed {variant} {figure} dim {dim}", call
             for cut in (16, 2):  # panels of rows apart, the last one narrower; copies of 16 bytes, of fewer
                 x = apart[:, cut : cut + 292]
                 yield f"{name} columns apart from {cut}", partial(tw.softmax, x, 0, dtype=target)

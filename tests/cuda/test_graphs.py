@@ -22,7 +22,7 @@ OPS = {
     "softmax dim 0": ((333, 1000), lambda x: tw.softmax(x, 0)),
     "log_softmax": ((333, 1000), tw.log_softmax),
     "matmul": ((256, 512), lambda x: tw.matmul(x, x.mT, bias=x[0, :256], activation="gelu")),
-    "matmul ragged": ((131, 77), lambda x: tw.matmul(x, x.mT)),
+    "matmul misaligned": ((131, 77), lambda x: tw.matmul(x, x.mT)),
     "matmul vector": ((131, 512), lambda x: tw.matmul(x, x[0])),
     "matmul batched": ((8, 33, 64), lambda x: tw.matmul(x, x.mT)),
 }

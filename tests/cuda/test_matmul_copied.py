@@ -26,7 +26,7 @@ def test_any_memory(make_a, make_b):
 
 
 @pytest.mark.parametrize("edge", [*range(1, 18), 63, 65, 127, 129])
-def test_ragged_edges(edge):
+def test_odd_edges(edge):
     for (m, n, k), dtype in itertools.product([(edge, 40, 25), (33, edge, 41), (40, 33, edge)], HALVES):
         for lay_a, lay_b in itertools.product([views.contiguous, views.transposed], repeat=2):
             check_matmul(lay_a(randn(m, k, dtype=dtype)), lay_b(randn(k, n, dtype=dtype)), lay_a.__name__)

@@ -33,7 +33,7 @@ def test_few_rows_and_few_columns(few, dtype):
 
 
 @pytest.mark.parametrize("edge", [*range(1, 18), 63, 64, 65, 127, 128, 129, 255, 256, 257])
-def test_ragged_edges(edge):
+def test_odd_edges(edge):
     for (few, many, k), parts in itertools.product([(5, edge, 72), (min(edge, 64), 70, edge)], PARTS[:3]):
         dtype = DTYPES[edge % 4]
         check(randn(few, k, dtype=dtype), randn(many, k, dtype=dtype).mT, parts)

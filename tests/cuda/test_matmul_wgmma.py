@@ -61,7 +61,7 @@ def test_every_tile_in_every_layout(tile, dtype, cluster):
 
 @PAIRS
 @pytest.mark.parametrize("edge", EDGES)
-def test_ragged_edges(edge, cluster):
+def test_odd_edges(edge, cluster):
     for m, n, k in [(edge, 40, 24), (33, edge, 40), (40, 33, edge)]:
         for lay_a, lay_b in LAYOUTS:
             dtype = HALVES[edge % 2]

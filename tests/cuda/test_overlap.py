@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 ROWS, COLUMNS = 256, 1024
 OPS = {
     "add": lambda x: tw.add(x, x),
-    "add turned": lambda x: tw.add(x, x.view(COLUMNS, ROWS).mT),
+    "add transposed": lambda x: tw.add(x, x.view(COLUMNS, ROWS).mT),
     "add of elements": lambda x: tw.add(x[:, 1::3], 1),
     "softmax": lambda x: tw.softmax(x),
     "softmax of long rows": lambda x: tw.softmax(x.view(2, -1)),

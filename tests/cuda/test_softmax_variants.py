@@ -11,7 +11,7 @@ from tilewise import _core
 pytestmark = needs("a GPU")
 
 ROWS = [("block", 1), ("online", 1)]
-ROWS += [(variant, stages) for variant in ("pipeline", "ragged") for stages in (1, 2, 3, 4)]
+ROWS += [(variant, stages) for variant in ("pipeline", "misaligned") for stages in (1, 2, 3, 4)]
 ROWS += [(variant, blocks) for variant in ("cluster", "staged") for blocks in (1, 2, 4, 8, 16)]
 ROWS += [*(("split", slices) for slices in (1, 2, 7)), *(("grid", slices) for slices in (1, 2, 33))]
 COLUMNS = [("column", 1), *(("cluster", blocks) for blocks in (1, 2, 4, 8, 16)), ("split", 1), ("split", 9)]
@@ -34,7 +34,7 @@ def random(*shape, dtype):
 
 @dtypes
 @pytest.mark.parametrize(
-    "variant", [*(("warp", n) for n in (1, 2, 4)), ("short", 1), ("ragged", 1), ("ragged", 2)], ids=str
+    "variant", [*(("warp", n) for n in (1, 2, 4)), ("short", 1), ("misaligned", 1), ("misaligned", 2)], ids=str
 )
 def test_short_rows(variant, dtype):
     _core.force_softmax(*variant)

@@ -94,17 +94,17 @@ def test_one_row_for_all_odd_rows(device, dtype):
 def test_transposed_tiles(device, dtype):
     for shape in [(16, 16), (17, 33), (64, 64), (65, 63), (63, 65), (130, 200), (3, 40, 72), (2, 2, 33, 64)]:
         x, y = sample(shape, dtype, device), sample(shape, dtype, device)
-        turned = y.mT.contiguous().mT
+        transposed = y.mT.contiguous().mT
         expected = torch.add(x, y)
-        assert_identical(tw.add(x, turned), expected, f"{shape}:")
-        assert_identical(tw.add(turned, x), expected, f"{shape}, first:")
+        assert_identical(tw.add(x, transposed), expected, f"{shape}:")
+        assert_identical(tw.add(transposed, x), expected, f"{shape}, first:")
         column = sample((*shape[:-1], 1), dtype, device)
-        assert_identical(tw.add(turned, column), torch.add(y, column), f"{shape}, and a column:")
+        assert_identical(tw.add(transposed, column), torch.add(y, column), f"{shape}, and a column:")
         out = torch.zeros_like(x)
-        tw.add(x.mT.contiguous().mT, turned, out=out)
+        tw.add(x.mT.contiguous().mT, transposed, out=out)
         assert_identical(out, expected, f"{shape}, both:")
         number = dtype == torch.bool or 1
-        tw.add(turned, number, out=out)
+        tw.add(transposed, number, out=out)
         assert_identical(out, torch.add(y, number), f"{shape}, a number:")
 
 

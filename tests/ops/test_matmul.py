@@ -1,4 +1,4 @@
-"""matmul of two matrices: ragged edges, layouts, bias, activations, precision."""
+"""matmul of two matrices: odd edges, layouts, bias, activations, precision."""
 
 import pytest
 import tilewise as tw
@@ -34,7 +34,7 @@ def check(a, b, context="", **options):
 
 @dtypes
 @pytest.mark.parametrize("edge", EDGES)
-def test_ragged_edges_in_every_layout(device, dtype, edge):
+def test_odd_edges_in_every_layout(device, dtype, edge):
     for m, n, k in [(edge, 40, 24), (33, edge, 40), (40, 33, edge)]:
         a, b = pair(m, n, k, dtype, device)
         for lay_a, lay_b in LAYOUTS:
@@ -44,7 +44,7 @@ def test_ragged_edges_in_every_layout(device, dtype, edge):
 
 @dtypes
 @pytest.mark.parametrize("seed", range(12))
-def test_ragged_shapes_in_odd_memory(device, dtype, seed):
+def test_misaligned_shapes_in_odd_memory(device, dtype, seed):
     generator = torch.Generator().manual_seed(seed)
 
     def pick(choices):

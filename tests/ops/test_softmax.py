@@ -140,7 +140,7 @@ def test_a_dim_of_panels(device, op, dtype, shape):
     ],
     ids=str,
 )
-def test_rows_turned_to_their_results(device, op, dtype, shape):
+def test_rows_transposed_to_their_results(device, op, dtype, shape):
     x = torch.randn(shape, device=device).to(dtype)
     y = x.mT.contiguous()
     for context, rows in (("", x), ("sliced: ", x[..., 1:])):

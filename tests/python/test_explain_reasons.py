@@ -85,10 +85,10 @@ def test_figures_bear_their_reasons_out(gpu):
         y = draw.choice((2, x, x[:1], meta(*reversed(x.shape), dtype=x.dtype).T))
         for op, args in {"add": (x, y), "softmax": (x, dim), "softmax_backward": (x, x, dim)}.items():
             (reason,) = tw.explain(op, *args, device=gpu).why
-            (_, value), (limit_is, limit) = (*reason.figures.items(), ("", 0), ("", 0))[:2]
+            (_, value), (limit_is, limit) = (*reason.metrics.items(), ("", 0), ("", 0))[:2]
             claims = [
                 (limit_is == "at most" and reason.chosen not in ("general", "deep"), value <= limit),
-                (limit_is == "at least" and reason.chosen == "turned", value >= limit),
+                (limit_is == "at least" and reason.chosen == "transposed", value >= limit),
                 ("idle" in reason.because, value < limit),
                 ("for all" in reason.because, value >= limit > 0),
             ]
@@ -103,6 +103,6 @@ def test_the_tile_that_is_chosen_has_the_better_estimate(gpu):
     for m, n, k in ((64, 64, 64), (4096, 4096, 4096), (170, 11008, 4096)):
         explained = tw.explain(tw.matmul, meta(m, k), meta(k, n), device=gpu)
         reason = explained.why[-1]
-        best, next_best = reason.figures.values()
+        best, next_best = reason.metrics.values()
         assert best <= next_best
         assert f"_{reason.chosen}_" in explained.plan.kernel

@@ -18,7 +18,7 @@ if not (ROOT / ".git").exists():
 
 MAP = "docs/architecture.md"
 MOST_LINES = 15
-# What a path or a file's name is made of, `wgmma/{cost,params}.rs` and `softmax_turned*.cu` included.
+# What a path or a file's name is made of, `wgmma/{cost,params}.rs` and `softmax_transposed*.cu` included.
 NAME = r"[\w.{},*/-]*"
 FOLDERS = r"(?:src|kernels|python|tests|benchmarks|examples|docs|\.ci)/"
 NAMED = re.compile(

@@ -115,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAMES",
         help="tilewise's own kernels as further peers, forced where they can do the case: "
         "softmax:VARIANT[:PARAMETER] such as softmax:cluster:8 or softmax:pipeline:2 "
-        "(see _core.force_softmax), also of the gradients (softmax_backward:ragged:2); "
+        "(see _core.force_softmax), also of the gradients (softmax_backward:misaligned:2); "
         "add:fixed_grid, add:grid_stride",
     )
 
@@ -179,7 +179,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 def _variants(text: str) -> tuple[str, ...]:
     softmax, add = (
-        "warp|block|short|ragged|pipeline|online|cluster|staged|split|grid|column",
+        "warp|block|short|misaligned|pipeline|online|cluster|staged|split|grid|column",
         "fixed_grid|grid_stride",
     )
     known = rf"((log_)?softmax_backward|softmax):({softmax})(:\d{{1,9}})?|add:({add})"

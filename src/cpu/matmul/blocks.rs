@@ -152,8 +152,9 @@ fn widened_block<T: Float>(
 ) -> Placed {
     if matrix.row_stride.unsigned_abs() < matrix.col_stride.unsigned_abs() {
         let [height, width] = padded;
-        let turned = widened_block::<T>(matrix.transposed(), columns, rows, [width, height], to, parallel);
-        return turned.transposed();
+        let transposed =
+            widened_block::<T>(matrix.transposed(), columns, rows, [width, height], to, parallel);
+        return transposed.transposed();
     }
     let [height, width] = padded;
     to.clear();

@@ -9,7 +9,7 @@ use published::{Rated, rated};
 use crate::dtype::DType;
 use crate::ops::matmul::Precision;
 
-/// The facts of one device that plans depend on. All per-multiprocessor figures are hardware limits.
+/// The facts of one device that plans depend on. All per-multiprocessor metrics are hardware limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceFacts {
     pub name: String,
@@ -226,7 +226,7 @@ mod tests {
             {
                 let of = |facts: &DeviceFacts| facts.arithmetic(dtype, precision, matrix).unwrap();
                 let share = of(&facts) / of(&unknown);
-                // Tensor figures on the sheets of some are at a clock below the highest.
+                // Tensor metrics on the sheets of some are at a clock below the highest.
                 let what = format!("{}: {share} for {dtype} {precision:?}", facts.name);
                 assert!((0.92..1.01).contains(&share), "{what}");
             }

@@ -95,8 +95,8 @@ fn shapes() -> Vec<(i64, i64, i64, i64)> {
 
 /// Times that reasons are given by, in clocks.
 fn estimates(explained: &Explanation) -> Vec<u64> {
-    let figures = explained.why.iter().filter_map(|reason| reason.figures);
-    figures.filter(|[(name, _), _]| *name == "clocks").flat_map(|[own, other]| [own.1, other.1]).collect()
+    let metrics = explained.why.iter().filter_map(|reason| reason.metrics);
+    metrics.filter(|[(name, _), _]| *name == "clocks").flat_map(|[own, other]| [own.1, other.1]).collect()
 }
 
 #[test]

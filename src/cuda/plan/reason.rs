@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 /// A quantity by name.
-pub type Figure = (&'static str, u64);
+pub type Metric = (&'static str, u64);
 
 /// Made with every plan, in a call that takes microseconds, so that nothing is put into words before it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Reason {
     pub over: Option<&'static str>,
     pub because: &'static str,
     /// What decided, and what it was compared with.
-    pub figures: Option<[Figure; 2]>,
+    pub metrics: Option<[Metric; 2]>,
 }
 
 /// One for each thing that was chosen.
@@ -25,9 +25,9 @@ impl Reason {
         chosen: &'static str,
         over: impl Into<Option<&'static str>>,
         because: &'static str,
-        figures: [Figure; 2],
+        metrics: [Metric; 2],
     ) -> Reason {
-        Reason { chosen, over: over.into(), because, figures: Some(figures) }
+        Reason { chosen, over: over.into(), because, metrics: Some(metrics) }
     }
 
     /// Where nothing was counted.
@@ -36,7 +36,7 @@ impl Reason {
         over: impl Into<Option<&'static str>>,
         because: &'static str,
     ) -> Reason {
-        Reason { chosen, over: over.into(), because, figures: None }
+        Reason { chosen, over: over.into(), because, metrics: None }
     }
 
     /// A developer's wish; `own` is what the plan would have chosen.

@@ -131,11 +131,11 @@ fn reason_entry<'py>(py: Python<'py>, reason: &Reason) -> Result<Bound<'py, PyDi
     entry.set_item("chosen", reason.chosen)?;
     entry.set_item("over", reason.over)?;
     entry.set_item("because", reason.because)?;
-    let figures = PyDict::new(py);
-    for (name, value) in reason.figures.into_iter().flatten() {
-        figures.set_item(name, value)?;
+    let metrics = PyDict::new(py);
+    for (name, value) in reason.metrics.into_iter().flatten() {
+        metrics.set_item(name, value)?;
     }
-    entry.set_item("figures", figures)?;
+    entry.set_item("metrics", metrics)?;
     Ok(entry)
 }
 

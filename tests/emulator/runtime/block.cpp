@@ -148,8 +148,8 @@ Thread* Runner::choose() {
         const uint32_t lanes = warps_[w].runnable;
         if (lanes == 0) continue;
         const unsigned first = random_.below(32);
-        const uint32_t turned = lanes >> first | (first == 0 ? 0 : lanes << (32 - first));
-        return threads_[w * 32 + (first + __builtin_ctz(turned)) % 32].get();
+        const uint32_t transposed = lanes >> first | (first == 0 ? 0 : lanes << (32 - first));
+        return threads_[w * 32 + (first + __builtin_ctz(transposed)) % 32].get();
     }
     return nullptr;
 }

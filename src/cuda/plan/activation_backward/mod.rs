@@ -6,7 +6,7 @@ mod tests;
 
 use std::mem::offset_of;
 
-use space::{GRANULE, Space, Split, THREADS, one_piece, operands};
+use space::{Space, Split, THREADS, VECTOR_BYTES, one_piece, operands};
 
 use super::index::{self, Dim, MAX_RANK};
 use super::matmul::activation;
@@ -113,12 +113,12 @@ fn plan(p: &ActivationBackwardProblem, device: &DeviceFacts, partials: usize) ->
             ("element", Reason::plain("element", "vector", because))
         }
         _ if space.fold > 1 => {
-            let figures = [("rows that are taken as one", space.fold), ("otherwise", 1)];
-            ("vector", Reason::new("vector", "element", "all lies in one piece", figures))
+            let metrics = [("rows that are taken as one", space.fold), ("otherwise", 1)];
+            ("vector", Reason::new("vector", "element", "all lies in one piece", metrics))
         }
         lanes => {
-            let figures = [("elements of an access", lanes), ("otherwise", 1)];
-            ("vector", Reason::new("vector", "element", "all rows lie on 16-byte boundaries", figures))
+            let metrics = [("elements of an access", lanes), ("otherwise", 1)];
+            ("vector", Reason::new("vector", "element", "all rows lie on 16-byte boundaries", metrics))
         }
     };
     let first = launch(p, variant, tiles * outer * slices, threads, params, Some(why));
@@ -135,7 +135,7 @@ fn plan(p: &ActivationBackwardProblem, device: &DeviceFacts, partials: usize) ->
 /// Of a contiguous problem without sums.
 fn flat(p: &ActivationBackwardProblem) -> Plan {
     let columns = p.columns.unsigned_abs() * p.row_count().unsigned_abs();
-    let vectors = columns / (GRANULE / p.dtype.size() as u64);
+    let vectors = columns / (VECTOR_BYTES / p.dtype.size() as u64);
     let params = ActivationParams {
         rows: 1,
         columns,

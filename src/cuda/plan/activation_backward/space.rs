@@ -11,7 +11,7 @@ const INLINE_RANK: usize = 4;
 pub const THREADS: u64 = 256;
 /// Accesses of an operand that a thread has under way: AT_ONCE in activation_backward.cu.
 const AT_ONCE: u64 = 4;
-pub const GRANULE: u64 = 16;
+pub const VECTOR_BYTES: u64 = 16;
 const LINE: u64 = 128;
 /// Rows of whole lines that are worth it.
 const LEAST_FOLDED: u64 = 16;
@@ -38,7 +38,7 @@ pub struct Space {
 
 impl Space {
     pub fn of(p: &ActivationBackwardProblem) -> Space {
-        let lanes = GRANULE / p.dtype.size() as u64;
+        let lanes = VECTOR_BYTES / p.dtype.size() as u64;
         let columns = p.columns.unsigned_abs();
         let fold = folded(p);
         let aligned = fold > 1 || vectors(p);
@@ -121,7 +121,7 @@ pub fn one_piece(p: &ActivationBackwardProblem) -> bool {
             [rows, step] => *rows == row && (*step == 1 || row == 1),
             _ => false,
         };
-        follows && t.address.is_multiple_of(GRANULE as usize)
+        follows && t.address.is_multiple_of(VECTOR_BYTES as usize)
     })
 }
 
@@ -136,7 +136,7 @@ fn folded(p: &ActivationBackwardProblem) -> u64 {
         let elements = bytes / p.dtype.size() as u64;
         elements >> columns.trailing_zeros().min(elements.trailing_zeros())
     };
-    let (lines, accesses) = (fold(LINE), fold(GRANULE));
+    let (lines, accesses) = (fold(LINE), fold(VECTOR_BYTES));
     if rows >= LEAST_FOLDED * lines {
         lines
     } else if rows > accesses {
@@ -148,10 +148,10 @@ fn folded(p: &ActivationBackwardProblem) -> u64 {
 
 /// Whether all rows of all operands lie on 16-byte boundaries, with their elements side by side.
 fn vectors(p: &ActivationBackwardProblem) -> bool {
-    let lanes = (GRANULE as usize / p.dtype.size()).cast_signed() as i64;
+    let lanes = (VECTOR_BYTES as usize / p.dtype.size()).cast_signed() as i64;
     let fits = |t: &Strided| {
         let (step, rows) = t.strides.split_last().map_or((1, &[][..]), |(&step, rows)| (step, rows));
-        step == 1 && t.address.is_multiple_of(GRANULE as usize) && rows.iter().all(|s| s % lanes == 0)
+        step == 1 && t.address.is_multiple_of(VECTOR_BYTES as usize) && rows.iter().all(|s| s % lanes == 0)
     };
     p.rows.len() <= INLINE_RANK && p.columns % lanes == 0 && operands(p).into_iter().flatten().all(fits)
 }

@@ -7,7 +7,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-use params::{AddParams, PLAIN, ROW_X, SAME_DTYPE, X_TURNED, Y_TURNED};
+use params::{AddParams, PLAIN, ROW_X, SAME_DTYPE, X_TRANSPOSED, Y_TRANSPOSED};
 use pieces::Pieces;
 use share::{Share, block_size};
 use space::{FEW, Space, Variant};
@@ -94,12 +94,12 @@ fn vector(
         u64::from(device.multiprocessors) * (u64::from(device.threads_per_multiprocessor) / threads);
     let blocks = if looping { tiles.min(resident) } else { tiles };
     let variant = if looping { Variant::VectorLoop } else { Variant::Vector };
-    let figures = [("tiles", tiles), ("blocks of the largest grid", MAX_BLOCKS)];
+    let metrics = [("tiles", tiles), ("blocks of the largest grid", MAX_BLOCKS)];
     let why = match forced {
         Some(_) => Reason::asked_for(variant.name(), Variant::Vector.name()),
-        None if looping => Reason::new("vector_loop", "vector", "no grid has that many blocks", figures),
+        None if looping => Reason::new("vector_loop", "vector", "no grid has that many blocks", metrics),
         None => {
-            Reason::new("vector", "vector_loop", "with a block for each tile, new ones load early", figures)
+            Reason::new("vector", "vector_loop", "with a block for each tile, new ones load early", metrics)
         }
     };
     let mut plan = launch(problem, variant, &Share::tiles(blocks, threads, tiles, 1, 1), why);
@@ -112,7 +112,7 @@ fn strided(space: &mut Space, device: &DeviceFacts) -> (Variant, Share, Reason) 
     let (variant, why) = space.variant();
     space.choose_rows(variant);
     let share = match variant {
-        Variant::Turned => Share::turned(space),
+        Variant::Transposed => Share::transposed(space),
         _ => Share::chunks(space, variant, device),
     };
     let rows = space.shape[space.last() - 1] as u64;
@@ -120,8 +120,8 @@ fn strided(space: &mut Space, device: &DeviceFacts) -> (Variant, Share, Reason) 
     if variant == Variant::Deep || most < NARROW {
         return (variant, share, why);
     }
-    let figures = [("items", most), ("below", NARROW)];
-    let why = Reason::new("deep", variant.name(), "the others count in 32 bits", figures);
+    let metrics = [("items", most), ("below", NARROW)];
+    let why = Reason::new("deep", variant.name(), "the others count in 32 bits", metrics);
     (Variant::Deep, Share::chunks(space, Variant::Deep, device), why)
 }
 
@@ -138,11 +138,11 @@ fn walk<const RANK: usize>(
     let mut plan = launch(problem, variant, share, why);
     let p: &mut AddParams<RANK> = &mut plan.params;
     let bit = |condition: bool, flag: u32| if condition { flag } else { 0 };
-    let turned = |operand: usize| !matches!(space.strides[operand][last], 0 | 1);
+    let transposed = |operand: usize| !matches!(space.strides[operand][last], 0 | 1);
     p.flags = match variant {
-        Variant::Turned => {
+        Variant::Transposed => {
             let plain = space.whole() && space.inputs().all(|(s, strides)| space.plain(s, strides));
-            bit(turned(0), X_TURNED) | bit(turned(1), Y_TURNED) | bit(plain, PLAIN)
+            bit(transposed(0), X_TRANSPOSED) | bit(transposed(1), Y_TRANSPOSED) | bit(plain, PLAIN)
         }
         _ => bit(space.one_dtype(), SAME_DTYPE),
     };

@@ -8,8 +8,8 @@ use crate::cuda::plan::index::{Dim, Divisor, MAX_RANK};
 
 /// Bits of `flags`, as in kernels/common/add.cuh.
 pub const SAME_DTYPE: u32 = 1;
-pub const X_TURNED: u32 = 2;
-pub const Y_TURNED: u32 = 4;
+pub const X_TRANSPOSED: u32 = 2;
+pub const Y_TRANSPOSED: u32 = 4;
 pub const PLAIN: u32 = 8;
 pub const ROW_X: u32 = 16;
 

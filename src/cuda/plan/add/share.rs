@@ -7,8 +7,8 @@ use crate::cuda::device::DeviceFacts;
 /// Threads per block: the kernels' launch bound, and the least worth launching.
 pub const MAX_THREADS: u64 = 256;
 pub const MIN_THREADS: u64 = 64;
-/// Columns of a tile, and bytes of its rows in the operand that is transposed: TurnedTile in
-/// kernels/common/turned_tile.cuh.
+/// Columns of a tile, and bytes of its rows in the operand that is transposed: TransposedTile in
+/// kernels/common/transposed_tile.cuh.
 const TILE_COLUMNS: u64 = 64;
 const TILE_BYTES: u64 = 128;
 
@@ -63,8 +63,8 @@ impl Share {
         Share { row_step, span: threads, group_step, ..tiles }
     }
 
-    /// Of add_turned.cu.
-    pub fn turned(space: &Space) -> Share {
+    /// Of add_transposed.cu.
+    pub fn transposed(space: &Space) -> Share {
         let last = space.last();
         let tile_rows = TILE_BYTES / CHUNK * space.lanes();
         let chunks = (space.shape[last] as u64).div_ceil(TILE_COLUMNS);

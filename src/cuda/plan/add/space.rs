@@ -1,7 +1,7 @@
 //! Which kernel an addition needs, by how its operands lie.
 
 use super::CHUNK;
-use crate::cuda::plan::reason::{Figure, Reason};
+use crate::cuda::plan::reason::{Metric, Reason};
 use crate::dtype::DType;
 use crate::ops::Strided;
 use crate::ops::add::{AddProblem, AddendProblem};
@@ -10,8 +10,8 @@ use crate::tensor::Dims;
 /// Dimensions that all variants but `deep` take: FEW in kernels/common/add.cuh.
 pub const FEW: usize = 4;
 /// A dimension shorter than this is not worth a tile.
-const LEAST_TURNED: i64 = 16;
-/// Chunks of a row from which on its two ragged ends, which are done by element, do not matter.
+const LEAST_TRANSPOSED: i64 = 16;
+/// Chunks of a row from which on its two misaligned ends, which are done by element, do not matter.
 pub const LEAST_CHUNKS: u64 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Variant {
     Mixed,
     Strided,
     Deep,
-    Turned,
+    Transposed,
     Shifted,
     Repeated,
 }
@@ -38,14 +38,14 @@ impl Variant {
             Variant::Mixed => "mixed",
             Variant::Strided => "strided",
             Variant::Deep => "deep",
-            Variant::Turned => "turned",
+            Variant::Transposed => "transposed",
             Variant::Shifted => "shifted",
             Variant::Repeated => "repeated",
         }
     }
 
-    fn because(self, over: &'static str, because: &'static str, figures: [Figure; 2]) -> (Variant, Reason) {
-        (self, Reason::new(self.name(), over, because, figures))
+    fn because(self, over: &'static str, because: &'static str, metrics: [Metric; 2]) -> (Variant, Reason) {
+        (self, Reason::new(self.name(), over, because, metrics))
     }
 
     /// The kernel that makes results of `dtype`. A call has microseconds in all, so no string is put together in it.
@@ -74,7 +74,7 @@ impl Variant {
             Variant::Mixed => of!("mixed"),
             Variant::Strided => of!("strided"),
             Variant::Deep => of!("deep"),
-            Variant::Turned => of!("turned"),
+            Variant::Transposed => of!("transposed"),
             Variant::Shifted => of!("shifted"),
             Variant::Repeated => of!("repeated"),
         }
@@ -83,7 +83,7 @@ impl Variant {
     pub fn file(self) -> &'static str {
         match self {
             Variant::Vector | Variant::VectorLoop => "add",
-            Variant::Turned => "add_turned",
+            Variant::Transposed => "add_transposed",
             Variant::Shifted | Variant::Repeated => "add_shifted",
             _ => "add_strided",
         }
@@ -182,36 +182,37 @@ impl<'a> Space<'a> {
 
     /// The dimension that is contiguous in some input, where the last is not: every input either has it or steps
     /// along the last dimension as the result does, or not at all.
-    pub fn turned(&self) -> Option<usize> {
-        let mut turned = None;
+    pub fn transposed(&self) -> Option<usize> {
+        let mut transposed = None;
         for (_, strides) in self.inputs() {
             if !matches!(strides[self.last()], 0 | 1) {
                 let unit = (0..self.last()).find(|&d| strides[d] == 1)?;
-                if *turned.get_or_insert(unit) != unit {
+                if *transposed.get_or_insert(unit) != unit {
                     return None;
                 }
             }
         }
-        turned.filter(|&d| self.shape[d] >= LEAST_TURNED && self.shape[self.last()] >= LEAST_TURNED)
+        transposed
+            .filter(|&d| self.shape[d] >= LEAST_TRANSPOSED && self.shape[self.last()] >= LEAST_TRANSPOSED)
     }
 
     pub fn variant(&self) -> (Variant, Reason) {
         let last = self.last();
         let size = self.out.dtype.size();
         if self.shape.len() > FEW {
-            let figures = [("dimensions", self.shape.len() as u64), ("at most", FEW as u64)];
-            return Variant::Deep.because("strided", "there are more than it has room for", figures);
+            let metrics = [("dimensions", self.shape.len() as u64), ("at most", FEW as u64)];
+            return Variant::Deep.because("strided", "there are more than it has room for", metrics);
         }
         if self.shape[last] == 1 {
             return (Variant::Strided, Reason::plain("strided", "rows", "there are no rows"));
         }
         let step = self.strides[2][last];
         if step != 1 {
-            let figures = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
+            let metrics = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
             return Variant::Strided.because(
                 "rows",
                 "the result's elements do not lie side by side",
-                figures,
+                metrics,
             );
         }
         if !self.out.address.is_multiple_of(size) {
@@ -248,21 +249,21 @@ impl<'a> Space<'a> {
             }
         }
         // A number beside a transposed operand: the result is laid out as that is, but for `out`.
-        if let Some(d) = self.turned().filter(|_| self.one_dtype() && self.y.is_some()) {
+        if let Some(d) = self.transposed().filter(|_| self.one_dtype() && self.y.is_some()) {
             let shorter = self.shape[d].min(self.shape[last]).unsigned_abs();
-            let figures = [("the shorter dimension", shorter), ("at least", LEAST_TURNED.unsigned_abs())];
-            return Variant::Turned.because(
+            let metrics = [("the shorter dimension", shorter), ("at least", LEAST_TRANSPOSED.unsigned_abs())];
+            return Variant::Transposed.because(
                 "strided",
                 "an input is contiguous across the result's rows",
-                figures,
+                metrics,
             );
         }
         if let Some(step) = steps {
-            let figures = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
-            return Variant::Strided.because("rows", "an input's elements do not lie side by side", figures);
+            let metrics = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
+            return Variant::Strided.because("rows", "an input's elements do not lie side by side", metrics);
         }
-        let figures = [("elements", self.shape[last].unsigned_abs()), ("at least", least)];
-        Variant::Strided.because("rows", "rows are short", figures)
+        let metrics = [("elements", self.shape[last].unsigned_abs()), ("at least", least)];
+        Variant::Strided.because("rows", "rows are short", metrics)
     }
 
     /// Whether an operand's vectors start on boundaries, beside whole rows of the result: along the last dimension, or,
@@ -279,7 +280,7 @@ impl<'a> Space<'a> {
     /// Moves the dimension that `variant` walks by rows to where the kernels look for it.
     pub fn choose_rows(&mut self, variant: Variant) {
         let d = match variant {
-            Variant::Turned => self.turned().unwrap_or(0),
+            Variant::Transposed => self.transposed().unwrap_or(0),
             _ => self.best_rows(variant),
         };
         let to = self.last() - 1;

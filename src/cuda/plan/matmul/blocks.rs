@@ -129,8 +129,8 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
     let by_elements = |bytes| [("bytes that lie together", u64::from(bytes)), ("needed", 16)];
     let (layout, why_elements) = match (a, b) {
         _ if problem.batch.len() > INLINE_RANK => {
-            let figures = [("batch dimensions", problem.batch.len() as u64), ("at most", INLINE_RANK as u64)];
-            ("_any", Some(("there are many batch dimensions", figures)))
+            let metrics = [("batch dimensions", problem.batch.len() as u64), ("at most", INLINE_RANK as u64)];
+            ("_any", Some(("there are many batch dimensions", metrics)))
         }
         (Access::Elements { bytes }, _) => ("_any", Some((p.cannot_load[0], by_elements(bytes)))),
         (_, Access::Elements { bytes }) => ("_any", Some((p.cannot_load[1], by_elements(bytes)))),
@@ -143,8 +143,8 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
     let capability = [("compute capability's major", device.compute_capability.0.into()), ("needed", 8)];
     let (file, tiles, layout, rate, why) = match (problem.dtype, problem.precision) {
         (DType::F16 | DType::BF16, _) if tensor_cores => match why_elements {
-            Some((because, figures)) => {
-                let why = Reason::new("mma any", "mma", because, figures);
+            Some((because, metrics)) => {
+                let why = Reason::new("mma any", "mma", because, metrics);
                 ("matmul_mma", &MMA_ANY_TILES[..], layout, Rate::halves(device), why)
             }
             None => {
@@ -167,8 +167,8 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
                     "tf32",
                     "float32 is rounded to TF32 only where precision=\"tf32\" allows it",
                 ),
-                (DType::F32, Precision::Tf32, Some((because, figures))) if tensor_cores => {
-                    Reason::new("simt", "tf32", because, figures)
+                (DType::F32, Precision::Tf32, Some((because, metrics))) if tensor_cores => {
+                    Reason::new("simt", "tf32", because, metrics)
                 }
                 (DType::F32, ..) => Reason::new("simt", "tf32", "tensor cores do not take TF32", capability),
                 _ => Reason::new(

@@ -125,8 +125,8 @@ fn products(problem: &MatmulProblem) -> u64 {
 
 /// Why the tile that takes fewer clocks.
 fn estimated(tile: (&'static str, f64), other: (&'static str, f64)) -> Reason {
-    let figures = [("clocks", tile.1 as u64), ("of the other", other.1 as u64)];
-    Reason::new(tile.0, other.0, "it is estimated to be done first", figures)
+    let metrics = [("clocks", tile.1 as u64), ("of the other", other.1 as u64)];
+    Reason::new(tile.0, other.0, "it is estimated to be done first", metrics)
 }
 
 /// `ActivationKind` in kernels/common/epilogue.cuh, and leaky_relu's slope.

@@ -19,7 +19,7 @@ pub enum Access {
 const CANNOT_LOAD: [&str; 2] =
     ["a cannot be loaded in whole accesses of 16 bytes", "b cannot be loaded in whole accesses of 16 bytes"];
 
-/// The problem, turned so that the result's rows are what is contiguous: out^T = b^T a^T otherwise.
+/// The problem, transposed so that the result's rows are what is contiguous: out^T = b^T a^T otherwise.
 pub struct Oriented {
     pub m: i64,
     pub n: i64,
@@ -38,7 +38,7 @@ pub struct Oriented {
 
 impl Oriented {
     pub fn new(p: &MatmulProblem) -> Oriented {
-        if down_columns(p.m, p.n, &p.out) { Oriented::turned(p) } else { Oriented::straight(p) }
+        if down_columns(p.m, p.n, &p.out) { Oriented::transposed(p) } else { Oriented::straight(p) }
     }
 
     pub fn straight(p: &MatmulProblem) -> Oriented {
@@ -58,7 +58,7 @@ impl Oriented {
         }
     }
 
-    pub fn turned(p: &MatmulProblem) -> Oriented {
+    pub fn transposed(p: &MatmulProblem) -> Oriented {
         let transposed = |x: &Matrix| Matrix {
             row_stride: x.col_stride,
             col_stride: x.row_stride,

@@ -157,9 +157,9 @@ fn layouts() {
     reversed.a.col_stride = -1;
     assert_eq!(layout(&reversed), "any");
     // Part of a chunk of 16 bytes at the end of every row.
-    let mut ragged = base.clone();
-    ragged.k = 255;
-    assert_eq!(layout(&ragged), "any");
+    let mut misaligned = base.clone();
+    misaligned.k = 255;
+    assert_eq!(layout(&misaligned), "any");
     // float32 meets the tensor cores only where the caller permits and the layout allows.
     let mut floats = problem(DType::F32, 1, 1024, 1024, 1024);
     let kernel = |p: &MatmulProblem, device| plan(p, &device).kernel.name;
@@ -183,14 +183,14 @@ fn a_result_by_columns_is_computed_transposed() {
     let mut p = problem(DType::BF16, 1, 512, 256, 1024);
     (p.out.row_stride, p.out.col_stride) = (1, 512);
     p.bias = Some(Bias { address: 4 << 40, stride: 1 });
-    let turned = plan(&p, &examples::h200());
-    let q = &turned.params;
+    let transposed = plan(&p, &examples::h200());
+    let q = &transposed.params;
     assert_eq!((q.m, q.n, q.k), (1024, 512, 256));
     assert_eq!((q.a, q.a_row, q.a_col), (p.b.address, 1, 1024));
     assert_eq!((q.b, q.b_row, q.b_col), (p.a.address, 1, 256));
     assert_eq!((q.out_row, q.out_col, q.out_vector), (512, 1, 1));
     assert_eq!((q.bias_row, q.bias_col), (1, 0));
-    assert!(turned.kernel.name.contains("_mk_"), "{turned}");
+    assert!(transposed.kernel.name.contains("_mk_"), "{transposed}");
     p.out.row_stride = 1025;
     p.out.col_stride = 1;
     let straight = plan(&p, &examples::h200());

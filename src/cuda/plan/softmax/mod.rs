@@ -4,12 +4,12 @@ mod choose;
 mod panel;
 mod rows;
 mod tile;
-mod turned;
+mod transposed;
 
 use self::panel::Panel;
 use self::tile::Tile;
-use self::turned::Turned;
-use super::ragged::{Ragged, RaggedRows};
+use self::transposed::Transposed;
+use super::misaligned::{Misaligned, MisalignedRows};
 use super::{Bases, Choice, Kernel};
 use crate::cuda::device::DeviceFacts;
 use crate::dtype::DType;
@@ -24,10 +24,10 @@ const STRIDED_THREADS: u64 = 256;
 const ONLINE_THREADS: u64 = 512;
 const MAX_THREADS: u64 = 1024;
 const MAX_BLOCKS: u64 = i32::MAX as u64;
-/// The V of EXPORT in softmax_ragged.cu.
-const RAGGED_VALUES: [u64; 2] = [16, 32];
-/// Bytes of a granule: one access.
-const GRANULE: u64 = 16;
+/// The V of EXPORT in softmax_misaligned.cu.
+const MISALIGNED_VALUES: [u64; 2] = [16, 32];
+/// Bytes of a vector: one access.
+const VECTOR_BYTES: u64 = 16;
 /// Shared memory that a block has besides its dynamic part: the scratch of its reductions, and what the
 /// driver reserves.
 const STATIC_SHARED: u64 = 2048;
@@ -35,26 +35,26 @@ const STATIC_SHARED: u64 = 2048;
 /// The ways to do a softmax, with what is to be chosen for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// `vectors` granules per lane and row, `rows` rows at a time, 2^`lane_bits` lanes per row.
+    /// `vectors` vectors per lane and row, `rows` rows at a time, 2^`lane_bits` lanes per row.
     Warp { vectors: u64, rows: u64, lane_bits: u32 },
     /// A row in the registers of one block.
     Block { threads: u64 },
     /// Rows of a contiguous tensor, each a thread's, which touch up to `words` words of 4 bytes.
     Short { words: u64 },
     /// Tiles of rows through shared memory, where rows are aligned in no useful way.
-    Ragged(Ragged<2>),
+    Misaligned(Misaligned<2>),
     /// Rows in the shared memory of persistent blocks.
     Pipeline { threads: u64, stages: u64, slots: u64, blocks_per_multiprocessor: u64 },
-    /// A row of any length, of which `slots` granules per thread stay in shared memory.
+    /// A row of any length, of which `slots` vectors per thread stay in shared memory.
     Online { threads: u64, slots: u64 },
     /// A row in the registers of `blocks` blocks, a cluster if there are several.
     Cluster { threads: u64, blocks: u64 },
-    /// A row in the shared memory of `blocks` blocks, a cluster if there are several; `trips` granules to a thread.
+    /// A row in the shared memory of `blocks` blocks, a cluster if there are several; `trips` vectors to a thread.
     Staged { threads: u64, blocks: u64, trips: u64 },
     /// A row in two launches and `slices` pieces, each of `chunks` times what a block loads at once.
     Split { threads: u64, slices: u64, chunks: u64 },
     /// A row in the registers and the shared memory of `slices` blocks, which run all at the same time: of each thread
-    /// `kept` chunks of granules in registers, `held` granules in shared memory, and what there is beyond in memory.
+    /// `kept` chunks of vectors in registers, `held` vectors in shared memory, and what there is beyond in memory.
     Grid { threads: u64, slices: u64, kept: u64, held: u64 },
     /// Side-by-side rows in the shared memory of a block or a cluster, or in two launches.
     Panel(Panel),
@@ -62,10 +62,10 @@ pub enum Variant {
     Tile(Tile),
     /// Rows that lie side by side in x or in the result, and their elements in the other, in the shared memory of a block
     /// or a cluster, or in two launches.
-    Turned(Turned),
+    Transposed(Transposed),
     /// The same where rows are short, each a thread's.
-    TurnedShort(turned::Short),
-    /// Side-by-side rows in two passes, 2^`lane_bits` granules of them to a block.
+    TransposedShort(transposed::Short),
+    /// Side-by-side rows in two passes, 2^`lane_bits` vectors of them to a block.
     Column { lane_bits: u32, slots: u64 },
     /// Anything.
     General,
@@ -75,12 +75,12 @@ pub enum Variant {
 /// is done as usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forced {
-    /// Granules in flight per lane: 1, 2 or 4 of one row, and together with the other rows of the lane 4.
+    /// Vectors in flight per lane: 1, 2 or 4 of one row, and together with the other rows of the lane 4.
     Warp(u64),
     /// Rows in shared memory.
     Pipeline(u64),
     /// Tiles of rows in shared memory.
-    Ragged(u64),
+    Misaligned(u64),
     /// Blocks of a cluster.
     Cluster(u64),
     Staged(u64),
@@ -126,16 +126,16 @@ fn of_variant(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, bases:
             let (first, launch) = tile::plan(p, tile, partials);
             Choice::of_two(first, &launch, bases)
         }
-        Variant::TurnedShort(short) => Choice::of(&turned::plan_short(p, short), bases),
-        Variant::Turned(turned) => {
-            let (first, launch) = turned::plan(p, turned, partials);
+        Variant::TransposedShort(short) => Choice::of(&transposed::plan_short(p, short), bases),
+        Variant::Transposed(transposed) => {
+            let (first, launch) = transposed::plan(p, transposed, partials);
             Choice::of_two(first, &launch, bases)
         }
-        Variant::Ragged(ragged) => {
+        Variant::Misaligned(misaligned) => {
             let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
-            let name = format!("softmax_ragged{}_{pair}", ragged.values);
-            let (kernel, log) = (Kernel { file: "softmax_ragged", name }, p.kind == Kind::LogSoftmax);
-            Choice::of(&ragged_rows(p).plan(device, ragged, kernel, log, None), bases)
+            let name = format!("softmax_misaligned{}_{pair}", misaligned.values);
+            let (kernel, log) = (Kernel { file: "softmax_misaligned", name }, p.kind == Kind::LogSoftmax);
+            Choice::of(&misaligned_rows(p).plan(device, misaligned, kernel, log, None), bases)
         }
         _ => {
             let (first, launch) = rows::plan(p, device, variant, partials);
@@ -152,9 +152,9 @@ impl Variant {
         match self {
             Variant::Split { slices, .. } => rows * slices * partial,
             // And for each row how many have seen them.
-            Variant::Grid { slices, .. } => rows * (slices * message_bytes(p) + GRANULE),
+            Variant::Grid { slices, .. } => rows * (slices * message_bytes(p) + VECTOR_BYTES),
             Variant::Panel(panel) if !panel.cluster => panel.blocks(p) * panel.wide * partial,
-            Variant::Turned(turned) => turned.workspace(p),
+            Variant::Transposed(transposed) => transposed.workspace(p),
             Variant::Tile(tile) if !tile.cluster => tile.count(p) * tile.slices * tile.wide() * partial,
             _ => 0,
         }
@@ -162,12 +162,12 @@ impl Variant {
 }
 
 /// For rows whose elements lie side by side.
-fn ragged_rows(p: &SoftmaxProblem) -> RaggedRows<'_, 2> {
-    RaggedRows {
+fn misaligned_rows(p: &SoftmaxProblem) -> MisalignedRows<'_, 2> {
+    MisalignedRows {
         length: p.length.unsigned_abs(),
         rows: &p.rows,
         operands: [&p.x, &p.out],
-        values: RAGGED_VALUES,
+        values: MISALIGNED_VALUES,
     }
 }
 
@@ -191,13 +191,13 @@ fn columns(p: &SoftmaxProblem) -> Option<(usize, u64)> {
     (p.x.strides[inner] == 1 && p.out.strides[inner] == 1).then(|| (inner, p.rows[inner].unsigned_abs()))
 }
 
-/// Bytes, up to 16, to which every granule of columns is aligned.
+/// Bytes, up to 16, to which every vector of columns is aligned.
 fn column_access(address: usize, dtype: DType, strides: &[i64], step: i64) -> u32 {
     let size = dtype.size() as u64;
     let bits = strides
         .iter()
         .chain([&step])
-        .fold(address as u64 | GRANULE, |bits, s| bits | s.unsigned_abs().wrapping_mul(size));
+        .fold(address as u64 | VECTOR_BYTES, |bits, s| bits | s.unsigned_abs().wrapping_mul(size));
     1 << bits.trailing_zeros()
 }
 

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, column_access, columns, pair_suffix, partial_bytes};
+use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, column_access, columns, pair_suffix, partial_bytes};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim};
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
@@ -110,7 +110,7 @@ impl Panel {
         let blocks = if self.cluster && self.slices > 1 { self.slices } else { 0 };
         let parts = if self.parts(p) > 1 { self.parts(p) } else { 0 };
         let exchanged = (self.groups(p) + parts + blocks + 1) * self.wide;
-        (self.slice * self.row_bytes(p)).next_multiple_of(GRANULE) + exchanged * partial_bytes(p)
+        (self.slice * self.row_bytes(p)).next_multiple_of(VECTOR_BYTES) + exchanged * partial_bytes(p)
     }
 }
 
@@ -129,14 +129,14 @@ pub fn word_bytes(p: &SoftmaxProblem) -> Option<u64> {
     let (x, out) = (stepped(x, steps[0], size), stepped(out, steps[1], out_size));
     let fits = |&word: &u64| {
         let elements = word / size;
-        columns.is_multiple_of(elements) && x >= 4 && out >= GRANULE.min(elements * out_size)
+        columns.is_multiple_of(elements) && x >= 4 && out >= VECTOR_BYTES.min(elements * out_size)
     };
     [8, 4].into_iter().find(fits)
 }
 
 /// The largest power of two up to 16 that divides `bytes`.
 fn lowest_bit(bytes: u64) -> u64 {
-    1 << (bytes | GRANULE).trailing_zeros()
+    1 << (bytes | VECTOR_BYTES).trailing_zeros()
 }
 
 /// Whether the rows of a panel of all columns lie one behind the other.
@@ -188,7 +188,7 @@ pub fn of_width(
     let wide = width / size;
     let (_, pieces) = copies(p, wide);
     // Slices in one piece begin at multiples of 16 bytes.
-    let unit = if pieces == 0 { GRANULE / lowest_bit(width) } else { 1 };
+    let unit = if pieces == 0 { VECTOR_BYTES / lowest_bit(width) } else { 1 };
     let length = p.length.unsigned_abs();
     let slice = length.div_ceil(slices.max(1)).next_multiple_of(unit);
     let slices = if cluster { slices } else { length.div_ceil(slice) };

@@ -1,15 +1,15 @@
-//! The parameters of all softmax kernels but those of softmax_ragged.cu, softmax_panel.cu, softmax_tile.cu and
-//! softmax_turned*.cu.
+//! The parameters of all softmax kernels but those of softmax_misaligned.cu, softmax_panel.cu, softmax_tile.cu and
+//! softmax_transposed*.cu.
 
 use std::mem::offset_of;
 
 use super::{
-    GRANULE, MAX_BLOCKS, STRIDED_THREADS, Variant, WARP_THREADS, column_access, columns, pair_suffix,
+    MAX_BLOCKS, STRIDED_THREADS, VECTOR_BYTES, Variant, WARP_THREADS, column_access, columns, pair_suffix,
     partial_bytes,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim, MAX_RANK};
-use crate::cuda::plan::ragged::SHORT_THREADS;
+use crate::cuda::plan::misaligned::SHORT_THREADS;
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
@@ -62,14 +62,14 @@ unsafe impl KernelParams for SoftmaxParams {
 /// How the rows of a problem lie.
 #[derive(Clone, Copy, Debug)]
 pub struct RowShape {
-    /// The most granules of x that a row can touch, and that can be wholly in it.
-    pub granules: u64,
+    /// The most vectors of x that a row can touch, and that can be wholly in it.
+    pub vectors: u64,
     pub whole: u64,
     /// The most elements that lie around them.
     pub ends: u64,
-    /// Whether the stores of whole granules are aligned.
+    /// Whether the stores of whole vectors are aligned.
     pub aligned_stores: bool,
-    /// Whether the results of a granule are more than one access.
+    /// Whether the results of a vector are more than one access.
     pub widens: bool,
 }
 
@@ -80,21 +80,21 @@ pub fn row_shape(p: &SoftmaxProblem) -> Option<RowShape> {
         return None;
     }
     let (x_size, out_size) = (p.x.dtype.size() as i64, p.out.dtype.size() as i64);
-    let lanes = GRANULE as i64 / x_size;
-    let x_offset = p.x.address as i64 % GRANULE as i64 / x_size;
+    let lanes = VECTOR_BYTES as i64 / x_size;
+    let x_offset = p.x.address as i64 % VECTOR_BYTES as i64 / x_size;
     let out_offset = p.out.address as i64 / out_size;
     let moves = |strides: &[i64]| strides.iter().any(|s| s % lanes != 0);
     let padding = if moves(&p.x.strides) { lanes - 1 } else { x_offset };
-    // A store writes the results of one granule, at most 16 bytes at a time; it starts where the granule does.
-    let store = lanes.min(GRANULE as i64 / out_size);
+    // A store writes the results of one vector, at most 16 bytes at a time; it starts where the vector does.
+    let store = lanes.min(VECTOR_BYTES as i64 / out_size);
     let aligned_stores = p.out.address.is_multiple_of(p.out.dtype.size())
         && (out_offset - x_offset) % store == 0
         && p.x.strides.iter().zip(&p.out.strides).all(|(x, out)| (out - x) % store == 0);
-    let [length, per_granule] = [p.length, lanes].map(i64::unsigned_abs);
-    let granules = (p.length + padding).unsigned_abs().div_ceil(per_granule);
-    let ends = if padding == 0 { length % per_granule } else { length.min(2 * per_granule - 2) };
+    let [length, per_vector] = [p.length, lanes].map(i64::unsigned_abs);
+    let vectors = (p.length + padding).unsigned_abs().div_ceil(per_vector);
+    let ends = if padding == 0 { length % per_vector } else { length.min(2 * per_vector - 2) };
     let widens = out_size > x_size;
-    Some(RowShape { granules, whole: length / per_granule, ends, aligned_stores, widens })
+    Some(RowShape { vectors, whole: length / per_vector, ends, aligned_stores, widens })
 }
 
 pub fn plan(
@@ -148,15 +148,15 @@ pub fn plan(
             params.stages = stages as u32;
             params.slots = slots as u32;
             let blocks = rows.min(multiprocessors * blocks_per_multiprocessor);
-            (format!("pipeline_{pair}"), threads, blocks, stages * slots * threads * GRANULE)
+            (format!("pipeline_{pair}"), threads, blocks, stages * slots * threads * VECTOR_BYTES)
         }
         Variant::Online { threads, slots } => {
             params.slots = slots as u32;
-            (format!("online_{pair}"), threads, rows, slots * threads * GRANULE)
+            (format!("online_{pair}"), threads, rows, slots * threads * VECTOR_BYTES)
         }
         Variant::Column { lane_bits, slots } => {
             let (inner, columns) = columns(p).unwrap_or((outer, 1));
-            let per_block = (GRANULE / p.x.dtype.size() as u64) << lane_bits;
+            let per_block = (VECTOR_BYTES / p.x.dtype.size() as u64) << lane_bits;
             outer = inner;
             params.columns = columns;
             params.rows = rows / columns;
@@ -166,7 +166,7 @@ pub fn plan(
             params.x_access = column_access(p.x.address, p.x.dtype, &p.x.strides[..inner], p.x_stride);
             params.out_access =
                 column_access(p.out.address, p.out.dtype, &p.out.strides[..inner], p.out_stride);
-            let shared = slots * STRIDED_THREADS * GRANULE + exchange_bytes(p);
+            let shared = slots * STRIDED_THREADS * VECTOR_BYTES + exchange_bytes(p);
             (format!("column_{pair}"), STRIDED_THREADS, params.tiles, shared)
         }
         Variant::Cluster { threads, blocks } => {
@@ -176,7 +176,7 @@ pub fn plan(
         Variant::Staged { threads, blocks, trips } => {
             cluster = blocks;
             params.slots = trips as u32;
-            (format!("staged_{pair}"), threads, rows.saturating_mul(blocks), trips * threads * GRANULE)
+            (format!("staged_{pair}"), threads, rows.saturating_mul(blocks), trips * threads * VECTOR_BYTES)
         }
         Variant::Short { words } => {
             let bytes = SHORT_THREADS * length * p.x.dtype.size() as u64;
@@ -192,15 +192,20 @@ pub fn plan(
             params.slices = slices as u32;
             params.slots = held as u32;
             cooperative = true;
-            (format!("grid{kept}_{pair}"), threads, rows.saturating_mul(slices), held * threads * GRANULE)
+            (
+                format!("grid{kept}_{pair}"),
+                threads,
+                rows.saturating_mul(slices),
+                held * threads * VECTOR_BYTES,
+            )
         }
         // All others have other kernels and other parameters.
         Variant::General
         | Variant::Panel(_)
         | Variant::Tile(_)
-        | Variant::Turned(_)
-        | Variant::TurnedShort(_)
-        | Variant::Ragged(_) => {
+        | Variant::Transposed(_)
+        | Variant::TransposedShort(_)
+        | Variant::Misaligned(_) => {
             let threads = STRIDED_THREADS.min(length.next_multiple_of(32));
             let arithmetic = if p.out.dtype == DType::F64 { DType::F64 } else { DType::F32 };
             (format!("general_{}", arithmetic.suffix()), threads, rows, 0)
@@ -239,6 +244,6 @@ pub fn plan(
 
 /// Shared memory in which the threads of a column exchange their partial results.
 pub fn exchange_bytes(p: &SoftmaxProblem) -> u64 {
-    let per_thread = GRANULE / p.x.dtype.size() as u64;
+    let per_thread = VECTOR_BYTES / p.x.dtype.size() as u64;
     STRIDED_THREADS / 2 * per_thread * partial_bytes(p)
 }

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, column_access, columns, pair_suffix, partial_bytes};
+use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, column_access, columns, pair_suffix, partial_bytes};
 use crate::cuda::plan::index::{self, Dim};
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
 use crate::dtype::DType;
@@ -105,7 +105,8 @@ pub fn access_elements(p: &SoftmaxProblem) -> Option<u64> {
         DType::F32 => &[4],
         _ => &[1],
     };
-    let fits = |&e: &u64| columns.is_multiple_of(e) && x >= e * x_size && out >= GRANULE.min(e * out_size);
+    let fits =
+        |&e: &u64| columns.is_multiple_of(e) && x >= e * x_size && out >= VECTOR_BYTES.min(e * out_size);
     widths.iter().copied().find(fits)
 }
 

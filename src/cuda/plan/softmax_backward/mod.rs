@@ -8,7 +8,7 @@ mod tile;
 
 use self::params::BackwardParams;
 use super::index;
-use super::ragged::{self, Ragged, RaggedRows};
+use super::misaligned::{self, Misaligned, MisalignedRows};
 use super::reason::Reason;
 use super::softmax::Forced;
 use super::{Bases, Choice, Kernel, LaunchPlan, settings};
@@ -30,13 +30,13 @@ const GENERAL_THREADS: u64 = 256;
 /// What every device with clusters takes, and the mailboxes of the kernels.
 const MAX_CLUSTER: u64 = 8;
 const MAX_BLOCKS: u64 = i32::MAX as u64;
-/// Bytes of a granule: one access.
-const GRANULE: u64 = 16;
+/// Bytes of a vector: one access.
+const VECTOR_BYTES: u64 = 16;
 
 /// The ways to do rows, with what is to be chosen for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Variant {
-    /// `vectors` granules per lane and row, `rows` rows at a time, 2^`lane_bits` lanes per row.
+    /// `vectors` vectors per lane and row, `rows` rows at a time, 2^`lane_bits` lanes per row.
     Warp { vectors: u64, rows: u64, lane_bits: u32 },
     /// A row in the registers of a cluster of blocks.
     Cluster { threads: u64, cluster: u64 },
@@ -45,7 +45,7 @@ enum Variant {
     /// In two launches, with the sums of slices in memory between them.
     Split { threads: u64, slices: u64, chunks: u64 },
     /// Tiles of rows through shared memory, where rows are aligned in no useful way.
-    Ragged(Ragged<3>),
+    Misaligned(Misaligned<3>),
     /// A row in the shared memory of a cluster of blocks, each with what `accesses` of the result take.
     Staged { threads: u64, cluster: u64, accesses: u64 },
     /// Rows of contiguous tensors, each a thread's.
@@ -54,7 +54,7 @@ enum Variant {
     General { threads: u64 },
 }
 
-/// Of what a developer may force of a softmax, `Ragged`, `Staged`, `Short` and, for columns, `Split` have a meaning here
+/// Of what a developer may force of a softmax, `Misaligned`, `Staged`, `Short` and, for columns, `Split` have a meaning here
 /// too, and any other variant forbids those.
 pub fn choose(problem: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
     let (p, bases) = Bases::of(problem);
@@ -65,12 +65,12 @@ pub fn choose(problem: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Op
             let (first, launch) = tile::plan(&p, columns, &split, bases.workspace(), why);
             Choice::of_two(first, &launch, &bases).with_workspace(tile::workspace(&p, columns, &split))
         }
-        (Some(Variant::Ragged(ragged)), _) => {
+        (Some(Variant::Misaligned(misaligned)), _) => {
             let pair = pair_suffix(&p).unwrap_or_default();
-            let name = format!("softmax_backward_ragged{}_{pair}", ragged.values);
-            let kernel = Kernel { file: "softmax_backward_ragged", name };
+            let name = format!("softmax_backward_misaligned{}_{pair}", misaligned.values);
+            let kernel = Kernel { file: "softmax_backward_misaligned", name };
             let log = p.kind == Kind::LogSoftmax;
-            Choice::of(&ragged_rows(&p).plan(device, ragged, kernel, log, Some(why)), &bases)
+            Choice::of(&misaligned_rows(&p).plan(device, misaligned, kernel, log, Some(why)), &bases)
         }
         _ => {
             let variant = variant.unwrap_or(general(&p));
@@ -101,20 +101,20 @@ fn pair_suffix(p: &SoftmaxBackwardProblem) -> Option<String> {
 }
 
 /// For rows whose elements lie side by side.
-fn ragged_rows(p: &SoftmaxBackwardProblem) -> RaggedRows<'_, 3> {
-    // The V of EXPORT in softmax_backward_ragged.cu.
+fn misaligned_rows(p: &SoftmaxBackwardProblem) -> MisalignedRows<'_, 3> {
+    // The V of EXPORT in softmax_backward_misaligned.cu.
     let values = match p.grad.dtype {
         DType::F32 => [8, 16],
         _ => [16, 32],
     };
     let operands = [&p.grad, &p.output, &p.out];
-    RaggedRows { length: p.length.unsigned_abs(), rows: &p.rows, operands, values }
+    MisalignedRows { length: p.length.unsigned_abs(), rows: &p.rows, operands, values }
 }
 
-/// The most granules of grad that a row can touch, and whether output's and out's are aligned with them.
+/// The most vectors of grad that a row can touch, and whether output's and out's are aligned with them.
 #[derive(Clone, Copy, Debug)]
 struct RowShape {
-    granules: u64,
+    vectors: u64,
     aligned_output: bool,
     aligned_stores: bool,
 }
@@ -125,17 +125,17 @@ fn row_shape(p: &SoftmaxBackwardProblem) -> Option<RowShape> {
         return None;
     }
     let offset = |t: &Strided| (t.address / t.dtype.size()).cast_signed() as i64;
-    let lanes = (GRANULE as usize / p.grad.dtype.size()).cast_signed() as i64;
+    let lanes = (VECTOR_BYTES as usize / p.grad.dtype.size()).cast_signed() as i64;
     // Every `step` elements, an access of grad and one of `t` start together.
     let together = |t: &Strided, step: i64| {
         (offset(t) - offset(&p.grad)) % step == 0
             && t.strides.iter().zip(&p.grad.strides).all(|(a, b)| (a - b) % step == 0)
     };
-    let store = lanes.min((GRANULE as usize / p.out.dtype.size()).cast_signed() as i64);
+    let store = lanes.min((VECTOR_BYTES as usize / p.out.dtype.size()).cast_signed() as i64);
     let moves = p.grad.strides.iter().any(|s| s % lanes != 0);
     let padding = if moves { lanes - 1 } else { offset(&p.grad) % lanes };
     Some(RowShape {
-        granules: (p.length + padding).unsigned_abs().div_ceil(lanes.unsigned_abs()),
+        vectors: (p.length + padding).unsigned_abs().div_ceil(lanes.unsigned_abs()),
         aligned_output: together(&p.output, lanes),
         aligned_stores: together(&p.out, store),
     })
@@ -143,7 +143,7 @@ fn row_shape(p: &SoftmaxBackwardProblem) -> Option<RowShape> {
 
 /// Shared memory for both inputs of as many accesses of the result.
 fn staged_bytes(p: &SoftmaxBackwardProblem, accesses: u64) -> u64 {
-    2 * GRANULE * (accesses * p.grad.dtype.size() as u64 / p.out.dtype.size() as u64 + 1)
+    2 * VECTOR_BYTES * (accesses * p.grad.dtype.size() as u64 / p.out.dtype.size() as u64 + 1)
 }
 
 /// The most blocks of a cluster: a power of two.
@@ -182,12 +182,12 @@ fn plan_rows(
             (kernel("softmax_backward_staged", format!("staged_{pair}")), threads, cluster, of_block)
         }
         Variant::Short => {
-            at_once = ragged::SHORT_THREADS;
+            at_once = misaligned::SHORT_THREADS;
             shared_bytes = 2 * at_once * p.length.unsigned_abs() * p.grad.dtype.size() as u64;
             (kernel("softmax_backward_short", format!("short_{pair}")), at_once, 1, 1)
         }
-        // Ragged rows have a kernel and parameters of their own.
-        Variant::Ragged(Ragged { threads, .. }) | Variant::General { threads } => {
+        // Misaligned rows have a kernel and parameters of their own.
+        Variant::Misaligned(Misaligned { threads, .. }) | Variant::General { threads } => {
             let double = p.grad.dtype == DType::F64 || p.out.dtype == DType::F64;
             let arithmetic = if double { DType::F64 } else { DType::F32 };
             (kernel("softmax_backward_strided", format!("general_{}", arithmetic.suffix())), threads, 1, 1)

@@ -1,7 +1,7 @@
 //! Rows that lie side by side, for the tile kernels of kernels/softmax_backward_strided.cu.
 
 use super::params::BackwardTileParams;
-use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, largest_cluster};
+use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, largest_cluster};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index;
 use crate::cuda::plan::reason::Reason;
@@ -46,7 +46,7 @@ pub fn columns(p: &SoftmaxBackwardProblem) -> Option<Columns> {
         let strides = t.strides[..inner].iter().chain([step]);
         strides.fold(t.address as u64, |bits, s| bits | s.unsigned_abs().wrapping_mul(size))
     };
-    let all = operands.iter().fold(GRANULE | (count * size), |all, operand| all | bits(operand));
+    let all = operands.iter().fold(VECTOR_BYTES | (count * size), |all, operand| all | bits(operand));
     Some(Columns { count, access: 1 << all.trailing_zeros() })
 }
 
@@ -69,7 +69,7 @@ pub struct Split {
 
 /// Rows that a thread holds of each input: K in softmax_backward_strided.cu.
 fn held(access: u64) -> u64 {
-    (32 / access).max(if access == GRANULE { 8 } else { 4 })
+    (32 / access).max(if access == VECTOR_BYTES { 8 } else { 4 })
 }
 
 pub fn split(

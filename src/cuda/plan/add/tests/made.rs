@@ -25,11 +25,11 @@ pub fn index_space(problem: &AddProblem) -> HashMap<u64, (u64, u64)> {
     all
 }
 
-/// What the threads of a launch make, by add_strided.cu, add_turned.cu and add_shifted.cu: each thing once.
+/// What the threads of a launch make, by add_strided.cu, add_transposed.cu and add_shifted.cu: each thing once.
 pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) -> HashMap<u64, (u64, u64)> {
     let p = &plan.params;
     let is = |variant: Variant| DType::ALL.iter().any(|&dtype| plan.kernel.name == variant.kernel(dtype));
-    let turned = is(Variant::Turned);
+    let transposed = is(Variant::Transposed);
     let single = is(Variant::Strided) || is(Variant::Deep);
     let lanes = if single { 1 } else { (CHUNK / size) as i64 };
     let each = if is(Variant::Rows) || single { 4 } else { 2 };
@@ -55,15 +55,15 @@ pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) ->
         return all;
     }
     for block in 0..u64::from(plan.grid[0]) {
-        let threads = if turned { 1 } else { u64::from(plan.block[0]) };
+        let threads = if transposed { 1 } else { u64::from(plan.block[0]) };
         for thread in 0..threads {
-            let item = if turned { block } else { block * p.span + thread };
+            let item = if transposed { block } else { block * p.span + thread };
             if item >= p.items {
                 continue;
             }
             let (line, chunk) = (item / p.chunks, item % p.chunks);
             let (outer, group) = (line / p.groups, line % p.groups);
-            if turned {
+            if transposed {
                 let (tall, wide) = (8 * lanes, 64);
                 for row in group as i64 * tall..((group as i64 + 1) * tall).min(second.size as i64) {
                     for column in chunk as i64 * wide..((chunk as i64 + 1) * wide).min(inner.size as i64) {

@@ -106,11 +106,11 @@ fn zoo() -> Vec<(&'static str, AddProblem)> {
         ("add_strided_f32", into(&[40, 100], wide(&[100, 1]), strided(DType::I64, 0, &[100, 1]))),
         ("add_strided_bf16", into(&[100], off(99, &[-1]), at(&[1]))),
         ("add_deep_bf16", into(&[2, 3, 2, 3, 4], at(&[1, 2, 6, 12, 36]), at(&[72, 24, 12, 4, 1]))),
-        ("add_turned_bf16", into(&[70, 130], at(&[1, 70]), at(&[130, 1]))),
-        ("add_turned_bf16", into(&[70, 130], at(&[130, 1]), at(&[1, 70]))),
-        ("add_turned_bf16", into(&[72, 136], at(&[1, 72]), at(&[1, 80]))),
-        ("add_turned_bf16", into(&[3, 20, 40], at(&[800, 1, 20]), at(&[0, 0, 1]))),
-        ("add_turned_bf16", into(&[20, 3, 40], at(&[1, 20, 60]), at(&[120, 40, 1]))),
+        ("add_transposed_bf16", into(&[70, 130], at(&[1, 70]), at(&[130, 1]))),
+        ("add_transposed_bf16", into(&[70, 130], at(&[130, 1]), at(&[1, 70]))),
+        ("add_transposed_bf16", into(&[72, 136], at(&[1, 72]), at(&[1, 80]))),
+        ("add_transposed_bf16", into(&[3, 20, 40], at(&[800, 1, 20]), at(&[0, 0, 1]))),
+        ("add_transposed_bf16", into(&[20, 3, 40], at(&[1, 20, 60]), at(&[120, 40, 1]))),
     ]
 }
 
@@ -161,14 +161,14 @@ fn vectors_lie_on_boundaries() {
     }
     let flags = |x: Strided, y: Strided, shape: &[i64]| either!(plan(&into(shape, x, y), &examples::h200(), None), p => p.params.flags);
     let at = |offset, strides: &[i64]| strided(BF16, offset, strides);
-    assert_eq!(flags(at(0, &[1, 72]), at(0, &[136, 1]), &[72, 136]), X_TURNED | PLAIN);
-    assert_eq!(flags(at(0, &[136, 1]), at(8, &[1, 72]), &[72, 136]), Y_TURNED | PLAIN);
-    assert_eq!(flags(at(0, &[1, 72]), at(0, &[1, 80]), &[72, 136]), X_TURNED | Y_TURNED | PLAIN);
-    assert_eq!(flags(at(0, &[1, 72]), at(0, &[0, 0]), &[72, 136]), X_TURNED | PLAIN);
-    assert_eq!(flags(at(0, &[1, 72]), at(1, &[136, 1]), &[72, 136]), X_TURNED);
-    assert_eq!(flags(at(0, &[1, 73]), at(0, &[136, 1]), &[72, 136]), X_TURNED);
-    assert_eq!(flags(at(0, &[1, 72]), at(0, &[1, 1]), &[72, 136]), X_TURNED, "windows start anywhere");
-    assert_eq!(flags(at(0, &[1, 72]), at(0, &[135, 1]), &[72, 135]), X_TURNED, "rows of no whole chunks");
+    assert_eq!(flags(at(0, &[1, 72]), at(0, &[136, 1]), &[72, 136]), X_TRANSPOSED | PLAIN);
+    assert_eq!(flags(at(0, &[136, 1]), at(8, &[1, 72]), &[72, 136]), Y_TRANSPOSED | PLAIN);
+    assert_eq!(flags(at(0, &[1, 72]), at(0, &[1, 80]), &[72, 136]), X_TRANSPOSED | Y_TRANSPOSED | PLAIN);
+    assert_eq!(flags(at(0, &[1, 72]), at(0, &[0, 0]), &[72, 136]), X_TRANSPOSED | PLAIN);
+    assert_eq!(flags(at(0, &[1, 72]), at(1, &[136, 1]), &[72, 136]), X_TRANSPOSED);
+    assert_eq!(flags(at(0, &[1, 73]), at(0, &[136, 1]), &[72, 136]), X_TRANSPOSED);
+    assert_eq!(flags(at(0, &[1, 72]), at(0, &[1, 1]), &[72, 136]), X_TRANSPOSED, "windows start anywhere");
+    assert_eq!(flags(at(0, &[1, 72]), at(0, &[135, 1]), &[72, 135]), X_TRANSPOSED, "rows of no whole chunks");
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn indices_beyond_32_bits_go_deep() {
     let repeated = into(&[1 << 19, side + 1], strided(BF16, 0, &[side + 1, 1]), strided(BF16, 0, &[0, 1]));
     assert_eq!(name(&repeated), "add_deep_bf16");
     let many = into(&[1 << 20, 1 << 14], strided(F32, 0, &[1, 1 << 20]), strided(F32, 0, &[1 << 14, 1]));
-    assert_eq!(name(&many), "add_turned_f32");
+    assert_eq!(name(&many), "add_transposed_f32");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::cuda::plan::host_cpp;
 #[test]
 fn the_tile_in_shared_memory() {
     let program = r#"
-#include "turned_tile.cuh"
+#include "transposed_tile.cuh"
 #include <cstdio>
 #include <set>
 #include <map>
@@ -18,7 +18,7 @@ template <int B> int passes(const std::set<int>& words) {
     return worst;
 }
 template <int B> void tile() {
-    using L = TurnedTile<B>;
+    using L = TransposedTile<B>;
     std::set<int> slots;
     for (int r = 0; r < L::ROWS; r += L::EACH) for (int c = 0; c < L::COLUMNS; ++c) slots.insert(L::slot(r, c));
     bool whole = (int)slots.size() == L::SLOTS && *slots.begin() == 0 && *slots.rbegin() == L::SLOTS - 1;

@@ -123,7 +123,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
 
 /// The long side as rows.
 fn oriented(problem: &MatmulProblem) -> Oriented {
-    if problem.n > problem.m { Oriented::turned(problem) } else { Oriented::straight(problem) }
+    if problem.n > problem.m { Oriented::transposed(problem) } else { Oriented::straight(problem) }
 }
 
 /// File, layout and tiles.

@@ -1,10 +1,10 @@
-//! The variants that a row's elements side by side can have, with the figures that suit it.
+//! The variants that a row's elements side by side can have, with the metrics that suit it.
 
 use super::{CLUSTER_THREADS, CLUSTER_VECTORS, SHARING_THREADS};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::softmax::rows::RowShape;
 use crate::cuda::plan::softmax::{
-    GRANULE, MAX_BLOCKS, MAX_THREADS, ONLINE_THREADS, STATIC_SHARED, Variant, ragged_rows,
+    MAX_BLOCKS, MAX_THREADS, ONLINE_THREADS, STATIC_SHARED, VECTOR_BYTES, Variant, misaligned_rows,
 };
 use crate::dtype::DType;
 use crate::ops::softmax::SoftmaxProblem;
@@ -13,9 +13,9 @@ use crate::ops::softmax::SoftmaxProblem;
 const WORDS: [u64; 3] = [9, 17, 33];
 /// Shared memory of a block of softmax_staged.cu besides the row's, and what the driver reserves.
 const STAGED_STATIC: u64 = 6 << 10;
-/// Granules of a thread, for the work around its row to be little, and where rows are too few to keep the device busy.
+/// Vectors of a thread, for the work around its row to be little, and where rows are too few to keep the device busy.
 const STAGED_TRIPS: [u64; 2] = [8, 4];
-/// Granules of a line of memory.
+/// Vectors of a line of memory.
 const LINE: u64 = 8;
 /// SPLIT_V of softmax_cluster.cu, and threads of its two launches: SPLIT_THREADS, or fewer where slices are short.
 pub const SPLIT_VECTORS: u64 = 4;
@@ -32,7 +32,7 @@ pub fn shared_room(device: &DeviceFacts) -> u64 {
     u64::from(device.shared_bytes_per_block) - STATIC_SHARED
 }
 
-/// Granules that a thread of a block has in registers: 32 values of a half or float32, 8 of float64.
+/// Vectors that a thread of a block has in registers: 32 values of a half or float32, 8 of float64.
 pub fn held(dtype: DType) -> u64 {
     if dtype == DType::F32 { 8 } else { 4 }
 }
@@ -52,7 +52,7 @@ pub fn warp(shape: RowShape, vectors: u64) -> Option<Variant> {
 pub fn short(p: &SoftmaxProblem) -> Option<Variant> {
     let touched = (p.length.unsigned_abs() * p.x.dtype.size() as u64).div_ceil(4);
     let words = WORDS.into_iter().find(|&words| touched <= words)?;
-    ragged_rows(p).in_line().then_some(Variant::Short { words })
+    misaligned_rows(p).in_line().then_some(Variant::Short { words })
 }
 
 pub fn block(shape: RowShape, dtype: DType) -> Option<Variant> {
@@ -61,15 +61,15 @@ pub fn block(shape: RowShape, dtype: DType) -> Option<Variant> {
 }
 
 /// As many blocks as shared memory holds rows, or with `stages` rows each; None where not one fits.
-pub fn pipeline(granules: u64, stages: Option<u64>, device: &DeviceFacts) -> Option<Variant> {
+pub fn pipeline(vectors: u64, stages: Option<u64>, device: &DeviceFacts) -> Option<Variant> {
     let shared = u64::from(device.shared_bytes_per_multiprocessor);
     let fits = shared_room(device);
-    let threads = granules.div_ceil(8).next_multiple_of(32).clamp(256, MAX_THREADS);
-    let slots = granules.div_ceil(threads);
-    let stage = slots * threads * GRANULE;
+    let threads = vectors.div_ceil(8).next_multiple_of(32).clamp(256, MAX_THREADS);
+    let slots = vectors.div_ceil(threads);
+    let stage = slots * threads * VECTOR_BYTES;
     // Without asynchronous copies only where it is forced.
     let copies = device.compute_capability >= (8, 0) || stages.is_some();
-    if granules * GRANULE > fits || stage > fits || !copies {
+    if vectors * VECTOR_BYTES > fits || stage > fits || !copies {
         return None;
     }
     let most = (fits / stage).clamp(1, 4);
@@ -81,7 +81,7 @@ pub fn pipeline(granules: u64, stages: Option<u64>, device: &DeviceFacts) -> Opt
     Some(Variant::Pipeline { threads, stages, slots, blocks_per_multiprocessor: blocks })
 }
 
-pub fn online(granules: u64, rows: u64, device: &DeviceFacts) -> Variant {
+pub fn online(vectors: u64, rows: u64, device: &DeviceFacts) -> Variant {
     let shared = u64::from(device.shared_bytes_per_multiprocessor);
     let fits = shared_room(device);
     // Two blocks share a multiprocessor, unless there are too few rows for that.
@@ -89,13 +89,13 @@ pub fn online(granules: u64, rows: u64, device: &DeviceFacts) -> Variant {
         true => (ONLINE_THREADS, shared / 2),
         false => (MAX_THREADS, shared),
     };
-    let slots = fits.min(share - STATIC_SHARED) / (threads * GRANULE);
-    Variant::Online { threads, slots: slots.min(granules.div_ceil(threads)) }
+    let slots = fits.min(share - STATIC_SHARED) / (threads * VECTOR_BYTES);
+    Variant::Online { threads, slots: slots.min(vectors.div_ceil(threads)) }
 }
 
 /// A row in the registers of `blocks` blocks, if it fits.
-pub fn cluster(granules: u64, blocks: u64) -> Option<Variant> {
-    let threads = granules.div_ceil(CLUSTER_VECTORS * blocks).next_multiple_of(32);
+pub fn cluster(vectors: u64, blocks: u64) -> Option<Variant> {
+    let threads = vectors.div_ceil(CLUSTER_VECTORS * blocks).next_multiple_of(32);
     (threads <= CLUSTER_THREADS).then_some(Variant::Cluster { threads, blocks })
 }
 
@@ -106,9 +106,9 @@ pub fn staged(shape: RowShape, rows: u64, blocks: u64, few: bool, device: &Devic
     let (most, enough) =
         if few { (CLUSTER_THREADS, STAGED_TRIPS[1]) } else { (SHARING_THREADS, STAGED_TRIPS[0]) };
     let wide = (2..=most / 32).map(|warps| warps * 32).filter(|&threads| trips(threads) >= enough);
-    // The fewest slots that no granule fills, and then the most threads.
+    // The fewest slots that no vector fills, and then the most threads.
     let threads = wide.min_by_key(|&threads| (threads * trips(threads), most - threads)).unwrap_or(32);
-    let shared = threads * trips(threads) * GRANULE + STAGED_STATIC;
+    let shared = threads * trips(threads) * VECTOR_BYTES + STAGED_STATIC;
     let fits =
         shared <= u64::from(device.shared_bytes_per_block) && rows.saturating_mul(blocks) <= MAX_BLOCKS;
     fits.then(|| Variant::Staged { threads, blocks, trips: trips(threads) })
@@ -133,18 +133,18 @@ pub fn grid(p: &SoftmaxProblem, shape: RowShape, slices: u64, device: &DeviceFac
         return Some(Variant::Grid { threads, slices, kept: 1, held: 0 });
     }
     let kept = grid_kept(p.out.dtype);
-    let room = shared_room(device) / (threads * GRANULE * GRID_CHUNK);
+    let room = shared_room(device) / (threads * VECTOR_BYTES * GRID_CHUNK);
     Some(Variant::Grid { threads, slices, kept, held: chunks.saturating_sub(kept).min(room) * GRID_CHUNK })
 }
 
 /// About `slices` slices; equally many chunks to each. Fewer threads where large chunks would be fewer than slices wanted.
-pub fn split(granules: u64, slices: u64) -> Variant {
+pub fn split(vectors: u64, slices: u64) -> Variant {
     // A block adds up the partials of all slices: more than this would be slow.
     let slices = slices.min(1024);
     let [few, many] = SPLIT_THREADS;
-    let threads = if granules < slices * many * SPLIT_VECTORS { few } else { many };
+    let threads = if vectors < slices * many * SPLIT_VECTORS { few } else { many };
     let per_chunk = threads * SPLIT_VECTORS;
-    let chunks = granules.div_ceil(per_chunk).div_ceil(slices).max(1);
-    let slices = granules.div_ceil(per_chunk * chunks);
+    let chunks = vectors.div_ceil(per_chunk).div_ceil(slices).max(1);
+    let slices = vectors.div_ceil(per_chunk * chunks);
     Variant::Split { threads, slices, chunks }
 }

@@ -8,18 +8,18 @@ use crate::cuda::plan::softmax::rows::RowShape;
 use crate::dtype::DType;
 use crate::ops::softmax::SoftmaxProblem;
 
-/// Granules of the longest row that is better off in a cluster.
+/// Vectors of the longest row that is better off in a cluster.
 pub const HELD_BY_ALL_FROM: u64 = 16 * SHARING_THREADS * CLUSTER_VECTORS;
-/// Granules that a block of softmax_staged.cu had, and that it may have, where that was measured.
+/// Vectors that a block of softmax_staged.cu had, and that it may have, where that was measured.
 const STAGED: [u64; 2] = [2048, 4096];
-/// Granules of a block of 128 threads that have 8 each: more rows are under way at a time. Such blocks must be full, and are
+/// Vectors of a block of 128 threads that have 8 each: more rows are under way at a time. Such blocks must be full, and are
 /// better for halves in shared memory and for float32 in registers: docs/measurements/softmax_staged.md.
 const SMALL: u64 = 1024;
 const NEARLY_SMALL: u64 = SMALL - SMALL / 16;
 
 /// A row in the registers or the shared memory of one block that has room for others beside it, or of a cluster.
 ///
-/// Registers are better where every thread has all of its granules, up to clusters of 2 for halves and of 8 for float32:
+/// Registers are better where every thread has all of its vectors, up to clusters of 2 for halves and of 8 for float32:
 /// docs/measurements/softmax_staged.md.
 pub fn held_by_many(
     shape: RowShape,
@@ -31,7 +31,7 @@ pub fn held_by_many(
     if !device.has_clusters() {
         return None;
     }
-    let (registers, half) = (spread(shape.granules, rows, dtype, device), dtype.size() == 2);
+    let (registers, half) = (spread(shape.vectors, rows, dtype, device), dtype.size() == 2);
     let small = || {
         let filled = |&blocks: &u64| (NEARLY_SMALL..=SMALL).contains(&shape.whole.div_ceil(blocks));
         staged(shape, rows, [4, 8].into_iter().find(filled)?, false, device)
@@ -46,7 +46,7 @@ pub fn held_by_many(
         }
         _ if few => registers,
         Some(Variant::Cluster { threads, blocks })
-            if shape.granules == threads * blocks * CLUSTER_VECTORS
+            if shape.vectors == threads * blocks * CLUSTER_VECTORS
                 && blocks <= if half { 2 } else { 8 }
                 && dtype != DType::F64
                 && shape.ends == 0
@@ -62,15 +62,15 @@ pub fn held_by_many(
 /// A few rows for one launch of the whole device. Rows of 512 KB or less are better off in clusters:
 /// docs/measurements/softmax_grid.md.
 pub fn held_by_all(p: &SoftmaxProblem, shape: RowShape, device: &DeviceFacts) -> Option<Variant> {
-    let grid = grid(p, shape, u64::MAX, device).filter(|_| shape.granules > HELD_BY_ALL_FROM)?;
+    let grid = grid(p, shape, u64::MAX, device).filter(|_| shape.vectors > HELD_BY_ALL_FROM)?;
     let Variant::Grid { slices, .. } = grid else { return None };
     (!idle(p.row_count().unsigned_abs() * slices, device)).then_some(grid)
 }
 
 fn in_shared_memory(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Option<Variant> {
-    let fewest = |granules: u64| {
+    let fewest = |vectors: u64| {
         let mut sizes = [1, 2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= device.largest_cluster());
-        sizes.find(|blocks| shape.whole <= blocks * granules)
+        sizes.find(|blocks| shape.whole <= blocks * vectors)
     };
     let wanted = if dtype == DType::F64 { None } else { fewest(STAGED[0]) };
     let blocks = wanted.or_else(|| fewest(STAGED[1]))?;
@@ -79,20 +79,20 @@ fn in_shared_memory(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFac
 
 /// The smallest cluster whose blocks let others share their multiprocessor and, where rows are few, leave none
 /// idle; but with work for 4 loads of every lane of a warp. Where there is none, the largest that will do.
-fn spread(granules: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Option<Variant> {
+fn spread(vectors: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Option<Variant> {
     let sizes = [2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= device.largest_cluster());
-    let fits = |&blocks: &u64| cluster(granules, blocks).is_some();
-    let worth_it = |&blocks: &u64| granules >= blocks * 128;
+    let fits = |&blocks: &u64| cluster(vectors, blocks).is_some();
+    let worth_it = |&blocks: &u64| vectors >= blocks * 128;
     let mut sizes: Vec<u64> = sizes.filter(fits).filter(worth_it).collect();
     let last = sizes.pop()?;
     let filled = |&&blocks: &&u64| {
         // 24576 fills three quarters.
         let small = SMALL * 3 / 4 * blocks..=SMALL * blocks;
-        dtype == DType::F32 && blocks <= 8 && small.contains(&granules) && !idle(rows, device)
+        dtype == DType::F32 && blocks <= 8 && small.contains(&vectors) && !idle(rows, device)
     };
     let enough = |&&blocks: &&u64| {
-        granules <= blocks * SHARING_THREADS * CLUSTER_VECTORS && !idle(rows.saturating_mul(blocks), device)
+        vectors <= blocks * SHARING_THREADS * CLUSTER_VECTORS && !idle(rows.saturating_mul(blocks), device)
     };
     let best = sizes.iter().find(filled).or_else(|| sizes.iter().find(enough));
-    cluster(granules, best.copied().unwrap_or(last))
+    cluster(vectors, best.copied().unwrap_or(last))
 }

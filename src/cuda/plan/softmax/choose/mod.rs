@@ -5,26 +5,26 @@
 mod columns;
 mod holders;
 mod long;
-mod turned;
+mod transposed;
 
 use self::columns::choose_columns;
 #[cfg(test)]
 pub use self::holders::SPLIT_VECTORS;
 use self::holders::{block, cluster, grid, held, online, pipeline, shared_room, short, split, staged, warp};
 use self::long::{HELD_BY_ALL_FROM, held_by_all, held_by_many};
-use self::turned::choose_turned;
+use self::transposed::choose_transposed;
 use super::panel::Panel;
 use super::rows::{RowShape, row_shape};
 use super::tile::Tile;
-use super::turned::{Turned, side};
-use super::{Forced, GRANULE, INLINE_RANK, MAX_THREADS, Variant, columns, pair_suffix, ragged_rows};
+use super::transposed::{Transposed, side};
+use super::{Forced, INLINE_RANK, MAX_THREADS, VECTOR_BYTES, Variant, columns, misaligned_rows, pair_suffix};
 use crate::cuda::device::DeviceFacts;
-use crate::cuda::plan::ragged;
-use crate::cuda::plan::reason::{Figure, Reason};
+use crate::cuda::plan::misaligned;
+use crate::cuda::plan::reason::{Metric, Reason};
 use crate::dtype::DType;
 use crate::ops::softmax::SoftmaxProblem;
 
-/// V in softmax_cluster.cu: granules that a thread has in registers.
+/// V in softmax_cluster.cu: vectors that a thread has in registers.
 pub const CLUSTER_VECTORS: u64 = 8;
 /// The most that its registers allow, and what lets several blocks share a multiprocessor.
 pub const CLUSTER_THREADS: u64 = 512;
@@ -32,7 +32,7 @@ const SHARING_THREADS: u64 = 256;
 /// Bytes of a row, or of a block's part of a tile, from which its time is that of moving it and not of meeting others.
 const SPREAD_FROM: u64 = 32 << 10;
 const SPREAD_TO: u64 = 8 << 10;
-/// Granules of a row of halves from which a block of softmax.cu has too many threads to share its multiprocessor well.
+/// Vectors of a row of halves from which a block of softmax.cu has too many threads to share its multiprocessor well.
 const HALF_BLOCK: u64 = 1024;
 /// Elements of a row from which it is better staged than in tiles, where its result is aligned otherwise.
 const STAGED_FROM: u64 = 1024;
@@ -49,7 +49,7 @@ impl Variant {
             Variant::Warp { .. } => "warp",
             Variant::Block { .. } => "block",
             Variant::Short { .. } => "short",
-            Variant::Ragged(_) => ragged::NAME,
+            Variant::Misaligned(_) => misaligned::NAME,
             Variant::Pipeline { .. } => "pipeline",
             Variant::Online { .. } => "online",
             Variant::Cluster { .. } => "cluster",
@@ -60,48 +60,48 @@ impl Variant {
             Variant::Panel(_) => "split panel",
             Variant::Tile(Tile { cluster: true, .. }) => "tile",
             Variant::Tile(_) => "split tile",
-            Variant::Turned(Turned { cluster: true, .. }) => "turned",
-            Variant::Turned(_) => "split turned",
-            Variant::TurnedShort(_) => "turned short",
+            Variant::Transposed(Transposed { cluster: true, .. }) => "transposed",
+            Variant::Transposed(_) => "split transposed",
+            Variant::TransposedShort(_) => "transposed short",
             Variant::Column { .. } => "column",
             Variant::General => "general",
         }
     }
 
-    fn because(self, over: &'static str, because: &'static str, figures: [Figure; 2]) -> Chosen {
-        (self, Reason::new(self.name(), over, because, figures))
+    fn because(self, over: &'static str, because: &'static str, metrics: [Metric; 2]) -> Chosen {
+        (self, Reason::new(self.name(), over, because, metrics))
     }
 }
 
 pub fn choose(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> Chosen {
-    let general = |because, figures: Option<[Figure; 2]>| {
+    let general = |because, metrics: Option<[Metric; 2]>| {
         let over = Some("those that load 16 bytes at once");
-        (Variant::General, Reason { chosen: Variant::General.name(), over, because, figures })
+        (Variant::General, Reason { chosen: Variant::General.name(), over, because, metrics })
     };
     let past = (p.x.address % p.x.dtype.size()) as u64;
     if pair_suffix(p.x.dtype, p.out.dtype).is_none() {
         return general("they do not know this change of dtype", None);
     }
     if p.rows.len() > INLINE_RANK {
-        let figures = [("dimensions of rows", p.rows.len() as u64), ("at most", INLINE_RANK as u64)];
-        return general("there are more dimensions than they have room for", Some(figures));
+        let metrics = [("dimensions of rows", p.rows.len() as u64), ("at most", INLINE_RANK as u64)];
+        return general("there are more dimensions than they have room for", Some(metrics));
     }
     if past != 0 {
-        let figures = [("bytes past one", past), ("bytes of an element", p.x.dtype.size() as u64)];
-        return general("x lies between boundaries of its elements", Some(figures));
+        let metrics = [("bytes past one", past), ("bytes of an element", p.x.dtype.size() as u64)];
+        return general("x lies between boundaries of its elements", Some(metrics));
     }
     match (row_shape(p), columns(p)) {
-        // Rows of one element are best read as columns, in whole granules.
+        // Rows of one element are best read as columns, in whole vectors.
         (_, Some(_)) if p.length == 1 => choose_columns(p, device, forced),
         (Some(shape), _) => choose_row(p, device, shape, forced),
         (None, Some(_)) => choose_columns(p, device, forced),
         (None, None) => {
-            if let Some(chosen) = side(p).and_then(|side| choose_turned(p, side, device, forced)) {
+            if let Some(chosen) = side(p).and_then(|side| choose_transposed(p, side, device, forced)) {
                 return chosen;
             }
             let step = p.x_stride.unsigned_abs().max(p.out_stride.unsigned_abs());
-            let figures = [("elements from one to the next of a row", step), ("for 16 bytes", 1)];
-            general("neither a row's elements nor rows lie side by side", Some(figures))
+            let metrics = [("elements from one to the next of a row", step), ("for 16 bytes", 1)];
+            general("neither a row's elements nor rows lie side by side", Some(metrics))
         }
     }
 }
@@ -116,20 +116,22 @@ fn idle(blocks: u64, device: &DeviceFacts) -> bool {
 }
 
 fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced: Option<Forced>) -> Chosen {
-    let granules = shape.granules;
+    let vectors = shape.vectors;
     let rows = p.row_count().unsigned_abs();
     let wanted = match forced {
         Some(Forced::Warp(vectors)) => warp(shape, vectors),
         Some(Forced::Block) => block(shape, p.x.dtype),
         Some(Forced::Short) => short(p),
-        Some(Forced::Pipeline(stages)) => pipeline(granules, Some(stages), device),
-        Some(Forced::Ragged(stages)) => ragged_rows(p).choose(device, Some(stages)).map(Variant::Ragged),
-        Some(Forced::Online) => Some(online(granules, rows, device)),
-        Some(Forced::Cluster(blocks)) if possible(blocks, device) => cluster(granules, blocks),
+        Some(Forced::Pipeline(stages)) => pipeline(vectors, Some(stages), device),
+        Some(Forced::Misaligned(stages)) => {
+            misaligned_rows(p).choose(device, Some(stages)).map(Variant::Misaligned)
+        }
+        Some(Forced::Online) => Some(online(vectors, rows, device)),
+        Some(Forced::Cluster(blocks)) if possible(blocks, device) => cluster(vectors, blocks),
         Some(Forced::Staged(blocks)) if possible(blocks, device) => {
             staged(shape, rows, blocks, false, device)
         }
-        Some(Forced::Split(slices)) => Some(split(granules, slices.max(1))),
+        Some(Forced::Split(slices)) => Some(split(vectors, slices.max(1))),
         Some(Forced::Grid(slices)) => grid(p, shape, slices, device),
         _ => None,
     };
@@ -139,17 +141,17 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
     }
     let (one_block, why) = alone(shape, rows, p.x.dtype, device);
     let read_twice = matches!(one_block, Variant::Online { .. });
-    let bytes = granules * GRANULE;
+    let bytes = vectors * VECTOR_BYTES;
     let few = [("rows", rows), ("that would be enough", enough(device))];
     let few_long = idle(rows, device) && bytes >= SPREAD_FROM;
     if let Some(grid) = held_by_all(p, shape, device).filter(|_| few_long) {
-        let over = if cluster(granules, device.largest_cluster()).is_some() { "cluster" } else { "split" };
+        let over = if cluster(vectors, device.largest_cluster()).is_some() { "cluster" } else { "split" };
         let because =
             "all multiprocessors together hold the rows, or most of them, and wait for each other once";
         return grid.because(
             over,
             because,
-            [("bytes of a row", bytes), ("above", HELD_BY_ALL_FROM * GRANULE)],
+            [("bytes of a row", bytes), ("above", HELD_BY_ALL_FROM * VECTOR_BYTES)],
         );
     }
     match one_block {
@@ -158,8 +160,8 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
             match held_by_many(shape, rows, p.x.dtype, few_long, device) {
                 Some(held) if read_twice => {
                     let because = "a cluster holds a row, so that it is read once";
-                    let figures = [("bytes of a row", bytes), ("of shared memory", shared_room(device))];
-                    held.because(one_block.name(), because, figures)
+                    let metrics = [("bytes of a row", bytes), ("of shared memory", shared_room(device))];
+                    held.because(one_block.name(), because, metrics)
                 }
                 Some(held) => {
                     held.because(one_block.name(), "one block a row would leave multiprocessors idle", few)
@@ -169,7 +171,7 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
                     let slices = 2 * u64::from(device.multiprocessors) / rows;
                     let because =
                         "no cluster holds a row, and one block a row would leave multiprocessors idle";
-                    split(granules, slices).because(one_block.name(), because, few)
+                    split(vectors, slices).because(one_block.name(), because, few)
                 }
                 None if read_twice && bytes >= SPLIT_FROM => {
                     let because = "no cluster holds a row, and there are rows for all multiprocessors";
@@ -178,21 +180,21 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
                 None => (one_block, why),
             }
         }
-        Variant::Block { .. } if device.has_clusters() && p.x.dtype.size() == 2 && granules > HALF_BLOCK => {
+        Variant::Block { .. } if device.has_clusters() && p.x.dtype.size() == 2 && vectors > HALF_BLOCK => {
             let because = "fewer threads with more of the row each leave room for other rows";
-            let figures = [("bytes of a row", bytes), ("from", HALF_BLOCK * GRANULE)];
+            let metrics = [("bytes of a row", bytes), ("from", HALF_BLOCK * VECTOR_BYTES)];
             match held_by_many(shape, rows, p.x.dtype, false, device) {
-                Some(held) => held.because("block", because, figures),
+                Some(held) => held.because("block", because, metrics),
                 None => (one_block, why),
             }
         }
         Variant::Pipeline { .. } if device.has_clusters() => {
             let because =
                 "other rows load while one is computed; a pipeline's row waits for all of its block";
-            let figures =
-                [("bytes of a row", bytes), ("that one block shares", sharing(p.x.dtype) * GRANULE)];
+            let metrics =
+                [("bytes of a row", bytes), ("that one block shares", sharing(p.x.dtype) * VECTOR_BYTES)];
             match held_by_many(shape, rows, p.x.dtype, false, device) {
-                Some(held) => held.because(one_block.name(), because, figures),
+                Some(held) => held.because(one_block.name(), because, metrics),
                 None => (one_block, why),
             }
         }
@@ -201,9 +203,9 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
     }
 }
 
-/// For rows that begin or end within a granule, where threads would have little of one each or store it by elements.
+/// For rows that begin or end within a vector, where threads would have little of one each or store it by elements.
 fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, instead: Variant) -> Option<Chosen> {
-    let rows = ragged_rows(p);
+    let rows = misaligned_rows(p);
     if let Some(short) = short(p).filter(|_| !rows.whole()) {
         let because = "rows of few elements lie one behind the other, and a thread holds one";
         let bytes = p.length.unsigned_abs() * p.x.dtype.size() as u64;
@@ -216,54 +218,55 @@ fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, instead: 
     let staged = staged(shape, count, 1, false, device);
     if let Some(staged) = staged.filter(|_| device.has_clusters() && length >= STAGED_FROM) {
         let because = "x and its result lie otherwise, and lanes complete each other's stores";
-        let figures = [("elements of a row", length), ("from", STAGED_FROM)];
-        return Some(staged.because(ragged::NAME, because, figures));
+        let metrics = [("elements of a row", length), ("from", STAGED_FROM)];
+        return Some(staged.because(misaligned::NAME, because, metrics));
     }
-    let ragged = Variant::Ragged(rows.choose(device, None)?);
-    Some((ragged, rows.why(instead.name())))
+    let misaligned = Variant::Misaligned(rows.choose(device, None)?);
+    Some((misaligned, rows.why(instead.name())))
 }
 
 /// Everything a row needs from one block, or less.
 fn alone(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen {
-    let RowShape { granules, whole, .. } = shape;
-    let vectors = match whole {
+    let RowShape { vectors, whole, .. } = shape;
+    let per_lane = match whole {
         0..=3 => 1,
         4..=64 => 2,
         _ => 4,
     };
-    if let Some(warp) = warp(shape, vectors) {
-        let figures = [("bytes of a row", whole * GRANULE), ("at most", 128 * GRANULE)];
-        return warp.because("block", "the registers of a warp hold a row", figures);
+    if let Some(warp) = warp(shape, per_lane) {
+        let metrics = [("bytes of a row", whole * VECTOR_BYTES), ("at most", 128 * VECTOR_BYTES)];
+        return warp.because("block", "the registers of a warp hold a row", metrics);
     }
     let sharing = sharing(dtype);
-    let bytes = granules * GRANULE;
-    match (block(shape, dtype), pipeline(granules, None, device)) {
+    let bytes = vectors * VECTOR_BYTES;
+    match (block(shape, dtype), pipeline(vectors, None, device)) {
         (Some(block), other) if whole <= sharing => {
             let over = other.map_or("online", Variant::name);
-            let figures = [("bytes of a row", whole * GRANULE), ("at most", sharing * GRANULE)];
-            block.because(over, "the registers of a block hold a row, and have room for another's", figures)
+            let metrics = [("bytes of a row", whole * VECTOR_BYTES), ("at most", sharing * VECTOR_BYTES)];
+            block.because(over, "the registers of a block hold a row, and have room for another's", metrics)
         }
         (Some(_), Some(pipeline)) => {
-            let figures = [("bytes of a row", bytes), ("that leave room for another", sharing * GRANULE)];
+            let metrics =
+                [("bytes of a row", bytes), ("that leave room for another", sharing * VECTOR_BYTES)];
             let because = "a block with a row in registers would be alone on its multiprocessor";
-            pipeline.because("block", because, figures)
+            pipeline.because("block", because, metrics)
         }
         (None, Some(pipeline)) => {
-            let figures = [("bytes of a row", bytes), ("at most", shared_room(device))];
-            pipeline.because("online", "shared memory holds a row, so that it is read once", figures)
+            let metrics = [("bytes of a row", bytes), ("at most", shared_room(device))];
+            pipeline.because("online", "shared memory holds a row, so that it is read once", metrics)
         }
         (Some(block), None) => {
-            let figures = [("bytes of a row", whole * GRANULE), ("at most", 2 * sharing * GRANULE)];
-            block.because("online", "the registers of a block hold a row, so that it is read once", figures)
+            let metrics = [("bytes of a row", whole * VECTOR_BYTES), ("at most", 2 * sharing * VECTOR_BYTES)];
+            block.because("online", "the registers of a block hold a row, so that it is read once", metrics)
         }
         (None, None) => {
-            let figures = [("bytes of a row", bytes), ("of shared memory", shared_room(device))];
-            online(granules, rows, device).because("pipeline", "no block holds a row", figures)
+            let metrics = [("bytes of a row", bytes), ("of shared memory", shared_room(device))];
+            online(vectors, rows, device).because("pipeline", "no block holds a row", metrics)
         }
     }
 }
 
-/// Granules of two blocks or more on a multiprocessor: one row loads while another is stored.
+/// Vectors of two blocks or more on a multiprocessor: one row loads while another is stored.
 fn sharing(dtype: DType) -> u64 {
     MAX_THREADS / 2 * held(dtype)
 }

@@ -3,7 +3,7 @@
 use super::super::choose::{CLUSTER_THREADS, CLUSTER_VECTORS, SPLIT_VECTORS};
 use super::super::rows::row_shape;
 use super::*;
-use crate::cuda::plan::{KernelParams, Launch, ragged};
+use crate::cuda::plan::{KernelParams, Launch, misaligned};
 use crate::ops::work::Workload;
 
 /// Elements of a row that the threads of a plan reach.
@@ -12,7 +12,7 @@ fn reach(plan: &LaunchPlan<SoftmaxParams>, variant: Variant, lanes: u64) -> u64 
     match variant {
         Variant::Warp { vectors, lane_bits, .. } => (vectors << lane_bits) * lanes,
         Variant::Staged { blocks, trips, .. } => blocks * threads * trips * lanes,
-        Variant::Short { words } => words * 4 * lanes / GRANULE,
+        Variant::Short { words } => words * 4 * lanes / VECTOR_BYTES,
         Variant::Block { .. } => threads * lanes * if plan.params.x_tag == DType::F32.tag() { 8 } else { 4 },
         Variant::Pipeline { slots, .. } => threads * slots * lanes,
         Variant::Cluster { blocks, .. } => blocks * threads * CLUSTER_VECTORS * lanes,
@@ -70,7 +70,7 @@ fn every_forced_plan_is_legal_too() {
     ]
     .into_iter()
     .chain((1..=5).map(Forced::Pipeline))
-    .chain((1..=5).map(Forced::Ragged))
+    .chain((1..=5).map(Forced::Misaligned))
     .chain([1, 2, 4, 8, 16].map(Forced::Cluster))
     .chain([1, 2, 4, 8, 16].map(Forced::Staged))
     .chain([0, 1, 7, 500, u64::from(u32::MAX)].map(Forced::Split))
@@ -110,11 +110,11 @@ fn legal(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) {
         legal_launch(launch, device);
     }
     match variant {
-        Variant::Ragged(ragged) => {
-            let plan: LaunchPlan<RaggedParams<2>> = choice.plan(p, PARTIALS);
+        Variant::Misaligned(misaligned) => {
+            let plan: LaunchPlan<MisalignedParams<2>> = choice.plan(p, PARTIALS);
             let log = p.kind == Kind::LogSoftmax;
-            same(p, &plan, || ragged_rows(p).plan(device, ragged, plan.kernel.clone(), log, None));
-            ragged::tests::legal(&ragged_rows(p), device, ragged, &plan);
+            same(p, &plan, || misaligned_rows(p).plan(device, misaligned, plan.kernel.clone(), log, None));
+            misaligned::tests::legal(&misaligned_rows(p), device, misaligned, &plan);
         }
         Variant::Panel(panel) => {
             let plan = choice.plan(p, PARTIALS);
@@ -126,15 +126,15 @@ fn legal(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) {
             same(p, &plan, || tile::plan(p, tile, PARTIALS).1);
             legal_tile(p, tile, &plan);
         }
-        Variant::Turned(turned) => {
+        Variant::Transposed(transposed) => {
             let plan = choice.plan(p, PARTIALS);
-            same(p, &plan, || turned::plan(p, turned, PARTIALS).1);
-            legal_turned(p, turned, &plan);
+            same(p, &plan, || transposed::plan(p, transposed, PARTIALS).1);
+            legal_transposed(p, transposed, &plan);
         }
-        Variant::TurnedShort(short) => {
+        Variant::TransposedShort(short) => {
             let plan = choice.plan(p, PARTIALS);
-            same(p, &plan, || turned::plan_short(p, short));
-            legal_turned_short(p, short, &plan);
+            same(p, &plan, || transposed::plan_short(p, short));
+            legal_transposed_short(p, short, &plan);
         }
         _ => {
             let plan = choice.plan(p, PARTIALS);
@@ -198,7 +198,7 @@ fn legal_panel(p: &SoftmaxProblem, panel: Panel, plan: &LaunchPlan<PanelParams>)
         (address as u64).is_multiple_of(to) && offsets.iter().all(|o| (o * size).is_multiple_of(to))
     };
     assert!([4, 8, 16].contains(&access) && aligned(p.x.address, &of_x, size, access), "{panel:?} {access}");
-    let stored = (word / size * out_size).min(GRANULE);
+    let stored = (word / size * out_size).min(VECTOR_BYTES);
     assert!(aligned(p.out.address, &of_out, out_size, stored), "{panel:?}");
     assert_eq!(plan.cluster, if cluster { slices as u32 } else { 0 });
     let all = p.row_count().unsigned_abs() / columns * columns.div_ceil(wide);
@@ -225,8 +225,8 @@ fn legal_tile(p: &SoftmaxProblem, tile: Tile, plan: &LaunchPlan<TileParams>) {
     assert!(plan.kernel.name.contains(&format!("tile{elements}_")));
 }
 
-fn legal_turned(p: &SoftmaxProblem, turned: Turned, plan: &LaunchPlan<TurnedParams>) {
-    let Turned { side, beside, groups, slice, slices, cluster } = turned;
+fn legal_transposed(p: &SoftmaxProblem, transposed: Transposed, plan: &LaunchPlan<TransposedParams>) {
+    let Transposed { side, beside, groups, slice, slices, cluster } = transposed;
     let (this, other) = if side.of_x { (&p.x, &p.out) } else { (&p.out, &p.x) };
     let rows = p.rows[side.dim].unsigned_abs();
     assert_eq!((this.strides[side.dim], if side.of_x { p.out_stride } else { p.x_stride }), (1, 1));
@@ -235,14 +235,14 @@ fn legal_turned(p: &SoftmaxProblem, turned: Turned, plan: &LaunchPlan<TurnedPara
             && groups.is_power_of_two()
             && plan.block[0].is_power_of_two()
     );
-    assert!(slice * slices >= p.length.unsigned_abs() && slices <= 1024, "{turned:?}");
+    assert!(slice * slices >= p.length.unsigned_abs() && slices <= 1024, "{transposed:?}");
     assert_eq!(plan.cluster, if cluster { slices as u32 } else { 0 });
-    let wide = turned.wide(p);
+    let wide = transposed.wide(p);
     assert_eq!(u64::from(plan.grid[0]), p.row_count().unsigned_abs() / rows * rows.div_ceil(wide) * slices);
-    let tile = turned.tile_bytes(p);
+    let tile = transposed.tile_bytes(p);
     assert!(
         tile >= wide * slice * p.x.dtype.size() as u64 && tile < u64::from(plan.shared_bytes),
-        "{turned:?}"
+        "{transposed:?}"
     );
     // Everything that an access of 16 bytes begins at.
     let (whole, other_whole) = match side.of_x {
@@ -252,7 +252,7 @@ fn legal_turned(p: &SoftmaxProblem, turned: Turned, plan: &LaunchPlan<TurnedPara
     let along = if side.of_x { p.x_stride } else { p.out_stride };
     let aligned = |t: &Strided, steps: &[i64]| {
         let bytes = steps.iter().map(|s| s.unsigned_abs() * t.dtype.size() as u64);
-        bytes.chain([t.address as u64]).all(|at| at.is_multiple_of(GRANULE))
+        bytes.chain([t.address as u64]).all(|at| at.is_multiple_of(VECTOR_BYTES))
     };
     // Of one index, no step is taken.
     let stepping = |t: &Strided, but: Option<usize>| -> Vec<i64> {
@@ -260,22 +260,22 @@ fn legal_turned(p: &SoftmaxProblem, turned: Turned, plan: &LaunchPlan<TurnedPara
     };
     let outer = stepping(this, Some(side.dim));
     let tiles = wide.cast_signed();
-    assert!(whole == 0 || aligned(this, &[&outer[..], &[along, tiles]].concat()), "{turned:?}");
+    assert!(whole == 0 || aligned(this, &[&outer[..], &[along, tiles]].concat()), "{transposed:?}");
     let step = if slices > 1 { slice.cast_signed() } else { 0 };
     assert!(whole != Fit::Run as u32);
     if other_whole == Fit::Run as u32 {
-        assert_eq!((other.strides[side.dim], slices), (p.length, 1), "{turned:?}");
+        assert_eq!((other.strides[side.dim], slices), (p.length, 1), "{transposed:?}");
         let tile = wide.cast_signed() * p.length;
-        assert!(aligned(other, &[&stepping(other, Some(side.dim))[..], &[tile]].concat()), "{turned:?}");
+        assert!(aligned(other, &[&stepping(other, Some(side.dim))[..], &[tile]].concat()), "{transposed:?}");
         return;
     }
     assert!(
         other_whole == 0 || aligned(other, &[&stepping(other, None)[..], &[step]].concat()),
-        "{turned:?}"
+        "{transposed:?}"
     );
 }
 
-fn legal_turned_short(p: &SoftmaxProblem, short: Short, plan: &LaunchPlan<TurnedParams>) {
+fn legal_transposed_short(p: &SoftmaxProblem, short: Short, plan: &LaunchPlan<TransposedParams>) {
     let Short { side, each } = short;
     let (this, other) = if side.of_x { (&p.x, &p.out) } else { (&p.out, &p.x) };
     let (rows, size) = (p.rows[side.dim].unsigned_abs(), this.dtype.size() as u64);
@@ -284,7 +284,10 @@ fn legal_turned_short(p: &SoftmaxProblem, short: Short, plan: &LaunchPlan<Turned
     assert_eq!((other.strides[side.dim], this.strides[side.dim]), (p.length, 1));
     let bytes = each * threads * p.length.unsigned_abs() * other.dtype.size() as u64;
     // And where the piece begins behind a boundary.
-    assert!(u64::from(plan.shared_bytes) == bytes + GRANULE && bytes.is_multiple_of(GRANULE), "{short:?}");
+    assert!(
+        u64::from(plan.shared_bytes) == bytes + VECTOR_BYTES && bytes.is_multiple_of(VECTOR_BYTES),
+        "{short:?}"
+    );
     assert_eq!(u64::from(plan.grid[0]), p.row_count().unsigned_abs() / rows * rows.div_ceil(each * threads));
     let along = if side.of_x { p.x_stride } else { p.out_stride };
     let starts = |t: &Strided| -> Vec<u64> {
@@ -299,14 +302,14 @@ fn legal_turned_short(p: &SoftmaxProblem, short: Short, plan: &LaunchPlan<Turned
 
 fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: &LaunchPlan<SoftmaxParams>) {
     let threads = plan.block[0];
-    let lanes = GRANULE / p.x.dtype.size() as u64;
+    let lanes = VECTOR_BYTES / p.x.dtype.size() as u64;
     assert!(plan.params.out_access <= 16);
     if let Some(shape) = row_shape(p) {
         let needed = match variant {
             Variant::Column { .. } => 0,
             Variant::Short { .. } => p.length.unsigned_abs(),
             Variant::Warp { .. } | Variant::Block { .. } | Variant::Staged { .. } => shape.whole * lanes,
-            _ => shape.granules * lanes,
+            _ => shape.vectors * lanes,
         };
         assert!(reach(plan, variant, lanes) >= needed, "{plan}");
     }
@@ -332,8 +335,8 @@ fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: 
             assert!(threads >= row_shape(p).unwrap().ends, "{plan}");
         }
         Variant::Short { .. } => {
-            let bytes = ragged::SHORT_THREADS * p.length.unsigned_abs() * p.x.dtype.size() as u64;
-            assert!(u64::from(plan.shared_bytes) == bytes && bytes.is_multiple_of(GRANULE), "{plan}");
+            let bytes = misaligned::SHORT_THREADS * p.length.unsigned_abs() * p.x.dtype.size() as u64;
+            assert!(u64::from(plan.shared_bytes) == bytes && bytes.is_multiple_of(VECTOR_BYTES), "{plan}");
         }
         Variant::Split { slices, .. } => assert!(slices <= 1024 && slices == u64::from(plan.params.slices)),
         Variant::Grid { threads, slices, kept, held } => {

@@ -7,11 +7,11 @@ use super::choose::choose;
 use super::panel::PanelParams;
 use super::rows::{SoftmaxParams, row_shape};
 use super::tile::TileParams;
-use super::turned::{Fit, Short, TurnedParams};
+use super::transposed::{Fit, Short, TransposedParams};
 use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::LaunchPlan;
-use crate::cuda::plan::ragged::{Pieces, RaggedParams};
+use crate::cuda::plan::misaligned::{MisalignedParams, Pieces};
 use crate::ops::Strided;
 use crate::ops::softmax::Kind;
 use crate::tensor::{Device, Dims};
@@ -125,7 +125,7 @@ fn long_rows_go_to_many_small_blocks_where_those_are_full() {
 }
 
 #[test]
-fn only_rows_of_whole_granules_one_stride_apart_are_told_so() {
+fn only_rows_of_whole_vectors_one_stride_apart_are_told_so() {
     let device = examples::h200();
     let told = |p: &SoftmaxProblem| {
         let plan = rows_plan(p, &device);
@@ -151,15 +151,15 @@ fn variants_by_layout() {
     let columns = problem(same, (4096, 64, 64), &[(64, 262_144, 262_144), (64, 1, 1)], (0, 0));
     assert_eq!(name(&columns, &device), "panel8_bf16");
     let transposed_in = problem(same, (512, 64, 1), &[(64, 1, 512)], (0, 0));
-    assert_eq!(name(&transposed_in, &device), "turned_in_bf16");
+    assert_eq!(name(&transposed_in, &device), "transposed_in_bf16");
     let transposed_out = problem(same, (512, 1, 64), &[(64, 512, 1)], (0, 0));
-    assert_eq!(name(&transposed_out, &device), "turned_out_bf16");
+    assert_eq!(name(&transposed_out, &device), "transposed_out_bf16");
     // As a batch of images whose channels come last, and back.
     let channels = |dtype| problem(dtype, (21, 1000, 1), &[(16, 21_000, 21_000), (1000, 1, 21)], (0, 0));
-    assert_eq!(name(&channels((F16, F32)), &device), "turned_short_in2_f16_f32");
+    assert_eq!(name(&channels((F16, F32)), &device), "transposed_short_in2_f16_f32");
     assert_eq!(name(&channels((F32, F16)), &device), "general_f32");
     let long = problem(same, (1 << 20, 64, 1), &[(64, 1, 1 << 20)], (0, 0));
-    assert_eq!(name(&long, &device), "turned_in_find_bf16");
+    assert_eq!(name(&long, &device), "transposed_in_find_bf16");
     let few = problem(same, (512, 7, 1), &[(7, 1, 512)], (0, 0));
     assert_eq!(name(&few, &device), "general_f32");
     let between = Strided { address: BASE + 1, ..transposed_in.out.clone() };
@@ -173,9 +173,9 @@ fn variants_by_layout() {
     let to_double = problem((F32, F64), (512, 1, 1), &[(64, 512, 512)], (0, 0));
     assert_eq!(name(&to_double, &device), "general_f64");
     let skewed = problem(same, (512, 1, 1), &[(64, 515, 512)], (1, 0));
-    assert_eq!(name(&skewed, &device), "ragged16_bf16");
+    assert_eq!(name(&skewed, &device), "misaligned16_bf16");
     let shifted = problem((F32, F32), (512, 1, 1), &[(64, 512, 512)], (0, 1));
-    assert_eq!(name(&shifted, &device), "ragged16_f32");
+    assert_eq!(name(&shifted, &device), "misaligned16_f32");
     let reversed = problem(same, (512, 1, 1), &[(64, -512, 512)], (63 * 512, 0));
     assert_eq!(name(&reversed, &device), "warp2x1_bf16");
     let deep: Vec<_> = (0..5).rev().map(|d| (2, 3i64.pow(d) * 600, 3i64.pow(d) * 600)).collect();
@@ -188,7 +188,7 @@ fn alignment() {
     use DType::*;
     let shape = |p: &SoftmaxProblem| {
         let s = row_shape(p).unwrap();
-        (s.granules, s.aligned_stores)
+        (s.vectors, s.aligned_stores)
     };
     let rows = |dtypes, length, x_step, out_step, offsets| {
         shape(&problem(dtypes, (length, 1, 1), &[(9, x_step, out_step)], offsets))
@@ -199,7 +199,7 @@ fn alignment() {
     assert_eq!(rows((BF16, BF16), 256, 256, 256, (3, 3)), (33, true));
     assert_eq!(rows((BF16, BF16), 256, 256, 256, (3, 11)), (33, true));
     assert_eq!(rows((BF16, BF16), 256, 256, 256, (0, 4)), (32, false));
-    assert_eq!(rows((BF16, F32), 256, 256, 256, (0, 4)), (32, true), "a granule of 32 bytes in two stores");
+    assert_eq!(rows((BF16, F32), 256, 256, 256, (0, 4)), (32, true), "a vector of 32 bytes in two stores");
     assert_eq!(rows((BF16, F32), 256, 256, 256, (0, 2)), (32, false));
     assert_eq!(rows((F32, F32), 256, 258, 256, (0, 0)), (65, false));
     assert_eq!(column_access(BASE, BF16, &[100 * 1000], 100), 8);
@@ -209,13 +209,13 @@ fn alignment() {
 }
 
 #[test]
-fn ragged_rows_go_in_tiles_that_end_where_granules_do() {
+fn misaligned_rows_go_in_tiles_that_end_where_vectors_do() {
     let by = |p: &SoftmaxProblem, device: &DeviceFacts, forced| match choose(p, device, forced).0 {
-        Variant::Ragged(ragged) => ragged,
+        Variant::Misaligned(misaligned) => misaligned,
         other => panic!("{other:?}"),
     };
     let of = |p: &SoftmaxProblem, device: &DeviceFacts| by(p, device, None);
-    let forced = |p: &SoftmaxProblem| by(p, &examples::h200(), Some(Forced::Ragged(2)));
+    let forced = |p: &SoftmaxProblem| by(p, &examples::h200(), Some(Forced::Misaligned(2)));
     let h200 = examples::h200();
     // Neither x nor the result begins where 16 bytes do: else such rows would be `short`.
     let odd = |rows| problem((DType::BF16, DType::BF16), (33, 1, 1), &[(rows, 33, 33)], (1, 1));
@@ -290,7 +290,7 @@ fn what_a_developer_forces() {
     assert_eq!(forced(&row, Forced::Warp(3)), "warp2x1_bf16", "what there is not is left to the plan");
     assert_eq!(forced(&row, Forced::Cluster(1)), "cluster_bf16");
     assert_eq!(forced(&row, Forced::Pipeline(2)), "pipeline_bf16");
-    assert_eq!(forced(&row, Forced::Ragged(2)), "ragged16_bf16");
+    assert_eq!(forced(&row, Forced::Misaligned(2)), "misaligned16_bf16");
     assert_eq!(forced(&row, Forced::Online), "online_bf16");
     assert_eq!(forced(&row, Forced::Split(5)), "combine_bf16");
     assert_eq!(forced(&row, Forced::Grid(5)), "warp2x1_bf16", "more rows than multiprocessors");
@@ -300,7 +300,7 @@ fn what_a_developer_forces() {
     assert_eq!(forced(&long, Forced::Warp(4)), "staged_bf16");
     assert_eq!(forced(&long, Forced::Short), "staged_bf16");
     assert_eq!(forced(&row, Forced::Staged(2)), "staged_bf16");
-    assert_eq!(forced(&long, Forced::Ragged(2)), "staged_bf16", "more than registers hold");
+    assert_eq!(forced(&long, Forced::Misaligned(2)), "staged_bf16", "more than registers hold");
     assert_eq!(forced(&long, Forced::Cluster(16)), "cluster_bf16");
     assert_eq!(forced(&long, Forced::Cluster(3)), "staged_bf16");
     assert_eq!(forced(&contiguous(DType::F32, 1000, 24), Forced::Short), "short33_f32");

@@ -4,7 +4,7 @@ mod columns;
 
 use super::*;
 use crate::cuda::device::examples;
-use crate::cuda::plan::ragged;
+use crate::cuda::plan::misaligned;
 use crate::tensor::{Device, Dims};
 
 const BASE: usize = 0x7f00_0000_0000;
@@ -92,9 +92,9 @@ fn variants_by_row_length() {
 fn other_layouts_and_dtypes() {
     let device = examples::h200();
     let mixed = |grad, out| problem((grad, out), 100, [1; 3], &[(50, [100; 3])], [0; 3]);
-    assert_eq!(name(&mixed(DType::F32, DType::BF16), &device), "ragged8_f32_bf16");
+    assert_eq!(name(&mixed(DType::F32, DType::BF16), &device), "misaligned8_f32_bf16");
     assert_eq!(name(&mixed(DType::F32, DType::F64), &device), "general_f64");
-    assert_eq!(name(&mixed(DType::F16, DType::F32), &device), "ragged16_f16_f32");
+    assert_eq!(name(&mixed(DType::F16, DType::F32), &device), "misaligned16_f16_f32");
     assert_eq!(name(&mixed(DType::F64, DType::F16), &device), "general_f64");
     let stepping = problem((DType::F32, DType::F32), 100, [2, 1, 1], &[(50, [200, 100, 100])], [0; 3]);
     assert_eq!(name(&stepping, &device), "general_f32");
@@ -113,7 +113,7 @@ fn accesses_are_vectors_only_where_all_rows_allow_it() {
     let device = examples::h200();
     let access = |offsets, strides| {
         let p = problem((DType::F16, DType::F16), 800, [1; 3], &[(50, strides)], offsets);
-        // Ragged rows have no use for these.
+        // Misaligned rows have no use for these.
         let params = rows_of(&p, &device, Some(Forced::Block)).params;
         (params.output_access, params.out_access)
     };
@@ -132,11 +132,12 @@ fn rows_that_lie_unlike_each_other_are_staged() {
         let strides = [length + 3, length + 3, length];
         name(&problem((dtype, dtype), length, [1; 3], &[(rows, strides)], [1, 1, 0]), device)
     };
-    for (length, expected) in [(40, "ragged16_bf16"), (1023, "ragged32_bf16"), (1024, "staged_bf16")] {
+    for (length, expected) in [(40, "misaligned16_bf16"), (1023, "misaligned32_bf16"), (1024, "staged_bf16")]
+    {
         assert_eq!(to_aligned(DType::BF16, 1000, length, &device), expected, "{length}");
     }
     assert_eq!(to_aligned(DType::F64, 1000, 8192, &device), "staged_f64");
-    assert_eq!(to_aligned(DType::BF16, 1000, 8192, &examples::a100()), "ragged32_bf16");
+    assert_eq!(to_aligned(DType::BF16, 1000, 8192, &examples::a100()), "misaligned32_bf16");
     assert_eq!(to_aligned(DType::BF16, 4, 8192, &device), "cluster_bf16", "few rows");
     assert_eq!(to_aligned(DType::F32, 1000, 1 << 20, &device), "long_f32", "no cluster holds one");
 }
@@ -153,11 +154,11 @@ fn what_is_staged_fits() {
                         continue;
                     }
                     let (params, blocks) = (&plan.params, u64::from(plan.cluster));
-                    let per_access = GRANULE / pair.1.size() as u64;
+                    let per_access = VECTOR_BYTES / pair.1.size() as u64;
                     assert!(params.chunks * blocks >= length as u64 / per_access, "{plan}");
-                    assert!((params.chunks * per_access).is_multiple_of(GRANULE / pair.0.size() as u64));
-                    let granules = params.chunks * per_access * pair.0.size() as u64 / GRANULE + 1;
-                    assert_eq!(u64::from(plan.shared_bytes), 2 * GRANULE * granules, "{plan}");
+                    assert!((params.chunks * per_access).is_multiple_of(VECTOR_BYTES / pair.0.size() as u64));
+                    let vectors = params.chunks * per_access * pair.0.size() as u64 / VECTOR_BYTES + 1;
+                    assert_eq!(u64::from(plan.shared_bytes), 2 * VECTOR_BYTES * vectors, "{plan}");
                     assert!(plan.shared_bytes + 2048 <= device.shared_bytes_per_block, "{plan}");
                     assert_eq!(u64::from(plan.grid[0]), 50 * blocks, "{plan}");
                     assert!(
@@ -178,9 +179,9 @@ fn rows_are_covered_by_legal_launches() {
             for length in [2, 7, 33, 256, 1000, 1025, 4096, 12672, 50257, 131_072, 300_001, 1 << 24] {
                 for rows in [1, 4, 64, 1000, 1 << 20] {
                     let p = contiguous(dtype, rows, length);
-                    if let Some(Variant::Ragged(ragged)) = choose::choose(&p, &device, None).0 {
+                    if let Some(Variant::Misaligned(misaligned)) = choose::choose(&p, &device, None).0 {
                         let plan = choose(&p, &device, None).plan(&p, 64);
-                        ragged::tests::legal(&ragged_rows(&p), &device, ragged, &plan);
+                        misaligned::tests::legal(&misaligned_rows(&p), &device, misaligned, &plan);
                     }
                     let plan = rows_of(&p, &device, Some(Forced::Block));
                     let LaunchPlan { grid, block, params, cluster, .. } = plan;
@@ -193,7 +194,7 @@ fn rows_are_covered_by_legal_launches() {
                     assert!(cluster == 1 || (clusters && cluster <= 8), "{context}");
                     let workspace = choose(&p, &device, Some(Forced::Block)).workspace;
                     assert!(workspace == 0 || cluster == 1, "{context}");
-                    let granules = (length as u64 * dtype.size() as u64).div_ceil(GRANULE);
+                    let vectors = (length as u64 * dtype.size() as u64).div_ceil(VECTOR_BYTES);
                     let own = u64::from(block[0]) * u64::from(params.slices);
                     let held = match &*plan.kernel.name {
                         n if n.contains("cluster") => own * BLOCK_VECTORS,
@@ -207,7 +208,7 @@ fn rows_are_covered_by_legal_launches() {
                             vectors.parse::<u64>().unwrap() << params.lane_bits
                         }
                     };
-                    assert!(held >= granules, "{context}");
+                    assert!(held >= vectors, "{context}");
                 }
             }
         }

@@ -7,17 +7,17 @@
 // by row in shared memory, where lanes go along rows for maximum and sum. It is transposed on its way in or out: a lane
 // has vectors of 16 bytes across rows, and four lanes fill whole sectors. Vectors of a row are permuted by the row's
 // index, against bank conflicts. The blocks of a cluster (sm_90) exchange partials through distributed shared memory.
-// Variants, chosen in src/cuda/plan/softmax/choose/turned.rs:
+// Variants, chosen in src/cuda/plan/softmax/choose/transposed.rs:
 //   in, out              transposed while loaded or stored; a row in a block or a cluster; one read and one write.
 //   ..._leave, ..._find  two launches (partial, combine) for rows that no cluster holds; two reads. find may begin
 //                        early: it waits for the first launch before it reads partials.
 // Misaligned rows move in their whole vectors and single end elements, misaligned vectors across rows by element.
-// Measurements: docs/measurements/softmax_turned.md
+// Measurements: docs/measurements/softmax_transposed.md
 #include "access.cuh"
 #include "async_copy.cuh"
 #include "exchange.cuh"
 #include "ptx/grid.cuh"
-#include "turned.cuh"
+#include "transposed.cuh"
 
 constexpr int THREADS = 256;  // at most
 // Blocks that share a multiprocessor's registers.
@@ -27,23 +27,23 @@ template <class In> inline constexpr int SHARING = sizeof(In) == 8 ? 3 : 4;
 template <class In> inline constexpr int SHARING = 2;
 #endif
 
-// Rows in shared memory, in granules.
+// Rows in shared memory, in vectors.
 template <class In> struct Tile {
     static constexpr int E = lanes_of<In>;
-    uint4* granules;
+    uint4* vectors;
     int pitch, permuted;
 
-    // Rows E apart meet in a bank; eight elements, as many as go along a row in one access, take sizeof(In) / 2 granules.
+    // Rows E apart meet in a bank; eight elements, as many as go along a row in one access, take sizeof(In) / 2 vectors.
     __device__ __forceinline__ int turn(int row) const { return row / E * static_cast<int>(sizeof(In)) / 2 & permuted; }
-    __device__ __forceinline__ uint4* granule(int row, int g) const { return granules + row * pitch + (g ^ turn(row)); }
+    __device__ __forceinline__ uint4* vector(int row, int g) const { return vectors + row * pitch + (g ^ turn(row)); }
     __device__ __forceinline__ In* element(int row, int i) const {
-        return reinterpret_cast<In*>(granules + row * pitch) + (i ^ turn(row) * E);
+        return reinterpret_cast<In*>(vectors + row * pitch) + (i ^ turn(row) * E);
     }
 };
 
-// f(row, first, step) for what a thread has of a turned tile: the `N` rows side by side from `row` on, and of them the
+// f(row, first, step) for what a thread has of a transposed tile: the `N` rows side by side from `row` on, and of them the
 // elements first, first + step, ...
-template <int N, class F> __device__ __forceinline__ void over_pieces(const TurnedParams& p, F f) {
+template <int N, class F> __device__ __forceinline__ void over_pieces(const TransposedParams& p, F f) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     const int piece = lane & ((1 << p.beside_bits) - 1), below = lane >> p.beside_bits, below_bits = 5 - p.beside_bits;
     const int groups = 1 << p.group_bits, first = warp >> p.group_bits;
@@ -54,7 +54,7 @@ template <int N, class F> __device__ __forceinline__ void over_pieces(const Turn
     }
 }
 
-template <bool PREFETCHED, class In> __device__ __forceinline__ void load_turned(const TurnedParams& p,
+template <bool PREFETCHED, class In> __device__ __forceinline__ void load_transposed(const TransposedParams& p,
                                                                                  const Tile<In>& tile, const In* x,
                                                                                  int rows, int elements) {
     constexpr int E = Tile<In>::E, U = 4;
@@ -68,7 +68,7 @@ template <bool PREFETCHED, class In> __device__ __forceinline__ void load_turned
         }
 #pragma unroll 1
         for (int i = first; i < elements; i += U * step) {
-            Granule pieces[U];
+            Vector pieces[U];
 #pragma unroll
             for (int k = 0; k < U; ++k) {
                 const int element = i + k * step;
@@ -96,7 +96,7 @@ template <bool PREFETCHED, class In> __device__ __forceinline__ void load_turned
 }
 
 // Elements of a row lie side by side: f(row, lane, lanes).
-template <class F> __device__ __forceinline__ void over_rows(const TurnedParams& p, int rows, F f) {
+template <class F> __device__ __forceinline__ void over_rows(const TransposedParams& p, int rows, F f) {
     const int lanes = 1 << p.lane_bits, lane = threadIdx.x & (lanes - 1);
     // As many times for every lane of a warp, some without a row.
     const int first = threadIdx.x >> p.lane_bits, step = blockDim.x >> p.lane_bits;
@@ -114,7 +114,7 @@ template <class In> struct Walk {
     int row, i, elements, turn;
     In* first;  // of the row
 
-    __device__ __forceinline__ Walk(const TurnedParams& p, const Tile<In>& tile, int at)
+    __device__ __forceinline__ Walk(const TransposedParams& p, const Tile<In>& tile, int at)
         : tile(tile), row(p.by_length.quotient(static_cast<uint32_t>(at))), elements(p.length) {
         i = at - row * elements;
         turn = tile.turn(row) * Tile<In>::E;
@@ -132,13 +132,13 @@ template <class In> struct Walk {
     }
 };
 
-template <class In> __device__ __forceinline__ void load_run(const TurnedParams& p, const Tile<In>& tile, const In* x,
+template <class In> __device__ __forceinline__ void load_run(const TransposedParams& p, const Tile<In>& tile, const In* x,
                                                              int rows, int elements) {
     constexpr int E = Tile<In>::E, U = 4;
     const int all = rows * elements, whole = all / E;
 #pragma unroll 1
     for (int g = threadIdx.x; g < whole; g += U * blockDim.x) {
-        Granule raw[U];
+        Vector raw[U];
 #pragma unroll
         for (int k = 0; k < U; ++k) {
             const int at = g + k * blockDim.x;
@@ -161,7 +161,7 @@ template <class In> __device__ __forceinline__ void load_run(const TurnedParams&
     for (int at = whole * E + threadIdx.x; at < all; at += blockDim.x) { Walk<In>(p, tile, at).element() = x[at]; }
 }
 
-template <class In> __device__ __forceinline__ void load_straight(const TurnedParams& p, const Tile<In>& tile,
+template <class In> __device__ __forceinline__ void load_straight(const TransposedParams& p, const Tile<In>& tile,
                                                                   const In* x, int rows, int elements) {
     constexpr int E = Tile<In>::E, U = 4;
     if (p.x_fit == RUN) return load_run(p, tile, x, rows, elements);
@@ -171,14 +171,14 @@ template <class In> __device__ __forceinline__ void load_straight(const TurnedPa
         if (p.x_fit == WHOLE) {
             const int whole = elements / E;
 #pragma unroll 4
-            for (int g = lane; g < whole; g += lanes) copy_async(tile.granule(row, g), from + g * E);
+            for (int g = lane; g < whole; g += lanes) copy_async(tile.vector(row, g), from + g * E);
             for (int i = whole * E + lane; i < elements; i += lanes) *tile.element(row, i) = from[i];
             return;
         }
         const int before = misaligned(from);
 #pragma unroll 1
         for (int i = lane * E - before; i < elements; i += U * lanes * E) {
-            Granule raw[U];
+            Vector raw[U];
 #pragma unroll
             for (int k = 0; k < U; ++k) {
                 const int at = i + k * lanes * E;
@@ -227,7 +227,7 @@ template <class Out, bool DONE> struct Finishing {
 };
 
 template <bool DONE, class In, class Out> __device__ __forceinline__ void store_run(
-    const TurnedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
+    const TransposedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
     int elements) {
     constexpr int N = lanes_of<Out>;
     const int all = rows * elements, whole = all / N;
@@ -253,7 +253,7 @@ template <bool DONE, class In, class Out> __device__ __forceinline__ void store_
 }
 
 template <bool DONE, class In, class Out> __device__ __forceinline__ void store_straight(
-    const TurnedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
+    const TransposedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
     int elements) {
     constexpr int E = Tile<In>::E, N = lanes_of<Out>;
     if (p.out_fit == RUN) return store_run<DONE>(p, tile, of_rows, out, rows, elements);
@@ -267,12 +267,12 @@ template <bool DONE, class In, class Out> __device__ __forceinline__ void store_
             const int whole = elements / E;
 #pragma unroll 2
             for (int g = lane; g < whole; g += lanes) {
-                const Granule granule = load_slot(tile.granule(row, g));
+                const Vector vector = load_slot(tile.vector(row, g));
                 if constexpr (DONE) {
-                    ptx::store_global<16>(to + g * E, granule.word);
+                    ptx::store_global<16>(to + g * E, vector.word);
                 } else {
                     typename Math<Out>::C v[E];
-                    widen_granule<In, Out>(granule, v);
+                    widen_vector<In, Out>(vector, v);
                     Pack<Out, E> results;
 #pragma unroll
                     for (int e = 0; e < E; ++e) results.v[e] = finishing.of_wide(v[e], p.log);
@@ -299,8 +299,8 @@ template <bool DONE, class In, class Out> __device__ __forceinline__ void store_
     });
 }
 
-template <bool DONE, class In, class Out> __device__ __forceinline__ void store_turned(
-    const TurnedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
+template <bool DONE, class In, class Out> __device__ __forceinline__ void store_transposed(
+    const TransposedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
     int elements) {
     constexpr int E = Tile<In>::E, N = lanes_of<Out>;
     over_pieces<N>(p, [&](int row, int first, int step) {
@@ -329,22 +329,22 @@ template <bool DONE, class In, class Out> __device__ __forceinline__ void store_
     });
 }
 
-// Rows of which every lane has one granule, or none: results take the place of the elements.
+// Rows of which every lane has one vector, or none: results take the place of the elements.
 template <class T>
-__device__ __forceinline__ void finish_held(const TurnedParams& p, const Tile<T>& tile, int rows, int granules) {
+__device__ __forceinline__ void finish_held(const TransposedParams& p, const Tile<T>& tile, int rows, int vectors) {
     using M = Math<T>;
     using C = typename M::C;
     constexpr int E = Tile<T>::E;
     over_rows(p, rows, [&](int row, int lane, int lanes) {
-        const bool mine = row < rows && lane < granules;
-        Granule granule = empty_granule<T>();
-        if (mine) granule = load_slot(tile.granule(row, lane));
+        const bool mine = row < rows && lane < vectors;
+        Vector vector = empty_vector<T>();
+        if (mine) vector = load_slot(tile.vector(row, lane));
         Largest<T, T> largest;
-        largest.raise_to(granule);
+        largest.raise_to(vector);
         Partial<C> all = {reduce_lanes(largest.get(), Max(), lanes), 0};
         const C base = all.base();
         C v[E];
-        widen_granule<T, T>(granule, v);
+        widen_vector<T, T>(vector, v);
 #pragma unroll
         for (C& e : v) {
             const C shifted = e - base, exponential = M::exp(shifted);
@@ -356,12 +356,12 @@ __device__ __forceinline__ void finish_held(const TurnedParams& p, const Tile<T>
         Pack<T, E> results;
 #pragma unroll
         for (int e = 0; e < E; ++e) results.v[e] = finish.scaled(v[e]);
-        if (mine) store_slot(tile.granule(row, lane), Granule::of(results));
+        if (mine) store_slot(tile.vector(row, lane), Vector::of(results));
     });
 }
 
-template <class In, class Out, bool TURNED_IN, Scope S>
-__device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
+template <class In, class Out, bool TRANSPOSED_IN, Scope S>
+__device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
     if (S != Scope::combine) ptx::wait_for_grid_before();
     if (S == Scope::partial) ptx::let_next_grid_begin();
     using M = Math<Out>;
@@ -385,31 +385,31 @@ __device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
     const In* x = reinterpret_cast<const In*>(p.x) + o.at[0] + begin * p.x_stride;
     Out* out = reinterpret_cast<Out*>(p.out) + o.at[1] + begin * p.out_stride;
 
-    if (TURNED_IN) {
+    if (TRANSPOSED_IN) {
         // What is read twice is not: the second time it is in L2.
-        load_turned<S == Scope::cluster>(p, tile, x, rows, elements);
+        load_transposed<S == Scope::cluster>(p, tile, x, rows, elements);
     } else {
         load_straight(p, tile, x, rows, elements);
     }
-    const int granules = (elements + E - 1) / E;
+    const int vectors = (elements + E - 1) / E;
     if (elements % E) {
         for (int row = threadIdx.x; row < rows; row += blockDim.x) {
-            for (int i = elements; i < granules * E; ++i) *tile.element(row, i) = convert<In>(-infinity<float>());
+            for (int i = elements; i < vectors * E; ++i) *tile.element(row, i) = convert<In>(-infinity<float>());
         }
     }
     __syncthreads();
 
     const auto store = [&](auto done) {
         constexpr bool DONE = decltype(done)::value;
-        if constexpr (TURNED_IN) {
+        if constexpr (TRANSPOSED_IN) {
             store_straight<DONE>(p, tile, of_rows, out, rows, elements);
         } else {
-            store_turned<DONE>(p, tile, of_rows, out, rows, elements);
+            store_transposed<DONE>(p, tile, of_rows, out, rows, elements);
         }
     };
     if constexpr (same_type<In, Out> && S == Scope::cluster) {
-        if (blocks == 1 && granules <= 1 << p.lane_bits) {
-            finish_held(p, tile, rows, granules);
+        if (blocks == 1 && vectors <= 1 << p.lane_bits) {
+            finish_held(p, tile, rows, vectors);
             __syncthreads();
             return store(Flag<true>());
         }
@@ -417,16 +417,16 @@ __device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
     auto* left_behind = reinterpret_cast<Partial<C>*>(p.partials) + static_cast<uint64_t>(number) * p.slices * wide;
     if (S != Scope::combine) {
         over_rows(p, rows, [&](int row, int lane, int lanes) {
-            const int count = row < rows ? granules : 0;
+            const int count = row < rows ? vectors : 0;
             Largest<In, Out> largest;
 #pragma unroll 2
-            for (int g = lane; g < count; g += lanes) largest.raise_to(load_slot(tile.granule(row, g)));
+            for (int g = lane; g < count; g += lanes) largest.raise_to(load_slot(tile.vector(row, g)));
             Partial<C> mine = {reduce_lanes(largest.get(), Max(), lanes), 0};
             const C base = mine.base();
 #pragma unroll 2
             for (int g = lane; g < count; g += lanes) {
                 C v[E];
-                widen_granule<In, Out>(load_slot(tile.granule(row, g)), v);
+                widen_vector<In, Out>(load_slot(tile.vector(row, g)), v);
 #pragma unroll
                 for (C e : v) mine.sum += M::exp(e - base);
             }
@@ -477,11 +477,11 @@ __device__ __forceinline__ void softmax_turned(const TurnedParams& p) {
 }
 
 #define KERNEL(IN, NAME) \
-    extern "C" __global__ void __launch_bounds__(THREADS, SHARING<IN>) NAME(const __grid_constant__ TurnedParams p)
-#define EXPORT(IN, OUT, NAME, WAY, TURNED_IN)                                                                  \
-    KERNEL(IN, softmax_turned_##WAY##_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Scope::cluster>(p); }       \
-    KERNEL(IN, softmax_turned_##WAY##_leave_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Scope::partial>(p); } \
-    KERNEL(IN, softmax_turned_##WAY##_find_##NAME) { softmax_turned<IN, OUT, TURNED_IN, Scope::combine>(p); }
+    extern "C" __global__ void __launch_bounds__(THREADS, SHARING<IN>) NAME(const __grid_constant__ TransposedParams p)
+#define EXPORT(IN, OUT, NAME, WAY, TRANSPOSED_IN)                                                                  \
+    KERNEL(IN, softmax_transposed_##WAY##_##NAME) { softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::cluster>(p); }       \
+    KERNEL(IN, softmax_transposed_##WAY##_leave_##NAME) { softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::partial>(p); } \
+    KERNEL(IN, softmax_transposed_##WAY##_find_##NAME) { softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::combine>(p); }
 #define EXPORTS(IN, OUT, NAME) EXPORT(IN, OUT, NAME, in, true) EXPORT(IN, OUT, NAME, out, false)
 
 EXPORTS(f16, f16, f16)

@@ -3,22 +3,22 @@
 // Gradients of softmax and log_softmax for misaligned rows: rows that begin or end inside a 16-byte vector, or grad,
 // output and result with different alignments. The arithmetic is that of softmax_backward.cu; two reads and one write.
 //
-// As in softmax_ragged.cu tiles of whole rows go through shared memory, so that global accesses are vectors of 16
+// As in softmax_misaligned.cu tiles of whole rows go through shared memory, so that global accesses are vectors of 16
 // bytes. Only the ends of rows that are not packed move by element.
 //
 // Variants, chosen in src/cuda/plan/softmax_backward/choose.rs:
-//   raggedV   a row in the registers of a group of 1 to 32 lanes, or of the block, up to V elements of each input a
+//   misalignedV   a row in the registers of a group of 1 to 32 lanes, or of the block, up to V elements of each input a
 //             lane. Blocks are persistent and prefetch a later tile (cp.async) as soon as all threads have read theirs.
-// Measurements: docs/measurements/softmax_backward_ragged.md
+// Measurements: docs/measurements/softmax_backward_misaligned.md
 
-#include "ragged.cuh"
+#include "misaligned.cuh"
 #include "softmax_backward.cuh"
 
 constexpr int THREADS = 256;  // at most
 constexpr int BATCH = 4;      // accesses of shared memory and input that a lane has under way
 
 template <class In, class Out, int V>
-__device__ __forceinline__ void softmax_backward_ragged(const RaggedParams<3>& p) {
+__device__ __forceinline__ void softmax_backward_misaligned(const MisalignedParams<3>& p) {
     ptx::wait_for_grid_before();
     using G = Gradient<In, Out>;
     using C = typename G::C;
@@ -114,10 +114,10 @@ __device__ __forceinline__ void softmax_backward_ragged(const RaggedParams<3>& p
 
 #define KERNEL(BLOCKS, NAME)                                      \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
-        softmax_backward_##NAME(const __grid_constant__ RaggedParams<3> p)
+        softmax_backward_##NAME(const __grid_constant__ MisalignedParams<3> p)
 #define EXPORT(IN, OUT, NAME, FEW, MANY)                                          \
-    KERNEL(4, ragged##FEW##_##NAME) { softmax_backward_ragged<IN, OUT, FEW>(p); } \
-    KERNEL(3, ragged##MANY##_##NAME) { softmax_backward_ragged<IN, OUT, MANY>(p); }
+    KERNEL(4, misaligned##FEW##_##NAME) { softmax_backward_misaligned<IN, OUT, FEW>(p); } \
+    KERNEL(3, misaligned##MANY##_##NAME) { softmax_backward_misaligned<IN, OUT, MANY>(p); }
 
 EXPORT(f16, f16, f16, 16, 32)
 EXPORT(bf16, bf16, bf16, 16, 32)

@@ -8,7 +8,7 @@
 // here and there. The slots of a column are permuted so that neither meets a bank more often than it must: elements of 4
 // and 8 bytes are read in twice as many passes as if there were no conflicts, or at most four times where a warp reads
 // single elements of a row.
-template <int BYTES> struct TurnedTile {
+template <int BYTES> struct TransposedTile {
     static constexpr int EACH = 16 / BYTES;  // elements of a slot
     static constexpr int COLUMN_SLOTS = 8;
     static constexpr int ROWS = COLUMN_SLOTS * EACH, COLUMNS = 64;

@@ -9,16 +9,16 @@
 // and the ends of results are stored by element. No load leaves the range of addresses that x spans.
 //
 // Variants, chosen in src/cuda/plan/softmax/choose/mod.rs:
-//   raggedV   a row in the registers of a group of 1 to 32 lanes, or of the block, up to V elements a lane. Blocks are
-//             persistent and prefetch later tiles (cp.async); _core.force_softmax("ragged", 2) forces the depth.
-// Measurements: docs/measurements/softmax_ragged.md
+//   misalignedV   a row in the registers of a group of 1 to 32 lanes, or of the block, up to V elements a lane. Blocks are
+//             persistent and prefetch later tiles (cp.async); _core.force_softmax("misaligned", 2) forces the depth.
+// Measurements: docs/measurements/softmax_misaligned.md
 
-#include "ragged.cuh"
+#include "misaligned.cuh"
 
 constexpr int THREADS = 256;  // at most
 constexpr int BATCH = 4;      // accesses of shared memory that a lane has under way
 
-template <class In, class Out, int V> __device__ __forceinline__ void softmax_ragged(const RaggedParams<2>& p) {
+template <class In, class Out, int V> __device__ __forceinline__ void softmax_misaligned(const MisalignedParams<2>& p) {
     ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
@@ -111,10 +111,10 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_ra
 }
 
 #define KERNEL(BLOCKS, NAME) \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ RaggedParams<2> p)
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ MisalignedParams<2> p)
 #define EXPORT(IN, OUT, NAME, FEW, MANY)                                         \
-    KERNEL(4, softmax_ragged##FEW##_##NAME) { softmax_ragged<IN, OUT, FEW>(p); } \
-    KERNEL(3, softmax_ragged##MANY##_##NAME) { softmax_ragged<IN, OUT, MANY>(p); }
+    KERNEL(4, softmax_misaligned##FEW##_##NAME) { softmax_misaligned<IN, OUT, FEW>(p); } \
+    KERNEL(3, softmax_misaligned##MANY##_##NAME) { softmax_misaligned<IN, OUT, MANY>(p); }
 
 EXPORT(f16, f16, f16, 16, 32)
 EXPORT(bf16, bf16, bf16, 16, 32)

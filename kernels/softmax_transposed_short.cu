@@ -7,14 +7,14 @@
 // goes through shared memory in vectors of 16 bytes, with the same offset from a 16-byte boundary as in global memory.
 // The other tensor is read or written directly; x is read twice more, from L1 or shared memory. Neighbouring threads
 // are E row lengths apart in shared memory: an odd number of words has no bank conflicts, four times an odd number has
-// four-way conflicts. Rows that are multiples of 16 bytes are for softmax_turned.cu.
+// four-way conflicts. Rows that are multiples of 16 bytes are for softmax_transposed.cu.
 //
-// Variants, chosen in src/cuda/plan/softmax/choose/turned.rs:
+// Variants, chosen in src/cuda/plan/softmax/choose/transposed.rs:
 //   inE, outE    x, or the result, has the E rows of a thread contiguous.
-// Measurements: docs/measurements/softmax_turned_short.md
+// Measurements: docs/measurements/softmax_transposed_short.md
 #include "async_copy.cuh"
 #include "ptx/grid.cuh"
-#include "turned.cuh"
+#include "transposed.cuh"
 
 constexpr int THREADS = 128;  // at most
 
@@ -61,12 +61,12 @@ template <int U, class Load, class F> __device__ __forceinline__ void along(int 
     for (; i < length; ++i) f(i, load(i));
 }
 
-template <class In, class Out, int E, bool TURNED_IN>
-__device__ __forceinline__ void softmax_turned_short(const TurnedParams& p) {
+template <class In, class Out, int E, bool TRANSPOSED_IN>
+__device__ __forceinline__ void softmax_transposed_short(const TransposedParams& p) {
     ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
-    using Straight = typename Either<TURNED_IN, Out, In>::type;
+    using Straight = typename Either<TRANSPOSED_IN, Out, In>::type;
     constexpr int U = 8;
     extern __shared__ uint4 shared[];
     const auto o = locate(p.dims, p.rank, static_cast<uint64_t>(blockIdx.x));
@@ -76,8 +76,8 @@ __device__ __forceinline__ void softmax_turned_short(const TurnedParams& p) {
     const In* const x = reinterpret_cast<const In*>(p.x) + o.at[0];
     Out* const out = reinterpret_cast<Out*>(p.out) + o.at[1];
     constexpr int N = lanes_of<Straight>;
-    // The piece begins as far behind a boundary of 16 bytes here as there. f(granule, element), or f of a part's elements.
-    const Straight* const there = Either<TURNED_IN, Out, In>::of(out, x);
+    // The piece begins as far behind a boundary of 16 bytes here as there. f(vector, element), or f of a part's elements.
+    const Straight* const there = Either<TRANSPOSED_IN, Out, In>::of(out, x);
     const int before = misaligned(there);
     Straight* const here = reinterpret_cast<Straight*>(shared) + before;
     Straight* const own = here + row * length;
@@ -92,15 +92,15 @@ __device__ __forceinline__ void softmax_turned_short(const TurnedParams& p) {
         }
     };
 
-    if constexpr (!TURNED_IN) {
-        over_piece([&](uint4* granule, int i) { copy_async(granule, x + i); }, [&](int i) { here[i] = x[i]; });
+    if constexpr (!TRANSPOSED_IN) {
+        over_piece([&](uint4* vector, int i) { copy_async(vector, x + i); }, [&](int i) { here[i] = x[i]; });
         commit_copies();
         wait_for_copies(0);
         __syncthreads();
     }
     if (row < rows) {
         const auto load = [&](int i) {
-            if constexpr (TURNED_IN) {
+            if constexpr (TRANSPOSED_IN) {
                 return load_word<E>(x + row + i * p.x_stride);
             } else {
                 Pack<In, E> pack;
@@ -131,7 +131,7 @@ __device__ __forceinline__ void softmax_turned_short(const TurnedParams& p) {
             Pack<Out, E> results;
 #pragma unroll
             for (int e = 0; e < E; ++e) results.v[e] = finish[e](wide(pack, e));
-            if constexpr (TURNED_IN) {
+            if constexpr (TRANSPOSED_IN) {
 #pragma unroll
                 for (int e = 0; e < E; ++e) own[e * length + i] = results.v[e];
             } else {
@@ -139,17 +139,17 @@ __device__ __forceinline__ void softmax_turned_short(const TurnedParams& p) {
             }
         });
     }
-    if constexpr (TURNED_IN) {
+    if constexpr (TRANSPOSED_IN) {
         __syncthreads();
-        over_piece([&](uint4* granule, int i) { ptx::store_global<16>(out + i, load_slot(granule).word); },
+        over_piece([&](uint4* vector, int i) { ptx::store_global<16>(out + i, load_slot(vector).word); },
                    [&](int i) { out[i] = here[i]; });
     }
 }
 
-#define KERNEL(NAME) extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TurnedParams p)
+#define KERNEL(NAME) extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TransposedParams p)
 #define EXPORT(IN, OUT, NAME, E)                                                               \
-    KERNEL(softmax_turned_short_in##E##_##NAME) { softmax_turned_short<IN, OUT, E, true>(p); } \
-    KERNEL(softmax_turned_short_out##E##_##NAME) { softmax_turned_short<IN, OUT, E, false>(p); }
+    KERNEL(softmax_transposed_short_in##E##_##NAME) { softmax_transposed_short<IN, OUT, E, true>(p); } \
+    KERNEL(softmax_transposed_short_out##E##_##NAME) { softmax_transposed_short<IN, OUT, E, false>(p); }
 #define EXPORT_HALVES(IN, OUT, NAME) EXPORT(IN, OUT, NAME, 1) EXPORT(IN, OUT, NAME, 2)
 
 EXPORT_HALVES(f16, f16, f16)

@@ -9,11 +9,11 @@
 // result's rows are misaligned, threads store neighbouring single elements.
 //
 // The kernel has no variants; src/cuda/plan/add/space.rs chooses it.
-// Measurements: docs/measurements/add_turned.md
+// Measurements: docs/measurements/add_transposed.md
 
 #include "add.cuh"
 #include "ptx/ldmatrix.cuh"
-#include "turned_tile.cuh"
+#include "transposed_tile.cuh"
 
 constexpr int THREADS = 256;
 // Of a multiprocessor; one of sm_75 holds no more.
@@ -23,14 +23,14 @@ template <class T> inline constexpr int BLOCKS = sizeof(T) == 1 ? 3 : 4;
 template <class T> inline constexpr int BLOCKS = sizeof(T) == 1 ? 3 : sizeof(T) == 4 ? 5 : 4;
 #endif
 
-template <class T> struct Tile : TurnedTile<sizeof(T)> {
-    static constexpr int EACH_THREAD = TurnedTile<sizeof(T)>::SLOTS / THREADS;
+template <class T> struct Tile : TransposedTile<sizeof(T)> {
+    static constexpr int EACH_THREAD = TransposedTile<sizeof(T)>::SLOTS / THREADS;
 };
 
 // A transposed operand's part of the tile to shared memory. What is not whole, or whose neighbourhood is not the
 // operand's own, element by element.
 template <class Operand, class T>
-__device__ __forceinline__ void load_turned(uint4* slots, uint64_t base, int64_t stride, int rows, int columns,
+__device__ __forceinline__ void load_transposed(uint4* slots, uint64_t base, int64_t stride, int rows, int columns,
                                             const Access& access) {
     using L = Tile<T>;
     constexpr int E = L::EACH;
@@ -57,7 +57,7 @@ __device__ __forceinline__ void load_turned(uint4* slots, uint64_t base, int64_t
                 if (column < columns && row + k < rows) packs[i].v[k] = from[k];
             }
         }
-        store_slot(&slots[L::slot(row, column)], Granule::of(packs[i]));
+        store_slot(&slots[L::slot(row, column)], Vector::of(packs[i]));
     }
 }
 
@@ -93,7 +93,7 @@ template <class T> __device__ __forceinline__ Place place(const AddParams<FEW>& 
 
 // What a transposed operand has for the i-th of a thread's chunks, in `row` and from `column` on.
 template <class T>
-__device__ __forceinline__ Pack<T, Tile<T>::EACH> turned_chunk(const uint4* slots, int i, int row, int column) {
+__device__ __forceinline__ Pack<T, Tile<T>::EACH> transposed_chunk(const uint4* slots, int i, int row, int column) {
     using L = Tile<T>;
     Pack<T, L::EACH> pack;
     if constexpr (L::MATRICES) {
@@ -114,12 +114,12 @@ __device__ __forceinline__ void add_plain(const AddParams<FEW>& p, const Place& 
     using L = Tile<T>;
     constexpr int E = L::EACH;
     const Dim<3>&inner = p.dims[p.rank - 1], &second = p.dims[p.rank - 2];
-    const bool x_turned = p.flags & X_TURNED, y_turned = p.flags & Y_TURNED;
+    const bool x_transposed = p.flags & X_TRANSPOSED, y_transposed = p.flags & Y_TRANSPOSED;
     // The operand that is not transposed, if there is one.
-    const uint64_t straight = x_turned ? t.y : t.x;
-    const int64_t stride = second.strides[x_turned ? 1 : 0], step = inner.strides[x_turned ? 1 : 0];
-    Access access = x_turned ? access_y(p) : access_x(p);
-    if (x_turned && y_turned) access.size = 0;
+    const uint64_t straight = x_transposed ? t.y : t.x;
+    const int64_t stride = second.strides[x_transposed ? 1 : 0], step = inner.strides[x_transposed ? 1 : 0];
+    Access access = x_transposed ? access_y(p) : access_x(p);
+    if (x_transposed && y_transposed) access.size = 0;
     Own<T, E> others[L::EACH_THREAD];
 #pragma unroll
     for (int i = 0; i < L::EACH_THREAD; ++i) {
@@ -127,8 +127,8 @@ __device__ __forceinline__ void add_plain(const AddParams<FEW>& p, const Place& 
                   column = L::template column_of<THREADS>(threadIdx.x, i);
         others[i].fetch(straight + row * stride + column * step, row < t.rows && column < t.columns, access);
     }
-    if (x_turned) load_turned<Own<T, E>, T>(slots[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
-    if (y_turned) load_turned<Own<T, E>, T>(slots[1], t.y, inner.strides[1], t.rows, t.columns, access_y(p));
+    if (x_transposed) load_transposed<Own<T, E>, T>(slots[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
+    if (y_transposed) load_transposed<Own<T, E>, T>(slots[1], t.y, inner.strides[1], t.rows, t.columns, access_y(p));
     __syncthreads();
     Pack<T, E> other[L::EACH_THREAD];
     Own<T, E>::get(others, other, access);
@@ -138,8 +138,8 @@ __device__ __forceinline__ void add_plain(const AddParams<FEW>& p, const Place& 
         const int row = L::template row_of<THREADS>(threadIdx.x, i),
                   column = L::template column_of<THREADS>(threadIdx.x, i);
         Pack<T, E> a = other[i], b = other[i];
-        if (x_turned) a = turned_chunk<T>(slots[0], i, row, column);
-        if (y_turned) b = turned_chunk<T>(slots[1], i, row, column);
+        if (x_transposed) a = transposed_chunk<T>(slots[0], i, row, column);
+        if (y_transposed) b = transposed_chunk<T>(slots[1], i, row, column);
 #pragma unroll
         for (int k = 0; k < E; ++k) a.v[k] = sum(a.v[k], alpha, widen(b.v[k]));
         if (row < t.rows && column < t.columns) {
@@ -150,12 +150,12 @@ __device__ __forceinline__ void add_plain(const AddParams<FEW>& p, const Place& 
 
 // An element of the result at a time, of operands that start anywhere.
 template <class T>
-__device__ __forceinline__ void add_ragged(const AddParams<FEW>& p, const Place& t, uint4 (&slots)[2][Tile<T>::SLOTS]) {
+__device__ __forceinline__ void add_misaligned(const AddParams<FEW>& p, const Place& t, uint4 (&slots)[2][Tile<T>::SLOTS]) {
     using L = Tile<T>;
     const Dim<3>&inner = p.dims[p.rank - 1], &second = p.dims[p.rank - 2];
-    const bool x_turned = p.flags & X_TURNED, y_turned = p.flags & Y_TURNED;
-    if (x_turned) load_turned<Skewed<T>, T>(slots[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
-    if (y_turned) load_turned<Skewed<T>, T>(slots[1], t.y, inner.strides[1], t.rows, t.columns, access_y(p));
+    const bool x_transposed = p.flags & X_TRANSPOSED, y_transposed = p.flags & Y_TRANSPOSED;
+    if (x_transposed) load_transposed<Skewed<T>, T>(slots[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
+    if (y_transposed) load_transposed<Skewed<T>, T>(slots[1], t.y, inner.strides[1], t.rows, t.columns, access_y(p));
     __syncthreads();
     const auto alpha = from_bits<Arithmetic<T>>(p.alpha);
 #pragma unroll 4
@@ -165,27 +165,27 @@ __device__ __forceinline__ void add_ragged(const AddParams<FEW>& p, const Place&
         const auto straight = [&](uint64_t base, int operand) {
             return *reinterpret_cast<const T*>(base + row * second.strides[operand] + column * inner.strides[operand]);
         };
-        const T a = x_turned ? element<T>(slots[0], row, column) : straight(t.x, 0);
-        const T b = y_turned ? element<T>(slots[1], row, column) : straight(t.y, 1);
+        const T a = x_transposed ? element<T>(slots[0], row, column) : straight(t.x, 0);
+        const T b = y_transposed ? element<T>(slots[1], row, column) : straight(t.y, 1);
         reinterpret_cast<T*>(t.out + row * second.strides[2])[column] = sum(a, alpha, widen(b));
     }
 }
 
-template <class T> __device__ __forceinline__ void add_turned(const AddParams<FEW>& p) {
+template <class T> __device__ __forceinline__ void add_transposed(const AddParams<FEW>& p) {
     ptx::wait_for_grid_before();
     __shared__ uint4 slots[2][Tile<T>::SLOTS];
     const Place t = place<T>(p);
     if (p.flags & PLAIN) {
         add_plain<T>(p, t, slots);
     } else {
-        add_ragged<T>(p, t, slots);
+        add_misaligned<T>(p, t, slots);
     }
 }
 
 #define EXPORT(T, NAME)                                               \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS<T>)  \
-        add_turned_##NAME(const __grid_constant__ AddParams<FEW> p) { \
-        add_turned<T>(p);                                             \
+        add_transposed_##NAME(const __grid_constant__ AddParams<FEW> p) { \
+        add_transposed<T>(p);                                             \
     }
 
 EXPORT(boolean, bool)

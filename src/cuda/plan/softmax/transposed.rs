@@ -1,9 +1,9 @@
-//! Rows that lie side by side in x or in the result, and their elements in the other: kernels/softmax_turned.cu and
-//! kernels/softmax_turned_short.cu.
+//! Rows that lie side by side in x or in the result, and their elements in the other: kernels/softmax_transposed.cu and
+//! kernels/softmax_transposed_short.cu.
 
 use std::mem::offset_of;
 
-use super::{GRANULE, INLINE_RANK, MAX_BLOCKS, column_access, pair_suffix, partial_bytes};
+use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, column_access, pair_suffix, partial_bytes};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim, Divisor};
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
@@ -11,7 +11,7 @@ use crate::dtype::DType;
 use crate::ops::Strided;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 
-/// THREADS in softmax_turned.cu, the fewest, and bytes of a tile for each.
+/// THREADS in softmax_transposed.cu, the fewest, and bytes of a tile for each.
 const THREADS: u64 = 256;
 const FEWEST_THREADS: u64 = 64;
 const PER_THREAD: u64 = 64;
@@ -26,19 +26,19 @@ const MOST_GROUPS: u64 = 32;
 const WORTH_A_BLOCK: u64 = 16 << 10;
 /// Elements that slices are multiples of: none begins between accesses of the result.
 const SLICE_UNIT: u64 = 64;
-/// Granules from which those of a row are permuted, by eights.
+/// Vectors from which those of a row are permuted, by eights.
 const PERMUTED: u64 = 8;
-/// Fewer bytes side by side are no granule.
+/// Fewer bytes side by side are no vector.
 const LEAST_BESIDE: u64 = 16;
 pub const MOST_SLICES: u64 = 1024;
-/// Of softmax_turned_short.cu: threads, and bytes of a block's rows at most.
+/// Of softmax_transposed_short.cu: threads, and bytes of a block's rows at most.
 const SHORT_THREADS: u64 = 128;
 const SHORT_BYTES: u64 = 24 << 10;
 
-/// `TurnedParams` of kernels/common/turned.cuh.
+/// `TransposedParams` of kernels/common/transposed.cuh.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TurnedParams {
+pub struct TransposedParams {
     x: u64,
     out: u64,
     length: u64,
@@ -64,19 +64,22 @@ pub struct TurnedParams {
     dims: [Dim<2>; INLINE_RANK],
 }
 
-// The same number is asserted in turned.cuh.
-const _: () = assert!(size_of::<TurnedParams>() == 136 + 40 * INLINE_RANK);
+// The same number is asserted in transposed.cuh.
+const _: () = assert!(size_of::<TransposedParams>() == 136 + 40 * INLINE_RANK);
 
-// SAFETY: repr(C) integers without padding, in the order and of the types of turned.cuh's TurnedParams, whose size is
+// SAFETY: repr(C) integers without padding, in the order and of the types of transposed.cuh's TransposedParams, whose size is
 // asserted here and there.
-unsafe impl KernelParams for TurnedParams {
-    const ADDRESSES: &'static [usize] =
-        &[offset_of!(TurnedParams, x), offset_of!(TurnedParams, out), offset_of!(TurnedParams, partials)];
+unsafe impl KernelParams for TransposedParams {
+    const ADDRESSES: &'static [usize] = &[
+        offset_of!(TransposedParams, x),
+        offset_of!(TransposedParams, out),
+        offset_of!(TransposedParams, partials),
+    ];
 }
 
 /// Tiles of `groups` times `beside` pieces of 16 bytes of rows, of whose elements each of `slices` blocks has `slice`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turned {
+pub struct Transposed {
     pub side: Side,
     pub beside: u64,
     pub groups: u64,
@@ -127,7 +130,7 @@ impl Side {
     }
 }
 
-impl Turned {
+impl Transposed {
     /// `slices` slices, or a few less where they are not a cluster's.
     pub fn new(
         p: &SoftmaxProblem,
@@ -135,7 +138,7 @@ impl Turned {
         slices: u64,
         cluster: bool,
         device: &DeviceFacts,
-    ) -> Option<Turned> {
+    ) -> Option<Transposed> {
         let length = p.length.unsigned_abs();
         let slice = match slices {
             0 | 1 => length,
@@ -143,25 +146,25 @@ impl Turned {
         };
         let slices = if cluster { slices } else { length.div_ceil(slice) };
         let pieces =
-            (side.rows(p) * side.operand(p).dtype.size() as u64).div_ceil(GRANULE).next_power_of_two();
+            (side.rows(p) * side.operand(p).dtype.size() as u64).div_ceil(VECTOR_BYTES).next_power_of_two();
         let beside = (WARP / length.next_power_of_two().min(WARP / BESIDE)).min(pieces);
-        let mut turned = Turned { side, beside, groups: 1, slice, slices, cluster };
-        let more = |t: &Turned| {
+        let mut transposed = Transposed { side, beside, groups: 1, slice, slices, cluster };
+        let more = |t: &Transposed| {
             t.groups < MOST_GROUPS && t.groups * t.beside < pieces && t.tile_bytes(p) < WORTH_A_BLOCK
         };
-        while more(&turned) {
-            turned.groups *= 2;
+        while more(&transposed) {
+            transposed.groups *= 2;
         }
         let fits = slice <= i32::MAX as u64
-            && turned.shared_bytes(p) + RESERVED <= u64::from(device.shared_bytes_per_block)
-            && turned.blocks(p) <= MAX_BLOCKS
+            && transposed.shared_bytes(p) + RESERVED <= u64::from(device.shared_bytes_per_block)
+            && transposed.blocks(p) <= MAX_BLOCKS
             && slices <= MOST_SLICES;
-        fits.then_some(turned)
+        fits.then_some(transposed)
     }
 
     /// Rows of a tile.
     pub fn wide(&self, p: &SoftmaxProblem) -> u64 {
-        self.groups * self.beside * (GRANULE / self.side.operand(p).dtype.size() as u64)
+        self.groups * self.beside * (VECTOR_BYTES / self.side.operand(p).dtype.size() as u64)
     }
 
     /// Tiles that cover the problem.
@@ -174,20 +177,20 @@ impl Turned {
         self.count(p).saturating_mul(self.slices)
     }
 
-    fn granules(&self, p: &SoftmaxProblem) -> u64 {
-        (self.slice.saturating_mul(p.x.dtype.size() as u64)).div_ceil(GRANULE)
+    fn vectors(&self, p: &SoftmaxProblem) -> u64 {
+        (self.slice.saturating_mul(p.x.dtype.size() as u64)).div_ceil(VECTOR_BYTES)
     }
 
-    /// Granules from a row to the next in shared memory.
+    /// Vectors from a row to the next in shared memory.
     fn pitch(&self, p: &SoftmaxProblem) -> u64 {
-        match self.granules(p) {
+        match self.vectors(p) {
             few if few <= PERMUTED / 2 => few,
-            granules => granules.next_multiple_of(PERMUTED),
+            vectors => vectors.next_multiple_of(PERMUTED),
         }
     }
 
     pub fn tile_bytes(&self, p: &SoftmaxProblem) -> u64 {
-        self.wide(p).saturating_mul(self.pitch(p)).saturating_mul(GRANULE)
+        self.wide(p).saturating_mul(self.pitch(p)).saturating_mul(VECTOR_BYTES)
     }
 
     fn shared_bytes(&self, p: &SoftmaxProblem) -> u64 {
@@ -207,15 +210,15 @@ impl Turned {
 }
 
 /// Tiles in about as many slices as to make `blocks` in all, more where they would not fit.
-pub fn of_slices(p: &SoftmaxProblem, side: Side, blocks: u64, device: &DeviceFacts) -> Option<Turned> {
-    let one = Turned { side, beside: BESIDE, groups: 1, slice: SLICE_UNIT, slices: 1, cluster: false };
+pub fn of_slices(p: &SoftmaxProblem, side: Side, blocks: u64, device: &DeviceFacts) -> Option<Transposed> {
+    let one = Transposed { side, beside: BESIDE, groups: 1, slice: SLICE_UNIT, slices: 1, cluster: false };
     let most = (u64::from(device.shared_bytes_per_multiprocessor) / 3 - 2 * RESERVED).min(64 << 10);
     let bytes = p.length.unsigned_abs().saturating_mul(one.wide(p) * p.x.dtype.size() as u64);
     let slices = blocks.div_ceil(one.count(p)).max(bytes.div_ceil(most));
-    Turned::new(p, side, slices, false, device)
+    Transposed::new(p, side, slices, false, device)
 }
 
-/// What accesses of 16 bytes fit: the Fit of turned.cuh.
+/// What accesses of 16 bytes fit: the Fit of transposed.cuh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fit {
@@ -226,9 +229,9 @@ pub enum Fit {
 
 /// Of an operand that has its rows side by side, or else their elements; of rows in so many slices.
 fn fit(p: &SoftmaxProblem, side: Side, operand: &Strided, has_rows: bool, slices: u64) -> Fit {
-    let fits = |step: i64| access(p, side, operand, step) == GRANULE;
+    let fits = |step: i64| access(p, side, operand, step) == VECTOR_BYTES;
     let next = operand.strides[side.dim];
-    // Tiles are of whole granules of rows, and so of whole granules of elements.
+    // Tiles are of whole vectors of rows, and so of whole vectors of elements.
     let run = !has_rows && slices == 1 && next == p.length;
     match (fits(if has_rows { side.along(p) } else { next }), run && fits(0)) {
         (true, _) => Fit::Whole,
@@ -246,11 +249,11 @@ fn access(p: &SoftmaxProblem, side: Side, operand: &Strided, step: i64) -> u64 {
 
 impl Short {
     /// None unless rows lie one behind the other in the one operand, of so few elements that a block's threads have room for
-    /// theirs, and are no whole granules.
+    /// theirs, and are no whole vectors.
     pub fn new(p: &SoftmaxProblem, side: Side) -> Option<Short> {
         let (this, other) = if side.of_x { (&p.x, &p.out) } else { (&p.out, &p.x) };
         let row_bytes = p.length.unsigned_abs().saturating_mul(other.dtype.size() as u64);
-        let in_one_piece = other.strides[side.dim] == p.length && !row_bytes.is_multiple_of(GRANULE);
+        let in_one_piece = other.strides[side.dim] == p.length && !row_bytes.is_multiple_of(VECTOR_BYTES);
         if p.x.dtype == DType::F64 || !in_one_piece {
             return None;
         }
@@ -275,22 +278,22 @@ impl Short {
     }
 }
 
-pub fn plan_short(p: &SoftmaxProblem, short: Short) -> LaunchPlan<TurnedParams> {
+pub fn plan_short(p: &SoftmaxProblem, short: Short) -> LaunchPlan<TransposedParams> {
     let Short { side, each } = short;
     let other = if side.of_x { &p.out } else { &p.x };
     let row_bytes = p.length.unsigned_abs() * other.dtype.size() as u64;
     let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
     let way = if side.of_x { "in" } else { "out" };
-    let name = format!("softmax_turned_short_{way}{each}_{pair}");
-    let kernel = Kernel { file: "softmax_turned_short", name };
-    let shared = (short.wide() * row_bytes + GRANULE) as u32;
-    let params = TurnedParams::new(p, side, short.wide(), 0);
+    let name = format!("softmax_transposed_short_{way}{each}_{pair}");
+    let kernel = Kernel { file: "softmax_transposed_short", name };
+    let shared = (short.wide() * row_bytes + VECTOR_BYTES) as u32;
+    let params = TransposedParams::new(p, side, short.wide(), 0);
     planned(LaunchPlan::new(kernel, short.blocks(p) as u32, SHORT_THREADS as u32, shared, params), 1)
 }
 
-impl TurnedParams {
+impl TransposedParams {
     /// One slice a row, without what only tiles have.
-    fn new(p: &SoftmaxProblem, side: Side, wide: u64, partials: usize) -> TurnedParams {
+    fn new(p: &SoftmaxProblem, side: Side, wide: u64, partials: usize) -> TransposedParams {
         let Side { dim, .. } = side;
         // The tiles side by side are the last dimension.
         let with = |dims: &[i64], last: i64| -> Vec<i64> {
@@ -302,7 +305,7 @@ impl TurnedParams {
         let shape = with(&p.rows, rows.div_ceil(wide).cast_signed());
         let (dims, rank) = index::dims(&shape, [&steps[0], &steps[1]]);
         let length = p.length.unsigned_abs();
-        TurnedParams {
+        TransposedParams {
             x: p.x.address as u64,
             out: p.out.address as u64,
             length,
@@ -332,38 +335,40 @@ impl TurnedParams {
 
 pub fn plan(
     p: &SoftmaxProblem,
-    turned: Turned,
+    transposed: Transposed,
     partials: usize,
-) -> (Option<Kernel>, LaunchPlan<TurnedParams>) {
-    let Turned { side, beside, groups, slice, slices, cluster } = turned;
-    let (wide, granules, pitch) = (turned.wide(p), turned.granules(p), turned.pitch(p));
-    let params = TurnedParams {
+) -> (Option<Kernel>, LaunchPlan<TransposedParams>) {
+    let Transposed { side, beside, groups, slice, slices, cluster } = transposed;
+    let (wide, vectors, pitch) = (transposed.wide(p), transposed.vectors(p), transposed.pitch(p));
+    let params = TransposedParams {
         beside_bits: beside.trailing_zeros(),
         group_bits: groups.trailing_zeros(),
         slice: slice as u32,
         slices: slices as u32,
         pitch: pitch as u32,
         permuted: if pitch.is_multiple_of(PERMUTED) { PERMUTED as u32 - 1 } else { 0 },
-        lane_bits: granules.next_power_of_two().min(32).trailing_zeros(),
+        lane_bits: vectors.next_power_of_two().min(32).trailing_zeros(),
         x_fit: fit(p, side, &p.x, side.of_x, slices) as u32,
         out_fit: fit(p, side, &p.out, !side.of_x, slices) as u32,
-        ..TurnedParams::new(p, side, wide, partials)
+        ..TransposedParams::new(p, side, wide, partials)
     };
-    let threads = (turned.tile_bytes(p) / PER_THREAD).next_power_of_two().clamp(FEWEST_THREADS, THREADS);
+    let threads = (transposed.tile_bytes(p) / PER_THREAD).next_power_of_two().clamp(FEWEST_THREADS, THREADS);
     let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
     let way = if side.of_x { "in" } else { "out" };
-    let kernel =
-        |role: &str| Kernel { file: "softmax_turned", name: format!("softmax_turned_{way}{role}_{pair}") };
+    let kernel = |role: &str| Kernel {
+        file: "softmax_transposed",
+        name: format!("softmax_transposed_{way}{role}_{pair}"),
+    };
     let main = kernel(if cluster { "" } else { "_find" });
-    let (blocks, shared) = (turned.blocks(p) as u32, turned.shared_bytes(p) as u32);
+    let (blocks, shared) = (transposed.blocks(p) as u32, transposed.shared_bytes(p) as u32);
     let launch = LaunchPlan::new(main, blocks, threads as u32, shared, params);
     let launch = planned(launch, if cluster { slices } else { 0 });
     ((!cluster).then(|| kernel("_leave")), launch)
 }
 
 /// With what a reader of the plan wants to know; a cluster of 0 blocks: two launches.
-fn planned(launch: LaunchPlan<TurnedParams>, cluster: u64) -> LaunchPlan<TurnedParams> {
-    let TurnedParams { wide, slice, slices, .. } = launch.params;
+fn planned(launch: LaunchPlan<TransposedParams>, cluster: u64) -> LaunchPlan<TransposedParams> {
+    let TransposedParams { wide, slice, slices, .. } = launch.params;
     let [wide, slice, slices] = [wide, slice, slices].map(u64::from);
     let settings = settings([("rows", wide), ("elements", slice), ("slices", slices), ("cluster", cluster)]);
     LaunchPlan { cluster: cluster as u32, settings, ..launch }

@@ -1,4 +1,4 @@
-// Tiles of misaligned rows on their way through shared memory: what softmax_ragged.cu and softmax_backward_ragged.cu
+// Tiles of misaligned rows on their way through shared memory: what softmax_misaligned.cu and softmax_backward_misaligned.cu
 // share. The last of a kernel's N operands is the result.
 #pragma once
 
@@ -6,8 +6,8 @@
 #include "index.cuh"
 #include "staged.cuh"
 
-// Mirrored, as is RaggedParams, in src/cuda/plan/ragged/mod.rs.
-struct RaggedOperand {
+// Mirrored, as is MisalignedParams, in src/cuda/plan/misaligned/mod.rs.
+struct MisalignedOperand {
     uint64_t address;
     uint64_t low, high;  // the addresses that its elements span
     uint32_t together;   // whether the rows of a tile lie one behind the other, as one piece of memory
@@ -16,8 +16,8 @@ struct RaggedOperand {
     uint32_t unused;
     Divisor by_pitch;
 };
-template <int N> struct RaggedParams {
-    RaggedOperand operands[N];
+template <int N> struct MisalignedParams {
+    MisalignedOperand operands[N];
     uint64_t rows;
     uint64_t tiles;
     uint32_t length;       // elements of a row
@@ -30,16 +30,16 @@ template <int N> struct RaggedParams {
     uint32_t rank;             // of dims, at least 1
     Dim<N> dims[INLINE_RANK];  // over rows; strides of the operands
 };
-static_assert(sizeof(RaggedParams<2>) == 2 * 56 + 48 + 40 * INLINE_RANK, "src/cuda/plan/ragged/mod.rs");
-static_assert(sizeof(RaggedParams<3>) == 3 * 56 + 48 + 48 * INLINE_RANK, "src/cuda/plan/ragged/mod.rs");
+static_assert(sizeof(MisalignedParams<2>) == 2 * 56 + 48 + 40 * INLINE_RANK, "src/cuda/plan/misaligned/mod.rs");
+static_assert(sizeof(MisalignedParams<3>) == 3 * 56 + 48 + 48 * INLINE_RANK, "src/cuda/plan/misaligned/mod.rs");
 
 // The rows of a tile in operand I of N, as pieces of memory and in shared memory.
 template <class T, int I, int N> struct Pieces {
-    const RaggedParams<N>& p;
+    const MisalignedParams<N>& p;
     uint64_t first;  // row
     uint32_t rows;
 
-    __device__ __forceinline__ Pieces(const RaggedParams<N>& p, uint64_t tile) : p(p), first(tile * p.tile_rows) {
+    __device__ __forceinline__ Pieces(const MisalignedParams<N>& p, uint64_t tile) : p(p), first(tile * p.tile_rows) {
         const uint64_t left = p.rows - first;
         rows = left < p.tile_rows ? static_cast<uint32_t>(left) : p.tile_rows;
     }
@@ -49,19 +49,19 @@ template <class T, int I, int N> struct Pieces {
     }
     // Of a row's first element in shared memory.
     __device__ __forceinline__ uint32_t place(uint32_t row) const {
-        const RaggedOperand& operand = p.operands[I];
+        const MisalignedOperand& operand = p.operands[I];
         const uint32_t begin = operand.together ? row * p.length : row * operand.pitch * lanes_of<T>;
         const auto before = static_cast<uint32_t>(address(operand.together ? 0 : row)) % 16 / sizeof(T);
         return operand.begin * lanes_of<T> + begin + before;
     }
-    // A piece of memory: `count` granules from `base` on, of which those from `first` to `last` may be moved whole, and
+    // A piece of memory: `count` vectors from `base` on, of which those from `first` to `last` may be moved whole, and
     // of the others only what lies between `begin` and `end`.
     struct Piece {
         uint64_t begin, end, base;
         uint32_t count, first, last;
     };
     __device__ __forceinline__ Piece piece(uint32_t row) const {
-        const RaggedOperand& operand = p.operands[I];
+        const MisalignedOperand& operand = p.operands[I];
         Piece piece;
         piece.begin = address(row);
         piece.end = piece.begin + static_cast<uint64_t>(operand.together ? rows : 1) * p.length * sizeof(T);
@@ -77,9 +77,9 @@ template <class T, int I, int N> struct Pieces {
         }
         return piece;
     }
-    // Calls f(slot of shared memory, granule of the piece, piece) for those of a thread.
-    template <class F> __device__ __forceinline__ void for_granules(F f) const {
-        const RaggedOperand& operand = p.operands[I];
+    // Calls f(slot of shared memory, vector of the piece, piece) for those of a thread.
+    template <class F> __device__ __forceinline__ void for_vectors(F f) const {
+        const MisalignedOperand& operand = p.operands[I];
         if (operand.together) {
             const Piece all = piece(0);
 #pragma unroll 2
@@ -88,14 +88,14 @@ template <class T, int I, int N> struct Pieces {
         }
 #pragma unroll 1
         for (uint32_t i = threadIdx.x; i < rows * operand.pitch; i += blockDim.x) {
-            const uint32_t row = operand.by_pitch.quotient(i), granule = i - row * operand.pitch;
+            const uint32_t row = operand.by_pitch.quotient(i), vector = i - row * operand.pitch;
             const Piece own = piece(row);
-            if (granule < own.count) f(operand.begin + i, granule, own);
+            if (vector < own.count) f(operand.begin + i, vector, own);
         }
     }
 };
 
-// A granule that is not to be moved whole, between two places of which `global` is in the piece.
+// A vector that is not to be moved whole, between two places of which `global` is in the piece.
 template <class T, class Piece>
 __device__ __forceinline__ void move_elements(const Piece& piece, uint64_t global, const T* from, T* to) {
 #pragma unroll 1
@@ -107,10 +107,10 @@ __device__ __forceinline__ void move_elements(const Piece& piece, uint64_t globa
 
 // Asks for an input.
 template <class T, int I, int N>
-__device__ __forceinline__ void fetch(const RaggedParams<N>& p, uint64_t tile, uint4* slots) {
-    Pieces<T, I, N>(p, tile).for_granules([&](uint32_t slot, uint32_t granule, const auto& piece) {
-        const uint64_t from = piece.base + granule * 16ull;
-        if (granule >= piece.first && granule < piece.last) {
+__device__ __forceinline__ void fetch(const MisalignedParams<N>& p, uint64_t tile, uint4* slots) {
+    Pieces<T, I, N>(p, tile).for_vectors([&](uint32_t slot, uint32_t vector, const auto& piece) {
+        const uint64_t from = piece.base + vector * 16ull;
+        if (vector >= piece.first && vector < piece.last) {
             copy_async(slots + slot, reinterpret_cast<const void*>(from));
         } else {
             move_elements(piece, from, reinterpret_cast<const T*>(from), reinterpret_cast<T*>(slots + slot));
@@ -120,10 +120,10 @@ __device__ __forceinline__ void fetch(const RaggedParams<N>& p, uint64_t tile, u
 
 // Writes the result.
 template <class T, int N>
-__device__ __forceinline__ void put(const RaggedParams<N>& p, uint64_t tile, const uint4* slots) {
-    Pieces<T, N - 1, N>(p, tile).for_granules([&](uint32_t slot, uint32_t granule, const auto& piece) {
-        const uint64_t to = piece.base + granule * 16ull;
-        if (granule >= piece.first && granule < piece.last) {
+__device__ __forceinline__ void put(const MisalignedParams<N>& p, uint64_t tile, const uint4* slots) {
+    Pieces<T, N - 1, N>(p, tile).for_vectors([&](uint32_t slot, uint32_t vector, const auto& piece) {
+        const uint64_t to = piece.base + vector * 16ull;
+        if (vector >= piece.first && vector < piece.last) {
             ptx::store_global<16>(reinterpret_cast<void*>(to), load_slot(slots + slot).word);
         } else {
             move_elements(piece, to, reinterpret_cast<const T*>(slots + slot), reinterpret_cast<T*>(to));
