@@ -6,8 +6,8 @@
 //
 // Variants, chosen in src/cuda/plan/activation_backward/mod.rs:
 //   flat      no sums, contiguous tensors: vectors of 16 bytes, a block for each tile, no loop.
-//   vector    contiguous columns, rows with one alignment. Threads go down a slice of the rows, `across` of them side
-//             by side; each prefetches AT_ONCE vectors of each input to its own ring in shared memory (cp.async), so no
+//   vector    contiguous columns, rows with one alignment. `across` neighbouring threads have neighbouring vectors, and
+//             go down a slice of the rows; each prefetches AT_ONCE vectors of each input to its own ring in shared memory (cp.async), so no
 //             thread waits for another. Several rows of a contiguous misaligned tensor are taken as one longer row.
 //   element   any strides and rank; AT_ONCE elements of each input in registers.
 //   sums      second launch for more than one slice: adds the slices' sums, in an order given by shape and device.
@@ -36,8 +36,8 @@ template <int Rank> struct ActivationParams {
     int64_t grad_stride, saved_stride, out_stride, bias_stride;  // from column to column
     double slope;
     uint32_t kind;    // ActivationKind
-    uint32_t across;  // threads side by side
-    uint32_t tiles;   // blocks side by side
+    uint32_t across;  // threads along the columns
+    uint32_t tiles;   // blocks along the columns
     uint32_t slices;  // of the rows, for each index of the other dims. sums: of all
     uint32_t rank;    // at least 1
     uint32_t unused;
@@ -92,7 +92,7 @@ template <class T> __device__ __forceinline__ void flat(const ActivationParams<I
             for (int e = 0; e < E; ++e) x[e] = derive(x[e], y[e]);
             if (at < vectors) store(out + at * E, x);
         }
-        // Fewer than 16 bytes behind the last vector.
+        // Fewer than 16 bytes after the last vector.
         const uint64_t i = vectors * E + threadIdx.x;
         if (blockIdx.x == 0 && i < p.columns) out[i] = convert<T>(derive(number(grad[i]), number(saved[i])));
     });

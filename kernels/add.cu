@@ -2,7 +2,7 @@
 //
 // out = x + alpha * y, elementwise, of contiguous tensors of one dtype. Operands are converted to the result's dtype;
 // the sum is computed in float32 for halves (float64 for float64, wrapping for integers, logical or for bool) and
-// rounded once. int8 runs the kernels of uint8. Other layouts: add_shifted.cu, add_strided.cu, add_transposed.cu.
+// rounded once. int8 runs the kernels of uint8. Other layouts: add_misaligned.cu, add_strided.cu, add_transposed.cu.
 //
 // 2 flops an element; 3 element sizes of traffic, 2 where y is a number. A thread loads VECTORS (2) vectors of 16 bytes
 // of each operand before it uses the first; all data stays in registers.

@@ -3,26 +3,26 @@
 // out = x + alpha * y (as in add.cu) of views: broadcast, sliced, permuted, misaligned, of mixed dtypes. 2 flops an
 // element, and the traffic of add.cu; a broadcast operand is read from memory once.
 //
-// Variants, chosen in src/cuda/plan/add/space.rs. In the first three the result's last dimension is contiguous, x and y
+// Variants, chosen in src/cuda/plan/add/layout.rs. In the first three the result's last dimension is contiguous, x and y
 // step along it by one element or none, and a thread stores aligned vectors of 16 bytes; row ends move by element:
-//   rows     one dtype, every row of x and y as far from a 16-byte boundary as the result's.
-//   skewed   one dtype, rows that begin anywhere: two aligned vectors of each operand, shifted together.
-//   mixed    dtypes no wider than the result's: 16 bytes of the result against 16, 8, 4 or 2 of an operand.
-//   strided  any strides and dtypes, up to 4 merged dimensions: neighbouring threads have neighbouring elements.
-//   deep     the same for any number of dimensions and elements, with 64-bit indices.
+//   rows             one dtype, every row of x and y as far from a 16-byte boundary as the result's.
+//   misaligned_rows  one dtype, rows that begin anywhere: each vector from the two aligned ones around it.
+//   mixed            dtypes no wider than the result's: 16 bytes of the result against 16, 8, 4 or 2 of an operand.
+//   strided          any strides and dtypes, up to 4 merged dimensions: neighbouring threads have neighbouring elements.
+//   deep             the same for any number of dimensions and elements, with 64-bit indices.
 // Vectors of a thread are in different rows at one column, so that a broadcast row comes from L1. y may be a number.
 // Measurements: docs/measurements/add_strided.md
 
 #include "add.cuh"
 
 constexpr int THREADS = 256;  // at most; small problems use fewer
-// Chunks of a thread; mirrored in src/cuda/plan/add/mod.rs.
-constexpr int ROWS_CHUNKS = 4, SKEWED_CHUNKS = 2, MIXED_CHUNKS = 2, STRIDED_CHUNKS = 4;
+// Vectors per thread, of single elements in `strided` and `deep`; mirrored in src/cuda/plan/add/layout.rs.
+constexpr int ROWS_VECTORS = 4, MISALIGNED_VECTORS = 2, MIXED_VECTORS = 2, STRIDED_VECTORS = 4;
 
-// Chunks that are no whole ones, or whose neighbourhood is not the operand's own: element by element.
+// The ends of rows, and vectors beside which another's memory lies: element by element.
 template <class Operand, int N, int Rank>
-__device__ __forceinline__ void add_misaligned(const AddParams<Rank>& p, uint64_t x, uint64_t y, uint64_t out,
-                                           int64_t first, uint32_t misaligned) {
+__device__ __forceinline__ void add_row_ends(const AddParams<Rank>& p, uint64_t x, uint64_t y, uint64_t out,
+                                             int64_t first, uint32_t ends) {
     using T = typename Operand::type;
     constexpr int E = Operand::WIDTH, AT_ONCE = E < 4 ? E : 4;
     const Dim<3>& inner = p.dims[p.rank - 1];
@@ -30,12 +30,12 @@ __device__ __forceinline__ void add_misaligned(const AddParams<Rank>& p, uint64_
 #pragma unroll 1
     for (int i = 0; i < N; ++i) {
 #pragma unroll 1
-        for (int j = 0; j < E && (misaligned >> i & 1); j += AT_ONCE) {
+        for (int j = 0; j < E && (ends >> i & 1); j += AT_ONCE) {
             typename Operand::Element a[AT_ONCE], b[AT_ONCE];
             uint32_t valid = 0;
 #pragma unroll
             for (int k = 0; k < AT_ONCE; ++k) {
-                const int64_t column = first + static_cast<int64_t>(i * p.chunk_step) * E + j + k;
+                const int64_t column = first + static_cast<int64_t>(i * p.vector_step) * E + j + k;
                 const bool wanted = column >= 0 && column < static_cast<int64_t>(inner.size);
                 a[k].fetch(x + i * p.steps[0] + (j + k) * inner.strides[0], wanted, ax);
                 b[k].fetch(y + i * p.steps[1] + (j + k) * inner.strides[1], wanted, ay);
@@ -46,34 +46,34 @@ __device__ __forceinline__ void add_misaligned(const AddParams<Rank>& p, uint64_
     }
 }
 
-// A thread's N chunks share one alignment: between their rows, or their places in the row, are multiples of 16 bytes of
-// the result.
+// A thread's N vectors have one alignment: their rows, or their places in the row, are multiples of 16 bytes of the result
+// apart.
 template <class Operand, int N, class Index, int Rank>
-__device__ __forceinline__ void add_chunks(const AddParams<Rank>& p) {
+__device__ __forceinline__ void add_rows(const AddParams<Rank>& p) {
     ptx::wait_for_grid_before();
     constexpr int E = Operand::WIDTH;
     const Dim<3>&inner = p.dims[p.rank - 1], &rows = p.dims[p.rank - 2];
     const Index item = static_cast<Index>(blockIdx.x) * static_cast<Index>(p.span) + threadIdx.x;
     if (item >= p.items) return;
-    const Index line = p.by_chunks.quotient(item), chunk = item - line * static_cast<Index>(p.chunks);
+    const Index line = p.by_vectors.quotient(item), vector = item - line * static_cast<Index>(p.vectors);
     const Index outer = p.by_groups.quotient(line), group = line - outer * static_cast<Index>(p.groups);
     const Index row = group * p.group_step;
     Offsets<3, Index> at = {};
     if (p.rank > 2) at = locate(p.dims, p.rank - 2, outer);
     for (int k = 0; k < 3; ++k) at.at[k] += static_cast<int64_t>(row) * rows.strides[k];
-    // Chunks start on 16-byte boundaries of the result.
+    // Vectors start on 16-byte boundaries of the result.
     const uint32_t past = static_cast<uint32_t>(p.out + at.at[2]) % 16 / sizeof(typename Operand::type);
-    const int64_t first = static_cast<int64_t>(chunk) * E - (E == 1 ? 0 : past);
+    const int64_t first = static_cast<int64_t>(vector) * E - (E == 1 ? 0 : past);
     for (int k = 0; k < 3; ++k) at.at[k] += first * inner.strides[k];
     const uint64_t x = p.x + at.at[0], y = p.y + at.at[1], out = p.out + at.at[2];
     const int64_t columns = static_cast<int64_t>(inner.size);
 
     const Access ax = access_x(p), ay = access_y(p);
     Operand a[N], b[N];
-    uint32_t whole = 0, misaligned = 0;
+    uint32_t whole = 0, ends = 0;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-        const int64_t from = first + static_cast<int64_t>(i * p.chunk_step) * E;
+        const int64_t from = first + static_cast<int64_t>(i * p.vector_step) * E;
         const bool some = row + static_cast<Index>(i * p.row_step) < static_cast<Index>(rows.size) && from < columns;
         bool fits = some && from >= 0 && from + E <= columns;
         // Within a row its neighbours are its own.
@@ -81,46 +81,46 @@ __device__ __forceinline__ void add_chunks(const AddParams<Rank>& p) {
             fits = Operand::fits(x + i * p.steps[0], ax) && Operand::fits(y + i * p.steps[1], ay);
         }
         whole |= static_cast<uint32_t>(fits) << i;
-        misaligned |= static_cast<uint32_t>(some && !fits) << i;
+        ends |= static_cast<uint32_t>(some && !fits) << i;
         a[i].fetch(x + i * p.steps[0], fits, ax);
         b[i].fetch(y + i * p.steps[1], fits, ay);
     }
     add_fetched(p, a, b, out, p.steps[2], whole);
     if constexpr (E > 1) {
-        if (misaligned != 0) add_misaligned<Operand, N>(p, x, y, out, first, misaligned);
+        if (ends != 0) add_row_ends<Operand, N>(p, x, y, out, first, ends);
     }
 }
 
 template <class T, class Index, int Rank> __device__ __forceinline__ void add_elements(const AddParams<Rank>& p) {
     if (same_type<T, boolean> || (p.flags & SAME_DTYPE)) {
-        add_chunks<Own<T, 1>, STRIDED_CHUNKS, Index>(p);
+        add_rows<Own<T, 1>, STRIDED_VECTORS, Index>(p);
     } else if constexpr (!same_type<T, boolean>) {
-        add_chunks<Tagged<T, 1>, STRIDED_CHUNKS, Index>(p);
+        add_rows<Tagged<T, 1>, STRIDED_VECTORS, Index>(p);
     }
 }
 
-#define EXPORT(T, NAME)                                                \
-    extern "C" __global__ void __launch_bounds__(THREADS, 3)           \
-        add_rows_##NAME(const __grid_constant__ AddParams<FEW> p) {    \
-        add_chunks<Own<T, lanes_of<T>>, ROWS_CHUNKS, uint32_t>(p);     \
-    }                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS, 3)           \
-        add_skewed_##NAME(const __grid_constant__ AddParams<FEW> p) {  \
-        add_chunks<Skewed<T>, SKEWED_CHUNKS, uint32_t>(p);             \
-    }                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS, 4)           \
-        add_strided_##NAME(const __grid_constant__ AddParams<FEW> p) { \
-        add_elements<T, uint32_t>(p);                                  \
-    }                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)           \
-        add_deep_##NAME(const __grid_constant__ AddParams<MANY> p) {   \
-        add_elements<T, uint64_t>(p);                                  \
+#define EXPORT(T, NAME)                                                        \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)                   \
+        add_rows_##NAME(const __grid_constant__ AddParams<FEW> p) {            \
+        add_rows<Own<T, lanes_of<T>>, ROWS_VECTORS, uint32_t>(p);              \
+    }                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)                   \
+        add_misaligned_rows_##NAME(const __grid_constant__ AddParams<FEW> p) { \
+        add_rows<Misaligned<T>, MISALIGNED_VECTORS, uint32_t>(p);              \
+    }                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)                   \
+        add_strided_##NAME(const __grid_constant__ AddParams<FEW> p) {         \
+        add_elements<T, uint32_t>(p);                                          \
+    }                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                   \
+        add_deep_##NAME(const __grid_constant__ AddParams<MANY> p) {           \
+        add_elements<T, uint64_t>(p);                                          \
     }
 // Nothing but bool becomes bool.
 #define EXPORT_MIXED(T, NAME)                                                    \
     extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) < 4 ? 3 : 4) \
         add_mixed_##NAME(const __grid_constant__ AddParams<FEW> p) {             \
-        add_chunks<Tagged<T, lanes_of<T>>, MIXED_CHUNKS, uint32_t>(p);           \
+        add_rows<Tagged<T, lanes_of<T>>, MIXED_VECTORS, uint32_t>(p);            \
     }
 
 EXPORT(boolean, bool)

@@ -8,7 +8,7 @@
 // operand loads meanwhile. Elements of 2 bytes leave shared memory as transposed 8 x 8 matrices (ldmatrix). Where the
 // result's rows are misaligned, threads store neighbouring single elements.
 //
-// The kernel has no variants; src/cuda/plan/add/space.rs chooses it.
+// The kernel has no variants; src/cuda/plan/add/layout.rs chooses it.
 // Measurements: docs/measurements/add_transposed.md
 
 #include "add.cuh"
@@ -24,21 +24,21 @@ template <class T> inline constexpr int BLOCKS = sizeof(T) == 1 ? 3 : sizeof(T) 
 #endif
 
 template <class T> struct Tile : TransposedTile<sizeof(T)> {
-    static constexpr int EACH_THREAD = TransposedTile<sizeof(T)>::SLOTS / THREADS;
+    static constexpr int EACH_THREAD = TransposedTile<sizeof(T)>::VECTORS / THREADS;
 };
 
-// A transposed operand's part of the tile to shared memory. What is not whole, or whose neighbourhood is not the
-// operand's own, element by element.
+// A transposed operand's tile to shared memory: in vectors, and element by element at the tile's ends and beside memory
+// that is not the operand's.
 template <class Operand, class T>
-__device__ __forceinline__ void load_transposed(uint4* slots, uint64_t base, int64_t stride, int rows, int columns,
-                                            const Access& access) {
+__device__ __forceinline__ void load_transposed(uint4* tile, uint64_t base, int64_t stride, int rows, int columns,
+                                                const Access& access) {
     using L = Tile<T>;
     constexpr int E = L::EACH;
     Operand vectors[L::EACH_THREAD];
     uint32_t whole = 0;
 #pragma unroll
     for (int i = 0; i < L::EACH_THREAD; ++i) {
-        const int at = threadIdx.x + i * THREADS, column = at / L::COLUMN_SLOTS, row = at % L::COLUMN_SLOTS * E;
+        const int at = threadIdx.x + i * THREADS, column = at / L::COLUMN_VECTORS, row = at % L::COLUMN_VECTORS * E;
         const uint64_t address = base + column * stride + row * sizeof(T);
         const bool fits = column < columns && row + E <= rows && Operand::fits(address, access);
         vectors[i].fetch(address, fits, access);
@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_transposed(uint4* slots, uint64_t base, int
     Operand::get(vectors, packs, access);
 #pragma unroll
     for (int i = 0; i < L::EACH_THREAD; ++i) {
-        const int at = threadIdx.x + i * THREADS, column = at / L::COLUMN_SLOTS, row = at % L::COLUMN_SLOTS * E;
+        const int at = threadIdx.x + i * THREADS, column = at / L::COLUMN_VECTORS, row = at % L::COLUMN_VECTORS * E;
         if (!(whole >> i & 1)) {
             packs[i] = {};
             const T* from = reinterpret_cast<const T*>(base + column * stride) + row;
@@ -57,16 +57,16 @@ __device__ __forceinline__ void load_transposed(uint4* slots, uint64_t base, int
                 if (column < columns && row + k < rows) packs[i].v[k] = from[k];
             }
         }
-        store_slot(&slots[L::slot(row, column)], Vector::of(packs[i]));
+        store_slot(&tile[L::vector_at(row, column)], Vector::of(packs[i]));
     }
 }
 
-template <class T> __device__ __forceinline__ T element(const uint4* slots, int row, int column) {
+template <class T> __device__ __forceinline__ T element(const uint4* tile, int row, int column) {
     using L = Tile<T>;
-    return reinterpret_cast<const T*>(&slots[L::slot(row, column)])[row % L::EACH];
+    return reinterpret_cast<const T*>(&tile[L::vector_at(row, column)])[row % L::EACH];
 }
 
-// What a block works on.
+// The tile that a block computes.
 struct Place {
     uint64_t x, y, out;  // addresses of the tile's first elements
     int rows, columns;   // of the tile that there are
@@ -75,8 +75,8 @@ struct Place {
 template <class T> __device__ __forceinline__ Place place(const AddParams<FEW>& p) {
     using L = Tile<T>;
     const Dim<3>&inner = p.dims[p.rank - 1], &second = p.dims[p.rank - 2];
-    const uint32_t line = p.by_chunks.quotient(blockIdx.x),
-                   column_tile = blockIdx.x - line * static_cast<uint32_t>(p.chunks);
+    const uint32_t line = p.by_vectors.quotient(blockIdx.x),
+                   column_tile = blockIdx.x - line * static_cast<uint32_t>(p.vectors);
     const uint32_t outer = p.by_groups.quotient(line), row_tile = line - outer * static_cast<uint32_t>(p.groups);
     const int64_t row = static_cast<int64_t>(row_tile) * L::ROWS,
                   column = static_cast<int64_t>(column_tile) * L::COLUMNS;
@@ -91,26 +91,27 @@ template <class T> __device__ __forceinline__ Place place(const AddParams<FEW>& 
             left(inner.size, column, L::COLUMNS)};
 }
 
-// What a transposed operand has for the i-th of a thread's chunks, in `row` and from `column` on.
+// A transposed operand's elements for the i-th of a thread's vectors, in `row` and from `column` on.
 template <class T>
-__device__ __forceinline__ Pack<T, Tile<T>::EACH> transposed_chunk(const uint4* slots, int i, int row, int column) {
+__device__ __forceinline__ Pack<T, Tile<T>::EACH> transposed_vector(const uint4* tile, int i, int row, int column) {
     using L = Tile<T>;
     Pack<T, L::EACH> pack;
     if constexpr (L::MATRICES) {
         uint32_t word[4];
-        const uint4* named = slots + L::template named_slot<THREADS>(threadIdx.x, i);
-        ptx::ldmatrix_x4_trans(word, static_cast<uint32_t>(__cvta_generic_to_shared(named)));
+        const uint4* row_of_matrix = tile + L::template matrix_row<THREADS>(threadIdx.x, i);
+        ptx::ldmatrix_x4_trans(word, static_cast<uint32_t>(__cvta_generic_to_shared(row_of_matrix)));
         __builtin_memcpy(&pack, word, sizeof(pack));
     } else {
 #pragma unroll
-        for (int k = 0; k < L::EACH; ++k) pack.v[k] = element<T>(slots, row, column + k);
+        for (int k = 0; k < L::EACH; ++k) pack.v[k] = element<T>(tile, row, column + k);
     }
     return pack;
 }
 
 // 16 bytes of the result at a time.
 template <class T>
-__device__ __forceinline__ void add_plain(const AddParams<FEW>& p, const Place& t, uint4 (&slots)[2][Tile<T>::SLOTS]) {
+__device__ __forceinline__ void add_vectors(const AddParams<FEW>& p, const Place& t,
+                                            uint4 (&tile)[2][Tile<T>::VECTORS]) {
     using L = Tile<T>;
     constexpr int E = L::EACH;
     const Dim<3>&inner = p.dims[p.rank - 1], &second = p.dims[p.rank - 2];
@@ -127,8 +128,8 @@ __device__ __forceinline__ void add_plain(const AddParams<FEW>& p, const Place& 
                   column = L::template column_of<THREADS>(threadIdx.x, i);
         others[i].fetch(straight + row * stride + column * step, row < t.rows && column < t.columns, access);
     }
-    if (x_transposed) load_transposed<Own<T, E>, T>(slots[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
-    if (y_transposed) load_transposed<Own<T, E>, T>(slots[1], t.y, inner.strides[1], t.rows, t.columns, access_y(p));
+    if (x_transposed) load_transposed<Own<T, E>, T>(tile[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
+    if (y_transposed) load_transposed<Own<T, E>, T>(tile[1], t.y, inner.strides[1], t.rows, t.columns, access_y(p));
     __syncthreads();
     Pack<T, E> other[L::EACH_THREAD];
     Own<T, E>::get(others, other, access);
@@ -138,8 +139,8 @@ __device__ __forceinline__ void add_plain(const AddParams<FEW>& p, const Place& 
         const int row = L::template row_of<THREADS>(threadIdx.x, i),
                   column = L::template column_of<THREADS>(threadIdx.x, i);
         Pack<T, E> a = other[i], b = other[i];
-        if (x_transposed) a = transposed_chunk<T>(slots[0], i, row, column);
-        if (y_transposed) b = transposed_chunk<T>(slots[1], i, row, column);
+        if (x_transposed) a = transposed_vector<T>(tile[0], i, row, column);
+        if (y_transposed) b = transposed_vector<T>(tile[1], i, row, column);
 #pragma unroll
         for (int k = 0; k < E; ++k) a.v[k] = sum(a.v[k], alpha, widen(b.v[k]));
         if (row < t.rows && column < t.columns) {
@@ -150,12 +151,13 @@ __device__ __forceinline__ void add_plain(const AddParams<FEW>& p, const Place& 
 
 // An element of the result at a time, of operands that start anywhere.
 template <class T>
-__device__ __forceinline__ void add_misaligned(const AddParams<FEW>& p, const Place& t, uint4 (&slots)[2][Tile<T>::SLOTS]) {
+__device__ __forceinline__ void add_elements(const AddParams<FEW>& p, const Place& t,
+                                             uint4 (&tile)[2][Tile<T>::VECTORS]) {
     using L = Tile<T>;
     const Dim<3>&inner = p.dims[p.rank - 1], &second = p.dims[p.rank - 2];
     const bool x_transposed = p.flags & X_TRANSPOSED, y_transposed = p.flags & Y_TRANSPOSED;
-    if (x_transposed) load_transposed<Skewed<T>, T>(slots[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
-    if (y_transposed) load_transposed<Skewed<T>, T>(slots[1], t.y, inner.strides[1], t.rows, t.columns, access_y(p));
+    if (x_transposed) load_transposed<Misaligned<T>, T>(tile[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
+    if (y_transposed) load_transposed<Misaligned<T>, T>(tile[1], t.y, inner.strides[1], t.rows, t.columns, access_y(p));
     __syncthreads();
     const auto alpha = from_bits<Arithmetic<T>>(p.alpha);
 #pragma unroll 4
@@ -165,25 +167,25 @@ __device__ __forceinline__ void add_misaligned(const AddParams<FEW>& p, const Pl
         const auto straight = [&](uint64_t base, int operand) {
             return *reinterpret_cast<const T*>(base + row * second.strides[operand] + column * inner.strides[operand]);
         };
-        const T a = x_transposed ? element<T>(slots[0], row, column) : straight(t.x, 0);
-        const T b = y_transposed ? element<T>(slots[1], row, column) : straight(t.y, 1);
+        const T a = x_transposed ? element<T>(tile[0], row, column) : straight(t.x, 0);
+        const T b = y_transposed ? element<T>(tile[1], row, column) : straight(t.y, 1);
         reinterpret_cast<T*>(t.out + row * second.strides[2])[column] = sum(a, alpha, widen(b));
     }
 }
 
 template <class T> __device__ __forceinline__ void add_transposed(const AddParams<FEW>& p) {
     ptx::wait_for_grid_before();
-    __shared__ uint4 slots[2][Tile<T>::SLOTS];
+    __shared__ uint4 tile[2][Tile<T>::VECTORS];
     const Place t = place<T>(p);
-    if (p.flags & PLAIN) {
-        add_plain<T>(p, t, slots);
+    if (p.flags & ALIGNED) {
+        add_vectors<T>(p, t, tile);
     } else {
-        add_misaligned<T>(p, t, slots);
+        add_elements<T>(p, t, tile);
     }
 }
 
-#define EXPORT(T, NAME)                                               \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS<T>)  \
+#define EXPORT(T, NAME)                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS<T>)      \
         add_transposed_##NAME(const __grid_constant__ AddParams<FEW> p) { \
         add_transposed<T>(p);                                             \
     }

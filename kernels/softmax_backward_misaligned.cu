@@ -115,7 +115,7 @@ __device__ __forceinline__ void softmax_backward_misaligned(const MisalignedPara
 #define KERNEL(BLOCKS, NAME)                                      \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
         softmax_backward_##NAME(const __grid_constant__ MisalignedParams<3> p)
-#define EXPORT(IN, OUT, NAME, FEW, MANY)                                          \
+#define EXPORT(IN, OUT, NAME, FEW, MANY)                                                  \
     KERNEL(4, misaligned##FEW##_##NAME) { softmax_backward_misaligned<IN, OUT, FEW>(p); } \
     KERNEL(3, misaligned##MANY##_##NAME) { softmax_backward_misaligned<IN, OUT, MANY>(p); }
 

@@ -112,7 +112,7 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_mi
 
 #define KERNEL(BLOCKS, NAME) \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ MisalignedParams<2> p)
-#define EXPORT(IN, OUT, NAME, FEW, MANY)                                         \
+#define EXPORT(IN, OUT, NAME, FEW, MANY)                                                 \
     KERNEL(4, softmax_misaligned##FEW##_##NAME) { softmax_misaligned<IN, OUT, FEW>(p); } \
     KERNEL(3, softmax_misaligned##MANY##_##NAME) { softmax_misaligned<IN, OUT, MANY>(p); }
 

@@ -55,8 +55,8 @@ template <int N, class F> __device__ __forceinline__ void over_pieces(const Tran
 }
 
 template <bool PREFETCHED, class In> __device__ __forceinline__ void load_transposed(const TransposedParams& p,
-                                                                                 const Tile<In>& tile, const In* x,
-                                                                                 int rows, int elements) {
+                                                                                     const Tile<In>& tile, const In* x,
+                                                                                     int rows, int elements) {
     constexpr int E = Tile<In>::E, U = 4;
     over_pieces<E>(p, [&](int row, int first, int step) {
         if (row >= rows) return;
@@ -132,8 +132,8 @@ template <class In> struct Walk {
     }
 };
 
-template <class In> __device__ __forceinline__ void load_run(const TransposedParams& p, const Tile<In>& tile, const In* x,
-                                                             int rows, int elements) {
+template <class In> __device__ __forceinline__ void load_run(const TransposedParams& p, const Tile<In>& tile,
+                                                             const In* x, int rows, int elements) {
     constexpr int E = Tile<In>::E, U = 4;
     const int all = rows * elements, whole = all / E;
 #pragma unroll 1
@@ -478,10 +478,14 @@ __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
 
 #define KERNEL(IN, NAME) \
     extern "C" __global__ void __launch_bounds__(THREADS, SHARING<IN>) NAME(const __grid_constant__ TransposedParams p)
-#define EXPORT(IN, OUT, NAME, WAY, TRANSPOSED_IN)                                                                  \
-    KERNEL(IN, softmax_transposed_##WAY##_##NAME) { softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::cluster>(p); }       \
-    KERNEL(IN, softmax_transposed_##WAY##_leave_##NAME) { softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::partial>(p); } \
-    KERNEL(IN, softmax_transposed_##WAY##_find_##NAME) { softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::combine>(p); }
+#define EXPORT(IN, OUT, NAME, WAY, TRANSPOSED_IN)                                                                    \
+    KERNEL(IN, softmax_transposed_##WAY##_##NAME) { softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::cluster>(p); } \
+    KERNEL(IN, softmax_transposed_##WAY##_leave_##NAME) {                                                            \
+        softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::partial>(p);                                               \
+    }                                                                                                                \
+    KERNEL(IN, softmax_transposed_##WAY##_find_##NAME) {                                                             \
+        softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::combine>(p);                                               \
+    }
 #define EXPORTS(IN, OUT, NAME) EXPORT(IN, OUT, NAME, in, true) EXPORT(IN, OUT, NAME, out, false)
 
 EXPORTS(f16, f16, f16)

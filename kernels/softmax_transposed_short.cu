@@ -146,8 +146,9 @@ __device__ __forceinline__ void softmax_transposed_short(const TransposedParams&
     }
 }
 
-#define KERNEL(NAME) extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TransposedParams p)
-#define EXPORT(IN, OUT, NAME, E)                                                               \
+#define KERNEL(NAME) \
+    extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ TransposedParams p)
+#define EXPORT(IN, OUT, NAME, E)                                                                       \
     KERNEL(softmax_transposed_short_in##E##_##NAME) { softmax_transposed_short<IN, OUT, E, true>(p); } \
     KERNEL(softmax_transposed_short_out##E##_##NAME) { softmax_transposed_short<IN, OUT, E, false>(p); }
 #define EXPORT_HALVES(IN, OUT, NAME) EXPORT(IN, OUT, NAME, 1) EXPORT(IN, OUT, NAME, 2)

@@ -15,20 +15,20 @@ template <int Rank> struct AddParams {
     uint64_t x_begin, x_end;  // bytes that are sure to be x's own memory
     uint64_t y_begin, y_end;
     uint64_t alpha, scalar;  // in the arithmetic type, low bits
-    // How the work is shared: chunks (tiles) along the last dimension, groups of rows along the one before, for each
-    // index of the others.
-    uint64_t items, chunks, groups;
-    Divisor by_chunks, by_groups;
-    // strided: a thread's chunks start in row group * group_step, and are these rows, chunks and bytes (of x, y, out)
-    // apart; a block's items begin `span` chunks behind those of the block before.
-    uint64_t row_step, chunk_step;
+    // The work: vectors along the last dimension (elements in `strided` and `deep`, tiles in `transposed`), groups of
+    // rows along the one before, for each index of the others.
+    uint64_t items, vectors, groups;
+    Divisor by_vectors, by_groups;
+    // add_strided.cu: a thread's vectors start in row group * group_step, and are these rows, vectors and bytes (of x,
+    // y, out) apart; a block's items begin `span` vectors after those of the block before.
+    uint64_t row_step, vector_step;
     int64_t steps[3];
     uint64_t span;
     uint32_t group_step;
     uint32_t x_tag, y_tag;
     uint32_t x_size, y_size;  // of an element; y has none if it is `scalar`
-    uint32_t x_one, y_one;    // one element stands for all of a chunk
-    uint32_t head;            // vector, shifted, repeated: elements before the first 16 bytes that are made at once
+    uint32_t x_one, y_one;    // one element stands for all of a vector
+    uint32_t head;            // vector, misaligned, repeated: elements before the first 16 bytes that are made at once
     uint32_t flags;
     uint32_t rank;      // at least 2, but for vector, which has no dimensions
     Dim<3> dims[Rank];  // strides of x, y, out, in bytes
@@ -36,7 +36,7 @@ template <int Rank> struct AddParams {
 static_assert(sizeof(AddParams<FEW>) == 224 + 48 * FEW, "");
 static_assert(sizeof(AddParams<MANY>) == 224 + 48 * MANY && sizeof(AddParams<MANY>) < 4096, "");
 
-constexpr uint32_t SAME_DTYPE = 1, X_TRANSPOSED = 2, Y_TRANSPOSED = 4, PLAIN = 8, ROW_X = 16;
+constexpr uint32_t SAME_DTYPE = 1, X_TRANSPOSED = 2, Y_TRANSPOSED = 4, ALIGNED = 8, ROW_X = 16;
 
 // What T is added in.
 template <class T> struct ArithmeticOf {
@@ -90,7 +90,7 @@ template <class T> __device__ __forceinline__ T sum(T x, Arithmetic<T> alpha, Ar
 struct Access {
     uint64_t begin, end;  // bytes that are sure to be its own memory
     uint32_t tag, size;   // of an element; size 0: there is no operand
-    bool one;             // one element stands for all of a chunk
+    bool one;             // one element stands for all of a vector
 };
 template <int Rank> __device__ __forceinline__ Access access_x(const AddParams<Rank>& p) {
     return {p.x_begin, p.x_end, p.x_tag, p.x_size, p.x_one != 0};
@@ -105,7 +105,7 @@ template <class U> __device__ __forceinline__ U element_of(const uint32_t* w) {
     return v;
 }
 
-// Operands on their way: `fetch` loads a chunk, `get` looks into all chunks of a thread, so that all loads of a thread
+// Operands on their way: `fetch` loads a vector, `get` unpacks all vectors of a thread, so that all loads of a thread
 // are in flight together. Loads of one thread that may both be taken, or that differ in width, have registers of their
 // own: before a register is loaded into, taken or not, the compiler waits for what was loaded into it before.
 
@@ -115,7 +115,7 @@ template <class T, int E> struct Own {
     using Element = Own<T, 1>;
     static constexpr int WIDTH = E;
     uint32_t vector[E > 1 ? 4 : 1], single[sizeof(T) == 8 ? 2 : 1];
-    static constexpr bool NEIGHBOURS = false;  // reads beside the chunk
+    static constexpr bool NEIGHBOURS = false;  // reads beside the vector
 
     static __device__ __forceinline__ bool fits(uint64_t, const Access&) { return true; }
     __device__ __forceinline__ void fetch(uint64_t address, bool wanted, const Access& a) {
@@ -139,11 +139,11 @@ template <class T, int E> struct Own {
 };
 
 // 16 bytes of T wherever they begin, out of the two vectors around them, if both are the operand's own memory.
-template <class T> struct Skewed {
+template <class T> struct Misaligned {
     using type = T;
     using Element = Own<T, 1>;
     static constexpr int WIDTH = lanes_of<T>;
-    uint32_t vectors[8], single[sizeof(T) == 8 ? 2 : 1], skew;
+    uint32_t vectors[8], single[sizeof(T) == 8 ? 2 : 1], past;
     static constexpr bool NEIGHBOURS = true;
 
     static __device__ __forceinline__ bool fits(uint64_t address, const Access& a) {
@@ -152,39 +152,39 @@ template <class T> struct Skewed {
     }
     __device__ __forceinline__ void fetch(uint64_t address, bool wanted, const Access& a) {
         wanted = wanted && a.size != 0;
-        skew = static_cast<uint32_t>(address) % 16;
-        const char* low = reinterpret_cast<const char*>(address - skew);
+        past = static_cast<uint32_t>(address) % 16;
+        const char* low = reinterpret_cast<const char*>(address - past);
         ptx::load_global_if<16>(wanted && !a.one, low, vectors);
-        ptx::load_global_if<16>(wanted && !a.one && skew != 0, low + 16, vectors + 4);
+        ptx::load_global_if<16>(wanted && !a.one && past != 0, low + 16, vectors + 4);
         ptx::load_global_if<sizeof(T)>(wanted && a.one, reinterpret_cast<const void*>(address), single);
     }
-    __device__ __forceinline__ Pack<T, WIDTH> shifted() const {
+    __device__ __forceinline__ Pack<T, WIDTH> realigned() const {
         uint32_t w[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) w[i] = vectors[i];
 #pragma unroll
-        for (int i = 0; i < 6; ++i) w[i] = skew & 8 ? w[i + 2] : w[i];
+        for (int i = 0; i < 6; ++i) w[i] = past & 8 ? w[i + 2] : w[i];
         if constexpr (sizeof(T) < 8) {
 #pragma unroll
-            for (int i = 0; i < 5; ++i) w[i] = skew & 4 ? w[i + 1] : w[i];
+            for (int i = 0; i < 5; ++i) w[i] = past & 4 ? w[i + 1] : w[i];
         }
         if constexpr (sizeof(T) < 4) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) w[i] = __funnelshift_r(w[i], w[i + 1], skew % 4 * 8);
+            for (int i = 0; i < 4; ++i) w[i] = __funnelshift_r(w[i], w[i + 1], past % 4 * 8);
         }
         Pack<T, WIDTH> pack;
         __builtin_memcpy(&pack, w, sizeof(pack));
         return pack;
     }
     template <int N>
-    static __device__ __forceinline__ void get(const Skewed (&from)[N], Pack<T, WIDTH> (&to)[N], const Access& a) {
+    static __device__ __forceinline__ void get(const Misaligned (&from)[N], Pack<T, WIDTH> (&to)[N], const Access& a) {
 #pragma unroll
         for (int i = 0; i < N; ++i) {
             if (a.one) {
 #pragma unroll
                 for (int k = 0; k < WIDTH; ++k) to[i].v[k] = element_of<T>(from[i].single);
             } else {
-                to[i] = from[i].shifted();
+                to[i] = from[i].realigned();
             }
         }
     }
@@ -196,7 +196,7 @@ template <class T, int E> struct Tagged {
     using Element = Tagged<T, 1>;
     static constexpr int WIDTH = E;
     uint32_t vector[4], half[2], small[1];     // an access of 16, 8 or fewer bytes
-    static constexpr bool NEIGHBOURS = false;  // reads beside the chunk
+    static constexpr bool NEIGHBOURS = false;  // reads beside the vector
 
     static __device__ __forceinline__ bool fits(uint64_t, const Access&) { return true; }
     __device__ __forceinline__ void fetch(uint64_t address, bool wanted, const Access& a) {

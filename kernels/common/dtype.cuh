@@ -112,7 +112,7 @@ __device__ __forceinline__ void store_pack(T* p, const Pack<T, N>& pack) {
 }
 
 // 16 bytes on their way from memory, to be looked into later. Elements of a half type would be separated
-// by the compiler right behind the load, inside whatever branch it stands in, and so would be waited for
+// by the compiler right after the load, inside whatever branch it stands in, and so would be waited for
 // there, one load after the other; opaque words are not.
 struct Vector {
     uint32_t word[4];

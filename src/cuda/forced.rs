@@ -1,4 +1,4 @@
-//! Choices that a developer takes out of the plan's hands, to test and to measure variants side by side.
+//! Choices that a developer takes out of the plan's hands, to test and to measure variants.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{PoisonError, RwLock};

@@ -47,7 +47,7 @@ enum Unit {
 
 impl DeviceFacts {
     /// The most blocks of a cluster; 1: there are no clusters. Where no machine code of ours runs but the PTX for 7.5, as on
-    /// 11.0, that PTX knows of none. A part of a device (MIG) may have too few multiprocessors side by side for 16.
+    /// 11.0, that PTX knows of none. A part of a device (MIG) may have too few neighbouring multiprocessors for 16.
     pub fn largest_cluster(&self) -> u64 {
         match self.compute_capability.0 {
             9 | 10 if self.multiprocessors >= 100 => 16,

@@ -71,8 +71,8 @@ pub fn dims<const N: usize, const RANK: usize>(shape: &[i64], strides: [&[i64]; 
     (dims, shape.len().clamp(1, RANK) as u32)
 }
 
-/// The addresses that the elements of rows span: of the first, and behind the last. A row's `length` elements lie side
-/// by side.
+/// The addresses that the elements of rows span: of the first, and one past the last. A row's `length` elements are
+/// contiguous.
 pub fn span(length: u64, rows: &[i64], operand: &Strided) -> (u64, u64) {
     // No tensor is so large that these would wrap.
     let (mut low, mut high) = (0i64, length.cast_signed());

@@ -271,7 +271,7 @@ impl Choice {
         self
     }
 
-    /// With a launch behind all others.
+    /// With a launch after all others.
     pub fn before(mut self, last: Option<Launch>) -> Choice {
         self.launches.extend(last);
         self

@@ -1,12 +1,12 @@
 //! How the kernels of kernels/activation_backward.cu are launched.
 
-mod space;
+mod layout;
 #[cfg(test)]
 mod tests;
 
 use std::mem::offset_of;
 
-use space::{Space, Split, THREADS, VECTOR_BYTES, one_piece, operands};
+use layout::{Layout, Slices, THREADS, VECTOR_BYTES, contiguous, operands};
 
 use super::index::{self, Dim, MAX_RANK};
 use super::matmul::activation;
@@ -77,25 +77,25 @@ pub fn choose(problem: &ActivationBackwardProblem, device: &DeviceFacts) -> Choi
 
 /// The launches, in their order, and the bytes of memory that they need at `partials` for the sums of slices.
 fn plan(p: &ActivationBackwardProblem, device: &DeviceFacts, partials: usize) -> (Plan, Option<Plan>, u64) {
-    if p.bias.is_none() && p.saved.is_some() && one_piece(p) {
+    if p.bias.is_none() && p.saved.is_some() && contiguous(p) {
         return (flat(p), None, 0);
     }
-    let space = Space::of(p);
-    let Split { across, threads, tiles, outer, slice, slices } = space.split(device);
-    let several = p.bias.is_some() && outer * slices * space.fold > 1;
+    let layout = Layout::of(p);
+    let Slices { across, threads, tiles, outer, slice, slices } = layout.slices(device);
+    let several = p.bias.is_some() && outer * slices * layout.fold > 1;
     // Each of the arithmetic type.
     let sum = if p.dtype == DType::F64 { 8 } else { 4 };
-    let workspace = if several { outer * slices * space.columns * sum } else { 0 };
+    let workspace = if several { outer * slices * layout.columns * sum } else { 0 };
     let along = operands(p).map(|t| t.and_then(|t| t.strides.last().copied()).unwrap_or(0));
-    let [grad, saved, out] = &space.strides;
-    let (dims, rank) = index::dims(&space.rows, [grad, saved, out]);
+    let [grad, saved, out] = &layout.strides;
+    let (dims, rank) = index::dims(&layout.rows, [grad, saved, out]);
     let params = ActivationParams {
         bias: p.bias.as_ref().map_or(0, |b| b.address as u64),
         bias_stride: p.bias.as_ref().map_or(0, |b| b.stride),
         partials: if several { partials as u64 } else { 0 },
-        rows: space.rows.last().map_or(1, |rows| rows.unsigned_abs()),
-        columns: space.columns,
-        last: space.last,
+        rows: layout.rows.last().map_or(1, |rows| rows.unsigned_abs()),
+        columns: layout.columns,
+        last: layout.last,
         slice,
         grad_stride: along[0],
         saved_stride: along[1],
@@ -107,14 +107,14 @@ fn plan(p: &ActivationBackwardProblem, device: &DeviceFacts, partials: usize) ->
         dims,
         ..params(p)
     };
-    let (variant, why) = match space.elements {
+    let (variant, why) = match layout.elements {
         1 => {
-            let because = "not all rows lie on 16-byte boundaries, with their elements side by side";
+            let because = "not all rows are contiguous and begin on 16-byte boundaries";
             ("element", Reason::plain("element", "vector", because))
         }
-        _ if space.fold > 1 => {
-            let metrics = [("rows that are taken as one", space.fold), ("otherwise", 1)];
-            ("vector", Reason::new("vector", "element", "all lies in one piece", metrics))
+        _ if layout.fold > 1 => {
+            let metrics = [("rows that are taken as one", layout.fold), ("otherwise", 1)];
+            ("vector", Reason::new("vector", "element", "all operands are contiguous", metrics))
         }
         lanes => {
             let metrics = [("elements of an access", lanes), ("otherwise", 1)];
@@ -125,8 +125,8 @@ fn plan(p: &ActivationBackwardProblem, device: &DeviceFacts, partials: usize) ->
     if !several {
         return (first, None, workspace);
     }
-    // A row of the partials has the sums of `fold` rows, one behind the other.
-    let (columns, slices) = (p.columns.unsigned_abs(), outer * slices * space.fold);
+    // A row of the partials has the sums of `fold` rows, one after the other.
+    let (columns, slices) = (p.columns.unsigned_abs(), outer * slices * layout.fold);
     let across = if slices > SUMMED_BY_FEW { 8 } else { 32 };
     let params = ActivationParams { columns, slices: slices as u32, across: across as u32, ..params };
     (first, Some(launch(p, "sums", columns.div_ceil(across), THREADS, params, None)), workspace)
@@ -145,7 +145,7 @@ fn flat(p: &ActivationBackwardProblem) -> Plan {
         across: FLAT_THREADS as u32,
         ..params(p)
     };
-    let why = Reason::plain("flat", "vector", "all lies in one piece, and no sums are wanted");
+    let why = Reason::plain("flat", "vector", "all operands are contiguous, and no sums are wanted");
     launch(p, "flat", vectors.div_ceil(FLAT_THREADS * FLAT_VECTORS).max(1), FLAT_THREADS, params, Some(why))
 }
 

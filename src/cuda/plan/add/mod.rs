@@ -1,16 +1,16 @@
 //! How the kernels of kernels/add*.cu are launched.
 
+mod layout;
+mod misaligned;
 mod params;
-mod pieces;
-mod share;
-mod space;
 #[cfg(test)]
 mod tests;
+mod tiling;
 
-use params::{AddParams, PLAIN, ROW_X, SAME_DTYPE, X_TRANSPOSED, Y_TRANSPOSED};
-use pieces::Pieces;
-use share::{Share, block_size};
-use space::{FEW, Space, Variant};
+use layout::{FEW, Layout, Variant};
+use misaligned::Addition;
+use params::{ALIGNED, AddParams, ROW_X, SAME_DTYPE, X_TRANSPOSED, Y_TRANSPOSED};
+use tiling::{Tiling, block_size};
 
 use super::index::{self, Divisor, MAX_RANK};
 use super::reason::Reason;
@@ -23,13 +23,13 @@ use crate::ops::{Scalar, Strided};
 /// Per block of the vector variants: docs/measurements/add.md.
 const VECTOR_THREADS: u64 = 128;
 /// Bytes that a thread of most variants makes of the result in one go.
-const CHUNK: u64 = 16;
+const VECTOR_BYTES: u64 = 16;
 /// Flat indices of all variants but `deep` are below this.
 const NARROW: u64 = (1 << 31) - 4096;
 /// Beyond it only the loop goes.
 const MAX_BLOCKS: u64 = i32::MAX as u64;
 
-/// How the blocks share the tiles of a contiguous addition.
+/// How the blocks tiling the tiles of a contiguous addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
     /// One block for each tile.
@@ -44,25 +44,25 @@ pub fn choose(problem: &AddProblem, device: &DeviceFacts, forced: Option<Schedul
     if let Some(head) = contiguous(&problem) {
         return Choice::of(&vector(&problem, head, device, forced), &bases);
     }
-    if let Some(Pieces { variant, share, head, row_x, why }) = pieces::of(&problem, device) {
-        let mut plan = walk::<FEW>(&problem, Space::of(&problem), variant, &share, why);
+    if let Some(Addition { variant, tiling, head, row_x, why }) = misaligned::of(&problem, device) {
+        let mut plan = walk::<FEW>(&problem, Layout::of(&problem), variant, &tiling, why);
         plan.params.head = head as u32;
         plan.params.flags |= if row_x { ROW_X } else { 0 };
         return Choice::of(&plan, &bases);
     }
-    let mut space = Space::of(&problem);
-    let (variant, share, why) = strided(&mut space, device);
+    let mut layout = Layout::of(&problem);
+    let (variant, tiling, why) = strided(&mut layout, device);
     // Parameters of few dimensions are quick to copy.
     match variant {
-        Variant::Deep => Choice::of(&walk::<MAX_RANK>(&problem, space, variant, &share, why), &bases),
-        _ => Choice::of(&walk::<FEW>(&problem, space, variant, &share, why), &bases),
+        Variant::Deep => Choice::of(&walk::<MAX_RANK>(&problem, layout, variant, &tiling, why), &bases),
+        _ => Choice::of(&walk::<FEW>(&problem, layout, variant, &tiling, why), &bases),
     }
 }
 
 /// The elements before the first 16-byte boundary, if the addition is contiguous and of one alignment and dtype.
 fn contiguous(problem: &AddProblem) -> Option<u64> {
     let (x, out) = (&problem.x, &problem.out);
-    let misaligned = |s: &Strided| s.address as u64 % CHUNK;
+    let misaligned = |s: &Strided| s.address as u64 % VECTOR_BYTES;
     let alike = |s: &Strided| {
         (problem.shape.is_empty() || s.strides.as_slice() == [1])
             && s.dtype == out.dtype
@@ -73,8 +73,9 @@ fn contiguous(problem: &AddProblem) -> Option<u64> {
         AddendProblem::Tensor(y) => y,
         AddendProblem::Scalar(_) => x,
     };
-    (alike(x) && alike(y) && alike(out) && misaligned(out).is_multiple_of(size))
-        .then(|| ((CHUNK - misaligned(out)) % CHUNK / size).min(problem.elements().unsigned_abs()))
+    (alike(x) && alike(y) && alike(out) && misaligned(out).is_multiple_of(size)).then(|| {
+        ((VECTOR_BYTES - misaligned(out)) % VECTOR_BYTES / size).min(problem.elements().unsigned_abs())
+    })
 }
 
 fn vector(
@@ -83,8 +84,9 @@ fn vector(
     device: &DeviceFacts,
     forced: Option<Schedule>,
 ) -> LaunchPlan<AddParams<FEW>> {
-    let each = Variant::Vector.chunks();
-    let vectors = (problem.elements().unsigned_abs() - head) / (CHUNK / problem.out.dtype.size() as u64);
+    let each = Variant::Vector.vectors_per_thread();
+    let vectors =
+        (problem.elements().unsigned_abs() - head) / (VECTOR_BYTES / problem.out.dtype.size() as u64);
     let threads = block_size(vectors.div_ceil(each), VECTOR_THREADS, device);
     let tiles = vectors.div_ceil(threads * each).max(1);
     // The fixed grid is never slower, because new blocks load while old ones store. A grid that would be too large loops
@@ -102,59 +104,59 @@ fn vector(
             Reason::new("vector", "vector_loop", "with a block for each tile, new ones load early", metrics)
         }
     };
-    let mut plan = launch(problem, variant, &Share::tiles(blocks, threads, tiles, 1, 1), why);
+    let mut plan = launch(problem, variant, &Tiling::tiles(blocks, threads, tiles, 1, 1), why);
     plan.params.head = head as u32;
     plan
 }
 
 /// The variant of an addition that is not contiguous, how it is shared, and why.
-fn strided(space: &mut Space, device: &DeviceFacts) -> (Variant, Share, Reason) {
-    let (variant, why) = space.variant();
-    space.choose_rows(variant);
-    let share = match variant {
-        Variant::Transposed => Share::transposed(space),
-        _ => Share::chunks(space, variant, device),
+fn strided(layout: &mut Layout, device: &DeviceFacts) -> (Variant, Tiling, Reason) {
+    let (variant, why) = layout.variant();
+    layout.choose_rows(variant);
+    let tiling = match variant {
+        Variant::Transposed => Tiling::transposed(layout),
+        _ => Tiling::vectors(layout, variant, device),
     };
-    let rows = space.shape[space.last() - 1] as u64;
-    let most = share.items.max(rows);
+    let rows = layout.shape[layout.last() - 1] as u64;
+    let most = tiling.items.max(rows);
     if variant == Variant::Deep || most < NARROW {
-        return (variant, share, why);
+        return (variant, tiling, why);
     }
     let metrics = [("items", most), ("below", NARROW)];
     let why = Reason::new("deep", variant.name(), "the others count in 32 bits", metrics);
-    (Variant::Deep, Share::chunks(space, Variant::Deep, device), why)
+    (Variant::Deep, Tiling::vectors(layout, Variant::Deep, device), why)
 }
 
 /// A launch that walks over dimensions.
 fn walk<const RANK: usize>(
     problem: &AddProblem,
-    mut space: Space,
+    mut layout: Layout,
     variant: Variant,
-    share: &Share,
+    tiling: &Tiling,
     why: Reason,
 ) -> LaunchPlan<AddParams<RANK>> {
-    let last = space.last();
-    let width = variant.width(&space);
-    let mut plan = launch(problem, variant, share, why);
+    let last = layout.last();
+    let width = variant.width(&layout);
+    let mut plan = launch(problem, variant, tiling, why);
     let p: &mut AddParams<RANK> = &mut plan.params;
     let bit = |condition: bool, flag: u32| if condition { flag } else { 0 };
-    let transposed = |operand: usize| !matches!(space.strides[operand][last], 0 | 1);
+    let transposed = |operand: usize| !matches!(layout.strides[operand][last], 0 | 1);
     p.flags = match variant {
         Variant::Transposed => {
-            let plain = space.whole() && space.inputs().all(|(s, strides)| space.plain(s, strides));
-            bit(transposed(0), X_TRANSPOSED) | bit(transposed(1), Y_TRANSPOSED) | bit(plain, PLAIN)
+            let aligned = layout.whole() && layout.inputs().all(|(s, strides)| layout.aligned(s, strides));
+            bit(transposed(0), X_TRANSPOSED) | bit(transposed(1), Y_TRANSPOSED) | bit(aligned, ALIGNED)
         }
-        _ => bit(space.one_dtype(), SAME_DTYPE),
+        _ => bit(layout.one_dtype(), SAME_DTYPE),
     };
-    [p.x_one, p.y_one] = [0, 1].map(|i| u32::from(width > 1 && space.strides[i][last] == 0));
-    let sizes = [space.x, space.y.unwrap_or(space.x), space.out].map(|s| s.dtype.size() as i64);
-    for ((strides, size), step) in space.strides.iter_mut().zip(sizes).zip(&mut p.steps) {
+    [p.x_one, p.y_one] = [0, 1].map(|i| u32::from(width > 1 && layout.strides[i][last] == 0));
+    let sizes = [layout.x, layout.y.unwrap_or(layout.x), layout.out].map(|s| s.dtype.size() as i64);
+    for ((strides, size), step) in layout.strides.iter_mut().zip(sizes).zip(&mut p.steps) {
         strides.iter_mut().for_each(|s| *s = s.wrapping_mul(size));
-        let along_rows = (share.row_step as i64).wrapping_mul(strides[last - 1]);
-        *step = along_rows.wrapping_add(((share.chunk_step * width) as i64).wrapping_mul(strides[last]));
+        let along_rows = (tiling.row_step as i64).wrapping_mul(strides[last - 1]);
+        *step = along_rows.wrapping_add(((tiling.vector_step * width) as i64).wrapping_mul(strides[last]));
     }
-    let [x, y, out] = &space.strides;
-    (p.dims, p.rank) = index::dims(&space.shape, [x, y, out]);
+    let [x, y, out] = &layout.strides;
+    (p.dims, p.rank) = index::dims(&layout.shape, [x, y, out]);
     plan
 }
 
@@ -162,7 +164,7 @@ fn walk<const RANK: usize>(
 fn launch<const RANK: usize>(
     problem: &AddProblem,
     variant: Variant,
-    share: &Share,
+    tiling: &Tiling,
     why: Reason,
 ) -> LaunchPlan<AddParams<RANK>> {
     let (x, out) = (&problem.x, &problem.out);
@@ -174,7 +176,7 @@ fn launch<const RANK: usize>(
     let kernel = Kernel { file: variant.file(), name: variant.kernel(wrapping(out.dtype)).to_owned() };
     // More blocks than a grid has are an error of the launch: of variants without a loop they make more elements than
     // any memory holds.
-    let blocks = u32::try_from(share.blocks).unwrap_or(u32::MAX);
+    let blocks = u32::try_from(tiling.blocks).unwrap_or(u32::MAX);
     let params = AddParams {
         x: x.address as u64,
         y: y.address as u64,
@@ -184,16 +186,16 @@ fn launch<const RANK: usize>(
         y_bytes: bytes_of(y, &problem.shape),
         alpha: arithmetic_bits(problem.alpha, out.dtype),
         scalar,
-        items: share.items,
-        chunks: share.chunks,
-        groups: share.groups,
-        by_chunks: Divisor::new(share.chunks),
-        by_groups: Divisor::new(share.groups),
-        row_step: share.row_step,
-        chunk_step: share.chunk_step,
+        items: tiling.items,
+        vectors: tiling.vectors,
+        groups: tiling.groups,
+        by_vectors: Divisor::new(tiling.vectors),
+        by_groups: Divisor::new(tiling.groups),
+        row_step: tiling.row_step,
+        vector_step: tiling.vector_step,
         steps: [0; 3],
-        span: share.span,
-        group_step: share.group_step,
+        span: tiling.span,
+        group_step: tiling.group_step,
         x_tag: x.dtype.tag(),
         y_tag: y.dtype.tag(),
         x_size: x.dtype.size() as u32,
@@ -205,7 +207,7 @@ fn launch<const RANK: usize>(
         rank,
         dims,
     };
-    LaunchPlan { why: [why].into(), ..LaunchPlan::new(kernel, blocks, share.threads as u32, 0, params) }
+    LaunchPlan { why: [why].into(), ..LaunchPlan::new(kernel, blocks, tiling.threads as u32, 0, params) }
 }
 
 /// int8 wraps as uint8 does, so it has no kernels of its own.

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use super::space::FEW;
+use super::layout::FEW;
 use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::index::{Dim, Divisor, MAX_RANK};
 
@@ -10,7 +10,7 @@ use crate::cuda::plan::index::{Dim, Divisor, MAX_RANK};
 pub const SAME_DTYPE: u32 = 1;
 pub const X_TRANSPOSED: u32 = 2;
 pub const Y_TRANSPOSED: u32 = 4;
-pub const PLAIN: u32 = 8;
+pub const ALIGNED: u32 = 8;
 pub const ROW_X: u32 = 16;
 
 /// The mirror of `AddParams` in kernels/common/add.cuh.
@@ -26,12 +26,12 @@ pub struct AddParams<const RANK: usize> {
     pub alpha: u64,
     pub scalar: u64,
     pub items: u64,
-    pub chunks: u64,
+    pub vectors: u64,
     pub groups: u64,
-    pub by_chunks: Divisor,
+    pub by_vectors: Divisor,
     pub by_groups: Divisor,
     pub row_step: u64,
-    pub chunk_step: u64,
+    pub vector_step: u64,
     pub steps: [i64; 3],
     pub span: u64,
     pub group_step: u32,

@@ -25,13 +25,13 @@ pub fn index_space(problem: &AddProblem) -> HashMap<u64, (u64, u64)> {
     all
 }
 
-/// What the threads of a launch make, by add_strided.cu, add_transposed.cu and add_shifted.cu: each thing once.
+/// What the threads of a launch make, by add_strided.cu, add_transposed.cu and add_misaligned.cu: each thing once.
 pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) -> HashMap<u64, (u64, u64)> {
     let p = &plan.params;
     let is = |variant: Variant| DType::ALL.iter().any(|&dtype| plan.kernel.name == variant.kernel(dtype));
     let transposed = is(Variant::Transposed);
     let single = is(Variant::Strided) || is(Variant::Deep);
-    let lanes = if single { 1 } else { (CHUNK / size) as i64 };
+    let lanes = if single { 1 } else { (VECTOR_BYTES / size) as i64 };
     let each = if is(Variant::Rows) || single { 4 } else { 2 };
     let (inner, second) = (p.dims[p.rank as usize - 1], p.dims[p.rank as usize - 2]);
     let mut all = HashMap::new();
@@ -48,7 +48,7 @@ pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) ->
         }
         assert_eq!(all.insert(at[2], (at[0], at[1])), None, "made twice");
     };
-    if is(Variant::Shifted) || is(Variant::Repeated) {
+    if is(Variant::Misaligned) || is(Variant::Repeated) {
         for flat in in_pieces(plan, is(Variant::Repeated), lanes as u64) {
             make((flat / inner.size) as i64, (flat % inner.size) as i64, 0);
         }
@@ -61,12 +61,12 @@ pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) ->
             if item >= p.items {
                 continue;
             }
-            let (line, chunk) = (item / p.chunks, item % p.chunks);
+            let (line, vector) = (item / p.vectors, item % p.vectors);
             let (outer, group) = (line / p.groups, line % p.groups);
             if transposed {
                 let (tall, wide) = (8 * lanes, 64);
                 for row in group as i64 * tall..((group as i64 + 1) * tall).min(second.size as i64) {
-                    for column in chunk as i64 * wide..((chunk as i64 + 1) * wide).min(inner.size as i64) {
+                    for column in vector as i64 * wide..((vector as i64 + 1) * wide).min(inner.size as i64) {
                         make(row, column, outer);
                     }
                 }
@@ -79,10 +79,10 @@ pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) ->
                 out = out.wrapping_add_signed((rest % d.size) as i64 * d.strides[2]);
                 rest /= d.size;
             }
-            let past = if single { 0 } else { (out % CHUNK / size) as i64 };
+            let past = if single { 0 } else { (out % VECTOR_BYTES / size) as i64 };
             for i in 0..each {
                 let row = row + i * p.row_step;
-                let first = (chunk + i * p.chunk_step) as i64 * lanes - past;
+                let first = (vector + i * p.vector_step) as i64 * lanes - past;
                 for column in first.max(0)..(first + lanes).min(inner.size as i64) {
                     if row < second.size {
                         make(row as i64, column, outer);
@@ -94,22 +94,22 @@ pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) ->
     all
 }
 
-/// The flat indices of what add_shifted.cu makes.
+/// The flat indices of what add_misaligned.cu makes.
 fn in_pieces<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, repeated: bool, lanes: u64) -> Vec<u64> {
     let (p, threads) = (&plan.params, u64::from(plan.block[0]));
     let head = u64::from(p.head);
-    let chunks = if repeated { (p.elements - head) / lanes } else { p.items };
-    let outside = |thread: u64| if thread < head { thread } else { chunks * lanes + thread };
+    let vectors = if repeated { (p.elements - head) / lanes } else { p.items };
+    let outside = |thread: u64| if thread < head { thread } else { vectors * lanes + thread };
     let mut all: Vec<u64> = (0..threads).map(outside).filter(|&i| i < p.elements).collect();
     for thread in 0..u64::from(plan.grid[0]) * threads {
         for i in 0..2 {
-            let chunk = match repeated {
+            let vector = match repeated {
                 true if thread >= p.items => continue,
-                true => (thread / p.chunks + i * p.groups) * p.chunks + thread % p.chunks,
+                true => (thread / p.vectors + i * p.groups) * p.vectors + thread % p.vectors,
                 false => thread / 32 * 64 + i * 32 + thread % 32,
             };
-            if chunk < chunks {
-                all.extend((0..lanes).map(|k| head + chunk * lanes + k));
+            if vector < vectors {
+                all.extend((0..lanes).map(|k| head + vector * lanes + k));
             }
         }
     }

@@ -6,7 +6,7 @@ mod tile;
 use made::{index_space, made};
 use smallvec::SmallVec;
 
-use super::share::{MAX_THREADS, MIN_THREADS};
+use super::tiling::{MAX_THREADS, MIN_THREADS};
 use super::*;
 use crate::cuda::device::examples;
 use crate::tensor::{Device, Dims, layout};
@@ -85,14 +85,17 @@ fn zoo() -> Vec<(&'static str, AddProblem)> {
         ("add_repeated_bf16", into(&[70, 12], at(&[0, 1]), at(&[12, 1]))),
         ("add_repeated_bf16", into(&[33, 256], at(&[256, 1]), off(3, &[0, 1]))),
         ("add_repeated_bf16", problem(&[5, 9], off(3, &[9, 1]), Some(at(&[0, 1])), off(11, &[9, 1]))),
-        ("add_skewed_bf16", problem(&[5, 259], off(3, &[259, 1]), Some(at(&[0, 1])), off(2, &[259, 1]))),
-        ("add_shifted_bf16", into(&[1300], off(1, &[1]), off(3, &[1]))),
-        ("add_shifted_bf16", problem(&[1300], off(1, &[1]), Some(off(1, &[1])), off(5, &[1]))),
-        ("add_shifted_bf16", problem(&[1299], off(7, &[1]), Some(off(5, &[1])), off(4, &[1]))),
-        ("add_shifted_bf16", problem(&[128], off(1, &[1]), None, off(0, &[1]))),
+        (
+            "add_misaligned_rows_bf16",
+            problem(&[5, 259], off(3, &[259, 1]), Some(at(&[0, 1])), off(2, &[259, 1])),
+        ),
+        ("add_misaligned_bf16", into(&[1300], off(1, &[1]), off(3, &[1]))),
+        ("add_misaligned_bf16", problem(&[1300], off(1, &[1]), Some(off(1, &[1])), off(5, &[1]))),
+        ("add_misaligned_bf16", problem(&[1299], off(7, &[1]), Some(off(5, &[1])), off(4, &[1]))),
+        ("add_misaligned_bf16", problem(&[128], off(1, &[1]), None, off(0, &[1]))),
         ("add_strided_bf16", into(&[127], off(1, &[1]), at(&[1]))),
-        ("add_skewed_bf16", problem(&[20, 256], off(1, &[300, 1]), None, off(0, &row))),
-        ("add_skewed_bf16", into(&[33, 256], at(&[257, 1]), at(&row))),
+        ("add_misaligned_rows_bf16", problem(&[20, 256], off(1, &[300, 1]), None, off(0, &row))),
+        ("add_misaligned_rows_bf16", into(&[33, 256], at(&[257, 1]), at(&row))),
         ("add_mixed_f32", into(&[1300], at(&[1]), wide(&[1]))),
         ("add_mixed_f32", into(&[33, 256], wide(&row), at(&[0, 1]))),
         ("add_mixed_f32", into(&[33, 256], wide(&row), at(&[1, 0]))),
@@ -150,10 +153,10 @@ fn vectors_lie_on_boundaries() {
             let rows = p.dims[p.rank as usize - 2].size;
             let alike = |step: i64| step % 16 == 0 || p.row_step >= rows;
             let in_step = |address: u64, step| address % 16 == p.out % 16 && alike(step);
-            if kind.contains("rows") || kind.contains("skewed") || kind.contains("mixed") {
-                assert!(alike(p.steps[2]), "the chunks of a thread share one alignment: {problem:?}");
+            if kind.contains("rows") || kind.contains("mixed") {
+                assert!(alike(p.steps[2]), "the vectors of a thread have one alignment: {problem:?}");
             }
-            if kind.contains("rows") {
+            if kind.starts_with("add_rows") {
                 assert!(p.x_one == 1 || in_step(p.x, p.steps[0]), "{problem:?}");
                 assert!(p.y_size == 0 || p.y_one == 1 || in_step(p.y, p.steps[1]), "{problem:?}");
             }
@@ -161,14 +164,18 @@ fn vectors_lie_on_boundaries() {
     }
     let flags = |x: Strided, y: Strided, shape: &[i64]| either!(plan(&into(shape, x, y), &examples::h200(), None), p => p.params.flags);
     let at = |offset, strides: &[i64]| strided(BF16, offset, strides);
-    assert_eq!(flags(at(0, &[1, 72]), at(0, &[136, 1]), &[72, 136]), X_TRANSPOSED | PLAIN);
-    assert_eq!(flags(at(0, &[136, 1]), at(8, &[1, 72]), &[72, 136]), Y_TRANSPOSED | PLAIN);
-    assert_eq!(flags(at(0, &[1, 72]), at(0, &[1, 80]), &[72, 136]), X_TRANSPOSED | Y_TRANSPOSED | PLAIN);
-    assert_eq!(flags(at(0, &[1, 72]), at(0, &[0, 0]), &[72, 136]), X_TRANSPOSED | PLAIN);
+    assert_eq!(flags(at(0, &[1, 72]), at(0, &[136, 1]), &[72, 136]), X_TRANSPOSED | ALIGNED);
+    assert_eq!(flags(at(0, &[136, 1]), at(8, &[1, 72]), &[72, 136]), Y_TRANSPOSED | ALIGNED);
+    assert_eq!(flags(at(0, &[1, 72]), at(0, &[1, 80]), &[72, 136]), X_TRANSPOSED | Y_TRANSPOSED | ALIGNED);
+    assert_eq!(flags(at(0, &[1, 72]), at(0, &[0, 0]), &[72, 136]), X_TRANSPOSED | ALIGNED);
     assert_eq!(flags(at(0, &[1, 72]), at(1, &[136, 1]), &[72, 136]), X_TRANSPOSED);
     assert_eq!(flags(at(0, &[1, 73]), at(0, &[136, 1]), &[72, 136]), X_TRANSPOSED);
     assert_eq!(flags(at(0, &[1, 72]), at(0, &[1, 1]), &[72, 136]), X_TRANSPOSED, "windows start anywhere");
-    assert_eq!(flags(at(0, &[1, 72]), at(0, &[135, 1]), &[72, 135]), X_TRANSPOSED, "rows of no whole chunks");
+    assert_eq!(
+        flags(at(0, &[1, 72]), at(0, &[135, 1]), &[72, 135]),
+        X_TRANSPOSED,
+        "rows of no whole vectors"
+    );
 }
 
 #[test]
@@ -199,16 +206,17 @@ fn grids_cover_every_element_and_are_legal() {
                             let (p, name) = (&plan.params, &plan.kernel.name);
                             let kind = |part| name.starts_with(part);
                             let vector = kind("add_vector");
-                            let shifted = kind("add_shifted");
-                            let (each, width) = if vector || shifted {
-                                (2 * threads, CHUNK / size)
+                            let rows = kind("add_misaligned_rows");
+                            let misaligned = kind("add_misaligned") && !rows;
+                            let (each, width) = if vector || misaligned {
+                                (2 * threads, VECTOR_BYTES / size)
                             } else {
-                                (p.span, if kind("add_skewed") { CHUNK / size } else { 1 })
+                                (p.span, if rows { VECTOR_BYTES / size } else { 1 })
                             };
                             let tiles = if vector { p.items } else { u64::from(blocks) };
                             let covered = u128::from(tiles) * u128::from(each) * u128::from(width);
-                            let ends = if vector || shifted { 4 * CHUNK / size } else { 0 };
-                            assert!(!shifted || u64::from(blocks) * each >= p.items && ends <= threads);
+                            let ends = if vector || misaligned { 4 * VECTOR_BYTES / size } else { 0 };
+                            assert!(!misaligned || u64::from(blocks) * each >= p.items && ends <= threads);
                             assert!(covered + u128::from(ends) >= n as u128, "{name} {n}");
                             if kind("add_vector_loop") {
                                 let resident = device.threads_per_multiprocessor * device.multiprocessors;
@@ -231,12 +239,12 @@ fn indices_beyond_32_bits_go_deep() {
     let tall = |rows, columns| {
         into(&[rows, columns], strided(DType::I8, 0, &[columns, 1]), strided(DType::I8, 0, &[1, 0]))
     };
-    assert_eq!(name(&tall(70_000, 33_000)), "add_rows_u8", "2^31 elements are not many chunks");
+    assert_eq!(name(&tall(70_000, 33_000)), "add_rows_u8", "2^31 elements are not many vectors");
     assert_eq!(name(&tall(1 << 31, 16)), "add_deep_u8");
-    assert_eq!(name(&contiguous(1 << 36, BF16, [0, 1, 0])), "add_shifted_bf16", "of 64 bits");
+    assert_eq!(name(&contiguous(1 << 36, BF16, [0, 1, 0])), "add_misaligned_bf16", "of 64 bits");
     let side = 1 << 18;
     let skewed = |rows| into(&[rows, side], strided(BF16, 0, &[side + 1, 1]), strided(BF16, 0, &[side, 1]));
-    assert_eq!(name(&skewed(1 << 16)), "add_skewed_bf16");
+    assert_eq!(name(&skewed(1 << 16)), "add_misaligned_rows_bf16");
     assert_eq!(name(&skewed(side)), "add_deep_bf16");
     let repeated = into(&[1 << 19, side + 1], strided(BF16, 0, &[side + 1, 1]), strided(BF16, 0, &[0, 1]));
     assert_eq!(name(&repeated), "add_deep_bf16");

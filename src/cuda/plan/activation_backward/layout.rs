@@ -1,4 +1,4 @@
-//! A problem's rows and columns as the kernels of activation_backward.cu see them, and how they share them.
+//! A problem's rows and columns as the kernels of activation_backward.cu see them, and the slices that blocks take.
 
 use crate::cuda::device::DeviceFacts;
 use crate::ops::Strided;
@@ -15,7 +15,7 @@ pub const VECTOR_BYTES: u64 = 16;
 const LINE: u64 = 128;
 /// Rows of whole lines that are worth it.
 const LEAST_FOLDED: u64 = 16;
-/// Accesses side by side: vectors, 2 lines of memory, since wider is slower; and single elements.
+/// Neighbouring accesses of a block: vectors, 2 lines of memory, since wider is slower; and single elements.
 const ACROSS: [u64; 2] = [16, 64];
 /// Rows that a thread sums up, and blocks of a multiprocessor, beyond which sums are longer instead of more.
 const ROWS_PER_THREAD: u64 = 12;
@@ -24,7 +24,7 @@ const MOST_BLOCKS: u64 = 20;
 const LEAST_BLOCKS: u64 = 6;
 
 /// A problem's rows and columns as a kernel sees them.
-pub struct Space {
+pub struct Layout {
     /// Elements of an access.
     pub elements: u64,
     /// The dimensions over rows, and the steps of grad, saved and out along them. A block's rows lie along the last.
@@ -36,12 +36,12 @@ pub struct Space {
     pub fold: u64,
 }
 
-impl Space {
-    pub fn of(p: &ActivationBackwardProblem) -> Space {
+impl Layout {
+    pub fn of(p: &ActivationBackwardProblem) -> Layout {
         let lanes = VECTOR_BYTES / p.dtype.size() as u64;
         let columns = p.columns.unsigned_abs();
         let fold = folded(p);
-        let aligned = fold > 1 || vectors(p);
+        let aligned = fold > 1 || aligned(p);
         let (mut rows, mut strides) = (
             p.rows.clone(),
             operands(p).map(|t| match t {
@@ -65,7 +65,7 @@ impl Space {
                 list.push(value);
             });
         }
-        Space {
+        Layout {
             elements: if aligned { lanes } else { 1 },
             rows,
             strides,
@@ -75,7 +75,7 @@ impl Space {
         }
     }
 
-    pub fn split(&self, device: &DeviceFacts) -> Split {
+    pub fn slices(&self, device: &DeviceFacts) -> Slices {
         let rows = self.rows.last().map_or(1, |rows| rows.unsigned_abs());
         let outer = self.rows.iter().rev().skip(1).product::<i64>().unsigned_abs();
         let accesses = self.columns / self.elements;
@@ -85,7 +85,7 @@ impl Space {
         let blocks = |each: u64| (each * u64::from(device.multiprocessors)).div_ceil(tiles * outer.max(1));
         let few = rows.div_ceil(down * blocks(LEAST_BLOCKS)).clamp(AT_ONCE, ROWS_PER_THREAD);
         let slice = rows.div_ceil(blocks(MOST_BLOCKS)).max(few * down);
-        Split {
+        Slices {
             across,
             threads: (across * down).next_multiple_of(32),
             tiles,
@@ -97,7 +97,7 @@ impl Space {
 }
 
 /// How columns and rows are shared out.
-pub struct Split {
+pub struct Slices {
     pub across: u64,
     pub threads: u64,
     pub tiles: u64,
@@ -111,8 +111,8 @@ pub fn operands(p: &ActivationBackwardProblem) -> [Option<&Strided>; 3] {
     [Some(&p.grad), p.saved.as_ref(), p.out.as_ref()]
 }
 
-/// Whether all operands lie in one piece, from a 16-byte boundary on.
-pub fn one_piece(p: &ActivationBackwardProblem) -> bool {
+/// Whether all operands are contiguous, from a 16-byte boundary on.
+pub fn contiguous(p: &ActivationBackwardProblem) -> bool {
     let row = p.columns;
     operands(p).into_iter().flatten().all(|t| {
         let follows = match t.strides.as_slice() {
@@ -125,11 +125,11 @@ pub fn one_piece(p: &ActivationBackwardProblem) -> bool {
     })
 }
 
-/// How many rows of a tensor in one piece are taken as one, in which every column of the tensor's has its places, so that
-/// it is whole lines of memory, or if there are too few rows for that, whole accesses. The last may be shorter.
+/// Rows of a contiguous tensor that are taken as one longer row, of whole lines of memory or, where rows are too few for
+/// that, of whole vectors. Each column then stands in it several times. The last row may be shorter.
 fn folded(p: &ActivationBackwardProblem) -> u64 {
     let (rows, columns) = (p.row_count().unsigned_abs(), p.columns.unsigned_abs());
-    if !one_piece(p) || p.rows.len() != 1 {
+    if !contiguous(p) || p.rows.len() != 1 {
         return 1;
     }
     let fold = |bytes: u64| {
@@ -146,8 +146,8 @@ fn folded(p: &ActivationBackwardProblem) -> u64 {
     }
 }
 
-/// Whether all rows of all operands lie on 16-byte boundaries, with their elements side by side.
-fn vectors(p: &ActivationBackwardProblem) -> bool {
+/// Whether all rows of all operands are contiguous and begin on 16-byte boundaries.
+fn aligned(p: &ActivationBackwardProblem) -> bool {
     let lanes = (VECTOR_BYTES as usize / p.dtype.size()).cast_signed() as i64;
     let fits = |t: &Strided| {
         let (step, rows) = t.strides.split_last().map_or((1, &[][..]), |(&step, rows)| (step, rows));

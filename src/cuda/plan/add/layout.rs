@@ -1,6 +1,6 @@
-//! Which kernel an addition needs, by how its operands lie.
+//! Which kernel an addition needs, by the layouts of its operands.
 
-use super::CHUNK;
+use super::VECTOR_BYTES;
 use crate::cuda::plan::reason::{Metric, Reason};
 use crate::dtype::DType;
 use crate::ops::Strided;
@@ -11,20 +11,20 @@ use crate::tensor::Dims;
 pub const FEW: usize = 4;
 /// A dimension shorter than this is not worth a tile.
 const LEAST_TRANSPOSED: i64 = 16;
-/// Chunks of a row from which on its two misaligned ends, which are done by element, do not matter.
-pub const LEAST_CHUNKS: u64 = 16;
+/// Vectors of a row from which on its two misaligned ends, which are done by element, do not matter.
+pub const LEAST_VECTORS: u64 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
     Vector,
     VectorLoop,
     Rows,
-    Skewed,
+    MisalignedRows,
     Mixed,
     Strided,
     Deep,
     Transposed,
-    Shifted,
+    Misaligned,
     Repeated,
 }
 
@@ -34,12 +34,12 @@ impl Variant {
             Variant::Vector => "vector",
             Variant::VectorLoop => "vector_loop",
             Variant::Rows => "rows",
-            Variant::Skewed => "skewed",
+            Variant::MisalignedRows => "misaligned_rows",
             Variant::Mixed => "mixed",
             Variant::Strided => "strided",
             Variant::Deep => "deep",
             Variant::Transposed => "transposed",
-            Variant::Shifted => "shifted",
+            Variant::Misaligned => "misaligned",
             Variant::Repeated => "repeated",
         }
     }
@@ -70,12 +70,12 @@ impl Variant {
             Variant::Vector => of!("vector"),
             Variant::VectorLoop => of!("vector_loop"),
             Variant::Rows => of!("rows"),
-            Variant::Skewed => of!("skewed"),
+            Variant::MisalignedRows => of!("misaligned_rows"),
             Variant::Mixed => of!("mixed"),
             Variant::Strided => of!("strided"),
             Variant::Deep => of!("deep"),
             Variant::Transposed => of!("transposed"),
-            Variant::Shifted => of!("shifted"),
+            Variant::Misaligned => of!("misaligned"),
             Variant::Repeated => of!("repeated"),
         }
     }
@@ -84,30 +84,30 @@ impl Variant {
         match self {
             Variant::Vector | Variant::VectorLoop => "add",
             Variant::Transposed => "add_transposed",
-            Variant::Shifted | Variant::Repeated => "add_shifted",
+            Variant::Misaligned | Variant::Repeated => "add_misaligned",
             _ => "add_strided",
         }
     }
 
-    /// Chunks per thread: VECTORS in add.cu, *_CHUNKS in add_strided.cu, *_VECTORS in add_shifted.cu.
-    pub fn chunks(self) -> u64 {
+    /// Vectors per thread: VECTORS in add.cu, *_VECTORS in add_strided.cu, *_VECTORS in add_misaligned.cu.
+    pub fn vectors_per_thread(self) -> u64 {
         match self {
             Variant::Rows | Variant::Strided | Variant::Deep => 4,
             _ => 2,
         }
     }
 
-    /// Elements of a chunk.
-    pub fn width(self, space: &Space) -> u64 {
+    /// Elements of a vector.
+    pub fn width(self, layout: &Layout) -> u64 {
         match self {
             Variant::Strided | Variant::Deep => 1,
-            _ => space.lanes(),
+            _ => layout.lanes(),
         }
     }
 }
 
 /// An addition of which the shape has at least two dimensions; strides in elements, of x, y and out.
-pub struct Space<'a> {
+pub struct Layout<'a> {
     pub x: &'a Strided,
     /// None for a number.
     pub y: Option<&'a Strided>,
@@ -116,8 +116,8 @@ pub struct Space<'a> {
     pub strides: [Dims; 3],
 }
 
-impl<'a> Space<'a> {
-    pub fn of(problem: &'a AddProblem) -> Space<'a> {
+impl<'a> Layout<'a> {
+    pub fn of(problem: &'a AddProblem) -> Layout<'a> {
         let (x, out) = (&problem.x, &problem.out);
         let y = match &problem.y {
             AddendProblem::Tensor(y) => Some(y),
@@ -129,7 +129,7 @@ impl<'a> Space<'a> {
             shape.insert(0, 1);
             strides.iter_mut().for_each(|s| s.insert(0, 0));
         }
-        Space { x, y, out, shape, strides }
+        Layout { x, y, out, shape, strides }
     }
 
     pub fn last(&self) -> usize {
@@ -147,16 +147,16 @@ impl<'a> Space<'a> {
 
     /// Elements of the result in 16 bytes.
     pub fn lanes(&self) -> u64 {
-        CHUNK / self.out.dtype.size() as u64
+        VECTOR_BYTES / self.out.dtype.size() as u64
     }
 
-    /// Elements by which the result starts behind a boundary.
+    /// Elements from the last 16-byte boundary to the result's first.
     pub fn past(&self) -> u64 {
-        self.out.address as u64 % CHUNK / self.out.dtype.size() as u64
+        self.out.address as u64 % VECTOR_BYTES / self.out.dtype.size() as u64
     }
 
-    /// Whether all steps but those along the last dimension are whole chunks, give or take `others`'.
-    fn by_chunks(&self, strides: &[i64], others: &[i64]) -> bool {
+    /// Whether all steps but those along the last dimension are whole vectors, give or take `others`'.
+    fn by_vectors(&self, strides: &[i64], others: &[i64]) -> bool {
         let lanes = self.lanes() as i64;
         strides.iter().zip(others).take(self.last()).all(|(s, o)| s.wrapping_sub(*o) % lanes == 0)
     }
@@ -164,10 +164,10 @@ impl<'a> Space<'a> {
     /// All rows of the result start on a boundary.
     pub fn rows_aligned(&self) -> bool {
         let still: Dims = Dims::from_elem(0, self.shape.len());
-        self.past() == 0 && self.by_chunks(&self.strides[2], &still)
+        self.past() == 0 && self.by_vectors(&self.strides[2], &still)
     }
 
-    /// And are whole chunks.
+    /// And are whole vectors.
     pub fn whole(&self) -> bool {
         self.rows_aligned() && self.shape[self.last()].unsigned_abs().is_multiple_of(self.lanes())
     }
@@ -177,7 +177,7 @@ impl<'a> Space<'a> {
         let size = operand.dtype.size() as u64;
         let first = (operand.address as u64).wrapping_sub(self.past() * size);
         strides[self.last()] == 0
-            || first.is_multiple_of(self.lanes() * size) && self.by_chunks(strides, &self.strides[2])
+            || first.is_multiple_of(self.lanes() * size) && self.by_vectors(strides, &self.strides[2])
     }
 
     /// The dimension that is contiguous in some input, where the last is not: every input either has it or steps
@@ -209,18 +209,14 @@ impl<'a> Space<'a> {
         let step = self.strides[2][last];
         if step != 1 {
             let metrics = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
-            return Variant::Strided.because(
-                "rows",
-                "the result's elements do not lie side by side",
-                metrics,
-            );
+            return Variant::Strided.because("rows", "the result's elements are not contiguous", metrics);
         }
         if !self.out.address.is_multiple_of(size) {
-            let because = "the result lies between boundaries of its elements";
+            let because = "the result is misaligned to its own elements";
             return (Variant::Strided, Reason::plain("strided", "rows", because));
         }
         let steps = self.inputs().map(|(_, strides)| strides[last]).find(|step| !matches!(step, 0 | 1));
-        let least = LEAST_CHUNKS * self.lanes();
+        let least = LEAST_VECTORS * self.lanes();
         let long = self.shape[last] as u64 >= least || self.whole();
         if long && steps.is_none() {
             let in_step = self.inputs().all(|(s, strides)| self.in_step(s, strides));
@@ -233,8 +229,9 @@ impl<'a> Space<'a> {
                     return (Variant::Rows, Reason::plain("rows", "vector", because));
                 }
                 (true, false) => {
-                    let because = "inputs lie to boundaries of 16 bytes unlike the result";
-                    return (Variant::Skewed, Reason::plain("skewed", "rows", because));
+                    let because =
+                        "the inputs' rows have other offsets from 16-byte boundaries than the result's";
+                    return (Variant::MisalignedRows, Reason::plain("misaligned_rows", "rows", because));
                 }
                 (false, true) if widest <= Some(size) => {
                     return Variant::Mixed.because("rows", "the dtypes differ, and none is wider", sizes);
@@ -243,7 +240,7 @@ impl<'a> Space<'a> {
                     return Variant::Strided.because("mixed", "an input is wider than the result", sizes);
                 }
                 (false, false) => {
-                    let because = "the dtypes differ, and inputs lie to boundaries unlike the result";
+                    let because = "the dtypes differ, and the inputs are misaligned to the result";
                     return (Variant::Strided, Reason::plain("strided", "mixed", because));
                 }
             }
@@ -260,7 +257,7 @@ impl<'a> Space<'a> {
         }
         if let Some(step) = steps {
             let metrics = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
-            return Variant::Strided.because("rows", "an input's elements do not lie side by side", metrics);
+            return Variant::Strided.because("rows", "an input's elements are not contiguous", metrics);
         }
         let metrics = [("elements", self.shape[last].unsigned_abs()), ("at least", least)];
         Variant::Strided.because("rows", "rows are short", metrics)
@@ -268,12 +265,12 @@ impl<'a> Space<'a> {
 
     /// Whether an operand's vectors start on boundaries, beside whole rows of the result: along the last dimension, or,
     /// transposed, along that of the rows.
-    pub fn plain(&self, operand: &Strided, strides: &[i64]) -> bool {
+    pub fn aligned(&self, operand: &Strided, strides: &[i64]) -> bool {
         let last = self.last();
         let unit = if matches!(strides[last], 0 | 1) { last } else { last - 1 };
         let lanes = self.lanes() as i64;
         strides[last] == 0
-            || (operand.address as u64).is_multiple_of(CHUNK)
+            || (operand.address as u64).is_multiple_of(VECTOR_BYTES)
                 && strides.iter().enumerate().all(|(d, s)| d == unit || s % lanes == 0)
     }
 
@@ -293,10 +290,11 @@ impl<'a> Space<'a> {
         }
     }
 
-    /// Rows at which a thread's chunks lie: along a dimension that an input repeats, if there is one, else the longest.
+    /// Rows at which a thread's vectors lie: along a dimension that an input repeats, if there is one, else the longest.
     fn best_rows(&self, variant: Variant) -> usize {
         let repeats = |d: usize| {
-            self.shape[d] >= variant.chunks() as i64 && self.inputs().any(|(_, strides)| strides[d] == 0)
+            self.shape[d] >= variant.vectors_per_thread() as i64
+                && self.inputs().any(|(_, strides)| strides[d] == 0)
         };
         (0..self.last()).max_by_key(|&d| (repeats(d), self.shape[d])).unwrap_or(0)
     }
