@@ -23,7 +23,7 @@ mod torch;
 pub use allocate::Output;
 pub use call::{Call, Tensor};
 pub use dispatcher::on_memory;
-pub use memo::Lender;
+pub use memo::CallContext;
 pub use source::loaded_module;
 
 use crate::dtype::DType;

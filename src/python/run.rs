@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 use crate::backend::{self, Operation};
 use crate::error::Result;
-use crate::interop::{Call, Lender, Output};
+use crate::interop::{Call, CallContext, Output};
 
 /// What the call memo keeps of a call: its problem, and what solves it wherever its operands are.
 #[derive(Debug)]
@@ -19,14 +19,14 @@ impl<P: Operation> Known<P> {
     }
 
     /// Solves it with its operands at these addresses.
-    pub fn solve(&mut self, addresses: &[usize], lender: &mut Lender<'_, '_>) -> Result<()> {
+    pub fn solve(&mut self, addresses: &[usize], context: &mut CallContext<'_, '_>) -> Result<()> {
         let Known { problem, prepared } = self;
         problem.place(addresses);
         if !prepared.suits(problem) {
-            *prepared = lender.ask(|| backend::prepare(problem))?;
+            *prepared = context.ask(|| backend::prepare(problem))?;
         }
-        let workspace = lender.lend(prepared.workspace_bytes())?;
-        lender.run(problem.steps(), |stream| prepared.run(problem, workspace, stream))
+        let workspace = context.allocate_workspace(prepared.workspace_bytes())?;
+        context.run(problem.steps(), |stream| prepared.run(problem, workspace, stream))
     }
 }
 

@@ -61,7 +61,7 @@ pub struct Entry<K, const T: usize, const O: usize> {
     /// What a result is allocated from where there is no `out`: shape, strides and dtype.
     result: Option<Py<PyTuple>>,
     device: Device,
-    kept: K,
+    known: K,
 }
 
 /// What came of looking for an earlier call.
@@ -74,24 +74,24 @@ pub enum Memoised<'py> {
     Otherwise,
 }
 
-/// What solves a problem gets besides it.
+/// The device, stream and allocator of a remembered call, for the code that solves its problem.
 #[derive(Debug)]
-pub struct Lender<'a, 'py> {
+pub struct CallContext<'a, 'py> {
     class: &'static TorchClass,
     like: &'a Bound<'py, PyAny>,
     device: Device,
     stream: RawStream,
-    lent: Option<Bound<'py, PyAny>>,
+    workspace: Option<Bound<'py, PyAny>>,
 }
 
-impl Lender<'_, '_> {
+impl CallContext<'_, '_> {
     /// What the device has to be asked for before the work.
     pub fn ask<T: Send>(&self, question: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         without_gil(self.like.py(), self.device, 0, question)
     }
 
     /// The address of so many bytes, to be let go of once the work is queued.
-    pub fn lend(&mut self, bytes: u64) -> Result<usize> {
+    pub fn allocate_workspace(&mut self, bytes: u64) -> Result<usize> {
         if bytes == 0 {
             return Ok(0);
         }
@@ -100,7 +100,7 @@ impl Lender<'_, '_> {
         let memory = allocate::torch_empty(self.class.torch, &spec, self.like)?;
         let argument = Argument { op: "workspace", name: "out", accepted: &DType::ALL };
         let address = self.class.address(argument, &memory)?;
-        self.lent = Some(memory);
+        self.workspace = Some(memory);
         Ok(address)
     }
 
@@ -116,7 +116,7 @@ impl Lender<'_, '_> {
 pub fn call<'py, K, const T: usize, const O: usize>(
     memo: &'static LocalKey<Memo<K, T, O>>,
     arguments: &Arguments<'_, 'py, T, O>,
-    solve: impl FnOnce(&mut K, &[usize], &mut Lender<'_, 'py>) -> Result<()>,
+    solve: impl FnOnce(&mut K, &[usize], &mut CallContext<'_, 'py>) -> Result<()>,
 ) -> Result<Memoised<'py>> {
     let make = |memo: &Memo<K, T, O>| {
         // Borrowed already: something that this thread runs within a call calls us, such as a finalizer.
@@ -214,7 +214,7 @@ impl<K, const T: usize, const O: usize> Entry<K, T, O> {
         &mut self,
         arguments: &Arguments<'_, 'py, T, O>,
         operands: &Operands<T>,
-        solve: impl FnOnce(&mut K, &[usize], &mut Lender<'_, 'py>) -> Result<()>,
+        solve: impl FnOnce(&mut K, &[usize], &mut CallContext<'_, 'py>) -> Result<()>,
     ) -> Result<Memoised<'py>> {
         let (Some(Some(like)), Some(Some(Described { class, .. }))) =
             (arguments.tensors.first(), operands.tensors.first())
@@ -251,8 +251,8 @@ impl<K, const T: usize, const O: usize> Entry<K, T, O> {
             Device::Cpu => 0,
             Device::Cuda(ordinal) => class.stream(py, ordinal)?,
         };
-        let mut lender = Lender { class, like, device: self.device, stream, lent: None };
-        solve(&mut self.kept, &addresses, &mut lender)?;
+        let mut context = CallContext { class, like, device: self.device, stream, workspace: None };
+        solve(&mut self.known, &addresses, &mut context)?;
         if let Some(out) = arguments.out {
             torch.dispatcher.overwritten(out)?;
         }
@@ -270,14 +270,14 @@ impl<K, const T: usize, const O: usize> Entry<K, T, O> {
     }
 }
 
-/// Remembers a call that was new. `result`: what it returned; `kept`: what is to be known of it.
+/// Remembers a call that was new. `result`: what it returned; `known`: what solves its problem.
 pub fn remember<'py, K, const T: usize, const O: usize>(
     memo: &'static LocalKey<Memo<K, T, O>>,
     arguments: &Arguments<'_, 'py, T, O>,
     result: &Bound<'py, PyAny>,
-    kept: K,
+    known: K,
 ) {
-    let Some(entry) = arguments.entry(result, kept) else { return };
+    let Some(entry) = arguments.entry(result, known) else { return };
     let keep = |memo: &Memo<K, T, O>| {
         let Ok(mut entries) = memo.try_borrow_mut() else { return Vec::new() };
         let rest = entries.len().min(ENTRIES - 1);
@@ -290,7 +290,7 @@ pub fn remember<'py, K, const T: usize, const O: usize>(
 }
 
 impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
-    fn entry<K>(&self, result: &Bound<'py, PyAny>, kept: K) -> Option<Entry<K, T, O>> {
+    fn entry<K>(&self, result: &Bound<'py, PyAny>, known: K) -> Option<Entry<K, T, O>> {
         let (of_result, spec, at) = Layout::of(self.op, result)?;
         let mut tensors = [const { None }; T];
         let mut aliases = [false; T];
@@ -308,7 +308,7 @@ impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
             Some(_) => (Some(of_result), None),
             None => (None, Some(torch_class(result)?.torch.asked(result.py(), &spec).ok()?.unbind())),
         };
-        Some(Entry { tensors, options, out, aliases, result: asked, device: spec.device, kept })
+        Some(Entry { tensors, options, out, aliases, result: asked, device: spec.device, known })
     }
 }
 
