@@ -4,6 +4,7 @@
     <!-- file: CONTRIBUTING.md -->              the file, without its title
     <!-- head: kernels/add.cu -->               the head of a kernel file, and its page of measurements
     <!-- errors -->                             every class of error with its recorded messages
+    <!-- variants -->                           the table of variants that a developer can force
     <!-- kernels -->                            a list of the kernels' pages
     <!-- measurements -->                       a list of the pages of measurements
 
@@ -21,7 +22,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 DIRECTIVE = re.compile(
-    r"^<!-- (section|file|head|errors|kernels|measurements)(?:: (\S+))?(?: ([^>]+))? -->$", re.MULTILINE
+    r"^<!-- (section|file|head|errors|variants|kernels|measurements)(?:: (\S+))?(?: ([^>]+))? -->$",
+    re.MULTILINE,
 )
 # Where a file of the repository stands on the site.
 PAGES = {
@@ -74,7 +76,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
             return f'```text title="{name}"\n{head(name)}\n```{link(name)}'
         if kind == "measurements":
             return "\n".join(f"- [{stem}]({stem}.md)" for stem in measured())
-        return errors() if kind == "errors" else listed()
+        return {"errors": errors, "variants": variants, "kernels": listed}[kind]()
 
     return DIRECTIVE.sub(filled, markdown)
 
@@ -151,3 +153,16 @@ def errors() -> str:
         parts += [f"## {error.__name__}({bases})\n\n{error.__doc__}\n"]
         parts += ["``` { .text .wrapped }", "\n\n".join(lines), "```", ""]
     return "\n".join(parts)
+
+
+def variants() -> str:
+    from tilewise import _core
+
+    table: dict[str, Any] = {**_core.variants()}
+    lines = ["| operation | variant | parameter | what it does |", "| --- | --- | --- | --- |"]
+    for op, entries in table.items():
+        for entry in entries:
+            values = ", ".join(map(str, entry.get("values", [])))
+            parameter = f"{entry['parameter']}: {values}" if entry.get("parameter") else ""
+            lines.append(f"| {op} | `{entry['name']}` | {parameter} | {entry['about']} |")
+    return "\n".join(lines)

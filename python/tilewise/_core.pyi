@@ -41,6 +41,7 @@ __all__ = [
     "on_memory",
     "softmax",
     "softmax_backward",
+    "variants",
     "wgmma_clocks",
     "wgmma_model",
 ]
@@ -161,6 +162,24 @@ class _BuildInfo(TypedDict):
     targets: list[str]
     kernels: list[_Kernel]
 
+@type_check_only
+class _Variant(TypedDict):
+    name: str
+    about: str
+
+@type_check_only
+class _SoftmaxVariant(_Variant):
+    parameter: str
+    values: list[int]
+    row_length: int
+    columns: bool
+
+@type_check_only
+class _Variants(TypedDict):
+    add: list[_Variant]
+    softmax: list[_SoftmaxVariant]
+    matmul: list[_Variant]
+
 def check_matmul_options(
     *, activation: str | None = None, negative_slope: float = 0.01, precision: str = "ieee"
 ) -> None: ...
@@ -168,26 +187,11 @@ def explain(op: str, arguments: dict[str, Any], device: Any = None) -> dict[str,
 def devices() -> list[_Device]: ...
 def build_info() -> _BuildInfo: ...
 def choices_made() -> int: ...
-def force_add_schedule(schedule: Literal["fixed_grid", "grid_stride"] | None) -> None: ...
-def force_softmax(
-    variant: Literal[
-        "warp",
-        "block",
-        "short",
-        "misaligned",
-        "pipeline",
-        "online",
-        "cluster",
-        "staged",
-        "split",
-        "grid",
-        "column",
-    ]
-    | None,
-    figure: int = 1,
-) -> None: ...
+def variants() -> _Variants: ...
+def force_add_schedule(schedule: str | None) -> None: ...
+def force_softmax(variant: str | None, parameter: int = 1) -> None: ...
 def force_matmul_kernel(
-    kernel: Literal["blocks", "wgmma", "skinny", "copied"] | None,
+    kernel: str | None,
     *,
     tile: str | None = None,
     splits: int | None = None,

@@ -4,21 +4,66 @@ use std::collections::BTreeMap;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::cuda::device::published;
 use crate::cuda::forced;
-use crate::cuda::plan::add::Schedule;
+use crate::cuda::plan::matmul;
 use crate::cuda::plan::matmul::blocks::{self, TILE_NAMES};
 use crate::cuda::plan::matmul::skinny;
 use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, fit};
-use crate::cuda::plan::{matmul, softmax};
+use crate::cuda::plan::variants::{ADD, Forcible, MATMUL, SOFTMAX, find};
 use crate::cuda::plan_cache;
+
+/// The variants that `force_add_schedule`, `force_softmax` and `force_matmul_kernel` know, by operation.
+///
+/// Returns:
+///     For each operation a list of dictionaries: name and about (text); of softmax also parameter (what it counts, or
+///     ""), values (parameters worth a try), row_length (elements of a row that the variant can do, or 0) and columns
+///     (whether it does rows that are not contiguous).
+///
+/// Lives in src/python/developer.rs, of src/cuda/plan/variants.rs.
+#[pyfunction]
+#[pyo3(text_signature = "()")]
+pub fn variants(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let result = PyDict::new(py);
+    let entry = |name: &str, about: &str| {
+        let entry = PyDict::new(py);
+        entry.set_item("name", name)?;
+        entry.set_item("about", about)?;
+        PyResult::Ok(entry)
+    };
+    let add = ADD.iter().map(|v| entry(v.name, v.about)).collect::<PyResult<Vec<_>>>()?;
+    result.set_item("add", add)?;
+    let softmax = SOFTMAX.iter().map(|v| {
+        let entry = entry(v.name, v.about)?;
+        entry.set_item("parameter", v.parameter)?;
+        entry.set_item("values", v.values.to_vec())?;
+        entry.set_item("row_length", v.row_length)?;
+        entry.set_item("columns", v.columns)?;
+        PyResult::Ok(entry)
+    });
+    result.set_item("softmax", softmax.collect::<PyResult<Vec<_>>>()?)?;
+    let matmul = MATMUL.iter().map(|(name, about)| entry(name, about)).collect::<PyResult<Vec<_>>>()?;
+    result.set_item("matmul", matmul)?;
+    Ok(result)
+}
+
+/// The entry of a table with this name.
+fn known<T>(argument: &str, name: &str, table: &'static [Forcible<T>]) -> PyResult<&'static Forcible<T>> {
+    find(table, name).ok_or_else(|| unknown(argument, name, table.iter().map(|entry| entry.name)))
+}
+
+fn unknown<'a>(argument: &str, got: &str, accepted: impl Iterator<Item = &'a str>) -> PyErr {
+    let accepted = accepted.map(|name| format!("{name:?}, ")).collect::<String>();
+    PyValueError::new_err(format!("{argument}={got:?} is not known; accepted: {accepted}None"))
+}
 
 /// Makes contiguous additions on GPUs use one schedule, for the whole process.
 ///
 /// Args:
-///     schedule: "fixed_grid" (one block for each tile), "grid_stride" (as many blocks as run at once, each
-///         taking every so-many-th tile), or None to leave the choice to the plan again.
+///     schedule: "fixed_grid" (one block a tile), "grid_stride" (as many blocks as run at once, which loop over tiles),
+///         or None to leave the choice to the plan again.
 ///
 /// Raises:
 ///     ValueError: any other name.
@@ -27,17 +72,8 @@ use crate::cuda::plan_cache;
 #[pyfunction]
 #[pyo3(text_signature = "(schedule)")]
 pub fn force_add_schedule(schedule: Option<&str>) -> PyResult<()> {
-    let schedule = match schedule {
-        None => None,
-        Some("fixed_grid") => Some(Schedule::FixedGrid),
-        Some("grid_stride") => Some(Schedule::GridStride),
-        Some(other) => {
-            let message =
-                format!("schedule={other:?} is not known; accepted: \"fixed_grid\", \"grid_stride\", None");
-            return Err(PyValueError::new_err(message));
-        }
-    };
-    forced::set_add_schedule(schedule);
+    let entry = schedule.map(|name| known("schedule", name, &ADD)).transpose()?;
+    forced::set_add_schedule(entry.map(|entry| (entry.make)(1)));
     Ok(())
 }
 
@@ -54,14 +90,11 @@ pub fn choices_made() -> u64 {
 /// do the call.
 ///
 /// Args:
-///     variant: None to leave the choice to the plan again. For dims whose elements lie side by side: "warp",
-///         "block", "short", "misaligned", "pipeline", "online", "cluster", "staged", "split" or "grid". For other dims:
-///         "column", "cluster" or "split".
-///     figure: of warp, loads of one row in flight per lane (1, 2 or 4); of misaligned and pipeline, the depth of its
-///         software pipeline, 1 to 4 tiles or rows in shared memory; of cluster and staged, blocks of a cluster (1, 2,
-///         4, 8 or 16); of split and grid, slices of a row or column.
+///     variant: a name in `variants()["softmax"]`, or None to leave the choice to the plan again.
+///     parameter: what that entry's "parameter" counts; of no matter where it is "".
 ///
-/// Of the gradients "misaligned" and, for other dims, "split" can be forced in the same way; anything else forbids both.
+/// Of the gradients "misaligned", "staged", "short" and, for other dims, "split" can be forced in the same way; anything
+/// else leaves them the variants in registers.
 ///
 /// Raises:
 ///     ValueError: any other name.
@@ -69,31 +102,10 @@ pub fn choices_made() -> u64 {
 /// Lives in src/python/developer.rs; takes effect in src/cuda/plan/softmax/choose/mod.rs and
 /// src/cuda/plan/softmax_backward/; the variants are described in kernels/softmax*.cu.
 #[pyfunction]
-#[pyo3(signature = (variant, figure = 1), text_signature = "(variant, figure=1)")]
-pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
-    let figure = u64::from(figure);
-    let forced = match variant {
-        None => None,
-        Some("warp") => Some(softmax::Forced::Warp(figure)),
-        Some("block") => Some(softmax::Forced::Block),
-        Some("misaligned") => Some(softmax::Forced::Misaligned(figure)),
-        Some("pipeline") => Some(softmax::Forced::Pipeline(figure)),
-        Some("online") => Some(softmax::Forced::Online),
-        Some("short") => Some(softmax::Forced::Short),
-        Some("cluster") => Some(softmax::Forced::Cluster(figure)),
-        Some("staged") => Some(softmax::Forced::Staged(figure)),
-        Some("split") => Some(softmax::Forced::Split(figure)),
-        Some("grid") => Some(softmax::Forced::Grid(figure)),
-        Some("column") => Some(softmax::Forced::Column),
-        Some(other) => {
-            let message = format!(
-                "variant={other:?} is not known; accepted: \"warp\", \"block\", \"short\", \"misaligned\", \
-                 \"pipeline\", \"online\", \"cluster\", \"staged\", \"split\", \"grid\", \"column\", None"
-            );
-            return Err(PyValueError::new_err(message));
-        }
-    };
-    forced::set_softmax(forced);
+#[pyo3(signature = (variant, parameter = 1), text_signature = "(variant, parameter=1)")]
+pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
+    let entry = variant.map(|name| known("variant", name, &SOFTMAX)).transpose()?;
+    forced::set_softmax(entry.map(|entry| (entry.make)(u64::from(parameter))));
     Ok(())
 }
 
@@ -140,12 +152,7 @@ pub fn force_matmul_kernel(
         })),
         Some("skinny") => Some(matmul::Forced::Skinny(skinny::Overrides { parts: splits, cluster })),
         Some("copied") => Some(matmul::Forced::Copied),
-        Some(other) => {
-            let message = format!(
-                "kernel={other:?} is not known; accepted: \"blocks\", \"wgmma\", \"skinny\", \"copied\", None"
-            );
-            return Err(PyValueError::new_err(message));
-        }
+        Some(other) => return Err(unknown("kernel", other, MATMUL.iter().map(|(name, _)| *name))),
     };
     forced::set_matmul(forced);
     Ok(())
@@ -156,10 +163,8 @@ fn wgmma_tiles() -> [&'static str; TILES.len()] {
 }
 
 fn tile_index(name: &str, known: &[&str]) -> PyResult<usize> {
-    known.iter().position(|tile| *tile == name).ok_or_else(|| {
-        let accepted = known.iter().map(|tile| format!("{tile:?}")).collect::<Vec<_>>().join(", ");
-        PyValueError::new_err(format!("tile={name:?} is not known; accepted: {accepted}, None"))
-    })
+    let position = known.iter().position(|tile| *tile == name);
+    position.ok_or_else(|| unknown("tile", name, known.iter().copied()))
 }
 
 /// The constants of the model by which the plan chooses among tiles and splits of kernels/matmul_wgmma.cu, by name.

@@ -39,6 +39,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(info::build_info, module)?,
         wrap_pyfunction!(routing::on_memory, module)?,
         wrap_pyfunction!(developer::choices_made, module)?,
+        wrap_pyfunction!(developer::variants, module)?,
         wrap_pyfunction!(developer::force_add_schedule, module)?,
         wrap_pyfunction!(developer::force_softmax, module)?,
         wrap_pyfunction!(developer::force_matmul_kernel, module)?,

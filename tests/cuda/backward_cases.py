@@ -14,11 +14,11 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Case = tuple[str, Callable[[], object]]
 
 
-def forced(call: Callable[[], object], variant: str, figure: int = 1) -> Callable[[], object]:
+def forced(call: Callable[[], object], variant: str, parameter: int = 1) -> Callable[[], object]:
     """Of a softmax's gradient: only what `variant` says of it in _core.force_softmax."""
 
     def run() -> object:
-        _core.force_softmax(variant, figure)
+        _core.force_softmax(variant, parameter)
         try:
             return call()
         finally:
@@ -48,9 +48,9 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
             for count, n in ((300, 33), (30, 781), (9, 3001)):
                 x = random(count * n + 8, dtype=dtype)
                 rows = [x[cut:][: count * n].view(count, n) for cut in (0, 1, 2, 3)]
-                for figure in (1, 3):
-                    run = forced(partial(function, rows[0], rows[0]), "misaligned", figure)
-                    yield f"{name} {count}x{n} in {figure} stages", run
+                for parameter in (1, 3):
+                    run = forced(partial(function, rows[0], rows[0]), "misaligned", parameter)
+                    yield f"{name} {count}x{n} in {parameter} stages", run
                 yield f"{name} {count}x{n} apart", call((count, n + 3), lambda x: x[:, 1:-2])
                 for target in dict.fromkeys((dtype, torch.float32)):
                     out = torch.empty(count * n + 8, dtype=target, device=x.device)

@@ -97,41 +97,33 @@ def add_cases() -> Iterator[Case]:
         yield f"add {dtype} many dimensions", lambda a=many, b=transposed: tw.add(a, b)
 
 
-def forced_softmax(variant: str, figure: int, x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    _core.force_softmax(variant, figure)
+def forced_softmax(
+    variant: str, parameter: int, x: torch.Tensor, dim: int, dtype: torch.dtype
+) -> torch.Tensor:
+    _core.force_softmax(variant, parameter)
     try:
         return tw.softmax(x, dim, dtype=dtype)
     finally:
         _core.force_softmax(None)
 
 
-ROW_VARIANTS = [("block", 1), ("pipeline", 1), ("pipeline", 3), ("online", 1), ("cluster", 1), ("cluster", 8)]
-ROW_VARIANTS += [
-    ("split", 1),
-    ("split", 9),
-    ("warp", 1),
-    ("warp", 2),
-    ("warp", 4),
-    ("misaligned", 1),
-    ("misaligned", 3),
-]
-ROW_VARIANTS += [("staged", 1), ("staged", 4), ("staged", 16), ("short", 1)]
-COLUMN_VARIANTS = [("column", 1), ("cluster", 1), ("cluster", 4), ("split", 3)]
+SOFTMAX = _core.variants()["softmax"]
+# Each with its least parameter and its largest.
+FORCED = [(entry, value) for entry in SOFTMAX for value in sorted({entry["values"][0], entry["values"][-1]})]
+ROWS = [(entry["name"], value, entry["row_length"]) for entry, value in FORCED if entry["row_length"]]
+COLUMNS = [(entry["name"], value) for entry, value in FORCED if entry["columns"]]
 
 
 def softmax_variant_cases() -> Iterator[Case]:
     for dtype in FLOATS:
         for target in (dtype, torch.float32) if dtype.itemsize == 2 else (dtype,):
-            short, long = random(7, 61, dtype=dtype)[:, 1:], random(3, 5003, dtype=dtype)
-            rows, tiny = random(9, 3 * 1301, dtype=dtype).view(27, 1301), random(300, 13, dtype=dtype)
-            longer = random(2, 20011, dtype=dtype)
             name = f"softmax {dtype} to {target}"
             middle = random(7, 640 // dtype.itemsize, dtype=dtype)
             yield f"{name} 640 bytes", partial(tw.softmax, middle, dtype=target)
-            for variant, figure in ROW_VARIANTS:
-                x = {"warp": short, "misaligned": rows, "short": tiny, "split": longer}.get(variant, long)
-                call = partial(forced_softmax, variant, figure, x, -1, target)
-                yield f"{name} {variant} {figure}", call
+            for variant, parameter, length in ROWS:
+                x = random(min(300, 40_000 // length), length, dtype=dtype)
+                call = partial(forced_softmax, variant, parameter, x, -1, target)
+                yield f"{name} {variant} {parameter}", call
             # In registers; too much for those; and for shared memory, too. Not from one dtype to another.
             for rows_, n, slices in ((3, 4003, 4), (2, 20011, 4), (1, 420_000 // dtype.itemsize, 1)):
                 call = partial(forced_softmax, "grid", slices, random(rows_, n, dtype=dtype), -1, target)
@@ -147,9 +139,9 @@ def softmax_variant_cases() -> Iterator[Case]:
                 yield f"{name} {count}x{n} to rows apart", partial(tw.log_softmax, x, dtype=target, out=out)
             for inner in (24, 22, 7):  # accesses of 16 bytes, of 4, of one element
                 x = random(3, 150, inner, dtype=dtype)
-                for variant, figure in COLUMN_VARIANTS:
-                    call = partial(forced_softmax, variant, figure, x, 1, target)
-                    yield f"{name} {inner} columns {variant} {figure}", call
+                for variant, parameter in COLUMNS:
+                    call = partial(forced_softmax, variant, parameter, x, 1, target)
+                    yield f"{name} {inner} columns {variant} {parameter}", call
             apart = random(300, 320, dtype=dtype)
             for rows_, n in ((7, 5), (40, 21), (8, 64), (600, 33), (301, 150), (70, 520), (64, 3001)):
                 for lead, cut in ((rows_, 0), (rows_ + 16 - rows_ % 8, 0), (rows_ + 6, 2), (rows_ + 3, 1)):
@@ -160,12 +152,12 @@ def softmax_variant_cases() -> Iterator[Case]:
                     call = partial(tw.log_softmax, x, -1, dtype=target, out=out)
                     yield f"{name} transposed {rows_}x{n} to {lead}", call
             x = random(1500, 48, dtype=dtype).mT
-            for variant, figure in (("cluster", 1), ("cluster", 8), ("split", 3), ("split", 40)):
+            for variant, parameter in (("cluster", 1), ("cluster", 8), ("split", 3), ("split", 40)):
                 for dim in (0, 1):
                     call = partial(
-                        forced_softmax, variant, figure, x if dim else x.mT.contiguous().mT, dim, target
+                        forced_softmax, variant, parameter, x if dim else x.mT.contiguous().mT, dim, target
                     )
-                    yield f"{name} transposed {variant} {figure} dim {dim}", call
+                    yield f"{name} transposed {variant} {parameter} dim {dim}", call
             for cut in (16, 2):  # panels of rows apart, the last one narrower; copies of 16 bytes, of fewer
                 x = apart[:, cut : cut + 292]
                 yield f"{name} columns apart from {cut}", partial(tw.softmax, x, 0, dtype=target)

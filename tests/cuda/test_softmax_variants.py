@@ -10,11 +10,10 @@ from tilewise import _core
 
 pytestmark = needs("a GPU")
 
-ROWS = [("block", 1), ("online", 1)]
-ROWS += [(variant, stages) for variant in ("pipeline", "misaligned") for stages in (1, 2, 3, 4)]
-ROWS += [(variant, blocks) for variant in ("cluster", "staged") for blocks in (1, 2, 4, 8, 16)]
-ROWS += [*(("split", slices) for slices in (1, 2, 7)), *(("grid", slices) for slices in (1, 2, 33))]
-COLUMNS = [("column", 1), *(("cluster", blocks) for blocks in (1, 2, 4, 8, 16)), ("split", 1), ("split", 9)]
+VARIANTS = [(entry, value) for entry in _core.variants()["softmax"] for value in entry["values"]]
+SHORT_ROWS = [(entry["name"], value) for entry, value in VARIANTS if 0 < entry["row_length"] < 5000]
+ROWS = [(entry["name"], value) for entry, value in VARIANTS if entry["row_length"] > 1000]
+COLUMNS = [(entry["name"], value) for entry, value in VARIANTS if entry["columns"]]
 OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}
 
 rows = pytest.mark.parametrize("variant", ROWS, ids=str)
@@ -33,9 +32,7 @@ def random(*shape, dtype):
 
 
 @dtypes
-@pytest.mark.parametrize(
-    "variant", [*(("warp", n) for n in (1, 2, 4)), ("short", 1), ("misaligned", 1), ("misaligned", 2)], ids=str
-)
+@pytest.mark.parametrize("variant", SHORT_ROWS, ids=str)
 def test_short_rows(variant, dtype):
     _core.force_softmax(*variant)
     for n in (1, 2, 7, 17, 33, 64, 65, 129, 255, 512):

@@ -470,6 +470,6 @@ def test_kernels_that_there_are_not(name, capsys):
     with pytest.raises(SystemExit):
         options.parse(["softmax", "--variants", name])
     assert (
-        f"no such variant: {name}; there are softmax:VARIANT[:PARAMETER] with one of warp, "
+        f"no such variant: {name}; there are softmax:VARIANT[:PARAMETER] with one of short, "
         in capsys.readouterr().err
     )

@@ -9,7 +9,7 @@ import shlex
 from datetime import date
 from pathlib import Path
 
-from tilewise import _destinations
+from tilewise import _core, _destinations
 
 GRADIENTS = ("softmax_backward", "log_softmax_backward", "activation_backward")
 OPERATIONS = ("add", "softmax", "matmul", *GRADIENTS, "overhead")
@@ -115,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAMES",
         help="tilewise's own kernels as further peers, forced where they can do the case: "
         "softmax:VARIANT[:PARAMETER] such as softmax:cluster:8 or softmax:pipeline:2 "
-        "(see _core.force_softmax), also of the gradients (softmax_backward:misaligned:2); "
+        "(see _core.variants), also of the gradients (softmax_backward:misaligned:2); "
         "add:fixed_grid, add:grid_stride",
     )
 
@@ -178,9 +178,9 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _variants(text: str) -> tuple[str, ...]:
+    table = _core.variants()
     softmax, add = (
-        "warp|block|short|misaligned|pipeline|online|cluster|staged|split|grid|column",
-        "fixed_grid|grid_stride",
+        "|".join(entry["name"] for entry in entries) for entries in (table["softmax"], table["add"])
     )
     known = rf"((log_)?softmax_backward|softmax):({softmax})(:\d{{1,9}})?|add:({add})"
     names = tuple(filter(None, text.split(",")))

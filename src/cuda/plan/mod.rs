@@ -14,5 +14,6 @@ pub mod reason;
 pub mod softmax;
 pub mod softmax_backward;
 pub mod tile_order;
+pub mod variants;
 
 pub use launch::{Bases, Choice, Kernel, KernelParams, Launch, LaunchPlan, settings};

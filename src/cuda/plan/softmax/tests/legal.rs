@@ -3,6 +3,7 @@
 use super::super::choose::{CLUSTER_THREADS, CLUSTER_VECTORS, SPLIT_VECTORS};
 use super::super::rows::row_shape;
 use super::*;
+use crate::cuda::plan::variants::SOFTMAX;
 use crate::cuda::plan::{KernelParams, Launch, misaligned};
 use crate::ops::work::Workload;
 
@@ -59,22 +60,13 @@ fn every_plan_is_legal_and_covers_its_rows() {
 
 #[test]
 fn every_forced_plan_is_legal_too() {
-    let forced = [
-        Forced::Block,
-        Forced::Online,
-        Forced::Short,
-        Forced::Column,
-        Forced::Warp(1),
-        Forced::Warp(2),
-        Forced::Warp(4),
-    ]
-    .into_iter()
-    .chain((1..=5).map(Forced::Pipeline))
-    .chain((1..=5).map(Forced::Misaligned))
-    .chain([1, 2, 4, 8, 16].map(Forced::Cluster))
-    .chain([1, 2, 4, 8, 16].map(Forced::Staged))
-    .chain([0, 1, 7, 500, u64::from(u32::MAX)].map(Forced::Split))
-    .chain([0, 1, 7, 500, u64::from(u32::MAX)].map(Forced::Grid));
+    // Parameters that variants can have, and some that none can.
+    let beyond = [0, 3, 5, 7, 500, u64::from(u32::MAX)];
+    let forced = SOFTMAX.iter().flat_map(|variant| {
+        let counts = !variant.parameter.is_empty();
+        let beyond = beyond.into_iter().filter(move |_| counts);
+        variant.values.iter().copied().chain(beyond).map(variant.make)
+    });
     for forced in forced {
         for device in examples::all() {
             for dtypes in [(DType::F16, DType::F32), (DType::F32, DType::F32), (DType::F64, DType::F64)] {
