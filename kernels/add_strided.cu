@@ -123,20 +123,5 @@ template <class T, class Index, int Rank> __device__ __forceinline__ void add_el
         add_rows<Tagged<T, lanes_of<T>>, MIXED_VECTORS, uint32_t>(p);            \
     }
 
-EXPORT(boolean, bool)
-EXPORT(u8, u8)
-EXPORT(i16, i16)
-EXPORT(i32, i32)
-EXPORT(i64, i64)
-EXPORT(f16, f16)
-EXPORT(bf16, bf16)
-EXPORT(f32, f32)
-EXPORT(f64, f64)
-EXPORT_MIXED(u8, u8)
-EXPORT_MIXED(i16, i16)
-EXPORT_MIXED(i32, i32)
-EXPORT_MIXED(i64, i64)
-EXPORT_MIXED(f16, f16)
-EXPORT_MIXED(bf16, bf16)
-EXPORT_MIXED(f32, f32)
-EXPORT_MIXED(f64, f64)
+FOR_ALL_DTYPES(EXPORT)
+FOR_NUMERIC_DTYPES(EXPORT_MIXED)

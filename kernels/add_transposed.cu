@@ -190,12 +190,4 @@ template <class T> __device__ __forceinline__ void add_transposed(const AddParam
         add_transposed<T>(p);                                             \
     }
 
-EXPORT(boolean, bool)
-EXPORT(u8, u8)
-EXPORT(i16, i16)
-EXPORT(i32, i32)
-EXPORT(i64, i64)
-EXPORT(f16, f16)
-EXPORT(bf16, bf16)
-EXPORT(f32, f32)
-EXPORT(f64, f64)
+FOR_ALL_DTYPES(EXPORT)

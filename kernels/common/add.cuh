@@ -270,3 +270,11 @@ __device__ __forceinline__ void add_fetched(const AddParams<Rank>& p, const Oper
         }
     }
 }
+
+// EXPORT(T, NAME) for every dtype with kernels of its own: int8 has uint8's.
+// clang-format off
+#define FOR_NUMERIC_DTYPES(EXPORT)                                    \
+    EXPORT(u8, u8) EXPORT(i16, i16) EXPORT(i32, i32) EXPORT(i64, i64) \
+    EXPORT(f16, f16) EXPORT(bf16, bf16) EXPORT(f32, f32) EXPORT(f64, f64)
+// clang-format on
+#define FOR_ALL_DTYPES(EXPORT) EXPORT(boolean, bool) FOR_NUMERIC_DTYPES(EXPORT)
