@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import least_squares
 from tilewise import _core
 
-# m, n, k, tile, parts of k, blocks of a pair (0: the parts are a cluster), whether rows of a are off the
+# m, n, k, tile, k splits, blocks of a pair (0: the splits are a cluster), whether rows of a are off the
 # lines of caches, rows of b are, b is contiguous along n.
 Plan = tuple[int, int, int, str, int, int, tuple[bool, bool, bool]]
 Constants = dict[str, float]
@@ -108,7 +108,7 @@ def main() -> int:
         regrets = sweep.regrets(constants)
         for (m, n, k, tile, splits, pair, _), regret in regrets.items():
             if regret > 1.02:
-                how = f"{tile} by {pair} in {splits} parts"
+                how = f"{tile} by {pair} in {splits} splits"
                 print(f"{title}: {m}x{n}x{k} {how} takes {regret:.3f} of the fastest")
         print(
             "{}: {:.4f} of the fastest in the mean, {:.3f} at worst".format(title, *mean_and_worst(regrets))

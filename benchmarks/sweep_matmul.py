@@ -43,7 +43,7 @@ ODD += [(4095, 4097, 4099), (4096, 4096, 4097), (4096, 4097, 4096)]
 SHAPES = SQUARES + LINEAR + FEW_TILES + FEW_ROWS + OFF_LINES + ODD
 KERNELS = [k["kernel"].split("_") for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
 TILES = sorted({tile for _, _, tile, *_ in KERNELS})
-MEETING = {tile for _, _, tile, finish, _ in KERNELS if finish == "met"}
+CLUSTERED = {tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["splitk"]}
 
 
 def operands(
@@ -59,7 +59,7 @@ def operands(
 
 
 def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[str, Any]]:
-    """Every tile by blocks alone and in pairs, with parts of k where there are few, and parts that meet."""
+    """Every tile by blocks alone and in pairs, with k splits where there are few, and cluster split-K."""
     m, n, k = shape
     for tile in TILES:
         rows, columns = map(int, tile.split("x"))
@@ -70,7 +70,7 @@ def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[st
                 for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
                 if splits == 1 or (tiles * splits <= 1.5 * multiprocessors and k >= 256 * splits)
             )
-        if tile in MEETING and m <= rows:
+        if tile in CLUSTERED and m <= rows:
             # As many clusters as run at once.
             yield from (
                 {"tile": tile, "splits": splits, "cluster": None}

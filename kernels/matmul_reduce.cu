@@ -17,7 +17,7 @@
 
 // Mirrored in src/cuda/plan/matmul/reduce.rs.
 struct ReduceParams {
-    const void* partials;  // [parts][products][height][width]
+    const void* partials;  // [splits][products][height][width]
     const void* bias;
     void* out;
     int64_t bias_stride;
@@ -26,7 +26,7 @@ struct ReduceParams {
     uint64_t quads;        // groups of 4 columns of all products
     double negative_slope;
     uint32_t m, n, width, height;
-    uint32_t products, parts;
+    uint32_t products, splits;
     uint32_t batch_size[2];
     uint32_t activation;
     uint32_t bias_by_row;
@@ -37,7 +37,7 @@ static_assert(sizeof(ReduceParams) == 136, "mirrored in Rust");
 
 constexpr int REDUCE_THREADS = 256;
 
-// Acc: what the parts are sums in.
+// Acc: what the splits are sums in.
 template <class T, class Acc> __device__ __forceinline__ void matmul_reduce(const ReduceParams& p) {
     const uint64_t quad = uint64_t(blockIdx.x) * REDUCE_THREADS + threadIdx.x;
     if (quad >= p.quads) return;
@@ -48,11 +48,11 @@ template <class T, class Acc> __device__ __forceinline__ void matmul_reduce(cons
 
     const uint64_t plane = uint64_t(p.height) * p.width;
     ptx::wait_for_grid_before();
-    const Acc* part = static_cast<const Acc*>(p.partials) + product * plane + uint64_t(row) * p.width + col;
+    const Acc* split = static_cast<const Acc*>(p.partials) + product * plane + uint64_t(row) * p.width + col;
     Acc v[4] = {};
 #pragma unroll 8
-    for (uint32_t i = 0; i < p.parts; ++i) {
-        const auto w = load_pack<Acc, 4>(part + i * plane * p.products);
+    for (uint32_t i = 0; i < p.splits; ++i) {
+        const auto w = load_pack<Acc, 4>(split + i * plane * p.products);
 #pragma unroll
         for (int e = 0; e < 4; ++e) v[e] += w.v[e];
     }

@@ -21,10 +21,10 @@ struct RepackOperand {
     uint16_t* to;
     int64_t row_stride, col_stride;
     int64_t batch_stride[3];  // innermost first
-    uint64_t chunks;          // of 8 elements, that are written
+    uint64_t vectors;         // of 8 elements, that are written
     Divisor by_across, by_rows, by_batch[2];
     uint32_t rows, cols;
-    uint32_t across;         // chunks of a row, with its padding
+    uint32_t across;         // vectors of a row, with its padding
     uint32_t batch_size[2];  // of the two inner dimensions
     uint32_t unused;
 };
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i16(c
     const bool second = blockIdx.x >= p.first_blocks;
     const RepackOperand& x = p.operand[second];
     const uint64_t index = uint64_t(blockIdx.x - (second ? p.first_blocks : 0)) * REPACK_THREADS + threadIdx.x;
-    if (index >= x.chunks) return;
+    if (index >= x.vectors) return;
     const uint64_t line = x.by_across.quotient(index);
     const uint32_t col = uint32_t(index - line * x.across) * 8;
     const uint64_t product = x.by_rows.quotient(line);

@@ -26,15 +26,15 @@ template <class S> struct FewCopier {
     GatherCopier<T, S::BN, S::BK, Major::K, S::THREADS> gather;
 
     __device__ __forceinline__ FewCopier(const SkinnyParams& params, const Work<T>& work)
-        : chunks(params.b_chunks),
+        : chunks(params.b_vectors),
           async(work.b, params.product.b_col, work.cols),
           gather(work.b, params.product.b_col, params.product.b_row, work.cols) {}
 
-    __device__ __forceinline__ void copy(uint32_t shared, int k_left, int part, int parts) {
+    __device__ __forceinline__ void copy(uint32_t shared, int k_left, int split, int splits) {
         if (chunks) {
-            async.copy(shared, k_left, part, parts);
+            async.copy(shared, k_left, split, splits);
         } else {
-            gather.copy(shared, k_left, part, parts);
+            gather.copy(shared, k_left, split, splits);
         }
     }
 };
@@ -46,16 +46,16 @@ template <class S, Major A, bool ANY> __device__ __forceinline__ void matmul_ski
     static_assert(Sums::BYTES <= S::STAGES * S::template STAGE_BYTES<A, Major::K>, "the sums fit where the ring was");
     const auto& p = params.product;
     Work<T> work;
-    const Part part = find_part<S::BM, S::BN>(params, work);
+    const Split split = find_split<S::BM, S::BN>(params, work);
     Warp<S, A, Major::K> warp;
     if constexpr (ANY) {
         GatherCopier<T, S::BM, S::BK, A, S::THREADS> copy_a(work.a, p.a_row, p.a_col, work.rows);
         GatherCopier<T, S::BN, S::BK, Major::K, S::THREADS> copy_b(work.b, p.b_col, p.b_row, work.cols);
-        multiply(warp, copy_a, copy_b, part.k);
+        multiply(warp, copy_a, copy_b, split.k);
     } else {
         AsyncCopier<T, S::BM, S::BK, A, S::THREADS> copy_a(work.a, A == Major::K ? p.a_row : p.a_col, work.rows);
         FewCopier<S> copy_b(params, work);
-        multiply(warp, copy_a, copy_b, part.k);
+        multiply(warp, copy_a, copy_b, split.k);
     }
 
     float* sums = reinterpret_cast<float*>(shared_memory);
@@ -68,7 +68,7 @@ template <class S, Major A, bool ANY> __device__ __forceinline__ void matmul_ski
             float* at = sums + (warp.col + j * 8 + lane % 4 * 2) * Sums::STRIDE + warp.row + i * 16 + lane / 4;
             at[0] = v[0], at[Sums::STRIDE] = v[1], at[8] = v[2], at[Sums::STRIDE + 8] = v[3];
         }
-    leave<S::BM, S::BN, 1, S::THREADS>(params, work, part, sums);
+    store_sums<S::BM, S::BN, 1, S::THREADS>(params, work, split, sums);
 }
 
 //                                                 BM  BN bytes WM  WN stages blocks

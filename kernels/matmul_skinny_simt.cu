@@ -26,9 +26,9 @@ template <class T, class S> __device__ __forceinline__ void matmul_skinny(const 
     static_assert(S::GROUPS * Sums::BYTES <= sizeof(shared), "the sums fit where the buffers were");
 
     Work<T> work;
-    const Part part = find_part<S::BM, S::BN>(params, work);
+    const Split split = find_split<S::BM, S::BN>(params, work);
     Block block;
-    block.multiply(params.product, work, shared, part.k);
+    block.multiply(params.product, work, shared, split.k);
 
     Acc* sums = reinterpret_cast<Acc*>(&shared);
     Acc* own = sums + (block.group * S::BN + block.col) * Sums::STRIDE + block.row;
@@ -39,7 +39,7 @@ template <class T, class S> __device__ __forceinline__ void matmul_skinny(const 
             const int row = i / S::VEC * S::ROW_RUN + i % S::VEC, col = j / S::VEC * S::COL_RUN + j % S::VEC;
             own[col * Sums::STRIDE + row] = block.accumulator[i][j];
         }
-    leave<S::BM, S::BN, S::GROUPS, S::THREADS>(params, work, part, sums);
+    store_sums<S::BM, S::BN, S::GROUPS, S::THREADS>(params, work, split, sums);
 }
 
 // Without asynchronous copies (before sm_80), more than one buffer to read and one to write would only cost blocks.

@@ -6,9 +6,9 @@
 // ring of stages in shared memory by TMA (common/wgmma_mainloop.cuh); 1 to 3 consumer warpgroups multiply stages and
 // apply the epilogue (common/wgmma_epilogue.cuh) while the producers load the next tile. A cluster of two may share b's
 // boxes by multicast; or the blocks of a cluster are the k splits of a tile and reduce through distributed shared
-// memory (common/wgmma_meet.cuh). Base and strides are multiples of 16 bytes; m, n, k are any.
+// memory (common/wgmma_splitk.cuh). Base and strides are multiples of 16 bytes; m, n, k are any.
 // Variants, matmul_wgmma_{rows x columns of a block}_{epilogue}_{dtype}: src/cuda/plan/matmul/wgmma/mod.rs chooses the
-// tile, wgmma/finish.rs beside it the epilogue (Finish in common/wgmma_epilogue.cuh). Smaller tiles fill the device
+// tile, wgmma/epilogue.rs beside it the epilogue (EpilogueKind in common/wgmma_epilogue.cuh). Smaller tiles fill the device
 // where tiles are few; 64x64, 64x128 and 128x64 fit twice on a multiprocessor.
 // Hazard: an arrival at another block's barrier must not be a release at cluster scope, which costs 1000 clocks a
 // stage: it waits for all earlier accesses of the thread.
@@ -16,32 +16,32 @@
 
 #include "wgmma_epilogue.cuh"
 #include "wgmma_mainloop.cuh"
-#include "wgmma_meet.cuh"
+#include "wgmma_splitk.cuh"
 
-template <class S, Finish F, class Work>
+template <class S, EpilogueKind F, class Work>
 __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, Work& work, uint32_t shared,
                                         Ring ring) {
     Accumulators<S> d;
-    if constexpr (F == Finish::met) {
+    if constexpr (F == EpilogueKind::splitk) {
         multiply<S>(p, pair, d, shared, ring, work.item.k_end - work.item.k_begin);
-        meet<S>(p, d, work.item);
+        reduce_splits<S>(p, d, work.item);
         return;
     }
     Epilogue<S, F> epilogue(p, shared);
     // Instruction-cache warm-up: the first time nothing is multiplied and nothing stored, so that the epilogue's instructions
     // arrive while the first boxes do. Instructions of the longer epilogues lie behind what a launch fetches, and arrive
     // later than the end of a long k; so those do it for a short k only.
-    constexpr uint32_t SHORT = F == Finish::plain ? ~0u : F == Finish::any ? 12 : 24;  // of k, in blocks
-    for (bool rehearsal = p.part_blocks <= SHORT; work.left(); rehearsal = false) {
+    constexpr uint32_t SHORT = F == EpilogueKind::none ? ~0u : F == EpilogueKind::general ? 12 : 24;  // of k, in blocks
+    for (bool warm_up = p.split_blocks <= SHORT; work.left(); warm_up = false) {
         const Item& item = work.item;
-        epilogue.load_bias(item, rehearsal);
-        multiply<S>(p, pair, d, shared, ring, rehearsal ? 0 : item.k_end - item.k_begin);
-        epilogue.write(d, item, rehearsal);
-        if (!rehearsal) work.next();
+        epilogue.load_bias(item, warm_up);
+        multiply<S>(p, pair, d, shared, ring, warm_up ? 0 : item.k_end - item.k_begin);
+        epilogue.write(d, item, warm_up);
+        if (!warm_up) work.next();
     }
     epilogue.sent();
     // Not before: the sums' blocks would gather on multiprocessors that have no tile.
-    if (F == Finish::partials) ptx::let_next_grid_begin();
+    if (F == EpilogueKind::partial) ptx::let_next_grid_begin();
 }
 
 // As many as there can be stages: straight code is sooner done than a loop over the stages that there are, or over lanes.
@@ -54,12 +54,12 @@ template <class S> __device__ __forceinline__ void make_barriers(const WgmmaPara
     ptx::fence_mbarrier_init();
 }
 
-template <class S, Finish F> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
-    constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread behind the consumers
-    using Work = Schedule<S, F == Finish::met>;
+template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
+    constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread after the consumers
+    using Work = Schedule<S, F == EpilogueKind::splitk>;
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
     const Ring ring{shared, p.stages};
-    // Of both blocks, or for those of this one that meet at `barrier`.
+    // Of both blocks, or for the threads of this one that wait at `barrier`.
     const auto barriers_are_there = [&](uint32_t barrier, uint32_t threads) {
         if (p.pair > 1) {
             ptx::cluster_arrive();
@@ -102,40 +102,40 @@ template <class S, Finish F> __device__ __forceinline__ void matmul_wgmma(const 
     }
 }
 
-#define EXPORT_FINISH(T, NAME, FINISH)                                                            \
+#define EXPORT_EPILOGUE(T, NAME, EPILOGUE)                                                        \
     extern "C" __global__ void __launch_bounds__(Shape##NAME##T::THREADS, Shape##NAME##T::BLOCKS) \
-        matmul_wgmma_##NAME##_##FINISH##_##T(const __grid_constant__ WgmmaParams p) {             \
-        matmul_wgmma<Shape##NAME##T, Finish::FINISH>(p);                                          \
+        matmul_wgmma_##NAME##_##EPILOGUE##_##T(const __grid_constant__ WgmmaParams p) {           \
+        matmul_wgmma<Shape##NAME##T, EpilogueKind::EPILOGUE>(p);                                  \
     }
 #define EXPORT(T, NAME, ...)                           \
     using Shape##NAME##T = WgmmaShape<T, __VA_ARGS__>; \
-    EXPORT_FINISH(T, NAME, plain)                      \
-    EXPORT_FINISH(T, NAME, partials)                   \
-    EXPORT_FINISH(T, NAME, simple)                     \
-    EXPORT_FINISH(T, NAME, any)
+    EXPORT_EPILOGUE(T, NAME, none)                     \
+    EXPORT_EPILOGUE(T, NAME, partial)                  \
+    EXPORT_EPILOGUE(T, NAME, bias_relu)                \
+    EXPORT_EPILOGUE(T, NAME, general)
 
-// Tiles whose parts of k may meet: small ones, which few rows take.
-#define EXPORT_MEETING(T, NAME, ...) \
-    EXPORT(T, NAME, __VA_ARGS__)     \
-    EXPORT_FINISH(T, NAME, met)
+// Tiles with cluster split-K: small ones, which few rows take.
+#define EXPORT_SPLITK(T, NAME, ...) \
+    EXPORT(T, NAME, __VA_ARGS__)    \
+    EXPORT_EPILOGUE(T, NAME, splitk)
 
 // Consumers, 64 rows of each so many times, columns, blocks on a multiprocessor. The same list is TILES in
 // src/cuda/plan/matmul/wgmma/mod.rs.
-#define TILES(T)                             \
-    EXPORT_MEETING(T, 64x64, 1, 1, 64, 2)    \
-    EXPORT_MEETING(T, 64x128, 1, 1, 128, 2)  \
-    EXPORT(T, 64x256, 1, 1, 256, 1)          \
-    EXPORT_MEETING(T, 128x64, 2, 1, 64, 2)   \
-    EXPORT(T, 128x96, 2, 1, 96, 1)           \
-    EXPORT(T, 192x96, 3, 1, 96, 1)           \
-    EXPORT_MEETING(T, 128x128, 2, 1, 128, 1) \
-    EXPORT(T, 128x160, 2, 1, 160, 1)         \
-    EXPORT(T, 128x176, 2, 1, 176, 1)         \
-    EXPORT(T, 128x192, 2, 1, 192, 1)         \
-    EXPORT(T, 128x256, 2, 1, 256, 1)         \
-    EXPORT(T, 192x128, 3, 1, 128, 1)         \
-    EXPORT(T, 192x192, 3, 1, 192, 1)         \
-    EXPORT(T, 256x128, 2, 2, 128, 1)         \
+#define TILES(T)                            \
+    EXPORT_SPLITK(T, 64x64, 1, 1, 64, 2)    \
+    EXPORT_SPLITK(T, 64x128, 1, 1, 128, 2)  \
+    EXPORT(T, 64x256, 1, 1, 256, 1)         \
+    EXPORT_SPLITK(T, 128x64, 2, 1, 64, 2)   \
+    EXPORT(T, 128x96, 2, 1, 96, 1)          \
+    EXPORT(T, 192x96, 3, 1, 96, 1)          \
+    EXPORT_SPLITK(T, 128x128, 2, 1, 128, 1) \
+    EXPORT(T, 128x160, 2, 1, 160, 1)        \
+    EXPORT(T, 128x176, 2, 1, 176, 1)        \
+    EXPORT(T, 128x192, 2, 1, 192, 1)        \
+    EXPORT(T, 128x256, 2, 1, 256, 1)        \
+    EXPORT(T, 192x128, 3, 1, 128, 1)        \
+    EXPORT(T, 192x192, 3, 1, 192, 1)        \
+    EXPORT(T, 256x128, 2, 2, 128, 1)        \
     EXPORT(T, 256x192, 2, 2, 192, 1)
 
 TILES(f16)

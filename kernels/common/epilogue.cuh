@@ -55,10 +55,10 @@ template <int N, class Acc> __device__ __forceinline__ void relu(Acc (&v)[N]) {
     for (int i = 0; i < N; ++i) v[i] = maximum(v[i], Acc(0));
 }
 // Of a number and a share of it, the larger one.
-template <class Acc> __device__ __forceinline__ bool is_share(Acc slope) {
+template <class Acc> __device__ __forceinline__ bool is_fraction(Acc slope) {
     return slope != Acc(0) && slope >= Acc(-1) && slope <= Acc(1);
 }
-template <int N, class Acc> __device__ __forceinline__ void leaky_relu_of_share(Acc (&v)[N], Acc slope) {
+template <int N, class Acc> __device__ __forceinline__ void leaky_relu_of_fraction(Acc (&v)[N], Acc slope) {
 #pragma unroll
     for (int i = 0; i < N; ++i) v[i] = fmax(v[i], v[i] * slope);
 }
@@ -66,8 +66,8 @@ template <int N, class Acc> __device__ __forceinline__ void rectify(Acc (&v)[N],
     if (kind == ACT_RELU) {
         relu(v);
     } else if (kind == ACT_LEAKY_RELU) {
-        if (is_share(slope)) {
-            leaky_relu_of_share(v, slope);
+        if (is_fraction(slope)) {
+            leaky_relu_of_fraction(v, slope);
         } else {  // 0 times infinity is NaN, as in torch
 #pragma unroll
             for (int i = 0; i < N; ++i) v[i] = v[i] > Acc(0) ? v[i] : v[i] * slope;

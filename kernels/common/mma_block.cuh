@@ -175,7 +175,7 @@ __device__ __forceinline__ void multiply(Warp<S, A, B>& warp, CopierA& copy_a, C
     __syncthreads();
 }
 
-// Operands that consist of whole, aligned 16-byte chunks along A and B.
+// Operands that consist of whole, aligned 16-byte vectors along A and B.
 template <class S, Major A, Major B, class Params> __device__ __forceinline__ void matmul_async(const Params& p) {
     ptx::wait_for_grid_before();
     using T = typename S::T;

@@ -8,34 +8,34 @@
 #include "shared_tile.cuh"
 
 // Brings tiles in by asynchronous copies of 16 bytes along the operand's unit stride. Rows are aligned to
-// that and hold whole chunks. Every thread copies the same chunk column of every ROW_STEP-th row, top down, so that all
+// that and hold whole vectors. Every thread copies the same vector column of every ROW_STEP-th row, top down, so that all
 // it needs is one pointer on the move; and every COLUMNS-th from there on, of rows that are no power of two long.
 template <class T, int MN, int BK, Major MAJOR, int THREADS>
 struct AsyncCopier {
     using Shared = SharedTile<MN, BK, sizeof(T), MAJOR>;
-    static constexpr int COLUMNS = Shared::CHUNKS & -Shared::CHUNKS;  // that threads next to each other copy
-    static constexpr int EACH_ROW = Shared::CHUNKS / COLUMNS;         // copies of a thread and row
+    static constexpr int COLUMNS = Shared::VECTORS & -Shared::VECTORS;  // that threads next to each other copy
+    static constexpr int EACH_ROW = Shared::VECTORS / COLUMNS;          // copies of a thread and row
     static constexpr int ROW_STEP = THREADS / COLUMNS;
     static constexpr int COUNT = Shared::ROWS / ROW_STEP * EACH_ROW;  // copies a thread and tile
     static_assert(THREADS % COLUMNS == 0 && Shared::ROWS % ROW_STEP == 0, "every thread copies alike");
     static_assert(EACH_ROW == 1 || MAJOR == Major::MN, "along k, rows are short");
     static_assert(ROW_STEP % Shared::PERIOD == 0, "every row of a thread is permuted alike");
 
-    const T* source;   // this thread's next chunk
+    const T* source;   // this thread's next vector
     int64_t row_step;  // elements from one of its rows to the next
     int64_t turn;      // from past the last row of a tile to the first of the next
-    int k;             // of its first chunk
-    int mn_left;       // from its first chunk to the operand's end
-    uint32_t offset;   // of its first chunk in shared memory
+    int k;             // of its first vector
+    int mn_left;       // from its first vector to the operand's end
+    uint32_t offset;   // of its first vector in shared memory
 
     // `tile` is element (0, k = 0) of the tile, `lead` the stride of the dimension that has no unit stride.
     __device__ __forceinline__ AsyncCopier(const T* tile, int64_t lead, int mn_left) : row_step(lead * ROW_STEP) {
-        const int row = threadIdx.x / COLUMNS, chunk = threadIdx.x % COLUMNS;
-        source = tile + row * lead + chunk * Shared::EACH;
-        offset = Shared::offset(row, chunk);
+        const int row = threadIdx.x / COLUMNS, vector = threadIdx.x % COLUMNS;
+        source = tile + row * lead + vector * Shared::EACH;
+        offset = Shared::offset(row, vector);
         turn = MAJOR == Major::K ? BK - MN * lead : 0;
-        k = MAJOR == Major::K ? chunk * Shared::EACH : row;
-        this->mn_left = mn_left - (MAJOR == Major::K ? row : chunk * Shared::EACH);
+        k = MAJOR == Major::K ? vector * Shared::EACH : row;
+        this->mn_left = mn_left - (MAJOR == Major::K ? row : vector * Shared::EACH);
     }
 
     // Starts the copies number i with i * parts / COUNT == part; the parts of a tile must come in order.
@@ -61,8 +61,8 @@ template <class T, int MN, int BK, int THREADS>
 struct ElementCopier {
     using Shared = SharedTile<MN, BK, sizeof(T), Major::K>;
     static constexpr int COUNT = MN * BK / THREADS;  // elements a thread and tile
-    static_assert(BK == 32 && THREADS % MN == 0 && COUNT % 8 == 0, "a warp reads a row, or a thread a chunk");
-    static constexpr int ROW_STEP = THREADS / BK, CHUNK_STEP = THREADS / MN;  // from element to element
+    static_assert(BK == 32 && THREADS % MN == 0 && COUNT % 8 == 0, "a warp reads a row, or a thread a vector");
+    static constexpr int ROW_STEP = THREADS / BK, VECTOR_STEP = THREADS / MN;  // from element to element
     static_assert(ROW_STEP % Shared::PERIOD == 0, "every row of a thread is permuted alike");
 
     const T* source;  // this thread's first element of the next tile
@@ -70,7 +70,7 @@ struct ElementCopier {
     int mn, k;  // of that element
     int mn_left;
     bool k_fast;
-    uint16_t held[COUNT];
+    uint16_t loaded[COUNT];
 
     __device__ __forceinline__ ElementCopier(const T* tile, int64_t mn_step, int64_t k_step, int mn_left, bool k_fast)
         : mn_step(mn_step), k_step(k_step), mn_left(mn_left), k_fast(k_fast) {
@@ -86,37 +86,37 @@ struct ElementCopier {
             const int rows = k < k_left ? mn_left - mn : 0;
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
-                held[i] = i * ROW_STEP < rows ? *from : uint16_t(0);
+                loaded[i] = i * ROW_STEP < rows ? *from : uint16_t(0);
                 from += ROW_STEP * mn_step;
             }
         } else {
             const int steps = mn < mn_left ? k_left - k : 0;
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
-                held[i] = i / 8 * 8 * CHUNK_STEP + i % 8 < steps ? *from : uint16_t(0);
-                from += i % 8 == 7 ? (CHUNK_STEP * 8 - 7) * k_step : k_step;
+                loaded[i] = i / 8 * 8 * VECTOR_STEP + i % 8 < steps ? *from : uint16_t(0);
+                from += i % 8 == 7 ? (VECTOR_STEP * 8 - 7) * k_step : k_step;
             }
         }
         source += BK * k_step;
     }
 
-    // Writes them to shared memory: single elements along a row, or whole chunks of k.
+    // Writes them to shared memory: single elements along a row, or whole vectors of k.
     __device__ __forceinline__ void store(uint8_t* shared) const {
         if (k_fast) {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
                 uint8_t* at = shared + Shared::element(mn, k) + i * ROW_STEP * Shared::ROW_BYTES;
-                *reinterpret_cast<uint16_t*>(at) = held[i];
+                *reinterpret_cast<uint16_t*>(at) = loaded[i];
             }
         } else {
 #pragma unroll
             for (int c = 0; c < COUNT; c += 8) {
                 uint4 packed;
-                packed.x = held[c] | uint32_t(held[c + 1]) << 16;
-                packed.y = held[c + 2] | uint32_t(held[c + 3]) << 16;
-                packed.z = held[c + 4] | uint32_t(held[c + 5]) << 16;
-                packed.w = held[c + 6] | uint32_t(held[c + 7]) << 16;
-                *reinterpret_cast<uint4*>(shared + Shared::element(mn, k + c * CHUNK_STEP)) = packed;
+                packed.x = loaded[c] | uint32_t(loaded[c + 1]) << 16;
+                packed.y = loaded[c + 2] | uint32_t(loaded[c + 3]) << 16;
+                packed.z = loaded[c + 4] | uint32_t(loaded[c + 5]) << 16;
+                packed.w = loaded[c + 6] | uint32_t(loaded[c + 7]) << 16;
+                *reinterpret_cast<uint4*>(shared + Shared::element(mn, k + c * VECTOR_STEP)) = packed;
             }
         }
     }

@@ -10,41 +10,41 @@
 // or columns of the other are b's columns. Mirrored in src/cuda/plan/matmul/skinny/params.rs.
 struct SkinnyParams {
     MatmulParams<INLINE_RANK> product;
-    void* partials;          // where sums of parts that are no cluster go, for matmul_reduce.cu to add
-    int64_t part_k;          // of one part; the last may have less
-    uint32_t parts;          // neighbouring blocks
-    uint32_t by_rows;        // neighbours in the result's memory are rows of the weights
-    uint32_t width, height;  // of a matrix of partial sums
-    uint32_t b_chunks;       // b's columns are whole, aligned 16-byte chunks along k
-    uint32_t clustered;      // the parts are a cluster, and meet in shared memory
+    void* partials;           // where sums of splits that are no cluster go, for matmul_reduce.cu to add
+    int64_t k_per_split;      // of one split; the last may have less
+    uint32_t splits;          // neighbouring blocks
+    uint32_t by_rows;         // neighbours in the result's memory are rows of the weights
+    uint32_t width, height;   // of a matrix of partial sums
+    uint32_t b_vectors;       // b's columns are whole, aligned vectors along k
+    uint32_t cluster_splitk;  // the splits are a cluster, which reduces them through distributed shared memory
 };
 static_assert(sizeof(SkinnyParams) == sizeof(MatmulParams<INLINE_RANK>) + 40, "mirrored in Rust");
 static_assert(offsetof(SkinnyParams, partials) == sizeof(MatmulParams<INLINE_RANK>), "mirrored in Rust");
 
-// Which of the parts of k, of what.
-struct Part {
-    uint32_t index;    // of the part
+// The k split that a block computes.
+struct Split {
+    uint32_t index;    // of the split
     uint64_t product;  // of the batch
-    int64_t k;         // of this part
+    int64_t k;         // of this split
 };
 
-// Work's operands begin with the part's k.
+// Work's operands begin with the split's k.
 template <int BM, int BN, class T>
-__device__ __forceinline__ Part find_part(const SkinnyParams& params, Work<T>& work) {
+__device__ __forceinline__ Split find_split(const SkinnyParams& params, Work<T>& work) {
     const auto& p = params.product;
-    const uint32_t tile = blockIdx.x / params.parts;
-    Part part;
-    part.index = blockIdx.x - tile * params.parts;
-    part.product = p.per_product.quotient(uint64_t(tile));
+    const uint32_t tile = blockIdx.x / params.splits;
+    Split split;
+    split.index = blockIdx.x - tile * params.splits;
+    split.product = p.per_product.quotient(uint64_t(tile));
     find_tile<BM, BN>(p, tile, work);
-    const int64_t begin = part.index * params.part_k;
-    part.k = min(p.k - begin, params.part_k);
+    const int64_t begin = split.index * params.k_per_split;
+    split.k = min(p.k - begin, params.k_per_split);
     work.a += begin * p.a_col;
     work.b += begin * p.b_row;
-    return part;
+    return split;
 }
 
-// Where a block's threads leave their sums for each other: column by column.
+// The sums of a block's threads in shared memory, column by column.
 template <class Acc, int BM, int BN> struct SumTile {
     // Padded by 16 bytes: what a warp's threads hold of an mma, or of a SIMT tile, lies in different banks.
     static constexpr int STRIDE = BM + 16 / sizeof(Acc);
@@ -53,8 +53,8 @@ template <class Acc, int BM, int BN> struct SumTile {
 
 // Finishes and stores the four elements from (row, col) of the tile on, along rows or along columns.
 template <class T, class Acc>
-__device__ __forceinline__ void finish_four(const SkinnyParams& params, const Work<T>& work, int row, int col,
-                                            Acc (&v)[4]) {
+__device__ __forceinline__ void apply_epilogue(const SkinnyParams& params, const Work<T>& work, int row, int col,
+                                               Acc (&v)[4]) {
     const auto& p = params.product;
     const int64_t i = work.row + row, j = work.col + col;
     const int count = params.by_rows ? work.rows - row : work.cols - col;
@@ -82,28 +82,28 @@ __device__ __forceinline__ void finish_four(const SkinnyParams& params, const Wo
     }
 }
 
-// Adds up what the block's GROUPS tiles in shared memory hold and, if the parts are a cluster, what those of its other
+// Adds up what the block's GROUPS tiles in shared memory hold and, if the splits are a cluster, what those of its other
 // blocks hold, always in the same order; then writes the result, or the partial sums.
 template <int BM, int BN, int GROUPS, int THREADS, class T, class Acc>
-__device__ __forceinline__ void leave(const SkinnyParams& params, const Work<T>& work, const Part& part,
-                                      const Acc* sums) {
+__device__ __forceinline__ void store_sums(const SkinnyParams& params, const Work<T>& work, const Split& split,
+                                           const Acc* sums) {
     constexpr int STRIDE = SumTile<Acc, BM, BN>::STRIDE;
-    const bool clustered = params.clustered;
-    const uint32_t blocks = clustered ? params.parts : 1;
-    if (clustered) {
+    const bool cluster_splitk = params.cluster_splitk;
+    const uint32_t blocks = cluster_splitk ? params.splits : 1;
+    if (cluster_splitk) {
         ptx::cluster_sync();
     } else {
         __syncthreads();
     }
     // Each block of a cluster takes its share of the fours.
-    const int begin = threadIdx.x + (clustered ? part.index * THREADS : 0);
+    const int begin = threadIdx.x + (cluster_splitk ? split.index * THREADS : 0);
     for (int four = begin; four < BM * BN / 4; four += THREADS * blocks) {
         const int row = params.by_rows ? four % (BM / 4) * 4 : four % BM;
         const int col = params.by_rows ? four / (BM / 4) : four / BM * 4;
         if (row >= work.rows || col >= work.cols) continue;
         Acc v[4] = {};
         for (uint32_t block = 0; block < blocks; ++block) {
-            const Acc* from = clustered ? ptx::in_block(sums, block) : sums;
+            const Acc* from = cluster_splitk ? ptx::in_block(sums, block) : sums;
             const int step = params.by_rows ? 1 : STRIDE;
             Acc sum[4] = {};
 #pragma unroll
@@ -115,19 +115,19 @@ __device__ __forceinline__ void leave(const SkinnyParams& params, const Work<T>&
 #pragma unroll
             for (int e = 0; e < 4; ++e) v[e] += sum[e];
         }
-        if (params.parts == 1 || clustered) {
-            finish_four(params, work, row, col, v);
+        if (params.splits == 1 || cluster_splitk) {
+            apply_epilogue(params, work, row, col, v);
             continue;
         }
         const int64_t line = params.by_rows ? work.col + col : work.row + row;
         const int64_t along = params.by_rows ? work.row + row : work.col + col;
         const uint64_t products =
             params.product.blocks / (uint64_t(params.product.order.tiles_m) * params.product.order.tiles_n);
-        const uint64_t plane = part.index * products + part.product;
+        const uint64_t plane = split.index * products + split.product;
         Acc* to = static_cast<Acc*>(params.partials) + (plane * params.height + line) * params.width + along;
         store_pack(to, Pack<Acc, 4>{{v[0], v[1], v[2], v[3]}});
     }
     ptx::let_next_grid_begin();
     // Nobody's shared memory goes while another block may read it.
-    if (clustered) ptx::cluster_sync();
+    if (cluster_splitk) ptx::cluster_sync();
 }

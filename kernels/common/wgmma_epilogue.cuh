@@ -14,24 +14,25 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word) {
 }
 
 // The epilogue of a kernel. Each has a kernel of its own, to be short: instructions are fetched as data are.
-// src/cuda/plan/matmul/wgmma/finish.rs chooses.
-enum class Finish {
-    plain,     // nothing, and all that is stored are whole chunks
-    partials,  // nothing, and sums of a part of k are stored as they are
-    simple,    // bias, relu, leaky_relu of a slope that is_share(), still whole chunks
-    met,       // all of it, once the parts of k have met in their cluster (wgmma_meet.cuh)
-    any,       // all activations, and results by elements
+// src/cuda/plan/matmul/wgmma/epilogue.rs chooses.
+enum class EpilogueKind {
+    none,       // nothing; all stores are whole vectors
+    partial,    // nothing; sums of a k split are stored as they are
+    bias_relu,  // bias, relu, leaky_relu of a slope that is_fraction(); still whole vectors
+    splitk,     // everything, after the cluster has reduced its k splits (wgmma_splitk.cuh)
+    general,    // all activations, and results by elements
 };
 
-template <class S, Finish F> struct Epilogue {
+template <class S, EpilogueKind F> struct Epilogue {
     using T = typename S::T;
     using Accumulators = float[S::M_STEPS][S::ACCUMULATORS];
-    static constexpr bool LOOP = F == Finish::any;
-    static constexpr int BIASES = S::PANELS > S::M_STEPS ? S::PANELS : S::M_STEPS;
+    static constexpr bool LOOP = F == EpilogueKind::general;
+    static constexpr int BIASES = S::BOXES > S::M_STEPS ? S::BOXES : S::M_STEPS;
     // Accumulators of a thread that it looks at together: 16 columns, or in a loop as many as there are registers for.
-    static constexpr int HELD = S::M_STEPS * S::ACCUMULATORS;
-    static constexpr int UNIT = !LOOP || HELD > 128 ? 8 : HELD == 96 ? 16 : 32;
-    static constexpr int OF_PANEL = 32 / UNIT, UNITS = (S::ACCUMULATORS + UNIT - 1) / UNIT, ALL = S::M_STEPS * UNITS;
+    static constexpr int ALL_ACCUMULATORS = S::M_STEPS * S::ACCUMULATORS;
+    static constexpr int UNIT = !LOOP || ALL_ACCUMULATORS > 128 ? 8 : ALL_ACCUMULATORS == 96 ? 16 : 32;
+    static constexpr int UNITS_OF_BOX = 32 / UNIT, UNITS = (S::ACCUMULATORS + UNIT - 1) / UNIT,
+                         ALL = S::M_STEPS * UNITS;
 
     const WgmmaParams& p;
     const uint32_t warp, lane;
@@ -51,19 +52,19 @@ template <class S, Finish F> struct Epilogue {
     }
 
     // Asks for the tile's bias, which arrives while the tile is multiplied: nothing here may look at what is loaded, nor
-    // branch once something is, or each load is waited for, before the first product. Two values for each register of a panel: by columns,
-    // lane l asks for 2 l and 2 l + 1 of each panel, and hands them out when they are added; by rows, for the two rows of
+    // branch once something is, or each load is waited for, before the first product. Two values for each register of a box: by columns,
+    // lane l asks for 2 l and 2 l + 1 of each box, and hands them out when they are added; by rows, for the two rows of
     // a step that the lane has accumulators of.
-    __device__ __forceinline__ void load_bias(const Item& item, bool rehearsal) {
-        if (F == Finish::plain || F == Finish::partials) return;
+    __device__ __forceinline__ void load_bias(const Item& item, bool warm_up) {
+        if (F == EpilogueKind::none || F == EpilogueKind::partial) return;
         const bool by_row = p.bias_by_row;
-        const auto panels = Panels<S>::of(p, item.col);
-        const uint32_t size = p.bias == nullptr || rehearsal ? 0 : by_row ? p.m : p.n;
+        const auto place = Boxes<S>::of(p, item.col);
+        const uint32_t size = p.bias == nullptr || warm_up ? 0 : by_row ? p.m : p.n;
         if (size > 0) ptx::wait_for_grid_before();  // the operands, for which others wait, come later
 #pragma unroll
         for (int i = 0; i < BIASES; ++i) {
             const int32_t row = item.row + row_of(i < S::M_STEPS ? i : 0) + int32_t(lane / 4);
-            const int32_t col = item.col + panels.column(i < S::PANELS ? i : 0) + int32_t(lane) * 2;
+            const int32_t col = item.col + place.column(i < S::BOXES ? i : 0) + int32_t(lane) * 2;
             const uint32_t first = by_row ? row : col, second = by_row ? row + 8 : col + 1;
             const T* bias = static_cast<const T*>(p.bias);
             bias_first[i] = bias_second[i] = 0;
@@ -74,50 +75,50 @@ template <class S, Finish F> struct Epilogue {
 
     // What a tile's sums become. In two ways: each warp writes its 16 rows of 64 columns, by way of a buffer of its own; or
     // each warpgroup puts its 64 rows together in shared memory, from where the copy engine takes them while the next tile is
-    // multiplied. A rehearsal writes nothing, and of a loop one warp of four calculates, so that instructions for both come at
+    // multiplied. A warm_up writes nothing, and of a loop one warp of four calculates, so that instructions for both come at
     // once.
-    __device__ __forceinline__ void write(Accumulators& d, const Item& item, bool rehearsal) {
-        if (F == Finish::partials) {
-            if (!rehearsal) store_partials(d, item);
+    __device__ __forceinline__ void write(Accumulators& d, const Item& item, bool warm_up) {
+        if (F == EpilogueKind::partial) {
+            if (!warm_up) store_partials(d, item);
             return;
         }
-        if (F == Finish::simple && !rehearsal) {
+        if (F == EpilogueKind::bias_relu && !warm_up) {
             if (p.bias != nullptr) add_bias(d);
 #pragma unroll
             for (int i = 0; i < S::M_STEPS; ++i) {
                 if (p.activation == ACT_RELU) relu(d[i]);
-                if (p.activation == ACT_LEAKY_RELU) leaky_relu_of_share(d[i], p.negative_slope);
+                if (p.activation == ACT_LEAKY_RELU) leaky_relu_of_fraction(d[i], p.negative_slope);
             }
         }
-        const bool staged = S::CAN_STAGE && p.staged;
-        const uint32_t result = staging_begin + warp / 4 * S::PANELS * PANEL_BYTES;
+        const bool tma_store = S::CAN_TMA_STORE && p.tma_store;
+        const uint32_t result = staging_begin + warp / 4 * S::BOXES * BOX_BYTES;
         const bool leader = warp % 4 == 0 && ptx::elect();
-        if (staged) {
+        if (tma_store) {
             if (leader) ptx::tma_store_wait_read();
-            ptx::barrier_sync(RESULT_STAGED + warp / 4, 128);
+            ptx::barrier_sync(RESULT_READY + warp / 4, 128);
         }
-        const auto panels = Panels<S>::of(p, item.col);
+        const auto place = Boxes<S>::of(p, item.col);
         T* out = static_cast<T*>(p.out) + (item.row + row_of(0)) * p.out_row + item.col * p.out_col;
 #pragma unroll
         for (int k = 0; k < 3; ++k) out += item.batch[k] * p.out_batch[k];
 #pragma unroll(LOOP ? 1 : ALL)
-        for (int at = 0; at < (LOOP && rehearsal ? OF_PANEL : ALL); ++at) {
-            const int i = at / UNITS, unit = at % UNITS, panel = unit / OF_PANEL, part = unit % OF_PANEL;
+        for (int at = 0; at < (LOOP && warm_up ? UNITS_OF_BOX : ALL); ++at) {
+            const int i = at / UNITS, unit = at % UNITS, box = unit / UNITS_OF_BOX, part = unit % UNITS_OF_BOX;
             float v[UNIT];
             take<0, ALL>(d, at, v);
-            if (LOOP && (!rehearsal || warp % 4 == 1)) {
-                if (p.bias != nullptr) add_bias(v, bias_of<0>(p.bias_by_row ? i : panel), part);
+            if (LOOP && (!warm_up || warp % 4 == 1)) {
+                if (p.bias != nullptr) add_bias(v, bias_of<0>(p.bias_by_row ? i : box), part);
                 activate<T>(v, p.activation, p.negative_slope);
             }
-            stage(v, staged ? result + panel * PANEL_BYTES + warp % 4 * STORE_BYTES : staging, part);
-            if (!staged && (part == OF_PANEL - 1 || unit == UNITS - 1)) {
-                const int32_t column = panels.column(panel), end = column + (panel == S::PANELS - 1 ? S::TAIL : 64);
-                store_panel(out + i * 64 * p.out_row + column * p.out_col,
-                            rehearsal ? 0 : int32_t(p.m) - item.row - row_of(i),
-                            min(int32_t(p.n) - item.col, end) - column);
+            stage(v, tma_store ? result + box * BOX_BYTES + warp % 4 * STORE_BYTES : staging, part);
+            if (!tma_store && (part == UNITS_OF_BOX - 1 || unit == UNITS - 1)) {
+                const int32_t column = place.column(box), end = column + (box == S::BOXES - 1 ? S::TAIL : 64);
+                store_box(out + i * 64 * p.out_row + column * p.out_col,
+                          warm_up ? 0 : int32_t(p.m) - item.row - row_of(i),
+                          min(int32_t(p.n) - item.col, end) - column);
             }
         }
-        if (staged) send(result, leader && !rehearsal, item);
+        if (tma_store) send(result, leader && !warm_up, item);
     }
 
     // The accumulators of unit `at`, counted through all steps of rows. Registers have no index at run time: by branches, each
@@ -138,7 +139,7 @@ template <class S, Finish F> struct Epilogue {
             for (int e = 0; e < UNIT; ++e) v[e] = FROM + e < S::ACCUMULATORS ? d[I][FROM + e] : 0.0f;
         }
     }
-    // Both values of step or panel `which`, counted from AT.
+    // Both values of step or box `which`, counted from AT.
     template <int AT> __device__ __forceinline__ uint32_t bias_of(int which) const {
         const uint32_t pair = bias_first[AT] | bias_second[AT] << 16;
         if constexpr (AT + 1 < BIASES) return which == AT ? pair : bias_of<AT + 1>(which);
@@ -175,67 +176,67 @@ template <class S, Finish F> struct Epilogue {
         }
 #pragma unroll
         for (int at = 0; at < ALL; ++at) {
-            const int i = at / UNITS, unit = at % UNITS, panel = unit / OF_PANEL;
+            const int i = at / UNITS, unit = at % UNITS, box = unit / UNITS_OF_BOX;
             add_column_bias(reinterpret_cast<float (&)[UNIT]>(d[i][unit * UNIT]),
-                            bias_first[panel] | bias_second[panel] << 16, unit % OF_PANEL);
+                            bias_first[box] | bias_second[box] << 16, unit % UNITS_OF_BOX);
         }
     }
 
-    // As rows of 128 bytes, 16-byte chunks permuted by an XOR with the row, as the copy engine has it, and so that neither
-    // stmatrix nor the reads meet a bank twice.
+    // As rows of 128 bytes, 16-byte vectors permuted by an XOR with the row, as the copy engine has it, and so that neither
+    // stmatrix nor the reads have bank conflicts.
     __device__ __forceinline__ void stage(const float (&v)[UNIT], uint32_t to, int part) const {
 #pragma unroll
         for (int k = 0; k < UNIT / 8; ++k) {  // of 16 columns
             uint32_t words[4];
 #pragma unroll
             for (int q = 0; q < 4; ++q) words[q] = pack<T>(v[k * 8 + q * 2], v[k * 8 + q * 2 + 1]);
-            const uint32_t row = lane % 16, chunk = (part * (UNIT / 8) + k) * 2 + lane / 16;
-            ptx::stmatrix_x4(to + row * 128 + ((chunk ^ row % 8) << 4), words);
+            const uint32_t row = lane % 16, vector = (part * (UNIT / 8) + k) * 2 + lane / 16;
+            ptx::stmatrix_x4(to + row * 128 + ((vector ^ row % 8) << 4), words);
         }
     }
 
-    // A panel's rows from the warp's buffer: 8 lanes write 128 bytes of each.
-    __device__ __forceinline__ void store_panel(T* out, int32_t rows, int32_t width) const {
+    // A box's rows from the warp's buffer: 8 lanes write 128 bytes of each.
+    __device__ __forceinline__ void store_box(T* out, int32_t rows, int32_t width) const {
         __syncwarp();
-        // A chunk that ends outside the result is written by elements.
+        // A vector that ends outside the result is written by elements.
         if (LOOP && (p.store_elements || (width < 64 && width % 8 != 0))) {
             copy_elements(out, rows, width);
         } else {
 #pragma unroll
             for (int pass = 0; pass < 4; ++pass) {
-                const int32_t row = pass * 4 + lane / 8, chunk = lane % 8;
+                const int32_t row = pass * 4 + lane / 8, vector = lane % 8;
                 uint32_t words[4];
-                ptx::load_shared_16(staging + row * 128 + ((chunk ^ row % 8) << 4), words);
-                if (row < rows && chunk * 8 < width) ptx::store_global<16>(out + row * p.out_row + chunk * 8, words);
+                ptx::load_shared_16(staging + row * 128 + ((vector ^ row % 8) << 4), words);
+                if (row < rows && vector * 8 < width) ptx::store_global<16>(out + row * p.out_row + vector * 8, words);
             }
         }
         __syncwarp();
     }
 
-    // All of a warpgroup's panels, by one of its threads.
+    // All of a warpgroup's boxes, by one of its threads.
     __device__ __forceinline__ void send(uint32_t result, bool sender, const Item& item) const {
         ptx::fence_async_proxy();
-        ptx::barrier_sync(RESULT_STAGED + warp / 4, 128);
+        ptx::barrier_sync(RESULT_READY + warp / 4, 128);
         const int32_t row = item.row + int32_t(warp / 4) * 64;
         if (!sender || row >= int32_t(p.m)) return;
 #pragma unroll 1
-        for (int32_t panel = 0; panel < S::PANELS; ++panel) {
-            const int32_t column = item.col + panel * 64;
+        for (int32_t box = 0; box < S::BOXES; ++box) {
+            const int32_t column = item.col + box * 64;
             if (column >= int32_t(p.n)) break;
             if (p.flat) {
-                ptx::tma_store_2d(p.result, result + panel * PANEL_BYTES, column, row);
+                ptx::tma_store_2d(p.result, result + box * BOX_BYTES, column, row);
             } else {
-                ptx::tma_store_5d(p.result, result + panel * PANEL_BYTES, column, row, item.batch);
+                ptx::tma_store_5d(p.result, result + box * BOX_BYTES, column, row, item.batch);
             }
         }
         ptx::tma_store_commit();
     }
     // At the end, by all.
     __device__ __forceinline__ void sent() const {
-        if (S::CAN_STAGE && p.staged && warp % 4 == 0 && ptx::elect()) ptx::tma_store_wait_read();
+        if (S::CAN_TMA_STORE && p.tma_store && warp % 4 == 0 && ptx::elect()) ptx::tma_store_wait_read();
     }
 
-    // For rows that are no whole, aligned chunks: a warp's neighbouring lanes write neighbouring columns.
+    // For rows that are no whole, aligned vectors: a warp's neighbouring lanes write neighbouring columns.
     __device__ __forceinline__ void copy_elements(T* out, int32_t rows, int32_t width) const {
 #pragma unroll 1
         for (int row = 0; row < min(rows, 16); ++row, out += p.out_row) {
@@ -248,20 +249,20 @@ template <class S, Finish F> struct Epilogue {
         }
     }
 
-    // Sums of a part of k, in float, for a kernel of their own to add up. Padded to whole tiles.
+    // Sums of a k split in float, for matmul_reduce.cu to add. Padded to whole tiles.
     __device__ __forceinline__ void store_partials(const Accumulators& d, const Item& item) const {
         const uint64_t width = uint64_t(p.order.tiles_n) * S::BN;
         const uint64_t height = uint64_t(p.order.tiles_m) * p.pair * S::BM;
         const uint64_t plane = uint64_t(item.split) * p.products + item.product;
         const uint64_t row = item.row + row_of(0) + lane / 4;
-        const auto panels = Panels<S>::of(p, item.col);
+        const auto place = Boxes<S>::of(p, item.col);
         float* out = p.partials + (plane * height + row) * width + item.col + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < S::M_STEPS; ++i, out += 64 * width) {
 #pragma unroll
             for (int group = 0; group < S::ACCUMULATORS / 4; ++group) {
                 const float* v = d[i] + group * 4;
-                float* at = out + panels.column(group / 8) + group % 8 * 8;
+                float* at = out + place.column(group / 8) + group % 8 * 8;
                 *reinterpret_cast<float2*>(at) = make_float2(v[0], v[1]);
                 *reinterpret_cast<float2*>(at + 8 * width) = make_float2(v[2], v[3]);
             }

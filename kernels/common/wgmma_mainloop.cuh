@@ -5,7 +5,7 @@
 #include "wgmma_shape.cuh"
 
 // A producer, of a or of b: fills the operand's part of every stage as soon as the stage is empty, through all items. That
-// is a box of the tile's rows of m or n by 64 of k, or panels of 64 of m or n by 64 of k, as memory has its unit stride along
+// is a box of the tile's rows of m or n by 64 of k, or boxes of 64 of m or n by 64 of k, as memory has its unit stride along
 // k or along m or n. It never waits for anything else, so that the next tile's first stages arrive while this one's results
 // are stored.
 template <class S, bool IS_B, class Work>
@@ -20,8 +20,8 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
     const int32_t boxes = mn_major ? (ROWS + 63) / 64 : 1;
     for (; work.left(); work.next()) {
         const Item& item = work.item;
-        const Panels<S> panels = Panels<S>::of(p, item.col);
-        const int32_t mn = IS_B ? item.col + panels.column(0) : item.row;
+        const Boxes<S> place = Boxes<S>::of(p, item.col);
+        const int32_t mn = IS_B ? item.col + place.column(0) : item.row;
         int32_t batch[3];
 #pragma unroll
         for (int d = 0; d < 3; ++d) batch[d] = batches >> d & 1 ? item.batch[d] : 0;
@@ -51,11 +51,11 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
 #pragma unroll 1
             for (int32_t i = 0; i < boxes - tail; ++i) {
                 ask(IS_B ? p.b : p.a);
-                to += PANEL_BYTES;
+                to += BOX_BYTES;
                 column += 64;
             }
             if (tail) {
-                column = item.col + panels.column(S::PANELS - 1);
+                column = item.col + place.column(S::BOXES - 1);
                 ask(p.b_tail);
             }
             ring.advance();
@@ -87,7 +87,7 @@ __device__ __forceinline__ void multiply_group(Accumulators<S>& d, const uint32_
 #pragma unroll
             for (int i = 0; i < S::M_STEPS; ++i) {
                 ptx::Wgmma<S::BN>::template add<typename S::T, A_MN, B_MN>(
-                    d[i], ptx::wgmma_tile_at(a, i * PANEL_BYTES + k * A_STEP), ptx::wgmma_tile_at(b, k * B_STEP),
+                    d[i], ptx::wgmma_tile_at(a, i * BOX_BYTES + k * A_STEP), ptx::wgmma_tile_at(b, k * B_STEP),
                     accumulate || stage + k > 0);
             }
         }
@@ -130,7 +130,7 @@ template <class S>
 __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair, Accumulators<S>& d, uint32_t shared,
                                          Ring& ring, uint32_t blocks) {
     const uint32_t lane = threadIdx.x % 32;
-    const uint32_t own_rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * S::M_STEPS * PANEL_BYTES;
+    const uint32_t own_rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * S::M_STEPS * BOX_BYTES;
     // A lane for each block that is told.
     const bool tells = lane < pair.blocks;
     const uint32_t there = tells && pair.blocks > 1 ? ptx::mbarrier_of_block(shared, lane) - shared : 0;

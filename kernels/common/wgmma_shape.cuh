@@ -1,4 +1,4 @@
-// What the parts of matmul_wgmma.cu share: the parameter struct, the ring in shared memory, and which tile a block
+// What the files of matmul_wgmma.cu share: the parameter struct, the ring in shared memory, and which tile a block
 // computes.
 #pragma once
 
@@ -22,10 +22,10 @@
 // out[i, j] = act(sum over k of a[i, k] b[k, j] + bias) for every index of the batch. Strides in elements. Mirrored in
 // src/cuda/plan/matmul/wgmma/params.rs.
 struct alignas(64) WgmmaParams {
-    TileOrder order;       // of a product's tiles, or pairs of them
-    uint32_t items;        // tiles of all products, or pairs of them, for each part of k unless those meet
-    uint32_t part_blocks;  // blocks of k, of 64, in every part of k; one more in the first few
-    uint32_t longer_parts;
+    TileOrder order;        // of a product's tiles, or pairs of them
+    uint32_t items;         // tiles of all products, or pairs of them, for each k split without cluster split-K
+    uint32_t split_blocks;  // blocks of k, of 64, in every k split; one more in the first few
+    uint32_t longer_splits;
     uint32_t pair;  // 2: blocks whose tiles lie below each other are a cluster; 1: they are not
     uint32_t stages;
     uint32_t stages_at;             // in shared memory
@@ -42,28 +42,28 @@ struct alignas(64) WgmmaParams {
     float negative_slope;
     const void* bias;  // null: none
     void* out;
-    float* partials;  // not null: sums of parts of k go here, for matmul_reduce.cu to add
+    float* partials;  // not null: partial sums of k splits, for matmul_reduce.cu to add
     int64_t bias_stride;
     int64_t out_row, out_col;
     int64_t out_batch[3];  // innermost dimension first
     uint32_t bias_by_row;
-    uint32_t store_elements;  // rows that are no whole, aligned 16-byte chunks
-    uint32_t staged;          // results leave by the copy engine, from where all of a tile is put
-    uint32_t parts;           // of k, for the host to know, as is whether
-    uint32_t parts_meet;      // they are a cluster: the kernel is then another (Finish::met)
+    uint32_t store_elements;  // rows that are no whole, aligned 16-byte vectors
+    uint32_t tma_store;       // the epilogue stores whole tiles from shared memory by TMA
+    uint32_t splits;          // of k, for the host to know, as is the next
+    uint32_t cluster_splitk;  // the splits are a cluster: the kernel is then another
     uint32_t unused[5];
-    Divisor by_part;      // items of a part of k
+    Divisor by_split;     // items of a k split
     Divisor by_product;   // items of a product
     Divisor by_batch[2];  // of the two inner dimensions
     TensorMap a, b;
-    TensorMap b_tail;  // of b's last panel, where b lies by rows and that is narrower than 64 columns
-    TensorMap result;  // if it is staged
+    TensorMap b_tail;  // of b's last box, where b lies by rows and that is narrower than 64 columns
+    TensorMap result;  // with tma_store
 };
 static_assert(sizeof(WgmmaParams) == 832 && offsetof(WgmmaParams, m) == 128, "mirrored in Rust");
 static_assert(offsetof(WgmmaParams, store_elements) == 220 && offsetof(WgmmaParams, a) == 320, "mirrored in Rust");
 
 // Barriers by number; 0 is that of __syncthreads. One for each warpgroup from the last on.
-enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START, RESULT_STAGED };
+enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START, RESULT_READY };
 
 template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS_>
 struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
@@ -78,12 +78,12 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     // for ever.
     static constexpr int LAUNCHED = 65536 / (BLOCKS * THREADS) / 8 * 8;
     static constexpr int PRODUCER_REGISTERS = 40;
-    static constexpr int SHARE = (LAUNCHED * (CONSUMERS + 1) - PRODUCER_REGISTERS) / CONSUMERS / 8 * 8;
-    static constexpr int CONSUMER_REGISTERS = SHARE < 240 ? SHARE : 240;
+    static constexpr int AVAILABLE = (LAUNCHED * (CONSUMERS + 1) - PRODUCER_REGISTERS) / CONSUMERS / 8 * 8;
+    static constexpr int CONSUMER_REGISTERS = AVAILABLE < 240 ? AVAILABLE : 240;
 };
 
 template <class S> __device__ __forceinline__ uint32_t stages_at(const WgmmaParams& p) {
-    return S::CAN_STAGE ? p.stages_at : S::STAGES_AT;
+    return S::CAN_TMA_STORE ? p.stages_at : S::STAGES_AT;
 }
 
 extern __shared__ __align__(1024) unsigned char wgmma_shared[];
@@ -117,18 +117,18 @@ struct Ring {
     }
 };
 
-// Where a tile's boxes of 64 columns lie in it. Of b by rows, a box that begins in the middle of a cache line is two
+// The columns of a tile's boxes of 64. Of b by rows, a box that begins in the middle of a cache line is two
 // requests to L2 for each of its rows. So a tile that ends with a line has its narrow box first, and only the accumulators
 // know it as the last.
-template <class S> struct Panels {
+template <class S> struct Boxes {
     bool narrow_first;
 
-    __device__ __forceinline__ static Panels of(const WgmmaParams& p, int32_t tile_column) {
+    __device__ __forceinline__ static Boxes of(const WgmmaParams& p, int32_t tile_column) {
         return {S::TAIL < 64 && p.b_mn != 0 && (tile_column + S::TAIL) % 64 == 0};
     }
-    __device__ __forceinline__ int32_t column(int32_t panel) const {
-        if (!narrow_first) return panel * 64;
-        return panel == S::PANELS - 1 ? 0 : panel * 64 + S::TAIL;
+    __device__ __forceinline__ int32_t column(int32_t box) const {
+        if (!narrow_first) return box * 64;
+        return box == S::BOXES - 1 ? 0 : box * 64 + S::TAIL;
     }
 };
 
@@ -140,16 +140,16 @@ struct Item {
     uint32_t k_begin, k_end;  // blocks of k
 };
 
-// The items of a block, one after the other: tiles of all products, or of pairs of them this block's, for each part of k.
-// Where the parts MEET, blocks have one item each, and a cluster is a tile's.
-template <class S, bool MEET> struct Schedule {
+// The items of a block, one after the other: tiles of all products, or of pairs of them this block's, for each k split.
+// With CLUSTER_SPLITK a block has one item, and a cluster one tile.
+template <class S, bool CLUSTER_SPLITK> struct Schedule {
     const WgmmaParams& p;
     const Pair& pair;
     uint32_t index;
     Item item;
 
     __device__ __forceinline__ Schedule(const WgmmaParams& p, const Pair& pair)
-        : p(p), pair(pair), index(MEET ? tile_of_cluster() : pair.units(blockIdx.x)) {
+        : p(p), pair(pair), index(CLUSTER_SPLITK ? tile_of_cluster() : pair.units(blockIdx.x)) {
         find();
     }
     // Of 2, 4 or 8 blocks: a shift, as above.
@@ -165,14 +165,14 @@ template <class S, bool MEET> struct Schedule {
     __device__ __forceinline__ void find() {
         const uint32_t tiles = p.order.tiles_m * p.order.tiles_n;
         uint32_t in_product = index;
-        item.split = MEET ? ptx::cluster_rank() : 0;
+        item.split = CLUSTER_SPLITK ? ptx::cluster_rank() : 0;
         item.product = 0;
         item.batch[0] = item.batch[1] = item.batch[2] = 0;
         if (p.items > tiles) {
-            if (!MEET) item.split = p.by_part.quotient(index);
-            const uint32_t in_part = MEET ? index : index - item.split * p.products * tiles;
-            item.product = p.by_product.quotient(in_part);
-            in_product = in_part - item.product * tiles;
+            if (!CLUSTER_SPLITK) item.split = p.by_split.quotient(index);
+            const uint32_t in_split = CLUSTER_SPLITK ? index : index - item.split * p.products * tiles;
+            item.product = p.by_product.quotient(in_split);
+            in_product = in_split - item.product * tiles;
             const uint32_t middle = p.by_batch[0].quotient(item.product), outer = p.by_batch[1].quotient(middle);
             item.batch[0] = int32_t(item.product - middle * p.batch_size[0]);
             item.batch[1] = int32_t(middle - outer * p.batch_size[1]);
@@ -181,7 +181,7 @@ template <class S, bool MEET> struct Schedule {
         const Tile tile = p.order.at(in_product);
         item.row = int32_t(tile.m * pair.blocks + pair.rank) * S::BM;
         item.col = int32_t(tile.n) * S::BN;
-        item.k_begin = item.split * p.part_blocks + min(item.split, p.longer_parts);
-        item.k_end = item.k_begin + p.part_blocks + (item.split < p.longer_parts);
+        item.k_begin = item.split * p.split_blocks + min(item.split, p.longer_splits);
+        item.k_end = item.k_begin + p.split_blocks + (item.split < p.longer_splits);
     }
 };

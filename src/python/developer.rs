@@ -117,9 +117,9 @@ pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
 ///         64 rows or columns), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
 ///         element), or None to leave the choice to the plan again.
 ///     tile: for "blocks" (of halves) and "wgmma": rows x columns of a block, such as "128x256"; None: the plan's.
-///     splits: for "wgmma" and "skinny": parts that k is summed in; None: the plan's.
-///     cluster: for "wgmma": whether blocks load in pairs; for "wgmma" and "skinny": False to have the parts meet in memory
-///         where they could in a cluster.
+///     splits: for "wgmma" and "skinny": k splits; None: the plan's.
+///     cluster: for "wgmma": whether blocks load in pairs; for "wgmma" and "skinny": False for split-K through memory where
+///         the splits could be a cluster.
 ///     group_m: for "wgmma": rows of tiles that blocks visit together; None: the plan's.
 ///
 /// Raises:
@@ -150,7 +150,7 @@ pub fn force_matmul_kernel(
             cluster,
             group_m,
         })),
-        Some("skinny") => Some(matmul::Forced::Skinny(skinny::Overrides { parts: splits, cluster })),
+        Some("skinny") => Some(matmul::Forced::Skinny(skinny::Overrides { splits, cluster })),
         Some("copied") => Some(matmul::Forced::Copied),
         Some(other) => return Err(unknown("kernel", other, MATMUL.iter().map(|(name, _)| *name))),
     };
@@ -180,7 +180,7 @@ type ClockedPlan = (u64, u64, u64, String, u64, u64, (bool, bool, bool));
 /// What the model expects plans of kernels/matmul_wgmma.cu to take on an H200, in clocks.
 ///
 /// Args:
-///     plans: (m, n, k, tile, splits, blocks of a pair: 1 or 2, or 0: the parts are a cluster, (rows of a, of b off the
+///     plans: (m, n, k, tile, splits, blocks of a pair: 1 or 2, or 0: the splits are a cluster, (rows of a, of b off the
 ///         lines of the caches, b contiguous along n)) of each.
 ///     constants: to be used in place of some of `wgmma_model()`.
 ///

@@ -270,7 +270,7 @@ def wgmma_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
     kernels = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
     tiles = {tile for _, _, tile, *_ in kernels}
-    meeting = {tile for _, _, tile, finish, _ in kernels if finish == "met"}
+    clustered = {tile for _, _, tile, *epilogue, _ in kernels if epilogue == ["splitk"]}
     for dtype in FLOATS[:2]:
         for tile, pairs in product(sorted(tiles), [False, True]):
             name = f"matmul wgmma {dtype} {tile}{' in pairs' if pairs else ''}"
@@ -287,28 +287,28 @@ def wgmma_cases() -> Iterator[Case]:
             yield f"{name} odd batch", forced(fused)
             deep = random(100, 520, dtype=dtype), random(520, 72, dtype=dtype)
             yield f"{name} splits", forced(lambda x=deep: tw.matmul(*x), splits=3)
-        for tile, splits in product(sorted(meeting), [2, 8]):
+        for tile, splits in product(sorted(clustered), [2, 8]):
             x, w, bias = (
                 random(60, 1032, dtype=dtype),
                 random(1032, 200, dtype=dtype),
                 random(133, dtype=dtype),
             )
             forced = partial(on_kernel, "wgmma", tile=tile, splits=splits)
-            name = f"matmul wgmma {dtype} {tile} {splits} parts that meet"
+            name = f"matmul wgmma {dtype} {tile} cluster split-K {splits}"
             yield name, forced(lambda x=x, w=w: tw.matmul(x, w))
             odd = partial(tw.matmul, x, w[:, :133], bias=bias, activation="silu")
             yield f"{name}, odd", forced(odd)
         tall = 128 * (2 * _core.devices()[0]["multiprocessors"] // 3 + 1)
         for tile in ("128x192", "128x256"):
             many = random(tall, 72, dtype=dtype), random(72, 760, dtype=dtype)
-            staged = lambda x=many: tw.matmul(*x)  # noqa: E731
-            yield f"matmul wgmma {dtype} {tile} many tiles", on_kernel("wgmma", staged, tile=tile)
+            stored = lambda x=many: tw.matmul(*x)  # noqa: E731
+            yield f"matmul wgmma {dtype} {tile} many tiles", on_kernel("wgmma", stored, tile=tile)
         crossed = random(5, 1, 64, 40, dtype=dtype), random(3, 40, 72, dtype=dtype)
         yield f"matmul wgmma {dtype} crossed batches", on_kernel("wgmma", lambda x=crossed: tw.matmul(*x))
 
 
 def skinny_cases() -> Iterator[Case]:
-    """Elsewhere than on compute capability 9.0 and above, all parts of k meet in memory."""
+    """Elsewhere than on compute capability 9.0 and above, split-K goes through memory."""
     for dtype in FLOATS:
         for few, n, k in [(1, 200, 1040), (7, 131, 520), (16, 256, 1032), (20, 264, 520), (33, 200, 1040)]:
             x, bias = random(few, k, dtype=dtype), random(n, dtype=dtype)

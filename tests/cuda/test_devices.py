@@ -107,7 +107,7 @@ OPS = {
     "softmax of the whole device": lambda x: tw.softmax(x.reshape(1, -1)),
     "matmul": lambda x: tw.matmul(x, x.mT),
     "matmul half": lambda x: tw.matmul(x.half(), x.half().mT, bias=x[:, 0].half(), activation="gelu"),
-    "matmul in parts": lambda x: tw.matmul(x.half().view(8, -1), x.half().view(8, -1).mT),
+    "matmul split-K": lambda x: tw.matmul(x.half().view(8, -1), x.half().view(8, -1).mT),
 }
 
 

@@ -1,4 +1,4 @@
-"""matmul_skinny and matmul_skinny_simt, asked for by name: layouts, edges, parts, batches and epilogue."""
+"""matmul_skinny and matmul_skinny_simt, asked for by name: layouts, edges, splits, batches and epilogue."""
 
 import itertools
 
@@ -14,30 +14,30 @@ from tilewise import _core
 pytestmark = needs("a GPU")
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 # Parts of k, and whether they may be a cluster.
-PARTS = [(1, None), (2, None), (8, None), (3, None), (4, False)]
+SPLITS = [(1, None), (2, None), (8, None), (3, None), (4, False)]
 
 
-def check(a, b, parts=(None, None), context="", **options):
-    _core.force_matmul_kernel("skinny", splits=parts[0], cluster=parts[1])
-    return check_matmul(a, b, f"{context} {parts}", **options)
+def check(a, b, splits=(None, None), context="", **options):
+    _core.force_matmul_kernel("skinny", splits=splits[0], cluster=splits[1])
+    return check_matmul(a, b, f"{context} {splits}", **options)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("few", [1, 2, 7, 8, 9, 16, 17, 32, 33, 63, 64])
 def test_few_rows_and_few_columns(few, dtype):
-    for (many, k), parts in zip([(130, 264), (65, 1032), (257, 40), (8, 520)], PARTS, strict=False):
+    for (many, k), splits in zip([(130, 264), (65, 1032), (257, 40), (8, 520)], SPLITS, strict=False):
         for lay_x, lay_w in itertools.product([views.contiguous, views.transposed], repeat=2):
             x, w = lay_x(randn(few, k, dtype=dtype)), lay_w(randn(k, many, dtype=dtype))
-            check(x, w, parts, f"{lay_x.__name__} {lay_w.__name__}")
-            check(w.mT, x.mT, parts, f"columns, {lay_x.__name__} {lay_w.__name__}")
+            check(x, w, splits, f"{lay_x.__name__} {lay_w.__name__}")
+            check(w.mT, x.mT, splits, f"columns, {lay_x.__name__} {lay_w.__name__}")
 
 
 @pytest.mark.parametrize("edge", [*range(1, 18), 63, 64, 65, 127, 128, 129, 255, 256, 257])
 def test_odd_edges(edge):
-    for (few, many, k), parts in itertools.product([(5, edge, 72), (min(edge, 64), 70, edge)], PARTS[:3]):
+    for (few, many, k), splits in itertools.product([(5, edge, 72), (min(edge, 64), 70, edge)], SPLITS[:3]):
         dtype = DTYPES[edge % 4]
-        check(randn(few, k, dtype=dtype), randn(many, k, dtype=dtype).mT, parts)
-        check(randn(few, k, dtype=dtype), randn(k, many, dtype=dtype), parts)
+        check(randn(few, k, dtype=dtype), randn(many, k, dtype=dtype).mT, splits)
+        check(randn(few, k, dtype=dtype), randn(k, many, dtype=dtype), splits)
 
 
 @pytest.mark.parametrize("make_x", views.MATRIX_MAKERS, ids=views.name)
@@ -59,32 +59,32 @@ def beside_nan(x):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_what_lies_beside_an_operand_does_not_matter(dtype):
-    for (few, many, k), parts in itertools.product([(1, 70, 257), (16, 33, 520), (50, 129, 65)], PARTS[:2]):
+    for (few, many, k), splits in itertools.product([(1, 70, 257), (16, 33, 520), (50, 129, 65)], SPLITS[:2]):
         x, w = randn(few, k, dtype=dtype), randn(many, k, dtype=dtype)
-        check(beside_nan(x), beside_nan(w).mT, parts)
-        check(beside_nan(x.mT).mT, beside_nan(w.mT), parts)
+        check(beside_nan(x), beside_nan(w).mT, splits)
+        check(beside_nan(x.mT).mT, beside_nan(w.mT), splits)
 
 
 @pytest.mark.parametrize("activation", list(reference.ACTIVATIONS))
-@pytest.mark.parametrize("parts", PARTS, ids=str)
-def test_bias_and_activation(parts, activation):
+@pytest.mark.parametrize("splits", SPLITS, ids=str)
+def test_bias_and_activation(splits, activation):
     for dtype in DTYPES:
         x, w, bias = randn(6, 1040, dtype=dtype), randn(1040, 77, dtype=dtype), randn(77, dtype=dtype) * 3
-        check(x, w, parts, bias=bias, activation=activation)
-        check(x, w, parts, "expanded bias:", bias=bias[:1].expand(77), activation=activation)
-        check(w.mT, x.mT, parts, "columns:", bias=bias[:6], activation=activation)
+        check(x, w, splits, bias=bias, activation=activation)
+        check(x, w, splits, "expanded bias:", bias=bias[:1].expand(77), activation=activation)
+        check(w.mT, x.mT, splits, "columns:", bias=bias[:6], activation=activation)
         check(
-            x, w, parts, "into columns:", bias=bias, activation=activation, out=randn(77, 6, dtype=dtype).mT
+            x, w, splits, "into columns:", bias=bias, activation=activation, out=randn(77, 6, dtype=dtype).mT
         )
 
 
 @pytest.mark.parametrize("cut", Guarded.CUTS)
 def test_nothing_beside_out_is_written(cut):
-    for shape, parts in itertools.product([(1, 64), (5, 129), (64, 3), (129, 7)], PARTS):
+    for shape, splits in itertools.product([(1, 64), (5, 129), (64, 3), (129, 7)], SPLITS):
         for dtype in DTYPES:
             guarded = Guarded(shape, dtype, DEVICE, cut)
             x, w = randn(shape[0], 1040, dtype=dtype), randn(1040, shape[1], dtype=dtype)
-            check(x, w, parts, cut, out=guarded.out)
+            check(x, w, splits, cut, out=guarded.out)
             guarded.assert_rest_untouched()
 
 
@@ -93,16 +93,16 @@ BATCHES = [((5,), (5,)), ((2, 3), (2, 3)), ((2, 1, 3), (2, 4, 1)), ((7,), ()), (
 
 @pytest.mark.parametrize(("batch_x", "batch_w"), BATCHES, ids=str)
 def test_batches(batch_x, batch_w):
-    for dtype, parts in zip(DTYPES, PARTS, strict=False):
+    for dtype, splits in zip(DTYPES, SPLITS, strict=False):
         for few, many, k in [(4, 130, 264), (3, 65, 257)]:
             x, w = randn(*batch_x, few, k, dtype=dtype), randn(*batch_w, k, many, dtype=dtype)
-            check(x, w, parts, f"{batch_x} {batch_w}", bias=randn(many, dtype=dtype), activation="silu")
+            check(x, w, splits, f"{batch_x} {batch_w}", bias=randn(many, dtype=dtype), activation="silu")
 
 
 def test_the_same_bits_every_time():
     x, w = randn(7, 4096, dtype=torch.bfloat16), randn(4096, 520, dtype=torch.bfloat16)
-    for parts, cluster in PARTS:
-        _core.force_matmul_kernel("skinny", splits=parts, cluster=cluster)
+    for splits, cluster in SPLITS:
+        _core.force_matmul_kernel("skinny", splits=splits, cluster=cluster)
         first = tw.matmul(x, w)
         for _ in range(2 if EMULATED else 1000):
             assert_identical(tw.matmul(x, w), first)

@@ -90,7 +90,7 @@ def test_splits_of_k(tile, splits, cluster):
         randn(180, dtype=torch.float16),
     )
     check(a, b, "", tile, splits, cluster=cluster)
-    check(a[:, :8], b[:8], "fewer blocks of k than parts:", tile, splits, cluster=cluster)
+    check(a[:, :8], b[:8], "fewer blocks of k than splits:", tile, splits, cluster=cluster)
     check(a, b, "", tile, splits, cluster=cluster, bias=bias, activation="gelu")
     check(
         randn(3, 70, 200, dtype=torch.bfloat16), randn(200, 65, dtype=torch.bfloat16), "batch:", tile, splits
@@ -101,7 +101,7 @@ def test_splits_of_k(tile, splits, cluster):
 
 @pytest.mark.parametrize("splits", [2, 4, 8])
 @pytest.mark.parametrize("tile", ["64x64", "64x128", "128x64", "128x128"])
-def test_parts_of_k_that_meet_in_a_cluster(tile, splits):
+def test_cluster_split_k(tile, splits):
     rows = int(tile.split("x")[0])
     for (m, n, k), dtype in itertools.product(
         [(1, 200, 1040), (rows - 11, 133, 1032), (rows, 264, 520)], HALVES
@@ -111,7 +111,7 @@ def test_parts_of_k_that_meet_in_a_cluster(tile, splits):
             a, b = operand(m, k, dtype, lay_a), operand(k, n, dtype, lay_b)
             check(a, b, f"{lay_a.__name__} {lay_b.__name__}", tile, splits)
         assert _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["cluster"] == splits
-        check(a[:, :8], b[:8], "fewer blocks of k than parts:", tile, splits)
+        check(a[:, :8], b[:8], "fewer blocks of k than splits:", tile, splits)
         for activation in reference.ACTIVATIONS:
             check(a, b, activation, tile, splits, bias=bias, activation=activation)
         out = randn(n, m, dtype=dtype).mT
@@ -122,12 +122,12 @@ def test_parts_of_k_that_meet_in_a_cluster(tile, splits):
         guarded.assert_rest_untouched()
 
 
-def test_parts_in_memory_and_in_a_cluster_are_the_same_sums():
+def test_splits_in_memory_and_in_a_cluster_are_the_same_sums():
     a, b = aligned(randn(60, 2100, dtype=torch.bfloat16)), aligned(randn(2100, 200, dtype=torch.bfloat16))
     results = []
-    for cluster, finish in ((None, "met"), (False, "partials")):
+    for cluster, epilogue in ((None, "splitk"), (False, "partial")):
         _core.force_matmul_kernel("wgmma", tile="64x128", splits=4, cluster=cluster)
-        assert f"_{finish}_" in _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["kernel"]
+        assert f"_{epilogue}_" in _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["kernel"]
         results.append(tw.matmul(a, b))
     assert_identical(*results)
 
@@ -146,7 +146,7 @@ def test_bias_and_activation(tile, activation):
 @pytest.mark.parametrize("tile", ["128x96", "192x96", "128x160", "128x176"])
 @PAIRS
 def test_tiles_that_begin_or_end_within_a_line(tile, cluster):
-    """b by rows: of a tile that ends with a line of the caches, the narrow panel comes first."""
+    """b by rows: of a tile that ends with a line of the caches, the narrow box comes first."""
     for dtype, n in zip(HALVES, (600, 599), strict=True):
         a, wide, bias = randn(200, 72, dtype=dtype), randn(72, 640, dtype=dtype), randn(n, dtype=dtype) * 3
         b = wide[:, :n]
@@ -289,7 +289,7 @@ def test_concurrent_streams():
 @pytest.mark.gpu
 @pytest.mark.parametrize("splits", [1, 4])
 def test_scratch_memory_and_maps_in_a_graph(splits):
-    # An odd k is copied into scratch memory, and so are parts of sums; both belong to the graph.
+    # An odd k is copied into scratch memory, and so are partial sums; both belong to the graph.
     a, b = randn(100, 301, dtype=torch.bfloat16), randn(301, 200, dtype=torch.bfloat16)
     _core.force_matmul_kernel("wgmma", tile="64x64", splits=splits)
     graph = torch.cuda.CUDAGraph()

@@ -19,7 +19,7 @@ def test_a_forced_kernel_is_explained():
     finally:
         _core.force_matmul_kernel(None)
         _core.force_softmax(None)
-    assert kernels(odd) == ["matmul_repack_i16", "matmul_wgmma_128x128_partials_bf16", "matmul_reduce_bf16"]
+    assert kernels(odd) == ["matmul_repack_i16", "matmul_wgmma_128x128_partial_bf16", "matmul_reduce_bf16"]
     assert odd.plan.settings["splits"] == 4
     assert str(odd.why[0]) == "wgmma rather than mma: it was asked for"
     assert elsewhere.why[0].chosen == "mma any"

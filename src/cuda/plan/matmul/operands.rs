@@ -32,7 +32,7 @@ pub struct Oriented {
     pub bias_col: i64,
     /// What to say of `a`, and of `b`, under their callers' names.
     pub cannot_load: [&'static str; 2],
-    /// Of a and b: whether rows end with padding up to whole chunks, zeros that may be read.
+    /// Of a and b: whether rows end with padding up to whole vectors, zeros that may be read.
     pub padded: [bool; 2],
 }
 

@@ -1,4 +1,4 @@
-//! Adding up the parts of a product whose k was split: how kernels/matmul_reduce.cu is launched.
+//! The sum of a product's k splits: how kernels/matmul_reduce.cu is launched.
 
 use std::mem::{offset_of, size_of};
 
@@ -26,7 +26,7 @@ pub struct ReduceParams {
     width: u32,
     height: u32,
     products: u32,
-    parts: u32,
+    splits: u32,
     batch_size: [u32; 2],
     activation: u32,
     bias_by_row: u32,
@@ -43,9 +43,9 @@ unsafe impl KernelParams for ReduceParams {
         &[offset_of!(ReduceParams, partials), offset_of!(ReduceParams, bias), offset_of!(ReduceParams, out)];
 }
 
-/// Where partial sums lie, one part behind the other, and the result that they make.
+/// The partial sums of all k splits, one split after the other, and the result of their sum.
 #[derive(Clone, Copy, Debug)]
-pub struct Parts {
+pub struct Splits {
     pub partials: usize,
     pub count: u32,
     /// Of a matrix of the result.
@@ -68,7 +68,7 @@ pub struct Parts {
 }
 
 /// At most three batch dimensions.
-pub fn plan(problem: &MatmulProblem, parts: &Parts) -> LaunchPlan<ReduceParams> {
+pub fn plan(problem: &MatmulProblem, splits: &Splits) -> LaunchPlan<ReduceParams> {
     let mut batch_size = [1; 3];
     let mut out_batch = [0; 3];
     for (i, (&size, &stride)) in
@@ -76,33 +76,33 @@ pub fn plan(problem: &MatmulProblem, parts: &Parts) -> LaunchPlan<ReduceParams> 
     {
         (batch_size[i], out_batch[i]) = (size as u32, stride);
     }
-    let quads = u64::from(parts.m) * u64::from(parts.n.div_ceil(4)) * u64::from(parts.products);
+    let quads = u64::from(splits.m) * u64::from(splits.n.div_ceil(4)) * u64::from(splits.products);
     let (activation, negative_slope) = activation(problem.activation);
     let params = ReduceParams {
-        partials: parts.partials,
-        bias: parts.bias,
-        out: parts.out,
-        bias_stride: if parts.bias_row != 0 { parts.bias_row } else { parts.bias_col },
-        out_row: parts.out_row,
-        out_col: parts.out_col,
+        partials: splits.partials,
+        bias: splits.bias,
+        out: splits.out,
+        bias_stride: if splits.bias_row != 0 { splits.bias_row } else { splits.bias_col },
+        out_row: splits.out_row,
+        out_col: splits.out_col,
         out_batch,
         quads,
         negative_slope,
-        m: parts.m,
-        n: parts.n,
-        width: parts.width,
-        height: parts.height,
-        products: parts.products,
-        parts: parts.count,
+        m: splits.m,
+        n: splits.n,
+        width: splits.width,
+        height: splits.height,
+        products: splits.products,
+        splits: splits.count,
         batch_size: [batch_size[0], batch_size[1]],
         activation,
-        bias_by_row: u32::from(parts.bias_row != 0),
-        out_vector: u32::from(parts.out_vector),
+        bias_by_row: u32::from(splits.bias_row != 0),
+        out_vector: u32::from(splits.out_vector),
         unused: 0,
     };
     let kernel = Kernel { file: "matmul_reduce", name: format!("matmul_reduce_{}", problem.dtype.suffix()) };
     // More blocks than a grid has are an error of the launch.
     let blocks = u32::try_from(quads.div_ceil(THREADS)).unwrap_or(u32::MAX);
-    let settings = vec![("parts", u64::from(parts.count))];
+    let settings = vec![("splits", u64::from(splits.count))];
     LaunchPlan { settings, ..LaunchPlan::new(kernel, blocks, THREADS as u32, 0, params) }
 }

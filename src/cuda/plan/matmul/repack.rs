@@ -16,7 +16,7 @@ pub struct RepackOperand {
     row_stride: i64,
     col_stride: i64,
     batch_stride: [i64; 3],
-    chunks: u64,
+    vectors: u64,
     by_across: Divisor,
     by_rows: Divisor,
     by_batch: [Divisor; 2],
@@ -49,12 +49,12 @@ unsafe impl KernelParams for RepackParams {
 }
 
 const THREADS: u32 = 256;
-/// Elements of a chunk: 16 bytes.
-const CHUNK: u64 = 8;
-/// Chunks of a line of the caches, which a box's row of as many bytes then is, and not two halves of two.
+/// Elements of a vector: 16 bytes.
+const VECTOR: u64 = 8;
+/// Vectors of a line of the caches, which a box's row of as many bytes then is, and not two halves of two.
 const LINE: u64 = 8;
 
-/// One operand's copy: matrices of rows of `cols` elements, padded to whole chunks, and to whole lines where that is
+/// One operand's copy: matrices of rows of `cols` elements, padded to whole vectors, and to whole lines where that is
 /// little.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dense {
@@ -79,27 +79,27 @@ impl Dense {
         Dense { rows: rows.unsigned_abs(), cols: cols.unsigned_abs(), batch: sizes, k_major }
     }
 
-    /// Chunks of a row.
+    /// Vectors of a row.
     fn across(&self) -> u64 {
-        let chunks = self.cols.div_ceil(CHUNK);
-        if chunks < 4 * LINE { chunks } else { chunks.next_multiple_of(LINE) }
+        let vectors = self.cols.div_ceil(VECTOR);
+        if vectors < 4 * LINE { vectors } else { vectors.next_multiple_of(LINE) }
     }
 
     pub fn row_bytes(&self) -> u64 {
-        self.across() * 2 * CHUNK
+        self.across() * 2 * VECTOR
     }
 
-    fn chunks(&self) -> u64 {
+    fn vectors(&self) -> u64 {
         self.batch.iter().fold(self.rows * self.across(), |n, size| n.saturating_mul(*size))
     }
 
     pub fn bytes(&self) -> u64 {
-        self.chunks().saturating_mul(2 * CHUNK)
+        self.vectors().saturating_mul(2 * VECTOR)
     }
 
     /// The copy at `address` as an operand: (matrix, stride along m or n, stride along k).
     pub fn matrix(&self, x: &Matrix, address: usize) -> (Matrix, i64, i64) {
-        let lead = (self.across() * CHUNK) as i64;
+        let lead = (self.across() * VECTOR) as i64;
         let mut step = self.rows as i64 * lead;
         let mut batch_strides: Dims = x.batch_strides.clone();
         for (stride, size) in batch_strides.iter_mut().rev().zip(self.batch) {
@@ -125,7 +125,7 @@ impl Dense {
             row_stride,
             col_stride,
             batch_stride,
-            chunks: self.chunks(),
+            vectors: self.vectors(),
             by_across: Divisor::new(self.across().max(1)),
             by_rows: Divisor::new(self.rows.max(1)),
             by_batch: [self.batch[0], self.batch[1]].map(|size| Divisor::new(size.max(1))),
@@ -147,7 +147,7 @@ pub fn plan(sources: &[Source<'_>]) -> LaunchPlan<RepackParams> {
         *operand = copy.operand(x, *mn_stride, *k_stride, *to);
     }
     let [first, second] =
-        operand.map(|o| u32::try_from(o.chunks.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX));
+        operand.map(|o| u32::try_from(o.vectors.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX));
     let kernel = Kernel { file: "matmul_repack", name: "matmul_repack_i16".into() };
     let params = RepackParams { operand, first_blocks: first, unused: 0 };
     LaunchPlan::new(kernel, first.saturating_add(second), THREADS, 0, params)

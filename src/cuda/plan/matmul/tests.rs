@@ -156,7 +156,7 @@ fn layouts() {
     let mut reversed = base.clone();
     reversed.a.col_stride = -1;
     assert_eq!(layout(&reversed), "any");
-    // Part of a chunk of 16 bytes at the end of every row.
+    // A part of a vector at the end of every row.
     let mut misaligned = base.clone();
     misaligned.k = 255;
     assert_eq!(layout(&misaligned), "any");
@@ -254,13 +254,13 @@ template <int MN, int BK, int WARP, int SIZE, Major MAJOR> void tile() {
         for (int k = 0; k < BK; ++k) elements.insert(S::element(mn, k));
     check(int(elements.size()) == MN * BK && *elements.begin() == 0 && *elements.rbegin() == S::BYTES - SIZE,
           "elements overlap or leave the tile");
-    const int columns = S::CHUNKS & -S::CHUNKS;  // that neighbouring threads copy, before they go on with the next row
-    for (int column = 0; column < S::CHUNKS; column += columns)
+    const int columns = S::VECTORS & -S::VECTORS;  // that neighbouring threads copy, before they go on with the next row
+    for (int column = 0; column < S::VECTORS; column += columns)
         for (int first = 0; first < S::ROWS * columns; first += 8) {
             int written[8];
             for (int t = 0; t < 8; ++t)
                 written[t] = S::offset((first + t) / columns, column + (first + t) % columns);
-            check(together(written), "copies meet in a bank");
+            check(together(written), "copies have bank conflicts");
         }
     const int steps = S::steps(WARP / 16), cycle = S::cycle(steps);
     for (int matrix = 0; matrix < 4; ++matrix)
@@ -280,13 +280,13 @@ template <int MN, int BK, int WARP, int SIZE, Major MAJOR> void tile() {
                             const int want = MAJOR == Major::K ? S::element(mn + row, k) : S::element(mn, k + row);
                             check(read[row] == want || !S::TRANSPOSABLE, "a lane points elsewhere");
                         }
-                        check(together(read) || !S::TRANSPOSABLE, "ldmatrix meets in a bank");
+                        check(together(read) || !S::TRANSPOSABLE, "ldmatrix has bank conflicts");
                         for (int lane = 0; lane < 32 && !S::TRANSPOSABLE; ++lane) {
                             const int at = S::half(S::step(S::fragment(side, first, lane), i, j), mn_half, k_half);
                             check(at == S::element(mn + lane / 4, k + lane % 4), "a lane reads elsewhere");
                             banks.insert(at / 4 % 32);
                         }
-                        check(banks.size() == 32 || S::TRANSPOSABLE, "lanes meet in a bank");
+                        check(banks.size() == 32 || S::TRANSPOSABLE, "lanes have bank conflicts");
                     }
 }
 template <int MN, int BK, int WARP> void both() {

@@ -1,4 +1,4 @@
-//! Halves that cannot be read in 16-byte chunks where they lie (odd sizes, odd strides, a base off 16 bytes): copied first,
+//! Halves that cannot be read in vectors of 16 bytes where they are (odd sizes, odd strides, a base off 16 bytes): copied first,
 //! once, by kernels/matmul_repack.cu, then multiplied by kernels/matmul_mma.cu's tiles of aligned operands.
 
 use super::repack::{self, Dense, RepackParams};

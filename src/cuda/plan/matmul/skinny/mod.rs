@@ -9,7 +9,7 @@ use tiles::{ANY_HALVES, HALVES, SIMT, SIMT_F64, Tile};
 
 use super::blocks::FILL_CLOCKS;
 use super::cost::{self, Rate, Reading};
-use super::reduce::{self, Parts, ReduceParams};
+use super::reduce::{self, ReduceParams, Splits};
 use super::{
     Access, MatmulParams, Oriented, access, allows_vectors, down_columns, estimated, k_fast, products,
 };
@@ -23,18 +23,18 @@ use crate::ops::matmul::MatmulProblem;
 pub const FEW: i64 = 64;
 /// With 64 of them matmul_mma's tiles take half as long: docs/measurements/matmul_skinny.md.
 const FEW_HALVES: i64 = 16;
-/// Parts of k that are tried. Those of a cluster are among the first.
-const PARTS: [u64; 12] = [1, 2, 4, 8, 3, 6, 12, 16, 24, 32, 64, 128];
+/// k splits that are tried. Those of a cluster are among the first.
+const SPLITS: [u64; 12] = [1, 2, 4, 8, 3, 6, 12, 16, 24, 32, 64, 128];
 /// Larger ones are slower: docs/measurements/matmul_skinny.md.
 const CLUSTERS: [u64; 1] = [2];
-/// Stages and k that a part has at least: with less, most of it is filling the ring.
-const PART_STAGES: u64 = 4;
-const PART_K: u64 = 256;
+/// Stages and k that a split has at least: with less, most of it is filling the ring.
+const STAGES_PER_SPLIT: u64 = 4;
+const K_PER_SPLIT: u64 = 256;
 /// What matmul_reduce.cu takes: batch dimensions, and coordinates.
 const BATCH_DIMS: usize = 3;
 const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;
 
-/// Clocks for the sums to meet in a cluster; for a second kernel, and bytes of partial sums that it reads in one.
+/// Clocks of a cluster's reduction; of a second kernel, and bytes of partial sums that it reads in one.
 const CLUSTER: f64 = 1500.0;
 const REDUCE: f64 = 5000.0;
 const REDUCE_BYTES: f64 = 3000.0;
@@ -45,8 +45,8 @@ const PIPELINES: f64 = 0.625;
 /// What a developer may take out of the plan's hands.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Overrides {
-    /// Parts of k.
-    pub parts: Option<u32>,
+    /// k splits.
+    pub splits: Option<u32>,
     /// Whether they are a cluster, where the device has them and they are two.
     pub cluster: Option<bool>,
 }
@@ -57,8 +57,8 @@ pub struct Choice {
     file: &'static str,
     tile: &'static Tile,
     layout: &'static str,
-    parts: u32,
-    part_k: i64,
+    splits: u32,
+    k_per_split: i64,
     cluster: bool,
     clocks: f64,
     why: Vec<Reason>,
@@ -91,33 +91,41 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let tile = tiles.iter().find(|tile| p.n <= i64::from(tile.n)).or(tiles.last())?;
 
     let steps = p.k.unsigned_abs().div_ceil(u64::from(tile.k));
-    let least = PART_STAGES.max(PART_K / u64::from(tile.k));
+    let least = STAGES_PER_SPLIT.max(K_PER_SPLIT / u64::from(tile.k));
     let most = (steps / least).max(1);
-    let forced = overrides.parts.map(|parts| u64::from(parts).clamp(1, steps));
+    let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, steps));
     let counts = match forced {
-        Some(_) => &PARTS[..1],
-        None => &PARTS[..],
+        Some(_) => &SPLITS[..1],
+        None => &SPLITS[..],
     };
     let candidates = counts.iter().filter_map(|&count| {
         let wanted = forced.unwrap_or(count);
         if forced.is_none() && wanted > most {
             return None;
         }
-        let part_steps = steps.div_ceil(wanted);
-        let parts = steps.div_ceil(part_steps);
-        let cluster = overrides.cluster != Some(false) && device.has_clusters() && CLUSTERS.contains(&parts);
-        let part_k = (part_steps * u64::from(tile.k)) as i64;
-        let choice =
-            Choice { file, tile, layout, parts: parts as u32, part_k, cluster, clocks: 0.0, why: Vec::new() };
+        let steps_per_split = steps.div_ceil(wanted);
+        let splits = steps.div_ceil(steps_per_split);
+        let cluster = overrides.cluster != Some(false) && device.has_clusters() && CLUSTERS.contains(&splits);
+        let k_per_split = (steps_per_split * u64::from(tile.k)) as i64;
+        let choice = Choice {
+            file,
+            tile,
+            layout,
+            splits: splits as u32,
+            k_per_split,
+            cluster,
+            clocks: 0.0,
+            why: Vec::new(),
+        };
         Some(Choice { clocks: choice.estimate(problem, &p, device), ..choice })
     });
     let candidates: Vec<Choice> = candidates.collect();
     let mut best = candidates.iter().min_by(|x, y| x.clocks.total_cmp(&y.clocks))?.clone();
-    let whole = candidates.iter().find(|choice| choice.parts == 1 && best.parts > 1);
+    let whole = candidates.iter().find(|choice| choice.splits == 1 && best.splits > 1);
     best.why.push(Reason::asked_for(best.name(), "blocks"));
     best.why
-        .extend(whole.map(|whole| estimated(("k in parts", best.clocks), ("k as a whole", whole.clocks))));
-    let blocks = best.tiles(&p).checked_mul(products(problem))?.checked_mul(u64::from(best.parts))?;
+        .extend(whole.map(|whole| estimated(("k in splits", best.clocks), ("k as a whole", whole.clocks))));
+    let blocks = best.tiles(&p).checked_mul(products(problem))?.checked_mul(u64::from(best.splits))?;
     (blocks <= i32::MAX as u64).then_some(best)
 }
 
@@ -174,16 +182,16 @@ impl Choice {
 
     fn estimate(&self, problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> f64 {
         let tile = self.tile;
-        let blocks = self.tiles(p) as f64 * products(problem) as f64 * f64::from(self.parts);
+        let blocks = self.tiles(p) as f64 * products(problem) as f64 * f64::from(self.splits);
         let size = problem.dtype.size() as f64;
         let rows = (p.m as f64).min(f64::from(tile.m)) + (p.n as f64).min(f64::from(tile.n));
         // What goes through registers waits there for one stage.
         let ahead = if self.layout.starts_with("_any") { 1 } else { tile.stages(device) - 1 };
-        let part = self.part_k.min(p.k) as f64;
+        let split = self.k_per_split.min(p.k) as f64;
         let reading = Reading {
             blocks,
             resident: tile.resident(device),
-            bytes: rows * part * size,
+            bytes: rows * split * size,
             in_flight: rows * f64::from(ahead * tile.k) * size,
         };
         let rate = match problem.dtype {
@@ -192,12 +200,12 @@ impl Choice {
             _ => Rate::floats(device).reached(PIPELINES),
         };
         let each = (blocks / f64::from(device.multiprocessors)).ceil();
-        let computing = FILL_CLOCKS + each * f64::from(tile.m * tile.n) * part / rate;
-        let join = match (self.parts, self.cluster) {
+        let computing = FILL_CLOCKS + each * f64::from(tile.m * tile.n) * split / rate;
+        let join = match (self.splits, self.cluster) {
             (1, _) => 0.0,
             (_, true) => CLUSTER,
-            (parts, false) => {
-                REDUCE + 2.0 * self.partial_bytes(problem) as f64 / REDUCE_BYTES + f64::from(parts)
+            (splits, false) => {
+                REDUCE + 2.0 * self.partial_bytes(problem) as f64 / REDUCE_BYTES + f64::from(splits)
             }
         };
         cost::clocks(problem, cost::reading_clocks(&reading, computing, device), device) + join
@@ -207,13 +215,13 @@ impl Choice {
     fn partial_bytes(&self, problem: &MatmulProblem) -> u64 {
         let (width, height) = sums(&oriented(problem));
         let each = if problem.dtype == DType::F64 { 8 } else { 4 };
-        [width, products(problem), u64::from(self.parts), each]
+        [width, products(problem), u64::from(self.splits), each]
             .iter()
             .fold(height, |n, by| n.saturating_mul(*by))
     }
 
     pub fn workspace_bytes(&self, problem: &MatmulProblem) -> u64 {
-        if self.parts == 1 || self.cluster { 0 } else { self.partial_bytes(problem) }
+        if self.splits == 1 || self.cluster { 0 } else { self.partial_bytes(problem) }
     }
 
     /// `workspace` is the address of `workspace_bytes` bytes.
@@ -228,31 +236,31 @@ impl Choice {
             product.out_vector = u32::from(vectors);
         }
         let few = access(&p.b, p.b.col_stride, p.b.row_stride, p.n, p.k, problem.dtype);
-        let through_memory = self.parts > 1 && !self.cluster;
+        let through_memory = self.splits > 1 && !self.cluster;
         let params = SkinnyParams {
             product,
             partials: if through_memory { workspace } else { 0 },
-            part_k: self.part_k,
-            parts: self.parts,
+            k_per_split: self.k_per_split,
+            splits: self.splits,
             by_rows: u32::from(by_rows),
             width: width as u32,
             height: height as u32,
-            b_chunks: u32::from(few == Access::AlongK),
-            clustered: u32::from(self.cluster),
+            b_vectors: u32::from(few == Access::AlongK),
+            cluster_splitk: u32::from(self.cluster),
         };
         let name = format!("{}_{}{}_{}", self.file, tile.name, self.layout, problem.dtype.suffix());
         let kernel = Kernel { file: self.file, name };
         // Without tensor cores, it is static.
         let shared_bytes = if self.file == "matmul_skinny" { tile.bytes(device) } else { 0 };
-        let cluster = if self.cluster { self.parts } else { 1 };
+        let cluster = if self.cluster { self.splits } else { 1 };
         let (tiles_m, tiles_n) = (product.order.tiles_m, product.order.tiles_n);
         let settings =
-            [("tiles_m", tiles_m), ("tiles_n", tiles_n), ("parts", self.parts), ("cluster", cluster)];
+            [("tiles_m", tiles_m), ("tiles_n", tiles_n), ("splits", self.splits), ("cluster", cluster)];
         let multiply = LaunchPlan {
             cluster,
             settings: settings.map(|(name, value)| (name, u64::from(value))).to_vec(),
             why: self.why.as_slice().into(),
-            ..LaunchPlan::new(kernel, product.blocks as u32 * self.parts, tile.threads, shared_bytes, params)
+            ..LaunchPlan::new(kernel, product.blocks as u32 * self.splits, tile.threads, shared_bytes, params)
         };
         let reduce = || {
             // Along what neighbours in the result's memory are.
@@ -261,9 +269,9 @@ impl Choice {
             } else {
                 ((p.m, p.n), (p.out.row_stride, p.out.col_stride), (p.bias_row, p.bias_col))
             };
-            let parts = Parts {
+            let splits = Splits {
                 partials: workspace,
-                count: self.parts,
+                count: self.splits,
                 m: m as u32,
                 n: n as u32,
                 height: height as u32,
@@ -277,7 +285,7 @@ impl Choice {
                 bias_row,
                 bias_col,
             };
-            reduce::plan(problem, &parts)
+            reduce::plan(problem, &splits)
         };
         Launches { multiply, reduce: through_memory.then(reduce) }
     }

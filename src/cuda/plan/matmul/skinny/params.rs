@@ -14,20 +14,20 @@ pub struct SkinnyParams {
     pub product: MatmulParams<INLINE_RANK>,
     /// 0 where no sums go through memory.
     pub partials: usize,
-    pub part_k: i64,
-    pub parts: u32,
+    pub k_per_split: i64,
+    pub splits: u32,
     pub by_rows: u32,
     pub width: u32,
     pub height: u32,
-    pub b_chunks: u32,
-    pub clustered: u32,
+    pub b_vectors: u32,
+    pub cluster_splitk: u32,
 }
 
 const _: () = {
     let product = size_of::<MatmulParams<INLINE_RANK>>();
     assert!(size_of::<SkinnyParams>() == product + 40);
     assert!(offset_of!(SkinnyParams, partials) == product);
-    assert!(offset_of!(SkinnyParams, b_chunks) == product + 32);
+    assert!(offset_of!(SkinnyParams, b_vectors) == product + 32);
 };
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of SkinnyParams in

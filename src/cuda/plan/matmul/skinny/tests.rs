@@ -1,4 +1,4 @@
-//! When few rows get kernels of their own, in how many parts, and that what is launched fits the device and covers all.
+//! When few rows get kernels of their own, in how many splits, and that what is launched fits the device and covers all.
 
 use super::*;
 use crate::cuda::device::examples;
@@ -21,17 +21,17 @@ fn launched(p: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> (C
     (choice, launches)
 }
 
-/// (dtype, (m, n, k), kernel's tile and layout or "" for a block a tile, parts)
+/// (dtype, (m, n, k), kernel's tile and layout or "" for a block a tile, splits)
 type Row = (DType, (i64, i64, i64), &'static str, u32);
 
 fn check(device: &DeviceFacts, table: &[Row]) {
-    for &(dtype, (m, n, k), kernel, parts) in table {
+    for &(dtype, (m, n, k), kernel, splits) in table {
         let p = layer(dtype, m, n, k);
         let chosen = match route(&p, device, None) {
-            Route::Skinny(choice) => (format!("{}{}", choice.tile.name, choice.layout), choice.parts),
+            Route::Skinny(choice) => (format!("{}{}", choice.tile.name, choice.layout), choice.splits),
             _ => (String::new(), 1),
         };
-        assert_eq!(chosen, (kernel.to_string(), parts), "{}: {dtype:?} {m} {n} {k}", device.name);
+        assert_eq!(chosen, (kernel.to_string(), splits), "{}: {dtype:?} {m} {n} {k}", device.name);
     }
 }
 
@@ -68,26 +68,27 @@ fn every_launch_fits_and_covers() {
     for (device, dtype) in
         examples::all().iter().flat_map(|device| DType::FLOATS.map(|dtype| (device, dtype)))
     {
-        for ((few, many, k), parts) in shapes.iter().flat_map(|&shape| forced.map(|parts| (shape, parts))) {
+        for ((few, many, k), splits) in shapes.iter().flat_map(|&shape| forced.map(|splits| (shape, splits)))
+        {
             for p in [layer(dtype, few, many, k), problem(dtype, 3, many, k, few)] {
-                let (choice, launches) = launched(&p, device, Overrides { parts, cluster: None });
+                let (choice, launches) = launched(&p, device, Overrides { splits, cluster: None });
                 let (plan, q) = (&launches.multiply, &launches.multiply.params);
                 let what = format!("{}: {plan} {choice:?}", device.name);
                 assert_eq!(q.product.m.max(q.product.n), q.product.m, "{what}");
                 assert!(plan.shared_bytes <= device.shared_bytes_per_block, "{what}");
-                assert_eq!(u64::from(plan.grid[0]), q.product.blocks * u64::from(q.parts), "{what}");
-                // Every part has something to do, and together they have everything.
+                assert_eq!(u64::from(plan.grid[0]), q.product.blocks * u64::from(q.splits), "{what}");
+                // Every split has something to do, and together they have everything.
                 assert!(
-                    i64::from(q.parts) * q.part_k >= k && i64::from(q.parts - 1) * q.part_k < k,
+                    i64::from(q.splits) * q.k_per_split >= k && i64::from(q.splits - 1) * q.k_per_split < k,
                     "{what}"
                 );
-                assert!(q.part_k % i64::from(choice.tile.k) == 0, "{what}");
+                assert!(q.k_per_split % i64::from(choice.tile.k) == 0, "{what}");
                 let cluster = plan.cluster;
                 assert!(cluster == 1 || device.compute_capability >= (9, 0) && cluster == 2, "{what}");
                 assert!(plan.grid[0].is_multiple_of(cluster), "{what}");
-                assert_eq!(launches.reduce.is_some(), q.parts > 1 && cluster == 1, "{what}");
+                assert_eq!(launches.reduce.is_some(), q.splits > 1 && cluster == 1, "{what}");
                 assert_eq!(choice.workspace_bytes(&p) > 0, launches.reduce.is_some(), "{what}");
-                let sums = u64::from(q.width) * u64::from(q.height) * u64::from(q.parts) * products(&p);
+                let sums = u64::from(q.width) * u64::from(q.height) * u64::from(q.splits) * products(&p);
                 let each = if dtype == DType::F64 { 8 } else { 4 };
                 assert!(launches.reduce.is_none() || choice.workspace_bytes(&p) == sums * each, "{what}");
             }
@@ -103,14 +104,14 @@ fn the_weights_are_the_tall_operand_and_results_keep_their_places() {
     assert_eq!((q.product.a, q.product.a_row, q.product.a_col), (p.b.address, 256, 1));
     assert_eq!((q.product.m, q.product.n, q.product.out_row, q.product.out_col), (512, 8, 1, 512));
     assert_eq!((q.product.bias_row, q.product.bias_col, q.by_rows, q.product.out_vector), (1, 0, 1, 1));
-    assert_eq!((q.width, q.height, q.b_chunks), (512, 8, 1));
+    assert_eq!((q.width, q.height, q.b_vectors), (512, 8, 1));
     let mut p = problem(DType::F16, 1, 510, 256, 7);
     p.bias = Some(Bias { address: 4 << 40, stride: 1 });
-    let overrides = Overrides { parts: Some(2), cluster: Some(false) };
+    let overrides = Overrides { splits: Some(2), cluster: Some(false) };
     let (_, launches) = launched(&p, &examples::h200(), overrides);
     let q = &launches.multiply.params;
     assert_eq!((q.product.a, q.product.bias_row, q.product.bias_col), (p.a.address, 0, 1));
-    assert_eq!((q.width, q.height, q.by_rows, q.b_chunks, q.product.out_vector), (8, 510, 0, 0, 0));
+    assert_eq!((q.width, q.height, q.by_rows, q.b_vectors, q.product.out_vector), (8, 510, 0, 0, 0));
 }
 
 #[test]

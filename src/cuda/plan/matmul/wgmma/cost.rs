@@ -5,8 +5,8 @@ use crate::cuda::device::DeviceFacts;
 
 /// Multiply-adds of one multiprocessor in a clock.
 const MULTIPLY_ADDS: f64 = 2048.0;
-/// Least blocks of k for one part: fewer are over before the ring is full.
-const PART: u64 = 8;
+/// Least blocks of k of a split: fewer end before the ring is full.
+const LEAST_K_BLOCKS: u64 = 8;
 const MAX_SPLITS: u64 = 32;
 
 /// What is not known from datasheets.
@@ -25,13 +25,13 @@ pub struct Model {
     /// Clocks for each element of a tile from accumulator to shared memory, while the tensor cores wait.
     pub(super) store: f64,
     /// The same where the copy engine takes the result from there, beside the next tile.
-    pub(super) staged: f64,
+    pub(super) tma_store: f64,
     /// Clocks for the second kernel that a split takes, and bytes of partial sums that L2 moves in one.
     pub(super) reduce: f64,
     pub(super) reduce_bytes: f64,
-    /// Clocks for the parts of a tile to meet in a cluster instead, and bytes that a block reads of them in one.
-    pub(super) meet: f64,
-    pub(super) meet_bytes: f64,
+    /// Clocks of a cluster's split-K reduction, and bytes that a block reads in one.
+    pub(super) cluster_splitk: f64,
+    pub(super) splitk_bytes: f64,
     /// Clocks that a pair of blocks starts and ends later than one alone.
     pub(super) pair: f64,
     /// Share of the shorter of computing and loading that the longer does not hide.
@@ -51,11 +51,11 @@ pub const MODEL: Model = Model {
     memory_share: 0.963,
     start: 8430.0,
     store: 0.095,
-    staged: 0.068,
+    tma_store: 0.068,
     reduce: 3760.0,
     reduce_bytes: 3290.0,
-    meet: 1500.0,
-    meet_bytes: 12.0,
+    cluster_splitk: 1500.0,
+    splitk_bytes: 12.0,
     pair: 111.0,
     unhidden: 0.0083,
 };
@@ -65,12 +65,13 @@ pub const MODEL: Model = Model {
 pub struct Work {
     /// Index in TILES.
     pub tile: usize,
-    /// Parts of k.
+    /// k splits.
     pub splits: u64,
     /// Blocks of a pair, which share columns of b: 1 or 2.
     pub pair: u64,
-    /// The parts are a cluster, and add up in shared memory what otherwise goes through memory to a second kernel.
-    pub meets: bool,
+    /// The splits are a cluster, whose reduction goes through distributed shared memory and not through the workspace to a
+    /// second kernel.
+    pub cluster_splitk: bool,
 }
 
 /// What of a problem the time depends on.
@@ -96,7 +97,7 @@ impl Size {
         (self.m.div_ceil(pair * u64::from(tile.m())), self.n.div_ceil(u64::from(tile.n)))
     }
 
-    /// Share of the tiles whose boxes of b are off the lines: those that neither begin nor end with one (`Panels` of
+    /// Share of the tiles whose boxes of b are off the lines: those that neither begin nor end with one (`Boxes` of
     /// kernels/common/wgmma_shape.cuh), if b itself is not.
     fn b_off_lines(&self, tile: &Tile) -> f64 {
         match (self.off_lines[1], self.b_by_rows && !tile.n.is_multiple_of(32)) {
@@ -107,15 +108,15 @@ impl Size {
     }
 }
 
-/// Whether the parts may be a cluster: as many as a shift divides by.
-pub fn can_meet(work: &Work) -> bool {
-    TILES[work.tile].meets && work.pair == 1 && matches!(work.splits, 2 | 4 | 8)
+/// Whether the splits may be a cluster: as many as a shift divides by.
+pub fn can_be_cluster(work: &Work) -> bool {
+    TILES[work.tile].cluster_splitk && work.pair == 1 && matches!(work.splits, 2 | 4 | 8)
 }
 
 /// Whether to try it: where there are few rows or columns, which wait for memory. For larger sums other blocks' shared memory
 /// is too slow (docs/measurements/matmul_wgmma.md). And where all run at once, of multiprocessors that are near each other:
 /// of an H200's 132, 64 clusters of two do, and 32 of four and 16 of eight take two rounds.
-pub fn should_meet(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
+pub fn pays_in_cluster(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
     let (tiles_m, tiles_n) = size.tiles(&TILES[work.tile], 1);
     if tiles_m.min(tiles_n) > 1 {
         return false;
@@ -125,20 +126,20 @@ pub fn should_meet(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
     blocks <= if work.splits == 2 { many / 16 * 16 } else { many / 4 * 3 }
 }
 
-/// Parts of k that may be worth trying: one, or as many as still leave all blocks running at once.
+/// k splits that may be worth trying: one, or as many as still leave all blocks running at once.
 pub fn splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
     let (tiles_m, tiles_n) = size.tiles(tile, 1);
     let tiles = tiles_m.saturating_mul(tiles_n).saturating_mul(size.products).max(1);
     let room = u64::from(device.multiprocessors) / tiles;
-    room.min(size.k_blocks() / PART).clamp(1, MAX_SPLITS)
+    room.min(size.k_blocks() / LEAST_K_BLOCKS).clamp(1, MAX_SPLITS)
 }
 
 /// Whether the copy engine writes the results, of rows that it can address: where a block has more than two tiles
 /// (docs/measurements/matmul_wgmma.md).
-pub fn staged(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
+pub fn tma_store(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
     let (tile, (tiles_m, tiles_n)) = (&TILES[work.tile], size.tiles(&TILES[work.tile], work.pair));
     let tiles = (tiles_m * work.pair).saturating_mul(tiles_n).saturating_mul(size.products);
-    tile.can_stage() && work.splits == 1 && tiles > 2 * u64::from(device.multiprocessors)
+    tile.can_tma_store() && work.splits == 1 && tiles > 2 * u64::from(device.multiprocessors)
 }
 
 impl Model {
@@ -155,7 +156,7 @@ impl Model {
         let [lines_a, lines_b] = off_lines.map(|share| 1.0 + share * (self.lines - 1.0));
         let loaded = m * lines_a + n * lines_b / work.pair as f64;
         let loads = loaded * BLOCK_K as f64 * 2.0 / self.l2_bytes;
-        let store = if staged(size, work, device) { self.staged } else { self.store };
+        let store = if tma_store(size, work, device) { self.tma_store } else { self.store };
         let computing = rounds * (blocks * products.max(loads) + m * n * store);
 
         // Every operand comes from memory once at least.
@@ -170,7 +171,9 @@ impl Model {
         };
         let reduce = match splits {
             1 => 0.0,
-            _ if work.meets => self.meet + 4.0 * (size.m as f64).min(m) * n / self.meet_bytes,
+            _ if work.cluster_splitk => {
+                self.cluster_splitk + 4.0 * (size.m as f64).min(m) * n / self.splitk_bytes
+            }
             _ => self.reduce + 8.0 * tiles * m * n * splits as f64 / self.reduce_bytes,
         };
         let start = if work.pair > 1 { self.start + self.pair } else { self.start };

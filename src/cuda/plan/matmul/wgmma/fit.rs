@@ -30,11 +30,11 @@ impl Model {
             ("memory_share", &mut self.memory_share),
             ("start", &mut self.start),
             ("store", &mut self.store),
-            ("staged", &mut self.staged),
+            ("tma_store", &mut self.tma_store),
             ("reduce", &mut self.reduce),
             ("reduce_bytes", &mut self.reduce_bytes),
-            ("meet", &mut self.meet),
-            ("meet_bytes", &mut self.meet_bytes),
+            ("cluster_splitk", &mut self.cluster_splitk),
+            ("splitk_bytes", &mut self.splitk_bytes),
             ("pair", &mut self.pair),
             ("unhidden", &mut self.unhidden),
         ];
@@ -62,7 +62,7 @@ pub fn clocks<'a>(
     let clocks = |plan: &Plan| {
         let &Plan { m, n, k, off_lines, b_by_rows, tile, splits, pair } = plan;
         let size = Size { m, n, k, products: 1, off_lines, b_by_rows };
-        let work = Work { tile, splits: splits.max(1), pair: pair.clamp(1, 2), meets: pair == 0 };
+        let work = Work { tile, splits: splits.max(1), pair: pair.clamp(1, 2), cluster_splitk: pair == 0 };
         model.clocks(&size, &work, device)
     };
     Ok(plans.iter().map(clocks).collect())

@@ -2,12 +2,12 @@
 
 use std::mem::offset_of;
 
-use super::finish::Finish;
+use super::epilogue::EpilogueKind;
 use super::params::{MAPS, WgmmaParams};
-use super::{Addressed, BATCH_DIMS, BLOCK_K, Choice, PANEL_COLUMNS, addressed, lead_stride};
+use super::{Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, Choice, addressed, lead_stride};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
-use crate::cuda::plan::matmul::reduce::{self, Parts, ReduceParams};
+use crate::cuda::plan::matmul::reduce::{self, ReduceParams, Splits};
 use crate::cuda::plan::matmul::repack::{self, RepackParams};
 use crate::cuda::plan::matmul::{Matrix, Oriented, activation};
 use crate::cuda::plan::tile_order::TileOrder;
@@ -33,7 +33,8 @@ impl Choice {
         let a_strides = ((p.m, p.a.row_stride), (p.k, p.a.col_stride));
         let b_strides = ((p.n, p.b.col_stride), (p.k, p.b.row_stride));
         let operands = [(&p.a, a_strides, workspace), (&p.b, b_strides, workspace + copied_a)];
-        let partials = if self.splits > 1 && !self.meets { workspace + copied_a + copied_b } else { 0 };
+        let partials =
+            if self.splits > 1 && !self.cluster_splitk { workspace + copied_a + copied_b } else { 0 };
 
         let mut sources = Vec::new();
         let mut operand = |i: usize| {
@@ -55,11 +56,11 @@ impl Choice {
         ];
         let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |load| load.stage_bytes));
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
-        let result = out_lead.filter(|_| self.staged);
+        let result = out_lead.filter(|_| self.tma_store);
         let result = result.map(|lead| map(problem, &p.out, [p.n as u64, p.m as u64], lead, [64, 64]));
 
-        let stages = tile.stages(self.resident, self.staged, device);
-        let stages_at = tile.fixed_bytes(self.staged);
+        let stages = tile.stages(self.resident, self.tma_store, device);
+        let stages_at = tile.fixed_bytes(self.tma_store);
         let products = problem.batch_count() as u32;
         let mut batch_size = [1; BATCH_DIMS];
         let mut out_batch = [0; BATCH_DIMS];
@@ -68,12 +69,12 @@ impl Choice {
         }
         let (kind, slope) = activation(problem.activation);
         let tiles = tiles_m * tiles_n * products;
-        let items = if self.meets { tiles } else { tiles * self.splits };
+        let items = if self.cluster_splitk { tiles } else { tiles * self.splits };
         let k_blocks = p.k.unsigned_abs().div_ceil(BLOCK_K) as u32;
         let params = WgmmaParams {
             maps: [TensorMap::NONE; MAPS],
             order: TileOrder::new(tiles_m, tiles_n, self.group_m),
-            by_part: Divisor::new((tiles_m * tiles_n * products).into()),
+            by_split: Divisor::new((tiles_m * tiles_n * products).into()),
             by_product: Divisor::new((tiles_m * tiles_n).into()),
             by_batch: [batch_size[0], batch_size[1]].map(|size| Divisor::new(size.into())),
             bias: p.bias,
@@ -87,8 +88,8 @@ impl Choice {
             n: p.n as u32,
             items,
             products,
-            part_blocks: k_blocks / self.splits,
-            longer_parts: k_blocks % self.splits,
+            split_blocks: k_blocks / self.splits,
+            longer_splits: k_blocks % self.splits,
             batch_size: [batch_size[0], batch_size[1]],
             flat: u32::from(problem.batch.is_empty()),
             a_mn: u32::from(a.is_some_and(|a| a.mn_major)),
@@ -104,21 +105,25 @@ impl Choice {
             pair: self.pair,
             b_stage_bytes,
             stages_at,
-            staged: self.staged.into(),
-            parts: self.splits,
-            parts_meet: self.meets.into(),
+            tma_store: self.tma_store.into(),
+            splits: self.splits,
+            cluster_splitk: self.cluster_splitk.into(),
             unused: [0; 5],
         };
-        let blocks = match self.meets {
+        let blocks = match self.cluster_splitk {
             true => tiles * self.splits,
             false => items.min(device.multiprocessors * self.resident / self.pair) * self.pair,
         };
-        let finish = Finish::of(problem.activation, &params);
-        let name = format!("matmul_wgmma_{}_{}_{}", tile.name, finish.name(), problem.dtype.suffix());
+        let epilogue = EpilogueKind::of(problem.activation, &params);
+        let name = format!("matmul_wgmma_{}_{}_{}", tile.name, epilogue.name(), problem.dtype.suffix());
         let kernel = Kernel { file: "matmul_wgmma", name };
-        let cluster = if self.meets { self.splits } else { self.pair };
-        let own =
-            [("stages", stages), ("splits", self.splits), ("cluster", cluster), ("staged", params.staged)];
+        let cluster = if self.cluster_splitk { self.splits } else { self.pair };
+        let own = [
+            ("stages", stages),
+            ("splits", self.splits),
+            ("cluster", cluster),
+            ("tma_store", params.tma_store),
+        ];
         let own = own.map(|(name, value)| (name, u64::from(value)));
         let shared_bytes = stages_at + stages * tile.stage_bytes();
         let multiply = LaunchPlan {
@@ -127,7 +132,7 @@ impl Choice {
             why: self.why.as_slice().into(),
             ..LaunchPlan::new(kernel, blocks, 128 * tile.consumers + 128, shared_bytes, params)
         };
-        let parts = Parts {
+        let splits = Splits {
             partials,
             count: self.splits,
             m: p.m as u32,
@@ -143,7 +148,7 @@ impl Choice {
             bias_row: p.bias_row,
             bias_col: p.bias_col,
         };
-        let reduce = (self.splits > 1 && !self.meets).then(|| reduce::plan(problem, &parts));
+        let reduce = (self.splits > 1 && !self.cluster_splitk).then(|| reduce::plan(problem, &splits));
         let [a_map, b_map] = loads.map(|load| load.map(|load| load.map));
         let b_tail = loads[1].and_then(|load| load.tail);
         Launches { repack, maps: [a_map, b_map, b_tail, result], multiply, reduce }
@@ -169,12 +174,12 @@ impl Launches {
 #[derive(Clone, Copy)]
 struct Load {
     map: TensorMapSpec,
-    /// Of the last panel, where panels are boxes and that is narrower.
+    /// Of the last panel, where boxes are boxes and that is narrower.
     tail: Option<TensorMapSpec>,
     stage_bytes: u32,
 }
 
-/// `rows` of a tile, along m or n; blocks of a cluster, `sharing` of them, ask for equal parts of them.
+/// `rows` of a tile, along m or n; blocks of a cluster, `sharing` of them, ask for equal splits of them.
 fn load(
     problem: &MatmulProblem,
     x: &Option<Addressed>,
@@ -186,10 +191,10 @@ fn load(
     let (mn, k, block_k) = (mn as u64, Oriented::new(problem).k as u64, BLOCK_K as u32);
     let to_map = |sizes, r#box| TensorMapSpec { read_once, ..map(problem, &x.matrix, sizes, x.lead, r#box) };
     if x.mn_major {
-        let panel = |columns: u32| to_map([mn, k], [columns, block_k / sharing]);
-        let tail = rows % PANEL_COLUMNS;
-        let tail = (tail != 0).then(|| panel(tail));
-        return Some(Load { map: panel(PANEL_COLUMNS), tail, stage_bytes: rows * block_k * 2 });
+        let box_of = |columns: u32| to_map([mn, k], [columns, block_k / sharing]);
+        let tail = rows % BOX_COLUMNS;
+        let tail = (tail != 0).then(|| box_of(tail));
+        return Some(Load { map: box_of(BOX_COLUMNS), tail, stage_bytes: rows * block_k * 2 });
     }
     // Of a matrix that is smaller than a tile no more than it has, unless blocks share it.
     let most = if sharing > 1 { rows } else { mn.next_multiple_of(8).min(rows.into()) as u32 };

@@ -1,7 +1,7 @@
 //! How kernels/matmul_wgmma.cu is launched, with what comes before (matmul_repack.cu) and after it (matmul_reduce.cu).
 
 mod cost;
-mod finish;
+mod epilogue;
 pub mod fit;
 mod launches;
 mod params;
@@ -20,10 +20,10 @@ use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, STRIDE_LIMIT};
 use crate::dtype::DType;
 use crate::ops::matmul::MatmulProblem;
 
-/// BLOCK_K, PANEL_BYTES, MAX_STAGES, HEADER_BYTES and STORE_BYTES of kernels/common/wgmma_tile.cuh.
+/// BLOCK_K, BOX_BYTES, MAX_STAGES, HEADER_BYTES and STORE_BYTES of kernels/common/wgmma_tile.cuh.
 const BLOCK_K: u64 = 64;
-const PANEL_BYTES: u32 = 8192;
-const PANEL_COLUMNS: u32 = 64;
+const BOX_BYTES: u32 = 8192;
+const BOX_COLUMNS: u32 = 64;
 const MAX_STAGES: u32 = 16;
 const HEADER_BYTES: u32 = 1024;
 const STORE_BYTES: u32 = 2048;
@@ -43,28 +43,28 @@ pub struct Tile {
     pub n: u32,
     /// That fit on a multiprocessor, registers considered.
     blocks: u32,
-    /// Whether there is a kernel for parts of k that meet in a cluster.
-    meets: bool,
+    /// Whether there is a kernel with cluster split-K.
+    cluster_splitk: bool,
 }
 
 /// The same list as TILES in matmul_wgmma.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
 pub const TILES: [Tile; 15] = [
-    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, meets: false },
-    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, meets: false },
-    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, meets: false },
-    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1, meets: false },
-    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, meets: false },
-    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1, meets: false },
-    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1, meets: false },
-    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1, meets: false },
-    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, meets: true },
-    Tile { name: "192x96",  consumers: 3, m_steps: 1, n:  96, blocks: 1, meets: false },
-    Tile { name: "128x96",  consumers: 2, m_steps: 1, n:  96, blocks: 1, meets: false },
-    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, meets: false },
-    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, meets: true },
-    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2, meets: true },
-    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, meets: true },
+    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, cluster_splitk: false },
+    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, cluster_splitk: false },
+    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, cluster_splitk: false },
+    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1, cluster_splitk: false },
+    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, cluster_splitk: false },
+    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1, cluster_splitk: false },
+    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1, cluster_splitk: false },
+    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1, cluster_splitk: false },
+    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, cluster_splitk: true },
+    Tile { name: "192x96",  consumers: 3, m_steps: 1, n:  96, blocks: 1, cluster_splitk: false },
+    Tile { name: "128x96",  consumers: 2, m_steps: 1, n:  96, blocks: 1, cluster_splitk: false },
+    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, cluster_splitk: false },
+    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, cluster_splitk: true },
+    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2, cluster_splitk: true },
+    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, cluster_splitk: true },
 ];
 
 impl Tile {
@@ -72,35 +72,35 @@ impl Tile {
         64 * self.consumers * self.m_steps
     }
 
-    fn panels(&self) -> u32 {
-        self.n.div_ceil(PANEL_COLUMNS)
+    fn boxes(&self) -> u32 {
+        self.n.div_ceil(BOX_COLUMNS)
     }
 
     /// Whether the kernel can put all of a result together in shared memory, for the copy engine to take.
-    fn can_stage(&self) -> bool {
+    fn can_tma_store(&self) -> bool {
         self.consumers == 2 && self.m_steps == 1 && self.n >= 192
     }
 
     /// Shared memory besides the stages.
-    fn fixed_bytes(&self, staged: bool) -> u32 {
+    fn fixed_bytes(&self, tma_store: bool) -> u32 {
         let result =
-            if staged { self.m() * self.panels() * ROW_BYTES } else { 4 * self.consumers * STORE_BYTES };
+            if tma_store { self.m() * self.boxes() * ROW_BYTES } else { 4 * self.consumers * STORE_BYTES };
         HEADER_BYTES + result
     }
 
     fn stage_bytes(&self) -> u32 {
-        self.m() * ROW_BYTES + self.panels() * PANEL_BYTES
+        self.m() * ROW_BYTES + self.boxes() * BOX_BYTES
     }
 
     /// As many as `blocks` of them on a multiprocessor have room for.
-    fn stages(&self, blocks: u32, staged: bool, device: &DeviceFacts) -> u32 {
+    fn stages(&self, blocks: u32, tma_store: bool, device: &DeviceFacts) -> u32 {
         let share = (device.shared_bytes_per_multiprocessor / blocks).saturating_sub(1024);
-        let room = share.min(device.shared_bytes_per_block).saturating_sub(self.fixed_bytes(staged));
+        let room = share.min(device.shared_bytes_per_block).saturating_sub(self.fixed_bytes(tma_store));
         (room / self.stage_bytes()).min(MAX_STAGES)
     }
 }
 
-/// Parts of k that are tried, besides as many as there is room for.
+/// k splits that are tried, besides as many as there is room for.
 const SPLITS: [u64; 9] = [1, 2, 3, 4, 6, 8, 12, 16, 24];
 
 /// What a developer may take out of the plan's hands.
@@ -109,7 +109,7 @@ pub struct Overrides {
     /// Index in TILES.
     pub tile: Option<usize>,
     pub splits: Option<u32>,
-    /// Whether blocks work in pairs; if not, parts of k do not meet in a cluster either.
+    /// Whether blocks work in pairs; if not, k splits are no cluster either.
     pub cluster: Option<bool>,
     pub group_m: Option<u32>,
 }
@@ -130,14 +130,14 @@ pub struct Choice {
     splits: u32,
     /// Blocks of a pair, whose tiles lie below each other: 1 or 2.
     pair: u32,
-    /// Parts of k are a cluster.
-    meets: bool,
+    /// The k splits are a cluster.
+    cluster_splitk: bool,
     /// Rows of tiles, or of pairs of them.
     group_m: u32,
     /// Blocks on a multiprocessor.
     resident: u32,
-    /// Results leave by the copy engine while the next tile is multiplied.
-    staged: bool,
+    /// The epilogue stores by TMA while the next tile is multiplied.
+    tma_store: bool,
     /// Of a and b, where they cannot be addressed as they are.
     copies: [Option<repack::Dense>; 2],
     why: Vec<Reason>,
@@ -189,7 +189,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let products = problem.batch_count().unsigned_abs();
     let size = Size { m, n, k, products, off_lines: [a.off_lines, b.off_lines], b_by_rows: b.mn_major };
     let candidates = (0..TILES.len()).filter(|&tile| overrides.tile.is_none_or(|only| only == tile));
-    // Each tile with the number of parts that suits it.
+    // Each tile with the number of k splits that suits it.
     let timed = candidates.filter_map(|tile| {
         let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, size.k_blocks()));
         let most = forced.unwrap_or_else(|| cost::splits(&size, &TILES[tile], device));
@@ -201,9 +201,12 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         });
         let works = counts.flat_map(|splits| {
             pairs.clone().map(move |pair| {
-                let work = Work { tile, splits, pair, meets: false };
-                let wanted = overrides.splits.is_some() || cost::should_meet(&size, &work, device);
-                Work { meets: wanted && overrides.cluster.is_none() && cost::can_meet(&work), ..work }
+                let work = Work { tile, splits, pair, cluster_splitk: false };
+                let wanted = overrides.splits.is_some() || cost::pays_in_cluster(&size, &work, device);
+                Work {
+                    cluster_splitk: wanted && overrides.cluster.is_none() && cost::can_be_cluster(&work),
+                    ..work
+                }
             })
         });
         let times = works.map(|work| (work, MODEL.clocks(&size, &work, device)));
@@ -214,16 +217,16 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let mut why = vec![Reason::asked_for("wgmma", "mma")];
     why.extend(next.map(|(next, other)| estimated((tile.name, clocks), (TILES[next.tile].name, other))));
     if work.splits > 1 && overrides.splits.is_none() {
-        let whole = MODEL.clocks(&size, &Work { splits: 1, meets: false, ..work }, device);
-        why.push(estimated(("k in parts", clocks), ("k as a whole", whole)));
+        let whole = MODEL.clocks(&size, &Work { splits: 1, cluster_splitk: false, ..work }, device);
+        why.push(estimated(("k splits", clocks), ("k as a whole", whole)));
     }
     if work.pair > 1 && overrides.cluster.is_none() {
         let alone = MODEL.clocks(&size, &Work { pair: 1, ..work }, device);
         why.push(estimated(("pairs of blocks", clocks), ("blocks alone", alone)));
     }
-    if work.meets && overrides.splits.is_none() {
-        let apart = MODEL.clocks(&size, &Work { meets: false, ..work }, device);
-        why.push(estimated(("parts that meet in a cluster", clocks), ("parts that meet in memory", apart)));
+    if work.cluster_splitk && overrides.splits.is_none() {
+        let apart = MODEL.clocks(&size, &Work { cluster_splitk: false, ..work }, device);
+        why.push(estimated(("cluster split-K", clocks), ("split-K through memory", apart)));
     }
 
     let (tiles_m, tiles_n) = size.tiles(tile, work.pair);
@@ -236,11 +239,11 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let resident = if items * work.pair > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
     let concurrent = device.multiprocessors * resident / pair;
     let grouped = || group_m(tiles_m as u32, tiles_n as u32, (tile.m() * pair, tile.n), concurrent);
-    let rows_of_chunks = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).is_some();
-    let staged = rows_of_chunks && cost::staged(&size, &work, device);
+    let rows_of_vectors = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).is_some();
+    let tma_store = rows_of_vectors && cost::tma_store(&size, &work, device);
     let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
-    let (splits, meets) = (work.splits as u32, work.meets);
-    Some(Choice { tile, splits, pair, meets, group_m, resident, staged, copies, why })
+    let (splits, cluster_splitk) = (work.splits as u32, work.cluster_splitk);
+    Some(Choice { tile, splits, pair, cluster_splitk, group_m, resident, tma_store, copies, why })
 }
 
 /// The operand as the copy engine can address it, if it can.
@@ -293,7 +296,7 @@ impl Choice {
     }
 
     fn partial_bytes(&self, problem: &MatmulProblem) -> u64 {
-        if self.splits == 1 || self.meets {
+        if self.splits == 1 || self.cluster_splitk {
             return 0;
         }
         let (p, tile) = (Oriented::new(problem), self.tile);

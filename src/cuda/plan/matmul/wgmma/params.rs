@@ -16,11 +16,11 @@ pub const MAPS: usize = 4;
 pub struct WgmmaParams {
     /// Of the tiles of a product, or of pairs of them.
     pub order: TileOrder,
-    /// Tiles of all products, or pairs of them, for each part of k unless those meet.
+    /// Tiles of all products, or pairs of them, for each k split without cluster split-K.
     pub items: u32,
-    /// Of k, in every part; one more in the first few.
-    pub part_blocks: u32,
-    pub longer_parts: u32,
+    /// Of k, in every split; one more in the first few.
+    pub split_blocks: u32,
+    pub longer_splits: u32,
     /// 2: blocks whose tiles lie below each other are a cluster; 1: they are not.
     pub pair: u32,
     pub stages: u32,
@@ -53,18 +53,18 @@ pub struct WgmmaParams {
     pub out_batch: [i64; 3],
     pub bias_by_row: u32,
     pub store_elements: u32,
-    /// Results leave by the copy engine.
-    pub staged: u32,
+    /// The epilogue stores by TMA.
+    pub tma_store: u32,
     /// Of k.
-    pub parts: u32,
+    pub splits: u32,
     /// They are a cluster.
-    pub parts_meet: u32,
+    pub cluster_splitk: u32,
     pub unused: [u32; 5],
-    /// By the items of a part of k, of a product, and by the two inner dimensions of the batch.
-    pub by_part: Divisor,
+    /// By the items of a k split, of a product, and by the two inner dimensions of the batch.
+    pub by_split: Divisor,
     pub by_product: Divisor,
     pub by_batch: [Divisor; 2],
-    /// Of a, b, its last panel if that is narrower than others, and the result if it is staged. Filled in when the kernel
+    /// Of a, b, its last box if that is narrower than others, and the result with tma_store. Filled in when the kernel
     /// is launched.
     pub maps: [TensorMap; MAPS],
 }
@@ -85,8 +85,8 @@ unsafe impl KernelParams for WgmmaParams {
 
 impl WgmmaParams {
     /// Whether the parts of k are a cluster.
-    pub fn meets(&self) -> bool {
-        self.parts_meet != 0
+    pub fn cluster_splitk(&self) -> bool {
+        self.cluster_splitk != 0
     }
 }
 
@@ -100,8 +100,8 @@ impl fmt::Debug for WgmmaParams {
             .field("products", &(self.products, self.batch_size))
             .field("order, pair", &(self.order.settings(), self.pair))
             .field("stages, stage_bytes", &(self.stages, self.a_stage_bytes, self.b_stage_bytes))
-            .field("items, part_blocks", &(self.items, self.part_blocks, self.longer_parts))
-            .field("parts", &(self.parts, self.parts_meet))
+            .field("items, split_blocks", &(self.items, self.split_blocks, self.longer_splits))
+            .field("splits", &(self.splits, self.cluster_splitk))
             .field("partials", &self.partials)
             .field("a_mn, b_mn", &(self.a_mn, self.b_mn))
             .finish_non_exhaustive()

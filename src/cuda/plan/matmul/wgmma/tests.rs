@@ -84,17 +84,20 @@ fn every_tile_fits_and_covers_every_shape() {
                 assert!(u64::from(order.tiles_n) * u64::from(choice.tile.n) >= n as u64, "{what}");
                 assert!((1..=order.tiles_m).contains(&order.group_m), "{what}");
                 // A part without a block of k would never be written.
-                assert!((1..=k_blocks).contains(&q.parts) && q.part_blocks > 0, "{what}");
-                assert_eq!(q.part_blocks * q.parts + q.longer_parts, k_blocks, "{what}");
-                assert_eq!(splits.map(|s| s.min(k_blocks)).unwrap_or(q.parts), q.parts, "{what}");
+                assert!((1..=k_blocks).contains(&q.splits) && q.split_blocks > 0, "{what}");
+                assert_eq!(q.split_blocks * q.splits + q.longer_splits, k_blocks, "{what}");
+                assert_eq!(splits.map(|s| s.min(k_blocks)).unwrap_or(q.splits), q.splits, "{what}");
                 assert!((1..=q.items * plan.cluster).contains(&plan.grid[0]), "{what}");
                 assert_eq!(plan.grid[0] % plan.cluster, 0, "{what}");
-                let may_meet =
-                    cluster.is_none() && shape.meets && q.pair == 1 && [2, 4, 8].contains(&q.parts);
-                assert!(q.meets() == may_meet || splits.is_none() && !q.meets(), "{what}");
+                let may_be_cluster =
+                    cluster.is_none() && shape.cluster_splitk && q.pair == 1 && [2, 4, 8].contains(&q.splits);
+                assert!(
+                    q.cluster_splitk() == may_be_cluster || splits.is_none() && !q.cluster_splitk(),
+                    "{what}"
+                );
                 let sums = choice.tile.m() * (choice.tile.n + 8) * 4;
-                assert!(!q.meets() || sums <= q.stages * choice.tile.stage_bytes(), "{what}");
-                assert_eq!(launches.reduce.is_some(), q.parts > 1 && !q.meets(), "{what}");
+                assert!(!q.cluster_splitk() || sums <= q.stages * choice.tile.stage_bytes(), "{what}");
+                assert_eq!(launches.reduce.is_some(), q.splits > 1 && !q.cluster_splitk(), "{what}");
             }
         }
     }
@@ -115,14 +118,14 @@ fn stages_wait_for_what_arrives() {
                 let (_, launches) =
                     chosen(&p, Overrides { tile: Some(tile), cluster, ..Overrides::default() });
                 let q = &launches.multiply.params;
-                let boxes = |i: usize, mn_major: u32, panels: u32| {
+                let boxes = |i: usize, mn_major: u32, boxes: u32| {
                     let r#box = launches.maps[i].unwrap().r#box;
                     let tail = launches.maps[2].filter(|_| i == 1).map(|tail| tail.r#box);
-                    let whole = panels - u32::from(tail.is_some());
+                    let whole = boxes - u32::from(tail.is_some());
                     let tail_bytes = tail.map_or(0, |tail| tail[0] * tail[1] * 2);
                     r#box[0] * r#box[1] * 2 * if mn_major == 1 { whole } else { 1 } + tail_bytes
                 };
-                let arriving = boxes(0, q.a_mn, shape.m() / 64) + boxes(1, q.b_mn, shape.panels()) * q.pair;
+                let arriving = boxes(0, q.a_mn, shape.m() / 64) + boxes(1, q.b_mn, shape.boxes()) * q.pair;
                 assert_eq!(
                     q.a_stage_bytes + q.b_stage_bytes,
                     arriving,
@@ -139,18 +142,18 @@ fn stages_wait_for_what_arrives() {
 
 #[test]
 fn parts_meet_where_there_are_few_rows_or_columns() {
-    let meets = |m, n, k| {
+    let cluster_splitk = |m, n, k| {
         let (choice, launches) = chosen(&bf16(m, n, k), Overrides::default());
         let plan = &launches.multiply;
         assert_eq!(choice.workspace_bytes(&bf16(m, n, k)) == 0, launches.reduce.is_none());
-        assert_eq!(plan.cluster, if plan.params.meets() { plan.params.parts } else { 1 });
-        (plan.params.meets(), plan.params.parts)
+        assert_eq!(plan.cluster, if plan.params.cluster_splitk() { plan.params.splits } else { 1 });
+        (plan.params.cluster_splitk(), plan.params.splits)
     };
-    assert_eq!(meets(1, 4096, 14336), (true, 2));
-    assert_eq!(meets(4096, 16, 14336), (true, 2));
-    assert_eq!(meets(16, 2048, 8192), (true, 4));
-    assert_eq!(meets(16, 32000, 4096), (false, 1));
-    assert_eq!(meets(512, 512, 65536), (false, 8));
+    assert_eq!(cluster_splitk(1, 4096, 14336), (true, 2));
+    assert_eq!(cluster_splitk(4096, 16, 14336), (true, 2));
+    assert_eq!(cluster_splitk(16, 2048, 8192), (true, 4));
+    assert_eq!(cluster_splitk(16, 32000, 4096), (false, 1));
+    assert_eq!(cluster_splitk(512, 512, 65536), (false, 8));
 }
 
 #[test]
@@ -247,10 +250,11 @@ fn a_result_by_columns_has_its_bias_by_rows() {
 }
 
 #[test]
-fn a_kernel_for_each_finish() {
-    let finish = |p: &MatmulProblem, splits, cluster| {
+fn a_kernel_for_each_epilogue() {
+    let epilogue = |p: &MatmulProblem, splits, cluster| {
         let (_, launches) = chosen(p, Overrides { splits, cluster, ..Overrides::default() });
-        launches.multiply.kernel.name.split('_').nth(3).unwrap().to_string()
+        let rest = launches.multiply.kernel.name.splitn(4, '_').nth(3).unwrap();
+        rest.rsplit_once('_').unwrap().0.to_string()
     };
     let with = |activation, biased: bool| {
         let bias = biased.then_some(Bias { address: 4 << 40, stride: 1 });
@@ -258,23 +262,23 @@ fn a_kernel_for_each_finish() {
     };
     let leaky = |negative_slope| Activation::LeakyRelu { negative_slope };
     let table = [
-        (with(Activation::None, false), "plain"),
-        (with(Activation::None, true), "simple"),
-        (with(Activation::Relu, false), "simple"),
-        (with(leaky(0.01), true), "simple"),
-        (with(leaky(-1.0), false), "simple"),
-        // Not the larger one of a number and its share.
-        (with(leaky(1.5), false), "any"),
-        (with(leaky(0.0), false), "any"),
-        (with(leaky(f64::NAN), false), "any"),
-        (with(Activation::Silu, false), "any"),
-        (bf16(512, 509, 512), "any"),
+        (with(Activation::None, false), "none"),
+        (with(Activation::None, true), "bias_relu"),
+        (with(Activation::Relu, false), "bias_relu"),
+        (with(leaky(0.01), true), "bias_relu"),
+        (with(leaky(-1.0), false), "bias_relu"),
+        // Not the larger one of a number and a fraction of it.
+        (with(leaky(1.5), false), "general"),
+        (with(leaky(0.0), false), "general"),
+        (with(leaky(f64::NAN), false), "general"),
+        (with(Activation::Silu, false), "general"),
+        (bf16(512, 509, 512), "general"),
     ];
     for (problem, expected) in table {
-        assert_eq!(finish(&problem, Some(1), None), expected, "{problem}");
-        assert_eq!(finish(&problem, Some(2), Some(false)), "partials", "{problem}");
-        assert_eq!(finish(&problem, Some(3), None), "partials", "{problem}");
-        assert_eq!(finish(&problem, Some(2), None), "met", "{problem}");
+        assert_eq!(epilogue(&problem, Some(1), None), expected, "{problem}");
+        assert_eq!(epilogue(&problem, Some(2), Some(false)), "partial", "{problem}");
+        assert_eq!(epilogue(&problem, Some(3), None), "partial", "{problem}");
+        assert_eq!(epilogue(&problem, Some(2), None), "splitk", "{problem}");
     }
 }
 
@@ -305,19 +309,19 @@ fn other_devices_dtypes_and_batches_are_left_to_other_kernels() {
 
 #[test]
 fn results_leave_by_the_copy_engine_where_blocks_have_several_tiles() {
-    let staged = |p: &MatmulProblem, tile: &str, splits| {
+    let tma_store = |p: &MatmulProblem, tile: &str, splits| {
         let tile = TILES.iter().position(|t| t.name == tile);
         let (_, launches) = chosen(p, Overrides { tile, splits, ..Overrides::default() });
         let q = &launches.multiply.params;
-        assert_eq!(launches.maps[3].is_some(), q.staged == 1);
-        (q.staged == 1, q.stages)
+        assert_eq!(launches.maps[3].is_some(), q.tma_store == 1);
+        (q.tma_store == 1, q.stages)
     };
-    assert_eq!(staged(&bf16(8192, 8192, 512), "128x256", None), (true, 3));
-    assert_eq!(staged(&bf16(8192, 8192, 512), "128x192", None), (true, 4));
-    assert_eq!(staged(&bf16(2048, 2048, 2048), "128x256", None), (false, 4));
-    assert!(!staged(&bf16(8192, 8191, 512), "128x256", None).0);
-    assert!(!staged(&bf16(8192, 8192, 512), "256x128", None).0);
-    assert!(!staged(&bf16(8192, 8192, 512), "128x256", Some(2)).0);
+    assert_eq!(tma_store(&bf16(8192, 8192, 512), "128x256", None), (true, 3));
+    assert_eq!(tma_store(&bf16(8192, 8192, 512), "128x192", None), (true, 4));
+    assert_eq!(tma_store(&bf16(2048, 2048, 2048), "128x256", None), (false, 4));
+    assert!(!tma_store(&bf16(8192, 8191, 512), "128x256", None).0);
+    assert!(!tma_store(&bf16(8192, 8192, 512), "256x128", None).0);
+    assert!(!tma_store(&bf16(8192, 8192, 512), "128x256", Some(2)).0);
 }
 
 /// The kernel's own arithmetic of shared memory, compiled as plain C++.
@@ -329,16 +333,16 @@ fn the_kernels_shared_memory_is_this_large() {
         "#include \"wgmma_tile.cuh\"\n#include <cstdio>\n\
          template <int C, int M, int N> void show() {{\n\
          using S = WgmmaTile<C, M, N>;\n\
-         std::printf(\"%d %d %d %d %d %d\\n\", S::BM, S::BUFFERS, S::CAN_STAGE ? S::RESULT : 0, HEADER_BYTES, S::A_BYTES + S::B_BYTES, S::TAIL);\n}}\n\
+         std::printf(\"%d %d %d %d %d %d\\n\", S::BM, S::BUFFERS, S::CAN_TMA_STORE ? S::RESULT : 0, HEADER_BYTES, S::A_BYTES + S::B_BYTES, S::TAIL);\n}}\n\
          int main() {{\n{shapes}}}\n"
     );
     let Some(theirs) = host_cpp::run(&program) else { return };
     let ours: Vec<String> = TILES
         .iter()
         .map(|t| {
-            let tail = t.n - 64 * (t.panels() - 1);
+            let tail = t.n - 64 * (t.boxes() - 1);
             let buffers = t.fixed_bytes(false) - HEADER_BYTES;
-            let result = if t.can_stage() { t.fixed_bytes(true) - HEADER_BYTES } else { 0 };
+            let result = if t.can_tma_store() { t.fixed_bytes(true) - HEADER_BYTES } else { 0 };
             format!("{} {buffers} {result} {HEADER_BYTES} {} {tail}", t.m(), t.stage_bytes())
         })
         .collect();

@@ -7,8 +7,8 @@
 
 // The eight neighbours from (row, col) of the result on, of which `count` are there.
 template <class S>
-__device__ __forceinline__ void finish_chunk(const WgmmaParams& p, const Item& item, int32_t row, int32_t col,
-                                             int32_t count, float (&v)[8]) {
+__device__ __forceinline__ void apply_epilogue(const WgmmaParams& p, const Item& item, int32_t row, int32_t col,
+                                               int32_t count, float (&v)[8]) {
     using T = typename S::T;
     if (p.bias != nullptr) {
         const T* bias = static_cast<const T*>(p.bias) + int64_t(p.bias_by_row ? row : col) * p.bias_stride;
@@ -35,18 +35,18 @@ __device__ __forceinline__ void finish_chunk(const WgmmaParams& p, const Item& i
     }
 }
 
-// By the consumers of all blocks of the cluster, once each is done with its part.
+// By the consumers of all blocks of the cluster, once each is done with its split.
 template <class S>
-__device__ __forceinline__ void meet(const WgmmaParams& p, const float (&d)[S::M_STEPS][S::ACCUMULATORS],
-                                     const Item& item) {
-    static_assert(S::TAIL == 64, "panels lie in order");
+__device__ __forceinline__ void reduce_splits(const WgmmaParams& p, const float (&d)[S::M_STEPS][S::ACCUMULATORS],
+                                              const Item& item) {
+    static_assert(S::TAIL == 64, "boxes are in order");
     constexpr int32_t STRIDE = S::BN + 8;  // floats; 8 more make the writes free of bank conflicts
-    constexpr int32_t CONSUMERS = 32 * S::WARPS, CHUNKS = S::BN / 8;
+    constexpr int32_t CONSUMERS = 32 * S::WARPS, VECTORS = S::BN / 8;
     float* sums = reinterpret_cast<float*>(wgmma_shared + S::STAGES_AT);
     const int32_t rows = min(int32_t(p.m) - item.row, S::BM), width = min(int32_t(p.n) - item.col, S::BN);
     const int32_t lane = threadIdx.x % 32;
     // Nobody multiplies from the ring any more.
-    ptx::barrier_sync(RESULT_STAGED, CONSUMERS);
+    ptx::barrier_sync(RESULT_READY, CONSUMERS);
 #pragma unroll
     for (int i = 0; i < S::M_STEPS; ++i) {
         const int32_t row = (threadIdx.x / 128 * S::M_STEPS + i) * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
@@ -59,20 +59,20 @@ __device__ __forceinline__ void meet(const WgmmaParams& p, const float (&d)[S::M
         }
     }
     ptx::cluster_sync();
-    const uint32_t parts = ptx::cluster_blocks();
+    const uint32_t splits = ptx::cluster_blocks();
     // One vector at a time: a longer loop body would be more instructions that no cache has.
-    for (int32_t at = ptx::cluster_rank() * CONSUMERS + threadIdx.x; at < rows * CHUNKS; at += parts * CONSUMERS) {
-        const int32_t row = at / CHUNKS, col = at % CHUNKS * 8;
+    for (int32_t at = ptx::cluster_rank() * CONSUMERS + threadIdx.x; at < rows * VECTORS; at += splits * CONSUMERS) {
+        const int32_t row = at / VECTORS, col = at % VECTORS * 8;
         if (col >= width) continue;
         float v[8] = {};
-        for (uint32_t part = 0; part < parts; ++part) {
-            const float* from = ptx::in_block(sums + row * STRIDE + col, part);
+        for (uint32_t split = 0; split < splits; ++split) {
+            const float* from = ptx::in_block(sums + row * STRIDE + col, split);
             const float4 low = *reinterpret_cast<const float4*>(from);
             const float4 high = *reinterpret_cast<const float4*>(from + 4);
             v[0] += low.x, v[1] += low.y, v[2] += low.z, v[3] += low.w;
             v[4] += high.x, v[5] += high.y, v[6] += high.z, v[7] += high.w;
         }
-        finish_chunk<S>(p, item, item.row + row, item.col + col, width - col, v);
+        apply_epilogue<S>(p, item, item.row + row, item.col + col, width - col, v);
     }
     // Nobody's shared memory goes while another block may read it. Relaxed, for what a thread has read it has added up by
     // now, and a release would wait for its stores.

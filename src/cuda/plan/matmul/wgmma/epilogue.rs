@@ -1,0 +1,49 @@
+//! The epilogue of a product: one of the kernels of a tile's shape.
+
+use super::params::WgmmaParams;
+use crate::ops::matmul::Activation;
+
+/// `EpilogueKind` of kernels/common/wgmma_epilogue.cuh: a kernel for each, since one kernel for all has
+/// more instructions to fetch (docs/measurements/matmul_wgmma.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EpilogueKind {
+    None,
+    Partial,
+    SplitK,
+    BiasRelu,
+    General,
+}
+
+impl EpilogueKind {
+    pub fn of(activation: Activation, p: &WgmmaParams) -> EpilogueKind {
+        let whole_vectors = p.store_elements == 0 && p.n.is_multiple_of(8);
+        let simple = match activation {
+            Activation::None | Activation::Relu => true,
+            Activation::LeakyRelu { negative_slope } => is_fraction(negative_slope as f32),
+            Activation::Gelu | Activation::GeluTanh | Activation::Silu => false,
+        };
+        match (whole_vectors && simple, activation) {
+            _ if p.cluster_splitk() => EpilogueKind::SplitK,
+            _ if p.splits > 1 => EpilogueKind::Partial,
+            (true, Activation::None) if p.bias == 0 => EpilogueKind::None,
+            (true, _) => EpilogueKind::BiasRelu,
+            (false, _) => EpilogueKind::General,
+        }
+    }
+
+    /// As it is called in the names of kernels.
+    pub fn name(self) -> &'static str {
+        match self {
+            EpilogueKind::None => "none",
+            EpilogueKind::Partial => "partial",
+            EpilogueKind::SplitK => "splitk",
+            EpilogueKind::BiasRelu => "bias_relu",
+            EpilogueKind::General => "general",
+        }
+    }
+}
+
+/// `is_fraction` of kernels/common/epilogue.cuh.
+fn is_fraction(slope: f32) -> bool {
+    slope != 0.0 && (-1.0..=1.0).contains(&slope)
+}
