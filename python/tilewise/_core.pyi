@@ -178,13 +178,13 @@ def force_softmax(
         "pipeline",
         "online",
         "cluster",
-        "staged",
+        "smem",
         "split",
         "grid",
         "column",
     ]
     | None,
-    figure: int = 1,
+    parameter: int = 1,
 ) -> None: ...
 def force_matmul_kernel(
     kernel: Literal["blocks", "wgmma", "skinny", "copied"] | None,

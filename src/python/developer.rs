@@ -54,14 +54,15 @@ pub fn choices_made() -> u64 {
 /// do the call.
 ///
 /// Args:
-///     variant: None to leave the choice to the plan again. For dims whose elements lie side by side: "warp",
-///         "block", "short", "misaligned", "pipeline", "online", "cluster", "staged", "split" or "grid". For other dims:
-///         "column", "cluster" or "split".
-///     figure: of warp, loads of one row in flight per lane (1, 2 or 4); of misaligned and pipeline, the depth of its
-///         software pipeline, 1 to 4 tiles or rows in shared memory; of cluster and staged, blocks of a cluster (1, 2,
-///         4, 8 or 16); of split and grid, slices of a row or column.
+///     variant: None to leave the choice to the plan again. For dims of contiguous elements: "warp", "block", "short",
+///         "misaligned", "pipeline", "online", "cluster", "smem", "split" or "grid". For other dims: "column", "cluster"
+///         or "split".
+///     parameter: of warp, loads of one row in flight per lane (1, 2 or 4); of misaligned and pipeline, the depth of the
+///         software pipeline, 1 to 4 tiles or rows in shared memory; of cluster and smem, blocks of a cluster (1, 2, 4, 8
+///         or 16); of split and grid, slices of a row or column.
 ///
-/// Of the gradients "misaligned" and, for other dims, "split" can be forced in the same way; anything else forbids both.
+/// For the gradients "misaligned", "smem", "short" and, for other dims, "split" can be forced in the same way; any other
+/// variant excludes these four.
 ///
 /// Raises:
 ///     ValueError: any other name.
@@ -69,26 +70,26 @@ pub fn choices_made() -> u64 {
 /// Lives in src/python/developer.rs; takes effect in src/cuda/plan/softmax/choose/mod.rs and
 /// src/cuda/plan/softmax_backward/; the variants are described in kernels/softmax*.cu.
 #[pyfunction]
-#[pyo3(signature = (variant, figure = 1), text_signature = "(variant, figure=1)")]
-pub fn force_softmax(variant: Option<&str>, figure: u32) -> PyResult<()> {
-    let figure = u64::from(figure);
+#[pyo3(signature = (variant, parameter = 1), text_signature = "(variant, parameter=1)")]
+pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
+    let parameter = u64::from(parameter);
     let forced = match variant {
         None => None,
-        Some("warp") => Some(softmax::Forced::Warp(figure)),
+        Some("warp") => Some(softmax::Forced::Warp(parameter)),
         Some("block") => Some(softmax::Forced::Block),
-        Some("misaligned") => Some(softmax::Forced::Misaligned(figure)),
-        Some("pipeline") => Some(softmax::Forced::Pipeline(figure)),
+        Some("misaligned") => Some(softmax::Forced::Misaligned(parameter)),
+        Some("pipeline") => Some(softmax::Forced::Pipeline(parameter)),
         Some("online") => Some(softmax::Forced::Online),
         Some("short") => Some(softmax::Forced::Short),
-        Some("cluster") => Some(softmax::Forced::Cluster(figure)),
-        Some("staged") => Some(softmax::Forced::Staged(figure)),
-        Some("split") => Some(softmax::Forced::Split(figure)),
-        Some("grid") => Some(softmax::Forced::Grid(figure)),
+        Some("cluster") => Some(softmax::Forced::Cluster(parameter)),
+        Some("smem") => Some(softmax::Forced::Smem(parameter)),
+        Some("split") => Some(softmax::Forced::Split(parameter)),
+        Some("grid") => Some(softmax::Forced::Grid(parameter)),
         Some("column") => Some(softmax::Forced::Column),
         Some(other) => {
             let message = format!(
                 "variant={other:?} is not known; accepted: \"warp\", \"block\", \"short\", \"misaligned\", \
-                 \"pipeline\", \"online\", \"cluster\", \"staged\", \"split\", \"grid\", \"column\", None"
+                 \"pipeline\", \"online\", \"cluster\", \"smem\", \"split\", \"grid\", \"column\", None"
             );
             return Err(PyValueError::new_err(message));
         }

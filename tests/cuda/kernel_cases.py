@@ -97,8 +97,10 @@ def add_cases() -> Iterator[Case]:
         yield f"add {dtype} many dimensions", lambda a=many, b=transposed: tw.add(a, b)
 
 
-def forced_softmax(variant: str, figure: int, x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    _core.force_softmax(variant, figure)
+def forced_softmax(
+    variant: str, parameter: int, x: torch.Tensor, dim: int, dtype: torch.dtype
+) -> torch.Tensor:
+    _core.force_softmax(variant, parameter)
     try:
         return tw.softmax(x, dim, dtype=dtype)
     finally:
@@ -115,7 +117,7 @@ ROW_VARIANTS += [
     ("misaligned", 1),
     ("misaligned", 3),
 ]
-ROW_VARIANTS += [("staged", 1), ("staged", 4), ("staged", 16), ("short", 1)]
+ROW_VARIANTS += [("smem", 1), ("smem", 4), ("smem", 16), ("short", 1)]
 COLUMN_VARIANTS = [("column", 1), ("cluster", 1), ("cluster", 4), ("split", 3)]
 
 
@@ -128,29 +130,30 @@ def softmax_variant_cases() -> Iterator[Case]:
             name = f"softmax {dtype} to {target}"
             middle = random(7, 640 // dtype.itemsize, dtype=dtype)
             yield f"{name} 640 bytes", partial(tw.softmax, middle, dtype=target)
-            for variant, figure in ROW_VARIANTS:
+            for variant, parameter in ROW_VARIANTS:
                 x = {"warp": short, "misaligned": rows, "short": tiny, "split": longer}.get(variant, long)
-                call = partial(forced_softmax, variant, figure, x, -1, target)
-                yield f"{name} {variant} {figure}", call
-            # In registers; too much for those; and for shared memory, too. Not from one dtype to another.
+                call = partial(forced_softmax, variant, parameter, x, -1, target)
+                yield f"{name} {variant} {parameter}", call
+            # Rows that fit registers, that also need shared memory, and longer ones; no conversion of dtypes.
             for rows_, n, slices in ((3, 4003, 4), (2, 20011, 4), (1, 420_000 // dtype.itemsize, 1)):
                 call = partial(forced_softmax, "grid", slices, random(rows_, n, dtype=dtype), -1, target)
                 yield f"{name} {rows_}x{n} grid {slices}", call
-            # Tiles of whole rows, of rows apart, of both; aligned as the result is, and otherwise.
+            # Packed rows, rows with gaps, and both; x and result aligned alike, and differently.
             for count, n in ((300, 33), (300, 47), (30, 781), (9, 3001)):
                 for cut in (1, 8, 3):
                     x = random(count * n + cut, dtype=dtype)[cut:].view(count, n)
                     yield f"{name} {count}x{n} from {cut}", partial(tw.softmax, x, dtype=target)
                 x = random(count, n + 3, dtype=dtype)[:, 1:-2]
-                yield f"{name} {count}x{n} apart", partial(tw.softmax, x, dtype=target)
+                yield f"{name} {count}x{n} with gaps", partial(tw.softmax, x, dtype=target)
                 out = torch.empty(count, n + 3, dtype=target, device=DEVICE)[:, 2:-1]
-                yield f"{name} {count}x{n} to rows apart", partial(tw.log_softmax, x, dtype=target, out=out)
+                call = partial(tw.log_softmax, x, dtype=target, out=out)
+                yield f"{name} {count}x{n} to rows with gaps", call
             for inner in (24, 22, 7):  # accesses of 16 bytes, of 4, of one element
                 x = random(3, 150, inner, dtype=dtype)
-                for variant, figure in COLUMN_VARIANTS:
-                    call = partial(forced_softmax, variant, figure, x, 1, target)
-                    yield f"{name} {inner} columns {variant} {figure}", call
-            apart = random(300, 320, dtype=dtype)
+                for variant, parameter in COLUMN_VARIANTS:
+                    call = partial(forced_softmax, variant, parameter, x, 1, target)
+                    yield f"{name} {inner} columns {variant} {parameter}", call
+            with_gaps = random(300, 320, dtype=dtype)
             for rows_, n in ((7, 5), (40, 21), (8, 64), (600, 33), (301, 150), (70, 520), (64, 3001)):
                 for lead, cut in ((rows_, 0), (rows_ + 16 - rows_ % 8, 0), (rows_ + 6, 2), (rows_ + 3, 1)):
                     x = random(2, n, lead, dtype=dtype)[:, :, cut : cut + rows_].mT
@@ -160,15 +163,15 @@ def softmax_variant_cases() -> Iterator[Case]:
                     call = partial(tw.log_softmax, x, -1, dtype=target, out=out)
                     yield f"{name} transposed {rows_}x{n} to {lead}", call
             x = random(1500, 48, dtype=dtype).mT
-            for variant, figure in (("cluster", 1), ("cluster", 8), ("split", 3), ("split", 40)):
+            for variant, parameter in (("cluster", 1), ("cluster", 8), ("split", 3), ("split", 40)):
                 for dim in (0, 1):
                     call = partial(
-                        forced_softmax, variant, figure, x if dim else x.mT.contiguous().mT, dim, target
+                        forced_softmax, variant, parameter, x if dim else x.mT.contiguous().mT, dim, target
                     )
-                    yield f"{name} transposed {variant} {figure} dim {dim}", call
-            for cut in (16, 2):  # panels of rows apart, the last one narrower; copies of 16 bytes, of fewer
-                x = apart[:, cut : cut + 292]
-                yield f"{name} columns apart from {cut}", partial(tw.softmax, x, 0, dtype=target)
+                    yield f"{name} transposed {variant} {parameter} dim {dim}", call
+            for cut in (16, 2):  # tiles of rows with gaps, a narrow last one; copies of 16 bytes, of fewer
+                x = with_gaps[:, cut : cut + 292]
+                yield f"{name} columns of a slice from {cut}", partial(tw.softmax, x, 0, dtype=target)
 
 
 def softmax_cases() -> Iterator[Case]:

@@ -1,4 +1,4 @@
-"""Every way to do a softmax, whichever the plan would choose, and values that sharing a row could spoil."""
+"""Every variant of softmax, and values that a slice of a row could spoil for the others."""
 
 import pytest
 import tilewise as tw
@@ -12,7 +12,7 @@ pytestmark = needs("a GPU")
 
 ROWS = [("block", 1), ("online", 1)]
 ROWS += [(variant, stages) for variant in ("pipeline", "misaligned") for stages in (1, 2, 3, 4)]
-ROWS += [(variant, blocks) for variant in ("cluster", "staged") for blocks in (1, 2, 4, 8, 16)]
+ROWS += [(variant, blocks) for variant in ("cluster", "smem") for blocks in (1, 2, 4, 8, 16)]
 ROWS += [*(("split", slices) for slices in (1, 2, 7)), *(("grid", slices) for slices in (1, 2, 33))]
 COLUMNS = [("column", 1), *(("cluster", blocks) for blocks in (1, 2, 4, 8, 16)), ("split", 1), ("split", 9)]
 OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}
@@ -34,7 +34,9 @@ def random(*shape, dtype):
 
 @dtypes
 @pytest.mark.parametrize(
-    "variant", [*(("warp", n) for n in (1, 2, 4)), ("short", 1), ("misaligned", 1), ("misaligned", 2)], ids=str
+    "variant",
+    [*(("warp", n) for n in (1, 2, 4)), ("short", 1), ("misaligned", 1), ("misaligned", 2)],
+    ids=str,
 )
 def test_short_rows(variant, dtype):
     _core.force_softmax(*variant)
@@ -85,7 +87,7 @@ def test_columns(variant, dtype, shape):
 
 @columns
 @dtypes
-def test_columns_apart(variant, dtype):
+def test_columns_of_rows_with_gaps(variant, dtype):
     _core.force_softmax(*variant)
     x = random(2, 300, 320, dtype=dtype)
     for cut in (16, 2, 1):
@@ -101,17 +103,17 @@ def test_conversion_of_columns(variant, dtype):
 
 
 def spoiled(dtype, length):
-    """Rows with what a part of a row must not do to the rest of it, or must."""
+    """Rows in which a slice must not change the results of other slices, or must."""
     x = random(9, length, dtype=dtype)
     info = torch.finfo(dtype)
-    x[0, : length - 3] = -torch.inf  # parts without a finite element
+    x[0, : length - 3] = -torch.inf  # slices without a finite element
     x[1, 3:] = -torch.inf
     x[2] = -torch.inf
     x[3] = info.min
     x[4, : length // 2] = info.min
     x[5, length // 3] = torch.nan
     x[6, length - 1] = torch.inf
-    x[7] = -1000  # far below 0, beside parts without a finite element
+    x[7] = -1000  # far below 0, next to slices without a finite element
     x[7, length // 4 :] = -torch.inf
     x[8] = info.smallest_normal / 4
     return x

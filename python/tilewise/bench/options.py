@@ -179,7 +179,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 def _variants(text: str) -> tuple[str, ...]:
     softmax, add = (
-        "warp|block|short|misaligned|pipeline|online|cluster|staged|split|grid|column",
+        "warp|block|short|misaligned|pipeline|online|cluster|smem|split|grid|column",
         "fixed_grid|grid_stride",
     )
     known = rf"((log_)?softmax_backward|softmax):({softmax})(:\d{{1,9}})?|add:({add})"
