@@ -57,7 +57,7 @@ __device__ __forceinline__ void load_transposed(uint4* slots, uint64_t base, int
                 if (column < columns && row + k < rows) packs[i].v[k] = from[k];
             }
         }
-        store_slot(&slots[L::slot(row, column)], Vector::of(packs[i]));
+        store_shared_vector(&slots[L::slot(row, column)], Vector::of(packs[i]));
     }
 }
 

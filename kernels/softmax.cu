@@ -153,7 +153,7 @@ __device__ __forceinline__ void fetch_vector(const Row<In, Out, int>& row, int v
     if (row.whole(i) || (i < row.length && !edge)) {
         copy_async(to, row.x + i);
     } else {
-        store_slot(to, row.load_elements(i));
+        store_shared_vector(to, row.load_elements(i));
     }
 }
 
@@ -188,15 +188,15 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
             for (int outermost : {0, (row.length + row.offset - 1) / E}) {
                 const uint32_t i = outermost / blockDim.x;
                 if (outermost % blockDim.x != threadIdx.x) continue;
-                Vector raw = load_slot(buffer(stage, i));
+                Vector raw = load_shared_vector(buffer(stage, i));
                 row.complete(outermost, false, raw);
-                store_slot(buffer(stage, i), raw);
+                store_shared_vector(buffer(stage, i), raw);
             }
         }
         auto partial = Partial<C>::empty();
         C v[E];
         for (uint32_t i = 0; i < p.per_thread; ++i) {
-            widen_vector<In, Out>(load_slot(buffer(stage, i)), v);
+            widen_vector<In, Out>(load_shared_vector(buffer(stage, i)), v);
             accumulate<Out>(partial, v);
         }
         partial = reduce_block(partial, Merge<M>(), Partial<C>::empty(), scratch[parity]);
@@ -206,7 +206,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
         const auto next = row_at<In, Out, int>(p, coming);
         const bool edge = next.at_edge(p.x_low, p.x_high);
         for (uint32_t i = 0; i < p.per_thread; ++i) {
-            widen_vector<In, Out>(load_slot(buffer(stage, i)), v);
+            widen_vector<In, Out>(load_shared_vector(buffer(stage, i)), v);
             row.store_across_lanes(vector(i), normalize_pack(normalizer, v), p.out_access);
             if (coming < p.rows) fetch_vector(next, vector(i), edge, buffer(stage, i));
         }
@@ -235,7 +235,8 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
             for (int b = 0; b < BATCH; ++b) raw[b] = row.load((round + b) * blockDim.x + threadIdx.x);
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
-                if (round + b < p.per_thread) store_slot(shared + (round + b) * blockDim.x + threadIdx.x, raw[b]);
+                if (round + b < p.per_thread)
+                    store_shared_vector(shared + (round + b) * blockDim.x + threadIdx.x, raw[b]);
                 C v[E];
                 widen_vector<In, Out>(raw[b], v);
                 accumulate<Out>(partial, v);
@@ -250,7 +251,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 const int64_t vector = (round + b) * blockDim.x + threadIdx.x;
-                raw[b] = round + b < p.per_thread ? load_slot(shared + vector) : row.load(vector);
+                raw[b] = round + b < p.per_thread ? load_shared_vector(shared + vector) : row.load(vector);
             }
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {

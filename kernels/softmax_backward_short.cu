@@ -76,7 +76,7 @@ template <class T> __device__ __forceinline__ void softmax_backward_short(const 
     __syncthreads();
     T* out = at(p.out);
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        ptx::store_global<16>(out + i * E, load_slot(tile + i).word);
+        ptx::store_global<16>(out + i * E, load_shared_vector(tile + i).word);
     }
     for (int i = vectors * E + threadIdx.x; i < elements; i += THREADS) out[i] = g[i];
 }

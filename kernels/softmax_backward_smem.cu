@@ -33,7 +33,7 @@ __device__ __forceinline__ const T* copy_slice(const T* row, int length, int fir
             copy_async(shared + i, row + at);
         } else {
             // Loads all elements at once, so that no load waits for the one before.
-            store_slot(shared + i, all.load_elements(row, at, 0.0f));
+            store_shared_vector(shared + i, all.load_elements(row, at, 0.0f));
         }
     }
     return reinterpret_cast<const T*>(shared) + past;

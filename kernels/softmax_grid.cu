@@ -67,8 +67,8 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
         ptx::load_global_if<16>(t < own_count, x + vector(t) * E, g.word);
         return g;
     };
-    const auto load_shared_vector = [&](int t) {
-        return t < in_shared && t < own_count ? load_slot(own + t * threads) : empty_vector<T>();
+    const auto load_copied = [&](int t) {
+        return t < in_shared && t < own_count ? load_shared_vector(own + t * threads) : empty_vector<T>();
     };
 
     // All loads are issued before the first is waited for, and without a branch between one load and the next.
@@ -91,7 +91,7 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
             ptx::cp_async_wait<IN_FLIGHT - 1>();
             Vector raw[COPIES];
 #pragma unroll
-            for (int k = 0; k < COPIES; ++k) raw[k] = load_shared_vector(t + k);
+            for (int k = 0; k < COPIES; ++k) raw[k] = load_copied(t + k);
             accumulate_vectors<T, T>(mine, raw);
             copy_group(t + IN_FLIGHT * COPIES);
         }
@@ -163,7 +163,7 @@ __device__ __forceinline__ void softmax_grid(const SoftmaxParams<INLINE_RANK>& p
             for (int t = 0; t < in_shared; t += BATCH) {
                 Vector raw[BATCH];
 #pragma unroll
-                for (int k = 0; k < BATCH; ++k) raw[k] = load_shared_vector(t + k);
+                for (int k = 0; k < BATCH; ++k) raw[k] = load_copied(t + k);
 #pragma unroll
                 for (int k = 0; k < BATCH; ++k) store(raw[k], t + k);
             }

@@ -91,7 +91,7 @@ template <class T, int W> __device__ __forceinline__ void softmax_short(const So
     }
     __syncthreads();
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        ptx::store_global<16>(out + i * E, load_slot(tile + i).word);
+        ptx::store_global<16>(out + i * E, load_shared_vector(tile + i).word);
     }
     for (int i = vectors * E + threadIdx.x; i < elements; i += THREADS) out[i] = shared_elements[i];
 }

@@ -49,7 +49,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_smem(cons
         if (i < count) {
             copy_async(shared + i, x + i * E);
         } else {
-            store_slot(shared + i, empty_vector<In>());
+            store_shared_vector(shared + i, empty_vector<In>());
         }
     }
     commit_copies();
@@ -65,7 +65,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_smem(cons
             for (int u = 0; u < U; ++u, vector += blockDim.x, i += blockDim.x) f(vector, i);
         }
     };
-    for_vectors([&](const uint4* vector, int) { largest.raise_to(load_slot(vector)); });
+    for_vectors([&](const uint4* vector, int) { largest.raise_to(load_shared_vector(vector)); });
     const bool across =
         sizeof(In) != sizeof(Out) || !p.out_access;  // threads store results of vectors that others copied
     Partial<C> mine = {larger(largest.get(), single), 0};
@@ -80,7 +80,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_smem(cons
     mine.sum = M::exp(single - base);
     for_vectors([&](uint4* vector, int) {
         C v[E];
-        widen_vector<In, Out>(load_slot(vector), v);
+        widen_vector<In, Out>(load_shared_vector(vector), v);
 #pragma unroll
         for (C& e : v) {
             const C shifted = e - base;
@@ -91,7 +91,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_smem(cons
         if constexpr (Keep) {
             Pack<In, E> pack;
             __builtin_memcpy(&pack, v, sizeof(pack));
-            store_slot(vector, Vector::of(pack));
+            store_shared_vector(vector, Vector::of(pack));
         }
     });
     mine.sum = reduce_lanes(mine.sum, Sum(), 32);
@@ -103,7 +103,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_smem(cons
         if (!across) {
             for_vectors([&](const uint4* vector, int i) {
                 C v[E];
-                widen_vector<In, Out>(load_slot(vector), v);
+                widen_vector<In, Out>(load_shared_vector(vector), v);
                 Pack<Out, E> pack;
 #pragma unroll
                 for (int k = 0; k < E; ++k) pack.v[k] = convert<Out>(result(v[k]));

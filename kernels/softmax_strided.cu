@@ -79,7 +79,8 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
             }
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
-                if (round + b < p.per_thread) store_slot(shared + (round + b) * blockDim.x + threadIdx.x, raw[b]);
+                if (round + b < p.per_thread)
+                    store_shared_vector(shared + (round + b) * blockDim.x + threadIdx.x, raw[b]);
             }
             C v[BATCH][E];
 #pragma unroll
@@ -121,7 +122,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 if (round + b < p.per_thread) {
-                    raw[b] = load_slot(shared + (round + b) * blockDim.x + threadIdx.x);
+                    raw[b] = load_shared_vector(shared + (round + b) * blockDim.x + threadIdx.x);
                 } else {
                     raw[b] = load_columns(x + (round + b) * x_step, round + b < rounds ? valid : 0, p.x_access);
                 }

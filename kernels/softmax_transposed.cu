@@ -273,7 +273,7 @@ template <bool DONE, class In, class Out> __device__ __forceinline__ void store_
             const int whole = elements / E;
 #pragma unroll 2
             for (int g = lane; g < whole; g += lanes) {
-                const Vector vector = load_slot(tile.vector(row, g));
+                const Vector vector = load_shared_vector(tile.vector(row, g));
                 if constexpr (DONE) {
                     ptx::store_global<16>(to + g * E, vector.word);
                 } else {
@@ -345,7 +345,7 @@ __device__ __forceinline__ void normalize_in_place(const TransposedParams& p, co
     over_rows(p, rows, [&](int row, int lane, int lanes) {
         const bool mine = row < rows && lane < vectors;
         Vector vector = empty_vector<T>();
-        if (mine) vector = load_slot(tile.vector(row, lane));
+        if (mine) vector = load_shared_vector(tile.vector(row, lane));
         Largest<T, T> largest;
         largest.raise_to(vector);
         Partial<C> all = {reduce_lanes(largest.get(), Max(), lanes), 0};
@@ -363,7 +363,7 @@ __device__ __forceinline__ void normalize_in_place(const TransposedParams& p, co
         Pack<T, E> results;
 #pragma unroll
         for (int e = 0; e < E; ++e) results.v[e] = normalizer.scaled(v[e]);
-        if (mine) store_slot(tile.vector(row, lane), Vector::of(results));
+        if (mine) store_shared_vector(tile.vector(row, lane), Vector::of(results));
     });
 }
 
@@ -427,13 +427,13 @@ __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
             const int count = row < rows ? vectors : 0;
             Largest<In, Out> largest;
 #pragma unroll 2
-            for (int g = lane; g < count; g += lanes) largest.raise_to(load_slot(tile.vector(row, g)));
+            for (int g = lane; g < count; g += lanes) largest.raise_to(load_shared_vector(tile.vector(row, g)));
             Partial<C> mine = {reduce_lanes(largest.get(), Max(), lanes), 0};
             const C base = mine.base();
 #pragma unroll 2
             for (int g = lane; g < count; g += lanes) {
                 C v[E];
-                widen_vector<In, Out>(load_slot(tile.vector(row, g)), v);
+                widen_vector<In, Out>(load_shared_vector(tile.vector(row, g)), v);
 #pragma unroll
                 for (C e : v) mine.sum += M::exp(e - base);
             }

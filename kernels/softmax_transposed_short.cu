@@ -142,7 +142,7 @@ __device__ __forceinline__ void softmax_transposed_short(const TransposedParams&
     }
     if constexpr (TRANSPOSED_IN) {
         __syncthreads();
-        over_packed([&](uint4* vector, int i) { ptx::store_global<16>(out + i, load_slot(vector).word); },
+        over_packed([&](uint4* vector, int i) { ptx::store_global<16>(out + i, load_shared_vector(vector).word); },
                     [&](int i) { out[i] = local[i]; });
     }
 }

@@ -124,7 +124,7 @@ __device__ __forceinline__ void store_tile(const MisalignedParams<N>& p, uint64_
     TileRows<T, N - 1, N>(p, tile).for_vectors([&](uint32_t from, uint32_t vector, const auto& range) {
         const uint64_t to = range.base + vector * 16ull;
         if (vector >= range.first && vector < range.last) {
-            ptx::store_global<16>(reinterpret_cast<void*>(to), load_slot(shared + from).word);
+            ptx::store_global<16>(reinterpret_cast<void*>(to), load_shared_vector(shared + from).word);
         } else {
             copy_elements(range, to, reinterpret_cast<const T*>(shared + from), reinterpret_cast<T*>(to));
         }
