@@ -147,8 +147,8 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
                     wait_for_copies(AT_ONCE - 1);
                     if (rows > k * down) {
                         C x[E], y[E];
-                        widen<T>(load_slot(slot(k, 0)), x);
-                        widen<T>(load_slot(slot(k, 1)), y);
+                        widen<T>(load_shared_vector(slot(k, 0)), x);
+                        widen<T>(load_shared_vector(slot(k, 1)), y);
 #pragma unroll
                         for (int e = 0; e < E; ++e) {
                             x[e] = derive(x[e], y[e]);

@@ -57,7 +57,7 @@ __device__ __forceinline__ void load_transposed(uint4* tile, uint64_t base, int6
                 if (column < columns && row + k < rows) packs[i].v[k] = from[k];
             }
         }
-        store_slot(&tile[L::vector_at(row, column)], Vector::of(packs[i]));
+        store_shared_vector(&tile[L::vector_at(row, column)], Vector::of(packs[i]));
     }
 }
 

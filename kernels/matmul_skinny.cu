@@ -21,20 +21,20 @@
 // The few rows: by asynchronous copies if they can be, else through registers.
 template <class S> struct FewCopier {
     using T = typename S::T;
-    bool chunks;
+    bool vectors;
     AsyncCopier<T, S::BN, S::BK, Major::K, S::THREADS> async;
     GatherCopier<T, S::BN, S::BK, Major::K, S::THREADS> gather;
 
     __device__ __forceinline__ FewCopier(const SkinnyParams& params, const Work<T>& work)
-        : chunks(params.b_vectors),
+        : vectors(params.b_vectors),
           async(work.b, params.product.b_col, work.cols),
           gather(work.b, params.product.b_col, params.product.b_row, work.cols) {}
 
-    __device__ __forceinline__ void copy(uint32_t shared, int k_left, int split, int splits) {
-        if (chunks) {
-            async.copy(shared, k_left, split, splits);
+    __device__ __forceinline__ void copy(uint32_t shared, int k_left, int part, int parts) {
+        if (vectors) {
+            async.copy(shared, k_left, part, parts);
         } else {
-            gather.copy(shared, k_left, split, splits);
+            gather.copy(shared, k_left, part, parts);
         }
     }
 };

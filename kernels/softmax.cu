@@ -10,8 +10,8 @@
 //   pipeline  persistent blocks, each with `stages` rows in shared memory (cp.async). A thread reads only its own
 //             copies, so that only the reduction has a barrier. _core.force_softmax("pipeline", 2) forces the depth.
 //   online    any length, two passes; the vectors that fit stay in shared memory between them.
-// A row may begin anywhere: single lanes take the elements before and behind its whole vectors. Where x and the result
-// are aligned differently, warp and block store by element, and in the others lanes complete each other's vectors.
+// A row may begin anywhere: a lane each has the elements before and behind its whole vectors. Where x and the result
+// are aligned differently, warp and block store by element, and the lanes of the others complete each other's vectors.
 // Measurements: docs/measurements/softmax.md
 
 #include "async_copy.cuh"
@@ -19,10 +19,10 @@
 
 constexpr int WARP_THREADS = 64;
 
-// ------------------------------------------------------------------------------- rows kept in registers
+// ---------------------------------------------------------------------------------- rows in registers
 
 struct LaneGroup {
-    static constexpr bool WARPS = false;  // whether lanes are those of whole warps
+    static constexpr bool WARPS = false;  // whether the lanes are whole warps
     int lanes;
     template <class C, class Op> __device__ __forceinline__ C reduce(C v, Op op, C*) const {
         return reduce_lanes(v, op, lanes);
@@ -35,11 +35,11 @@ struct BlockGroup {
     }
 };
 
-// Subtracts `base` and adds up the exponentials, which take the values' place unless Log.
-template <class M, bool Log, bool End, int V, int E, class C>
-__device__ __forceinline__ C sum_of_exp(C (&v)[V][E], C& end, C base) {
+// Subtracts `base` and adds up the exponentials, which replace the values unless Log.
+template <class M, bool Log, bool Single, int V, int E, class C>
+__device__ __forceinline__ C sum_of_exp(C (&v)[V][E], C& single, C base) {
     C sum = 0;
-    const auto take = [&](C& x) {
+    const auto accumulate = [&](C& x) {
         const C shifted = x - base, e = M::exp(shifted);
         sum += e;
         x = Log ? shifted : e;
@@ -47,13 +47,13 @@ __device__ __forceinline__ C sum_of_exp(C (&v)[V][E], C& end, C base) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
 #pragma unroll
-        for (int k = 0; k < E; ++k) take(v[i][k]);
+        for (int k = 0; k < E; ++k) accumulate(v[i][k]);
     }
-    if (End) take(end);
+    if (Single) accumulate(single);
     return sum;
 }
 
-// Rows row, row + row_step, ...: R of them, V vectors per thread each; `member` of `members` threads.
+// R rows, row, row + row_step, ..., with V vectors of each per thread; by thread `member` of `members`.
 template <class Row, class In, class Out, int V, int R, class Group, int Rank>
 __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, Group group, uint64_t row,
                                                   uint64_t row_step, int member, int members,
@@ -62,26 +62,26 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
     Vector raw[R][V];
-    In raw_end[R];
-    int place[R];  // of the thread's element of the ends, if there are any
+    In raw_single[R];
+    int single_at[R];  // index of the thread's single, if it has one
     Row rows[R];
-    C v[R][V][E], end[R];
+    C v[R][V][E], single[R];
 
 #pragma unroll
     for (int r = 0; r < R; ++r) {
         rows[r] = Row(p, row + r * row_step);
 #pragma unroll
         for (int i = 0; i < V; ++i) raw[r][i] = rows[r].load(member + i * members);
-        if constexpr (Row::ENDS) {
-            place[r] = rows[r].end(member);
-            raw_end[r] = rows[r].load_end(place[r]);
+        if constexpr (Row::SINGLES) {
+            single_at[r] = rows[r].single(member);
+            raw_single[r] = rows[r].load_single(single_at[r]);
         }
     }
     C max[R], sum[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-        max[r] = end[r] = -infinity<C>();
-        if constexpr (Row::ENDS) max[r] = end[r] = widen<Out>(raw_end[r]);
+        max[r] = single[r] = -infinity<C>();
+        if constexpr (Row::SINGLES) max[r] = single[r] = widen<Out>(raw_single[r]);
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             widen_vector<In, Out>(raw[r][i], v[r][i]);
@@ -94,21 +94,21 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
 #pragma unroll
     for (int r = 0; r < R; ++r) {
         const C base = Partial<C>{max[r], 0}.base();
-        sum[r] = p.log ? sum_of_exp<M, true, Row::ENDS>(v[r], end[r], base)
-                       : sum_of_exp<M, false, Row::ENDS>(v[r], end[r], base);
+        sum[r] = p.log ? sum_of_exp<M, true, Row::SINGLES>(v[r], single[r], base)
+                       : sum_of_exp<M, false, Row::SINGLES>(v[r], single[r], base);
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) sum[r] = group.reduce(sum[r], Sum(), scratch + 32);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-        const Finish<Out> finish(Partial<C>{max[r], sum[r]}, p.log);
-        if constexpr (Row::ENDS) rows[r].store_end(place[r], finish.scaled(end[r]));
+        const Normalizer<Out> normalizer(Partial<C>{max[r], sum[r]}, p.log);
+        if constexpr (Row::SINGLES) rows[r].store_single(single_at[r], normalizer.scaled(single[r]));
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             Pack<Out, E> pack;
 #pragma unroll
-            for (int k = 0; k < E; ++k) pack.v[k] = finish.scaled(v[r][i][k]);
-            if constexpr (Row::ENDS) {
+            for (int k = 0; k < E; ++k) pack.v[k] = normalizer.scaled(v[r][i][k]);
+            if constexpr (Row::SINGLES) {
                 rows[r].template store<Group::WARPS>(member + i * members, pack, p.out_access);
             } else {
                 rows[r].store(member + i * members, pack);
@@ -144,16 +144,16 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_bl
     }
 }
 
-// --------------------------------------------------------------------------- rows kept in shared memory
+// ------------------------------------------------------------------------------ rows in shared memory
 
-// Those at the ends together with what lies around the row, except at an edge of the tensor.
+// Copies a vector. The first and the last of a row include elements around the row, except at an edge of the tensor.
 template <class In, class Out>
-__device__ __forceinline__ void fetch_vector(const Row<In, Out, int>& row, int vector, bool edge, uint4* slot) {
+__device__ __forceinline__ void fetch_vector(const Row<In, Out, int>& row, int vector, bool edge, uint4* to) {
     const int i = row.first(vector);
     if (row.whole(i) || (i < row.length && !edge)) {
-        copy_async(slot, row.x + i);
+        copy_async(to, row.x + i);
     } else {
-        store_slot(slot, row.load_part(i));
+        store_shared_vector(to, row.load_elements(i));
     }
 }
 
@@ -162,20 +162,20 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
-    extern __shared__ uint4 slots[];  // [stage][slot][thread]
+    extern __shared__ uint4 shared[];  // [stage][vector of a thread][thread]
     __shared__ Partial<C> scratch[2][32];
-    const uint32_t slots_per_stage = p.slots * blockDim.x;
-    const auto slot = [&](uint32_t stage, uint32_t s) {
-        return slots + stage * slots_per_stage + s * blockDim.x + threadIdx.x;
+    const uint32_t stage_vectors = p.per_thread * blockDim.x;
+    const auto buffer = [&](uint32_t stage, uint32_t i) {
+        return shared + stage * stage_vectors + i * blockDim.x + threadIdx.x;
     };
-    const auto vector = [&](uint32_t s) { return static_cast<int>(s * blockDim.x + threadIdx.x); };
+    const auto vector = [&](uint32_t i) { return static_cast<int>(i * blockDim.x + threadIdx.x); };
 
     for (uint32_t stage = 0; stage < p.stages; ++stage) {
         const uint64_t coming = blockIdx.x + static_cast<uint64_t>(stage) * gridDim.x;
         if (coming < p.rows) {
             const auto row = row_at<In, Out, int>(p, coming);
             const bool edge = row.at_edge(p.x_low, p.x_high);
-            for (uint32_t s = 0; s < p.slots; ++s) fetch_vector(row, vector(s), edge, slot(stage, s));
+            for (uint32_t i = 0; i < p.per_thread; ++i) fetch_vector(row, vector(i), edge, buffer(stage, i));
         }
         commit_copies();
     }
@@ -183,32 +183,32 @@ template <class In, class Out> __device__ __forceinline__ void softmax_pipeline(
     for (uint64_t index = blockIdx.x; index < p.rows; index += gridDim.x) {
         wait_for_copies(p.stages - 1);
         const auto row = row_at<In, Out, int>(p, index);
-        if (row.shift != 0 || row.length % E != 0) {
-            // What lies around the row becomes -inf.
-            for (int end : {0, (row.length + row.shift - 1) / E}) {
-                const uint32_t s = end / blockDim.x;
-                if (end % blockDim.x != threadIdx.x) continue;
-                Vector raw = load_slot(slot(stage, s));
-                row.complete(end, false, raw);
-                store_slot(slot(stage, s), raw);
+        if (row.offset != 0 || row.length % E != 0) {
+            // Elements around the row become -inf.
+            for (int outermost : {0, (row.length + row.offset - 1) / E}) {
+                const uint32_t i = outermost / blockDim.x;
+                if (outermost % blockDim.x != threadIdx.x) continue;
+                Vector raw = load_shared_vector(buffer(stage, i));
+                row.complete(outermost, false, raw);
+                store_shared_vector(buffer(stage, i), raw);
             }
         }
         auto partial = Partial<C>::empty();
         C v[E];
-        for (uint32_t s = 0; s < p.slots; ++s) {
-            widen_vector<In, Out>(load_slot(slot(stage, s)), v);
-            take<Out>(partial, v);
+        for (uint32_t i = 0; i < p.per_thread; ++i) {
+            widen_vector<In, Out>(load_shared_vector(buffer(stage, i)), v);
+            accumulate<Out>(partial, v);
         }
         partial = reduce_block(partial, Merge<M>(), Partial<C>::empty(), scratch[parity]);
-        const Finish<Out> finish(partial, p.log);
+        const Normalizer<Out> normalizer(partial, p.log);
 
         const uint64_t coming = index + static_cast<uint64_t>(p.stages) * gridDim.x;
         const auto next = row_at<In, Out, int>(p, coming);
         const bool edge = next.at_edge(p.x_low, p.x_high);
-        for (uint32_t s = 0; s < p.slots; ++s) {
-            widen_vector<In, Out>(load_slot(slot(stage, s)), v);
-            row.store_across(vector(s), finish_pack(finish, v), p.out_access);
-            if (coming < p.rows) fetch_vector(next, vector(s), edge, slot(stage, s));
+        for (uint32_t i = 0; i < p.per_thread; ++i) {
+            widen_vector<In, Out>(load_shared_vector(buffer(stage, i)), v);
+            row.store_across_lanes(vector(i), normalize_pack(normalizer, v), p.out_access);
+            if (coming < p.rows) fetch_vector(next, vector(i), edge, buffer(stage, i));
         }
         commit_copies();
         stage = stage + 1 == p.stages ? 0 : stage + 1;
@@ -221,12 +221,12 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>, BATCH = 4;
-    extern __shared__ uint4 slots[];  // [slot][thread]
+    extern __shared__ uint4 shared[];  // [vector of a thread][thread]
     __shared__ Partial<C> scratch[2][32];
     uint32_t parity = 0;
     for (uint64_t index = blockIdx.x; index < p.rows; index += gridDim.x) {
         const auto row = row_at<In, Out, int64_t>(p, index);
-        const int64_t vectors = (p.length + row.shift + E - 1) / E;
+        const int64_t vectors = (p.length + row.offset + E - 1) / E;
         const int64_t rounds = (vectors + blockDim.x - 1) / blockDim.x;  // of one vector per thread
         auto partial = Partial<C>::empty();
         for (int64_t round = 0; round < rounds; round += BATCH) {
@@ -235,28 +235,30 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
             for (int b = 0; b < BATCH; ++b) raw[b] = row.load((round + b) * blockDim.x + threadIdx.x);
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
-                if (round + b < p.slots) store_slot(slots + (round + b) * blockDim.x + threadIdx.x, raw[b]);
+                if (round + b < p.per_thread)
+                    store_shared_vector(shared + (round + b) * blockDim.x + threadIdx.x, raw[b]);
                 C v[E];
                 widen_vector<In, Out>(raw[b], v);
-                take<Out>(partial, v);
+                accumulate<Out>(partial, v);
             }
         }
         partial = reduce_block(partial, Merge<M>(), Partial<C>::empty(), scratch[parity]);
         parity ^= 1;
-        const Finish<Out> finish(partial, p.log);
-        // Backwards: what was read last is still in the caches.
+        const Normalizer<Out> normalizer(partial, p.log);
+        // Backwards: the vectors read last are still in the caches.
         for (int64_t round = (rounds - 1) / BATCH * BATCH; round >= 0; round -= BATCH) {
             Vector raw[BATCH];
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 const int64_t vector = (round + b) * blockDim.x + threadIdx.x;
-                raw[b] = round + b < p.slots ? load_slot(slots + vector) : row.load(vector);
+                raw[b] = round + b < p.per_thread ? load_shared_vector(shared + vector) : row.load(vector);
             }
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
                 C v[E];
                 widen_vector<In, Out>(raw[b], v);
-                row.store_across((round + b) * blockDim.x + threadIdx.x, finish_pack(finish, v), p.out_access);
+                row.store_across_lanes((round + b) * blockDim.x + threadIdx.x, normalize_pack(normalizer, v),
+                                       p.out_access);
             }
         }
     }
@@ -267,7 +269,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_online(co
 #define KERNEL(THREADS, NAME) \
     extern "C" __global__ void __launch_bounds__(THREADS) NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p)
 
-// 32 values per thread, 16 of float64, are the registers' share.
+// 32 values per thread, 16 of float64, fit the registers.
 #define EXPORT(IN, OUT, NAME, BLOCK_VECTORS)                                         \
     KERNEL(WARP_THREADS, softmax_warp1x2_##NAME) { softmax_warp<IN, OUT, 1, 2>(p); } \
     KERNEL(WARP_THREADS, softmax_warp2x1_##NAME) { softmax_warp<IN, OUT, 2, 1>(p); } \

@@ -2,16 +2,15 @@
 //
 // Gradients of softmax and log_softmax for rows whose elements are contiguous: from dy, the gradient of the result y,
 // they are y * (dy - sum(y * dy)) or dy - exp(y) * sum(dy), in float32 (float64 for float64), rounded once. Both inputs
-// are read once in vectors of 16 bytes; `long` and `find` read part of them twice.
+// are read once in vectors of 16 bytes; `long` and `combine` read some of them twice.
 //
 // Variants, chosen by row length in src/cuda/plan/softmax_backward/choose.rs:
-//   warpVxR      R rows at a time in the registers of a group of 1 to 32 lanes, V vectors of each input a lane and row.
-//   cluster      a row in the registers of 1 to 8 blocks, which exchange sums through distributed shared memory.
-//   long         the same for any length: chunks before the last are read again, last to first.
-//   leave, find  two launches (partial, combine) for few long rows: the first writes the sums of slices to the
-//                workspace.
-// A row may begin anywhere: the elements before and behind its whole vectors move singly, and so does an operand that
-// is aligned differently from grad.
+//   warpVxR           R rows at a time in the registers of a group of 1 to 32 lanes, V vectors of each input a lane.
+//   cluster           a row in the registers of 1 to 8 blocks, which exchange sums through distributed shared memory.
+//   long              the same for any length: batches before the last are read again, last to first.
+//   partial, combine  two launches for few long rows: the first writes the sums of slices to the workspace.
+// A row may begin anywhere: the elements before and behind its whole vectors are loaded and stored one by one, and so
+// is an operand that is aligned differently from grad.
 // Measurements: docs/measurements/softmax_backward.md
 
 #include "exchange.cuh"
@@ -21,11 +20,11 @@ constexpr int WARP_THREADS = 128;
 constexpr int BLOCK_THREADS = 512;  // at most
 constexpr int BLOCK_VECTORS = 4, LONG_VECTORS = 6;
 
-// ------------------------------------------------------------------------------- rows kept in registers
+// ---------------------------------------------------------------------------------- rows in registers
 
-// Vectors of grad and output: V of each per thread and row, `members` apart. They stay as they were loaded, which for
-// halves takes half of the registers, and are widened anew for every use.
-template <class In, class Out, class Index, int V> struct Held {
+// V vectors of grad and of output, `members` apart, of one row and thread. They stay in their dtype, which for halves
+// takes half of the registers, and are widened anew for every use.
+template <class In, class Out, class Index, int V> struct ThreadVectors {
     using G = Gradient<In, Out>;
     using C = typename G::C;
     static constexpr int E = lanes_of<In>;
@@ -42,13 +41,13 @@ template <class In, class Out, class Index, int V> struct Held {
 #pragma unroll
         for (int i = 0; i < V; ++i) row.complete(first + i * members, output_access, grad[i], output[i]);
     }
-    __device__ __forceinline__ void take(const G& gradient, C (&sum)[E]) const {
+    __device__ __forceinline__ void accumulate(const G& gradient, C (&sum)[E]) const {
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             C g[E], y[E];
             widen_vector<In, In>(grad[i], g);
             widen_vector<In, In>(output[i], y);
-            gradient.take(g, y, sum);
+            gradient.accumulate(g, y, sum);
         }
     }
     __device__ __forceinline__ void store(const GradientRow<In, Out, Index>& row, Index first, int members,
@@ -59,8 +58,8 @@ template <class In, class Out, class Index, int V> struct Held {
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             C g[E], y[E];
-            widen_vector<In, In>(is_half<In> ? forget(grad[i]) : grad[i], g);
-            widen_vector<In, In>(is_half<In> ? forget(output[i]) : output[i], y);
+            widen_vector<In, In>(is_half<In> ? opaque(grad[i]) : grad[i], g);
+            widen_vector<In, In>(is_half<In> ? opaque(output[i]) : output[i], y);
             row.store(first + i * members, gradient.results(g, y, sums), out_access);
         }
     }
@@ -84,7 +83,7 @@ __device__ __forceinline__ void softmax_backward_warp(const BackwardParams<INLIN
     const int group = threadIdx.x >> p.lane_bits, lane = threadIdx.x & (lanes - 1);
     for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
         GradientRow<In, Out, int> row[R];
-        Held<In, Out, int, V> vectors[R];
+        ThreadVectors<In, Out, int, V> vectors[R];
         C sum[R];
 #pragma unroll
         for (int r = 0; r < R; ++r) {
@@ -95,7 +94,7 @@ __device__ __forceinline__ void softmax_backward_warp(const BackwardParams<INLIN
         for (int r = 0; r < R; ++r) {
             vectors[r].complete(row[r], lane, lanes, p.output_access);
             C sums[lanes_of<In>] = {};
-            vectors[r].take(gradient, sums);
+            vectors[r].accumulate(gradient, sums);
             sum[r] = total(sums);
         }
 #pragma unroll
@@ -105,18 +104,18 @@ __device__ __forceinline__ void softmax_backward_warp(const BackwardParams<INLIN
     }
 }
 
-// A row to `slices` blocks, a slice of it to each, in one chunk or several.
+// `slices` blocks have a slice of a row each, in one batch of V vectors per thread or several.
 template <class In, class Out, class Index, int V, Scope S>
 __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INLINE_RANK>& p) {
     ptx::wait_for_grid_before();
     using C = typename Gradient<In, Out>::C;
     __shared__ C scratch[2][32];
     __shared__ Total<C> totals[2][16];  // [round][block of the cluster]
-    __shared__ uint64_t mailbox_state;
+    __shared__ uint64_t exchange_barrier;
     const Gradient<In, Out> gradient = {p.log != 0};
-    const ClusterExchange<Total<C>, S> exchange(&mailbox_state);
-    const int members = blockDim.x, last = sizeof(Index) == 8 ? p.chunks - 1 : 0;
-    const Index chunk = V * members;
+    const ClusterExchange<Total<C>, S> exchange(&exchange_barrier);
+    const int members = blockDim.x, last = sizeof(Index) == 8 ? p.slice_size - 1 : 0;
+    const Index batch = V * members;
     exchange.open();
     uint32_t parity = 0;
     for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
@@ -124,20 +123,20 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
         const uint32_t rank = tile - index * p.slices;
         exchange.announce(1);
         const GradientRow<In, Out, Index> row(p, index);
-        const Index begin = static_cast<Index>(rank) * (last + 1) * chunk + threadIdx.x;
-        Held<In, Out, Index, V> vectors;
+        const Index begin = static_cast<Index>(rank) * (last + 1) * batch + threadIdx.x;
+        ThreadVectors<In, Out, Index, V> vectors;
         C sum = 0;
         if constexpr (S == Scope::combine) {
             const auto* partials = reinterpret_cast<const C*>(p.partials) + index * p.slices;
             for (uint32_t i = threadIdx.x; i < p.slices; i += members) sum += partials[i];
-            vectors.load(row, begin + last * chunk, members, p.output_access);
-            vectors.complete(row, begin + last * chunk, members, p.output_access);
+            vectors.load(row, begin + last * batch, members, p.output_access);
+            vectors.complete(row, begin + last * batch, members, p.output_access);
         } else {
             C sums[lanes_of<In>] = {};
-            for (int c = 0; c <= last; ++c) {
-                vectors.load(row, begin + c * chunk, members, p.output_access);
-                vectors.complete(row, begin + c * chunk, members, p.output_access);
-                vectors.take(gradient, sums);
+            for (int b = 0; b <= last; ++b) {
+                vectors.load(row, begin + b * batch, members, p.output_access);
+                vectors.complete(row, begin + b * batch, members, p.output_access);
+                vectors.accumulate(gradient, sums);
             }
             sum = total(sums);
         }
@@ -148,12 +147,12 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
         sum = add_blocks(exchange, totals[parity], rank, sum, parity);
         parity ^= 1;
         if constexpr (S == Scope::partial) continue;
-        // Backwards: the last chunk is still in registers, and those before it in the caches.
-        vectors.store(row, forget(begin + last * chunk), members, p.out_access, gradient, sum);
-        for (int c = last - 1; c >= 0; --c) {
-            vectors.load(row, begin + c * chunk, members, p.output_access);
-            vectors.complete(row, begin + c * chunk, members, p.output_access);
-            vectors.store(row, begin + c * chunk, members, p.out_access, gradient, sum);
+        // Backwards: the last batch is still in registers, and the batches before it are in the caches.
+        vectors.store(row, opaque(begin + last * batch), members, p.out_access, gradient, sum);
+        for (int b = last - 1; b >= 0; --b) {
+            vectors.load(row, begin + b * batch, members, p.output_access);
+            vectors.complete(row, begin + b * batch, members, p.output_access);
+            vectors.store(row, begin + b * batch, members, p.out_access, gradient, sum);
         }
     }
 }
@@ -164,7 +163,7 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
         softmax_backward_##NAME(const __grid_constant__ BackwardParams<INLINE_RANK> p)
 
-// `cluster` has two blocks on a multiprocessor at the least, so that one row is loaded while another is stored.
+// At least two blocks of `cluster` share a multiprocessor, so that one row is loaded while another is stored.
 #define SLICES(BLOCKS, VARIANT, IN, OUT, NAME, INDEX, V, SCOPE) \
     KERNEL(BLOCK_THREADS, BLOCKS, VARIANT##_##NAME) { softmax_backward_slices<IN, OUT, INDEX, V, Scope::SCOPE>(p); }
 #define EXPORT(IN, OUT, NAME)                                                            \
@@ -173,8 +172,8 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
     KERNEL(WARP_THREADS, 1, warp4x1_##NAME) { softmax_backward_warp<IN, OUT, 4, 1>(p); } \
     SLICES(2, cluster, IN, OUT, NAME, int, BLOCK_VECTORS, cluster)                       \
     SLICES(1, long, IN, OUT, NAME, int64_t, LONG_VECTORS, cluster)                       \
-    SLICES(1, leave, IN, OUT, NAME, int64_t, LONG_VECTORS, partial)                      \
-    SLICES(1, find, IN, OUT, NAME, int64_t, LONG_VECTORS, combine)
+    SLICES(1, partial, IN, OUT, NAME, int64_t, LONG_VECTORS, partial)                    \
+    SLICES(1, combine, IN, OUT, NAME, int64_t, LONG_VECTORS, combine)
 
 EXPORT(f16, f16, f16)
 EXPORT(bf16, bf16, bf16)

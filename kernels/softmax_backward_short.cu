@@ -11,7 +11,7 @@
 
 #include "async_copy.cuh"
 #include "softmax_backward.cuh"
-#include "staged.cuh"
+#include "shared_reads.cuh"
 
 constexpr int THREADS = 128;
 
@@ -41,17 +41,17 @@ template <class T> __device__ __forceinline__ void softmax_backward_short(const 
     wait_for_copies(0);
     __syncthreads();
 
-    // An element at either end of the row may share its word with a neighbour's.
+    // The first and the last element of the row may share a word with a neighbouring row's.
     const bool mine = threadIdx.x < rows;
     const int begin = mine ? threadIdx.x * length : 0, end = mine ? begin + length : 0;
     const int from = (begin + U - 1) / U * U, to = end / U * U;
     const auto for_units = [&](auto f) {
-        using Lone = Unit<T, 1>;
+        using Single = Unit<T, 1>;
         using Word = Unit<T, U>;
-        if (begin < from) f(reinterpret_cast<Lone*>(g + begin), reinterpret_cast<Lone*>(y + begin));
+        if (begin < from) f(reinterpret_cast<Single*>(g + begin), reinterpret_cast<Single*>(y + begin));
 #pragma unroll 4
         for (int i = from; i < to; i += U) f(reinterpret_cast<Word*>(g + i), reinterpret_cast<Word*>(y + i));
-        if (from <= to && to < end) f(reinterpret_cast<Lone*>(g + to), reinterpret_cast<Lone*>(y + to));
+        if (from <= to && to < end) f(reinterpret_cast<Single*>(g + to), reinterpret_cast<Single*>(y + to));
     };
     C sum = 0;
     for_units([&](auto* grad, auto* output) {
@@ -59,7 +59,7 @@ template <class T> __device__ __forceinline__ void softmax_backward_short(const 
         C wide_grad[N], wide_output[N], sums[N] = {};
         widen_unit<T>(*grad, wide_grad);
         widen_unit<T>(*output, wide_output);
-        gradient.take(wide_grad, wide_output, sums);
+        gradient.accumulate(wide_grad, wide_output, sums);
 #pragma unroll
         for (C e : sums) sum += e;
     });
@@ -76,7 +76,7 @@ template <class T> __device__ __forceinline__ void softmax_backward_short(const 
     __syncthreads();
     T* out = at(p.out);
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        ptx::store_global<16>(out + i * E, load_slot(tile + i).word);
+        ptx::store_global<16>(out + i * E, load_shared_vector(tile + i).word);
     }
     for (int i = vectors * E + threadIdx.x; i < elements; i += THREADS) out[i] = g[i];
 }

@@ -3,21 +3,22 @@
 // Gradients of softmax and log_softmax for rows whose elements are not contiguous, or of rare pairs of dtypes. The
 // arithmetic is that of softmax_backward.cu.
 //
-// Variants, chosen in src/cuda/plan/softmax_backward/tile.rs:
-//   tileE                      neighbouring rows are contiguous (dim is not the last): a block takes `across`
-//                              contiguous accesses of E elements and a slice of the dimension; a thread holds K rows in
-//                              registers. Slices longer than one chunk are read twice, but for the last chunk. The
-//                              blocks of a cluster split the dimension and exchange sums (distributed shared memory).
-//   tileE_leave, tileE_find    two launches (partial, combine) for few tiles: the first writes the sums of slices to
-//                              the workspace, the second reads the slices again.
-//   general                    any strides, dtypes and rank: a block a row, two passes, element by element.
+// Variants, chosen in src/cuda/plan/softmax_backward/register_tile.rs:
+//   register_tileE   columns are contiguous (dim is not the last): a block takes `across` contiguous accesses of E
+//                    elements and a slice of the dimension; a batch of K rows of a thread is in registers. All batches
+//                    of a slice but the last are read twice. The blocks of a cluster split the dimension and exchange
+//                    sums (distributed shared memory).
+//   register_tileE_partial, register_tileE_combine
+//                    two launches for few tiles: the first writes the sums of slices to the workspace, the second reads
+//                    the slices again.
+//   general          any strides, dtypes and rank: a block a row, two passes, element by element.
 // Measurements: docs/measurements/softmax_backward_strided.md
 
 #include "access.cuh"
 #include "column_exchange.cuh"
 #include "softmax_backward.cuh"
 
-// ------------------------------------------------------------------------------------------------ tile
+// --------------------------------------------------------------------------------------- register tile
 
 constexpr int TILE_THREADS = 256;  // at most
 constexpr int TILE_RANK = INLINE_RANK + 1;
@@ -26,21 +27,21 @@ constexpr int TILE_RANK = INLINE_RANK + 1;
 struct BackwardTileParams {
     uint64_t grad, output, out;                      // addresses
     uint64_t length;                                 // elements of a column
-    uint64_t columns;                                // side by side, a multiple of E
-    uint64_t tiles;                                  // groups of `across` accesses
+    uint64_t columns;                                // contiguous, a multiple of E
+    uint64_t tiles;                                  // each of `across` contiguous accesses
     int64_t grad_stride, output_stride, out_stride;  // down a column
-    uint32_t across;                                 // threads side by side
-    uint32_t chunks;                                 // of a block's slice, each K rows of every thread
-    uint32_t parts;                                  // threads that add up the sums of one column
+    uint32_t across;                                 // threads along a row
+    uint32_t batches;                                // of a block's slice, each K rows of every thread
+    uint32_t merge_threads;                          // threads that add up the sums of one column
     uint32_t log;
     uint32_t rank;           // of dims, at least 1
-    uint32_t slices;         // of a column: the blocks of a cluster, or those that leave sums
-    uint64_t partials;       // leave, find: address of a sum for every slice of every column of a tile
-    Dim<3> dims[TILE_RANK];  // outer dimensions, then the tiles side by side; strides of grad, output and out
+    uint32_t slices;         // of a column: the blocks of a cluster, or of two launches
+    uint64_t partials;       // partial, combine: address of a sum for every slice of every column of a tile
+    Dim<3> dims[TILE_RANK];  // outer dimensions, then the tiles of a row; strides of grad, output and out
 };
 static_assert(sizeof(BackwardTileParams) == 104 + 48 * TILE_RANK, "src/cuda/plan/softmax_backward/params.rs");
 
-// Where a thread's columns lie in a block's slice: rows d, d + down, ... of it, as far as `rows`.
+// A thread's columns in a block's slice: its rows d, d + down, ... below `rows`.
 template <class T> struct TileThread {
     const T* grad;
     const T* output;
@@ -59,8 +60,8 @@ template <class T> struct TileThread {
         output = reinterpret_cast<const T*>(p.output) + o.at[1] + a * e + begin * p.output_stride;
         out = reinterpret_cast<T*>(p.out) + o.at[2] + a * e + begin * p.out_stride;
     }
-    __device__ __forceinline__ int64_t row(int64_t chunk, int k, int per_chunk) const {
-        return chunk * per_chunk * down + k * down + d;
+    __device__ __forceinline__ int64_t row(int64_t batch, int k, int batch_rows) const {
+        return batch * batch_rows * down + k * down + d;
     }
 };
 
@@ -70,38 +71,38 @@ template <class T, int E, int K> struct Accesses {
     using C = typename G::C;
     Access<T, E> grad[K], output[K];
 
-    __device__ __forceinline__ void load(const TileThread<T>& at, int64_t chunk, const BackwardTileParams& p) {
+    __device__ __forceinline__ void load(const TileThread<T>& at, int64_t batch, const BackwardTileParams& p) {
 #pragma unroll
         for (int k = 0; k < K; ++k) {
-            const int64_t row = at.row(chunk, k, K);
+            const int64_t row = at.row(batch, k, K);
             grad[k] = output[k] = Access<T, E>::zero();
             grad[k].load(at.grad + row * p.grad_stride, row < at.rows);
             output[k].load(at.output + row * p.output_stride, row < at.rows);
         }
     }
-    __device__ __forceinline__ void take(const G& gradient, C (&sum)[E]) const {
+    __device__ __forceinline__ void accumulate(const G& gradient, C (&sum)[E]) const {
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             C g[E], y[E];
             grad[k].template widen<T>(g);
             output[k].template widen<T>(y);
-            gradient.take(g, y, sum);
+            gradient.accumulate(g, y, sum);
         }
     }
-    __device__ __forceinline__ void store(const TileThread<T>& at, int64_t chunk, const BackwardTileParams& p,
+    __device__ __forceinline__ void store(const TileThread<T>& at, int64_t batch, const BackwardTileParams& p,
                                           const G& gradient, const C (&sum)[E]) const {
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             auto packed_grad = grad[k], packed_output = output[k];
-            if (is_half<T>) {  // so that they are not kept widened
-                packed_grad = forget(packed_grad);
-                packed_output = forget(packed_output);
+            if (is_half<T>) {  // so that no wide copies stay in registers
+                packed_grad = opaque(packed_grad);
+                packed_output = opaque(packed_output);
             }
             C g[E], y[E];
             packed_grad.template widen<T>(g);
             packed_output.template widen<T>(y);
             const auto results = gradient.results(g, y, sum);
-            const int64_t row = at.row(chunk, k, K);
+            const int64_t row = at.row(batch, k, K);
             if (row >= at.rows) continue;
             if constexpr (E * sizeof(T) < 4) {
                 at.out[row * p.out_stride] = results.v[0];
@@ -113,15 +114,15 @@ template <class T, int E, int K> struct Accesses {
 };
 
 template <class T, int E, int K, Scope S>
-__device__ __forceinline__ void softmax_backward_tile(const BackwardTileParams& p) {
+__device__ __forceinline__ void softmax_backward_register_tile(const BackwardTileParams& p) {
     ptx::wait_for_grid_before();
     using C = typename Gradient<T, T>::C;
     extern __shared__ uint4 shared[];
-    __shared__ uint64_t mailbox_state;
+    __shared__ uint64_t exchange_barrier;
     const Gradient<T, T> gradient = {p.log != 0};
-    const int wide = p.across * E, pitch = wide | 1;  // odd: no bank conflicts among threads below each other
+    const int width = p.across * E, pitch = width | 1;  // odd: no bank conflicts between threads of a column
     const int down = blockDim.x / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
-    const ColumnExchange<MergeSums<C>, S> exchange(&mailbox_state, shared, wide, pitch, down, p.parts);
+    const ColumnExchange<MergeSums<C>, S> exchange(&exchange_barrier, shared, width, pitch, down, p.merge_threads);
 
     exchange.cluster.open();
     uint32_t parity = 0;
@@ -129,17 +130,17 @@ __device__ __forceinline__ void softmax_backward_tile(const BackwardTileParams& 
         const uint64_t tile = index / p.slices;
         const uint32_t rank = index - tile * p.slices;
         exchange.announce();
-        const int64_t slice = static_cast<int64_t>(p.chunks) * K * down;
+        const int64_t slice = static_cast<int64_t>(p.batches) * K * down;
         const TileThread<T> at(p, tile, rank, slice, a, E, d, down);
         Accesses<T, E, K> accesses;
         C sum[E] = {};
-        const int64_t last = p.chunks - 1;
+        const int64_t last = p.batches - 1;
         if constexpr (S == Scope::combine) {
             accesses.load(at, last, p);
         } else {
-            for (int64_t c = 0; c <= last; ++c) {
-                accesses.load(at, c, p);
-                accesses.take(gradient, sum);
+            for (int64_t b = 0; b <= last; ++b) {
+                accesses.load(at, b, p);
+                accesses.accumulate(gradient, sum);
             }
         }
 
@@ -147,7 +148,7 @@ __device__ __forceinline__ void softmax_backward_tile(const BackwardTileParams& 
 #pragma unroll
             for (int e = 0; e < E; ++e) exchange.of_groups[d * pitch + e * p.across + a] = sum[e];
         }
-        exchange.merge(reinterpret_cast<C*>(p.partials) + tile * p.slices * wide, p.slices, rank, parity);
+        exchange.merge(reinterpret_cast<C*>(p.partials) + tile * p.slices * width, p.slices, rank, parity);
         if (S == Scope::partial) continue;
         parity ^= 1;
 
@@ -155,11 +156,11 @@ __device__ __forceinline__ void softmax_backward_tile(const BackwardTileParams& 
 #pragma unroll
             for (int e = 0; e < E; ++e) sum[e] = exchange.of_columns[e * p.across + a];
         }
-        // Backwards: the last chunk is still in registers, and those before it in the caches.
+        // Backwards: the last batch is still in registers, and the batches before it are in the caches.
         accesses.store(at, last, p, gradient, sum);
-        for (int64_t c = last - 1; c >= 0; --c) {
-            accesses.load(at, c, p);
-            accesses.store(at, c, p, gradient, sum);
+        for (int64_t b = last - 1; b >= 0; --b) {
+            accesses.load(at, b, p);
+            accesses.store(at, b, p, gradient, sum);
         }
     }
 }
@@ -192,7 +193,7 @@ __device__ __forceinline__ void softmax_backward_general(const BackwardParams<MA
 #pragma unroll 4
         for (int64_t i = threadIdx.x; i < length; i += blockDim.x) {
             load(i, grad, output);
-            gradient.take(grad, output, sum);
+            gradient.accumulate(grad, output, sum);
         }
         sum[0] = reduce_block(sum[0], Sum(), Acc(0), scratch[parity]);
         parity ^= 1;
@@ -212,14 +213,13 @@ __device__ __forceinline__ void softmax_backward_general(const BackwardParams<MA
 #define TILE(BLOCKS, VARIANT, T, E, K, SCOPE)                                      \
     extern "C" __global__ void __launch_bounds__(TILE_THREADS, BLOCKS)             \
         softmax_backward_##VARIANT(const __grid_constant__ BackwardTileParams p) { \
-        softmax_backward_tile<T, E, K, Scope::SCOPE>(p);                           \
+        softmax_backward_register_tile<T, E, K, Scope::SCOPE>(p);                  \
     }
-// BLOCKS: of a cluster's, as many as share a multiprocessor's registers. The slices of find are so few that each has one to
-// itself.
-#define EXPORT(T, E, K, BLOCKS)                    \
-    TILE(BLOCKS, tile##E##_##T, T, E, K, cluster)  \
-    TILE(2, tile##E##_leave_##T, T, E, K, partial) \
-    TILE(1, tile##E##_find_##T, T, E, K, combine)
+// BLOCKS that share a multiprocessor. A launch of combine has so few that each has a multiprocessor to itself.
+#define EXPORT(T, E, K, BLOCKS)                               \
+    TILE(BLOCKS, register_tile##E##_##T, T, E, K, cluster)    \
+    TILE(2, register_tile##E##_partial_##T, T, E, K, partial) \
+    TILE(1, register_tile##E##_combine_##T, T, E, K, combine)
 // 128 bytes of each input per thread, or less where that would be many accesses.
 #define HALVES(T)      \
     EXPORT(T, 8, 8, 2) \

@@ -8,24 +8,24 @@
 //                       once.
 //   partial, combine    two launches for few rows that no cluster holds: the first writes maximum and sum of each slice
 //                       to the workspace, the second reads x again.
-// A row may begin anywhere. Loads are whole vectors: at the ends of a row they include neighbouring elements, which
-// count as -inf; only at the ends of the tensor they are single elements. Where the result is aligned differently,
+// A row may begin anywhere. Loads are whole vectors: the first and the last may include elements of other rows, which
+// count as -inf; only at the edges of the tensor single elements are loaded. Where the result is aligned differently,
 // lanes complete each other's vectors in combine, and cluster stores by element, for lack of registers.
 // Hazard: from sm_90 on combine may begin early. It loads x, then waits for the first launch before it reads partials.
 // Measurements: docs/measurements/softmax_cluster.md
-#include "chunk.cuh"
+#include "online_partial.cuh"
 #include "exchange.cuh"
 #include "ptx/grid.cuh"
 
-// Threads that a block is declared to have; it has at most 512. It is the registers of a thread that are meant: on
-// sm_90 80, so that three blocks of 256 fit a multiprocessor; elsewhere, where less than 128 would spill, 128.
+// The declared number of threads, which bounds the registers of a thread; a block has at most 512. On sm_90 a thread
+// gets 80 registers, so that three blocks of 256 fit a multiprocessor; elsewhere 128, since fewer would spill.
 #if __CUDA_ARCH__ == 900
 constexpr int BOUND = 768;
 #else
 constexpr int BOUND = 512;
 #endif
 constexpr int V = 8;  // vectors per thread
-// Of two launches: threads at most, and vectors of one at once.
+// Two launches: the most threads of a block, and vectors that a thread loads at once.
 constexpr int SPLIT_THREADS = 384, SPLIT_V = 4;
 constexpr int MAX_PARTIALS = 256;  // warps of a cluster
 
@@ -34,12 +34,12 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
-    // Halves stay as they were loaded, at half the registers, and are widened and exponentiated a second time; the
-    // others make place for their exponentials.
+    // Halves stay halves, in half the registers, and are widened and exponentiated a second time; exponentials replace
+    // values of the other dtypes.
     constexpr bool Keep = !is_half<In>;
     alignas(16) __shared__ Partial<C> partials[2][MAX_PARTIALS];  // [round][block of the cluster, warp]
-    __shared__ uint64_t mailbox_state;
-    const RowExchange<C> exchange(&mailbox_state);
+    __shared__ uint64_t exchange_barrier;
+    const RowExchange<C> exchange(&exchange_barrier);
     const uint32_t blocks = exchange.blocks, rank = exchange.rank;
     exchange.open();
 
@@ -52,7 +52,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
         Vector raw[V];
 #pragma unroll
         for (int i = 0; i < V; ++i) raw[i] = row.load_around(vector + i * blockDim.x, edge);
-        vector = forget(vector);
+        vector = opaque(vector);
         auto mine = Partial<C>::empty();
         C v[Keep ? V : 1][E];
 #pragma unroll
@@ -68,7 +68,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             auto& x = v[Keep ? i : 0];
-            if (!Keep) widen_vector<In, Out>(forget(raw[i]), x);
+            if (!Keep) widen_vector<In, Out>(opaque(raw[i]), x);
 #pragma unroll
             for (int k = 0; k < E; ++k) {
                 const C shifted = x[k] - base, exponential = M::exp(shifted);
@@ -78,18 +78,18 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
         }
         mine.sum = reduce_lanes(mine.sum, Sum(), 32);
 
-        // Every warp puts its partial into the shared memory of every block of the cluster, and when all have come
-        // adds up all of them for itself.
-        Finish<Out> finish(exchange.template merge<M>(partials[parity], mine, parity), p.log);
-        if (Keep) finish.rebase(mine);
-        vector = forget(vector);
+        // Every warp sends its partial to the shared memory of every block of the cluster, and merges all partials when
+        // they have arrived.
+        Normalizer<Out> normalizer(exchange.template merge<M>(partials[parity], mine, parity), p.log);
+        if (Keep) normalizer.rebase(mine);
+        vector = opaque(vector);
 #pragma unroll
         for (int i = 0; i < V; ++i) {
             auto& x = v[Keep ? i : 0];
-            if (!Keep) widen_vector<In, Out>(forget(raw[i]), x);
+            if (!Keep) widen_vector<In, Out>(opaque(raw[i]), x);
             Pack<Out, E> pack;
 #pragma unroll
-            for (int k = 0; k < E; ++k) pack.v[k] = Keep ? finish.scaled(x[k]) : finish(x[k]);
+            for (int k = 0; k < E; ++k) pack.v[k] = Keep ? normalizer.scaled(x[k]) : normalizer(x[k]);
             row.store(vector + i * blockDim.x, pack, p.out_access);
         }
         parity ^= 1;
@@ -98,28 +98,28 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
 
 // ----------------------------------------------------------------------------------------------- split
 
-// The slices of a row have equally many chunks of V vectors per thread; those at its end may lie beyond it.
+// All slices of a row have the same number of batches of V vectors per thread; the last may be past the row's end.
 template <class In, class Out, int V> struct Slice {
     Row<In, Out, int64_t> row;
     int64_t first;
-    int64_t chunks;
+    int64_t batches;
     bool edge;
 
     __device__ __forceinline__ Slice(const SoftmaxParams<INLINE_RANK>& p, uint64_t index)
-        : row(row_at<In, Out, int64_t>(p, index / p.slices)), chunks(p.slots) {
-        first = static_cast<int64_t>(index % p.slices) * chunks * V * blockDim.x + threadIdx.x;
+        : row(row_at<In, Out, int64_t>(p, index / p.slices)), batches(p.per_thread) {
+        first = static_cast<int64_t>(index % p.slices) * batches * V * blockDim.x + threadIdx.x;
         edge = row.at_edge(p.x_low, p.x_high);
     }
-    __device__ __forceinline__ int64_t vector(int64_t chunk, int i) const {
-        return first + (chunk * V + i) * blockDim.x;
+    __device__ __forceinline__ int64_t vector(int64_t batch, int i) const {
+        return first + (batch * V + i) * blockDim.x;
     }
-    __device__ __forceinline__ void load(int64_t chunk, Vector (&raw)[V]) const {
+    __device__ __forceinline__ void load(int64_t batch, Vector (&raw)[V]) const {
 #pragma unroll
-        for (int i = 0; i < V; ++i) raw[i] = row.load_around(vector(chunk, i), edge);
+        for (int i = 0; i < V; ++i) raw[i] = row.load_around(vector(batch, i), edge);
     }
-    __device__ __forceinline__ void complete(int64_t chunk, Vector (&raw)[V]) const {
+    __device__ __forceinline__ void complete(int64_t batch, Vector (&raw)[V]) const {
 #pragma unroll
-        for (int i = 0; i < V; ++i) row.complete(vector(chunk, i), edge, raw[i]);
+        for (int i = 0; i < V; ++i) row.complete(vector(batch, i), edge, raw[i]);
     }
 };
 
@@ -136,10 +136,10 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_pa
         auto mine = Partial<C>::empty();
         Vector raw[V], next[V] = {};
         slice.load(0, raw);
-        for (int64_t c = 0; c < slice.chunks; ++c) {
-            if (c + 1 < slice.chunks) slice.load(c + 1, next);
-            slice.complete(c, raw);
-            take_chunk<In, Out>(mine, raw);
+        for (int64_t b = 0; b < slice.batches; ++b) {
+            if (b + 1 < slice.batches) slice.load(b + 1, next);
+            slice.complete(b, raw);
+            accumulate_vectors<In, Out>(mine, raw);
 #pragma unroll
             for (int i = 0; i < V; ++i) raw[i] = next[i];
         }
@@ -154,30 +154,30 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_co
     using M = Math<Out>;
     using C = typename M::C;
     for (uint64_t i = blockIdx.x; i < p.rows * p.slices; i += gridDim.x) {
-        // Backwards: what was read last is still in the caches.
+        // Backwards: the vectors read last are still in the caches.
         const uint64_t index = p.rows * p.slices - 1 - i;
         const Slice<In, Out, V> slice(p, index);
         Vector raw[V];
-        slice.load(slice.chunks - 1, raw);
-        // The launch before has written nothing but partials, so that x could be asked for already; but where the result
-        // is x, it must have read it.
+        slice.load(slice.batches - 1, raw);
+        // The first launch writes only partials, so x may be loaded before this wait; but it reads x, which the result
+        // overwrites if it is in place.
         ptx::wait_for_grid_before();
         const auto* partials = reinterpret_cast<const Partial<C>*>(p.partials) + index / p.slices * p.slices;
-        const Finish<Out> finish(merge_all<M>(partials, p.slices), p.log);
-        for (int64_t c = slice.chunks - 1; c >= 0; --c) {
-            if (c + 1 < slice.chunks) slice.load(c, raw);
-            slice.complete(c, raw);
+        const Normalizer<Out> normalizer(merge_all<M>(partials, p.slices), p.log);
+        for (int64_t b = slice.batches - 1; b >= 0; --b) {
+            if (b + 1 < slice.batches) slice.load(b, raw);
+            slice.complete(b, raw);
 #pragma unroll
             for (int i = 0; i < V; ++i) {
                 C x[lanes_of<In>];
                 widen_vector<In, Out>(raw[i], x);
-                slice.row.store_across(slice.vector(c, i), finish_pack(finish, x), p.out_access);
+                slice.row.store_across_lanes(slice.vector(b, i), normalize_pack(normalizer, x), p.out_access);
             }
         }
     }
 }
 
-// Two blocks of the launches to a multiprocessor: those of the second begin beside those of the first.
+// Two blocks of the launches share a multiprocessor, so that blocks of the second run next to blocks of the first.
 #define KERNEL(THREADS, BLOCKS, NAME)                             \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
         NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p)

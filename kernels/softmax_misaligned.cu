@@ -5,25 +5,26 @@
 //
 // A block copies a tile of rows between global and shared memory in vectors of 16 bytes, and reads its rows from shared
 // memory, where alignment does not matter. Eight contiguous rows (four of float32) end at a 16-byte boundary whatever
-// their length. Rows with gaps between them are copied one by one: vectors at their ends include neighbouring elements,
-// and the ends of results are stored by element. No load leaves the range of addresses that x spans.
+// their length. Rows with gaps between them are copied one by one: their first and last vectors include neighbouring
+// elements, and head and tail of results are stored by element. No load leaves the range of addresses that x spans.
 //
 // Variants, chosen in src/cuda/plan/softmax/choose/mod.rs:
-//   misalignedV   a row in the registers of a group of 1 to 32 lanes, or of the block, up to V elements a lane. Blocks are
-//             persistent and prefetch later tiles (cp.async); _core.force_softmax("misaligned", 2) forces the depth.
+//   misalignedV   a row in the registers of a group of 1 to 32 lanes, or of the block, up to V elements a lane. Blocks
+//                 are persistent and prefetch later tiles (cp.async); _core.force_softmax("misaligned", 2) forces the
+//                 depth.
 // Measurements: docs/measurements/softmax_misaligned.md
 
 #include "misaligned.cuh"
 
 constexpr int THREADS = 256;  // at most
-constexpr int BATCH = 4;      // accesses of shared memory that a lane has under way
+constexpr int BATCH = 4;      // units that a lane reads at once
 
 template <class In, class Out, int V> __device__ __forceinline__ void softmax_misaligned(const MisalignedParams<2>& p) {
     ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int U = UNIT<In>, W = V / U;
-    extern __shared__ uint4 slots[];  // [stage][stage_slots], then the results
+    extern __shared__ uint4 shared[];  // [stage][stage_vectors], then the results
     __shared__ C scratch[64];
     const bool whole_block = p.lanes > 32;
     const uint32_t lanes = p.lanes, group = threadIdx.x / lanes, lane = threadIdx.x - group * lanes;
@@ -33,25 +34,25 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_mi
 
     for (uint32_t stage = 0; stage < p.stages; ++stage) {
         const uint64_t coming = blockIdx.x + static_cast<uint64_t>(stage) * gridDim.x;
-        if (coming < p.tiles) fetch<In, 0>(p, coming, slots + stage * p.stage_slots);
+        if (coming < p.tiles) fetch<In, 0>(p, coming, shared + stage * p.stage_vectors);
         commit_copies();
     }
     uint32_t stage = 0;
     for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
         wait_for_copies(p.stages - 1);
-        __syncthreads();  // also until all have put the tile before
-        uint4* staged = slots + stage * p.stage_slots;
-        const Pieces<In, 0, 2> x_rows(p, tile);
+        __syncthreads();  // also waits until all have stored the tile before
+        uint4* inputs = shared + stage * p.stage_vectors;
+        const TileRows<In, 0, 2> x_rows(p, tile);
         const bool mine = group < x_rows.rows;
-        const uint32_t row = mine ? group : 0, length = mine ? p.length : 0, place = x_rows.place(row);
-        const uint32_t before = mine ? place % U : 0;
-        const LaneRow<In, U> x(reinterpret_cast<In*>(staged) + place, before, length, lane, lanes);
-        C v[W][U], lone = -infinity<C>();
-        if (x.has_lone) lone = widen<Out>(x.first[x.lone]);
-        C max = lone;
+        const uint32_t row = mine ? group : 0, length = mine ? p.length : 0, begin = x_rows.shared_index(row);
+        const uint32_t before = mine ? begin % U : 0;
+        const LaneRow<In, U> x(reinterpret_cast<In*>(inputs) + begin, before, length, lane, lanes);
+        C v[W][U], single = -infinity<C>();
+        if (x.has_single) single = widen<Out>(x.first[x.single]);
+        C max = single;
 #pragma unroll
         for (int b = 0; b < W; b += BATCH) {
-            if (b >= p.trips) break;
+            if (b >= p.units_per_lane) break;
             Unit<In, U> read[BATCH];
 #pragma unroll
             for (int i = 0; i < BATCH; ++i) {
@@ -69,43 +70,43 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_mi
         max = reduce(max, Max(), scratch);
         const C base = Partial<C>{max, 0}.base();
         C sum = 0;
-        const auto take = [&](C& e) {
+        const auto accumulate = [&](C& e) {
             const C shifted = e - base, exponential = M::exp(shifted);
             sum += exponential;
             e = p.log ? shifted : exponential;
         };
-        take(lone);
+        accumulate(single);
 #pragma unroll
         for (int b = 0; b < W; b += BATCH) {
-            if (b >= p.trips) break;
+            if (b >= p.units_per_lane) break;
 #pragma unroll
             for (int i = 0; i < BATCH; ++i) {
 #pragma unroll
-                for (int k = 0; k < U; ++k) take(v[b + i][k]);
+                for (int k = 0; k < U; ++k) accumulate(v[b + i][k]);
             }
         }
         sum = reduce(sum, Sum(), scratch + 32);
 
-        const Finish<Out> finish(Partial<C>{max, sum}, p.log);
-        Out* results = reinterpret_cast<Out*>(slots) + Pieces<Out, 1, 2>(p, tile).place(row);
+        const Normalizer<Out> normalizer(Partial<C>{max, sum}, p.log);
+        Out* results = reinterpret_cast<Out*>(shared) + TileRows<Out, 1, 2>(p, tile).shared_index(row);
         const LaneRow<Out, U> y(results, before, length, lane, lanes);
-        if (y.has_lone) y.first[y.lone] = finish.scaled(lone);
+        if (y.has_single) y.first[y.single] = normalizer.scaled(single);
 #pragma unroll
         for (int b = 0; b < W; b += BATCH) {
-            if (b >= p.trips) break;
+            if (b >= p.units_per_lane) break;
 #pragma unroll
             for (int i = 0; i < BATCH; ++i) {
                 Unit<Out, U> unit;
 #pragma unroll
-                for (int k = 0; k < U; ++k) unit.v[k] = finish.scaled(v[b + i][k]);
+                for (int k = 0; k < U; ++k) unit.v[k] = normalizer.scaled(v[b + i][k]);
                 y.write(b + i, unit);
             }
         }
         __syncthreads();
         const uint64_t coming = tile + static_cast<uint64_t>(p.stages) * gridDim.x;
-        if (coming < p.tiles) fetch<In, 0>(p, coming, staged);
+        if (coming < p.tiles) fetch<In, 0>(p, coming, inputs);
         commit_copies();
-        put<Out>(p, tile, slots);
+        store_tile<Out>(p, tile, shared);
         stage = stage + 1 == p.stages ? 0 : stage + 1;
     }
 }

@@ -29,27 +29,29 @@ template <class T, int W> __device__ __forceinline__ void softmax_short(const So
     const int rows = left < THREADS ? static_cast<int>(left) : THREADS;
     const T* x = reinterpret_cast<const T*>(p.x) + first * length;
     T* out = reinterpret_cast<T*>(p.out) + first * length;
-    T* const staged = reinterpret_cast<T*>(tile);
-    uint32_t* const all_words = reinterpret_cast<uint32_t*>(tile);
+    T* const shared_elements = reinterpret_cast<T*>(tile);
+    uint32_t* const shared_words = reinterpret_cast<uint32_t*>(tile);
     const int elements = rows * length, vectors = elements / E;
     for (int i = threadIdx.x; i < vectors; i += THREADS) copy_async(tile + i, x + i * E);
-    for (int i = vectors * E + threadIdx.x; i < elements; i += THREADS) staged[i] = x[i];
+    for (int i = vectors * E + threadIdx.x; i < elements; i += THREADS) shared_elements[i] = x[i];
     commit_copies();
     wait_for_copies(0);
     __syncthreads();
 
-    // The words of a row; half of the first, and of the last, may be a neighbour's.
+    // The words of a row. Half of the first, and of the last, may be of a neighbouring row.
     const bool mine = threadIdx.x < rows;
     const int begin = mine ? threadIdx.x * length : 0, end = begin + length;
     const int word = begin / U, words = (end - 1) / U - word + 1;
-    const bool late = begin % U != 0, early = end % U != 0;  // it begins, ends in the middle of a word
-    const auto inside = [&](int i, int k) { return U == 1 || (k == 0 ? i > 0 || !late : i < words - 1 || !early); };
+    const bool begins_inside = begin % U != 0, ends_inside = end % U != 0;  // of a word
+    const auto inside = [&](int i, int k) {
+        return U == 1 || (k == 0 ? i > 0 || !begins_inside : i < words - 1 || !ends_inside);
+    };
     C v[W][U], max = -infinity<C>();
 #pragma unroll
     for (int i = 0; i < W; ++i) {
         if (i >= words) break;
         Pack<T, U> pack;
-        __builtin_memcpy(&pack, all_words + word + i, sizeof(pack));
+        __builtin_memcpy(&pack, shared_words + word + i, sizeof(pack));
 #pragma unroll
         for (int k = 0; k < U; ++k) {
             v[i][k] = inside(i, k) ? widen<T>(pack.v[k]) : -infinity<C>();
@@ -68,7 +70,7 @@ template <class T, int W> __device__ __forceinline__ void softmax_short(const So
             v[i][k] = p.log ? shifted : e;
         }
     }
-    const Finish<T> finish(Partial<C>{max, sum}, p.log);
+    const Normalizer<T> normalizer(Partial<C>{max, sum}, p.log);
     __syncthreads();  // until all have read
     if (mine) {
 #pragma unroll
@@ -76,22 +78,22 @@ template <class T, int W> __device__ __forceinline__ void softmax_short(const So
             if (i >= words) break;
             Pack<T, U> pack;
 #pragma unroll
-            for (int k = 0; k < U; ++k) pack.v[k] = finish.scaled(v[i][k]);
+            for (int k = 0; k < U; ++k) pack.v[k] = normalizer.scaled(v[i][k]);
             if (inside(i, 0) && inside(i, U - 1)) {
-                __builtin_memcpy(all_words + word + i, &pack, sizeof(pack));
+                __builtin_memcpy(shared_words + word + i, &pack, sizeof(pack));
             } else {
 #pragma unroll
                 for (int k = 0; k < U; ++k) {
-                    if (inside(i, k)) staged[(word + i) * U + k] = pack.v[k];
+                    if (inside(i, k)) shared_elements[(word + i) * U + k] = pack.v[k];
                 }
             }
         }
     }
     __syncthreads();
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
-        ptx::store_global<16>(out + i * E, load_slot(tile + i).word);
+        ptx::store_global<16>(out + i * E, load_shared_vector(tile + i).word);
     }
-    for (int i = vectors * E + threadIdx.x; i < elements; i += THREADS) out[i] = staged[i];
+    for (int i = vectors * E + threadIdx.x; i < elements; i += THREADS) out[i] = shared_elements[i];
 }
 
 #define KERNEL(NAME) \

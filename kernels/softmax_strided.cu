@@ -6,7 +6,7 @@
 // Variants, chosen in src/cuda/plan/softmax/choose/columns.rs and choose.rs:
 //   column    long columns with contiguous neighbours: a block takes `lanes` columns of vectors of 16 bytes. Its
 //             threads walk down the dimension with a running maximum and sum each, and merge them through shared
-//             memory. Rows that fit stay in shared memory for the second pass; the rest is read twice.
+//             memory. Rows that fit stay in shared memory for the second pass; the others are read twice.
 //   general   any strides, any pair of dtypes, any number of dimensions: a block a row, two passes, element by element.
 // Measurements: docs/measurements/softmax_strided.md
 
@@ -17,7 +17,7 @@ constexpr int BATCH = 4;  // loads in flight per thread
 
 // ---------------------------------------------------------------------------------------------- column
 
-// A vector of neighbouring elements of which `valid` exist, in accesses of `bytes`.
+// A vector of contiguous elements, of which `valid` exist, in accesses of `bytes`.
 template <class T> __device__ __forceinline__ Vector load_columns(const T* p, int valid, uint32_t bytes) {
     constexpr int E = lanes_of<T>;
     if (valid == E && bytes >= 16) return load_vector<16>(p);
@@ -50,8 +50,9 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
     using M = Math<Out>;
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
-    extern __shared__ uint4 slots[];  // [slot][thread], then the exchange of partials
-    auto* exchange = reinterpret_cast<Partial<C>*>(slots + p.slots * blockDim.x);  // [column of a thread][threads / 2]
+    extern __shared__ uint4 shared[];  // [vector of a thread][thread], then the exchange of partials
+    auto* exchange =
+        reinterpret_cast<Partial<C>*>(shared + p.per_thread * blockDim.x);  // [column of a thread][threads / 2]
     const int across = 1 << p.lane_bits, down = blockDim.x >> p.lane_bits;
     const int column = threadIdx.x & (across - 1), start = threadIdx.x >> p.lane_bits;
     const int64_t length = p.length, x_step = p.x_stride * down, out_step = p.out_stride * down;
@@ -78,7 +79,8 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
             }
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
-                if (round + b < p.slots) store_slot(slots + (round + b) * blockDim.x + threadIdx.x, raw[b]);
+                if (round + b < p.per_thread)
+                    store_shared_vector(shared + (round + b) * blockDim.x + threadIdx.x, raw[b]);
             }
             C v[BATCH][E];
 #pragma unroll
@@ -86,11 +88,11 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
 #pragma unroll
             for (int e = 0; e < E; ++e) {
                 const C column_of_batch[BATCH] = {v[0][e], v[1][e], v[2][e], v[3][e]};
-                take<Out>(partial[e], column_of_batch);
+                accumulate<Out>(partial[e], column_of_batch);
             }
         }
 
-        // A tree over the threads of a column: the upper half hands its partials to the lower one.
+        // A tree over the threads of a column: the lower half merges the partials of the upper half.
         for (int half = down / 2; half > 0; half /= 2) {
             __syncthreads();
 #pragma unroll
@@ -110,17 +112,17 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
             if (start == 0) exchange[e * (blockDim.x / 2) + column] = partial[e];
         }
         __syncthreads();
-        Finish<Out> finish[E];
+        Normalizer<Out> normalizer[E];
 #pragma unroll
-        for (int e = 0; e < E; ++e) finish[e] = Finish<Out>(exchange[e * (blockDim.x / 2) + column], p.log);
+        for (int e = 0; e < E; ++e) normalizer[e] = Normalizer<Out>(exchange[e * (blockDim.x / 2) + column], p.log);
 
-        // Backwards: what was read last is still in the caches.
+        // Backwards: the vectors read last are still in the caches.
         for (int64_t round = (rounds + BATCH - 1) / BATCH * BATCH - BATCH; round >= 0; round -= BATCH) {
             Vector raw[BATCH];
 #pragma unroll
             for (int b = 0; b < BATCH; ++b) {
-                if (round + b < p.slots) {
-                    raw[b] = load_slot(slots + (round + b) * blockDim.x + threadIdx.x);
+                if (round + b < p.per_thread) {
+                    raw[b] = load_shared_vector(shared + (round + b) * blockDim.x + threadIdx.x);
                 } else {
                     raw[b] = load_columns(x + (round + b) * x_step, round + b < rounds ? valid : 0, p.x_access);
                 }
@@ -131,7 +133,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_column(co
                 widen_vector<In, Out>(raw[b], v);
                 Pack<Out, E> pack;
 #pragma unroll
-                for (int e = 0; e < E; ++e) pack.v[e] = finish[e](v[e]);
+                for (int e = 0; e < E; ++e) pack.v[e] = normalizer[e](v[e]);
                 store_columns(out + (round + b) * out_step, pack, round + b < rounds ? valid : 0, p.out_access);
             }
         }
@@ -166,13 +168,13 @@ template <class Acc> __device__ __forceinline__ void softmax_general(const Softm
                 v[b] =
                     at < length ? load_any<Acc>(p.x, o.at[0] + at * p.x_stride, p.x_tag, p.out_tag) : -infinity<Acc>();
             }
-            take<Acc>(partial, v);
+            accumulate<Acc>(partial, v);
         }
         partial = reduce_block(partial, Merge<Math<Acc>>(), Partial<Acc>::empty(), scratch[parity]);
         parity ^= 1;
-        const Finish<Acc> finish(partial, p.log);
+        const Normalizer<Acc> normalizer(partial, p.log);
         for (int64_t i = threadIdx.x; i < length; i += blockDim.x) {
-            const Acc r = finish(load_any<Acc>(p.x, o.at[0] + i * p.x_stride, p.x_tag, p.out_tag));
+            const Acc r = normalizer(load_any<Acc>(p.x, o.at[0] + i * p.x_stride, p.x_tag, p.out_tag));
             with_float_type(p.out_tag, [&](auto type) {
                 using T = decltype(type);
                 reinterpret_cast<T*>(p.out)[o.at[1] + i * p.out_stride] = convert<T>(r);

@@ -5,13 +5,13 @@
 //
 // A tile is some rows (64 contiguous bytes of them where there are as many) and a slice of their elements. It lies row
 // by row in shared memory, where lanes go along rows for maximum and sum. It is transposed on its way in or out: a lane
-// has vectors of 16 bytes across rows, and four lanes fill whole sectors. Vectors of a row are permuted by the row's
-// index, against bank conflicts. The blocks of a cluster (sm_90) exchange partials through distributed shared memory.
+// has vectors of 16 bytes across rows, and four lanes fill whole sectors. The vectors of a row are swizzled by its index,
+// against bank conflicts. The blocks of a cluster (sm_90) exchange partials through distributed shared memory.
 // Variants, chosen in src/cuda/plan/softmax/choose/transposed.rs:
-//   in, out              transposed while loaded or stored; a row in a block or a cluster; one read and one write.
-//   ..._leave, ..._find  two launches (partial, combine) for rows that no cluster holds; two reads. find may begin
-//                        early: it waits for the first launch before it reads partials.
-// Misaligned rows move in their whole vectors and single end elements, misaligned vectors across rows by element.
+//   in, out                   transposed while loaded or stored; a row in a block or a cluster; one read and one write.
+//   ..._partial, ..._combine  two launches for rows that no cluster holds; two reads. combine may begin early: it waits
+//                             for the first launch before it reads partials.
+// Misaligned rows move as whole vectors and single elements, misaligned vectors across rows by element.
 // Measurements: docs/measurements/softmax_transposed.md
 #include "access.cuh"
 #include "async_copy.cuh"
@@ -31,26 +31,30 @@ template <class In> inline constexpr int SHARING = 2;
 template <class In> struct Tile {
     static constexpr int E = lanes_of<In>;
     uint4* vectors;
-    int pitch, permuted;
+    int pitch, swizzle_mask;
 
-    // Rows E apart meet in a bank; eight elements, as many as go along a row in one access, take sizeof(In) / 2 vectors.
-    __device__ __forceinline__ int turn(int row) const { return row / E * static_cast<int>(sizeof(In)) / 2 & permuted; }
-    __device__ __forceinline__ uint4* vector(int row, int g) const { return vectors + row * pitch + (g ^ turn(row)); }
+    // Without it rows E apart would conflict. Eight lanes of an access go along a row: sizeof(In) / 2 vectors.
+    __device__ __forceinline__ int swizzle(int row) const {
+        return row / E * static_cast<int>(sizeof(In)) / 2 & swizzle_mask;
+    }
+    __device__ __forceinline__ uint4* vector(int row, int g) const {
+        return vectors + row * pitch + (g ^ swizzle(row));
+    }
     __device__ __forceinline__ In* element(int row, int i) const {
-        return reinterpret_cast<In*>(vectors + row * pitch) + (i ^ turn(row) * E);
+        return reinterpret_cast<In*>(vectors + row * pitch) + (i ^ swizzle(row) * E);
     }
 };
 
-// f(row, first, step) for what a thread has of a transposed tile: the `N` rows side by side from `row` on, and of them the
-// elements first, first + step, ...
-template <int N, class F> __device__ __forceinline__ void over_pieces(const TransposedParams& p, F f) {
+// Calls f(row, first, step) for a thread's vectors across rows: N rows from `row` on, of elements first, first + step,
+// ...
+template <int N, class F> __device__ __forceinline__ void over_vectors_across(const TransposedParams& p, F f) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    const int piece = lane & ((1 << p.beside_bits) - 1), below = lane >> p.beside_bits, below_bits = 5 - p.beside_bits;
+    const int across = lane & ((1 << p.across_bits) - 1), along = lane >> p.across_bits, along_bits = 5 - p.across_bits;
     const int groups = 1 << p.group_bits, first = warp >> p.group_bits;
     const int step = groups < warps ? warps >> p.group_bits : 1;
 #pragma unroll 1
     for (int group = warp & (groups - 1); group < groups; group += warps) {
-        f(((group << p.beside_bits) + piece) * N, (first << below_bits) + below, step << below_bits);
+        f(((group << p.across_bits) + across) * N, (first << along_bits) + along, step << along_bits);
     }
 }
 
@@ -58,28 +62,28 @@ template <bool PREFETCHED, class In> __device__ __forceinline__ void load_transp
                                                                                      const Tile<In>& tile, const In* x,
                                                                                      int rows, int elements) {
     constexpr int E = Tile<In>::E, U = 4;
-    over_pieces<E>(p, [&](int row, int first, int step) {
+    over_vectors_across<E>(p, [&](int row, int first, int step) {
         if (row >= rows) return;
         const bool whole = row + E <= rows && p.x_fit == WHOLE;
         x += row;
         if (PREFETCHED && whole) {
-            // Else a thread would wait for memory at every few pieces.
+            // Else a thread would wait for memory after every U vectors.
             for (int i = first; i < elements; i += step) ptx::prefetch_to_l2(x + i * p.x_stride);
         }
 #pragma unroll 1
         for (int i = first; i < elements; i += U * step) {
-            Vector pieces[U];
+            Vector vectors[U];
 #pragma unroll
             for (int k = 0; k < U; ++k) {
                 const int element = i + k * step;
-                pieces[k] = {};
-                ptx::load_global_if<16>(whole && element < elements, x + element * p.x_stride, pieces[k].word);
+                vectors[k] = {};
+                ptx::load_global_if<16>(whole && element < elements, x + element * p.x_stride, vectors[k].word);
             }
 #pragma unroll
             for (int k = 0; k < U; ++k) {
                 const int element = i + k * step;
                 if (element >= elements) break;
-                auto pack = pieces[k].template unpack<In>();
+                auto pack = vectors[k].template unpack<In>();
                 if (!whole) {
 #pragma unroll
                     for (int e = 0; e < E; ++e) {
@@ -95,10 +99,10 @@ template <bool PREFETCHED, class In> __device__ __forceinline__ void load_transp
     });
 }
 
-// Elements of a row lie side by side: f(row, lane, lanes).
+// Calls f(row, lane, lanes) for rows that `lanes` lanes go along.
 template <class F> __device__ __forceinline__ void over_rows(const TransposedParams& p, int rows, F f) {
     const int lanes = 1 << p.lane_bits, lane = threadIdx.x & (lanes - 1);
-    // As many times for every lane of a warp, some without a row.
+    // Equally often for every lane of a warp, so that some calls are past the last row.
     const int first = threadIdx.x >> p.lane_bits, step = blockDim.x >> p.lane_bits;
 #pragma unroll 1
     for (int r = 0; r < rows; r += step) f(r + first, lane, lanes);
@@ -108,32 +112,32 @@ template <bool B> struct Flag {
     static constexpr bool value = B;
 };
 
-// Elements of a tile in one piece, one after the other.
-template <class In> struct Walk {
+// Iterates over the elements of a packed tile, in the order of global memory.
+template <class In> struct PackedIterator {
     const Tile<In>& tile;
-    int row, i, elements, turn;
+    int row, i, elements, swizzle;
     In* first;  // of the row
 
-    __device__ __forceinline__ Walk(const TransposedParams& p, const Tile<In>& tile, int at)
+    __device__ __forceinline__ PackedIterator(const TransposedParams& p, const Tile<In>& tile, int at)
         : tile(tile), row(p.by_length.quotient(static_cast<uint32_t>(at))), elements(p.length) {
         i = at - row * elements;
-        turn = tile.turn(row) * Tile<In>::E;
-        first = tile.element(row, turn);
+        swizzle = tile.swizzle(row) * Tile<In>::E;
+        first = tile.element(row, swizzle);
     }
-    __device__ __forceinline__ In& element() const { return first[i ^ turn]; }
-    // Whether that was the row's last.
+    __device__ __forceinline__ In& element() const { return first[i ^ swizzle]; }
+    // Goes on; returns whether that was the row's last element.
     __device__ __forceinline__ bool step() {
         const bool last = ++i == elements;
         i = last ? 0 : i;
         row += last;
         first += last ? tile.pitch * Tile<In>::E : 0;
-        turn = tile.turn(row) * Tile<In>::E;
+        swizzle = tile.swizzle(row) * Tile<In>::E;
         return last;
     }
 };
 
-template <class In> __device__ __forceinline__ void load_run(const TransposedParams& p, const Tile<In>& tile,
-                                                             const In* x, int rows, int elements) {
+template <class In> __device__ __forceinline__ void load_packed(const TransposedParams& p, const Tile<In>& tile,
+                                                                const In* x, int rows, int elements) {
     constexpr int E = Tile<In>::E, U = 4;
     const int all = rows * elements, whole = all / E;
 #pragma unroll 1
@@ -150,21 +154,23 @@ template <class In> __device__ __forceinline__ void load_run(const TransposedPar
             const int at = g + k * blockDim.x;
             if (at >= whole) break;
             const auto pack = raw[k].template unpack<In>();
-            Walk<In> walk(p, tile, at * E);
+            PackedIterator<In> iterator(p, tile, at * E);
 #pragma unroll
             for (int e = 0; e < E; ++e) {
-                walk.element() = pack.v[e];
-                walk.step();
+                iterator.element() = pack.v[e];
+                iterator.step();
             }
         }
     }
-    for (int at = whole * E + threadIdx.x; at < all; at += blockDim.x) { Walk<In>(p, tile, at).element() = x[at]; }
+    for (int at = whole * E + threadIdx.x; at < all; at += blockDim.x) {
+        PackedIterator<In>(p, tile, at).element() = x[at];
+    }
 }
 
-template <class In> __device__ __forceinline__ void load_straight(const TransposedParams& p, const Tile<In>& tile,
-                                                                  const In* x, int rows, int elements) {
+template <class In> __device__ __forceinline__ void load_along_rows(const TransposedParams& p, const Tile<In>& tile,
+                                                                    const In* x, int rows, int elements) {
     constexpr int E = Tile<In>::E, U = 4;
-    if (p.x_fit == RUN) return load_run(p, tile, x, rows, elements);
+    if (p.x_fit == PACKED) return load_packed(p, tile, x, rows, elements);
     over_rows(p, rows, [&](int row, int lane, int lanes) {
         if (row >= rows) return;
         const In* const from = x + row * p.x_next;
@@ -175,7 +181,7 @@ template <class In> __device__ __forceinline__ void load_straight(const Transpos
             for (int i = whole * E + lane; i < elements; i += lanes) *tile.element(row, i) = from[i];
             return;
         }
-        const int before = misaligned(from);
+        const int before = offset_in_vector(from);
 #pragma unroll 1
         for (int i = lane * E - before; i < elements; i += U * lanes * E) {
             Vector raw[U];
@@ -203,71 +209,71 @@ template <class In> __device__ __forceinline__ void load_straight(const Transpos
     wait_for_copies(0);
 }
 
-// What a row's elements are finished with: a factor, or a term of the logarithm. Done: they are results already.
-template <class Out, bool DONE> struct Finishing {
+// Computes the results of a row: `scale` is a factor, or for log_softmax a term. DONE: the tile holds results already.
+template <class Out, bool DONE> struct RowNormalizer {
     using C = typename Math<Out>::C;
-    C base, last;
+    C base, scale;
 
     template <class In> __device__ __forceinline__ Out operator()(In v, bool log) const {
         if constexpr (DONE) {
             return v;
         } else {
-            return of_wide(widen<Out>(v), log);
+            return of_widened(widen<Out>(v), log);
         }
     }
-    __device__ __forceinline__ Out of_wide(C v, bool log) const {
-        return convert<Out>(log ? (v - base) + last : Math<Out>::exp(v - base) * last);
+    __device__ __forceinline__ Out of_widened(C v, bool log) const {
+        return convert<Out>(log ? (v - base) + scale : Math<Out>::exp(v - base) * scale);
     }
-    __device__ __forceinline__ void get(const Partial<C>* of_rows, int row) {
+    __device__ __forceinline__ void load(const Partial<C>* of_rows, int row) {
         if constexpr (!DONE) {
             base = of_rows[row].max;
-            last = of_rows[row].sum;
+            scale = of_rows[row].sum;
         }
     }
 };
 
-template <bool DONE, class In, class Out> __device__ __forceinline__ void store_run(
+template <bool DONE, class In, class Out> __device__ __forceinline__ void store_packed(
     const TransposedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
     int elements) {
     constexpr int N = lanes_of<Out>;
     const int all = rows * elements, whole = all / N;
 #pragma unroll 1
     for (int g = threadIdx.x; g < whole; g += blockDim.x) {
-        Walk<In> walk(p, tile, g * N);
-        Finishing<Out, DONE> finishing;
-        finishing.get(of_rows, walk.row);
+        PackedIterator<In> iterator(p, tile, g * N);
+        RowNormalizer<Out, DONE> normalizer;
+        normalizer.load(of_rows, iterator.row);
         Pack<Out, N> results;
 #pragma unroll
         for (int e = 0; e < N; ++e) {
-            results.v[e] = finishing(walk.element(), p.log);
-            if (walk.step() && walk.row < rows) finishing.get(of_rows, walk.row);
+            results.v[e] = normalizer(iterator.element(), p.log);
+            if (iterator.step() && iterator.row < rows) normalizer.load(of_rows, iterator.row);
         }
         store_pack(out + g * N, results);
     }
     for (int at = whole * N + threadIdx.x; at < all; at += blockDim.x) {
-        const Walk<In> walk(p, tile, at);
-        Finishing<Out, DONE> finishing;
-        finishing.get(of_rows, walk.row);
-        out[at] = finishing(walk.element(), p.log);
+        const PackedIterator<In> iterator(p, tile, at);
+        RowNormalizer<Out, DONE> normalizer;
+        normalizer.load(of_rows, iterator.row);
+        out[at] = normalizer(iterator.element(), p.log);
     }
 }
 
-template <bool DONE, class In, class Out> __device__ __forceinline__ void store_straight(
+template <bool DONE, class In, class Out> __device__ __forceinline__ void store_along_rows(
     const TransposedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
     int elements) {
     constexpr int E = Tile<In>::E, N = lanes_of<Out>;
-    if (p.out_fit == RUN) return store_run<DONE>(p, tile, of_rows, out, rows, elements);
+    if (p.out_fit == PACKED) return store_packed<DONE>(p, tile, of_rows, out, rows, elements);
     over_rows(p, rows, [&](int row, int lane, int lanes) {
         if (row >= rows) return;
-        Finishing<Out, DONE> finishing;
-        finishing.get(of_rows, row);
+        RowNormalizer<Out, DONE> normalizer;
+        normalizer.load(of_rows, row);
         Out* const to = out + row * p.out_next;
-        const auto result = [&](int i) { return finishing(*tile.element(row, i), p.log); };
+        const auto result = [&](int i) { return normalizer(*tile.element(row, i), p.log); };
         if (p.out_fit == WHOLE) {
             const int whole = elements / E;
 #pragma unroll 2
             for (int g = lane; g < whole; g += lanes) {
-                const Vector vector = load_slot(tile.vector(row, g));
+                const Vector vector = load_shared_vector(tile.vector(row, g));
                 if constexpr (DONE) {
                     ptx::store_global<16>(to + g * E, vector.word);
                 } else {
@@ -275,7 +281,7 @@ template <bool DONE, class In, class Out> __device__ __forceinline__ void store_
                     widen_vector<In, Out>(vector, v);
                     Pack<Out, E> results;
 #pragma unroll
-                    for (int e = 0; e < E; ++e) results.v[e] = finishing.of_wide(v[e], p.log);
+                    for (int e = 0; e < E; ++e) results.v[e] = normalizer.of_widened(v[e], p.log);
                     store_pack(to + g * E, results);
                 }
             }
@@ -283,7 +289,7 @@ template <bool DONE, class In, class Out> __device__ __forceinline__ void store_
             return;
         }
 #pragma unroll 1
-        for (int i = lane * N - misaligned(to); i < elements; i += lanes * N) {
+        for (int i = lane * N - offset_in_vector(to); i < elements; i += lanes * N) {
             if (i >= 0 && i + N <= elements) {
                 Pack<Out, N> results;
 #pragma unroll
@@ -303,19 +309,19 @@ template <bool DONE, class In, class Out> __device__ __forceinline__ void store_
     const TransposedParams& p, const Tile<In>& tile, const Partial<typename Math<Out>::C>* of_rows, Out* out, int rows,
     int elements) {
     constexpr int E = Tile<In>::E, N = lanes_of<Out>;
-    over_pieces<N>(p, [&](int row, int first, int step) {
+    over_vectors_across<N>(p, [&](int row, int first, int step) {
         if (row >= rows) return;
         const bool whole = row + N <= rows && p.out_fit == WHOLE;
-        Finishing<Out, DONE> finishing[N];
+        RowNormalizer<Out, DONE> normalizer[N];
 #pragma unroll
-        for (int e = 0; e < N; ++e) finishing[e].get(of_rows, row + e);
+        for (int e = 0; e < N; ++e) normalizer[e].load(of_rows, row + e);
 #pragma unroll 2
         for (int i = first; i < elements; i += step) {
-            // Where the result is wider than x, a piece is fewer rows than one permutation is of.
+            // Where the result is wider than x, a vector across rows has fewer rows than share a swizzle.
             const In* const from = tile.element(row, i);
             Pack<Out, N> results;
 #pragma unroll
-            for (int e = 0; e < N; ++e) results.v[e] = finishing[e](from[e * tile.pitch * E], p.log);
+            for (int e = 0; e < N; ++e) results.v[e] = normalizer[e](from[e * tile.pitch * E], p.log);
             Out* const to = out + i * p.out_stride + row;
             if (whole) {
                 store_pack(to, results);
@@ -329,16 +335,17 @@ template <bool DONE, class In, class Out> __device__ __forceinline__ void store_
     });
 }
 
-// Rows of which every lane has one vector, or none: results take the place of the elements.
+// Rows of at most one vector per lane: results replace the elements in the tile.
 template <class T>
-__device__ __forceinline__ void finish_held(const TransposedParams& p, const Tile<T>& tile, int rows, int vectors) {
+__device__ __forceinline__ void normalize_in_place(const TransposedParams& p, const Tile<T>& tile, int rows,
+                                                   int vectors) {
     using M = Math<T>;
     using C = typename M::C;
     constexpr int E = Tile<T>::E;
     over_rows(p, rows, [&](int row, int lane, int lanes) {
         const bool mine = row < rows && lane < vectors;
         Vector vector = empty_vector<T>();
-        if (mine) vector = load_slot(tile.vector(row, lane));
+        if (mine) vector = load_shared_vector(tile.vector(row, lane));
         Largest<T, T> largest;
         largest.raise_to(vector);
         Partial<C> all = {reduce_lanes(largest.get(), Max(), lanes), 0};
@@ -352,11 +359,11 @@ __device__ __forceinline__ void finish_held(const TransposedParams& p, const Til
             e = p.log ? shifted : exponential;
         }
         all.sum = reduce_lanes(all.sum, Sum(), lanes);
-        const Finish<T> finish(all, p.log);
+        const Normalizer<T> normalizer(all, p.log);
         Pack<T, E> results;
 #pragma unroll
-        for (int e = 0; e < E; ++e) results.v[e] = finish.scaled(v[e]);
-        if (mine) store_slot(tile.vector(row, lane), Vector::of(results));
+        for (int e = 0; e < E; ++e) results.v[e] = normalizer.scaled(v[e]);
+        if (mine) store_shared_vector(tile.vector(row, lane), Vector::of(results));
     });
 }
 
@@ -368,28 +375,28 @@ __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
     using C = typename M::C;
     constexpr int E = lanes_of<In>;
     extern __shared__ uint4 shared[];
-    __shared__ uint64_t mailbox_state;
-    const int wide = p.wide;
-    const ClusterExchange<Partial<C>, S> exchange(&mailbox_state);
+    __shared__ uint64_t exchange_barrier;
+    const int tile_rows = p.tile_rows;
+    const ClusterExchange<Partial<C>, S> exchange(&exchange_barrier);
     const int blocks = exchange.blocks;
-    const Tile<In> tile = {shared, static_cast<int>(p.pitch), static_cast<int>(p.permuted)};
-    auto* of_rows = reinterpret_cast<Partial<C>*>(shared + wide * p.pitch);  // [wide]
-    auto* of_blocks = of_rows + wide;                                        // [wide][blocks], if there are several
-    exchange.open_to(wide);
+    const Tile<In> tile = {shared, static_cast<int>(p.pitch), static_cast<int>(p.swizzle_mask)};
+    auto* of_rows = reinterpret_cast<Partial<C>*>(shared + tile_rows * p.pitch);  // [tile_rows]
+    auto* of_blocks = of_rows + tile_rows;  // [tile_rows][blocks], if there are several
+    exchange.open_and_announce(tile_rows);
     const uint32_t number = blockIdx.x / p.slices, rank = blockIdx.x - number * p.slices;
     const auto o = locate(p.dims, p.rank, static_cast<uint64_t>(number));
     const int64_t begin = static_cast<int64_t>(rank) * p.slice, left = static_cast<int64_t>(p.length) - begin;
     const int elements = left < 0 ? 0 : left < p.slice ? left : p.slice;
-    const int64_t rest = p.beside - o.inner * wide;
-    const int rows = rest < wide ? rest : wide;
+    const int64_t rest = p.contiguous_rows - o.inner * tile_rows;
+    const int rows = rest < tile_rows ? rest : tile_rows;
     const In* x = reinterpret_cast<const In*>(p.x) + o.at[0] + begin * p.x_stride;
     Out* out = reinterpret_cast<Out*>(p.out) + o.at[1] + begin * p.out_stride;
 
     if (TRANSPOSED_IN) {
-        // What is read twice is not: the second time it is in L2.
+        // Without prefetch in two launches: the second launch finds x in L2.
         load_transposed<S == Scope::cluster>(p, tile, x, rows, elements);
     } else {
-        load_straight(p, tile, x, rows, elements);
+        load_along_rows(p, tile, x, rows, elements);
     }
     const int vectors = (elements + E - 1) / E;
     if (elements % E) {
@@ -402,38 +409,38 @@ __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
     const auto store = [&](auto done) {
         constexpr bool DONE = decltype(done)::value;
         if constexpr (TRANSPOSED_IN) {
-            store_straight<DONE>(p, tile, of_rows, out, rows, elements);
+            store_along_rows<DONE>(p, tile, of_rows, out, rows, elements);
         } else {
             store_transposed<DONE>(p, tile, of_rows, out, rows, elements);
         }
     };
     if constexpr (same_type<In, Out> && S == Scope::cluster) {
         if (blocks == 1 && vectors <= 1 << p.lane_bits) {
-            finish_held(p, tile, rows, vectors);
+            normalize_in_place(p, tile, rows, vectors);
             __syncthreads();
             return store(Flag<true>());
         }
     }
-    auto* left_behind = reinterpret_cast<Partial<C>*>(p.partials) + static_cast<uint64_t>(number) * p.slices * wide;
+    auto* partials = reinterpret_cast<Partial<C>*>(p.partials) + static_cast<uint64_t>(number) * p.slices * tile_rows;
     if (S != Scope::combine) {
         over_rows(p, rows, [&](int row, int lane, int lanes) {
             const int count = row < rows ? vectors : 0;
             Largest<In, Out> largest;
 #pragma unroll 2
-            for (int g = lane; g < count; g += lanes) largest.raise_to(load_slot(tile.vector(row, g)));
+            for (int g = lane; g < count; g += lanes) largest.raise_to(load_shared_vector(tile.vector(row, g)));
             Partial<C> mine = {reduce_lanes(largest.get(), Max(), lanes), 0};
             const C base = mine.base();
 #pragma unroll 2
             for (int g = lane; g < count; g += lanes) {
                 C v[E];
-                widen_vector<In, Out>(load_slot(tile.vector(row, g)), v);
+                widen_vector<In, Out>(load_shared_vector(tile.vector(row, g)), v);
 #pragma unroll
                 for (C e : v) mine.sum += M::exp(e - base);
             }
             mine.sum = reduce_lanes(mine.sum, Sum(), lanes);
             if (lane == 0 && row < rows) {
                 if (S == Scope::partial) {
-                    left_behind[row * p.slices + rank] = mine;
+                    partials[row * p.slices + rank] = mine;
                 } else {
                     of_rows[row] = mine;
                 }
@@ -442,18 +449,18 @@ __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
         if (S == Scope::partial) return;
         __syncthreads();
     } else {
-        // The launch before has written nothing but partials, so that x could be asked for already.
+        // The first launch writes only partials, so x may be loaded before this wait.
         ptx::wait_for_grid_before();
         for (int row = threadIdx.x / 32; row < rows; row += blockDim.x / 32) {
-            const auto all = merge_all<M>(left_behind + row * p.slices, p.slices);
+            const auto all = merge_all<M>(partials + row * p.slices, p.slices);
             if (threadIdx.x % 32 == 0) of_rows[row] = all;
         }
         __syncthreads();
     }
     if (blocks > 1) {
         exchange.wait_to_send();
-        for (int i = threadIdx.x; i < blocks * wide; i += blockDim.x) {
-            const int to = i / wide, row = i - to * wide;
+        for (int i = threadIdx.x; i < blocks * tile_rows; i += blockDim.x) {
+            const int to = i / tile_rows, row = i - to * tile_rows;
             auto own = Partial<C>::empty();
             if (row < rows) own = of_rows[row];
             exchange.send(of_blocks, row * blocks + rank, to, own);
@@ -464,13 +471,13 @@ __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
     for (int row = threadIdx.x; row < rows; row += blockDim.x) {
         Partial<C> all = of_rows[row];
         if (blocks > 1) {
-            const Partial<C>* parts = of_blocks + row * blocks;
+            const Partial<C>* slices = of_blocks + row * blocks;
             all = Partial<C>::empty();
-            for (int b = 0; b < blocks; ++b) all.max = larger(all.max, parts[b].max);
-            for (int b = 0; b < blocks; ++b) all.sum += parts[b].sum * M::exp(parts[b].max - all.base());
+            for (int b = 0; b < blocks; ++b) all.max = larger(all.max, slices[b].max);
+            for (int b = 0; b < blocks; ++b) all.sum += slices[b].sum * M::exp(slices[b].max - all.base());
         }
-        const Finish<Out> finish(all, p.log);
-        of_rows[row] = {finish.base, p.log ? finish.term : finish.factor};
+        const Normalizer<Out> normalizer(all, p.log);
+        of_rows[row] = {normalizer.base, p.log ? normalizer.term : normalizer.factor};
     }
     __syncthreads();
     store(Flag<false>());
@@ -480,10 +487,10 @@ __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
     extern "C" __global__ void __launch_bounds__(THREADS, SHARING<IN>) NAME(const __grid_constant__ TransposedParams p)
 #define EXPORT(IN, OUT, NAME, WAY, TRANSPOSED_IN)                                                                    \
     KERNEL(IN, softmax_transposed_##WAY##_##NAME) { softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::cluster>(p); } \
-    KERNEL(IN, softmax_transposed_##WAY##_leave_##NAME) {                                                            \
+    KERNEL(IN, softmax_transposed_##WAY##_partial_##NAME) {                                                          \
         softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::partial>(p);                                               \
     }                                                                                                                \
-    KERNEL(IN, softmax_transposed_##WAY##_find_##NAME) {                                                             \
+    KERNEL(IN, softmax_transposed_##WAY##_combine_##NAME) {                                                          \
         softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::combine>(p);                                               \
     }
 #define EXPORTS(IN, OUT, NAME) EXPORT(IN, OUT, NAME, in, true) EXPORT(IN, OUT, NAME, out, false)

@@ -27,7 +27,7 @@ template <class A, class B> struct Either<false, A, B> {
     static __device__ __forceinline__ const B* of(const A*, const B* b) { return b; }
 };
 
-// E elements side by side in one access.
+// E contiguous elements in one access.
 template <int E, class T> __device__ __forceinline__ Pack<T, E> load_word(const T* from) {
     if constexpr (sizeof(T) * E >= 4) {
         return load_pack<T, E>(from);
@@ -46,7 +46,7 @@ template <class T, int E> __device__ __forceinline__ void store_word(T* to, cons
     }
 }
 
-// Elements i, i + 1, ... of the thread's rows, U at a time, to f(i, v): first those of all U are asked for.
+// Calls f(i, v) for the elements i, i + 1, ... of the thread's rows, U at a time: the loads of all U come first.
 template <int U, class Load, class F> __device__ __forceinline__ void along(int length, Load load, F f) {
     int i = 0;
 #pragma unroll 1
@@ -66,22 +66,23 @@ __device__ __forceinline__ void softmax_transposed_short(const TransposedParams&
     ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
-    using Straight = typename Either<TRANSPOSED_IN, Out, In>::type;
+    using Packed = typename Either<TRANSPOSED_IN, Out, In>::type;
     constexpr int U = 8;
     extern __shared__ uint4 shared[];
     const auto o = locate(p.dims, p.rank, static_cast<uint64_t>(blockIdx.x));
     const int length = p.length;
-    const int64_t rest = p.beside - o.inner * p.wide;
-    const int rows = rest < p.wide ? rest : p.wide, all = rows * length, row = threadIdx.x * E;
+    const int64_t rest = p.contiguous_rows - o.inner * p.tile_rows;
+    const int rows = rest < p.tile_rows ? rest : p.tile_rows, all = rows * length, row = threadIdx.x * E;
     const In* const x = reinterpret_cast<const In*>(p.x) + o.at[0];
     Out* const out = reinterpret_cast<Out*>(p.out) + o.at[1];
-    constexpr int N = lanes_of<Straight>;
-    // The piece begins as far behind a boundary of 16 bytes here as there. f(vector, element), or f of a part's elements.
-    const Straight* const there = Either<TRANSPOSED_IN, Out, In>::of(out, x);
-    const int before = misaligned(there);
-    Straight* const here = reinterpret_cast<Straight*>(shared) + before;
-    Straight* const own = here + row * length;
-    const auto over_piece = [&](auto whole, auto single) {
+    constexpr int N = lanes_of<Packed>;
+    // The packed rows have the same offset from a 16-byte boundary in shared memory as in global memory. whole(vector,
+    // element) is called for whole vectors, single(element) for the elements of others.
+    const Packed* const global = Either<TRANSPOSED_IN, Out, In>::of(out, x);
+    const int before = offset_in_vector(global);
+    Packed* const local = reinterpret_cast<Packed*>(shared) + before;
+    Packed* const own = local + row * length;
+    const auto over_packed = [&](auto whole, auto single) {
         for (int g = threadIdx.x; g * N < before + all; g += blockDim.x) {
             const int i = g * N - before;
             if (i >= 0 && i + N <= all) {
@@ -93,7 +94,7 @@ __device__ __forceinline__ void softmax_transposed_short(const TransposedParams&
     };
 
     if constexpr (!TRANSPOSED_IN) {
-        over_piece([&](uint4* vector, int i) { copy_async(vector, x + i); }, [&](int i) { here[i] = x[i]; });
+        over_packed([&](uint4* vector, int i) { copy_async(vector, x + i); }, [&](int i) { local[i] = x[i]; });
         commit_copies();
         wait_for_copies(0);
         __syncthreads();
@@ -109,28 +110,28 @@ __device__ __forceinline__ void softmax_transposed_short(const TransposedParams&
                 return pack;
             }
         };
-        const auto wide = [](const Pack<In, E>& pack, int e) { return widen<Out>(pack.v[e]); };
+        const auto widened = [](const Pack<In, E>& pack, int e) { return widen<Out>(pack.v[e]); };
         Partial<C> mine[E];
 #pragma unroll
         for (auto& each : mine) each = Partial<C>::empty();
         along<U>(length, load, [&](int, const Pack<In, E>& pack) {
 #pragma unroll
-            for (int e = 0; e < E; ++e) mine[e].max = larger(mine[e].max, wide(pack, e));
+            for (int e = 0; e < E; ++e) mine[e].max = larger(mine[e].max, widened(pack, e));
         });
         C base[E];
 #pragma unroll
         for (int e = 0; e < E; ++e) base[e] = mine[e].base();
         along<U>(length, load, [&](int, const Pack<In, E>& pack) {
 #pragma unroll
-            for (int e = 0; e < E; ++e) mine[e].sum += M::exp(wide(pack, e) - base[e]);
+            for (int e = 0; e < E; ++e) mine[e].sum += M::exp(widened(pack, e) - base[e]);
         });
-        Finish<Out> finish[E];
+        Normalizer<Out> normalizer[E];
 #pragma unroll
-        for (int e = 0; e < E; ++e) finish[e] = Finish<Out>(mine[e], p.log);
+        for (int e = 0; e < E; ++e) normalizer[e] = Normalizer<Out>(mine[e], p.log);
         along<U>(length, load, [&](int i, const Pack<In, E>& pack) {
             Pack<Out, E> results;
 #pragma unroll
-            for (int e = 0; e < E; ++e) results.v[e] = finish[e](wide(pack, e));
+            for (int e = 0; e < E; ++e) results.v[e] = normalizer[e](widened(pack, e));
             if constexpr (TRANSPOSED_IN) {
 #pragma unroll
                 for (int e = 0; e < E; ++e) own[e * length + i] = results.v[e];
@@ -141,8 +142,8 @@ __device__ __forceinline__ void softmax_transposed_short(const TransposedParams&
     }
     if constexpr (TRANSPOSED_IN) {
         __syncthreads();
-        over_piece([&](uint4* vector, int i) { ptx::store_global<16>(out + i, load_slot(vector).word); },
-                   [&](int i) { out[i] = here[i]; });
+        over_packed([&](uint4* vector, int i) { ptx::store_global<16>(out + i, load_shared_vector(vector).word); },
+                    [&](int i) { out[i] = local[i]; });
     }
 }
 

@@ -1,9 +1,9 @@
-// What a thread has of elements: some neighbours in registers, as they come from memory, and the largest of those seen.
+// Contiguous elements in the registers of a thread, in the dtype of memory, and the largest of all that it has loaded.
 #pragma once
 
 #include "softmax.cuh"
 
-// The larger of each two halves of a word.
+// The elementwise maximum of two words of two halves.
 template <class T> __device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b) {
 #if __CUDA_ARCH__ >= 800
     return same_type<T, bf16> ? ptx::max_bf16(a, b) : ptx::max_f16(a, b);
@@ -18,7 +18,7 @@ template <class T> __device__ __forceinline__ uint32_t larger_halves(uint32_t a,
 #endif
 }
 
-// Each element of `most` becomes the larger of it and that of `words`.
+// most = max(most, words), elementwise.
 template <class T, int W> __device__ __forceinline__ void raise(uint32_t (&most)[W], const uint32_t (&words)[W]) {
     if constexpr (is_half<T>) {
 #pragma unroll
@@ -34,12 +34,12 @@ template <class T, int W> __device__ __forceinline__ void raise(uint32_t (&most)
     }
 }
 
-// E neighbouring elements: one access.
+// E contiguous elements: one access.
 template <class T, int E> struct alignas(E * sizeof(T) < 4 ? 4 : E * sizeof(T)) Access {
     static constexpr int BYTES = E * sizeof(T), WORDS = BYTES < 4 ? 1 : BYTES / 4;
     uint32_t word[WORDS];
 
-    // Elements that count for nothing in a maximum, and in a sum.
+    // Elements that contribute nothing to a maximum, and to a sum.
     static __device__ __forceinline__ Access lowest() {
         Pack<T, WORDS * 4 / sizeof(T)> pack;
 #pragma unroll
@@ -49,7 +49,7 @@ template <class T, int E> struct alignas(E * sizeof(T) < 4 ? 4 : E * sizeof(T)) 
         return access;
     }
     static __device__ __forceinline__ Access zero() { return {}; }
-    // Unless `wanted`, it stays as it is.
+    // Loads nothing unless `wanted`.
     __device__ __forceinline__ void load(const T* p, bool wanted) { ptx::load_global_if<BYTES>(wanted, p, word); }
     __device__ __forceinline__ void raise_to(const Access& other) { raise<T>(word, other.word); }
     template <class Out> __device__ __forceinline__ void widen(typename Math<Out>::C (&x)[E]) const {
@@ -63,13 +63,13 @@ template <class T, int E> struct alignas(E * sizeof(T) < 4 ? 4 : E * sizeof(T)) 
         }
     }
 };
-template <class T, int E> __device__ __forceinline__ Access<T, E> forget(Access<T, E> access) {
+template <class T, int E> __device__ __forceinline__ Access<T, E> opaque(Access<T, E> access) {
 #pragma unroll
-    for (auto& word : access.word) word = forget(word);
+    for (auto& word : access.word) word = opaque(word);
     return access;
 }
 
-// The largest of the elements that a thread has seen.
+// The largest of the elements that a thread has loaded.
 template <class In, class Out> struct Largest {
     using C = typename Math<Out>::C;
     Vector each = empty_vector<In>();

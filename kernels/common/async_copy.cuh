@@ -9,7 +9,7 @@ __device__ __forceinline__ void copy_async(uint4* to, const void* from) {
     const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
     ptx::cp_async_16(address, from);
 #else
-    store_slot(to, load_vector(from));
+    store_shared_vector(to, load_vector(from));
 #endif
 }
 // Of 4, 8 or 16 bytes, with more around the last.

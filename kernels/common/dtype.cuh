@@ -142,10 +142,10 @@ template <int Bytes = 16> __device__ __forceinline__ Vector load_vector(const vo
 }
 
 // In shared memory.
-__device__ __forceinline__ Vector load_slot(const uint4* slot) {
-    const uint4 w = *slot;
+__device__ __forceinline__ Vector load_shared_vector(const uint4* from) {
+    const uint4 w = *from;
     return {{w.x, w.y, w.z, w.w}};
 }
-__device__ __forceinline__ void store_slot(uint4* slot, const Vector& g) {
-    *slot = make_uint4(g.word[0], g.word[1], g.word[2], g.word[3]);
+__device__ __forceinline__ void store_shared_vector(uint4* to, const Vector& g) {
+    *to = make_uint4(g.word[0], g.word[1], g.word[2], g.word[3]);
 }

@@ -1,19 +1,19 @@
-// The exchange of blocks that share a row and run at the same time, in a cooperative launch: by messages in memory that comes from
-// the caller's allocator.
+// The exchange of partials between blocks of a cooperative launch that share a row: messages in the workspace, which is
+// uninitialised.
 #pragma once
 
 #include "exchange.cuh"
 #include "ptx/message.cuh"
 
 template <class C> struct GridExchange {
-    static constexpr int WORDS = sizeof(Partial<C>) / 8;  // of a partial
-    static constexpr uint64_t TAG = 0x9b1f3ac5e07d4826;   // no memory holds it by chance
+    static constexpr int WORDS = sizeof(Partial<C>) / 8;  // of 8 bytes, of a partial
+    static constexpr uint64_t TAG = 0x9b1f3ac5e07d4826;   // improbable in uninitialised memory
     struct alignas(16) Message {
         uint64_t word, tag;
     };
     uint32_t slices;
     Message* messages;  // [word][slice]
-    uint32_t* readers;  // blocks that have seen all messages
+    uint32_t* readers;  // blocks that have read all messages
 
     __device__ __forceinline__ GridExchange(uint64_t partials, uint32_t row, uint32_t slices)
         : slices(slices),
@@ -23,7 +23,7 @@ template <class C> struct GridExchange {
     // By one thread of each block.
     __device__ __forceinline__ void send(uint32_t slice, const Partial<C>& partial) const {
         if (slice == 0) {
-            *readers = 0;  // for whoever has this message
+            *readers = 0;  // before any block can have this message
             __threadfence();
         }
         uint64_t words[WORDS];
@@ -31,7 +31,7 @@ template <class C> struct GridExchange {
 #pragma unroll
         for (int w = 0; w < WORDS; ++w) ptx::send_message(messages + w * slices + slice, words[w], TAG);
     }
-    // Until the slice's block has sent.
+    // Waits until the slice's block has sent.
     __device__ __forceinline__ Partial<C> collect(uint32_t slice) const {
         uint64_t words[WORDS];
 #pragma unroll
@@ -40,18 +40,18 @@ template <class C> struct GridExchange {
         __builtin_memcpy(&partial, words, sizeof(partial));
         return partial;
     }
-    // By one thread, when its block has all messages: whether it is the last of the row's to say so.
+    // By one thread, when its block has all messages: whether its block is the last of the row.
     __device__ __forceinline__ bool close() const {
         __threadfence();
         return atomicAdd(readers, 1) == slices - 1;
     }
-    // By a warp of that block: whoever gets this memory again must not take old messages for its own.
+    // By a warp of that last block: a later launch in the same memory must not find these messages.
     __device__ __forceinline__ void clear() const {
         for (uint32_t i = threadIdx.x; i < WORDS * slices; i += 32) messages[i] = {0, 0};
     }
 };
 
-// Of the lanes of a warp.
+// Merges the partials of a warp's lanes.
 template <class M, class C> __device__ __forceinline__ Partial<C> merge_lanes(const Partial<C>& mine) {
     Partial<C> all = {reduce_lanes(mine.max, Max(), 32), 0};
     all.sum = reduce_lanes(mine.sum * M::exp(mine.max - all.base()), Sum(), 32);

@@ -1,30 +1,30 @@
-// Where a row of neighbouring elements lies, and how its ends are loaded and stored, which accesses of 16 aligned bytes do not fit:
-// in whole vectors (Vectors, Row), element by element (Ends, Body), or not at all (WholeRow).
+// Contiguous rows as vectors of 16 aligned bytes. Head and tail, before the first and behind the last whole vector, are
+// loaded as incomplete vectors (Vectors, Row), as single elements (HeadAndTail, Body), or absent (WholeRow).
 #pragma once
 
 #include "softmax.cuh"
 
-// Of neighbouring elements from `at` on, how many lie between 16 aligned bytes and them.
-template <class T> __device__ __forceinline__ int misaligned(const T* at) {
+// Elements between the 16-byte boundary before `at` and `at`.
+template <class T> __device__ __forceinline__ int offset_in_vector(const T* at) {
     return static_cast<uint32_t>(reinterpret_cast<uint64_t>(at)) % 16 / sizeof(T);
 }
 
-// A row cut into vectors of 16 aligned bytes of T. `shift` elements of the first vector lie before the row; they, and what
-// lies behind its end, are never touched.
+// A row as vectors of 16 aligned bytes of T. The first vector begins `offset` elements before the row. Elements before
+// and behind the row are never stored.
 template <class T, class Index> struct Vectors {
     static constexpr int E = lanes_of<T>;
     Index length;
-    int shift;
+    int offset;
 
     __device__ __forceinline__ Vectors() {}
-    __device__ __forceinline__ Vectors(const T* row, Index length) : length(length), shift(misaligned(row)) {}
+    __device__ __forceinline__ Vectors(const T* row, Index length) : length(length), offset(offset_in_vector(row)) {}
 
-    // Of the first element of a vector: its index, and whether the whole vector is in the row.
-    __device__ __forceinline__ Index first(Index vector) const { return vector * E - shift; }
+    // The index of a vector's first element, and whether the whole vector is in the row.
+    __device__ __forceinline__ Index first(Index vector) const { return vector * E - offset; }
     __device__ __forceinline__ bool whole(Index first) const { return first >= 0 && first <= length - E; }
 
-    // From element i on, where elements outside of the row count as `outside`.
-    __device__ __forceinline__ Vector load_part(const T* row, Index i, float outside) const {
+    // The vector at element i, loaded element by element; elements outside of the row become `outside`.
+    __device__ __forceinline__ Vector load_elements(const T* row, Index i, float outside) const {
         Pack<T, E> pack;
 #pragma unroll
         for (int k = 0; k < E; ++k) {
@@ -33,7 +33,7 @@ template <class T, class Index> struct Vectors {
         }
         return Vector::of(pack);
     }
-    // `aligned`: the result is aligned as the vectors are.
+    // `aligned`: the result has the alignment of the vectors.
     template <class Out>
     __device__ __forceinline__ void store(Out* out, Index vector, const Pack<Out, E>& pack, bool aligned) const {
         const Index i = first(vector);
@@ -48,7 +48,7 @@ template <class T, class Index> struct Vectors {
     }
 };
 
-// A row of x and its result, in vectors of x. What lies outside reads as -inf.
+// A row of x and its result, in vectors of x. Elements outside of the row read as -inf.
 template <class In, class Out, class Index> struct Row : Vectors<In, Index> {
     using Base = Vectors<In, Index>;
     using Base::E;
@@ -63,12 +63,14 @@ template <class In, class Out, class Index> struct Row : Vectors<In, Index> {
 
     __device__ __forceinline__ Vector load(Index vector) const {
         const Index i = first(vector);
-        return whole(i) ? load_vector(x + i) : load_part(i);
+        return whole(i) ? load_vector(x + i) : load_elements(i);
     }
-    __device__ __forceinline__ Vector load_part(Index i) const { return Base::load_part(x, i, -infinity<float>()); }
-    // The other way to load: all vectors whole, those at the row's ends together with elements of other rows, which
-    // `complete` then makes -inf. Only at an edge of the tensor, between `low` and `high`, is there nothing around the
-    // row, and `complete` fetches the elements themselves.
+    __device__ __forceinline__ Vector load_elements(Index i) const {
+        return Base::load_elements(x, i, -infinity<float>());
+    }
+    // The other way to load: every vector whole. The first and the last may include elements of other rows, which
+    // `complete` sets to -inf. At an edge of the tensor, whose addresses are `low` to `high`, nothing surrounds the
+    // row, and `complete` loads its elements one by one.
     __device__ __forceinline__ bool at_edge(uint64_t low, uint64_t high) const {
         const uint64_t begin = reinterpret_cast<uint64_t>(x), end = begin + static_cast<uint64_t>(length) * sizeof(In);
         return begin / 16 * 16 < low || (end + 15) / 16 * 16 > high;
@@ -94,18 +96,18 @@ template <class In, class Out, class Index> struct Row : Vectors<In, Index> {
     __device__ __forceinline__ void store(Index vector, const Pack<Out, E>& pack, bool aligned) const {
         Base::store(out, vector, pack, aligned);
     }
-    // The same for a whole warp whose lanes have vectors side by side. Where results are aligned otherwise than x, each
-    // lane lacks the end of an aligned access, which the next lane has.
-    __device__ __forceinline__ void store_across(Index vector, const Pack<Out, E>& pack, bool aligned) const {
+    // The same by a whole warp whose lanes have contiguous vectors. Where results and x are aligned differently, an
+    // aligned access of a lane ends with elements of the next lane.
+    __device__ __forceinline__ void store_across_lanes(Index vector, const Pack<Out, E>& pack, bool aligned) const {
         // A float64 by itself is an access of 8 bytes, and fine.
         if (aligned || sizeof(Out) == 8) return store(vector, pack, aligned);
         const Index i = first(vector);
         const uint32_t skipped = -static_cast<uint32_t>(reinterpret_cast<uint64_t>(out + i)) % 16;  // bytes
         const int ahead = skipped / sizeof(Out), lane = threadIdx.x % 32;
-        // How far this is from the row's ends, if not far.
+        // Distances to the row's begin and end, clamped to two vectors.
         const int from = i < 2 * E ? static_cast<int>(i) : 2 * E;
         const int left = length - i < 2 * E ? static_cast<int>(length - i) : 2 * E;
-        // Whether this lane, and the one before it, can make their accesses.
+        // Whether this lane, and the one before it, store their aligned accesses.
         const bool mine = (lane < 31 || ahead == 0) && from + ahead >= 0 && ahead + E <= left;
         const bool before = lane > 0 && from + ahead >= E && ahead <= left;
         if (!mine || (!before && ahead > 0)) {
@@ -120,7 +122,7 @@ template <class In, class Out, class Index> struct Row : Vectors<In, Index> {
         __builtin_memcpy(word, &pack, sizeof(pack));
 #pragma unroll
         for (int k = 0; k < 4; ++k) word[WORDS + k] = __shfl_down_sync(~0u, word[k], 1);
-        // Moved down by as many words or halves.
+        // Shifted down by `skipped` bytes.
 #pragma unroll
         for (int k = 0; k < WORDS + 2; ++k) word[k] = skipped & 8 ? word[k + 2] : word[k];
         if constexpr (sizeof(Out) <= 4) {
@@ -138,7 +140,8 @@ template <class In, class Out, class Index> struct Row : Vectors<In, Index> {
     }
 };
 
-// A row without elements if there is no such row. Index: int where a row has fewer than 2^31 elements.
+// The row at an index; a row without elements if the index is past the last row. Index: int where a row has fewer than
+// 2^31 elements.
 template <class In, class Out, class Index, int Rank>
 __device__ __forceinline__ Row<In, Out, Index> row_at(const SoftmaxParams<Rank>& p, uint64_t row) {
     const Index length = row < p.rows ? p.length : 0;
@@ -153,37 +156,37 @@ __device__ __forceinline__ Row<In, Out, Index> row_at(const SoftmaxParams<Rank>&
     return {x + o.at[0], out + o.at[1], length};
 }
 
-// Elements of which all but those at the ends are whole vectors: the `head` before the first, and those behind the last, less
-// than two vectors'.
-template <int E> struct Ends {
-    static constexpr int NO_END = -E;
+// The head and tail of contiguous elements: `head` elements before the first whole vector, and the elements behind the
+// last, together fewer than two vectors'. They are singles: elements that move one at a time.
+template <int E> struct HeadAndTail {
+    static constexpr int NO_SINGLE = -E;
     int vectors, head, length;
 
-    __device__ __forceinline__ Ends() {}
-    // `skipped`: elements before 16 aligned bytes, if there are as many.
-    __device__ __forceinline__ Ends(int skipped, int length) : length(length) {
+    __device__ __forceinline__ HeadAndTail() {}
+    // `skipped`: elements before the first 16-byte boundary, if there are as many.
+    __device__ __forceinline__ HeadAndTail(int skipped, int length) : length(length) {
         head = skipped < length ? skipped : length;
         vectors = static_cast<uint32_t>(length - head) / E;
     }
-    // Where the k-th element of the ends lies, seen from the first vector; NO_END if there is none.
-    __device__ __forceinline__ int end(int k) const {
+    // Index of the k-th single, relative to the first whole vector; NO_SINGLE if there is none.
+    __device__ __forceinline__ int single(int k) const {
         const int inside = vectors * E;
-        return k < head ? k - head : k < length - inside ? k - head + inside : NO_END;
+        return k < head ? k - head : k < length - inside ? k - head + inside : NO_SINGLE;
     }
-    // The same, seen from the first element.
-    __device__ __forceinline__ int end_element(int k) const {
+    // The same, relative to the first element.
+    __device__ __forceinline__ int single_in_row(int k) const {
         const int at = k < head ? k : k + vectors * E;
-        return at < length ? at : NO_END;
+        return at < length ? at : NO_SINGLE;
     }
 };
 
-// A row as the vectors that are wholly in it, and its ends, of which as many threads take an element each. So nothing around
-// the row is read, and no thread has a vector to complete.
-template <class In, class Out> struct Body : Ends<lanes_of<In>> {
-    static constexpr bool ENDS = true;
+// A row as its whole vectors and its singles, one single to a thread. So nothing around the row is read, and no thread
+// has a vector to complete.
+template <class In, class Out> struct Body : HeadAndTail<lanes_of<In>> {
+    static constexpr bool SINGLES = true;
     static constexpr int E = lanes_of<In>;
-    using Ends<E>::NO_END;
-    using Ends<E>::vectors;
+    using HeadAndTail<E>::NO_SINGLE;
+    using HeadAndTail<E>::vectors;
     const In* x;  // of the first vector
     Out* out;
 
@@ -191,14 +194,17 @@ template <class In, class Out> struct Body : Ends<lanes_of<In>> {
     template <int Rank> __device__ __forceinline__ Body(const SoftmaxParams<Rank>& p, uint64_t row)
         : Body(row_at<In, Out, int>(p, row)) {}
     __device__ __forceinline__ explicit Body(const Row<In, Out, int>& row)
-        : Ends<E>(row.shift > 0 ? E - row.shift : 0, row.length), x(row.x + this->head), out(row.out + this->head) {}
+        : HeadAndTail<E>(row.offset > 0 ? E - row.offset : 0, row.length),
+          x(row.x + this->head),
+          out(row.out + this->head) {}
     __device__ __forceinline__ Vector load(int vector) const {
         Vector g = empty_vector<In>();
         ptx::load_global_if<16>(vector < vectors, x + vector * E, g.word);
         return g;
     }
-    // Warps: lanes have vectors side by side, the even ones of an even vector. Where results are larger, two lanes then
-    // share the first access of the one's, and the second of the other's, so that no access leaves gaps in a sector.
+    // Warps: the lanes of whole warps have contiguous vectors, even lanes even vectors. Where a vector's results are
+    // two accesses, a pair of lanes exchanges halves, so that both lanes store one vector's results and then the
+    // other's, and no access leaves gaps in a sector.
     template <bool Warps = false>
     __device__ __forceinline__ void store(int vector, const Pack<Out, E>& pack, bool aligned) const {
         if constexpr (Warps && sizeof(Pack<Out, E>) == 32) {
@@ -225,23 +231,23 @@ template <class In, class Out> struct Body : Ends<lanes_of<In>> {
             for (int k = 0; k < E; ++k) out[vector * E + k] = pack.v[k];
         }
     }
-    __device__ __forceinline__ In load_end(int end) const {
+    __device__ __forceinline__ In load_single(int at) const {
         In e = convert<In>(-infinity<float>());
         uint32_t word[sizeof(In) == 8 ? 2 : 1] = {};
         __builtin_memcpy(word, &e, sizeof(e));
-        ptx::load_global_if<sizeof(In)>(end != NO_END, x + end, word);
+        ptx::load_global_if<sizeof(In)>(at != NO_SINGLE, x + at, word);
         __builtin_memcpy(&e, word, sizeof(e));
         return e;
     }
-    __device__ __forceinline__ void store_end(int end, Out e) const {
-        if (end != NO_END) out[end] = e;
+    __device__ __forceinline__ void store_single(int at, Out e) const {
+        if (at != NO_SINGLE) out[at] = e;
     }
 };
 
-// A row where all of them are whole vectors and no dimension but one walks over them (p.x_access): the way to its first
-// load is a third as long as Body's, which is what the time of a short row goes into.
+// A row of whole vectors, in a tensor whose rows are one stride apart (p.x_access). Its first load comes after a third
+// of Body's instructions; these are most of a short row's time.
 template <class In, class Out> struct WholeRow {
-    static constexpr bool ENDS = false;
+    static constexpr bool SINGLES = false;
     static constexpr int E = lanes_of<In>;
     const In* x;
     Out* out;

@@ -11,7 +11,7 @@ enum class Major { K, MN };
 // (16x8 each) both halves of k first.
 enum class Side { A, B };
 
-// MN x BK elements of BYTES each, 2 or 4, as rows of 16-byte vectors along the unit stride. Chunks are
+// MN x BK elements of BYTES each, 2 or 4, as rows of 16-byte vectors along the unit stride. Vectors are
 // permuted within a row by an XOR with the row's number, so that what a warp reads together lies in
 // different banks: eight rows of an 8x8 matrix of 16-bit elements at one vector column (ldmatrix), or four rows
 // of eight 4-byte elements, two vectors each, where ldmatrix cannot transpose.

@@ -1,4 +1,4 @@
-// What the softmax kernels share: the parameter struct, the arithmetic, and rows as sequences of 16-byte vectors.
+// The parameter struct and the arithmetic of the softmax kernels, and vectors of 16 bytes as elements.
 #pragma once
 
 #include "dtype.cuh"
@@ -11,24 +11,24 @@ constexpr int INLINE_RANK = 4;
 constexpr int MAX_RANK = 64;
 
 // Mirrored by SoftmaxParams in src/cuda/plan/softmax/rows.rs. The dimensions come last, and a kernel declares
-// only as many of them as it can use: what it does not declare is not copied by a launch.
+// only as many of them as it can use: a launch copies only the declared ones.
 template <int Rank> struct SoftmaxParams {
     uint64_t x, out;               // addresses
     uint64_t rows;                 // column: index space of the outer dimensions
     uint64_t length;               // elements per row
-    uint64_t columns;              // column: neighbouring rows, one element apart
-    uint64_t tiles;                // pieces of work for a block
+    uint64_t columns;              // column: contiguous columns
+    uint64_t tiles;                // units of work, each a block's
     int64_t x_stride, out_stride;  // along a row
     uint32_t log;                  // log_softmax
-    uint32_t lane_bits;  // warp: 2^this lanes per row. column: 2^this threads side by side, at most half of the block
-    uint32_t stages;     // pipeline: rows in shared memory
-    uint32_t slots;      // 16-byte slots of shared memory per thread (and stage); partial, combine: chunks of a slice
-    // rows: x_access 1 if all are whole vectors of x and of the result, one stride apart; out_access 0 if stores must be
-    // element-wise. column: bytes per access.
+    uint32_t lane_bits;   // warp: 2^this lanes per row. column: 2^this threads along a row, at most half of the block
+    uint32_t stages;      // pipeline: rows in shared memory
+    uint32_t per_thread;  // vectors in shared memory (of a stage). partial, combine: batches of a slice
+    // rows: x_access 1 if all are whole vectors of x and of the result, one stride apart; out_access 0 if stores must
+    // be element-wise. column: bytes per access.
     uint32_t x_access, out_access;
     uint32_t x_tag, out_tag;
     uint32_t rank;           // at least 1
-    uint32_t slices;         // partial, combine: pieces of a row, each a block's
+    uint32_t slices;         // partial, combine, grid: slices of a row, each a block's
     uint64_t x_low, x_high;  // rows: the addresses that x's elements span
     uint64_t partials;       // partial, combine: address of a Partial for every slice of every row
     Dim<2> dims[Rank];       // over rows; strides of x and out
@@ -69,38 +69,38 @@ template <class Out, class In> __device__ __forceinline__ typename Math<Out>::C 
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ __forceinline__ double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 
-// What turns an element of a finished row into a result: exp(x - base) / sum, or x - base - log(sum). Both
-// are one multiply-add, exact in one of its halves, so that no branch is needed at the end.
-template <class Out> struct Finish {
+// Computes results from the maximum and sum of a whole row: exp(x - base) / sum, or x - base - log(sum). Both are one
+// multiply-add with a factor of 1 or a term of 0, so the last step needs no branch.
+template <class Out> struct Normalizer {
     using M = Math<Out>;
     using C = typename M::C;
     C base, factor, term;
     bool log;
 
-    __device__ __forceinline__ Finish() {}
-    __device__ __forceinline__ Finish(const Partial<C>& row, bool log)
+    __device__ __forceinline__ Normalizer() {}
+    __device__ __forceinline__ Normalizer(const Partial<C>& row, bool log)
         : base(row.base()),
           factor(log ? C(1) : M::reciprocal(row.sum)),
           term(log ? -M::log(row.sum) : C(0)),
           log(log) {}
 
-    // Lets `scaled` take what was computed with the base of one part of the row.
-    __device__ __forceinline__ void rebase(const Partial<C>& part) {
+    // From here on `scaled` accepts values that were computed with the base of one slice of the row.
+    __device__ __forceinline__ void rebase(const Partial<C>& slice) {
         if (log) {
-            term += part.base() - base;
+            term += slice.base() - base;
         } else {
-            factor *= M::exp(part.max - base);
+            factor *= M::exp(slice.max - base);
         }
-        base = part.base();
+        base = slice.base();
     }
     // From exp(x - base), or x - base.
     __device__ __forceinline__ Out scaled(C v) const { return convert<Out>(multiply_add(v, factor, term)); }
     __device__ __forceinline__ Out operator()(C x) const { return scaled(log ? x - base : M::exp(x - base)); }
 };
 
-// Takes a batch of elements into an online partial: one rescaling for all of them.
+// Adds a batch of elements to an online partial, with one rescaling for all of them.
 template <class Out, int N, class C>
-__device__ __forceinline__ void take(Partial<C>& row, const C (&x)[N]) {
+__device__ __forceinline__ void accumulate(Partial<C>& row, const C (&x)[N]) {
     using M = Math<Out>;
     Partial<C> next = {row.max, 0};
 #pragma unroll
@@ -112,16 +112,16 @@ __device__ __forceinline__ void take(Partial<C>& row, const C (&x)[N]) {
     row = next;
 }
 
-// The same value, but neither compiler knows it: what was computed from it before is computed again instead of being
-// kept in registers. (An empty asm would stop only the first of the two.) Blocks are flat, threadIdx.y is 0.
-__device__ __forceinline__ uint32_t forget(uint32_t v) { return v ^ threadIdx.y; }
-__device__ __forceinline__ Vector forget(Vector g) {
+// The same value, which neither nvcc nor ptxas recognises as the same: they compute again what depends on it, instead
+// of keeping it in registers. (An empty asm would stop only nvcc.) Blocks are flat, threadIdx.y is 0.
+__device__ __forceinline__ uint32_t opaque(uint32_t v) { return v ^ threadIdx.y; }
+__device__ __forceinline__ Vector opaque(Vector g) {
 #pragma unroll
-    for (auto& word : g.word) word = forget(word);
+    for (auto& word : g.word) word = opaque(word);
     return g;
 }
 
-// Elements that count for nothing: -inf.
+// Elements that contribute nothing: -inf.
 template <class In> __device__ __forceinline__ Vector empty_vector() {
     Pack<In, lanes_of<In>> empty;
 #pragma unroll
@@ -129,7 +129,7 @@ template <class In> __device__ __forceinline__ Vector empty_vector() {
     return Vector::of(empty);
 }
 
-// Elements of In, as words of memory, in the arithmetic type.
+// Converts words of memory, elements of In, to the arithmetic type.
 template <class In, class Out, int W>
 __device__ __forceinline__ void widen_words(const uint32_t (&word)[W], typename Math<Out>::C (&x)[W * 4 / sizeof(In)]) {
     if constexpr (same_type<In, bf16> && same_type<typename Math<Out>::C, float>) {
@@ -148,15 +148,15 @@ __device__ __forceinline__ void widen_words(const uint32_t (&word)[W], typename 
 }
 template <class In, class Out>
 __device__ __forceinline__ void widen_vector(const Vector& vector, typename Math<Out>::C (&x)[lanes_of<In>]) {
-    Vector opaque = vector;
-    if constexpr (!same_type<In, bf16>) ptx::hide(opaque.word);
-    widen_words<In, Out>(opaque.word, x);
+    Vector hidden = vector;
+    if constexpr (!same_type<In, bf16>) ptx::hide(hidden.word);
+    widen_words<In, Out>(hidden.word, x);
 }
 
 template <class Out, int E, class C>
-__device__ __forceinline__ Pack<Out, E> finish_pack(const Finish<Out>& finish, const C (&x)[E]) {
+__device__ __forceinline__ Pack<Out, E> normalize_pack(const Normalizer<Out>& normalizer, const C (&x)[E]) {
     Pack<Out, E> pack;
 #pragma unroll
-    for (int k = 0; k < E; ++k) pack.v[k] = finish(x[k]);
+    for (int k = 0; k < E; ++k) pack.v[k] = normalizer(x[k]);
     return pack;
 }

@@ -93,8 +93,8 @@ pub fn choices_made() -> u64 {
 ///     variant: a name in `variants()["softmax"]`, or None to leave the choice to the plan again.
 ///     parameter: what that entry's "parameter" counts; of no matter where it is "".
 ///
-/// Of the gradients "misaligned", "staged", "short" and, for other dims, "split" can be forced in the same way; anything
-/// else leaves them the variants in registers.
+/// For the gradients "misaligned", "smem", "short" and, for other dims, "split" can be forced in the same way; any other
+/// variant excludes these four.
 ///
 /// Raises:
 ///     ValueError: any other name.

@@ -15,7 +15,7 @@ Case = tuple[str, Callable[[], object]]
 
 
 def forced(call: Callable[[], object], variant: str, parameter: int = 1) -> Callable[[], object]:
-    """Of a softmax's gradient: only what `variant` says of it in _core.force_softmax."""
+    """A call with a variant forced: _core.force_softmax says which ones gradients have."""
 
     def run() -> object:
         _core.force_softmax(variant, parameter)
@@ -36,32 +36,32 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
                 grad, output = cut(random(*shape, dtype=of)), cut(random(*shape, dtype=of))
                 return lambda: f(grad, output, **options)
 
-            # Rows to lane groups, warps and clusters; then so long that a cluster takes several chunks, and
-            # one that many blocks share in two launches.
+            # Rows for lane groups, warps and clusters; then rows of several batches for a cluster, and one
+            # that many blocks share in two launches.
             for n in (1, 5, 33, 64, 100, 200, 300, 400, 700, 1000, 5001, 20000):
                 yield f"{name} {n}", call((3 if n > 5000 else 37, n))
                 yield f"{name} {n} sliced", call((5, n + 3), lambda x: x[:, 2:-1])
                 sliced = call((5, n + 3), lambda x: x[:, 2:-1])
                 yield f"{name} {n} sliced, not in tiles", forced(sliced, "block")
             yield f"{name} 10000 bytes", call((70, 10000 // dtype.itemsize))
-            # Tiles of whole rows: one behind the other, apart, and aligned in three different ways.
+            # Tiles of whole rows: packed, with gaps, and with three different alignments.
             for count, n in ((300, 33), (30, 781), (9, 3001)):
                 x = random(count * n + 8, dtype=dtype)
                 rows = [x[cut:][: count * n].view(count, n) for cut in (0, 1, 2, 3)]
-                for parameter in (1, 3):
-                    run = forced(partial(function, rows[0], rows[0]), "misaligned", parameter)
-                    yield f"{name} {count}x{n} in {parameter} stages", run
-                yield f"{name} {count}x{n} apart", call((count, n + 3), lambda x: x[:, 1:-2])
+                for stages in (1, 3):
+                    run = forced(partial(function, rows[0], rows[0]), "misaligned", stages)
+                    yield f"{name} {count}x{n} in {stages} stages", run
+                yield f"{name} {count}x{n} with gaps", call((count, n + 3), lambda x: x[:, 1:-2])
                 for target in dict.fromkeys((dtype, torch.float32)):
                     out = torch.empty(count * n + 8, dtype=target, device=x.device)
                     out = out[2:][: count * n].view(count, n)
                     run = partial(function, rows[1], rows[3], dtype=target, out=out)
                     yield f"{name} {count}x{n} to {target} unequally aligned", run
-                # In shared memory, whole and in clusters; x[0] and the result lie unlike each other.
+                # In shared memory, of a block and of clusters; x[0] and the result are aligned differently.
                 for blocks in (1, 4, 8) if n == 3001 else (1,):
                     out = torch.empty(count, n + 3, dtype=dtype, device=x.device)[:, 1:-2]
                     run = partial(function, rows[1], rows[2], out=out)
-                    yield f"{name} {count}x{n} staged {blocks}", forced(run, "staged", blocks)
+                    yield f"{name} {count}x{n} smem {blocks}", forced(run, "smem", blocks)
             x = random(300 * 33, dtype=dtype).view(300, 33)
             yield f"{name} 300x33 not short", forced(partial(function, x, x), "block")
             yield f"{name} long", call((3, 280_002 // dtype.itemsize))
@@ -77,7 +77,7 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
             for target in FLOATS:
                 for n in (33, 64, 200, 400, 500, 1000, 5000, 5001):
                     yield f"{name} to {target} {n}", call((9, n), dtype=target)
-                yield f"{name} to {target} staged", forced(call((9, 3001), dtype=target), "staged", 2)
+                yield f"{name} to {target} smem", forced(call((9, 3001), dtype=target), "smem", 2)
                 yield f"{name} to {target} long", call((3, 280_000 // dtype.itemsize), dtype=target)
                 yield f"{name} to {target} split", call((1, 400_002 // dtype.itemsize), dtype=target)
 

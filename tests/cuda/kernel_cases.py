@@ -124,25 +124,26 @@ def softmax_variant_cases() -> Iterator[Case]:
                 x = random(min(300, 40_000 // length), length, dtype=dtype)
                 call = partial(forced_softmax, variant, parameter, x, -1, target)
                 yield f"{name} {variant} {parameter}", call
-            # In registers; too much for those; and for shared memory, too. Not from one dtype to another.
+            # Rows that fit registers, that also need shared memory, and longer ones; no conversion of dtypes.
             for rows_, n, slices in ((3, 4003, 4), (2, 20011, 4), (1, 420_000 // dtype.itemsize, 1)):
                 call = partial(forced_softmax, "grid", slices, random(rows_, n, dtype=dtype), -1, target)
                 yield f"{name} {rows_}x{n} grid {slices}", call
-            # Tiles of whole rows, of rows apart, of both; aligned as the result is, and otherwise.
+            # Packed rows, rows with gaps, and both; x and result aligned alike, and differently.
             for count, n in ((300, 33), (300, 47), (30, 781), (9, 3001)):
                 for cut in (1, 8, 3):
                     x = random(count * n + cut, dtype=dtype)[cut:].view(count, n)
                     yield f"{name} {count}x{n} from {cut}", partial(tw.softmax, x, dtype=target)
                 x = random(count, n + 3, dtype=dtype)[:, 1:-2]
-                yield f"{name} {count}x{n} apart", partial(tw.softmax, x, dtype=target)
+                yield f"{name} {count}x{n} with gaps", partial(tw.softmax, x, dtype=target)
                 out = torch.empty(count, n + 3, dtype=target, device=DEVICE)[:, 2:-1]
-                yield f"{name} {count}x{n} to rows apart", partial(tw.log_softmax, x, dtype=target, out=out)
+                call = partial(tw.log_softmax, x, dtype=target, out=out)
+                yield f"{name} {count}x{n} to rows with gaps", call
             for inner in (24, 22, 7):  # accesses of 16 bytes, of 4, of one element
                 x = random(3, 150, inner, dtype=dtype)
                 for variant, parameter in COLUMNS:
                     call = partial(forced_softmax, variant, parameter, x, 1, target)
                     yield f"{name} {inner} columns {variant} {parameter}", call
-            apart = random(300, 320, dtype=dtype)
+            with_gaps = random(300, 320, dtype=dtype)
             for rows_, n in ((7, 5), (40, 21), (8, 64), (600, 33), (301, 150), (70, 520), (64, 3001)):
                 for lead, cut in ((rows_, 0), (rows_ + 16 - rows_ % 8, 0), (rows_ + 6, 2), (rows_ + 3, 1)):
                     x = random(2, n, lead, dtype=dtype)[:, :, cut : cut + rows_].mT
@@ -158,9 +159,9 @@ def softmax_variant_cases() -> Iterator[Case]:
                         forced_softmax, variant, parameter, x if dim else x.mT.contiguous().mT, dim, target
                     )
                     yield f"{name} transposed {variant} {parameter} dim {dim}", call
-            for cut in (16, 2):  # panels of rows apart, the last one narrower; copies of 16 bytes, of fewer
-                x = apart[:, cut : cut + 292]
-                yield f"{name} columns apart from {cut}", partial(tw.softmax, x, 0, dtype=target)
+            for cut in (16, 2):  # tiles of rows with gaps, a narrow last one; copies of 16 bytes, of fewer
+                x = with_gaps[:, cut : cut + 292]
+                yield f"{name} columns of a slice from {cut}", partial(tw.softmax, x, 0, dtype=target)
 
 
 def softmax_cases() -> Iterator[Case]:

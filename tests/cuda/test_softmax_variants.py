@@ -1,4 +1,4 @@
-"""Every way to do a softmax, whichever the plan would choose, and values that sharing a row could spoil."""
+"""Every variant of softmax, and values that a slice of a row could spoil for the others."""
 
 import pytest
 import tilewise as tw
@@ -82,7 +82,7 @@ def test_columns(variant, dtype, shape):
 
 @columns
 @dtypes
-def test_columns_apart(variant, dtype):
+def test_columns_of_rows_with_gaps(variant, dtype):
     _core.force_softmax(*variant)
     x = random(2, 300, 320, dtype=dtype)
     for cut in (16, 2, 1):
@@ -98,17 +98,17 @@ def test_conversion_of_columns(variant, dtype):
 
 
 def spoiled(dtype, length):
-    """Rows with what a part of a row must not do to the rest of it, or must."""
+    """Rows in which a slice must not change the results of other slices, or must."""
     x = random(9, length, dtype=dtype)
     info = torch.finfo(dtype)
-    x[0, : length - 3] = -torch.inf  # parts without a finite element
+    x[0, : length - 3] = -torch.inf  # slices without a finite element
     x[1, 3:] = -torch.inf
     x[2] = -torch.inf
     x[3] = info.min
     x[4, : length // 2] = info.min
     x[5, length // 3] = torch.nan
     x[6, length - 1] = torch.inf
-    x[7] = -1000  # far below 0, beside parts without a finite element
+    x[7] = -1000  # far below 0, next to slices without a finite element
     x[7, length // 4 :] = -torch.inf
     x[8] = info.smallest_normal / 4
     return x

@@ -116,7 +116,7 @@ def test_every_dim(device, op, dtype, shape):
 @pytest.mark.parametrize(
     "shape", [(5, 8, 300), (300, 16, 64), (2, 64, 2064), (3, 1000, 100), (2, 4096, 66), (1030, 1028)], ids=str
 )
-def test_a_dim_of_panels(device, op, dtype, shape):
+def test_a_dim_of_column_tiles(device, op, dtype, shape):
     x = torch.randn(shape, device=device).to(dtype)
     check(op, x, dim=-2)
     check(op, x[..., 2:], dim=-2, context="sliced:")

@@ -36,14 +36,14 @@ REASONS = {
     "few rows": (
         "softmax",
         (meta(4, 65536),),
-        "staged rather than pipeline: one block a row would leave multiprocessors idle "
+        "smem rather than pipeline: one block a row would leave multiprocessors idle "
         "(rows: 4, that would be enough: 99)",
     ),
     "a column too long": (
         "softmax",
         (meta(1 << 20, 6400), 0),
-        "column rather than split panel: no cluster holds a column, and no kernel takes slices so long "
-        "(rows of a column: 1,048,576, slices at most: 1,024)",
+        "column rather than split column tile: no cluster holds a column, and slices would be too long for "
+        "shared memory (rows of a column: 1,048,576, slices at most: 1,024)",
     ),
     "odd rows of a": (
         "matmul",
@@ -75,7 +75,7 @@ def test_the_reason_names_the_next_best_and_what_decided(case):
 
 
 @pytest.mark.parametrize("gpu", GPUS)
-def test_figures_bear_their_reasons_out(gpu):
+def test_metrics_bear_their_reasons_out(gpu):
     draw = random.Random(gpu)
     checked = 0
     for _ in range(150):

@@ -124,7 +124,7 @@ def test_words_that_would_do_nothing_are_refused(words, why, capsys):
         (["softmax", "--shape", "8x8", "--dim", "2"], "no dim 2"),
         (["softmax", "--shape", "8", "--layout", "transposed"], "two dimensions"),
         (["add", "--only", "nothing like it"], "no case contains"),
-        (["softmax", "--variants", "softmax:staged:4"], "--variants are kernels of GPUs"),
+        (["softmax", "--variants", "softmax:smem:4"], "--variants are kernels of GPUs"),
         (["overhead", "--dtype", "float64"], "no case has such a dtype"),
     ],
 )

@@ -26,7 +26,7 @@ NAMED = re.compile(
 )
 # Files that a reader is to make, by CONTRIBUTING.md and by the examples; and names with a gap in them.
 IMAGINED = re.compile(r"(^|/)((test_)?scale|FILE)\.\w+$|^train\.py$|^\.\.\./|\{\w+\}")
-# `THREADS in softmax_panel.cu`, `TileParams of kernels/softmax_tile.cu`.
+# `THREADS in softmax_column_tile.cu`, `RegisterTileParams of kernels/softmax_register_tile.cu`.
 MEMBER = re.compile(rf"(`\w+`|\b[A-Z]\w*[A-Z_]\w*)(?: in| of|,) `?({NAME}\.(?:rs|cuh?|py))\b")
 
 
@@ -147,10 +147,10 @@ def test_a_file_that_is_gone_is_noticed(text, gone):
 
 
 def test_a_constant_that_is_gone_is_noticed():
-    text = "// NO_THREADS in softmax_short.cu, THREADS in softmax_short.cu, `NoParams` of common/panel.cuh"
+    text = "// NO_THREADS in softmax_short.cu, THREADS in softmax_short.cu, `NoParams` of common/exchange.cuh"
     assert strayed("src/lib.rs", text) == [
         "NO_THREADS in softmax_short.cu",
-        "NoParams in common/panel.cuh",
+        "NoParams in common/exchange.cuh",
     ]
 
 

@@ -23,7 +23,7 @@ __device__ __forceinline__ uint32_t cluster_blocks() {
 }
 
 // The barrier of all threads of a cluster, in two halves. Relaxed: it orders no memory (a release would wait for
-// everything the thread has stored anywhere), which mailboxes do not need.
+// everything the thread has stored anywhere), which transaction barriers do not need.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
@@ -52,8 +52,8 @@ template <class T> __device__ __forceinline__ const T* in_block(const T* here, u
     return reinterpret_cast<const T*>(there);
 }
 
-// A barrier in shared memory that opens when an announced number of bytes has come from other blocks.
-struct Mailbox {
+// An mbarrier whose phase ends when an announced number of bytes has come from the blocks of the cluster.
+struct TransactionBarrier {
     uint64_t* state;
 
     __device__ __forceinline__ uint32_t address() const {
@@ -76,28 +76,28 @@ struct Mailbox {
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes) : "memory");
 #endif
     }
-    // Sends 8 or 16 bytes to `slot`, and word of them to this mailbox, both as they lie in block `rank`.
+    // Stores 8 or 16 bytes to `buffer` in block `rank`, and counts them at that block's barrier.
     template <int WORDS>
-    __device__ __forceinline__ void send(void* slot, uint32_t rank, const uint32_t* words) const {
+    __device__ __forceinline__ void send(void* buffer, uint32_t rank, const uint32_t* words) const {
 #if __CUDA_ARCH__ >= 900
-        uint32_t to, box;
+        uint32_t to, barrier;
         asm("mapa.shared::cluster.u32 %0, %1, %2;"
             : "=r"(to)
-            : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(slot))), "r"(rank));
-        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(box) : "r"(address()), "r"(rank));
+            : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(buffer))), "r"(rank));
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(address()), "r"(rank));
         if constexpr (WORDS == 2) {
             asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to),
-                         "r"(words[0]), "r"(words[1]), "r"(box)
+                         "r"(words[0]), "r"(words[1]), "r"(barrier)
                          : "memory");
         } else {
             asm volatile(
                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-                "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(box)
+                "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(barrier)
                 : "memory");
         }
 #endif
     }
-    // Until everything announced has come; rounds alternate between parity 0 and 1.
+    // Waits for all announced bytes; rounds alternate between parity 0 and 1.
     __device__ __forceinline__ void wait(uint32_t parity) const {
 #if __CUDA_ARCH__ >= 900
         asm volatile(

@@ -25,15 +25,15 @@ template <int N> __device__ __forceinline__ void wgmma_pin(float (&d)[N]) {
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// The 64 bits that describe a tile in shared memory, of rows of 128 bytes whose 16-byte chunks are permuted by an
+// The 64 bits that describe a tile in shared memory, of rows of 128 bytes whose 16-byte vectors are permuted by an
 // XOR with the row's number within a group of eight (SWIZZLE_128B; so the tile starts on 1024 bytes):
 //   bits 0 to 13   address / 16
-//   bits 16 to 29  K-major: ignored. MN-major: bytes / 16 from one panel of 64 elements of m or n to the next
+//   bits 16 to 29  K-major: ignored. MN-major: bytes / 16 from one box of 64 elements of m or n to the next
 //   bits 32 to 45  bytes / 16 from one group of eight rows to the next
 //   bits 62 to 63  1: swizzle of 128 bytes
 template <bool MN_MAJOR> __device__ __forceinline__ uint64_t wgmma_tile(uint32_t shared) {
-    constexpr uint64_t PANEL = MN_MAJOR ? 64 * 128 / 16 : 1;
-    return uint64_t(1) << 62 | uint64_t(8 * 128 / 16) << 32 | PANEL << 16 | (shared & 0x3FFFF) >> 4;
+    constexpr uint64_t BOX = MN_MAJOR ? 64 * 128 / 16 : 1;
+    return uint64_t(1) << 62 | uint64_t(8 * 128 / 16) << 32 | BOX << 16 | (shared & 0x3FFFF) >> 4;
 }
 
 // The same tile so many bytes further in shared memory, whose end is not reached.

@@ -72,7 +72,7 @@ pub const SOFTMAX: [Forcible<Forced>; 11] = [
             Forced::Cluster,
         )
     },
-    counting("staged", "rows in the shared memory of a cluster", BLOCKS, Forced::Staged),
+    counting("smem", "rows in the shared memory of a cluster", BLOCKS, Forced::Smem),
     Forcible {
         row_length: 20011,
         columns: true,

@@ -56,10 +56,10 @@ unsigned cluster_blocks();
 void cluster_arrive(Site site);
 void cluster_wait(Site site);
 const void* in_block(const void* here, unsigned rank);  // the same object of another block
-void mailbox_open(uint64_t* state);
-void mailbox_expect(uint64_t* state, uint32_t bytes);
-void mailbox_send(uint64_t* state, void* slot, unsigned rank, const void* data, unsigned bytes);
-void mailbox_wait(uint64_t* state, uint32_t parity, Site site);
+void transaction_barrier_open(uint64_t* state);
+void transaction_barrier_expect(uint64_t* state, uint32_t bytes);
+void transaction_barrier_send(uint64_t* state, void* buffer, unsigned rank, const void* data, unsigned bytes);
+void transaction_barrier_wait(uint64_t* state, uint32_t parity, Site site);
 
 // The running thread waits for the launch before, which may have begun later than this one.
 void wait_for_grid_before();

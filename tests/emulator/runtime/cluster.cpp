@@ -11,27 +11,27 @@ static bool alone() { return runner->cluster() == nullptr || runner->launch().co
 
 namespace {
 
-// What 64 bits of shared memory hold that count bytes on their way.
-struct Mail {
-    int32_t bytes;     // announced, and not yet come; below zero if they come first
+// The state of a transaction barrier, in 64 bits of shared memory.
+struct TransactionBarrier {
+    int32_t bytes;     // announced and not arrived; below zero if they arrive first
     uint16_t pending;  // announcements
     uint8_t parity;    // of the present round
     uint8_t opened;
 };
-static_assert(sizeof(Mail) == 8, "");
+static_assert(sizeof(TransactionBarrier) == 8, "");
 constexpr uint8_t OPENED = 0xa5;
 
 // fail never returns, and so must not be called under the cluster's lock.
-Mail& opened(void* state) {
-    auto& mail = *static_cast<Mail*>(state);
-    if (mail.opened != OPENED) fail("a mailbox is used that nobody has opened");
-    return mail;
+TransactionBarrier& opened(void* state) {
+    auto& barrier = *static_cast<TransactionBarrier*>(state);
+    if (barrier.opened != OPENED) fail("a transaction barrier is used that nobody has opened");
+    return barrier;
 }
 
-void close_round(Cluster& cluster, Mail& mail) {
-    if (mail.pending != 0 || mail.bytes != 0) return;
-    mail.parity ^= 1;
-    mail.pending = 1;
+void close_round(Cluster& cluster, TransactionBarrier& barrier) {
+    if (barrier.pending != 0 || barrier.bytes != 0) return;
+    barrier.parity ^= 1;
+    barrier.pending = 1;
     cluster.change();
 }
 
@@ -201,26 +201,26 @@ uint64_t message_wait(const void* at, uint64_t tag, Site site) {
     return seen.word;
 }
 
-void mailbox_open(uint64_t* state) {
-    const Mail mail = {0, 1, 0, OPENED};
-    memcpy(state, &mail, sizeof(mail));
+void transaction_barrier_open(uint64_t* state) {
+    const TransactionBarrier barrier = {0, 1, 0, OPENED};
+    memcpy(state, &barrier, sizeof(barrier));
 }
 
-void mailbox_expect(uint64_t* state, uint32_t bytes) {
+void transaction_barrier_expect(uint64_t* state, uint32_t bytes) {
     Cluster& cluster = cluster_of_this();
-    Mail& mail = opened(state);
-    if (mail.pending == 0) fail("announces twice to a mailbox what is to come");
+    TransactionBarrier& barrier = opened(state);
+    if (barrier.pending == 0) fail("announces the bytes of a round twice");
     const std::lock_guard lock(cluster.mutex);
-    mail.bytes += static_cast<int32_t>(bytes);
-    --mail.pending;
-    close_round(cluster, mail);
+    barrier.bytes += static_cast<int32_t>(bytes);
+    --barrier.pending;
+    close_round(cluster, barrier);
 }
 
-void mailbox_send(uint64_t* state, void* slot, unsigned rank, const void* data, unsigned bytes) {
+void transaction_barrier_send(uint64_t* state, void* buffer, unsigned rank, const void* data, unsigned bytes) {
     Cluster& cluster = cluster_of_this();
     if (rank >= cluster.blocks) fail("sends to block %u of a cluster of %u", rank, cluster.blocks);
     // Both lie in every block where they lie in this one.
-    shared_pointer(shared_address(slot), bytes, bytes);
+    shared_pointer(shared_address(buffer), bytes, bytes);
     const char* wrong = nullptr;
     {
         const std::lock_guard lock(cluster.mutex);
@@ -230,21 +230,21 @@ void mailbox_send(uint64_t* state, void* slot, unsigned rank, const void* data, 
         };
         if (there == nullptr) {
             wrong = "not begun, or has returned";
-        } else if (auto& mail = *reinterpret_cast<Mail*>(at(state)); mail.opened != OPENED) {
-            wrong = "not opened its mailbox";
+        } else if (auto& barrier = *reinterpret_cast<TransactionBarrier*>(at(state)); barrier.opened != OPENED) {
+            wrong = "not opened its transaction barrier";
         } else {
-            memcpy(at(slot), data, bytes);
-            mail.bytes -= static_cast<int32_t>(bytes);
-            close_round(cluster, mail);
+            memcpy(at(buffer), data, bytes);
+            barrier.bytes -= static_cast<int32_t>(bytes);
+            close_round(cluster, barrier);
         }
     }
     if (wrong != nullptr) fail("sends to block %u of its cluster, which has %s", rank, wrong);
 }
 
-void mailbox_wait(uint64_t* state, uint32_t parity, Site site) {
+void transaction_barrier_wait(uint64_t* state, uint32_t parity, Site site) {
     cluster_of_this();
-    const Mail& mail = opened(state);
-    runner->wait_for_cluster("mbarrier.try_wait", site, [&] { return mail.parity != parity; });
+    const TransactionBarrier& barrier = opened(state);
+    runner->wait_for_cluster("mbarrier.try_wait", site, [&] { return barrier.parity != parity; });
 }
 
 }  // namespace emulator

@@ -9,25 +9,25 @@ pub fn legal<const N: usize>(
     misaligned: Misaligned<N>,
     plan: &LaunchPlan<MisalignedParams<N>>,
 ) {
-    let Misaligned { values, lanes, threads, stages, blocks_per_multiprocessor, pieces } = misaligned;
+    let Misaligned { values, lanes, threads, stages, blocks_per_multiprocessor, shared } = misaligned;
     let params = &plan.params;
     assert!(threads == lanes || (lanes <= 32 && threads % lanes == 0), "{misaligned:?}");
     assert!(threads <= 256 && threads % 32 == 0 && (1..=4).contains(&stages), "{misaligned:?}");
-    // Halves are read in pairs, and a lone one at either end has a lane of its own.
+    // Halves are read in pairs, and the singles before and behind have different lanes.
     let unit = rows.unit();
-    assert!(lanes >= unit && u64::from(params.trips) * unit <= values, "{misaligned:?}");
-    assert!(u64::from(params.trips) * lanes >= rows.length / unit, "{misaligned:?}");
+    assert!(lanes >= unit && u64::from(params.units_per_lane) * unit <= values, "{misaligned:?}");
+    assert!(u64::from(params.units_per_lane) * lanes >= rows.length / unit, "{misaligned:?}");
     assert!(params.tiles * misaligned.tile_rows() >= rows.count() && plan.grid[0] > 0, "{plan}");
-    for (pieces, operand) in pieces.iter().zip(rows.operands) {
+    for (range, operand) in shared.iter().zip(rows.operands) {
         let size = operand.dtype.size() as u64;
         let (count, each) =
-            if pieces.together { (1, misaligned.tile_rows()) } else { (misaligned.tile_rows(), 1) };
-        assert_eq!(pieces.slots, pieces.pitch * count);
+            if range.packed { (1, misaligned.tile_rows()) } else { (misaligned.tile_rows(), 1) };
+        assert_eq!(range.vectors, range.pitch * count);
         // Wherever a tile begins.
         for tile in 0..VECTOR_BYTES {
             let begin = operand.address as u64 + tile * misaligned.tile_rows() * rows.length * size;
-            let before = if pieces.together { begin % VECTOR_BYTES } else { VECTOR_BYTES - size };
-            assert!(pieces.pitch * VECTOR_BYTES >= before + each * rows.length * size, "{misaligned:?}");
+            let before = if range.packed { begin % VECTOR_BYTES } else { VECTOR_BYTES - size };
+            assert!(range.pitch * VECTOR_BYTES >= before + each * rows.length * size, "{misaligned:?}");
         }
     }
     let shared = u64::from(plan.shared_bytes) + STATIC_SHARED;

@@ -1,13 +1,13 @@
 //! How the softmax kernels, kernels/softmax*.cu, are launched.
 
 mod choose;
-mod panel;
+mod column_tile;
+mod register_tile;
 mod rows;
-mod tile;
 mod transposed;
 
-use self::panel::Panel;
-use self::tile::Tile;
+use self::column_tile::ColumnTile;
+use self::register_tile::RegisterTile;
 use self::transposed::Transposed;
 use super::misaligned::{Misaligned, MisalignedRows};
 use super::{Bases, Choice, Kernel};
@@ -28,51 +28,52 @@ const MAX_BLOCKS: u64 = i32::MAX as u64;
 const MISALIGNED_VALUES: [u64; 2] = [16, 32];
 /// Bytes of a vector: one access.
 const VECTOR_BYTES: u64 = 16;
-/// Shared memory that a block has besides its dynamic part: the scratch of its reductions, and what the
+/// Static shared memory of a block, for the scratch of its reductions, and the share that the
 /// driver reserves.
 const STATIC_SHARED: u64 = 2048;
 
-/// The ways to do a softmax, with what is to be chosen for each.
+/// The variants of softmax, with their parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
     /// `vectors` vectors per lane and row, `rows` rows at a time, 2^`lane_bits` lanes per row.
     Warp { vectors: u64, rows: u64, lane_bits: u32 },
     /// A row in the registers of one block.
     Block { threads: u64 },
-    /// Rows of a contiguous tensor, each a thread's, which touch up to `words` words of 4 bytes.
+    /// Rows of a contiguous tensor, one to a thread, that touch up to `words` words of 4 bytes.
     Short { words: u64 },
-    /// Tiles of rows through shared memory, where rows are aligned in no useful way.
+    /// Tiles of misaligned rows, through shared memory.
     Misaligned(Misaligned<2>),
     /// Rows in the shared memory of persistent blocks.
-    Pipeline { threads: u64, stages: u64, slots: u64, blocks_per_multiprocessor: u64 },
-    /// A row of any length, of which `slots` vectors per thread stay in shared memory.
-    Online { threads: u64, slots: u64 },
+    Pipeline { threads: u64, stages: u64, vectors_per_thread: u64, blocks_per_multiprocessor: u64 },
+    /// A row of any length, of which `vectors_per_thread` vectors stay in shared memory.
+    Online { threads: u64, vectors_per_thread: u64 },
     /// A row in the registers of `blocks` blocks, a cluster if there are several.
     Cluster { threads: u64, blocks: u64 },
-    /// A row in the shared memory of `blocks` blocks, a cluster if there are several; `trips` vectors to a thread.
-    Staged { threads: u64, blocks: u64, trips: u64 },
-    /// A row in two launches and `slices` pieces, each of `chunks` times what a block loads at once.
-    Split { threads: u64, slices: u64, chunks: u64 },
-    /// A row in the registers and the shared memory of `slices` blocks, which run all at the same time: of each thread
-    /// `kept` chunks of vectors in registers, `held` vectors in shared memory, and what there is beyond in memory.
-    Grid { threads: u64, slices: u64, kept: u64, held: u64 },
-    /// Side-by-side rows in the shared memory of a block or a cluster, or in two launches.
-    Panel(Panel),
-    /// The same in registers, where accesses of 4 bytes do not fit.
-    Tile(Tile),
-    /// Rows that lie side by side in x or in the result, and their elements in the other, in the shared memory of a block
-    /// or a cluster, or in two launches.
+    /// A row in the shared memory of `blocks` blocks, a cluster if there are several.
+    Smem { threads: u64, blocks: u64, vectors_per_thread: u64 },
+    /// A row in `slices` slices and two launches; a block loads a slice in `batches` batches.
+    Split { threads: u64, slices: u64, batches: u64 },
+    /// A row in the registers and the shared memory of `slices` blocks, which all run at the same time. A thread has
+    /// `register_batches` batches of vectors in registers and `shared_vectors` vectors in shared memory, and reads
+    /// others twice.
+    Grid { threads: u64, slices: u64, register_batches: u64, shared_vectors: u64 },
+    /// Contiguous columns in the shared memory of a block or a cluster, or in two launches.
+    ColumnTile(ColumnTile),
+    /// Contiguous columns in registers, where accesses of 4 bytes do not fit.
+    RegisterTile(RegisterTile),
+    /// Rows contiguous in one of x and result, elements in the other, in the shared memory of a block or a cluster, or
+    /// in two launches.
     Transposed(Transposed),
-    /// The same where rows are short, each a thread's.
+    /// Short rows of this layout, one or two to a thread.
     TransposedShort(transposed::Short),
-    /// Side-by-side rows in two passes, 2^`lane_bits` vectors of them to a block.
-    Column { lane_bits: u32, slots: u64 },
+    /// Contiguous columns in two passes, 2^`lane_bits` vectors of them to a block.
+    Column { lane_bits: u32, vectors_per_thread: u64 },
     /// Anything.
     General,
 }
 
-/// What a developer wants instead of the plan's own choice, and the variant's figure; what a variant cannot do
-/// is done as usual.
+/// The variant that a developer wants instead of the plan's own choice, and its parameter. The plan chooses for
+/// problems that the variant cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forced {
     /// Vectors in flight per lane: 1, 2 or 4 of one row, and together with the other rows of the lane 4.
@@ -83,7 +84,7 @@ pub enum Forced {
     Misaligned(u64),
     /// Blocks of a cluster.
     Cluster(u64),
-    Staged(u64),
+    Smem(u64),
     /// Slices of a row or a column.
     Split(u64),
     /// Slices of a row.
@@ -94,7 +95,8 @@ pub enum Forced {
     Column,
 }
 
-/// Of a row's slice in softmax_grid.cu: two messages of 16 bytes for a Partial<double>, one for a Partial<float>.
+/// Bytes of the messages of a slice in softmax_grid.cu: two of 16 bytes for a Partial<double>, one for a
+/// Partial<float>.
 fn message_bytes(p: &SoftmaxProblem) -> u64 {
     2 * partial_bytes(p)
 }
@@ -118,12 +120,12 @@ pub fn choose(problem: &SoftmaxProblem, device: &DeviceFacts, forced: Option<For
 fn of_variant(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, bases: &Bases) -> Choice {
     let partials = bases.workspace();
     let choice = match variant {
-        Variant::Panel(panel) => {
-            let (first, launch) = panel::plan(p, panel, partials);
+        Variant::ColumnTile(tile) => {
+            let (first, launch) = column_tile::plan(p, tile, partials);
             Choice::of_two(first, &launch, bases)
         }
-        Variant::Tile(tile) => {
-            let (first, launch) = tile::plan(p, tile, partials);
+        Variant::RegisterTile(tile) => {
+            let (first, launch) = register_tile::plan(p, tile, partials);
             Choice::of_two(first, &launch, bases)
         }
         Variant::TransposedShort(short) => Choice::of(&transposed::plan_short(p, short), bases),
@@ -146,22 +148,24 @@ fn of_variant(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, bases:
 }
 
 impl Variant {
-    /// Bytes of device memory that its launches hand each other.
+    /// Bytes of the partials between its launches, or its blocks.
     fn workspace(self, p: &SoftmaxProblem) -> u64 {
         let (rows, partial) = (p.row_count().unsigned_abs(), partial_bytes(p));
         match self {
             Variant::Split { slices, .. } => rows * slices * partial,
-            // And for each row how many have seen them.
+            // And for each row a count of the blocks that have read them.
             Variant::Grid { slices, .. } => rows * (slices * message_bytes(p) + VECTOR_BYTES),
-            Variant::Panel(panel) if !panel.cluster => panel.blocks(p) * panel.wide * partial,
+            Variant::ColumnTile(tile) if !tile.cluster => tile.blocks(p) * tile.wide * partial,
             Variant::Transposed(transposed) => transposed.workspace(p),
-            Variant::Tile(tile) if !tile.cluster => tile.count(p) * tile.slices * tile.wide() * partial,
+            Variant::RegisterTile(tile) if !tile.cluster => {
+                tile.count(p) * tile.slices * tile.wide() * partial
+            }
             _ => 0,
         }
     }
 }
 
-/// For rows whose elements lie side by side.
+/// For rows of contiguous elements.
 fn misaligned_rows(p: &SoftmaxProblem) -> MisalignedRows<'_, 2> {
     MisalignedRows {
         length: p.length.unsigned_abs(),
@@ -171,7 +175,7 @@ fn misaligned_rows(p: &SoftmaxProblem) -> MisalignedRows<'_, 2> {
     }
 }
 
-/// Of a `Partial` in kernels/common/reduce.cuh.
+/// Bytes of a `Partial` in kernels/common/reduce.cuh.
 fn partial_bytes(p: &SoftmaxProblem) -> u64 {
     if p.out.dtype == DType::F64 { 16 } else { 8 }
 }
@@ -185,7 +189,7 @@ fn pair_suffix(x: DType, out: DType) -> Option<String> {
     }
 }
 
-/// The outer dimensions and the number of side-by-side rows, if that is how the rows lie.
+/// The number of outer dimensions, and of contiguous columns; None if there are none.
 fn columns(p: &SoftmaxProblem) -> Option<(usize, u64)> {
     let inner = p.rows.len().checked_sub(1)?;
     (p.x.strides[inner] == 1 && p.out.strides[inner] == 1).then(|| (inner, p.rows[inner].unsigned_abs()))

@@ -1,5 +1,5 @@
-//! The parameters of all softmax kernels but those of softmax_misaligned.cu, softmax_panel.cu, softmax_tile.cu and
-//! softmax_transposed*.cu.
+//! The parameters of all softmax kernels except softmax_misaligned.cu, softmax_column_tile.cu, softmax_register_tile.cu
+//! and softmax_transposed*.cu.
 
 use std::mem::offset_of;
 
@@ -14,8 +14,7 @@ use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 
-/// `SoftmaxParams` of kernels/common/softmax.cuh, with all of its dimensions; a kernel takes the part that
-/// it declares.
+/// `SoftmaxParams` of kernels/common/softmax.cuh, with all of its dimensions; a launch copies the declared ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoftmaxParams {
@@ -30,7 +29,7 @@ pub struct SoftmaxParams {
     log: u32,
     pub(super) lane_bits: u32,
     pub(super) stages: u32,
-    pub(super) slots: u32,
+    pub(super) per_thread: u32,
     pub(super) x_access: u32,
     pub(super) out_access: u32,
     pub(super) x_tag: u32,
@@ -47,8 +46,8 @@ pub struct SoftmaxParams {
 const _: () = assert!(offset_of!(SoftmaxParams, dims) == 128);
 const _: () = assert!(size_of::<SoftmaxParams>() == 128 + 40 * MAX_RANK);
 
-// SAFETY: repr(C) integers without padding, in the order and of the types of softmax.cuh's SoftmaxParams<MAX_RANK>; size
-// and the offset of the last field are asserted here and there.
+// SAFETY: repr(C) integers without padding, in the order and of the types of softmax.cuh's SoftmaxParams<MAX_RANK>;
+// size and the offset of the last field are asserted here and there.
 unsafe impl KernelParams for SoftmaxParams {
     const ADDRESSES: &'static [usize] = &[
         offset_of!(SoftmaxParams, x),
@@ -59,22 +58,21 @@ unsafe impl KernelParams for SoftmaxParams {
     ];
 }
 
-/// How the rows of a problem lie.
+/// Alignment of the rows of a problem.
 #[derive(Clone, Copy, Debug)]
 pub struct RowShape {
-    /// The most vectors of x that a row can touch, and that can be wholly in it.
+    /// The most vectors of x that a row can touch, and the most that can be wholly in it.
     pub vectors: u64,
     pub whole: u64,
-    /// The most elements that lie around them.
-    pub ends: u64,
+    /// The most elements of head and tail together.
+    pub head_and_tail: u64,
     /// Whether the stores of whole vectors are aligned.
     pub aligned_stores: bool,
     /// Whether the results of a vector are more than one access.
     pub widens: bool,
 }
 
-/// Where rows can start, relative to 16-byte boundaries. None if the elements of a row do not lie side by
-/// side.
+/// None if the elements of a row are not contiguous.
 pub fn row_shape(p: &SoftmaxProblem) -> Option<RowShape> {
     if p.length > 1 && (p.x_stride != 1 || p.out_stride != 1) {
         return None;
@@ -92,9 +90,9 @@ pub fn row_shape(p: &SoftmaxProblem) -> Option<RowShape> {
         && p.x.strides.iter().zip(&p.out.strides).all(|(x, out)| (out - x) % store == 0);
     let [length, per_vector] = [p.length, lanes].map(i64::unsigned_abs);
     let vectors = (p.length + padding).unsigned_abs().div_ceil(per_vector);
-    let ends = if padding == 0 { length % per_vector } else { length.min(2 * per_vector - 2) };
+    let head_and_tail = if padding == 0 { length % per_vector } else { length.min(2 * per_vector - 2) };
     let widens = out_size > x_size;
-    Some(RowShape { vectors, whole: length / per_vector, ends, aligned_stores, widens })
+    Some(RowShape { vectors, whole: length / per_vector, head_and_tail, aligned_stores, widens })
 }
 
 pub fn plan(
@@ -124,7 +122,7 @@ pub fn plan(
         log: u32::from(p.kind == Kind::LogSoftmax),
         lane_bits: 0,
         stages: 0,
-        slots: 0,
+        per_thread: 0,
         x_access: 0,
         out_access: u32::from(aligned_stores),
         x_tag: p.x.dtype.tag(),
@@ -144,65 +142,75 @@ pub fn plan(
             (format!("warp{vectors}x{at_once}_{pair}"), WARP_THREADS, params.tiles, 0)
         }
         Variant::Block { threads } => (format!("block_{pair}"), threads, rows, 0),
-        Variant::Pipeline { threads, stages, slots, blocks_per_multiprocessor } => {
+        Variant::Pipeline { threads, stages, vectors_per_thread, blocks_per_multiprocessor } => {
             params.stages = stages as u32;
-            params.slots = slots as u32;
+            params.per_thread = vectors_per_thread as u32;
             let blocks = rows.min(multiprocessors * blocks_per_multiprocessor);
-            (format!("pipeline_{pair}"), threads, blocks, stages * slots * threads * VECTOR_BYTES)
+            (
+                format!("pipeline_{pair}"),
+                threads,
+                blocks,
+                stages * vectors_per_thread * threads * VECTOR_BYTES,
+            )
         }
-        Variant::Online { threads, slots } => {
-            params.slots = slots as u32;
-            (format!("online_{pair}"), threads, rows, slots * threads * VECTOR_BYTES)
+        Variant::Online { threads, vectors_per_thread } => {
+            params.per_thread = vectors_per_thread as u32;
+            (format!("online_{pair}"), threads, rows, vectors_per_thread * threads * VECTOR_BYTES)
         }
-        Variant::Column { lane_bits, slots } => {
+        Variant::Column { lane_bits, vectors_per_thread } => {
             let (inner, columns) = columns(p).unwrap_or((outer, 1));
             let per_block = (VECTOR_BYTES / p.x.dtype.size() as u64) << lane_bits;
             outer = inner;
             params.columns = columns;
             params.rows = rows / columns;
             (params.lane_bits, lanes) = (lane_bits, 1 << lane_bits);
-            params.slots = slots as u32;
+            params.per_thread = vectors_per_thread as u32;
             params.tiles = params.rows * columns.div_ceil(per_block);
             params.x_access = column_access(p.x.address, p.x.dtype, &p.x.strides[..inner], p.x_stride);
             params.out_access =
                 column_access(p.out.address, p.out.dtype, &p.out.strides[..inner], p.out_stride);
-            let shared = slots * STRIDED_THREADS * VECTOR_BYTES + exchange_bytes(p);
+            let shared = vectors_per_thread * STRIDED_THREADS * VECTOR_BYTES + exchange_bytes(p);
             (format!("column_{pair}"), STRIDED_THREADS, params.tiles, shared)
         }
         Variant::Cluster { threads, blocks } => {
             cluster = blocks;
             (format!("cluster_{pair}"), threads, rows.saturating_mul(blocks), 0)
         }
-        Variant::Staged { threads, blocks, trips } => {
+        Variant::Smem { threads, blocks, vectors_per_thread } => {
             cluster = blocks;
-            params.slots = trips as u32;
-            (format!("staged_{pair}"), threads, rows.saturating_mul(blocks), trips * threads * VECTOR_BYTES)
+            params.per_thread = vectors_per_thread as u32;
+            (
+                format!("smem_{pair}"),
+                threads,
+                rows.saturating_mul(blocks),
+                vectors_per_thread * threads * VECTOR_BYTES,
+            )
         }
         Variant::Short { words } => {
             let bytes = SHORT_THREADS * length * p.x.dtype.size() as u64;
             (format!("short{words}_{pair}"), SHORT_THREADS, rows.div_ceil(SHORT_THREADS), bytes)
         }
-        Variant::Split { threads, slices, chunks } => {
+        Variant::Split { threads, slices, batches } => {
             params.slices = slices as u32;
-            params.slots = chunks as u32;
+            params.per_thread = batches as u32;
             first = Some(Kernel { file: "softmax_cluster", name: format!("softmax_partial_{pair}") });
             (format!("combine_{pair}"), threads, rows.saturating_mul(slices), 0)
         }
-        Variant::Grid { threads, slices, kept, held } => {
+        Variant::Grid { threads, slices, register_batches, shared_vectors } => {
             params.slices = slices as u32;
-            params.slots = held as u32;
+            params.per_thread = shared_vectors as u32;
             cooperative = true;
             (
-                format!("grid{kept}_{pair}"),
+                format!("grid{register_batches}_{pair}"),
                 threads,
                 rows.saturating_mul(slices),
-                held * threads * VECTOR_BYTES,
+                shared_vectors * threads * VECTOR_BYTES,
             )
         }
         // All others have other kernels and other parameters.
         Variant::General
-        | Variant::Panel(_)
-        | Variant::Tile(_)
+        | Variant::ColumnTile(_)
+        | Variant::RegisterTile(_)
         | Variant::Transposed(_)
         | Variant::TransposedShort(_)
         | Variant::Misaligned(_) => {
@@ -213,7 +221,7 @@ pub fn plan(
     };
     let file = match variant {
         Variant::Cluster { .. } | Variant::Split { .. } => "softmax_cluster",
-        Variant::Staged { .. } => "softmax_staged",
+        Variant::Smem { .. } => "softmax_smem",
         Variant::Grid { .. } => "softmax_grid",
         Variant::Short { .. } => "softmax_short",
         Variant::Column { .. } | Variant::General => "softmax_strided",
@@ -222,16 +230,17 @@ pub fn plan(
     (params.dims, params.rank) =
         index::dims(&p.rows[..outer], [&p.x.strides[..outer], &p.out.strides[..outer]]);
     if matches!(variant, Variant::Warp { .. }) {
-        let whole = shape.is_some_and(|s| s.ends == 0 && s.aligned_stores) && params.rank == 1;
+        let whole = shape.is_some_and(|s| s.head_and_tail == 0 && s.aligned_stores) && params.rank == 1;
         params.x_access = u32::from(whole);
     }
     let whole_clusters = MAX_BLOCKS / cluster.max(1) * cluster.max(1);
     let kernel = Kernel { file, name: format!("softmax_{name}") };
     let blocks = blocks.min(whole_clusters) as u32;
+    let per_thread = if first.is_some() { "batches" } else { "vectors" };
     let settings = settings([
         ("lanes", lanes),
         ("stages", u64::from(params.stages)),
-        ("slots", u64::from(params.slots)),
+        (per_thread, u64::from(params.per_thread)),
         ("slices", u64::from(params.slices)),
         ("cluster", cluster),
         ("cooperative", u64::from(cooperative)),
@@ -242,7 +251,7 @@ pub fn plan(
     (first, launch)
 }
 
-/// Shared memory in which the threads of a column exchange their partial results.
+/// Shared memory through which the threads of a column exchange partials.
 pub fn exchange_bytes(p: &SoftmaxProblem) -> u64 {
     let per_thread = VECTOR_BYTES / p.x.dtype.size() as u64;
     STRIDED_THREADS / 2 * per_thread * partial_bytes(p)

@@ -1,8 +1,8 @@
-//! Which variant the rows of a gradient get, and why: by what an H200 took (docs/measurements/, a page a kernel).
+//! Which variant the rows of a gradient get, and why: by measurements on an H200 (docs/measurements/, a page a kernel).
 
 use super::{
     BLOCK_THREADS, BLOCK_VECTORS, INLINE_RANK, LONG_VECTORS, MAX_BLOCKS, RowShape, VECTOR_BYTES, Variant,
-    general, largest_cluster, misaligned_rows, pair_suffix, row_shape, staged_bytes, tile,
+    general, largest_cluster, misaligned_rows, pair_suffix, register_tile, row_shape, shared_bytes,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::misaligned;
@@ -10,16 +10,16 @@ use crate::cuda::plan::reason::{Metric, Reason};
 use crate::cuda::plan::softmax::Forced;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 
-/// What the registers of one warp hold of a row.
+/// Bytes of a row of each input that the registers of one warp hold.
 const WARP_BYTES: u64 = 32 * 4 * VECTOR_BYTES;
-/// Elements of a row from which it is better in shared memory than in tiles, and vectors of one with ends from which it is
-/// better there than in the registers of a cluster: docs/measurements/softmax_backward_staged.md.
-const STAGED_FROM: u64 = 1024;
-const STAGED_ENDS: u64 = 4097;
-/// Threads of a block of softmax_backward_staged.cu, accesses of the result to a block, and shared memory of it besides the
-/// row's and what the driver reserves.
-const STAGED_THREADS: u64 = 256;
-const STAGED: u64 = 1600;
+/// Elements of a row from which shared memory is faster than tiles, and vectors of a row with head or tail from which
+/// it is faster than the registers of a cluster: docs/measurements/softmax_backward_smem.md.
+const SMEM_FROM: u64 = 1024;
+const SMEM_MISALIGNED_FROM: u64 = 4097;
+/// A block of softmax_backward_smem.cu: its most threads, accesses of the result that leave room for other blocks, and
+/// its shared memory besides the row's, with the driver's.
+const SMEM_THREADS: u64 = 256;
+const SMEM_ACCESSES: u64 = 1600;
 const STATIC_SHARED: u64 = 2048;
 
 impl Variant {
@@ -31,7 +31,7 @@ impl Variant {
             Variant::Long { .. } => "long",
             Variant::Split { .. } => "split",
             Variant::Misaligned(_) => misaligned::NAME,
-            Variant::Staged { .. } => "staged",
+            Variant::Smem { .. } => "smem",
             Variant::Short => "short",
             Variant::General { .. } => "general",
         }
@@ -47,7 +47,7 @@ impl Variant {
     }
 }
 
-/// No variant for what is best done in tiles of columns.
+/// No variant for register tiles.
 pub fn choose(
     p: &SoftmaxBackwardProblem,
     device: &DeviceFacts,
@@ -55,18 +55,22 @@ pub fn choose(
 ) -> (Option<Variant>, Reason) {
     let plain = |because| {
         let general = general(p);
-        (Some(general), Reason::plain(general.name(), "those that load 16 bytes at once", because))
+        (Some(general), Reason::plain(general.name(), "the variants with vector loads", because))
     };
     if [&p.grad, &p.output, &p.out].iter().any(|t| !t.address.is_multiple_of(t.dtype.size())) {
-        return plain("an operand lies between boundaries of its elements");
+        return plain("an operand is not aligned to its elements");
     }
-    let tile = |because| (None, Reason::plain("tile", "general", because));
-    let columns = tile::columns(p).is_some();
+    let tile = |because| (None, Reason::plain("register tile", "general", because));
+    let columns = register_tile::columns(p).is_some();
     match row_shape(p) {
-        // Rows of one element are best read as columns, in whole vectors.
-        _ if columns && p.length == 1 => tile("rows of one element lie side by side"),
-        Some(_) if pair_suffix(p).is_none() => plain("they do not know this change of dtype"),
-        Some(_) if p.rows.len() > INLINE_RANK => plain("there are more dimensions than they have room for"),
+        // Rows of one element are read fastest as columns, in whole vectors.
+        _ if columns && p.length == 1 => tile("rows of one element are contiguous"),
+        Some(_) if pair_suffix(p).is_none() => {
+            plain("no variant with vector loads converts between these dtypes")
+        }
+        Some(_) if p.rows.len() > INLINE_RANK => {
+            plain("the rows have more dimensions than these variants take")
+        }
         Some(shape) => {
             let (row, why) = choose_row(p, device, shape);
             let instead = row.map_or("", Variant::name);
@@ -75,22 +79,22 @@ pub fn choose(
                 Some(Forced::Misaligned(stages)) => {
                     misaligned_rows(p).choose(device, Some(stages)).map(Variant::Misaligned)
                 }
-                Some(Forced::Staged(blocks))
+                Some(Forced::Smem(blocks))
                     if blocks.is_power_of_two() && blocks <= largest_cluster(device) =>
                 {
-                    staged(p, device, blocks)
+                    smem(p, device, blocks)
                 }
-                Some(Forced::Short) => misaligned_rows(p).in_line().then_some(Variant::Short),
+                Some(Forced::Short) => misaligned_rows(p).thread_per_row().then_some(Variant::Short),
                 Some(_) => None,
             };
             asked.map_or((row, why), |asked| (Some(asked), Reason::asked_for(asked.name(), instead)))
         }
-        None if columns => tile("rows lie side by side"),
-        None => plain("neither a row's elements nor rows lie side by side"),
+        None if columns => tile("the columns are contiguous"),
+        None => plain("neither the elements of a row nor the rows are contiguous"),
     }
 }
 
-/// Not where rows are so few and long that the blocks of a cluster should share them.
+/// None where rows are so few and long that a cluster is faster.
 fn in_shared_memory(
     p: &SoftmaxBackwardProblem,
     device: &DeviceFacts,
@@ -99,51 +103,54 @@ fn in_shared_memory(
 ) -> Option<(Option<Variant>, Reason)> {
     let rows = misaligned_rows(p);
     let length = p.length.unsigned_abs();
-    if rows.in_line() && !rows.whole() {
-        let because = "rows of few elements lie one behind the other, and a thread has one";
+    if rows.thread_per_row() && !rows.whole() {
+        let because = "the rows are short and packed, and a thread holds one";
         let bytes = length * p.grad.dtype.size() as u64;
         return Some(Variant::Short.because(instead, because, [("bytes of a row", bytes), ("at most", 132)]));
     }
     let few = p.row_count().unsigned_abs().saturating_mul(2) <= u64::from(device.multiprocessors);
     let long = length * p.grad.dtype.size() as u64 > WARP_BYTES;
-    let staged = whole_row(p, device).filter(|_| device.has_clusters() && !few);
-    let vectors = [("vectors of a row", shape.vectors), ("from", STAGED_ENDS)];
-    if let Some(staged) = staged.filter(|_| rows.alike() && !rows.whole() && shape.vectors >= STAGED_ENDS) {
-        let because = "its ends are single elements, and not all threads would have as many vectors";
-        return Some(staged.because(instead, because, vectors));
+    let smem = whole_row(p, device).filter(|_| device.has_clusters() && !few);
+    let vectors = [("vectors of a row", shape.vectors), ("from", SMEM_MISALIGNED_FROM)];
+    if let Some(smem) =
+        smem.filter(|_| rows.alike() && !rows.whole() && shape.vectors >= SMEM_MISALIGNED_FROM)
+    {
+        let because = "head and tail are single elements, and threads would have unequal numbers of vectors";
+        return Some(smem.because(instead, because, vectors));
     }
     if !rows.pays() || (few && long) {
         return None;
     }
-    if let Some(staged) = staged.filter(|_| length >= STAGED_FROM) {
-        let because = "grad, output and result lie otherwise, and shared memory can be read from anywhere";
-        return Some(staged.because(
+    if let Some(smem) = smem.filter(|_| length >= SMEM_FROM) {
+        let because =
+            "grad, output and result are aligned differently, and shared memory can be read at any element";
+        return Some(smem.because(
             misaligned::NAME,
             because,
-            [("elements of a row", length), ("from", STAGED_FROM)],
+            [("elements of a row", length), ("from", SMEM_FROM)],
         ));
     }
     rows.choose(device, None).map(|misaligned| (Some(Variant::Misaligned(misaligned)), rows.why(instead)))
 }
 
-/// In the shared memory of so many blocks that others have room beside each, or of the most.
+/// In the shared memory of the smallest cluster that leaves room for other blocks, or else of the largest.
 fn whole_row(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> Option<Variant> {
     let sizes = [1, 2, 4, 8].into_iter().take_while(|&blocks| blocks <= largest_cluster(device));
-    let held = sizes.filter_map(|blocks| staged(p, device, blocks));
+    let fitting = sizes.filter_map(|blocks| smem(p, device, blocks));
     let small =
-        |variant: &Variant| matches!(variant, Variant::Staged { accesses, .. } if *accesses <= STAGED);
-    held.clone().find(small).or_else(|| held.last())
+        |variant: &Variant| matches!(variant, Variant::Smem { accesses, .. } if *accesses <= SMEM_ACCESSES);
+    fitting.clone().find(small).or_else(|| fitting.last())
 }
 
 /// A row in the shared memory of `blocks` blocks, if it fits.
-fn staged(p: &SoftmaxBackwardProblem, device: &DeviceFacts, blocks: u64) -> Option<Variant> {
+fn smem(p: &SoftmaxBackwardProblem, device: &DeviceFacts, blocks: u64) -> Option<Variant> {
     let per_access = VECTOR_BYTES / p.out.dtype.size() as u64;
-    // Even: as many as fill vectors of the inputs.
+    // Even, so that they fill vectors of the inputs.
     let accesses = (p.length.unsigned_abs() / per_access).div_ceil(blocks).max(1).next_multiple_of(2);
-    let threads = accesses.div_ceil(4).next_multiple_of(32).min(STAGED_THREADS);
-    let fits = staged_bytes(p, accesses) + STATIC_SHARED <= u64::from(device.shared_bytes_per_block)
+    let threads = accesses.div_ceil(4).next_multiple_of(32).min(SMEM_THREADS);
+    let fits = shared_bytes(p, accesses) + STATIC_SHARED <= u64::from(device.shared_bytes_per_block)
         && p.row_count().unsigned_abs().saturating_mul(blocks) <= MAX_BLOCKS;
-    fits.then_some(Variant::Staged { threads, cluster: blocks, accesses })
+    fits.then_some(Variant::Smem { threads, cluster: blocks, accesses })
 }
 
 fn choose_row(
@@ -154,7 +161,7 @@ fn choose_row(
     let vectors = shape.vectors;
     let rows = p.row_count().unsigned_abs();
     let largest = largest_cluster(device);
-    let held = BLOCK_THREADS * BLOCK_VECTORS;
+    let block_vectors = BLOCK_THREADS * BLOCK_VECTORS;
     let bytes =
         |most: u64| [("bytes of a row of grad", vectors * VECTOR_BYTES), ("at most", most * VECTOR_BYTES)];
     let warp = |vectors, rows, lane_bits| {
@@ -165,35 +172,39 @@ fn choose_row(
         0..=32 => warp(1, 2, vectors.next_power_of_two().trailing_zeros()),
         33..=64 => warp(2, 1, 5),
         65..=128 => warp(4, 1, 5),
-        _ if vectors <= held * largest => {
-            // As few blocks as hold the row, but as many as it takes for every multiprocessor to have one, and then
-            // fewer vectors to each thread.
+        _ if vectors <= block_vectors * largest => {
+            // As few blocks as hold the row, but enough for every multiprocessor to have one, and then fewer vectors
+            // to each thread.
             let idle = u64::from(device.multiprocessors) / rows;
             let spread = 1 << idle.min(vectors.div_ceil(64)).max(1).ilog2();
-            let cluster = vectors.div_ceil(held).next_power_of_two().max(spread).min(largest);
+            let cluster = vectors.div_ceil(block_vectors).next_power_of_two().max(spread).min(largest);
             let each = if idle > 1 { 1 } else { BLOCK_VECTORS };
             let threads = vectors.div_ceil(cluster * each).next_multiple_of(32).clamp(64, BLOCK_THREADS);
             let cluster = Variant::Cluster { threads, cluster };
-            cluster.because("long", "the registers of a cluster hold a row", bytes(held * largest))
+            cluster.because("long", "the registers of a cluster hold a row", bytes(block_vectors * largest))
         }
         _ => {
-            let held = BLOCK_THREADS * LONG_VECTORS;
+            let block_vectors = BLOCK_THREADS * LONG_VECTORS;
             let multiprocessors = u64::from(device.multiprocessors);
             let blocks = [("blocks", rows * largest), ("multiprocessors", multiprocessors)];
-            if rows * largest <= multiprocessors && vectors > held * largest {
-                // Two slices for every multiprocessor, if there is that much to do.
-                let slices = vectors.div_ceil(held).min((2 * multiprocessors).div_ceil(rows));
-                let chunks = vectors.div_ceil(slices * held);
-                let slices = vectors.div_ceil(chunks * held);
-                let split = Variant::Split { threads: BLOCK_THREADS, slices, chunks };
+            if rows * largest <= multiprocessors && vectors > block_vectors * largest {
+                // Two slices for every multiprocessor, if there are as many full ones.
+                let slices = vectors.div_ceil(block_vectors).min((2 * multiprocessors).div_ceil(rows));
+                let batches = vectors.div_ceil(slices * block_vectors);
+                let slices = vectors.div_ceil(batches * block_vectors);
+                let split = Variant::Split { threads: BLOCK_THREADS, slices, batches };
                 return split.because("long", "one cluster a row would leave multiprocessors idle", blocks);
             }
             let threads = vectors.div_ceil(largest * LONG_VECTORS).next_multiple_of(32).min(BLOCK_THREADS);
-            let chunks = vectors.div_ceil(largest * LONG_VECTORS * threads);
-            let long = Variant::Long { threads, cluster: largest, chunks };
-            match vectors > held * largest {
+            let batches = vectors.div_ceil(largest * LONG_VECTORS * threads);
+            let long = Variant::Long { threads, cluster: largest, batches };
+            match vectors > block_vectors * largest {
                 true => long.because("split", "there are rows for all multiprocessors", blocks),
-                false => long.because("split", "a cluster reads a row in one go", bytes(held * largest)),
+                false => long.because(
+                    "split",
+                    "a cluster reads a row in one batch",
+                    bytes(block_vectors * largest),
+                ),
             }
         }
     }

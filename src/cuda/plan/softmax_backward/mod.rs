@@ -2,9 +2,9 @@
 
 mod choose;
 mod params;
+mod register_tile;
 #[cfg(test)]
 mod tests;
-mod tile;
 
 use self::params::BackwardParams;
 use super::index;
@@ -27,43 +27,45 @@ const BLOCK_VECTORS: u64 = 4;
 const LONG_VECTORS: u64 = 6;
 /// GENERAL_THREADS in softmax_backward_strided.cu.
 const GENERAL_THREADS: u64 = 256;
-/// What every device with clusters takes, and the mailboxes of the kernels.
+/// The most blocks of a cluster: every device with clusters allows it, and the kernels' exchange buffers have room for
+/// it.
 const MAX_CLUSTER: u64 = 8;
 const MAX_BLOCKS: u64 = i32::MAX as u64;
 /// Bytes of a vector: one access.
 const VECTOR_BYTES: u64 = 16;
 
-/// The ways to do rows, with what is to be chosen for each.
+/// The variants of rows, with their parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Variant {
     /// `vectors` vectors per lane and row, `rows` rows at a time, 2^`lane_bits` lanes per row.
     Warp { vectors: u64, rows: u64, lane_bits: u32 },
     /// A row in the registers of a cluster of blocks.
     Cluster { threads: u64, cluster: u64 },
-    /// The same, for rows of any length: `chunks` times what the registers hold.
-    Long { threads: u64, cluster: u64, chunks: u64 },
-    /// In two launches, with the sums of slices in memory between them.
-    Split { threads: u64, slices: u64, chunks: u64 },
-    /// Tiles of rows through shared memory, where rows are aligned in no useful way.
+    /// The same, for rows of any length, in `batches` batches that fit the registers.
+    Long { threads: u64, cluster: u64, batches: u64 },
+    /// In two launches, with the sums of slices in the workspace between them.
+    Split { threads: u64, slices: u64, batches: u64 },
+    /// Tiles of misaligned rows, through shared memory.
     Misaligned(Misaligned<3>),
-    /// A row in the shared memory of a cluster of blocks, each with what `accesses` of the result take.
-    Staged { threads: u64, cluster: u64, accesses: u64 },
-    /// Rows of contiguous tensors, each a thread's.
+    /// A row in the shared memory of a cluster of blocks, `accesses` accesses of the result to each.
+    Smem { threads: u64, cluster: u64, accesses: u64 },
+    /// Rows of contiguous tensors, one to a thread.
     Short,
     /// Anything.
     General { threads: u64 },
 }
 
-/// Of what a developer may force of a softmax, `Misaligned`, `Staged`, `Short` and, for columns, `Split` have a meaning here
-/// too, and any other variant forbids those.
+/// Of the variants that a developer may force, `Misaligned`, `Smem`, `Short` and, for columns, `Split` have an effect
+/// here; any other excludes these four.
 pub fn choose(problem: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
     let (p, bases) = Bases::of(problem);
     let (variant, why) = choose::choose(&p, device, forced);
-    match (variant, tile::columns(&p)) {
+    match (variant, register_tile::columns(&p)) {
         (None, Some(columns)) => {
-            let split = tile::split(&p, columns, device, forced);
-            let (first, launch) = tile::plan(&p, columns, &split, bases.workspace(), why);
-            Choice::of_two(first, &launch, &bases).with_workspace(tile::workspace(&p, columns, &split))
+            let split = register_tile::split(&p, columns, device, forced);
+            let (first, launch) = register_tile::plan(&p, columns, &split, bases.workspace(), why);
+            Choice::of_two(first, &launch, &bases)
+                .with_workspace(register_tile::workspace(&p, columns, &split))
         }
         (Some(Variant::Misaligned(misaligned)), _) => {
             let pair = pair_suffix(&p).unwrap_or_default();
@@ -100,7 +102,7 @@ fn pair_suffix(p: &SoftmaxBackwardProblem) -> Option<String> {
     }
 }
 
-/// For rows whose elements lie side by side.
+/// For rows of contiguous elements.
 fn misaligned_rows(p: &SoftmaxBackwardProblem) -> MisalignedRows<'_, 3> {
     // The V of EXPORT in softmax_backward_misaligned.cu.
     let values = match p.grad.dtype {
@@ -111,7 +113,7 @@ fn misaligned_rows(p: &SoftmaxBackwardProblem) -> MisalignedRows<'_, 3> {
     MisalignedRows { length: p.length.unsigned_abs(), rows: &p.rows, operands, values }
 }
 
-/// The most vectors of grad that a row can touch, and whether output's and out's are aligned with them.
+/// The most vectors of grad that a row can touch, and whether output and out are aligned like grad.
 #[derive(Clone, Copy, Debug)]
 struct RowShape {
     vectors: u64,
@@ -119,7 +121,7 @@ struct RowShape {
     aligned_stores: bool,
 }
 
-/// None if the elements of a row do not lie side by side.
+/// None if the elements of a row are not contiguous.
 fn row_shape(p: &SoftmaxBackwardProblem) -> Option<RowShape> {
     if p.length > 1 && (p.grad_stride, p.output_stride, p.out_stride) != (1, 1, 1) {
         return None;
@@ -127,7 +129,7 @@ fn row_shape(p: &SoftmaxBackwardProblem) -> Option<RowShape> {
     let offset = |t: &Strided| (t.address / t.dtype.size()).cast_signed() as i64;
     let lanes = (VECTOR_BYTES as usize / p.grad.dtype.size()).cast_signed() as i64;
     // Every `step` elements, an access of grad and one of `t` start together.
-    let together = |t: &Strided, step: i64| {
+    let aligned_alike = |t: &Strided, step: i64| {
         (offset(t) - offset(&p.grad)) % step == 0
             && t.strides.iter().zip(&p.grad.strides).all(|(a, b)| (a - b) % step == 0)
     };
@@ -136,13 +138,13 @@ fn row_shape(p: &SoftmaxBackwardProblem) -> Option<RowShape> {
     let padding = if moves { lanes - 1 } else { offset(&p.grad) % lanes };
     Some(RowShape {
         vectors: (p.length + padding).unsigned_abs().div_ceil(lanes.unsigned_abs()),
-        aligned_output: together(&p.output, lanes),
-        aligned_stores: together(&p.out, store),
+        aligned_output: aligned_alike(&p.output, lanes),
+        aligned_stores: aligned_alike(&p.out, store),
     })
 }
 
-/// Shared memory for both inputs of as many accesses of the result.
-fn staged_bytes(p: &SoftmaxBackwardProblem, accesses: u64) -> u64 {
+/// Shared memory for both inputs of `accesses` accesses of the result.
+fn shared_bytes(p: &SoftmaxBackwardProblem, accesses: u64) -> u64 {
     2 * VECTOR_BYTES * (accesses * p.grad.dtype.size() as u64 / p.out.dtype.size() as u64 + 1)
 }
 
@@ -152,7 +154,7 @@ fn largest_cluster(device: &DeviceFacts) -> u64 {
     device.largest_cluster().min(MAX_CLUSTER).min(1 << multiprocessors.ilog2())
 }
 
-/// The kernel to be launched before, if any, with all else that the plan says.
+/// The launch of rows, and the kernel of a launch before it, if any.
 fn plan_rows(
     p: &SoftmaxBackwardProblem,
     variant: Variant,
@@ -166,20 +168,20 @@ fn plan_rows(
     let of_rows = |name: &str| kernel("softmax_backward", format!("{name}_{pair}"));
     let mut first = None;
     let (mut lane_bits, mut at_once, mut lanes, mut accesses, mut shared_bytes) = (0, 1, 0, 0, 0);
-    let (kernel, threads, slices, chunks) = match variant {
+    let (kernel, threads, slices, slice_size) = match variant {
         Variant::Warp { vectors, rows, lane_bits: bits } => {
             (lane_bits, at_once, lanes) = (bits, (WARP_THREADS >> bits) * rows, 1 << bits);
             (of_rows(&format!("warp{vectors}x{rows}")), WARP_THREADS, 1, 1)
         }
         Variant::Cluster { threads, cluster } => (of_rows("cluster"), threads, cluster, 1),
-        Variant::Long { threads, cluster, chunks } => (of_rows("long"), threads, cluster, chunks),
-        Variant::Split { threads, slices, chunks } => {
-            first = Some(of_rows("leave"));
-            (of_rows("find"), threads, slices, chunks)
+        Variant::Long { threads, cluster, batches } => (of_rows("long"), threads, cluster, batches),
+        Variant::Split { threads, slices, batches } => {
+            first = Some(of_rows("partial"));
+            (of_rows("combine"), threads, slices, batches)
         }
-        Variant::Staged { threads, cluster, accesses: of_block } => {
-            (accesses, shared_bytes) = (of_block, staged_bytes(p, of_block));
-            (kernel("softmax_backward_staged", format!("staged_{pair}")), threads, cluster, of_block)
+        Variant::Smem { threads, cluster, accesses: of_block } => {
+            (accesses, shared_bytes) = (of_block, self::shared_bytes(p, of_block));
+            (kernel("softmax_backward_smem", format!("smem_{pair}")), threads, cluster, of_block)
         }
         Variant::Short => {
             at_once = misaligned::SHORT_THREADS;
@@ -213,12 +215,12 @@ fn plan_rows(
         out_tag: p.out.dtype.tag(),
         rank,
         slices: slices as u32,
-        chunks,
+        slice_size,
         partials: if first.is_some() { partials as u64 } else { 0 },
         dims,
     };
     let cluster = if first.is_some() { 1 } else { slices };
-    // 1 of these goes without saying.
+    // Settings of 1 are not shown.
     let several = |count: u64| if count > 1 { count } else { 0 };
     let launch = LaunchPlan {
         cluster: cluster as u32,
@@ -226,7 +228,7 @@ fn plan_rows(
             ("lanes", lanes),
             ("accesses", several(accesses)),
             ("slices", if cluster == 1 { several(slices) } else { 0 }),
-            ("chunks", if accesses == 0 { several(chunks) } else { 0 }),
+            ("batches", if accesses == 0 { several(slice_size) } else { 0 }),
             ("cluster", several(cluster)),
         ]),
         why: [why].into(),

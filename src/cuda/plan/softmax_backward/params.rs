@@ -6,8 +6,8 @@ use super::INLINE_RANK;
 use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::index::{Dim, MAX_RANK};
 
-/// `BackwardParams` of kernels/common/softmax_backward.cuh, with all of its dimensions; a kernel takes the part that
-/// it declares.
+/// `BackwardParams` of kernels/common/softmax_backward.cuh, with all of its dimensions; a launch copies the
+/// declared ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackwardParams {
@@ -28,7 +28,7 @@ pub struct BackwardParams {
     pub out_tag: u32,
     pub rank: u32,
     pub slices: u32,
-    pub chunks: u64,
+    pub slice_size: u64,
     pub partials: u64,
     pub dims: [Dim<3>; MAX_RANK],
 }
@@ -39,7 +39,7 @@ const _: () =
     assert!(size_of::<BackwardParams>() == 120 + 48 * MAX_RANK && size_of::<BackwardParams>() < 4096);
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of softmax_backward.cuh's
-// BackwardParams<MAX_RANK>; size and the offset of the last field are asserted here and there.
+// BackwardParams<MAX_RANK>. Both sides assert size and the offset of the last field.
 unsafe impl KernelParams for BackwardParams {
     const ADDRESSES: &'static [usize] = &[
         offset_of!(BackwardParams, grad),
@@ -65,8 +65,8 @@ pub struct BackwardTileParams {
     pub output_stride: i64,
     pub out_stride: i64,
     pub across: u32,
-    pub chunks: u32,
-    pub parts: u32,
+    pub batches: u32,
+    pub merge_threads: u32,
     pub log: u32,
     pub rank: u32,
     pub slices: u32,
@@ -78,7 +78,7 @@ pub struct BackwardTileParams {
 const _: () = assert!(size_of::<BackwardTileParams>() == 104 + 48 * TILE_RANK);
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of softmax_backward_strided.cu's
-// BackwardTileParams, whose size is asserted here and there.
+// BackwardTileParams. Both sides assert its size.
 unsafe impl KernelParams for BackwardTileParams {
     const ADDRESSES: &'static [usize] = &[
         offset_of!(BackwardTileParams, grad),

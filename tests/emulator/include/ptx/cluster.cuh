@@ -17,19 +17,19 @@ template <class T> const T* in_block(const T* here, uint32_t rank) {
     return static_cast<const T*>(emulator::in_block(here, rank));
 }
 
-struct Mailbox {
+struct TransactionBarrier {
     uint64_t* state;
 
     void open(emulator::Site site = emulator::Site::here()) const {
-        if (threadIdx.x == 0) emulator::mailbox_open(state);
+        if (threadIdx.x == 0) emulator::transaction_barrier_open(state);
         __syncwarp(~0u, site);
     }
-    void expect(uint32_t bytes) const { emulator::mailbox_expect(state, bytes); }
-    template <int WORDS> void send(void* slot, uint32_t rank, const uint32_t* words) const {
-        emulator::mailbox_send(state, slot, rank, words, WORDS * 4);
+    void expect(uint32_t bytes) const { emulator::transaction_barrier_expect(state, bytes); }
+    template <int WORDS> void send(void* buffer, uint32_t rank, const uint32_t* words) const {
+        emulator::transaction_barrier_send(state, buffer, rank, words, WORDS * 4);
     }
     void wait(uint32_t parity, emulator::Site site = emulator::Site::here()) const {
-        emulator::mailbox_wait(state, parity, site);
+        emulator::transaction_barrier_wait(state, parity, site);
     }
 };
 

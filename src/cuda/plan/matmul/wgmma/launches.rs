@@ -174,12 +174,12 @@ impl Launches {
 #[derive(Clone, Copy)]
 struct Load {
     map: TensorMapSpec,
-    /// Of the last panel, where boxes are boxes and that is narrower.
+    /// Of the last box, where b is loaded in boxes of 64 columns and the last is narrower.
     tail: Option<TensorMapSpec>,
     stage_bytes: u32,
 }
 
-/// `rows` of a tile, along m or n; blocks of a cluster, `sharing` of them, ask for equal splits of them.
+/// `rows` of a tile, along m or n; blocks of a cluster, `sharing` of them, ask for equal parts of them.
 fn load(
     problem: &MatmulProblem,
     x: &Option<Addressed>,

@@ -225,7 +225,7 @@ fn a_copy_holds_a_broadcast_operand_once() {
 }
 
 #[test]
-fn results_whose_rows_are_no_whole_aligned_chunks_are_stored_by_elements() {
+fn results_whose_rows_are_no_whole_aligned_vectors_are_stored_by_elements() {
     let stored = |p: &MatmulProblem| chosen(p, Overrides::default()).1.multiply.params.store_elements;
     let mut p = bf16(512, 512, 256);
     assert_eq!(stored(&p), 0);

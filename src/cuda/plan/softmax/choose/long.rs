@@ -1,6 +1,6 @@
-//! Where a row goes that is too long for the registers of one block, and of how many blocks.
+//! Rows that are too long for the registers of one block: their variants, and how many blocks share a row.
 
-use super::holders::{cluster, grid, staged};
+use super::candidates::{cluster, grid, smem};
 use super::{CLUSTER_VECTORS, SHARING_THREADS, idle};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::softmax::Variant;
@@ -8,20 +8,20 @@ use crate::cuda::plan::softmax::rows::RowShape;
 use crate::dtype::DType;
 use crate::ops::softmax::SoftmaxProblem;
 
-/// Vectors of the longest row that is better off in a cluster.
-pub const HELD_BY_ALL_FROM: u64 = 16 * SHARING_THREADS * CLUSTER_VECTORS;
-/// Vectors that a block of softmax_staged.cu had, and that it may have, where that was measured.
-const STAGED: [u64; 2] = [2048, 4096];
-/// Vectors of a block of 128 threads that have 8 each: more rows are under way at a time. Such blocks must be full, and are
-/// better for halves in shared memory and for float32 in registers: docs/measurements/softmax_staged.md.
+/// Vectors of the longest row that is faster in a cluster than in a grid.
+pub const GRID_FROM: u64 = 16 * SHARING_THREADS * CLUSTER_VECTORS;
+/// Vectors of a block of softmax_smem.cu: the measured optimum, and the most.
+const SMEM: [u64; 2] = [2048, 4096];
+/// Vectors of a block of 128 threads that have 8 each: more rows are in flight at a time. Such blocks must be full, and
+/// are faster for halves in shared memory and for float32 in registers: docs/measurements/softmax_smem.md.
 const SMALL: u64 = 1024;
 const NEARLY_SMALL: u64 = SMALL - SMALL / 16;
 
-/// A row in the registers or the shared memory of one block that has room for others beside it, or of a cluster.
+/// A row in the registers or the shared memory of a cluster, or of one block that shares its multiprocessor.
 ///
 /// Registers are better where every thread has all of its vectors, up to clusters of 2 for halves and of 8 for float32:
-/// docs/measurements/softmax_staged.md.
-pub fn held_by_many(
+/// docs/measurements/softmax_smem.md.
+pub fn in_cluster(
     shape: RowShape,
     rows: u64,
     dtype: DType,
@@ -34,7 +34,7 @@ pub fn held_by_many(
     let (registers, half) = (spread(shape.vectors, rows, dtype, device), dtype.size() == 2);
     let small = || {
         let filled = |&blocks: &u64| (NEARLY_SMALL..=SMALL).contains(&shape.whole.div_ceil(blocks));
-        staged(shape, rows, [4, 8].into_iter().find(filled)?, false, device)
+        smem(shape, rows, [4, 8].into_iter().find(filled)?, false, device)
     };
     if let Some(small) = small().filter(|_| half && !few && !shape.widens && device.largest_cluster() >= 8) {
         return Some(small);
@@ -42,14 +42,14 @@ pub fn held_by_many(
     match registers {
         Some(Variant::Cluster { blocks, .. }) if few && half => {
             let alone = rows * blocks <= u64::from(device.multiprocessors);
-            staged(shape, rows, blocks, alone, device).or(registers)
+            smem(shape, rows, blocks, alone, device).or(registers)
         }
         _ if few => registers,
         Some(Variant::Cluster { threads, blocks })
             if shape.vectors == threads * blocks * CLUSTER_VECTORS
                 && blocks <= if half { 2 } else { 8 }
                 && dtype != DType::F64
-                && shape.ends == 0
+                && shape.head_and_tail == 0
                 && shape.aligned_stores
                 && !shape.widens =>
         {
@@ -59,10 +59,10 @@ pub fn held_by_many(
     }
 }
 
-/// A few rows for one launch of the whole device. Rows of 512 KB or less are better off in clusters:
+/// A few rows in one cooperative launch. Rows of 512 KB or less are faster in clusters:
 /// docs/measurements/softmax_grid.md.
-pub fn held_by_all(p: &SoftmaxProblem, shape: RowShape, device: &DeviceFacts) -> Option<Variant> {
-    let grid = grid(p, shape, u64::MAX, device).filter(|_| shape.vectors > HELD_BY_ALL_FROM)?;
+pub fn in_grid(p: &SoftmaxProblem, shape: RowShape, device: &DeviceFacts) -> Option<Variant> {
+    let grid = grid(p, shape, u64::MAX, device).filter(|_| shape.vectors > GRID_FROM)?;
     let Variant::Grid { slices, .. } = grid else { return None };
     (!idle(p.row_count().unsigned_abs() * slices, device)).then_some(grid)
 }
@@ -72,13 +72,13 @@ fn in_shared_memory(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFac
         let mut sizes = [1, 2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= device.largest_cluster());
         sizes.find(|blocks| shape.whole <= blocks * vectors)
     };
-    let wanted = if dtype == DType::F64 { None } else { fewest(STAGED[0]) };
-    let blocks = wanted.or_else(|| fewest(STAGED[1]))?;
-    staged(shape, rows, blocks, false, device)
+    let wanted = if dtype == DType::F64 { None } else { fewest(SMEM[0]) };
+    let blocks = wanted.or_else(|| fewest(SMEM[1]))?;
+    smem(shape, rows, blocks, false, device)
 }
 
-/// The smallest cluster whose blocks let others share their multiprocessor and, where rows are few, leave none
-/// idle; but with work for 4 loads of every lane of a warp. Where there is none, the largest that will do.
+/// The smallest cluster whose blocks share multiprocessors with other blocks and, where rows are few, leave none idle,
+/// with 4 loads or more for every lane of a warp. Where there is none, the largest that fits.
 fn spread(vectors: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Option<Variant> {
     let sizes = [2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= device.largest_cluster());
     let fits = |&blocks: &u64| cluster(vectors, blocks).is_some();

@@ -1,21 +1,23 @@
 //! Which variant a softmax gets, and why.
 //!
-//! The choices follow what an H200 took for each: docs/measurements/, a page a kernel.
+//! The choices follow measurements on an H200: docs/measurements/, a page a kernel.
 
+mod candidates;
 mod columns;
-mod holders;
 mod long;
 mod transposed;
 
-use self::columns::choose_columns;
 #[cfg(test)]
-pub use self::holders::SPLIT_VECTORS;
-use self::holders::{block, cluster, grid, held, online, pipeline, shared_room, short, split, staged, warp};
-use self::long::{HELD_BY_ALL_FROM, held_by_all, held_by_many};
+pub use self::candidates::SPLIT_VECTORS;
+use self::candidates::{
+    block, cluster, grid, online, pipeline, register_vectors, shared_room, short, smem, split, warp,
+};
+use self::columns::choose_columns;
+use self::long::{GRID_FROM, in_cluster, in_grid};
 use self::transposed::choose_transposed;
-use super::panel::Panel;
+use super::column_tile::ColumnTile;
+use super::register_tile::RegisterTile;
 use super::rows::{RowShape, row_shape};
-use super::tile::Tile;
 use super::transposed::{Transposed, side};
 use super::{Forced, INLINE_RANK, MAX_THREADS, VECTOR_BYTES, Variant, columns, misaligned_rows, pair_suffix};
 use crate::cuda::device::DeviceFacts;
@@ -26,17 +28,17 @@ use crate::ops::softmax::SoftmaxProblem;
 
 /// V in softmax_cluster.cu: vectors that a thread has in registers.
 pub const CLUSTER_VECTORS: u64 = 8;
-/// The most that its registers allow, and what lets several blocks share a multiprocessor.
+/// The most threads that its registers allow, and threads that let several blocks share a multiprocessor.
 pub const CLUSTER_THREADS: u64 = 512;
 const SHARING_THREADS: u64 = 256;
-/// Bytes of a row, or of a block's part of a tile, from which its time is that of moving it and not of meeting others.
+/// Bytes of a row, or of a block's slice of a tile, from which copies take longer than the exchange with other blocks.
 const SPREAD_FROM: u64 = 32 << 10;
 const SPREAD_TO: u64 = 8 << 10;
 /// Vectors of a row of halves from which a block of softmax.cu has too many threads to share its multiprocessor well.
 const HALF_BLOCK: u64 = 1024;
-/// Elements of a row from which it is better staged than in tiles, where its result is aligned otherwise.
-const STAGED_FROM: u64 = 1024;
-/// Shorter rows than this, in bytes, are done by one multiprocessor before a second launch would have begun.
+/// Elements of a row from which shared memory is faster than tiles, where x and result are aligned differently.
+const SMEM_FROM: u64 = 1024;
+/// Bytes of a row from which two launches are faster: one multiprocessor is done with less before the second begins.
 const SPLIT_FROM: u64 = 256 << 10;
 
 /// A variant, and why it is that one.
@@ -53,13 +55,13 @@ impl Variant {
             Variant::Pipeline { .. } => "pipeline",
             Variant::Online { .. } => "online",
             Variant::Cluster { .. } => "cluster",
-            Variant::Staged { .. } => "staged",
+            Variant::Smem { .. } => "smem",
             Variant::Split { .. } => "split",
             Variant::Grid { .. } => "grid",
-            Variant::Panel(Panel { cluster: true, .. }) => "panel",
-            Variant::Panel(_) => "split panel",
-            Variant::Tile(Tile { cluster: true, .. }) => "tile",
-            Variant::Tile(_) => "split tile",
+            Variant::ColumnTile(ColumnTile { cluster: true, .. }) => "column tile",
+            Variant::ColumnTile(_) => "split column tile",
+            Variant::RegisterTile(RegisterTile { cluster: true, .. }) => "register tile",
+            Variant::RegisterTile(_) => "split register tile",
             Variant::Transposed(Transposed { cluster: true, .. }) => "transposed",
             Variant::Transposed(_) => "split transposed",
             Variant::TransposedShort(_) => "transposed short",
@@ -75,23 +77,23 @@ impl Variant {
 
 pub fn choose(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) -> Chosen {
     let general = |because, metrics: Option<[Metric; 2]>| {
-        let over = Some("those that load 16 bytes at once");
+        let over = Some("the variants with vector loads");
         (Variant::General, Reason { chosen: Variant::General.name(), over, because, metrics })
     };
     let past = (p.x.address % p.x.dtype.size()) as u64;
     if pair_suffix(p.x.dtype, p.out.dtype).is_none() {
-        return general("they do not know this change of dtype", None);
+        return general("no variant with vector loads converts between these dtypes", None);
     }
     if p.rows.len() > INLINE_RANK {
         let metrics = [("dimensions of rows", p.rows.len() as u64), ("at most", INLINE_RANK as u64)];
-        return general("there are more dimensions than they have room for", Some(metrics));
+        return general("the rows have more dimensions than these variants take", Some(metrics));
     }
     if past != 0 {
-        let metrics = [("bytes past one", past), ("bytes of an element", p.x.dtype.size() as u64)];
-        return general("x lies between boundaries of its elements", Some(metrics));
+        let metrics = [("bytes of misalignment", past), ("bytes of an element", p.x.dtype.size() as u64)];
+        return general("x is not aligned to its elements", Some(metrics));
     }
     match (row_shape(p), columns(p)) {
-        // Rows of one element are best read as columns, in whole vectors.
+        // Rows of one element are read fastest as columns, in whole vectors.
         (_, Some(_)) if p.length == 1 => choose_columns(p, device, forced),
         (Some(shape), _) => choose_row(p, device, shape, forced),
         (None, Some(_)) => choose_columns(p, device, forced),
@@ -100,13 +102,13 @@ pub fn choose(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) 
                 return chosen;
             }
             let step = p.x_stride.unsigned_abs().max(p.out_stride.unsigned_abs());
-            let metrics = [("elements from one to the next of a row", step), ("for 16 bytes", 1)];
-            general("neither a row's elements nor rows lie side by side", Some(metrics))
+            let metrics = [("stride along a row", step), ("for vector loads", 1)];
+            general("neither the elements of a row nor the rows are contiguous", Some(metrics))
         }
     }
 }
 
-/// Fewer blocks that do not wait for others leave a good part of the device idle.
+/// Blocks that occupy three quarters of the multiprocessors.
 fn enough(device: &DeviceFacts) -> u64 {
     (u64::from(device.multiprocessors) * 3).div_ceil(4)
 }
@@ -128,9 +130,7 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
         }
         Some(Forced::Online) => Some(online(vectors, rows, device)),
         Some(Forced::Cluster(blocks)) if possible(blocks, device) => cluster(vectors, blocks),
-        Some(Forced::Staged(blocks)) if possible(blocks, device) => {
-            staged(shape, rows, blocks, false, device)
-        }
+        Some(Forced::Smem(blocks)) if possible(blocks, device) => smem(shape, rows, blocks, false, device),
         Some(Forced::Split(slices)) => Some(split(vectors, slices.max(1))),
         Some(Forced::Grid(slices)) => grid(p, shape, slices, device),
         _ => None,
@@ -139,35 +139,30 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
         let own = choose_row(p, device, shape, None).0;
         return (wanted, Reason::asked_for(wanted.name(), own.name()));
     }
-    let (one_block, why) = alone(shape, rows, p.x.dtype, device);
+    let (one_block, why) = in_one_block(shape, rows, p.x.dtype, device);
     let read_twice = matches!(one_block, Variant::Online { .. });
     let bytes = vectors * VECTOR_BYTES;
     let few = [("rows", rows), ("that would be enough", enough(device))];
     let few_long = idle(rows, device) && bytes >= SPREAD_FROM;
-    if let Some(grid) = held_by_all(p, shape, device).filter(|_| few_long) {
+    if let Some(grid) = in_grid(p, shape, device).filter(|_| few_long) {
         let over = if cluster(vectors, device.largest_cluster()).is_some() { "cluster" } else { "split" };
-        let because =
-            "all multiprocessors together hold the rows, or most of them, and wait for each other once";
-        return grid.because(
-            over,
-            because,
-            [("bytes of a row", bytes), ("above", HELD_BY_ALL_FROM * VECTOR_BYTES)],
-        );
+        let because = "the registers and shared memory of all multiprocessors hold the rows, or most of them";
+        return grid.because(over, because, [("bytes of a row", bytes), ("above", GRID_FROM * VECTOR_BYTES)]);
     }
     match one_block {
         Variant::Warp { .. } => in_tiles(p, device, shape, one_block).unwrap_or((one_block, why)),
         _ if read_twice || few_long => {
-            match held_by_many(shape, rows, p.x.dtype, few_long, device) {
-                Some(held) if read_twice => {
+            match in_cluster(shape, rows, p.x.dtype, few_long, device) {
+                Some(cluster) if read_twice => {
                     let because = "a cluster holds a row, so that it is read once";
                     let metrics = [("bytes of a row", bytes), ("of shared memory", shared_room(device))];
-                    held.because(one_block.name(), because, metrics)
+                    cluster.because(one_block.name(), because, metrics)
                 }
-                Some(held) => {
-                    held.because(one_block.name(), "one block a row would leave multiprocessors idle", few)
+                Some(cluster) => {
+                    cluster.because(one_block.name(), "one block a row would leave multiprocessors idle", few)
                 }
                 None if bytes >= SPLIT_FROM && idle(rows, device) => {
-                    // Two blocks to a multiprocessor, and none that waits for those.
+                    // Two blocks to a multiprocessor, all in one wave.
                     let slices = 2 * u64::from(device.multiprocessors) / rows;
                     let because =
                         "no cluster holds a row, and one block a row would leave multiprocessors idle";
@@ -181,20 +176,19 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
             }
         }
         Variant::Block { .. } if device.has_clusters() && p.x.dtype.size() == 2 && vectors > HALF_BLOCK => {
-            let because = "fewer threads with more of the row each leave room for other rows";
+            let because = "fewer threads with more vectors each leave room for other rows";
             let metrics = [("bytes of a row", bytes), ("from", HALF_BLOCK * VECTOR_BYTES)];
-            match held_by_many(shape, rows, p.x.dtype, false, device) {
-                Some(held) => held.because("block", because, metrics),
+            match in_cluster(shape, rows, p.x.dtype, false, device) {
+                Some(cluster) => cluster.because("block", because, metrics),
                 None => (one_block, why),
             }
         }
         Variant::Pipeline { .. } if device.has_clusters() => {
-            let because =
-                "other rows load while one is computed; a pipeline's row waits for all of its block";
+            let because = "other rows load while one is computed, and no barrier of a block stops them";
             let metrics =
                 [("bytes of a row", bytes), ("that one block shares", sharing(p.x.dtype) * VECTOR_BYTES)];
-            match held_by_many(shape, rows, p.x.dtype, false, device) {
-                Some(held) => held.because(one_block.name(), because, metrics),
+            match in_cluster(shape, rows, p.x.dtype, false, device) {
+                Some(cluster) => cluster.because(one_block.name(), because, metrics),
                 None => (one_block, why),
             }
         }
@@ -203,11 +197,11 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
     }
 }
 
-/// For rows that begin or end within a vector, where threads would have little of one each or store it by elements.
+/// For rows that begin or end within a vector, if threads would have few elements each, or would store them one by one.
 fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, instead: Variant) -> Option<Chosen> {
     let rows = misaligned_rows(p);
     if let Some(short) = short(p).filter(|_| !rows.whole()) {
-        let because = "rows of few elements lie one behind the other, and a thread holds one";
+        let because = "the rows are short and packed, and a thread holds one";
         let bytes = p.length.unsigned_abs() * p.x.dtype.size() as u64;
         return Some(short.because(instead.name(), because, [("bytes of a row", bytes), ("at most", 132)]));
     }
@@ -215,18 +209,18 @@ fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, instead: 
         return None;
     }
     let (length, count) = (p.length.unsigned_abs(), p.row_count().unsigned_abs());
-    let staged = staged(shape, count, 1, false, device);
-    if let Some(staged) = staged.filter(|_| device.has_clusters() && length >= STAGED_FROM) {
-        let because = "x and its result lie otherwise, and lanes complete each other's stores";
-        let metrics = [("elements of a row", length), ("from", STAGED_FROM)];
-        return Some(staged.because(misaligned::NAME, because, metrics));
+    let smem = smem(shape, count, 1, false, device);
+    if let Some(smem) = smem.filter(|_| device.has_clusters() && length >= SMEM_FROM) {
+        let because = "x and result are aligned differently, and shared memory can be read at any element";
+        let metrics = [("elements of a row", length), ("from", SMEM_FROM)];
+        return Some(smem.because(misaligned::NAME, because, metrics));
     }
     let misaligned = Variant::Misaligned(rows.choose(device, None)?);
     Some((misaligned, rows.why(instead.name())))
 }
 
-/// Everything a row needs from one block, or less.
-fn alone(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen {
+/// A row in one block, or in less.
+fn in_one_block(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Chosen {
     let RowShape { vectors, whole, .. } = shape;
     let per_lane = match whole {
         0..=3 => 1,
@@ -266,9 +260,9 @@ fn alone(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) -> Chos
     }
 }
 
-/// Vectors of two blocks or more on a multiprocessor: one row loads while another is stored.
+/// Vectors of a block that leaves registers for another on its multiprocessor: one row loads while another is stored.
 fn sharing(dtype: DType) -> u64 {
-    MAX_THREADS / 2 * held(dtype)
+    MAX_THREADS / 2 * register_vectors(dtype)
 }
 
 fn possible(blocks: u64, device: &DeviceFacts) -> bool {

@@ -1,4 +1,4 @@
-//! Rows that lie transposed to their results.
+//! Rows whose results are transposed to them.
 
 use super::{Chosen, SPLIT_FROM, SPREAD_TO, idle};
 use crate::cuda::device::DeviceFacts;
@@ -7,7 +7,7 @@ use crate::cuda::plan::softmax::transposed::{MOST_SLICES, Short, Side, Transpose
 use crate::cuda::plan::softmax::{Forced, Variant};
 use crate::ops::softmax::SoftmaxProblem;
 
-/// Blocks of a cluster: sixteen at once find places on too few multiprocessors.
+/// The most blocks of a cluster: clusters of sixteen leave too many multiprocessors idle.
 const MOST_BLOCKS: u64 = 8;
 
 /// None if no tile is possible.
@@ -33,9 +33,9 @@ pub fn choose_transposed(
         return Some((wanted, Reason::asked_for(wanted.name(), own)));
     }
     if let Some(short) = Short::new(p, side) {
-        let because =
-            "rows of few elements lie one behind the other in x or in the result, and a thread has one";
-        let metrics = [("elements of a row", p.length.unsigned_abs()), ("rows of a block", short.wide())];
+        let because = "the rows are short, and packed in x or in the result, and a thread holds one";
+        let metrics =
+            [("elements of a row", p.length.unsigned_abs()), ("rows of a block", short.rows_of_block())];
         return Some(Variant::TransposedShort(short).because("transposed", because, metrics));
     }
     let sharing = |blocks: u64| {
@@ -49,11 +49,11 @@ pub fn choose_transposed(
     let busy = |tile: &Transposed| !idle(tile.blocks(p), device);
     let elements = p.length.unsigned_abs().saturating_mul(p.row_count().unsigned_abs());
     let bytes = elements.saturating_mul(p.x.dtype.size() as u64);
-    let held = [3, 2, 1].into_iter().find_map(|blocks| sharing(blocks).find(busy));
+    let single_read = [3, 2, 1].into_iter().find_map(|blocks| sharing(blocks).find(busy));
     let least = || sharing(1).max_by_key(|tile| tile.blocks(p)).filter(|_| bytes < SPLIT_FROM);
-    if let Some(tile) = held.or_else(least) {
+    if let Some(tile) = single_read.or_else(least) {
         let metrics = [("blocks that hold a row", tile.slices), ("at most", largest)];
-        let because = "rows and results lie transposed to each other, and shared memory holds a row";
+        let because = "x and result are transposed to each other, and shared memory holds a row";
         return Some(Variant::Transposed(tile).because("general", because, metrics));
     }
     let tile = of_slices(p, side, 2 * u64::from(device.multiprocessors), device)?;

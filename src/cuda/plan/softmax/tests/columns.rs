@@ -1,4 +1,4 @@
-//! Rows that lie side by side.
+//! Contiguous columns.
 
 use super::*;
 
@@ -9,41 +9,41 @@ fn columns_are_read_once_wherever_they_fit() {
         let rows = [(outer, length * inner, length * inner), (inner, 1, 1)];
         choose(&problem(dtypes, (length, inner, inner), &rows, (0, 0)), device, None).0
     };
-    let panel = |word, wide, threads, slice, slices| {
-        Variant::Panel(Panel { word, wide, threads, slice, slices, cluster: true })
+    let column_tile = |word, wide, threads, slice, slices| {
+        Variant::ColumnTile(ColumnTile { word, wide, threads, slice, slices, cluster: true })
     };
     let split = |word, wide, threads, slice, slices| {
-        Variant::Panel(Panel { word, wide, threads, slice, slices, cluster: false })
+        Variant::ColumnTile(ColumnTile { word, wide, threads, slice, slices, cluster: false })
     };
-    let tile = |elements, across, threads, slice, slices| {
-        Variant::Tile(Tile { elements, across, threads, slice, slices, cluster: true })
+    let register_tile = |elements, across, threads, slice, slices| {
+        Variant::RegisterTile(RegisterTile { elements, across, threads, slice, slices, cluster: true })
     };
     let (half, single) = ((DType::BF16, DType::BF16), (DType::F32, DType::F32));
-    assert_eq!(of(half, (1, 8192, 8192), &h200), panel(8, 32, 256, 1024, 8));
-    assert_eq!(of(single, (1, 8192, 8192), &h200), panel(8, 32, 256, 512, 16));
-    assert_eq!(of(half, (64, 4096, 64), &h200), panel(8, 64, 256, 512, 8));
-    assert_eq!(of(single, (64, 4096, 64), &h200), panel(8, 32, 256, 512, 8));
-    assert_eq!(of(half, (256, 64, 4096), &h200), panel(8, 128, 64, 64, 1));
-    assert_eq!(of(half, (2048, 512, 8), &h200), panel(8, 8, 32, 512, 1));
-    assert_eq!(of(half, (128, 1000, 100), &h200), panel(8, 100, 256, 500, 2));
-    assert_eq!(of(single, (128, 1000, 100), &h200), panel(8, 100, 256, 250, 4));
-    // Short: rows in one piece; registers.
-    assert_eq!(of(half, (65536, 16, 64), &h200), panel(8, 64, 32, 16, 1));
-    assert_eq!(of(single, (65536, 16, 64), &h200), tile(4, 16, 32, 16, 1));
-    assert_eq!(of(single, (2048, 8, 4096), &h200), tile(4, 256, 256, 8, 1));
-    assert_eq!(of(single, (1024, 16, 4096), &h200), panel(8, 256, 128, 16, 1));
+    assert_eq!(of(half, (1, 8192, 8192), &h200), column_tile(8, 32, 256, 1024, 8));
+    assert_eq!(of(single, (1, 8192, 8192), &h200), column_tile(8, 32, 256, 512, 16));
+    assert_eq!(of(half, (64, 4096, 64), &h200), column_tile(8, 64, 256, 512, 8));
+    assert_eq!(of(single, (64, 4096, 64), &h200), column_tile(8, 32, 256, 512, 8));
+    assert_eq!(of(half, (256, 64, 4096), &h200), column_tile(8, 128, 64, 64, 1));
+    assert_eq!(of(half, (2048, 512, 8), &h200), column_tile(8, 8, 32, 512, 1));
+    assert_eq!(of(half, (128, 1000, 100), &h200), column_tile(8, 100, 256, 500, 2));
+    assert_eq!(of(single, (128, 1000, 100), &h200), column_tile(8, 100, 256, 250, 4));
+    // Short: packed tiles; registers.
+    assert_eq!(of(half, (65536, 16, 64), &h200), column_tile(8, 64, 32, 16, 1));
+    assert_eq!(of(single, (65536, 16, 64), &h200), register_tile(4, 16, 32, 16, 1));
+    assert_eq!(of(single, (2048, 8, 4096), &h200), register_tile(4, 256, 256, 8, 1));
+    assert_eq!(of(single, (1024, 16, 4096), &h200), column_tile(8, 256, 128, 16, 1));
     // Words of 4 bytes, and none that fit.
-    assert_eq!(of(half, (300, 500, 34), &h200), panel(4, 34, 160, 500, 1));
-    assert_eq!(of(half, (300, 50, 33), &h200), tile(1, 33, 160, 50, 1));
-    assert_eq!(of((DType::F64, DType::F64), (1, 1000, 8192), &h200), tile(2, 8, 256, 125, 8));
-    // One panel: two launches, with slices for all multiprocessors; if it is small, one cluster.
+    assert_eq!(of(half, (300, 500, 34), &h200), column_tile(4, 34, 160, 500, 1));
+    assert_eq!(of(half, (300, 50, 33), &h200), register_tile(1, 33, 160, 50, 1));
+    assert_eq!(of((DType::F64, DType::F64), (1, 1000, 8192), &h200), register_tile(2, 8, 256, 125, 8));
+    // One column tile: two launches, with slices for all multiprocessors; if it is small, one cluster.
     assert_eq!(of(half, (1, 65536, 16), &h200), split(8, 16, 256, 497, 132));
-    assert_eq!(of(half, (1, 4096, 16), &h200), panel(8, 16, 32, 256, 16));
+    assert_eq!(of(half, (1, 4096, 16), &h200), column_tile(8, 16, 32, 256, 16));
     // Too long for a cluster, or for a block where there are none.
     assert_eq!(of(half, (1, 100_000, 8192), &h200), split(8, 64, 256, 511, 196));
     assert_eq!(of(half, (1, 8192, 8192), &examples::a100()), split(8, 64, 256, 410, 20));
     assert!(matches!(of(half, (1, 1 << 20, 8192), &h200), Variant::Column { .. }));
-    assert_eq!(of(half, (256, 64, 4096), &examples::t4()), panel(8, 128, 64, 64, 1));
+    assert_eq!(of(half, (256, 64, 4096), &examples::t4()), column_tile(8, 128, 64, 64, 1));
     // Twice as many results per access: 32 bytes in two stores.
-    assert_eq!(of((DType::BF16, DType::F32), (256, 64, 4096), &h200), panel(8, 128, 64, 64, 1));
+    assert_eq!(of((DType::BF16, DType::F32), (256, 64, 4096), &h200), column_tile(8, 128, 64, 64, 1));
 }

@@ -7,17 +7,17 @@ use crate::cuda::plan::variants::SOFTMAX;
 use crate::cuda::plan::{KernelParams, Launch, misaligned};
 use crate::ops::work::Workload;
 
-/// Elements of a row that the threads of a plan reach.
+/// Elements of a row that the threads of a plan cover.
 fn reach(plan: &LaunchPlan<SoftmaxParams>, variant: Variant, lanes: u64) -> u64 {
     let threads = u64::from(plan.block[0]);
     match variant {
         Variant::Warp { vectors, lane_bits, .. } => (vectors << lane_bits) * lanes,
-        Variant::Staged { blocks, trips, .. } => blocks * threads * trips * lanes,
+        Variant::Smem { blocks, vectors_per_thread, .. } => blocks * threads * vectors_per_thread * lanes,
         Variant::Short { words } => words * 4 * lanes / VECTOR_BYTES,
         Variant::Block { .. } => threads * lanes * if plan.params.x_tag == DType::F32.tag() { 8 } else { 4 },
-        Variant::Pipeline { slots, .. } => threads * slots * lanes,
+        Variant::Pipeline { vectors_per_thread, .. } => threads * vectors_per_thread * lanes,
         Variant::Cluster { blocks, .. } => blocks * threads * CLUSTER_VECTORS * lanes,
-        Variant::Split { slices, chunks, .. } => slices * chunks * threads * SPLIT_VECTORS * lanes,
+        Variant::Split { slices, batches, .. } => slices * batches * threads * SPLIT_VECTORS * lanes,
         _ => u64::MAX,
     }
 }
@@ -108,15 +108,15 @@ fn legal(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) {
             same(p, &plan, || misaligned_rows(p).plan(device, misaligned, plan.kernel.clone(), log, None));
             misaligned::tests::legal(&misaligned_rows(p), device, misaligned, &plan);
         }
-        Variant::Panel(panel) => {
+        Variant::ColumnTile(tile) => {
             let plan = choice.plan(p, PARTIALS);
-            same(p, &plan, || panel::plan(p, panel, PARTIALS).1);
-            legal_panel(p, panel, &plan);
+            same(p, &plan, || column_tile::plan(p, tile, PARTIALS).1);
+            legal_column_tile(p, tile, &plan);
         }
-        Variant::Tile(tile) => {
+        Variant::RegisterTile(tile) => {
             let plan = choice.plan(p, PARTIALS);
-            same(p, &plan, || tile::plan(p, tile, PARTIALS).1);
-            legal_tile(p, tile, &plan);
+            same(p, &plan, || register_tile::plan(p, tile, PARTIALS).1);
+            legal_register_tile(p, tile, &plan);
         }
         Variant::Transposed(transposed) => {
             let plan = choice.plan(p, PARTIALS);
@@ -162,44 +162,44 @@ fn legal_launch(plan: &Launch, device: &DeviceFacts) {
     assert!(cluster <= 8 || device.multiprocessors >= 100, "{plan}");
 }
 
-fn legal_panel(p: &SoftmaxProblem, panel: Panel, plan: &LaunchPlan<PanelParams>) {
-    let Panel { word, wide, threads, slice, slices, cluster } = panel;
+fn legal_column_tile(p: &SoftmaxProblem, tile: ColumnTile, plan: &LaunchPlan<ColumnTileParams>) {
+    let ColumnTile { word, wide, threads, slice, slices, cluster } = tile;
     let (inner, columns) = columns(p).unwrap();
     let (size, out_size) = (p.x.dtype.size() as u64, p.out.dtype.size() as u64);
-    let (words, access, pieces) = (plan.params.words, plan.params.access, plan.params.pieces);
-    let (words, access, pieces) = (u64::from(words), u64::from(access), u64::from(pieces));
-    assert_eq!(words * word, wide * size, "{panel:?}");
-    assert!((columns * size).is_multiple_of(word) && wide <= columns, "{panel:?}");
-    assert!(words.max(pieces) <= threads && threads <= 256 && slice * slices >= p.length.unsigned_abs());
-    // Everything that a copy, or a store of a word's results, begins at.
+    let (words, access, row_copies) = (plan.params.words, plan.params.access, plan.params.row_copies);
+    let (words, access, row_copies) = (u64::from(words), u64::from(access), u64::from(row_copies));
+    assert_eq!(words * word, wide * size, "{tile:?}");
+    assert!((columns * size).is_multiple_of(word) && wide <= columns, "{tile:?}");
+    assert!(words.max(row_copies) <= threads && threads <= 256 && slice * slices >= p.length.unsigned_abs());
+    // Offsets of every copy, and of every store of a word's results.
     let first = |stride: i64, rows: u64| stride.unsigned_abs() * rows;
     let mut of_x: Vec<u64> = p.x.strides[..inner].iter().map(|&s| first(s, 1)).collect();
     let mut of_out: Vec<u64> = p.out.strides[..inner].iter().map(|&s| first(s, 1)).collect();
     of_out.extend([word / size, columns]);
     if p.length > 1 {
-        of_x.push(first(p.x_stride, if pieces == 0 { slice } else { 1 }));
+        of_x.push(first(p.x_stride, if row_copies == 0 { slice } else { 1 }));
         of_out.push(first(p.out_stride, 1));
     }
-    if pieces == 0 {
-        assert!(wide == columns && (p.x_stride == columns.cast_signed() || p.length == 1), "{panel:?}");
+    if row_copies == 0 {
+        assert!(wide == columns && (p.x_stride == columns.cast_signed() || p.length == 1), "{tile:?}");
     } else {
-        assert_eq!(pieces * access, wide * size);
+        assert_eq!(row_copies * access, wide * size);
         of_x.extend([wide, columns]);
     }
     let aligned = |address: usize, offsets: &[u64], size: u64, to: u64| {
         (address as u64).is_multiple_of(to) && offsets.iter().all(|o| (o * size).is_multiple_of(to))
     };
-    assert!([4, 8, 16].contains(&access) && aligned(p.x.address, &of_x, size, access), "{panel:?} {access}");
+    assert!([4, 8, 16].contains(&access) && aligned(p.x.address, &of_x, size, access), "{tile:?} {access}");
     let stored = (word / size * out_size).min(VECTOR_BYTES);
-    assert!(aligned(p.out.address, &of_out, out_size, stored), "{panel:?}");
+    assert!(aligned(p.out.address, &of_out, out_size, stored), "{tile:?}");
     assert_eq!(plan.cluster, if cluster { slices as u32 } else { 0 });
     let all = p.row_count().unsigned_abs() / columns * columns.div_ceil(wide);
     assert_eq!(u64::from(plan.grid[0]), all * slices);
-    assert!(plan.kernel.name.contains(&format!("panel{word}_")) && slices <= 1024);
+    assert!(plan.kernel.name.contains(&format!("column_tile{word}_")) && slices <= 1024);
 }
 
-fn legal_tile(p: &SoftmaxProblem, tile: Tile, plan: &LaunchPlan<TileParams>) {
-    let Tile { elements, across, threads, slice, slices, cluster } = tile;
+fn legal_register_tile(p: &SoftmaxProblem, tile: RegisterTile, plan: &LaunchPlan<RegisterTileParams>) {
+    let RegisterTile { elements, across, threads, slice, slices, cluster } = tile;
     let columns = columns(p).unwrap().1;
     assert!(columns.is_multiple_of(elements) && across * elements <= columns, "{tile:?}");
     assert!(across <= threads && threads <= 512, "{tile:?}");
@@ -214,29 +214,32 @@ fn legal_tile(p: &SoftmaxProblem, tile: Tile, plan: &LaunchPlan<TileParams>) {
     let all = p.row_count().unsigned_abs() / columns * columns.div_ceil(across * elements);
     assert_eq!(plan.params.tiles, all);
     assert_eq!(u64::from(plan.params.slices), slices);
-    assert!(plan.kernel.name.contains(&format!("tile{elements}_")));
+    assert!(plan.kernel.name.contains(&format!("register_tile{elements}_")));
 }
 
 fn legal_transposed(p: &SoftmaxProblem, transposed: Transposed, plan: &LaunchPlan<TransposedParams>) {
-    let Transposed { side, beside, groups, slice, slices, cluster } = transposed;
+    let Transposed { side, across, groups, slice, slices, cluster } = transposed;
     let (this, other) = if side.of_x { (&p.x, &p.out) } else { (&p.out, &p.x) };
     let rows = p.rows[side.dim].unsigned_abs();
     assert_eq!((this.strides[side.dim], if side.of_x { p.out_stride } else { p.x_stride }), (1, 1));
     assert!(
-        matches!(beside, 1 | 2 | 4 | 8 | 16 | 32)
+        matches!(across, 1 | 2 | 4 | 8 | 16 | 32)
             && groups.is_power_of_two()
             && plan.block[0].is_power_of_two()
     );
     assert!(slice * slices >= p.length.unsigned_abs() && slices <= 1024, "{transposed:?}");
     assert_eq!(plan.cluster, if cluster { slices as u32 } else { 0 });
-    let wide = transposed.wide(p);
-    assert_eq!(u64::from(plan.grid[0]), p.row_count().unsigned_abs() / rows * rows.div_ceil(wide) * slices);
+    let tile_rows = transposed.tile_rows(p);
+    assert_eq!(
+        u64::from(plan.grid[0]),
+        p.row_count().unsigned_abs() / rows * rows.div_ceil(tile_rows) * slices
+    );
     let tile = transposed.tile_bytes(p);
     assert!(
-        tile >= wide * slice * p.x.dtype.size() as u64 && tile < u64::from(plan.shared_bytes),
+        tile >= tile_rows * slice * p.x.dtype.size() as u64 && tile < u64::from(plan.shared_bytes),
         "{transposed:?}"
     );
-    // Everything that an access of 16 bytes begins at.
+    // Offsets of every access of 16 bytes.
     let (whole, other_whole) = match side.of_x {
         true => (plan.params.x_fit, plan.params.out_fit),
         false => (plan.params.out_fit, plan.params.x_fit),
@@ -246,18 +249,18 @@ fn legal_transposed(p: &SoftmaxProblem, transposed: Transposed, plan: &LaunchPla
         let bytes = steps.iter().map(|s| s.unsigned_abs() * t.dtype.size() as u64);
         bytes.chain([t.address as u64]).all(|at| at.is_multiple_of(VECTOR_BYTES))
     };
-    // Of one index, no step is taken.
+    // The strides of dimensions of one index do not matter.
     let stepping = |t: &Strided, but: Option<usize>| -> Vec<i64> {
         (0..p.rows.len()).filter(|&d| Some(d) != but && p.rows[d] > 1).map(|d| t.strides[d]).collect()
     };
     let outer = stepping(this, Some(side.dim));
-    let tiles = wide.cast_signed();
+    let tiles = tile_rows.cast_signed();
     assert!(whole == 0 || aligned(this, &[&outer[..], &[along, tiles]].concat()), "{transposed:?}");
     let step = if slices > 1 { slice.cast_signed() } else { 0 };
-    assert!(whole != Fit::Run as u32);
-    if other_whole == Fit::Run as u32 {
+    assert!(whole != Fit::Packed as u32);
+    if other_whole == Fit::Packed as u32 {
         assert_eq!((other.strides[side.dim], slices), (p.length, 1), "{transposed:?}");
-        let tile = wide.cast_signed() * p.length;
+        let tile = tile_rows.cast_signed() * p.length;
         assert!(aligned(other, &[&stepping(other, Some(side.dim))[..], &[tile]].concat()), "{transposed:?}");
         return;
     }
@@ -272,10 +275,10 @@ fn legal_transposed_short(p: &SoftmaxProblem, short: Short, plan: &LaunchPlan<Tr
     let (this, other) = if side.of_x { (&p.x, &p.out) } else { (&p.out, &p.x) };
     let (rows, size) = (p.rows[side.dim].unsigned_abs(), this.dtype.size() as u64);
     let threads = u64::from(plan.block[0]);
-    assert!(plan.cluster <= 1 && threads <= 128 && short.wide() == each * threads);
+    assert!(plan.cluster <= 1 && threads <= 128 && short.rows_of_block() == each * threads);
     assert_eq!((other.strides[side.dim], this.strides[side.dim]), (p.length, 1));
     let bytes = each * threads * p.length.unsigned_abs() * other.dtype.size() as u64;
-    // And where the piece begins behind a boundary.
+    // And the offset of the packed rows from a 16-byte boundary.
     assert!(
         u64::from(plan.shared_bytes) == bytes + VECTOR_BYTES && bytes.is_multiple_of(VECTOR_BYTES),
         "{short:?}"
@@ -300,14 +303,14 @@ fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: 
         let needed = match variant {
             Variant::Column { .. } => 0,
             Variant::Short { .. } => p.length.unsigned_abs(),
-            Variant::Warp { .. } | Variant::Block { .. } | Variant::Staged { .. } => shape.whole * lanes,
+            Variant::Warp { .. } | Variant::Block { .. } | Variant::Smem { .. } => shape.whole * lanes,
             _ => shape.vectors * lanes,
         };
         assert!(reach(plan, variant, lanes) >= needed, "{plan}");
     }
     match variant {
         Variant::Warp { rows, lane_bits, .. } => {
-            assert!(1 << lane_bits >= row_shape(p).unwrap().ends, "{plan}");
+            assert!(1 << lane_bits >= row_shape(p).unwrap().head_and_tail, "{plan}");
             assert!(plan.params.tiles * (WARP_THREADS >> lane_bits) * rows >= plan.params.rows);
         }
         Variant::Pipeline { stages, blocks_per_multiprocessor, .. } => {
@@ -322,25 +325,25 @@ fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: 
             assert!(threads <= CLUSTER_THREADS && threads / 32 * blocks <= 256, "{plan}");
             assert_eq!(u64::from(plan.cluster), blocks);
         }
-        Variant::Staged { threads, blocks, trips } => {
-            assert!(threads <= 512 && threads / 32 * blocks <= 256 && trips % 2 == 0, "{plan}");
-            assert!(threads >= row_shape(p).unwrap().ends, "{plan}");
+        Variant::Smem { threads, blocks, vectors_per_thread } => {
+            assert!(threads <= 512 && threads / 32 * blocks <= 256 && vectors_per_thread % 2 == 0, "{plan}");
+            assert!(threads >= row_shape(p).unwrap().head_and_tail, "{plan}");
         }
         Variant::Short { .. } => {
             let bytes = misaligned::SHORT_THREADS * p.length.unsigned_abs() * p.x.dtype.size() as u64;
             assert!(u64::from(plan.shared_bytes) == bytes && bytes.is_multiple_of(VECTOR_BYTES), "{plan}");
         }
         Variant::Split { slices, .. } => assert!(slices <= 1024 && slices == u64::from(plan.params.slices)),
-        Variant::Grid { threads, slices, kept, held } => {
+        Variant::Grid { threads, slices, register_batches, shared_vectors } => {
             assert!(plan.cooperative && device.cooperative, "{plan}");
             // One block to a multiprocessor: its shared memory and its registers, 128 a thread, fit.
             assert!(plan.grid[0] <= device.multiprocessors && threads <= 512, "{plan}");
             assert_eq!(u64::from(plan.grid[0]), slices * p.row_count().unsigned_abs());
-            // A thread to a slice's message, and to each of the row's ends.
+            // A thread for each slice's message, and for each element of head and tail.
             let shape = row_shape(p).unwrap();
-            assert!(slices <= threads && shape.ends <= threads && shape.aligned_stores, "{plan}");
-            assert!(held % 4 == 0 && (kept > 1 || held == 0), "{plan}");
-            assert!(kept > 1 || slices * threads * 4 >= shape.whole, "{plan}");
+            assert!(slices <= threads && shape.head_and_tail <= threads && shape.aligned_stores, "{plan}");
+            assert!(shared_vectors % 4 == 0 && (register_batches > 1 || shared_vectors == 0), "{plan}");
+            assert!(register_batches > 1 || slices * threads * 4 >= shape.whole, "{plan}");
         }
         Variant::Column { lane_bits, .. } => {
             let wide = plan.params.columns.div_ceil(lanes << lane_bits) * (lanes << lane_bits);

@@ -4,14 +4,14 @@ mod columns;
 mod legal;
 
 use super::choose::choose;
-use super::panel::PanelParams;
+use super::column_tile::ColumnTileParams;
+use super::register_tile::RegisterTileParams;
 use super::rows::{SoftmaxParams, row_shape};
-use super::tile::TileParams;
 use super::transposed::{Fit, Short, TransposedParams};
 use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::LaunchPlan;
-use crate::cuda::plan::misaligned::{MisalignedParams, Pieces};
+use crate::cuda::plan::misaligned::{MisalignedParams, SharedRows};
 use crate::ops::Strided;
 use crate::ops::softmax::Kind;
 use crate::tensor::{Device, Dims};
@@ -63,7 +63,7 @@ fn rows_plan(p: &SoftmaxProblem, device: &DeviceFacts) -> LaunchPlan<SoftmaxPara
 fn variants_by_row_length() {
     let on_h200 = |dtype, length| name(&contiguous(dtype, 1000, length), &examples::h200());
     for (length, expected) in [
-        (1, "panel8_bf16"),
+        (1, "column_tile8_bf16"),
         (2, "short9_bf16"),
         (8, "warp1x2_bf16"),
         (33, "short17_bf16"),
@@ -81,15 +81,15 @@ fn variants_by_row_length() {
         (1032, "block_bf16"),
         (4095, "block_bf16"),
         (8192, "block_bf16"),
-        (8200, "staged_bf16"),
+        (8200, "smem_bf16"),
         (16384, "cluster_bf16"),
-        (16392, "staged_bf16"),
-        (32768, "staged_bf16"),
-        (65536, "staged_bf16"),
-        (50257, "staged_bf16"),
-        (114_688, "staged_bf16"),
-        (114_696, "staged_bf16"),
-        (524_288, "staged_bf16"),
+        (16392, "smem_bf16"),
+        (32768, "smem_bf16"),
+        (65536, "smem_bf16"),
+        (50257, "smem_bf16"),
+        (114_688, "smem_bf16"),
+        (114_696, "smem_bf16"),
+        (524_288, "smem_bf16"),
         (524_296, "online_bf16"),
         (1 << 40, "online_bf16"),
     ] {
@@ -100,7 +100,7 @@ fn variants_by_row_length() {
     assert_eq!(on_h200(DType::F32, 512), "warp4x1_f32");
     assert_eq!(on_h200(DType::F32, 16384), "block_f32");
     assert_eq!(on_h200(DType::F32, 57344), "cluster_f32");
-    assert_eq!(on_h200(DType::F32, 50257), "staged_f32");
+    assert_eq!(on_h200(DType::F32, 50257), "smem_f32");
     assert_eq!(on_h200(DType::F64, 4096), "block_f64");
     // No asynchronous copies before compute capability 8.0.
     let on_t4 = |length| name(&contiguous(DType::F16, 1000, length), &examples::t4());
@@ -125,18 +125,18 @@ fn long_rows_go_to_many_small_blocks_where_those_are_full() {
 }
 
 #[test]
-fn only_rows_of_whole_vectors_one_stride_apart_are_told_so() {
+fn rows_of_whole_vectors_one_stride_apart_skip_head_and_tail() {
     let device = examples::h200();
-    let told = |p: &SoftmaxProblem| {
+    let whole = |p: &SoftmaxProblem| {
         let plan = rows_plan(p, &device);
         assert!(plan.kernel.name.starts_with("softmax_warp"), "{}", plan.kernel.name);
         plan.params.x_access > 0
     };
     let same = (DType::BF16, DType::BF16);
-    assert!(told(&problem(same, (64, 1, 1), &[(1000, 64, 64)], (0, 0))));
-    assert!(told(&problem(same, (64, 1, 1), &[(1000, 72, 64)], (0, 0))));
-    assert!(!told(&problem(same, (64, 1, 1), &[(10, 8000, 6400), (100, 64, 64)], (0, 0))));
-    assert!(!told(&problem(same, (520, 1, 1), &[(1000, 520, 520)], (4, 4))));
+    assert!(whole(&problem(same, (64, 1, 1), &[(1000, 64, 64)], (0, 0))));
+    assert!(whole(&problem(same, (64, 1, 1), &[(1000, 72, 64)], (0, 0))));
+    assert!(!whole(&problem(same, (64, 1, 1), &[(10, 8000, 6400), (100, 64, 64)], (0, 0))));
+    assert!(!whole(&problem(same, (520, 1, 1), &[(1000, 520, 520)], (4, 4))));
 }
 
 fn problem_of_single_elements() -> SoftmaxProblem {
@@ -149,17 +149,17 @@ fn variants_by_layout() {
     let device = examples::h200();
     let same = (BF16, BF16);
     let columns = problem(same, (4096, 64, 64), &[(64, 262_144, 262_144), (64, 1, 1)], (0, 0));
-    assert_eq!(name(&columns, &device), "panel8_bf16");
+    assert_eq!(name(&columns, &device), "column_tile8_bf16");
     let transposed_in = problem(same, (512, 64, 1), &[(64, 1, 512)], (0, 0));
     assert_eq!(name(&transposed_in, &device), "transposed_in_bf16");
     let transposed_out = problem(same, (512, 1, 64), &[(64, 512, 1)], (0, 0));
     assert_eq!(name(&transposed_out, &device), "transposed_out_bf16");
-    // As a batch of images whose channels come last, and back.
+    // A batch of images, to channels last and back.
     let channels = |dtype| problem(dtype, (21, 1000, 1), &[(16, 21_000, 21_000), (1000, 1, 21)], (0, 0));
     assert_eq!(name(&channels((F16, F32)), &device), "transposed_short_in2_f16_f32");
     assert_eq!(name(&channels((F32, F16)), &device), "general_f32");
     let long = problem(same, (1 << 20, 64, 1), &[(64, 1, 1 << 20)], (0, 0));
-    assert_eq!(name(&long, &device), "transposed_in_find_bf16");
+    assert_eq!(name(&long, &device), "transposed_in_combine_bf16");
     let few = problem(same, (512, 7, 1), &[(7, 1, 512)], (0, 0));
     assert_eq!(name(&few, &device), "general_f32");
     let between = Strided { address: BASE + 1, ..transposed_in.out.clone() };
@@ -194,7 +194,11 @@ fn alignment() {
         shape(&problem(dtypes, (length, 1, 1), &[(9, x_step, out_step)], offsets))
     };
     assert_eq!(rows((BF16, BF16), 256, 256, 256, (0, 0)), (32, true));
-    assert_eq!(rows((BF16, BF16), 256, 257, 257, (0, 0)), (33, true), "odd rows shift together");
+    assert_eq!(
+        rows((BF16, BF16), 256, 257, 257, (0, 0)),
+        (33, true),
+        "odd rows of both are misaligned alike"
+    );
     assert_eq!(rows((BF16, BF16), 255, 256, 255, (0, 0)), (32, false));
     assert_eq!(rows((BF16, BF16), 256, 256, 256, (3, 3)), (33, true));
     assert_eq!(rows((BF16, BF16), 256, 256, 256, (3, 11)), (33, true));
@@ -209,7 +213,7 @@ fn alignment() {
 }
 
 #[test]
-fn misaligned_rows_go_in_tiles_that_end_where_vectors_do() {
+fn tiles_of_misaligned_rows_end_at_vector_boundaries() {
     let by = |p: &SoftmaxProblem, device: &DeviceFacts, forced| match choose(p, device, forced).0 {
         Variant::Misaligned(misaligned) => misaligned,
         other => panic!("{other:?}"),
@@ -217,26 +221,26 @@ fn misaligned_rows_go_in_tiles_that_end_where_vectors_do() {
     let of = |p: &SoftmaxProblem, device: &DeviceFacts| by(p, device, None);
     let forced = |p: &SoftmaxProblem| by(p, &examples::h200(), Some(Forced::Misaligned(2)));
     let h200 = examples::h200();
-    // Neither x nor the result begins where 16 bytes do: else such rows would be `short`.
+    // Neither x nor the result begins at a 16-byte boundary: else the rows would be `short`.
     let odd = |rows| problem((DType::BF16, DType::BF16), (33, 1, 1), &[(rows, 33, 33)], (1, 1));
     let tiny = of(&odd(1 << 19), &h200);
     assert_eq!((tiny.lanes, tiny.tile_rows(), tiny.stages, tiny.blocks_per_multiprocessor), (2, 128, 2, 4));
-    assert_eq!(tiny.pieces[0], Pieces { together: true, pitch: 33 * 16 + 1, slots: 33 * 16 + 1 });
+    assert_eq!(tiny.shared[0], SharedRows { packed: true, pitch: 33 * 16 + 1, vectors: 33 * 16 + 1 });
     let middle = forced(&contiguous(DType::BF16, 32768, 781));
     assert_eq!((middle.lanes, middle.tile_rows(), middle.stages, middle.threads), (32, 8, 2, 256));
-    assert_eq!(middle.pieces[0].slots, 781);
+    assert_eq!(middle.shared[0].vectors, 781);
     let long = forced(&contiguous(DType::BF16, 32768, 4095));
     assert_eq!(
         (long.lanes, long.tile_rows(), long.threads, long.blocks_per_multiprocessor),
         (128, 1, 128, 6)
     );
-    // Rows apart: each has slots of its own, an odd number of them.
+    // Rows with gaps: each is a range of its own, of an odd number of vectors.
     let apart = of(&problem((DType::F32, DType::F32), (30, 1, 1), &[(1 << 20, 33, 30)], (1, 0)), &h200);
-    assert_eq!(apart.pieces[0], Pieces { together: false, pitch: 9, slots: 9 * 128 });
-    assert_eq!(apart.pieces[1], Pieces { together: true, pitch: 960, slots: 960 });
+    assert_eq!(apart.shared[0], SharedRows { packed: false, pitch: 9, vectors: 9 * 128 });
+    assert_eq!(apart.shared[1], SharedRows { packed: true, pitch: 960, vectors: 960 });
     // Few rows: more and smaller tiles.
     assert_eq!(of(&odd(4096), &h200).tile_rows(), 32);
-    // Nothing can be ahead without asynchronous copies.
+    // Without asynchronous copies a second stage has no use.
     assert_eq!(of(&odd(1 << 19), &examples::t4()).stages, 1);
 }
 
@@ -245,39 +249,60 @@ fn few_rows_use_the_whole_device() {
     let h200 = examples::h200();
     let of =
         |rows, length, device: &DeviceFacts| choose(&contiguous(DType::BF16, rows, length), device, None).0;
-    assert_eq!(of(4, 131_072, &h200), Variant::Staged { threads: 256, blocks: 16, trips: 4 });
-    assert_eq!(of(16, 32000, &h200), Variant::Staged { threads: 128, blocks: 8, trips: 4 });
-    assert_eq!(of(64, 128_256, &h200), Variant::Staged { threads: 256, blocks: 8, trips: 8 });
-    assert_eq!(of(1, 1 << 20, &h200), Variant::Grid { threads: 256, slices: 132, kept: 1, held: 0 });
-    assert_eq!(of(1, 1 << 24, &h200), Variant::Grid { threads: 512, slices: 132, kept: 3, held: 20 });
-    assert_eq!(of(8, 1 << 21, &h200), Variant::Grid { threads: 512, slices: 16, kept: 3, held: 20 });
-    assert_eq!(of(1, 1 << 30, &h200), Variant::Grid { threads: 512, slices: 132, kept: 3, held: 28 });
+    assert_eq!(of(4, 131_072, &h200), Variant::Smem { threads: 256, blocks: 16, vectors_per_thread: 4 });
+    assert_eq!(of(16, 32000, &h200), Variant::Smem { threads: 128, blocks: 8, vectors_per_thread: 4 });
+    assert_eq!(of(64, 128_256, &h200), Variant::Smem { threads: 256, blocks: 8, vectors_per_thread: 8 });
+    assert_eq!(
+        of(1, 1 << 20, &h200),
+        Variant::Grid { threads: 256, slices: 132, register_batches: 1, shared_vectors: 0 }
+    );
+    assert_eq!(
+        of(1, 1 << 24, &h200),
+        Variant::Grid { threads: 512, slices: 132, register_batches: 3, shared_vectors: 20 }
+    );
+    assert_eq!(
+        of(8, 1 << 21, &h200),
+        Variant::Grid { threads: 512, slices: 16, register_batches: 3, shared_vectors: 20 }
+    );
+    assert_eq!(
+        of(1, 1 << 30, &h200),
+        Variant::Grid { threads: 512, slices: 132, register_batches: 3, shared_vectors: 28 }
+    );
     // Longer than 32 bits count, and rows for which too many multiprocessors would be left over.
     assert!(matches!(of(1, (1 << 30) + 8, &h200), Variant::Split { .. }));
-    assert_eq!(of(66, 1 << 21, &h200), Variant::Grid { threads: 512, slices: 2, kept: 3, held: 28 });
+    assert_eq!(
+        of(66, 1 << 21, &h200),
+        Variant::Grid { threads: 512, slices: 2, register_batches: 3, shared_vectors: 28 }
+    );
     assert!(matches!(of(67, 1 << 21, &h200), Variant::Split { .. }));
     // The longest row for a cluster, and the next.
-    assert_eq!(of(4, 1 << 18, &h200), Variant::Staged { threads: 512, blocks: 16, trips: 4 });
+    assert_eq!(of(4, 1 << 18, &h200), Variant::Smem { threads: 512, blocks: 16, vectors_per_thread: 4 });
     assert!(matches!(of(4, (1 << 18) + 8, &h200), Variant::Grid { .. }));
-    // The result lies otherwise; the launch was refused.
+    // The result is aligned differently, or has another dtype; the launch was refused.
     let shifted = problem((DType::BF16, DType::BF16), (1 << 20, 1, 1), &[(1, 1 << 20, 1 << 20)], (0, 1));
     assert!(matches!(choose(&shifted, &h200, None).0, Variant::Split { .. }));
     let widened = problem((DType::BF16, DType::F32), (1 << 20, 1, 1), &[(1, 1 << 20, 1 << 20)], (0, 0));
     assert!(matches!(choose(&widened, &h200, None).0, Variant::Split { .. }));
-    let split = Variant::Split { threads: 128, slices: 256, chunks: 1 };
-    // Two blocks to a multiprocessor, and no more.
-    assert_eq!(of(45, 1 << 20, &h200), Variant::Split { threads: 384, slices: 5, chunks: 18 });
+    let split = Variant::Split { threads: 128, slices: 256, batches: 1 };
+    // Two blocks to a multiprocessor, all in one wave.
+    assert_eq!(of(45, 1 << 20, &h200), Variant::Split { threads: 384, slices: 5, batches: 18 });
     assert_eq!(of(1, 1 << 20, &h200.without_cooperation()), split);
-    assert_eq!(of(1000, 1 << 20, &h200), Variant::Online { threads: 512, slots: 14 });
+    assert_eq!(of(1000, 1 << 20, &h200), Variant::Online { threads: 512, vectors_per_thread: 14 });
     // Without clusters, and where there are clusters of 8 at most.
     let a100 = examples::a100();
-    assert_eq!(of(1, 1 << 20, &a100), Variant::Split { threads: 128, slices: 128, chunks: 2 });
+    assert_eq!(of(1, 1 << 20, &a100), Variant::Split { threads: 128, slices: 128, batches: 2 });
     assert_eq!(of(16, 32000, &a100), of(1000, 32000, &a100));
-    assert_eq!(of(4, 131_072, &examples::rtx5090()), Variant::Staged { threads: 512, blocks: 8, trips: 4 });
+    assert_eq!(
+        of(4, 131_072, &examples::rtx5090()),
+        Variant::Smem { threads: 512, blocks: 8, vectors_per_thread: 4 }
+    );
     // A part of an H200.
     let part = DeviceFacts { multiprocessors: 16, ..h200 };
-    assert_eq!(of(1, 1 << 20, &part), Variant::Grid { threads: 512, slices: 16, kept: 3, held: 4 });
-    assert_eq!(of(1, 131_072, &part), Variant::Staged { threads: 512, blocks: 8, trips: 4 });
+    assert_eq!(
+        of(1, 1 << 20, &part),
+        Variant::Grid { threads: 512, slices: 16, register_batches: 3, shared_vectors: 4 }
+    );
+    assert_eq!(of(1, 131_072, &part), Variant::Smem { threads: 512, blocks: 8, vectors_per_thread: 4 });
 }
 
 #[test]
@@ -287,7 +312,11 @@ fn what_a_developer_forces() {
     let row = contiguous(DType::BF16, 1000, 256);
     assert_eq!(forced(&row, Forced::Warp(1)), "warp1x2_bf16");
     assert_eq!(forced(&row, Forced::Warp(2)), "warp2x1_bf16");
-    assert_eq!(forced(&row, Forced::Warp(3)), "warp2x1_bf16", "what there is not is left to the plan");
+    assert_eq!(
+        forced(&row, Forced::Warp(3)),
+        "warp2x1_bf16",
+        "the plan chooses where a variant does not exist"
+    );
     assert_eq!(forced(&row, Forced::Cluster(1)), "cluster_bf16");
     assert_eq!(forced(&row, Forced::Pipeline(2)), "pipeline_bf16");
     assert_eq!(forced(&row, Forced::Misaligned(2)), "misaligned16_bf16");
@@ -297,12 +326,12 @@ fn what_a_developer_forces() {
     assert_eq!(forced(&contiguous(DType::BF16, 9, 50257), Forced::Grid(5)), "grid1_bf16");
     assert_eq!(forced(&contiguous(DType::F64, 9, 50257), Forced::Grid(5)), "grid2_f64");
     let long = contiguous(DType::BF16, 1000, 50257);
-    assert_eq!(forced(&long, Forced::Warp(4)), "staged_bf16");
-    assert_eq!(forced(&long, Forced::Short), "staged_bf16");
-    assert_eq!(forced(&row, Forced::Staged(2)), "staged_bf16");
-    assert_eq!(forced(&long, Forced::Misaligned(2)), "staged_bf16", "more than registers hold");
+    assert_eq!(forced(&long, Forced::Warp(4)), "smem_bf16");
+    assert_eq!(forced(&long, Forced::Short), "smem_bf16");
+    assert_eq!(forced(&row, Forced::Smem(2)), "smem_bf16");
+    assert_eq!(forced(&long, Forced::Misaligned(2)), "smem_bf16", "more than registers hold");
     assert_eq!(forced(&long, Forced::Cluster(16)), "cluster_bf16");
-    assert_eq!(forced(&long, Forced::Cluster(3)), "staged_bf16");
+    assert_eq!(forced(&long, Forced::Cluster(3)), "smem_bf16");
     assert_eq!(forced(&contiguous(DType::F32, 1000, 24), Forced::Short), "short33_f32");
     for stages in 1..=5 {
         let p = contiguous(DType::BF16, 1 << 20, 8192);
@@ -317,11 +346,11 @@ fn what_a_developer_forces() {
     let columns =
         problem((DType::BF16, DType::BF16), (640, 64, 64), &[(64, 40960, 40960), (64, 1, 1)], (0, 0));
     assert_eq!(forced(&columns, Forced::Column), "column_bf16");
-    assert_eq!(forced(&columns, Forced::Cluster(4)), "panel8_bf16");
-    assert_eq!(forced(&columns, Forced::Split(7)), "panel8_find_bf16");
+    assert_eq!(forced(&columns, Forced::Cluster(4)), "column_tile8_bf16");
+    assert_eq!(forced(&columns, Forced::Split(7)), "column_tile8_combine_bf16");
     assert_eq!(
         super::choose(&columns, &h200, Some(Forced::Split(7))).launches[0].kernel.name,
-        "softmax_panel8_leave_bf16"
+        "softmax_column_tile8_partial_bf16"
     );
 }
 
@@ -333,7 +362,7 @@ fn the_workspace_has_room_for_every_partial() {
     assert_eq!(super::choose(&long, &h200, None).workspace, 2 * (66 * 32 + 16));
     let one = contiguous(DType::BF16, 1, 1 << 20);
     assert_eq!(super::choose(&one, &h200, None).workspace, 132 * 16 + 16);
-    // Enough for two launches, should the one be refused.
+    // Enough for the two launches of the fallback.
     assert_eq!(super::choose(&one, &h200, Some(Forced::Grid(1))).workspace, 256 * 8);
     assert_eq!(super::choose(&contiguous(DType::BF16, 4, 131_072), &h200, None).workspace, 0);
     let columns = problem((DType::BF16, DType::BF16), (65536, 16, 16), &[(16, 1, 1)], (0, 0));
@@ -344,7 +373,7 @@ fn the_workspace_has_room_for_every_partial() {
 fn a_persistent_grid_fills_the_device_once() {
     let p = rows_plan(&contiguous(DType::BF16, 1 << 20, 32768), &examples::a100());
     assert_eq!((p.grid[0], p.block[0]), (108 * 2, 512));
-    assert_eq!((p.params.stages, p.params.slots, p.shared_bytes), (1, 8, 65536));
+    assert_eq!((p.params.stages, p.params.per_thread, p.shared_bytes), (1, 8, 65536));
     let few = rows_plan(&contiguous(DType::BF16, 100, 32768), &examples::a100());
     assert_eq!(few.grid[0], 100);
 }

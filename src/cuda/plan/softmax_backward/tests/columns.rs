@@ -1,4 +1,4 @@
-//! Rows that lie side by side.
+//! Contiguous columns.
 
 use super::*;
 use crate::cuda::plan::softmax_backward::params::BackwardTileParams;
@@ -41,23 +41,23 @@ fn legal_tiles(p: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<
     let sum = size.max(4);
     let elements: u64 = kernel.name.split_once("tile").unwrap().1[..1].parse().unwrap();
     let (across, down) = (u64::from(params.across), u64::from(block[0] / params.across));
-    let side_by_side = params.tiles / (p.row_count().unsigned_abs() / columns);
+    let tiles_of_row = params.tiles / (p.row_count().unsigned_abs() / columns);
     let wide = across * elements;
-    assert!(side_by_side * wide >= columns, "{context}");
-    assert!((side_by_side - 1) * wide < columns, "{context}: an empty tile");
+    assert!(tiles_of_row * wide >= columns, "{context}");
+    assert!((tiles_of_row - 1) * wide < columns, "{context}: an empty tile");
     assert!(columns.is_multiple_of(elements), "{context}");
-    let held = match elements * size {
+    let batch_rows = match elements * size {
         16 | 4 => 8,
         8 => 4,
         _ => 16,
     };
-    assert!(slices * u64::from(params.chunks) * held * down >= p.length.unsigned_abs(), "{context}");
-    let shared =
-        u64::from(cluster) * wide * 8 + (down * (wide | 1) + (u64::from(params.parts) + 1) * wide) * sum;
+    assert!(slices * u64::from(params.batches) * batch_rows * down >= p.length.unsigned_abs(), "{context}");
+    let shared = u64::from(cluster) * wide * 8
+        + (down * (wide | 1) + (u64::from(params.merge_threads) + 1) * wide) * sum;
     assert_eq!(u64::from(shared_bytes), shared, "{context}");
     let split = choice.launches.len() > 1;
     assert_eq!(split, params.partials != 0, "{context}");
-    assert_eq!(split, kernel.name.contains("find"), "{context}");
+    assert_eq!(split, kernel.name.contains("combine"), "{context}");
     assert!(!split || (slices <= 1024 && cluster == 1), "{context}");
     let needed = if split { params.tiles * slices * wide * sum } else { 0 };
     assert_eq!(choice.workspace, needed, "{context}");
@@ -74,8 +74,8 @@ fn few_columns_are_shared_by_all_multiprocessors() {
         let first = (choice.main > 0).then(|| choice.launches[0].kernel.name.clone());
         (first, choice.main().grid[0])
     };
-    let leave = Some("softmax_backward_tile8_leave_bf16".to_string());
-    assert_eq!(of(1, 65536, 16), (leave, 128), "as many as whole warps make of 132");
+    let partial = Some("softmax_backward_register_tile8_partial_bf16".to_string());
+    assert_eq!(of(1, 65536, 16), (partial, 128), "as many as whole warps make of 132");
     assert_eq!(of(1, 8192, 8192).0, None, "enough columns");
     assert_eq!(of(1, 4096, 16).0, None, "too little for two launches");
     assert_eq!(of(64, 4096, 64).0, None, "clusters fill the device");
@@ -83,11 +83,11 @@ fn few_columns_are_shared_by_all_multiprocessors() {
 
 #[test]
 fn a_column_is_read_once_where_clusters_hold_it() {
-    let chunks = |p: SoftmaxBackwardProblem, device: &DeviceFacts| {
-        choose(&p, device, None).plan::<BackwardTileParams>(&p, 0).params.chunks
+    let batches = |p: SoftmaxBackwardProblem, device: &DeviceFacts| {
+        choose(&p, device, None).plan::<BackwardTileParams>(&p, 0).params.batches
     };
     for (outer, length, columns) in [(1, 8192, 8192), (64, 4096, 64), (128, 1000, 100), (2048, 512, 8)] {
-        assert_eq!(chunks(inner(DType::BF16, outer, length, columns), &examples::h200()), 1, "{length}");
+        assert_eq!(batches(inner(DType::BF16, outer, length, columns), &examples::h200()), 1, "{length}");
     }
-    assert!(chunks(inner(DType::BF16, 1, 8192, 8192), &examples::a100()) > 1);
+    assert!(batches(inner(DType::BF16, 1, 8192, 8192), &examples::a100()) > 1);
 }

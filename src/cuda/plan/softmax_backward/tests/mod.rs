@@ -61,7 +61,7 @@ fn name(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> String {
 #[test]
 fn variants_by_row_length() {
     for (length, expected) in [
-        (1, "tile1_bf16"),
+        (1, "register_tile1_bf16"),
         (2, "short_bf16"),
         (8, "warp1x2_bf16"),
         (256, "warp1x2_bf16"),
@@ -76,8 +76,8 @@ fn variants_by_row_length() {
         (8191, "cluster_bf16"),
         (8194, "cluster_bf16"),
         (131_072, "cluster_bf16"),
-        (32_769, "staged_bf16"),
-        (131_073, "staged_bf16"),
+        (32_769, "smem_bf16"),
+        (131_073, "smem_bf16"),
         (1_000_001, "long_bf16"),
     ] {
         assert_eq!(name(&contiguous(DType::BF16, 1000, length), &examples::h200()), expected, "{length}");
@@ -100,7 +100,12 @@ fn other_layouts_and_dtypes() {
     assert_eq!(name(&stepping, &device), "general_f32");
     let expanded = problem((DType::F32, DType::F32), 100, [0, 1, 1], &[(50, [0, 100, 100])], [0; 3]);
     assert_eq!(name(&expanded, &device), "general_f32");
-    for (columns, expected) in [(64, "tile8_f16"), (100, "tile4_f16"), (34, "tile2_f16"), (33, "tile1_f16")] {
+    for (columns, expected) in [
+        (64, "register_tile8_f16"),
+        (100, "register_tile4_f16"),
+        (34, "register_tile2_f16"),
+        (33, "register_tile1_f16"),
+    ] {
         assert_eq!(name(&inner(DType::F16, 3, 70, columns), &device), expected, "{columns}");
     }
     let mut unnatural = contiguous(DType::F32, 50, 100);
@@ -118,7 +123,7 @@ fn accesses_are_vectors_only_where_all_rows_allow_it() {
         (params.output_access, params.out_access)
     };
     assert_eq!(access([0; 3], [800; 3]), (1, 1));
-    assert_eq!(access([3; 3], [801; 3]), (1, 1), "shifted alike");
+    assert_eq!(access([3; 3], [801; 3]), (1, 1), "equally misaligned");
     assert_eq!(access([0, 1, 0], [800; 3]), (0, 1));
     assert_eq!(access([0, 0, 2], [800; 3]), (1, 0));
     assert_eq!(access([0; 3], [801, 800, 801]), (0, 1));
@@ -126,38 +131,39 @@ fn accesses_are_vectors_only_where_all_rows_allow_it() {
 }
 
 #[test]
-fn rows_that_lie_unlike_each_other_are_staged() {
+fn rows_of_different_alignments_go_to_shared_memory() {
     let device = examples::h200();
     let to_aligned = |dtype, rows, length: i64, device: &DeviceFacts| {
         let strides = [length + 3, length + 3, length];
         name(&problem((dtype, dtype), length, [1; 3], &[(rows, strides)], [1, 1, 0]), device)
     };
-    for (length, expected) in [(40, "misaligned16_bf16"), (1023, "misaligned32_bf16"), (1024, "staged_bf16")]
-    {
+    for (length, expected) in [(40, "misaligned16_bf16"), (1023, "misaligned32_bf16"), (1024, "smem_bf16")] {
         assert_eq!(to_aligned(DType::BF16, 1000, length, &device), expected, "{length}");
     }
-    assert_eq!(to_aligned(DType::F64, 1000, 8192, &device), "staged_f64");
+    assert_eq!(to_aligned(DType::F64, 1000, 8192, &device), "smem_f64");
     assert_eq!(to_aligned(DType::BF16, 1000, 8192, &examples::a100()), "misaligned32_bf16");
     assert_eq!(to_aligned(DType::BF16, 4, 8192, &device), "cluster_bf16", "few rows");
     assert_eq!(to_aligned(DType::F32, 1000, 1 << 20, &device), "long_f32", "no cluster holds one");
 }
 
 #[test]
-fn what_is_staged_fits() {
+fn rows_in_shared_memory_fit() {
     for device in examples::all() {
         for pair in [(DType::F16, DType::F16), (DType::F32, DType::BF16), (DType::BF16, DType::F32)] {
             for length in [1, 7, 1024, 8191, 50257, 131_073] {
                 let p = problem(pair, length, [1; 3], &[(50, [length + 1; 3])], [1, 2, 3]);
                 for blocks in [1, 2, 8] {
-                    let plan = rows_of(&p, &device, Some(Forced::Staged(blocks)));
-                    if !plan.kernel.name.contains("staged") {
+                    let plan = rows_of(&p, &device, Some(Forced::Smem(blocks)));
+                    if !plan.kernel.name.contains("smem") {
                         continue;
                     }
                     let (params, blocks) = (&plan.params, u64::from(plan.cluster));
                     let per_access = VECTOR_BYTES / pair.1.size() as u64;
-                    assert!(params.chunks * blocks >= length as u64 / per_access, "{plan}");
-                    assert!((params.chunks * per_access).is_multiple_of(VECTOR_BYTES / pair.0.size() as u64));
-                    let vectors = params.chunks * per_access * pair.0.size() as u64 / VECTOR_BYTES + 1;
+                    assert!(params.slice_size * blocks >= length as u64 / per_access, "{plan}");
+                    assert!(
+                        (params.slice_size * per_access).is_multiple_of(VECTOR_BYTES / pair.0.size() as u64)
+                    );
+                    let vectors = params.slice_size * per_access * pair.0.size() as u64 / VECTOR_BYTES + 1;
                     assert_eq!(u64::from(plan.shared_bytes), 2 * VECTOR_BYTES * vectors, "{plan}");
                     assert!(plan.shared_bytes + 2048 <= device.shared_bytes_per_block, "{plan}");
                     assert_eq!(u64::from(plan.grid[0]), 50 * blocks, "{plan}");
@@ -196,9 +202,11 @@ fn rows_are_covered_by_legal_launches() {
                     assert!(workspace == 0 || cluster == 1, "{context}");
                     let vectors = (length as u64 * dtype.size() as u64).div_ceil(VECTOR_BYTES);
                     let own = u64::from(block[0]) * u64::from(params.slices);
-                    let held = match &*plan.kernel.name {
+                    let covered = match &*plan.kernel.name {
                         n if n.contains("cluster") => own * BLOCK_VECTORS,
-                        n if n.contains("long") || n.contains("find") => own * LONG_VECTORS * params.chunks,
+                        n if n.contains("long") || n.contains("combine") => {
+                            own * LONG_VECTORS * params.slice_size
+                        }
                         n => {
                             let (vectors, at_once) =
                                 n.split_once("warp").unwrap().1[..3].split_once('x').unwrap();
@@ -208,7 +216,7 @@ fn rows_are_covered_by_legal_launches() {
                             vectors.parse::<u64>().unwrap() << params.lane_bits
                         }
                     };
-                    assert!(held >= vectors, "{context}");
+                    assert!(covered >= vectors, "{context}");
                 }
             }
         }
@@ -227,7 +235,7 @@ fn few_rows_are_shared_by_many_blocks() {
         let p = contiguous(DType::BF16, rows, length);
         let choice = choose(&p, &device, None);
         let names: Vec<&str> = choice.launches.iter().map(|launch| &*launch.kernel.name).collect();
-        assert_eq!(names, ["softmax_backward_leave_bf16", "softmax_backward_find_bf16"]);
+        assert_eq!(names, ["softmax_backward_partial_bf16", "softmax_backward_combine_bf16"]);
         let plan = choice.main();
         assert!(plan.grid[0] >= 132 && plan.cluster == 1, "{plan}");
         assert_eq!(choice.workspace, 8 * u64::from(plan.grid[0]));

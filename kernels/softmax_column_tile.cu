@@ -9,12 +9,12 @@
 // the results. Partials go from lanes to warps to the cluster's blocks (distributed shared memory). One thread copies a
 // contiguous slice (cp.async.bulk); other slices come in copies of up to 16 bytes with 256 bytes of L2 prefetch.
 // Variants, chosen in src/cuda/plan/softmax/choose/columns.rs:
-//   panelB                        words of B bytes; one read and one write.
-//   panelB_leave, panelB_find     two launches (partial, combine) for tiles that no cluster holds; two reads.
-// Hazard: find may begin early, and waits for the first launch before it reads partials or overwrites x.
-// Measurements: docs/measurements/softmax_panel.md
+//   column_tileB                                   words of B bytes; one read and one write.
+//   column_tileB_partial, column_tileB_combine     two launches for tiles that no cluster holds; two reads.
+// Hazard: combine may begin early. It waits for the first launch before it reads partials or overwrites x.
+// Measurements: docs/measurements/softmax_column_tile.md
 #include "column_exchange.cuh"
-#include "panel.cuh"
+#include "column_tile.cuh"
 #include "ptx/grid.cuh"
 
 constexpr int THREADS = 256;  // at most
@@ -25,40 +25,42 @@ constexpr int SHARING = 3;
 constexpr int SHARING = 2;
 #endif
 
-template <class In, class Out, int BYTES, Scope S> __device__ __forceinline__ void softmax_panel(const PanelParams& p) {
+template <class In, class Out, int BYTES, Scope S> __device__ __forceinline__ void softmax_column_tile(
+    const ColumnTileParams& p) {
     if (S != Scope::combine) ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     using W = Access<In, BYTES / sizeof(In)>;
-    constexpr int E = BYTES / sizeof(In), N = 32 / BYTES;  // words under way between shared memory and registers
-    // Exponentials take the values' place where they are of its size. Halves are exponentiated twice.
+    constexpr int E = BYTES / sizeof(In), N = 32 / BYTES;  // words that a thread reads at once
+    // Exponentials replace the values where they have the same size. Halves are exponentiated twice.
     constexpr bool Keep = same_type<In, C> && S != Scope::combine;
     extern __shared__ uint4 shared[];
-    __shared__ uint64_t mailbox_state, bars[CHUNKS];
-    const int words = p.words, wide = words * E;
+    __shared__ uint64_t exchange_barrier, bars[COPY_GROUPS];
+    const int words = p.words, width = words * E;
     const int down = blockDim.x / words, d = threadIdx.x / words, a = threadIdx.x - d * words;
-    const bool lanes = words < 32 && 32 % words == 0;  // lanes of a warp share columns, all alike
+    const bool lanes = words < 32 && 32 % words == 0;  // whether lanes of a warp share columns, the same in all warps
     const int groups = lanes ? blockDim.x / 32 : down;
-    const ColumnExchange<MergePartials<M, C>, S> exchange(&mailbox_state, shared + (p.slice * words * BYTES + 15) / 16,
-                                                          wide, wide, groups, p.parts);
+    const ColumnExchange<MergePartials<M, C>, S> exchange(
+        &exchange_barrier, shared + (p.slice * words * BYTES + 15) / 16, width, width, groups, p.merge_threads);
     const bool alone = groups == 1 && exchange.cluster.blocks == 1 && S == Scope::cluster;
 
     if (S == Scope::partial) ptx::let_next_grid_begin();
-    exchange.open();
-    const uint32_t panel = blockIdx.x / p.slices, rank = blockIdx.x - panel * p.slices;
-    const auto o = locate(p.dims, p.rank, static_cast<uint64_t>(panel));
+    exchange.open_and_announce();
+    const uint32_t tile = blockIdx.x / p.slices, rank = blockIdx.x - tile * p.slices;
+    const auto o = locate(p.dims, p.rank, static_cast<uint64_t>(tile));
     const int64_t begin = static_cast<int64_t>(rank) * p.slice, left = static_cast<int64_t>(p.length) - begin;
-    const int64_t beside = p.columns - o.inner * wide;
+    const int64_t contiguous = p.columns - o.inner * width;
     Slice slice;
     slice.x = reinterpret_cast<const char*>(reinterpret_cast<const In*>(p.x) + o.at[0] + begin * p.x_stride);
     slice.x_pitch = p.x_stride * static_cast<int>(sizeof(In));
     slice.rows = left < 0 ? 0 : left < p.slice ? left : p.slice;
     slice.row_bytes = words * BYTES;
-    slice.wanted = (beside < wide ? beside : wide) * sizeof(In);
-    // In words of a thread: whole batches, so that chunks in one piece begin at multiples of 16 bytes too.
-    const int chunk = ((slice.rows + down - 1) / down + CHUNKS * N - 1) / (CHUNKS * N) * N;
-    slice.chunk = chunk * down;
-    const bool bulk = stage(p, slice, reinterpret_cast<char*>(shared), bars);
+    slice.wanted = (contiguous < width ? contiguous : width) * sizeof(In);
+    // Words of a thread in a copy group: a multiple of N, so that the groups of a packed tile begin at multiples of 16
+    // bytes.
+    const int group_words = ((slice.rows + down - 1) / down + COPY_GROUPS * N - 1) / (COPY_GROUPS * N) * N;
+    slice.group_rows = group_words * down;
+    const bool bulk = copy_slice(p, slice, reinterpret_cast<char*>(shared), bars);
 
     const bool inside = d < down && a * BYTES < slice.wanted;
     const int step = down * words, count = inside && d < slice.rows ? (slice.rows - d + down - 1) / down : 0;
@@ -68,18 +70,19 @@ template <class In, class Out, int BYTES, Scope S> __device__ __forceinline__ vo
         for (int u = 0; u < static_cast<int>(sizeof(w) / sizeof(W)); ++u) w[u] = own[(k + u) * step];
     };
     Partial<C> mine[E];
-    C tops[CHUNKS][E];  // the largest up to each chunk: bases of the exponentials that were kept
+    C tops[COPY_GROUPS][E];  // the largest up to each copy group: bases of the exponentials in shared memory
 #pragma unroll
     for (int e = 0; e < E; ++e) mine[e] = Partial<C>::empty();
 #pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
+    for (int c = 0; c < COPY_GROUPS; ++c) {
         if (c == 0 || !bulk) {
-            wait_for_copies(bulk ? 0 : CHUNKS - 1 - c);
+            wait_for_copies(bulk ? 0 : COPY_GROUPS - 1 - c);
             __syncthreads();
         }
         if (BULK && bulk) ptx::mbarrier_wait(static_cast<uint32_t>(__cvta_generic_to_shared(bars + c)), 0);
         if (S == Scope::combine) continue;
-        const int first = c * chunk, end = c + 1 < CHUNKS && first + chunk < count ? first + chunk : count;
+        const int first = c * group_words,
+                  end = c + 1 < COPY_GROUPS && first + group_words < count ? first + group_words : count;
         W largest = W::lowest();
         in_batches<N>(first, end, [&](auto n, int k) {
             W w[decltype(n)::value];
@@ -135,36 +138,37 @@ template <class In, class Out, int BYTES, Scope S> __device__ __forceinline__ vo
 
     if (!alone) {
         if (S == Scope::combine) {
-            // The launch before has written nothing but partials, so that x could be asked for already; but where the result
-            // is x, it must have read it.
+            // The first launch writes only partials, so x may be loaded before this wait; but it reads x, which the
+            // result overwrites if it is in place.
             ptx::wait_for_grid_before();
         } else if (lanes ? threadIdx.x % 32 < words : d < down) {
             const int group = lanes ? threadIdx.x / 32 : d;
 #pragma unroll
-            for (int e = 0; e < E; ++e) exchange.of_groups[group * wide + e * words + a] = mine[e];
+            for (int e = 0; e < E; ++e) exchange.of_groups[group * width + e * words + a] = mine[e];
         }
-        auto* partials = reinterpret_cast<Partial<C>*>(p.partials) + static_cast<uint64_t>(panel) * p.slices * wide;
+        auto* partials = reinterpret_cast<Partial<C>*>(p.partials) + static_cast<uint64_t>(tile) * p.slices * width;
         exchange.merge(partials, p.slices, rank, 0);
         if (S == Scope::partial) return;
     }
 
     Out* out = reinterpret_cast<Out*>(p.out) + o.at[1] + (begin + d) * p.out_stride + a * E;
     const int64_t out_step = down * p.out_stride;
-    constexpr int PARTS = Keep ? CHUNKS : 1;
+    constexpr int STORE_GROUPS = Keep ? COPY_GROUPS : 1;
 #pragma unroll
-    for (int c = 0; c < PARTS; ++c) {
-        const int first = c * chunk, end = c + 1 < PARTS && first + chunk < count ? first + chunk : count;
-        C base[E], last[E];  // the last operand: a factor, or a term of the logarithm
+    for (int c = 0; c < STORE_GROUPS; ++c) {
+        const int first = c * group_words,
+                  end = c + 1 < STORE_GROUPS && first + group_words < count ? first + group_words : count;
+        C base[E], scale[E];  // a factor, or for log_softmax a term
 #pragma unroll
         for (int e = 0; e < E; ++e) {
             Partial<C> row = mine[e];
             if (!alone && inside) row = exchange.of_columns[e * words + a];
-            Finish<Out> finish(row, p.log);
-            if (Keep) finish.rebase({tops[c][e], 0});
-            base[e] = finish.base;
-            last[e] = p.log ? finish.term : finish.factor;
+            Normalizer<Out> normalizer(row, p.log);
+            if (Keep) normalizer.rebase({tops[c][e], 0});
+            base[e] = normalizer.base;
+            scale[e] = p.log ? normalizer.term : normalizer.factor;
         }
-        const auto put = [&](auto result) {
+        const auto store = [&](auto result) {
             in_batches<N>(first, end, [&](auto n, int k) {
                 W w[decltype(n)::value];
                 load(w, k);
@@ -174,26 +178,26 @@ template <class In, class Out, int BYTES, Scope S> __device__ __forceinline__ vo
                     each.template widen<Out>(v);
                     Pack<Out, E> results;
 #pragma unroll
-                    for (int e = 0; e < E; ++e) results.v[e] = convert<Out>(result(v[e], base[e], last[e]));
+                    for (int e = 0; e < E; ++e) results.v[e] = convert<Out>(result(v[e], base[e], scale[e]));
                     store_pack(out, results);
                     out += out_step;
                 }
             });
         };
         if (p.log) {
-            put([](C v, C base, C term) { return (Keep ? v : v - base) + term; });
+            store([](C v, C base, C term) { return (Keep ? v : v - base) + term; });
         } else {
-            put([](C v, C base, C factor) { return (Keep ? v : M::exp(v - base)) * factor; });
+            store([](C v, C base, C factor) { return (Keep ? v : M::exp(v - base)) * factor; });
         }
     }
 }
 
 #define KERNEL(NAME) \
-    extern "C" __global__ void __launch_bounds__(THREADS, SHARING) NAME(const __grid_constant__ PanelParams p)
-#define EXPORT(IN, OUT, NAME, BYTES)                                                                  \
-    KERNEL(softmax_panel##BYTES##_##NAME) { softmax_panel<IN, OUT, BYTES, Scope::cluster>(p); }       \
-    KERNEL(softmax_panel##BYTES##_leave_##NAME) { softmax_panel<IN, OUT, BYTES, Scope::partial>(p); } \
-    KERNEL(softmax_panel##BYTES##_find_##NAME) { softmax_panel<IN, OUT, BYTES, Scope::combine>(p); }
+    extern "C" __global__ void __launch_bounds__(THREADS, SHARING) NAME(const __grid_constant__ ColumnTileParams p)
+#define EXPORT(IN, OUT, NAME, BYTES)                                                                                \
+    KERNEL(softmax_column_tile##BYTES##_##NAME) { softmax_column_tile<IN, OUT, BYTES, Scope::cluster>(p); }         \
+    KERNEL(softmax_column_tile##BYTES##_partial_##NAME) { softmax_column_tile<IN, OUT, BYTES, Scope::partial>(p); } \
+    KERNEL(softmax_column_tile##BYTES##_combine_##NAME) { softmax_column_tile<IN, OUT, BYTES, Scope::combine>(p); }
 #define EXPORTS(IN, OUT, NAME) EXPORT(IN, OUT, NAME, 4) EXPORT(IN, OUT, NAME, 8)
 
 EXPORTS(f16, f16, f16)

@@ -1,4 +1,4 @@
-//! Rows that lie side by side, for the tile kernels of kernels/softmax_backward_strided.cu.
+//! Contiguous columns: the register tiles of kernels/softmax_backward_strided.cu.
 
 use super::params::BackwardTileParams;
 use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, largest_cluster};
@@ -15,29 +15,29 @@ use crate::tensor::Dims;
 
 /// TILE_THREADS in softmax_backward_strided.cu.
 const THREADS: u64 = 256;
-/// A line of memory, and the least that is worth reading of one.
+/// A line of memory, and a sector, the least that is worth reading of a line.
 const LINE: u64 = 128;
 const SECTOR: u64 = 32;
 /// Rows of the tensor up to this long, in bytes, are not divided among tiles of slices.
 const WHOLE: u64 = 512;
-/// Sums that a block may add up, and bytes of grad from which a second launch pays.
+/// The most sums that a block adds up, and bytes of grad from which a second launch pays.
 const MOST_SLICES: u64 = 1024;
 const SPLIT_FROM: u64 = 256 << 10;
 
-/// Neighbouring rows, by the last of the outer dimensions.
+/// Contiguous columns, along the last of the outer dimensions.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
     count: u64,
-    /// Bytes of an access to neighbours, to which all of them are aligned.
+    /// Bytes of an access along a row, to which all rows are aligned.
     access: u64,
 }
 
-/// None if that is not how the rows lie, or for a change of dtype.
+/// None if columns are not contiguous, or for a change of dtype.
 pub fn columns(p: &SoftmaxBackwardProblem) -> Option<Columns> {
     let inner = p.rows.len().checked_sub(1)?;
     let operands = [(&p.grad, p.grad_stride), (&p.output, p.output_stride), (&p.out, p.out_stride)];
-    let side_by_side = operands.iter().all(|(t, _)| t.strides[inner] == 1);
-    if !side_by_side || inner > INLINE_RANK || p.grad.dtype != p.out.dtype {
+    let contiguous = operands.iter().all(|(t, _)| t.strides[inner] == 1);
+    if !contiguous || inner > INLINE_RANK || p.grad.dtype != p.out.dtype {
         return None;
     }
     let size = p.grad.dtype.size() as u64;
@@ -50,25 +50,25 @@ pub fn columns(p: &SoftmaxBackwardProblem) -> Option<Columns> {
     Some(Columns { count, access: 1 << all.trailing_zeros() })
 }
 
-/// How a block's threads share a tile, and blocks a column.
+/// The threads of a tile, and the blocks of a column.
 #[derive(Clone, Copy, Debug)]
 pub struct Split {
-    /// Threads side by side.
+    /// Threads along a row.
     across: u64,
-    /// Threads below each other.
+    /// Threads down a column.
     down: u64,
     /// Blocks of a column.
     slices: u64,
-    /// Whether they are a cluster (of one, if there is one); else two launches do the work.
+    /// Whether these blocks are a cluster (of one, if there is one); else there are two launches.
     cluster: bool,
-    /// What a thread holds at a time, that many times.
-    chunks: u64,
-    /// Side by side.
+    /// Batches of a slice.
+    batches: u64,
+    /// Along a row.
     tiles: u64,
 }
 
-/// Rows that a thread holds of each input: K in softmax_backward_strided.cu.
-fn held(access: u64) -> u64 {
+/// Rows of a batch of a thread: K in softmax_backward_strided.cu.
+fn batch_rows(access: u64) -> u64 {
     (32 / access).max(if access == VECTOR_BYTES { 8 } else { 4 })
 }
 
@@ -78,31 +78,31 @@ pub fn split(
     device: &DeviceFacts,
     forced: Option<Forced>,
 ) -> Split {
-    let (length, held) = (p.length.unsigned_abs(), held(columns.access));
+    let (length, batch_rows) = (p.length.unsigned_abs(), batch_rows(columns.access));
     let accesses = columns.count * p.grad.dtype.size() as u64 / columns.access;
     let outer = p.row_count().unsigned_abs() / columns.count;
     let largest = largest_cluster(device);
-    // A line wide; wider where columns are too short to keep all threads busy; narrower where only that lets one
-    // read do.
-    let needed = length.div_ceil(held);
+    // A line wide; wider where columns are too short to keep all threads busy; narrower where registers then hold all
+    // rows.
+    let needed = length.div_ceil(batch_rows);
     let mut wide = (LINE / columns.access).max(THREADS / needed.min(THREADS));
-    while wide * columns.access > SECTOR && length > held * (THREADS / wide) * largest {
+    while wide * columns.access > SECTOR && length > batch_rows * (THREADS / wide) * largest {
         wide /= 2;
     }
     let tiles = accesses.div_ceil(wide);
     let across = accesses.div_ceil(tiles);
     let down = THREADS / across;
-    // As few blocks as hold a column, but as many as it takes for every multiprocessor to have one.
+    // As few blocks as hold a column, but enough for every multiprocessor to have one.
     let idle = u64::from(device.multiprocessors) / (tiles * outer).max(1);
-    let spread = idle.min(length.div_ceil(held * 2)).max(1);
-    let cluster = length.div_ceil(held * down).max(spread).next_power_of_two().min(largest);
-    let chunks = length.div_ceil(held * down * cluster);
-    let down = down.min(length.div_ceil(held * cluster * chunks));
+    let spread = idle.min(length.div_ceil(batch_rows * 2)).max(1);
+    let cluster = length.div_ceil(batch_rows * down).max(spread).next_power_of_two().min(largest);
+    let batches = length.div_ceil(batch_rows * down * cluster);
+    let down = down.min(length.div_ceil(batch_rows * cluster * batches));
     let multiprocessors = u64::from(device.multiprocessors);
     let wanted = match forced {
         Some(Forced::Split(slices)) => Some(slices.max(1)),
         Some(_) => None,
-        // Where clusters leave a good part of the device idle, and there is enough to do for two launches.
+        // Where clusters leave a quarter of the device idle, and there are enough bytes for two launches.
         None if tiles.saturating_mul(outer).saturating_mul(cluster * 4) < multiprocessors * 3
             && length.saturating_mul(columns.count * outer * p.grad.dtype.size() as u64) >= SPLIT_FROM =>
         {
@@ -111,24 +111,24 @@ pub fn split(
         None => None,
     };
     match wanted {
-        Some(blocks) => in_slices(length, held, accesses, columns.access, blocks.div_ceil(outer)),
-        None => Split { across, down, slices: cluster, cluster: true, chunks, tiles },
+        Some(blocks) => in_slices(length, batch_rows, accesses, columns.access, blocks.div_ceil(outer)),
+        None => Split { across, down, slices: cluster, cluster: true, batches, tiles },
     }
 }
 
-/// Tiles as narrow as a sector, or all there is, and their columns in about as many slices as make `blocks` in all.
-fn in_slices(length: u64, held: u64, accesses: u64, access: u64, blocks: u64) -> Split {
+/// Tiles of a sector, or of a whole short row, and their columns in about as many slices as to make `blocks` in all.
+fn in_slices(length: u64, batch_rows: u64, accesses: u64, access: u64, blocks: u64) -> Split {
     let wide = if accesses * access <= WHOLE { accesses } else { SECTOR / access };
     let tiles = accesses.div_ceil(wide.min(THREADS));
     let across = accesses.div_ceil(tiles);
     let wanted = blocks.div_ceil(tiles).clamp(1, MOST_SLICES);
     let slice = length.div_ceil(wanted);
-    let down = (THREADS / across).min(slice.div_ceil(held));
-    let chunks = slice.div_ceil(held * down);
-    // Threads fill warps, and those below have rows too.
+    let down = (THREADS / across).min(slice.div_ceil(batch_rows));
+    let batches = slice.div_ceil(batch_rows * down);
+    // Threads fill warps, and the additional ones have rows too.
     let down = (across * down).next_multiple_of(32) / across;
-    let slices = length.div_ceil(held * down * chunks);
-    Split { across, down, slices, cluster: false, chunks, tiles }
+    let slices = length.div_ceil(batch_rows * down * batches);
+    Split { across, down, slices, cluster: false, batches, tiles }
 }
 
 /// Bytes for the sums of slices.
@@ -139,7 +139,7 @@ pub fn workspace(p: &SoftmaxBackwardProblem, columns: Columns, split: &Split) ->
     if cluster { 0 } else { all * slices * wide * sum_bytes(p) }
 }
 
-/// Of C in softmax_backward_strided.cu.
+/// Bytes of C in softmax_backward_strided.cu.
 fn sum_bytes(p: &SoftmaxBackwardProblem) -> u64 {
     if p.out.dtype == DType::F64 { 8 } else { 4 }
 }
@@ -151,15 +151,15 @@ pub fn plan(
     partials: usize,
     why: Reason,
 ) -> (Option<Kernel>, LaunchPlan<BackwardTileParams>) {
-    let Split { across, down, slices, cluster, chunks, tiles } = *split;
+    let Split { across, down, slices, cluster, batches, tiles } = *split;
     let size = p.grad.dtype.size() as u64;
     let elements = columns.access / size;
     let wide = across * elements;
     let threads = (across * down).next_multiple_of(32);
     let down = threads / across;
-    let parts = (threads / wide).clamp(1, 32);
-    let letters = if cluster { slices } else { 1 };
-    let shared = letters * wide * 8 + (down * (wide | 1) + (parts + 1) * wide) * sum_bytes(p);
+    let merge_threads = (threads / wide).clamp(1, 32);
+    let messages = if cluster { slices } else { 1 };
+    let shared = messages * wide * 8 + (down * (wide | 1) + (merge_threads + 1) * wide) * sum_bytes(p);
 
     let inner = p.rows.len() - 1;
     let with_tiles = |dims: &[i64], last: u64| -> Dims {
@@ -171,7 +171,7 @@ pub fn plan(
     let tiles = tiles * (p.row_count().unsigned_abs() / columns.count);
     let kernel = |role: &str| Kernel {
         file: "softmax_backward_strided",
-        name: format!("softmax_backward_tile{elements}{role}_{}", p.out.dtype.suffix()),
+        name: format!("softmax_backward_register_tile{elements}{role}_{}", p.out.dtype.suffix()),
     };
     let params = BackwardTileParams {
         grad: p.grad.address as u64,
@@ -184,28 +184,28 @@ pub fn plan(
         output_stride: p.output_stride,
         out_stride: p.out_stride,
         across: across as u32,
-        chunks: chunks as u32,
-        parts: parts as u32,
+        batches: batches as u32,
+        merge_threads: merge_threads as u32,
         log: u32::from(p.kind == Kind::LogSoftmax),
         rank,
         slices: slices as u32,
         partials: if cluster { 0 } else { partials as u64 },
         dims,
     };
-    let main = kernel(if cluster { "" } else { "_find" });
+    let main = kernel(if cluster { "" } else { "_combine" });
     let blocks = (tiles.min(MAX_BLOCKS / slices) * slices) as u32;
     let blocks_of_column = if cluster { slices } else { 1 };
     let launch = LaunchPlan {
         cluster: blocks_of_column as u32,
         settings: settings([
             ("across", across),
-            ("chunks", chunks),
-            ("parts", parts),
+            ("batches", batches),
+            ("merge_threads", merge_threads),
             ("slices", slices),
             ("cluster", blocks_of_column),
         ]),
         why: [why].into(),
         ..LaunchPlan::new(main, blocks, threads as u32, shared as u32, params)
     };
-    ((!cluster).then(|| kernel("_leave")), launch)
+    ((!cluster).then(|| kernel("_partial")), launch)
 }

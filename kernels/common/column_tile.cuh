@@ -1,5 +1,5 @@
-// Slices of column tiles: some contiguous columns, copied to shared memory, and read from there as words of 4 or 8
-// bytes. The parameter struct of softmax_panel.cu.
+// Slices of column tiles, copied to shared memory in two groups of rows, and read from there as words of 4 or 8 bytes.
+// The parameter struct of softmax_column_tile.cu.
 #pragma once
 
 #include "access.cuh"
@@ -7,7 +7,7 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 
-constexpr int CHUNKS = 2;  // parts of a slice that are waited for
+constexpr int COPY_GROUPS = 2;  // of a slice, each waited for by itself
 constexpr int RANK = INLINE_RANK + 1;
 #if __CUDA_ARCH__ >= 900
 constexpr bool BULK = true;
@@ -15,26 +15,26 @@ constexpr bool BULK = true;
 constexpr bool BULK = false;
 #endif
 
-// Mirrored by PanelParams in src/cuda/plan/softmax/panel.rs.
-struct PanelParams {
+// Mirrored by ColumnTileParams in src/cuda/plan/softmax/column_tile.rs.
+struct ColumnTileParams {
     uint64_t x, out;               // addresses
     uint64_t length;               // elements of a column
-    uint64_t columns;              // side by side
+    uint64_t columns;              // contiguous
     int64_t x_stride, out_stride;  // down a column
-    uint64_t partials;             // leave, find: address of a Partial for every slice of every column of a panel
-    uint32_t words;                // of a panel's row
-    uint32_t pieces;               // copies of a panel's row; 0: its rows lie one behind the other
+    uint64_t partials;             // partial, combine: address of a Partial for every slice of every column of a tile
+    uint32_t words;                // of a tile's row
+    uint32_t row_copies;           // copies of a tile's row; 0: its rows are packed
     uint32_t access;               // bytes of a copy
     uint32_t slice;                // rows of a block
-    uint32_t slices;               // of a column: the blocks of a cluster, or those that leave partials
-    uint32_t parts;                // threads that merge the partials of one column
+    uint32_t slices;               // of a column: the blocks of a cluster, or of two launches
+    uint32_t merge_threads;        // threads that merge the partials of one column
     uint32_t log;
     uint32_t rank;      // of dims: at least 1
-    Dim<2> dims[RANK];  // outer dimensions, then the panels side by side; strides of x and out
+    Dim<2> dims[RANK];  // outer dimensions, then the tiles of a row; strides of x and out
 };
-static_assert(sizeof(PanelParams) == 88 + 40 * RANK, "src/cuda/plan/softmax/panel.rs");
+static_assert(sizeof(ColumnTileParams) == 88 + 40 * RANK, "src/cuda/plan/softmax/column_tile.rs");
 
-// f(n, k) for k to `end`, N at a time, then the rest one by one.
+// Calls f(n, k) for k to `end`, N at a time, then the rest one by one.
 template <int N> struct Count {
     static constexpr int value = N;
 };
@@ -45,32 +45,32 @@ template <int N, class F> __device__ __forceinline__ void in_batches(int k, int 
     for (; k < end; ++k) f(Count<1>(), k);
 }
 
-// Where a block's slice of a panel lies.
+// A block's slice of a column tile in global memory.
 struct Slice {
     const char* x;
     int64_t x_pitch;  // bytes from row to row
     int rows, row_bytes;
-    int wanted;  // bytes of a row: fewer where the columns end within the panel
-    int chunk;   // rows that are waited for together
+    int wanted;      // bytes of a row: fewer where the columns end within the tile
+    int group_rows;  // of a copy group
 };
 
-// Asks for a slice in CHUNKS parts of `chunk` rows, each a group of the thread's copies or a phase of a barrier in `bars`,
-// in which case true.
-__device__ __forceinline__ bool stage(const PanelParams& p, const Slice& s, char* to, uint64_t* bars) {
+// Starts the copies of a slice in COPY_GROUPS groups of `group_rows` rows. Returns whether each group completes a
+// barrier of `bars`; else it is one group of each thread's cp.async.
+__device__ __forceinline__ bool copy_slice(const ColumnTileParams& p, const Slice& s, char* to, uint64_t* bars) {
     const int whole = s.rows * s.row_bytes, access = p.access, t = threadIdx.x;
     const char* x = s.x;
-    int stride = blockDim.x, count = whole / access, per_chunk = s.chunk * s.row_bytes / access;
+    int stride = blockDim.x, count = whole / access, per_group = s.group_rows * s.row_bytes / access;
     int64_t step = static_cast<int64_t>(stride) * access;
-    if (p.pieces == 0) {
+    if (p.row_copies == 0) {
         const int rest = count * access + t * 4;
         if (rest < whole) copy_async_of<4>(to + rest, x + rest);
         if (BULK && access == 16) {
             const auto bar = [&](int c) { return static_cast<uint32_t>(__cvta_generic_to_shared(bars + c)); };
             if (t == 0) {
-                for (int c = 0; c < CHUNKS; ++c) ptx::mbarrier_init(bar(c), 1);
+                for (int c = 0; c < COPY_GROUPS; ++c) ptx::mbarrier_init(bar(c), 1);
                 ptx::fence_mbarrier_init();
-                for (int c = 0, from = 0; c < CHUNKS; ++c) {
-                    const int end = c + 1 < CHUNKS && from + per_chunk < count ? from + per_chunk : count;
+                for (int c = 0, from = 0; c < COPY_GROUPS; ++c) {
+                    const int end = c + 1 < COPY_GROUPS && from + per_group < count ? from + per_group : count;
                     ptx::mbarrier_arrive_expect(bar(c), (end - from) * 16);
                     const uint32_t shared = static_cast<uint32_t>(__cvta_generic_to_shared(to + from * 16));
                     if (end > from) ptx::bulk_load(shared, x + from * 16, (end - from) * 16, bar(c));
@@ -82,18 +82,18 @@ __device__ __forceinline__ bool stage(const PanelParams& p, const Slice& s, char
         }
         x += t * access;
     } else {
-        const int row = t / static_cast<int>(p.pieces), piece = t - row * p.pieces, below = stride / p.pieces;
-        stride = below * p.pieces;
-        if (row >= below || piece * access >= s.wanted) count = 0;
-        x += row * s.x_pitch + piece * access;
-        step = below * s.x_pitch;
+        const int row = t / static_cast<int>(p.row_copies), copy = t - row * p.row_copies, rows = stride / p.row_copies;
+        stride = rows * p.row_copies;
+        if (row >= rows || copy * access >= s.wanted) count = 0;
+        x += row * s.x_pitch + copy * access;
+        step = rows * s.x_pitch;
     }
     const auto copies = [&](auto bytes) {
         constexpr int BYTES = decltype(bytes)::value;
         int i = t;
 #pragma unroll
-        for (int c = 1; c <= CHUNKS; ++c) {
-            const int end = c < CHUNKS && c * per_chunk < count ? c * per_chunk : count;
+        for (int c = 1; c <= COPY_GROUPS; ++c) {
+            const int end = c < COPY_GROUPS && c * per_group < count ? c * per_group : count;
 #pragma unroll 4
             for (; i < end; i += stride) {
                 copy_async_of<BYTES>(to + i * BYTES, x);

@@ -1,12 +1,12 @@
-// Rows in chunks: V vectors of 16 bytes to each thread at once.
+// The online softmax of a batch of vectors in a thread's registers.
 #pragma once
 
 #include "row_views.cuh"
 
-// Takes a chunk into an online partial: one rescaling for all of it. Vectors are widened twice, so that their elements need
-// no registers meanwhile.
+// Adds V vectors to an online partial, with one rescaling for all of them. Each vector is widened twice, so that its
+// wide elements occupy no registers in between.
 template <class In, class Out, int V, class C>
-__device__ __forceinline__ void take_chunk(Partial<C>& mine, const Vector (&raw)[V]) {
+__device__ __forceinline__ void accumulate_vectors(Partial<C>& mine, const Vector (&raw)[V]) {
     using M = Math<Out>;
     Partial<C> next = {mine.max, 0};
     C x[lanes_of<In>];
@@ -19,7 +19,7 @@ __device__ __forceinline__ void take_chunk(Partial<C>& mine, const Vector (&raw)
     const C base = next.base();
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-        widen_vector<In, Out>(forget(raw[i]), x);
+        widen_vector<In, Out>(opaque(raw[i]), x);
 #pragma unroll
         for (C e : x) next.sum += M::exp(e - base);
     }

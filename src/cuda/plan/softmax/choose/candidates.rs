@@ -1,4 +1,5 @@
-//! The variants that a row's elements side by side can have, with the metrics that suit it.
+//! The variants that a row of contiguous elements can have, each with its best parameters, or None where it does not
+//! fit.
 
 use super::{CLUSTER_THREADS, CLUSTER_VECTORS, SHARING_THREADS};
 use crate::cuda::device::DeviceFacts;
@@ -11,52 +12,52 @@ use crate::ops::softmax::SoftmaxProblem;
 
 /// The W of EXPORT in softmax_short.cu.
 const WORDS: [u64; 3] = [9, 17, 33];
-/// Shared memory of a block of softmax_staged.cu besides the row's, and what the driver reserves.
-const STAGED_STATIC: u64 = 6 << 10;
-/// Vectors of a thread, for the work around its row to be little, and where rows are too few to keep the device busy.
-const STAGED_TRIPS: [u64; 2] = [8, 4];
+/// Static shared memory of a block of softmax_smem.cu, with the share that the driver reserves.
+const SMEM_STATIC: u64 = 6 << 10;
+/// Vectors per thread that make the fixed work of a row small, and where rows are too few to keep the device busy.
+const SMEM_VECTORS: [u64; 2] = [8, 4];
 /// Vectors of a line of memory.
 const LINE: u64 = 8;
 /// SPLIT_V of softmax_cluster.cu, and threads of its two launches: SPLIT_THREADS, or fewer where slices are short.
 pub const SPLIT_VECTORS: u64 = 4;
 const SPLIT_THREADS: [u64; 2] = [128, 384];
 
-/// CHUNK in softmax_grid.cu, and the most chunks that a thread of its kernels has in registers where there are more.
-const GRID_CHUNK: u64 = 4;
-fn grid_kept(dtype: DType) -> u64 {
+/// BATCH in softmax_grid.cu, and its batches in registers where a thread has more than one: REGISTER_BATCHES of EXPORT.
+const GRID_BATCH: u64 = 4;
+fn register_batches(dtype: DType) -> u64 {
     if dtype == DType::F64 { 2 } else { 3 }
 }
 
-/// What a block may have of shared memory for rows.
+/// Shared memory of a block that rows may occupy.
 pub fn shared_room(device: &DeviceFacts) -> u64 {
     u64::from(device.shared_bytes_per_block) - STATIC_SHARED
 }
 
 /// Vectors that a thread of a block has in registers: 32 values of a half or float32, 8 of float64.
-pub fn held(dtype: DType) -> u64 {
+pub fn register_vectors(dtype: DType) -> u64 {
     if dtype == DType::F32 { 8 } else { 4 }
 }
 
-/// A lane for each of the row's ends, too.
+/// Each element of head and tail has a lane, too.
 pub fn warp(shape: RowShape, vectors: u64) -> Option<Variant> {
     let rows = match vectors {
         1 => 2,
         2 | 4 => 1,
         _ => return None,
     };
-    let lanes = shape.whole.div_ceil(vectors).max(shape.ends).next_power_of_two();
+    let lanes = shape.whole.div_ceil(vectors).max(shape.head_and_tail).next_power_of_two();
     (lanes <= 32).then(|| Variant::Warp { vectors, rows, lane_bits: lanes.trailing_zeros() })
 }
 
-/// For rows of few elements that lie one behind the other.
+/// For packed rows of few elements.
 pub fn short(p: &SoftmaxProblem) -> Option<Variant> {
     let touched = (p.length.unsigned_abs() * p.x.dtype.size() as u64).div_ceil(4);
     let words = WORDS.into_iter().find(|&words| touched <= words)?;
-    misaligned_rows(p).in_line().then_some(Variant::Short { words })
+    misaligned_rows(p).thread_per_row().then_some(Variant::Short { words })
 }
 
 pub fn block(shape: RowShape, dtype: DType) -> Option<Variant> {
-    let threads = shape.whole.div_ceil(held(dtype)).next_multiple_of(32).max(32);
+    let threads = shape.whole.div_ceil(register_vectors(dtype)).next_multiple_of(32).max(32);
     (threads <= MAX_THREADS).then_some(Variant::Block { threads })
 }
 
@@ -65,8 +66,8 @@ pub fn pipeline(vectors: u64, stages: Option<u64>, device: &DeviceFacts) -> Opti
     let shared = u64::from(device.shared_bytes_per_multiprocessor);
     let fits = shared_room(device);
     let threads = vectors.div_ceil(8).next_multiple_of(32).clamp(256, MAX_THREADS);
-    let slots = vectors.div_ceil(threads);
-    let stage = slots * threads * VECTOR_BYTES;
+    let vectors_per_thread = vectors.div_ceil(threads);
+    let stage = vectors_per_thread * threads * VECTOR_BYTES;
     // Without asynchronous copies only where it is forced.
     let copies = device.compute_capability >= (8, 0) || stages.is_some();
     if vectors * VECTOR_BYTES > fits || stage > fits || !copies {
@@ -78,19 +79,19 @@ pub fn pipeline(vectors: u64, stages: Option<u64>, device: &DeviceFacts) -> Opti
     let resident = u64::from(device.threads_per_multiprocessor) / threads;
     let blocks = buffers.min(resident).clamp(1, 4);
     let stages = wanted.unwrap_or_else(|| (fits.min(shared / blocks - STATIC_SHARED) / stage).clamp(1, 4));
-    Some(Variant::Pipeline { threads, stages, slots, blocks_per_multiprocessor: blocks })
+    Some(Variant::Pipeline { threads, stages, vectors_per_thread, blocks_per_multiprocessor: blocks })
 }
 
 pub fn online(vectors: u64, rows: u64, device: &DeviceFacts) -> Variant {
     let shared = u64::from(device.shared_bytes_per_multiprocessor);
     let fits = shared_room(device);
     // Two blocks share a multiprocessor, unless there are too few rows for that.
-    let (threads, share) = match rows > u64::from(device.multiprocessors) {
+    let (threads, per_block) = match rows > u64::from(device.multiprocessors) {
         true => (ONLINE_THREADS, shared / 2),
         false => (MAX_THREADS, shared),
     };
-    let slots = fits.min(share - STATIC_SHARED) / (threads * VECTOR_BYTES);
-    Variant::Online { threads, slots: slots.min(vectors.div_ceil(threads)) }
+    let vectors_per_thread = fits.min(per_block - STATIC_SHARED) / (threads * VECTOR_BYTES);
+    Variant::Online { threads, vectors_per_thread: vectors_per_thread.min(vectors.div_ceil(threads)) }
 }
 
 /// A row in the registers of `blocks` blocks, if it fits.
@@ -99,23 +100,25 @@ pub fn cluster(vectors: u64, blocks: u64) -> Option<Variant> {
     (threads <= CLUSTER_THREADS).then_some(Variant::Cluster { threads, blocks })
 }
 
-/// A row in the shared memory of `blocks` blocks, if it fits. `few`: no other row has work for their multiprocessors.
-pub fn staged(shape: RowShape, rows: u64, blocks: u64, few: bool, device: &DeviceFacts) -> Option<Variant> {
+/// A row in the shared memory of `blocks` blocks, if it fits. `few`: rows leave multiprocessors without other blocks.
+pub fn smem(shape: RowShape, rows: u64, blocks: u64, few: bool, device: &DeviceFacts) -> Option<Variant> {
     let slice = shape.whole.div_ceil(blocks).max(1);
-    let trips = |threads: u64| slice.div_ceil(threads).next_multiple_of(2);
+    let vectors_per_thread = |threads: u64| slice.div_ceil(threads).next_multiple_of(2);
     let (most, enough) =
-        if few { (CLUSTER_THREADS, STAGED_TRIPS[1]) } else { (SHARING_THREADS, STAGED_TRIPS[0]) };
-    let wide = (2..=most / 32).map(|warps| warps * 32).filter(|&threads| trips(threads) >= enough);
-    // The fewest slots that no vector fills, and then the most threads.
-    let threads = wide.min_by_key(|&threads| (threads * trips(threads), most - threads)).unwrap_or(32);
-    let shared = threads * trips(threads) * VECTOR_BYTES + STAGED_STATIC;
+        if few { (CLUSTER_THREADS, SMEM_VECTORS[1]) } else { (SHARING_THREADS, SMEM_VECTORS[0]) };
+    let large =
+        (2..=most / 32).map(|warps| warps * 32).filter(|&threads| vectors_per_thread(threads) >= enough);
+    // The least shared memory that no vector fills, and then the most threads.
+    let threads =
+        large.min_by_key(|&threads| (threads * vectors_per_thread(threads), most - threads)).unwrap_or(32);
+    let shared = threads * vectors_per_thread(threads) * VECTOR_BYTES + SMEM_STATIC;
     let fits =
         shared <= u64::from(device.shared_bytes_per_block) && rows.saturating_mul(blocks) <= MAX_BLOCKS;
-    fits.then(|| Variant::Staged { threads, blocks, trips: trips(threads) })
+    fits.then(|| Variant::Smem { threads, blocks, vectors_per_thread: vectors_per_thread(threads) })
 }
 
-/// A row in `slices` slices, or as many as the rows leave multiprocessors for: one block to each. None where not all of
-/// the blocks could run at the same time, or where that was not measured.
+/// A row in `slices` slices, or fewer if the multiprocessors are fewer: one block to each. None where not all blocks
+/// can run at the same time, or for devices and problems that were not measured.
 pub fn grid(p: &SoftmaxProblem, shape: RowShape, slices: u64, device: &DeviceFacts) -> Option<Variant> {
     let able = device.cooperative && matches!(device.compute_capability.0, 9 | 10);
     let multiprocessors = u64::from(device.multiprocessors);
@@ -127,24 +130,26 @@ pub fn grid(p: &SoftmaxProblem, shape: RowShape, slices: u64, device: &DeviceFac
         return None;
     }
     let slice = shape.whole.div_ceil(slices).next_multiple_of(LINE);
-    let threads = if slice > SHARING_THREADS * GRID_CHUNK { CLUSTER_THREADS } else { SHARING_THREADS };
-    let chunks = slice.div_ceil(threads * GRID_CHUNK);
-    if chunks <= 1 {
-        return Some(Variant::Grid { threads, slices, kept: 1, held: 0 });
+    let threads = if slice > SHARING_THREADS * GRID_BATCH { CLUSTER_THREADS } else { SHARING_THREADS };
+    let batches = slice.div_ceil(threads * GRID_BATCH);
+    if batches <= 1 {
+        return Some(Variant::Grid { threads, slices, register_batches: 1, shared_vectors: 0 });
     }
-    let kept = grid_kept(p.out.dtype);
-    let room = shared_room(device) / (threads * VECTOR_BYTES * GRID_CHUNK);
-    Some(Variant::Grid { threads, slices, kept, held: chunks.saturating_sub(kept).min(room) * GRID_CHUNK })
+    let register_batches = register_batches(p.out.dtype);
+    let room = shared_room(device) / (threads * VECTOR_BYTES * GRID_BATCH);
+    let shared_vectors = batches.saturating_sub(register_batches).min(room) * GRID_BATCH;
+    Some(Variant::Grid { threads, slices, register_batches, shared_vectors })
 }
 
-/// About `slices` slices; equally many chunks to each. Fewer threads where large chunks would be fewer than slices wanted.
+/// About `slices` slices with the same number of batches. Fewer threads where there are fewer large batches than
+/// slices.
 pub fn split(vectors: u64, slices: u64) -> Variant {
-    // A block adds up the partials of all slices: more than this would be slow.
+    // A block merges the partials of all slices: more would be slow.
     let slices = slices.min(1024);
     let [few, many] = SPLIT_THREADS;
     let threads = if vectors < slices * many * SPLIT_VECTORS { few } else { many };
-    let per_chunk = threads * SPLIT_VECTORS;
-    let chunks = vectors.div_ceil(per_chunk).div_ceil(slices).max(1);
-    let slices = vectors.div_ceil(per_chunk * chunks);
-    Variant::Split { threads, slices, chunks }
+    let batch = threads * SPLIT_VECTORS;
+    let batches = vectors.div_ceil(batch).div_ceil(slices).max(1);
+    let slices = vectors.div_ceil(batch * batches);
+    Variant::Split { threads, slices, batches }
 }

@@ -1,14 +1,14 @@
-// Reads of rows in shared memory: an element or two at a time, or the elements of an aligned store, wherever they lie.
+// Reads of misaligned elements in shared memory: one or two at a time, or the elements of an aligned store.
 #pragma once
 
 #include "row_views.cuh"
 
-// What a thread reads from shared memory at once: two halves, or one element.
+// Elements that a thread reads from shared memory at once: two halves, or one element.
 template <class T> inline constexpr int UNIT = is_half<T> ? 2 : 1;
 template <class T, int U> struct alignas(sizeof(T) * U) Unit {
     T v[U];
 };
-// In the arithmetic type, rounded to Out on the way.
+// The unit in the arithmetic type, rounded to Out on the way.
 template <class Out, class In, int U>
 __device__ __forceinline__ void widen_unit(const Unit<In, U>& unit, typename Math<Out>::C (&x)[U]) {
     if constexpr (U * sizeof(In) % 4 == 0) {
@@ -21,10 +21,10 @@ __device__ __forceinline__ void widen_unit(const Unit<In, U>& unit, typename Mat
     }
 }
 
-// N neighbouring elements, 8, 16 or 32 bytes of them, whose first may be any: of the words around them, which are read 8
-// bytes at a time, those that they are in, moved down by half a word if they begin in the middle of one.
+// N contiguous elements, 8, 16 or 32 bytes, at any element. The words that contain them are read 8 bytes at a time, and
+// shifted down by half a word if the first element begins in the middle of a word.
 template <class T, int N>
-__device__ __forceinline__ void read_staged(const T* from, uint32_t (&word)[N * sizeof(T) / 4]) {
+__device__ __forceinline__ void read_unaligned(const T* from, uint32_t (&word)[N * sizeof(T) / 4]) {
     constexpr int WORDS = N * sizeof(T) / 4;
     const uint32_t past = static_cast<uint32_t>(reinterpret_cast<uint64_t>(from)) % 8;
     const auto* pairs = reinterpret_cast<const uint2*>(from - past / sizeof(T));
@@ -55,7 +55,7 @@ __device__ __forceinline__ void read_staged(const T* from, uint32_t (&word)[N * 
     for (int k = 0; k < WORDS; ++k) word[k] = around[k];
 }
 
-// The elements of a piece of a result, by its accesses of 16 bytes.
-template <class T> __device__ __forceinline__ Ends<lanes_of<T>> ends_of(const T* first, int elements) {
+// The whole vectors of a contiguous result, and its head and tail.
+template <class T> __device__ __forceinline__ HeadAndTail<lanes_of<T>> head_and_tail_of(const T* first, int elements) {
     return {static_cast<int>(-static_cast<uint32_t>(reinterpret_cast<uint64_t>(first)) % 16 / sizeof(T)), elements};
 }

@@ -1,21 +1,21 @@
 // targets: 75 80 90 100 120 ptx:75
 //
 // softmax and log_softmax over a dimension that is not the last, in registers: odd numbers of columns of halves,
-// float64, and short columns of float32; softmax_panel.cu has the others. The arithmetic is that of softmax.cu.
+// float64, and short columns of float32; softmax_column_tile.cu has the others. The arithmetic is that of softmax.cu.
 //
 // Neighbouring columns are contiguous. A tile is some accesses of E elements wide and as long as the columns. Each
-// thread holds K rows of E columns in registers; threads of a column merge maximum and sum through shared memory, and
+// thread has K rows of E columns in registers; threads of a column merge maximum and sum through shared memory, and
 // the up to 16 blocks of a cluster (sm_90) through distributed shared memory. Tiles are 128 bytes wide, narrower to fit
 // a cluster, wider for short columns; rows of up to 512 bytes are not divided, so that a tile is one range of memory.
 // Variants, chosen in src/cuda/plan/softmax/choose/columns.rs:
-//   tileE                      E is 1 for halves, 4 for float32, 2 or 1 for float64; one read and one write.
-//   tileE_leave, tileE_find    two launches (partial, combine) for few tiles; two reads, partials in the workspace.
-// Measurements: docs/measurements/softmax_tile.md
+//   register_tileE                     E is 1 for halves, 4 for float32, 2 or 1 for float64; one read and one write.
+//   register_tileE_partial, _combine   two launches for few tiles; two reads, partials in the workspace.
+// Measurements: docs/measurements/softmax_register_tile.md
 #include "access.cuh"
 #include "column_exchange.cuh"
 
-// Threads that a block is declared to have; it has at most 512. It is the registers of a thread that are meant: on
-// sm_90 80, so that three blocks of 256 fit a multiprocessor, or 96; elsewhere, where less than 128 would spill, 128.
+// The declared number of threads, which bounds the registers of a thread; a block has at most 512. On sm_90 a thread
+// gets 80 registers, so that three blocks of 256 fit a multiprocessor, or 96; elsewhere 128, since fewer would spill.
 template <class In, class Out>
 #if __CUDA_ARCH__ == 900
 inline constexpr int BOUND = sizeof(Out) == 8           ? 512
@@ -27,37 +27,38 @@ inline constexpr int BOUND = 512;
 
 constexpr int RANK = INLINE_RANK + 1;
 
-// Mirrored by TileParams in src/cuda/plan/softmax/tile.rs.
-struct TileParams {
+// Mirrored by RegisterTileParams in src/cuda/plan/softmax/register_tile.rs.
+struct RegisterTileParams {
     uint64_t x, out;               // addresses
     uint64_t length;               // elements of a column
-    uint64_t columns;              // side by side, a multiple of E
-    uint64_t tiles;                // groups of `across` accesses side by side
+    uint64_t columns;              // contiguous, a multiple of E
+    uint64_t tiles;                // each of `across` contiguous accesses
     int64_t x_stride, out_stride;  // down a column
-    uint64_t partials;             // leave, find: address of a Partial for every slice of every column of a tile
-    uint32_t across;               // threads side by side
+    uint64_t partials;             // partial, combine: address of a Partial for every slice of every column of a tile
+    uint32_t across;               // threads along a row
     uint32_t slice;                // rows of a block
-    uint32_t slices;               // of a column: the blocks of a cluster, or those that leave partials
-    uint32_t parts;                // threads that merge the partials of one column
+    uint32_t slices;               // of a column: the blocks of a cluster, or of two launches
+    uint32_t merge_threads;        // threads that merge the partials of one column
     uint32_t log;
     uint32_t rank;      // of dims: at least 1
-    Dim<2> dims[RANK];  // outer dimensions, then the tiles side by side; strides of x and out
+    Dim<2> dims[RANK];  // outer dimensions, then the tiles of a row; strides of x and out
 };
-static_assert(sizeof(TileParams) == 88 + 40 * RANK, "src/cuda/plan/softmax/tile.rs");
+static_assert(sizeof(RegisterTileParams) == 88 + 40 * RANK, "src/cuda/plan/softmax/register_tile.rs");
 
 // E columns of K rows per thread.
 template <class In, class Out, int E, int K, Scope S>
-__device__ __forceinline__ void softmax_tile(const TileParams& p) {
+__device__ __forceinline__ void softmax_register_tile(const RegisterTileParams& p) {
     ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
-    // Halves stay as they were loaded, at half the registers; the others make place for their exponentials.
+    // Halves stay halves, in half the registers; exponentials replace values of the other dtypes.
     constexpr bool Keep = !is_half<In>;
     extern __shared__ uint4 shared[];
-    __shared__ uint64_t mailbox_state;
-    const int wide = p.across * E, pitch = wide | 1;  // odd: no bank conflicts among threads below each other
+    __shared__ uint64_t exchange_barrier;
+    const int width = p.across * E, pitch = width | 1;  // odd: no bank conflicts between threads of a column
     const int down = blockDim.x / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
-    const ColumnExchange<MergePartials<M, C>, S> exchange(&mailbox_state, shared, wide, pitch, down, p.parts);
+    const ColumnExchange<MergePartials<M, C>, S> exchange(&exchange_barrier, shared, width, pitch, down,
+                                                          p.merge_threads);
 
     exchange.cluster.open();
     uint32_t parity = 0;
@@ -67,8 +68,8 @@ __device__ __forceinline__ void softmax_tile(const TileParams& p) {
         exchange.announce();
         const auto o = locate(p.dims, p.rank, tile);
         const int64_t begin = static_cast<int64_t>(rank) * p.slice, left = static_cast<int64_t>(p.length) - begin;
-        const bool inside = d < down && o.inner * wide + a * E < p.columns;
-        // Of the thread: its rows are those below at d, d + down, ...
+        const bool inside = d < down && o.inner * width + a * E < p.columns;
+        // The thread has rows d, d + down, ... below this.
         const int rows = inside ? static_cast<int>(left < p.slice ? left : p.slice) : 0;
         const In* x = reinterpret_cast<const In*>(p.x) + o.at[0] + a * E + begin * p.x_stride;
         Access<In, E> raw[K];
@@ -92,7 +93,7 @@ __device__ __forceinline__ void softmax_tile(const TileParams& p) {
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             auto& y = v[Keep ? k : 0];
-            if (!Keep) forget(raw[k]).template widen<Out>(y);
+            if (!Keep) opaque(raw[k]).template widen<Out>(y);
 #pragma unroll
             for (int e = 0; e < E; ++e) {
                 const C shifted = y[e] - mine[e].base(), exponential = M::exp(shifted);
@@ -105,31 +106,31 @@ __device__ __forceinline__ void softmax_tile(const TileParams& p) {
 #pragma unroll
             for (int e = 0; e < E; ++e) exchange.of_groups[d * pitch + e * p.across + a] = mine[e];
         }
-        exchange.merge(reinterpret_cast<Partial<C>*>(p.partials) + tile * p.slices * wide, p.slices, rank, parity);
+        exchange.merge(reinterpret_cast<Partial<C>*>(p.partials) + tile * p.slices * width, p.slices, rank, parity);
         if (S == Scope::partial) continue;
         parity ^= 1;
 
-        C base[E], last[E];  // the last operand: a factor, or a term of the logarithm
+        C base[E], scale[E];  // a factor, or for log_softmax a term
         if (d < down) {
 #pragma unroll
             for (int e = 0; e < E; ++e) {
-                Finish<Out> finish(exchange.of_columns[e * p.across + a], p.log);
-                if (Keep) finish.rebase(mine[e]);
-                base[e] = finish.base;
-                last[e] = p.log ? finish.term : finish.factor;
+                Normalizer<Out> normalizer(exchange.of_columns[e * p.across + a], p.log);
+                if (Keep) normalizer.rebase(mine[e]);
+                base[e] = normalizer.base;
+                scale[e] = p.log ? normalizer.term : normalizer.factor;
             }
         }
         Out* out = reinterpret_cast<Out*>(p.out) + o.at[1] + a * E + begin * p.out_stride;
 #pragma unroll
         for (int k = 0; k < K; ++k) {
-            const int row = forget(d) + k * down;
+            const int row = opaque(d) + k * down;
             auto& y = v[Keep ? k : 0];
-            if (!Keep) forget(raw[k]).template widen<Out>(y);
+            if (!Keep) opaque(raw[k]).template widen<Out>(y);
             Pack<Out, E> results;
 #pragma unroll
             for (int e = 0; e < E; ++e) {
                 const C shifted = Keep ? y[e] : y[e] - base[e];
-                results.v[e] = convert<Out>(p.log ? shifted + last[e] : (Keep ? shifted : M::exp(shifted)) * last[e]);
+                results.v[e] = convert<Out>(p.log ? shifted + scale[e] : (Keep ? shifted : M::exp(shifted)) * scale[e]);
             }
             if (row >= rows) continue;
             if constexpr (E * sizeof(Out) < 4) {
@@ -142,13 +143,17 @@ __device__ __forceinline__ void softmax_tile(const TileParams& p) {
 }
 
 #define KERNEL(IN, OUT, NAME) \
-    extern "C" __global__ void __launch_bounds__((BOUND<IN, OUT>), 1) NAME(const __grid_constant__ TileParams p)
-#define EXPORT(IN, OUT, NAME, E, K)                                                                     \
-    KERNEL(IN, OUT, softmax_tile##E##_##NAME) { softmax_tile<IN, OUT, E, K, Scope::cluster>(p); }       \
-    KERNEL(IN, OUT, softmax_tile##E##_leave_##NAME) { softmax_tile<IN, OUT, E, K, Scope::partial>(p); } \
-    KERNEL(IN, OUT, softmax_tile##E##_find_##NAME) { softmax_tile<IN, OUT, E, K, Scope::combine>(p); }
+    extern "C" __global__ void __launch_bounds__((BOUND<IN, OUT>), 1) NAME(const __grid_constant__ RegisterTileParams p)
+#define EXPORT(IN, OUT, NAME, E, K)                                                                                 \
+    KERNEL(IN, OUT, softmax_register_tile##E##_##NAME) { softmax_register_tile<IN, OUT, E, K, Scope::cluster>(p); } \
+    KERNEL(IN, OUT, softmax_register_tile##E##_partial_##NAME) {                                                    \
+        softmax_register_tile<IN, OUT, E, K, Scope::partial>(p);                                                    \
+    }                                                                                                               \
+    KERNEL(IN, OUT, softmax_register_tile##E##_combine_##NAME) {                                                    \
+        softmax_register_tile<IN, OUT, E, K, Scope::combine>(p);                                                    \
+    }
 // 128 bytes per thread, 32 of halves.
-KERNEL(f32, f32, softmax_tile4_f32) { softmax_tile<f32, f32, 4, 8, Scope::cluster>(p); }
+KERNEL(f32, f32, softmax_register_tile4_f32) { softmax_register_tile<f32, f32, 4, 8, Scope::cluster>(p); }
 EXPORT(f16, f16, f16, 1, 16)
 EXPORT(bf16, bf16, bf16, 1, 16)
 EXPORT(f16, f32, f16_f32, 1, 16)
