@@ -24,7 +24,6 @@
 constexpr int THREADS = 256;                         // at most; of `vector`, `element` and `sums`
 constexpr int FLAT_THREADS = 128, FLAT_VECTORS = 2;  // of each operand
 constexpr int AT_ONCE = 4;                           // accesses of each operand, in `vector` and `element`
-constexpr int MAX_RANK = 64, INLINE_RANK = 4;
 
 // Mirrored by ActivationParams in src/cuda/plan/activation_backward/mod.rs.
 template <int Rank> struct ActivationParams {

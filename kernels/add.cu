@@ -20,7 +20,7 @@ constexpr int VECTORS = 2;
 // Full: no vector of this tile is beyond the end. ScalarY is a compile-time branch because a run-time one
 // between the two operands' loads made the compiler wait for x before it asked for y.
 template <class T, bool Full, bool ScalarY>
-__device__ __forceinline__ void add_tile(const AddParams<FEW>& p, uint64_t first, uint64_t vectors) {
+__device__ __forceinline__ void add_tile(const AddParams<INLINE_RANK>& p, uint64_t first, uint64_t vectors) {
     constexpr int E = lanes_of<T>;
     const auto alpha = from_bits<Arithmetic<T>>(p.alpha);
     const auto scalar = from_bits<Arithmetic<T>>(p.scalar);
@@ -46,7 +46,7 @@ __device__ __forceinline__ void add_tile(const AddParams<FEW>& p, uint64_t first
     }
 }
 
-template <class T, bool Loop, bool ScalarY> __device__ __forceinline__ void add_tiles(const AddParams<FEW>& p) {
+template <class T, bool Loop, bool ScalarY> __device__ __forceinline__ void add_tiles(const AddParams<INLINE_RANK>& p) {
     constexpr int E = lanes_of<T>;
     const uint64_t vectors = (p.elements - p.head) / E;
     const uint64_t per_tile = blockDim.x * VECTORS, full_tiles = vectors / per_tile;
@@ -71,7 +71,7 @@ template <class T, bool Loop, bool ScalarY> __device__ __forceinline__ void add_
     }
 }
 
-template <class T, bool Loop> __device__ __forceinline__ void add_vector(const AddParams<FEW>& p) {
+template <class T, bool Loop> __device__ __forceinline__ void add_vector(const AddParams<INLINE_RANK>& p) {
     ptx::wait_for_grid_before();
     if (p.y_size == 0) {
         add_tiles<T, Loop, true>(p);
@@ -80,14 +80,14 @@ template <class T, bool Loop> __device__ __forceinline__ void add_vector(const A
     }
 }
 
-#define EXPORT(T, NAME)                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS, 4)               \
-        add_vector_##NAME(const __grid_constant__ AddParams<FEW> p) {      \
-        add_vector<T, false>(p);                                           \
-    }                                                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, 4)               \
-        add_vector_loop_##NAME(const __grid_constant__ AddParams<FEW> p) { \
-        add_vector<T, true>(p);                                            \
+#define EXPORT(T, NAME)                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)                       \
+        add_vector_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) {      \
+        add_vector<T, false>(p);                                                   \
+    }                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)                       \
+        add_vector_loop_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) { \
+        add_vector<T, true>(p);                                                    \
     }
 
 FOR_ALL_DTYPES(EXPORT)

@@ -65,18 +65,18 @@ template <class T, int N> struct Shuffled {
 };
 
 // One element that is in no vector.
-template <class T> __device__ __forceinline__ void add_one(const AddParams<FEW>& p, uint64_t x, uint64_t y,
+template <class T> __device__ __forceinline__ void add_one(const AddParams<INLINE_RANK>& p, uint64_t x, uint64_t y,
                                                            uint64_t out) {
     const auto b = p.y_size == 0 ? from_bits<Arithmetic<T>>(p.scalar) : widen(reinterpret_cast<const T*>(p.y)[y]);
     reinterpret_cast<T*>(p.out)[out] = sum(reinterpret_cast<const T*>(p.x)[x], from_bits<Arithmetic<T>>(p.alpha), b);
 }
 // The index of an element before or after the vectors, for the first block's threads; there are at most 64.
-__device__ __forceinline__ bool outside(const AddParams<FEW>& p, uint64_t inside, uint64_t& i) {
+__device__ __forceinline__ bool outside(const AddParams<INLINE_RANK>& p, uint64_t inside, uint64_t& i) {
     i = threadIdx.x < p.head ? threadIdx.x : inside + threadIdx.x;
     return blockIdx.x == 0 && i < p.elements;
 }
 
-template <class T> __device__ __forceinline__ void add_misaligned(const AddParams<FEW>& p) {
+template <class T> __device__ __forceinline__ void add_misaligned(const AddParams<INLINE_RANK>& p) {
     ptx::wait_for_grid_before();
     constexpr int E = lanes_of<T>, N = MISALIGNED_VECTORS;
     const uint64_t before = p.head * sizeof(T);
@@ -101,7 +101,7 @@ template <class T> __device__ __forceinline__ void add_misaligned(const AddParam
 }
 
 // RowX: x is the row.
-template <class T, bool RowX> __device__ __forceinline__ void add_repeated(const AddParams<FEW>& p) {
+template <class T, bool RowX> __device__ __forceinline__ void add_repeated(const AddParams<INLINE_RANK>& p) {
     ptx::wait_for_grid_before();
     constexpr int E = lanes_of<T>, N = REPEATED_VECTORS;
     const Dim<3>& inner = p.dims[p.rank - 1];
@@ -141,7 +141,7 @@ template <class T, bool RowX> __device__ __forceinline__ void add_repeated(const
 }
 
 #define KERNEL(NAME) \
-    extern "C" __global__ void __launch_bounds__(THREADS, 4) NAME(const __grid_constant__ AddParams<FEW> p)
+    extern "C" __global__ void __launch_bounds__(THREADS, 4) NAME(const __grid_constant__ AddParams<INLINE_RANK> p)
 #define EXPORT(T, NAME)                                     \
     KERNEL(add_misaligned_##NAME) { add_misaligned<T>(p); } \
     KERNEL(add_repeated_##NAME) {                           \

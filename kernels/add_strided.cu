@@ -99,27 +99,27 @@ template <class T, class Index, int Rank> __device__ __forceinline__ void add_el
     }
 }
 
-#define EXPORT(T, NAME)                                                        \
-    extern "C" __global__ void __launch_bounds__(THREADS, 3)                   \
-        add_rows_##NAME(const __grid_constant__ AddParams<FEW> p) {            \
-        add_rows<Own<T, lanes_of<T>>, ROWS_VECTORS, uint32_t>(p);              \
-    }                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS, 3)                   \
-        add_misaligned_rows_##NAME(const __grid_constant__ AddParams<FEW> p) { \
-        add_rows<Misaligned<T>, MISALIGNED_VECTORS, uint32_t>(p);              \
-    }                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS, 4)                   \
-        add_strided_##NAME(const __grid_constant__ AddParams<FEW> p) {         \
-        add_elements<T, uint32_t>(p);                                          \
-    }                                                                          \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                   \
-        add_deep_##NAME(const __grid_constant__ AddParams<MANY> p) {           \
-        add_elements<T, uint64_t>(p);                                          \
+#define EXPORT(T, NAME)                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)                           \
+        add_rows_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) {            \
+        add_rows<Own<T, lanes_of<T>>, ROWS_VECTORS, uint32_t>(p);                      \
+    }                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)                           \
+        add_misaligned_rows_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) { \
+        add_rows<Misaligned<T>, MISALIGNED_VECTORS, uint32_t>(p);                      \
+    }                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)                           \
+        add_strided_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) {         \
+        add_elements<T, uint32_t>(p);                                                  \
+    }                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                           \
+        add_deep_##NAME(const __grid_constant__ AddParams<MAX_RANK> p) {               \
+        add_elements<T, uint64_t>(p);                                                  \
     }
 // Nothing but bool becomes bool.
 #define EXPORT_MIXED(T, NAME)                                                    \
     extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) < 4 ? 3 : 4) \
-        add_mixed_##NAME(const __grid_constant__ AddParams<FEW> p) {             \
+        add_mixed_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) {     \
         add_rows<Tagged<T, lanes_of<T>>, MIXED_VECTORS, uint32_t>(p);            \
     }
 

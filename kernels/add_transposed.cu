@@ -72,7 +72,7 @@ struct Place {
     int rows, columns;   // of the tile that there are
 };
 
-template <class T> __device__ __forceinline__ Place place(const AddParams<FEW>& p) {
+template <class T> __device__ __forceinline__ Place place(const AddParams<INLINE_RANK>& p) {
     using L = Tile<T>;
     const Dim<3>&inner = p.dims[p.rank - 1], &second = p.dims[p.rank - 2];
     const uint32_t line = p.by_vectors.quotient(blockIdx.x),
@@ -110,7 +110,7 @@ __device__ __forceinline__ Pack<T, Tile<T>::EACH> transposed_vector(const uint4*
 
 // 16 bytes of the result at a time.
 template <class T>
-__device__ __forceinline__ void add_vectors(const AddParams<FEW>& p, const Place& t,
+__device__ __forceinline__ void add_vectors(const AddParams<INLINE_RANK>& p, const Place& t,
                                             uint4 (&tile)[2][Tile<T>::VECTORS]) {
     using L = Tile<T>;
     constexpr int E = L::EACH;
@@ -151,7 +151,7 @@ __device__ __forceinline__ void add_vectors(const AddParams<FEW>& p, const Place
 
 // An element of the result at a time, of operands that start anywhere.
 template <class T>
-__device__ __forceinline__ void add_elements(const AddParams<FEW>& p, const Place& t,
+__device__ __forceinline__ void add_elements(const AddParams<INLINE_RANK>& p, const Place& t,
                                              uint4 (&tile)[2][Tile<T>::VECTORS]) {
     using L = Tile<T>;
     const Dim<3>&inner = p.dims[p.rank - 1], &second = p.dims[p.rank - 2];
@@ -173,7 +173,7 @@ __device__ __forceinline__ void add_elements(const AddParams<FEW>& p, const Plac
     }
 }
 
-template <class T> __device__ __forceinline__ void add_transposed(const AddParams<FEW>& p) {
+template <class T> __device__ __forceinline__ void add_transposed(const AddParams<INLINE_RANK>& p) {
     ptx::wait_for_grid_before();
     __shared__ uint4 tile[2][Tile<T>::VECTORS];
     const Place t = place<T>(p);
@@ -184,10 +184,10 @@ template <class T> __device__ __forceinline__ void add_transposed(const AddParam
     }
 }
 
-#define EXPORT(T, NAME)                                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS<T>)      \
-        add_transposed_##NAME(const __grid_constant__ AddParams<FEW> p) { \
-        add_transposed<T>(p);                                             \
+#define EXPORT(T, NAME)                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS<T>)              \
+        add_transposed_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) { \
+        add_transposed<T>(p);                                                     \
     }
 
 FOR_ALL_DTYPES(EXPORT)

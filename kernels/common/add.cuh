@@ -5,9 +5,6 @@
 #include "index.cuh"
 #include "ptx/grid.cuh"
 
-constexpr int FEW = 4;    // dimensions that most variants take: their parameters are 416 bytes
-constexpr int MANY = 64;  // that `deep` takes
-
 // Mirrored by AddParams in src/cuda/plan/add/params.rs. The dimensions come last: `deep` only has more of them.
 template <int Rank> struct AddParams {
     uint64_t x, y, out;  // addresses of index 0
@@ -33,8 +30,8 @@ template <int Rank> struct AddParams {
     uint32_t rank;      // at least 2, but for vector, which has no dimensions
     Dim<3> dims[Rank];  // strides of x, y, out, in bytes
 };
-static_assert(sizeof(AddParams<FEW>) == 224 + 48 * FEW, "");
-static_assert(sizeof(AddParams<MANY>) == 224 + 48 * MANY && sizeof(AddParams<MANY>) < 4096, "");
+static_assert(sizeof(AddParams<INLINE_RANK>) == 224 + 48 * INLINE_RANK, "");
+static_assert(sizeof(AddParams<MAX_RANK>) == 224 + 48 * MAX_RANK && sizeof(AddParams<MAX_RANK>) < 4096, "");
 
 constexpr uint32_t SAME_DTYPE = 1, X_TRANSPOSED = 2, Y_TRANSPOSED = 4, ALIGNED = 8, ROW_X = 16;
 

@@ -9,6 +9,11 @@
 #define TILEWISE_HD inline
 #endif
 
+// Dimensions of a parameter struct: of most kernels, whose launches then copy little, and of those that take any tensor.
+// Mirrored in src/cuda/plan/limits.rs and src/cuda/plan/index.rs.
+constexpr int INLINE_RANK = 4;
+constexpr int MAX_RANK = 64;
+
 // Division by a size fixed at launch, of n < 2^63 in about ten instructions (where a 64-bit division takes a
 // hundred) and of n < 2^31 in three: (n + high word of n * multiplier) >> shift. The host computes the
 // numbers (Divisor::new in src/cuda/plan/index.rs).

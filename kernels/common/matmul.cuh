@@ -11,14 +11,9 @@
 #include "ptx/grid.cuh"
 #include "tile_order.cuh"
 
-// Batch dimensions that most kernels take, and that those do which serve whatever is left: "any" 128x128, simt
-// 128x128, and simt 64x64 for float64.
-constexpr int INLINE_RANK = 4;
-constexpr int MAX_RANK = 64;
-
 // out[i, j] = act(sum over k of a[i, k] b[k, j] + bias[i, j]) for every index of the batch. Strides in elements. Mirrored
 // in src/cuda/plan/matmul/params.rs. The batch comes last: dimensions that a kernel does not declare are not copied by
-// a launch.
+// a launch. "any" 128x128, simt 128x128 and simt 64x64 for float64 have MAX_RANK of them.
 template <int Rank> struct MatmulParams {
     const void* a;
     const void* b;

@@ -7,9 +7,6 @@
 #include "ptx/math.cuh"
 #include "reduce.cuh"
 
-constexpr int INLINE_RANK = 4;
-constexpr int MAX_RANK = 64;
-
 // Mirrored by SoftmaxParams in src/cuda/plan/softmax/rows.rs. The dimensions come last, and a kernel declares
 // only as many of them as it can use: a launch copies only the declared ones.
 template <int Rank> struct SoftmaxParams {

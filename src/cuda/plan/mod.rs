@@ -7,6 +7,7 @@ pub mod add;
 mod host_cpp;
 pub mod index;
 pub mod launch;
+mod limits;
 pub mod matmul;
 mod misaligned;
 pub mod occupancy;

@@ -1,18 +1,15 @@
 //! A problem's rows and columns as the kernels of activation_backward.cu see them, and the slices that blocks take.
 
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::limits::{INLINE_RANK, LINE_BYTES, VECTOR_BYTES};
 use crate::ops::Strided;
 use crate::ops::activation_backward::ActivationBackwardProblem;
 use crate::tensor::Dims;
 
-/// Dimensions over rows that `vector` takes, and threads of a block: INLINE_RANK and THREADS in
-/// activation_backward.cu.
-const INLINE_RANK: usize = 4;
+/// Threads of a block: THREADS in activation_backward.cu.
 pub const THREADS: u64 = 256;
 /// Accesses of an operand that a thread has under way: AT_ONCE in activation_backward.cu.
 const AT_ONCE: u64 = 4;
-pub const VECTOR_BYTES: u64 = 16;
-const LINE: u64 = 128;
 /// Rows of whole lines that are worth it.
 const LEAST_FOLDED: u64 = 16;
 /// Neighbouring accesses of a block: vectors, 2 lines of memory, since wider is slower; and single elements.
@@ -136,7 +133,7 @@ fn folded(p: &ActivationBackwardProblem) -> u64 {
         let elements = bytes / p.dtype.size() as u64;
         elements >> columns.trailing_zeros().min(elements.trailing_zeros())
     };
-    let (lines, accesses) = (fold(LINE), fold(VECTOR_BYTES));
+    let (lines, accesses) = (fold(LINE_BYTES), fold(VECTOR_BYTES));
     if rows >= LEAST_FOLDED * lines {
         lines
     } else if rows > accesses {

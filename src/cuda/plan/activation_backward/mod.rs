@@ -6,13 +6,14 @@ mod tests;
 
 use std::mem::offset_of;
 
-use layout::{Layout, Slices, THREADS, VECTOR_BYTES, contiguous, operands};
+use layout::{Layout, Slices, THREADS, contiguous, operands};
 
 use super::index::{self, Dim, MAX_RANK};
 use super::matmul::activation;
 use super::reason::Reason;
 use super::{Bases, Choice, Kernel, KernelParams, LaunchPlan};
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::limits::VECTOR_BYTES;
 use crate::dtype::DType;
 use crate::ops::activation_backward::ActivationBackwardProblem;
 

@@ -1,14 +1,12 @@
 //! Which kernel an addition needs, by the layouts of its operands.
 
-use super::VECTOR_BYTES;
+use crate::cuda::plan::limits::{INLINE_RANK, VECTOR_BYTES};
 use crate::cuda::plan::reason::{Metric, Reason};
 use crate::dtype::DType;
 use crate::ops::Strided;
 use crate::ops::add::{AddProblem, AddendProblem};
 use crate::tensor::Dims;
 
-/// Dimensions that all variants but `deep` take: FEW in kernels/common/add.cuh.
-pub const FEW: usize = 4;
 /// A dimension shorter than this is not worth a tile.
 const LEAST_TRANSPOSED: i64 = 16;
 /// Vectors of a row from which on its two misaligned ends, which are done by element, do not matter.
@@ -199,8 +197,8 @@ impl<'a> Layout<'a> {
     pub fn variant(&self) -> (Variant, Reason) {
         let last = self.last();
         let size = self.out.dtype.size();
-        if self.shape.len() > FEW {
-            let metrics = [("dimensions", self.shape.len() as u64), ("at most", FEW as u64)];
+        if self.shape.len() > INLINE_RANK {
+            let metrics = [("dimensions", self.shape.len() as u64), ("at most", INLINE_RANK as u64)];
             return Variant::Deep.because("strided", "there are more than it has room for", metrics);
         }
         if self.shape[last] == 1 {

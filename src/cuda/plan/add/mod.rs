@@ -7,7 +7,8 @@ mod params;
 mod tests;
 mod tiling;
 
-use layout::{FEW, Layout, Variant};
+use crate::cuda::plan::limits::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES};
+use layout::{Layout, Variant};
 use misaligned::Addition;
 use params::{ALIGNED, AddParams, ROW_X, SAME_DTYPE, X_TRANSPOSED, Y_TRANSPOSED};
 use tiling::{Tiling, block_size};
@@ -22,12 +23,8 @@ use crate::ops::{Scalar, Strided};
 
 /// Per block of the vector variants: docs/measurements/add.md.
 const VECTOR_THREADS: u64 = 128;
-/// Bytes that a thread of most variants makes of the result in one go.
-const VECTOR_BYTES: u64 = 16;
 /// Flat indices of all variants but `deep` are below this.
 const NARROW: u64 = (1 << 31) - 4096;
-/// Beyond it only the loop goes.
-const MAX_BLOCKS: u64 = i32::MAX as u64;
 
 /// How the blocks tiling the tiles of a contiguous addition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +42,7 @@ pub fn choose(problem: &AddProblem, device: &DeviceFacts, forced: Option<Schedul
         return Choice::of(&vector(&problem, head, device, forced), &bases);
     }
     if let Some(Addition { variant, tiling, head, row_x, why }) = misaligned::of(&problem, device) {
-        let mut plan = walk::<FEW>(&problem, Layout::of(&problem), variant, &tiling, why);
+        let mut plan = walk::<INLINE_RANK>(&problem, Layout::of(&problem), variant, &tiling, why);
         plan.params.head = head as u32;
         plan.params.flags |= if row_x { ROW_X } else { 0 };
         return Choice::of(&plan, &bases);
@@ -55,7 +52,7 @@ pub fn choose(problem: &AddProblem, device: &DeviceFacts, forced: Option<Schedul
     // Parameters of few dimensions are quick to copy.
     match variant {
         Variant::Deep => Choice::of(&walk::<MAX_RANK>(&problem, layout, variant, &tiling, why), &bases),
-        _ => Choice::of(&walk::<FEW>(&problem, layout, variant, &tiling, why), &bases),
+        _ => Choice::of(&walk::<INLINE_RANK>(&problem, layout, variant, &tiling, why), &bases),
     }
 }
 
@@ -83,7 +80,7 @@ fn vector(
     head: u64,
     device: &DeviceFacts,
     forced: Option<Schedule>,
-) -> LaunchPlan<AddParams<FEW>> {
+) -> LaunchPlan<AddParams<INLINE_RANK>> {
     let each = Variant::Vector.vectors_per_thread();
     let vectors =
         (problem.elements().unsigned_abs() - head) / (VECTOR_BYTES / problem.out.dtype.size() as u64);

@@ -2,9 +2,9 @@
 
 use std::mem::offset_of;
 
-use super::layout::FEW;
 use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::index::{Dim, Divisor, MAX_RANK};
+use crate::cuda::plan::limits::INLINE_RANK;
 
 /// Bits of `flags`, as in kernels/common/add.cuh.
 pub const SAME_DTYPE: u32 = 1;
@@ -48,8 +48,8 @@ pub struct AddParams<const RANK: usize> {
 }
 
 // The same numbers are asserted in add.cuh.
-const _: () = assert!(offset_of!(AddParams<FEW>, dims) == 224);
-const _: () = assert!(size_of::<AddParams<FEW>>() == 224 + 48 * FEW);
+const _: () = assert!(offset_of!(AddParams<INLINE_RANK>, dims) == 224);
+const _: () = assert!(size_of::<AddParams<INLINE_RANK>>() == 224 + 48 * INLINE_RANK);
 const _: () = assert!(size_of::<AddParams<MAX_RANK>>() == 224 + 48 * MAX_RANK);
 const _: () = assert!(size_of::<AddParams<MAX_RANK>>() < 4096);
 

@@ -1,9 +1,10 @@
 //! One block a tile: matmul_mma.cu, matmul_tf32.cu and matmul_simt.cu, and which of their tiles.
 
 use super::cost::{self, Rate, Reading};
-use super::{Access, INLINE_RANK, MatmulParams, Oriented, estimated, products};
+use super::{Access, MatmulParams, Oriented, estimated, products};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::MAX_RANK;
+use crate::cuda::plan::limits::INLINE_RANK;
 use crate::cuda::plan::reason::{Reason, Reasons, least_two};
 use crate::cuda::plan::tile_order::MOST_TILES;
 use crate::cuda::plan::{Kernel, LaunchPlan};

@@ -20,9 +20,6 @@ use crate::cuda::device::DeviceFacts;
 use crate::ops::matmul::{Activation, MatmulProblem, Matrix};
 use crate::ops::work::Workload;
 
-/// `INLINE_RANK` in kernels/common/matmul.cuh.
-const INLINE_RANK: usize = 4;
-
 /// Kernels that a developer may ask for where the plan would choose others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Forced {

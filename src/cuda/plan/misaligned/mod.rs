@@ -1,6 +1,7 @@
 //! Tiles of misaligned rows, through shared memory: common to the plans of kernels/softmax_misaligned.cu and
 //! kernels/softmax_backward_misaligned.cu.
 
+use crate::cuda::plan::limits::{INLINE_RANK, MAX_BLOCKS, STATIC_SHARED, VECTOR_BYTES};
 use std::mem::offset_of;
 
 use super::index::{self, Dim, Divisor};
@@ -9,22 +10,14 @@ use super::{Kernel, KernelParams, LaunchPlan};
 use crate::cuda::device::DeviceFacts;
 use crate::ops::Strided;
 
-/// INLINE_RANK in kernels/common/softmax.cuh.
-const INLINE_RANK: usize = 4;
 /// THREADS in the kernels' files, and the fewest threads of a block.
 const MOST_THREADS: u64 = 256;
 const LEAST_THREADS: u64 = 64;
-const MAX_BLOCKS: u64 = i32::MAX as u64;
-/// Bytes of a vector: one access.
-const VECTOR_BYTES: u64 = 16;
 /// Elements of a row of halves below which tiles are faster than single elements of head and tail.
 const SHORT: u64 = 48;
 /// THREADS in softmax_short.cu and softmax_backward_short.cu, and the most bytes of a row there.
 pub const SHORT_THREADS: u64 = 128;
 const SHORT_BYTES: u64 = 132;
-/// Static shared memory of a block, for the scratch of its reductions, and the share that the driver
-/// reserves.
-const STATIC_SHARED: u64 = 2048;
 
 /// The variant in the kernels' names, and in explain.
 pub const NAME: &str = "misaligned";

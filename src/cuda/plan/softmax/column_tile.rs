@@ -1,5 +1,6 @@
 //! Column tiles in shared memory: kernels/softmax_column_tile.cu.
 
+use crate::cuda::plan::limits::{LINE_BYTES, MOST_SLICES};
 use std::mem::offset_of;
 
 use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, column_access, columns, pair_suffix, partial_bytes};
@@ -17,13 +18,10 @@ const THREADS: u64 = 256;
 const PER_THREAD: [u64; 2] = [256, 64];
 /// Static shared memory, and the driver's share of every block's.
 const RESERVED: u64 = 64 + 1024;
-/// Partials of a column that one thread merges, and the most that a block merges.
+/// Partials of a column that one thread merges.
 const FEW_PARTIALS: u64 = 16;
-pub const MOST_SLICES: u64 = 1024;
 /// A slice of this size is worth a block; short columns get wider tiles until their slices have it.
 const WORTH_A_BLOCK: u64 = 16 << 10;
-/// Widths of tiles: a line of memory at best, and fractions of it where columns are long.
-const LINE: u64 = 128;
 const WIDEST: u64 = 1024;
 /// Rows of the tensor up to this long, in bytes, are not divided among tiles, except at lines where columns are long:
 /// the rows of an undivided tile are packed.
@@ -165,14 +163,14 @@ fn copies(p: &SoftmaxProblem, wide: u64) -> (u64, u64) {
 /// Widths that tiles may have, in bytes, the best first.
 pub fn widths(p: &SoftmaxProblem) -> Vec<u64> {
     let row = contiguous_columns(p) * p.x.dtype.size() as u64;
-    let line = LINE.min(row);
+    let line = LINE_BYTES.min(row);
     let length = p.length.unsigned_abs();
     let short = length.saturating_mul(row) <= WORTH_A_BLOCK;
-    let whole = if row <= WHOLE && (short || !row.is_multiple_of(LINE)) { row } else { line };
+    let whole = if row <= WHOLE && (short || !row.is_multiple_of(LINE_BYTES)) { row } else { line };
     let wider = |&w: &u64| w <= row && length.saturating_mul(w) <= WORTH_A_BLOCK;
-    let wider = [WIDEST, 4 * LINE, 2 * LINE].into_iter().find(wider).filter(|_| row > WHOLE);
+    let wider = [WIDEST, 4 * LINE_BYTES, 2 * LINE_BYTES].into_iter().find(wider).filter(|_| row > WHOLE);
     let mut all: Vec<u64> =
-        wider.into_iter().chain([whole, LINE / 2, LINE / 4]).filter(|&w| w <= row).collect();
+        wider.into_iter().chain([whole, LINE_BYTES / 2, LINE_BYTES / 4]).filter(|&w| w <= row).collect();
     all.dedup();
     all
 }

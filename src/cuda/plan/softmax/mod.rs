@@ -9,28 +9,21 @@ mod transposed;
 use self::column_tile::ColumnTile;
 use self::register_tile::RegisterTile;
 use self::transposed::Transposed;
+use super::limits::{INLINE_RANK, MAX_BLOCKS, STATIC_SHARED, VECTOR_BYTES};
 use super::misaligned::{Misaligned, MisalignedRows};
 use super::{Bases, Choice, Kernel};
 use crate::cuda::device::DeviceFacts;
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 
-/// Dimensions that every variant but `general` takes: INLINE_RANK in kernels/common/softmax.cuh.
-const INLINE_RANK: usize = 4;
 /// WARP_THREADS in softmax.cu.
 const WARP_THREADS: u64 = 64;
 /// THREADS in softmax_strided.cu.
 const STRIDED_THREADS: u64 = 256;
 const ONLINE_THREADS: u64 = 512;
 const MAX_THREADS: u64 = 1024;
-const MAX_BLOCKS: u64 = i32::MAX as u64;
 /// The V of EXPORT in softmax_misaligned.cu.
 const MISALIGNED_VALUES: [u64; 2] = [16, 32];
-/// Bytes of a vector: one access.
-const VECTOR_BYTES: u64 = 16;
-/// Static shared memory of a block, for the scratch of its reductions, and the share that the
-/// driver reserves.
-const STATIC_SHARED: u64 = 2048;
 
 /// The variants of softmax, with their parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Column tiles in registers: kernels/softmax_register_tile.cu.
 
+use crate::cuda::plan::limits::{LINE_BYTES, MOST_SLICES, SECTOR_BYTES};
 use std::mem::offset_of;
 
 use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, column_access, columns, pair_suffix, partial_bytes};
@@ -12,15 +13,10 @@ use crate::ops::softmax::{Kind, SoftmaxProblem};
 const RANK: usize = INLINE_RANK + 1;
 /// Threads that let several blocks share a multiprocessor, and the most of a block.
 const THREADS: [u64; 2] = [256, 512];
-/// A row of a tile is a line of memory at best, and a sector at least.
-const LINE: u64 = 128;
-const SECTOR: u64 = 32;
 /// Rows of the tensor up to this long, in bytes, are not divided among tiles: the rows of a tile are then packed.
 const WHOLE: u64 = 512;
 /// The most columns of a tile: more would take shared memory that other blocks could use.
 const WIDEST: u64 = 1024;
-/// The most partials that a block merges.
-pub const MOST_SLICES: u64 = 1024;
 
 /// `RegisterTileParams` of kernels/softmax_register_tile.cu.
 #[repr(C)]
@@ -131,7 +127,7 @@ pub fn of_cluster(p: &SoftmaxProblem, least: u64, most: u64) -> Option<RegisterT
         return None;
     }
     for threads in THREADS {
-        for width in [LINE, LINE / 2, SECTOR] {
+        for width in [LINE_BYTES, LINE_BYTES / 2, SECTOR_BYTES] {
             let narrow = if all * bytes <= WHOLE { all } else { (width / bytes).clamp(1, all) };
             // Short columns: wider tiles, so that no thread is idle.
             let widest = threads.min(WIDEST / elements);
@@ -156,7 +152,7 @@ pub fn of_slices(p: &SoftmaxProblem, blocks: u64) -> Option<RegisterTile> {
     let bytes = elements * p.x.dtype.size() as u64;
     let k = rows_per_thread(p.x.dtype, elements);
     let all = contiguous_columns(p) / elements;
-    let across = evenly(if all * bytes <= WHOLE { all } else { SECTOR / bytes }, all);
+    let across = evenly(if all * bytes <= WHOLE { all } else { SECTOR_BYTES / bytes }, all);
     let length = p.length.unsigned_abs();
     let tiles = p.row_count().unsigned_abs() / contiguous_columns(p) * all.div_ceil(across);
     for threads in THREADS.into_iter().filter(|&threads| threads >= across) {
@@ -174,7 +170,7 @@ pub fn of_slices(p: &SoftmaxProblem, blocks: u64) -> Option<RegisterTile> {
 /// Tiles of one sector's width.
 pub fn narrowest(p: &SoftmaxProblem) -> u64 {
     let columns = contiguous_columns(p);
-    p.row_count().unsigned_abs() / columns * (columns * p.x.dtype.size() as u64).div_ceil(SECTOR)
+    p.row_count().unsigned_abs() / columns * (columns * p.x.dtype.size() as u64).div_ceil(SECTOR_BYTES)
 }
 
 pub fn plan(

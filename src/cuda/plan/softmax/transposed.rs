@@ -1,6 +1,7 @@
 //! Rows that are contiguous in one of x and result, elements in the other: kernels/softmax_transposed.cu and
 //! kernels/softmax_transposed_short.cu.
 
+use crate::cuda::plan::limits::MOST_SLICES;
 use std::mem::offset_of;
 
 use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, column_access, pair_suffix, partial_bytes};
@@ -30,7 +31,6 @@ const SLICE_UNIT: u64 = 64;
 const SWIZZLED: u64 = 8;
 /// Contiguous bytes across rows: fewer are no vector.
 const LEAST_ACROSS: u64 = 16;
-pub const MOST_SLICES: u64 = 1024;
 /// Of softmax_transposed_short.cu: threads, and bytes of a block's rows at most.
 const SHORT_THREADS: u64 = 128;
 const SHORT_BYTES: u64 = 24 << 10;

@@ -5,6 +5,7 @@ use super::{
     general, largest_cluster, misaligned_rows, pair_suffix, register_tile, row_shape, shared_bytes,
 };
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::limits::STATIC_SHARED;
 use crate::cuda::plan::misaligned;
 use crate::cuda::plan::reason::{Metric, Reason};
 use crate::cuda::plan::softmax::Forced;
@@ -20,7 +21,6 @@ const SMEM_MISALIGNED_FROM: u64 = 4097;
 /// its shared memory besides the row's, with the driver's.
 const SMEM_THREADS: u64 = 256;
 const SMEM_ACCESSES: u64 = 1600;
-const STATIC_SHARED: u64 = 2048;
 
 impl Variant {
     /// The part of its kernels' names that tells it from the others.

@@ -8,6 +8,7 @@ mod tests;
 
 use self::params::BackwardParams;
 use super::index;
+use super::limits::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES};
 use super::misaligned::{self, Misaligned, MisalignedRows};
 use super::reason::Reason;
 use super::softmax::Forced;
@@ -18,8 +19,6 @@ use crate::ops::Strided;
 use crate::ops::softmax::Kind;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 
-/// Dimensions that every variant but `general` takes: INLINE_RANK in kernels/common/softmax.cuh.
-const INLINE_RANK: usize = 4;
 /// WARP_THREADS, BLOCK_THREADS, BLOCK_VECTORS and LONG_VECTORS in softmax_backward.cu.
 const WARP_THREADS: u64 = 128;
 const BLOCK_THREADS: u64 = 512;
@@ -30,9 +29,6 @@ const GENERAL_THREADS: u64 = 256;
 /// The most blocks of a cluster: every device with clusters allows it, and the kernels' exchange buffers have room for
 /// it.
 const MAX_CLUSTER: u64 = 8;
-const MAX_BLOCKS: u64 = i32::MAX as u64;
-/// Bytes of a vector: one access.
-const VECTOR_BYTES: u64 = 16;
 
 /// The variants of rows, with their parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use super::params::BackwardTileParams;
 use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, largest_cluster};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index;
+use crate::cuda::plan::limits::{LINE_BYTES, MOST_SLICES, SECTOR_BYTES};
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::softmax::Forced;
 use crate::cuda::plan::{Kernel, LaunchPlan, settings};
@@ -15,13 +16,9 @@ use crate::tensor::Dims;
 
 /// TILE_THREADS in softmax_backward_strided.cu.
 const THREADS: u64 = 256;
-/// A line of memory, and a sector, the least that is worth reading of a line.
-const LINE: u64 = 128;
-const SECTOR: u64 = 32;
 /// Rows of the tensor up to this long, in bytes, are not divided among tiles of slices.
 const WHOLE: u64 = 512;
-/// The most sums that a block adds up, and bytes of grad from which a second launch pays.
-const MOST_SLICES: u64 = 1024;
+/// Bytes of grad from which a second launch pays.
 const SPLIT_FROM: u64 = 256 << 10;
 
 /// Contiguous columns, along the last of the outer dimensions.
@@ -85,8 +82,8 @@ pub fn split(
     // A line wide; wider where columns are too short to keep all threads busy; narrower where registers then hold all
     // rows.
     let needed = length.div_ceil(batch_rows);
-    let mut wide = (LINE / columns.access).max(THREADS / needed.min(THREADS));
-    while wide * columns.access > SECTOR && length > batch_rows * (THREADS / wide) * largest {
+    let mut wide = (LINE_BYTES / columns.access).max(THREADS / needed.min(THREADS));
+    while wide * columns.access > SECTOR_BYTES && length > batch_rows * (THREADS / wide) * largest {
         wide /= 2;
     }
     let tiles = accesses.div_ceil(wide);
@@ -118,7 +115,7 @@ pub fn split(
 
 /// Tiles of a sector, or of a whole short row, and their columns in about as many slices as to make `blocks` in all.
 fn in_slices(length: u64, batch_rows: u64, accesses: u64, access: u64, blocks: u64) -> Split {
-    let wide = if accesses * access <= WHOLE { accesses } else { SECTOR / access };
+    let wide = if accesses * access <= WHOLE { accesses } else { SECTOR_BYTES / access };
     let tiles = accesses.div_ceil(wide.min(THREADS));
     let across = accesses.div_ceil(tiles);
     let wanted = blocks.div_ceil(tiles).clamp(1, MOST_SLICES);

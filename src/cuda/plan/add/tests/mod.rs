@@ -49,7 +49,7 @@ macro_rules! either {
                     let $p: LaunchPlan<AddParams<MAX_RANK>> = choice.plan(problem, 0);
                     $body
                 } else {
-                    let $p: LaunchPlan<AddParams<FEW>> = choice.plan(problem, 0);
+                    let $p: LaunchPlan<AddParams<INLINE_RANK>> = choice.plan(problem, 0);
                     $body
                 }
             }

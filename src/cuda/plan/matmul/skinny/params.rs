@@ -3,8 +3,9 @@
 use std::mem::{offset_of, size_of};
 
 use crate::cuda::plan::KernelParams;
+use crate::cuda::plan::limits::INLINE_RANK;
+use crate::cuda::plan::matmul::MatmulParams;
 use crate::cuda::plan::matmul::params::ADDRESSES;
-use crate::cuda::plan::matmul::{INLINE_RANK, MatmulParams};
 
 /// `SkinnyParams` of kernels/common/skinny.cuh.
 #[repr(C)]

@@ -9,6 +9,7 @@ mod params;
 pub use launches::Launches;
 pub use params::{MAPS, WgmmaParams};
 
+use crate::cuda::plan::limits::LINE_BYTES;
 use cost::{MODEL, Size, Work};
 
 use super::repack;
@@ -28,8 +29,6 @@ const MAX_STAGES: u32 = 16;
 const HEADER_BYTES: u32 = 1024;
 const STORE_BYTES: u32 = 2048;
 const ROW_BYTES: u32 = 128;
-/// Of the caches.
-const LINE_BYTES: u64 = 128;
 const BATCH_DIMS: usize = MAX_DIMS - 2;
 /// Sizes are coordinates of 32 bits, and the last tile may reach beyond.
 const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;

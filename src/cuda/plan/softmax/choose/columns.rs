@@ -2,6 +2,7 @@
 
 use super::{Chosen, SPLIT_FROM, SPREAD_TO, enough, idle};
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::limits::MOST_SLICES;
 use crate::cuda::plan::reason::{Metric, Reason};
 use crate::cuda::plan::softmax::column_tile::{self, ColumnTile, of_width, widths};
 use crate::cuda::plan::softmax::register_tile::{self, RegisterTile};
@@ -109,12 +110,11 @@ fn in_column_tiles(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen, R
     match column_tile::of_slices(p, u64::from(device.multiprocessors), device) {
         Some(tile) => {
             let because = "clusters that hold a column would leave multiprocessors idle, or there are none";
-            let metrics = [("slices of a column", tile.slices), ("at most", column_tile::MOST_SLICES)];
+            let metrics = [("slices of a column", tile.slices), ("at most", MOST_SLICES)];
             Ok(Variant::ColumnTile(tile).because("column", because, metrics))
         }
         None => {
-            let metrics =
-                [("rows of a column", p.length.unsigned_abs()), ("slices at most", column_tile::MOST_SLICES)];
+            let metrics = [("rows of a column", p.length.unsigned_abs()), ("slices at most", MOST_SLICES)];
             Err((
                 "split column tile",
                 "no cluster holds a column, and slices would be too long for shared memory",
@@ -171,8 +171,7 @@ fn in_register_tiles(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen,
         let metrics = [("bytes in all", bytes(p)), ("that would pay for two launches", SPLIT_FROM)];
         twice("no cluster holds a column, and there are few bytes", metrics)
     } else if idle(few[0].1, device) {
-        let metrics =
-            [("rows of a column", p.length.unsigned_abs()), ("slices at most", register_tile::MOST_SLICES)];
+        let metrics = [("rows of a column", p.length.unsigned_abs()), ("slices at most", MOST_SLICES)];
         twice("no cluster holds a column, and slices would be too long for registers", metrics)
     } else {
         twice("no cluster holds a column, and there are columns for all multiprocessors", few)

@@ -2,8 +2,9 @@
 
 use super::{Chosen, SPLIT_FROM, SPREAD_TO, idle};
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::limits::MOST_SLICES;
 use crate::cuda::plan::reason::Reason;
-use crate::cuda::plan::softmax::transposed::{MOST_SLICES, Short, Side, Transposed, of_slices};
+use crate::cuda::plan::softmax::transposed::{Short, Side, Transposed, of_slices};
 use crate::cuda::plan::softmax::{Forced, Variant};
 use crate::ops::softmax::SoftmaxProblem;
 
