@@ -1,4 +1,4 @@
-"""Names of kernels, files and options, and explain's labels, are the field's; docs/glossary.md has our own."""
+"""Names of kernels, files and options, and explain's labels, are the field's words: docs/glossary.md."""
 
 import itertools
 import re
