@@ -55,7 +55,7 @@ template <class S, class Params> __device__ __forceinline__ void matmul_any(cons
         if (left > S::BK) store(stage);
     }
     __syncthreads();
-    warp.finish_all(p, work);
+    warp.apply_epilogue_to_all(p, work);
 }
 
 // As many of the largest tiles as shared memory has room for: 227 KB, before sm_90 163. Mirrored in

@@ -56,27 +56,14 @@ template <class T, class Acc> __device__ __forceinline__ void matmul_reduce(cons
 #pragma unroll
         for (int e = 0; e < 4; ++e) v[e] += w.v[e];
     }
-    const uint32_t columns = min(4u, p.n - col);
-    if (p.bias != nullptr) {
-        const T* bias = static_cast<const T*>(p.bias);
-#pragma unroll
-        for (uint32_t i = 0; i < 4; ++i) {
-            if (i < columns) v[i] += convert<Acc>(bias[(p.bias_by_row ? row : col + i) * p.bias_stride]);
-        }
-    }
-    activate<T>(v, p.activation, Acc(p.negative_slope));
+    const int64_t along = p.bias_by_row ? row : col;
+    const T* bias = p.bias == nullptr ? nullptr : static_cast<const T*>(p.bias) + along * p.bias_stride;
     const uint32_t outer = product / p.batch_size[0];
     T* out = static_cast<T*>(p.out) + (product - outer * p.batch_size[0]) * p.out_batch[0] +
              outer % p.batch_size[1] * p.out_batch[1] + outer / p.batch_size[1] * p.out_batch[2] + row * p.out_row +
              col * p.out_col;
-    if (p.out_vector && columns == 4) {
-        store_pack(out, Pack<T, 4>{{convert<T>(v[0]), convert<T>(v[1]), convert<T>(v[2]), convert<T>(v[3])}});
-        return;
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; ++i) {
-        if (i < columns) out[i * p.out_col] = convert<T>(v[i]);
-    }
+    apply_epilogue(v, bias, p.bias_by_row ? 0 : p.bias_stride, p.activation, Acc(p.negative_slope), out, p.out_col,
+                   int(p.n - col), p.out_vector);
 }
 
 #define EXPORT(T, Acc)                                              \

@@ -36,7 +36,8 @@ template <class T, class S, class Params> __device__ __forceinline__ void matmul
             Acc v[S::VEC];
 #pragma unroll
             for (int e = 0; e < S::VEC; ++e) v[e] = block.accumulator[0][run * S::VEC + e];
-            finish(p, work, block.row + i / S::VEC * S::ROW_RUN + i % S::VEC, block.col + run * S::COL_RUN, 1, v);
+            apply_epilogue(p, work, block.row + i / S::VEC * S::ROW_RUN + i % S::VEC, block.col + run * S::COL_RUN, 1,
+                           v);
         }
 #pragma unroll
         for (int next = 1; next < S::TM; ++next)

@@ -1,5 +1,5 @@
-// The epilogue of matmul's kernels before its one rounding: bias, then activation, on accumulators in registers and in
-// their own precision (float32, or float64 for float64).
+// The epilogue of matmul's kernels: bias and activation, on accumulators in registers and in their own precision (float32,
+// or float64 for float64), one rounding, and the store of neighbouring elements.
 #pragma once
 
 #include <cstdint>
@@ -97,5 +97,30 @@ __device__ __forceinline__ void activate(Acc (&v)[N], uint32_t kind, Acc slope) 
         smooth<T>(v, kind);
     } else {
         rectify(v, kind, slope);
+    }
+}
+
+// The epilogue of N neighbouring elements, of which `count` exist: bias (null: none), activation, one rounding, store.
+// `vector`: N elements of out can be stored as one vector.
+template <class T, int N, class Acc>
+__device__ __forceinline__ void apply_epilogue(Acc (&v)[N], const T* bias, int64_t bias_step, uint32_t kind, Acc slope,
+                                               T* out, int64_t out_step, int count, bool vector) {
+    if (bias != nullptr) {
+#pragma unroll
+        for (int e = 0; e < N; ++e) {
+            if (e < count) v[e] += convert<Acc>(bias[e * bias_step]);
+        }
+    }
+    activate<T>(v, kind, slope);
+    Pack<T, N> pack;
+#pragma unroll
+    for (int e = 0; e < N; ++e) pack.v[e] = convert<T>(v[e]);
+    if (vector && count >= N) {
+        store_pack(out, pack);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+        if (e < count) out[e * out_step] = pack.v[e];
     }
 }

@@ -73,9 +73,11 @@ __device__ __forceinline__ bool find_work(const Params& p, Work<T>& work) {
     return true;
 }
 
-// Finishes and stores the elements (row, col + e * step) of the tile, whose accumulators are v[e].
+// The epilogue of the elements (row, col + e * step) of the tile, whose accumulators are v[e]. Its elements may be apart,
+// which makes it another code than the one in epilogue.cuh.
 template <int N, class T, class Acc, class Params>
-__device__ __forceinline__ void finish(const Params& p, const Work<T>& work, int row, int col, int step, Acc (&v)[N]) {
+__device__ __forceinline__ void apply_epilogue(const Params& p, const Work<T>& work, int row, int col, int step,
+                                               Acc (&v)[N]) {
     if (row >= work.rows) return;
     if (p.bias != nullptr) {
         const T* bias = static_cast<const T*>(p.bias) + (work.row + row) * p.bias_row;

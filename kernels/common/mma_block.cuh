@@ -80,10 +80,11 @@ template <class S, Major A, Major B> struct Warp {
             }
     }
 
-    // Finishes and writes the result, 16 rows at a time through the warp's own strip, so that a row's neighbours
+    // Applies the epilogue and writes the result, 16 rows at a time through the warp's own strip, so that a row's neighbours
     // are written together. The loop is not unrolled, to keep the activations' code small: the accumulators move
     // up instead.
-    template <class Params> __device__ __forceinline__ void finish_all(const Params& p, const Work<T>& work) {
+    template <class Params> __device__ __forceinline__ void apply_epilogue_to_all(const Params& p,
+                                                                                  const Work<T>& work) {
         constexpr int LANES = S::WN / 4;  // on one row, four columns each
         float* strip = reinterpret_cast<float*>(shared_memory + threadIdx.x / 32 * S::STRIP_BYTES);
         const int lane = threadIdx.x % 32;
@@ -110,7 +111,7 @@ template <class S, Major A, Major B> struct Warp {
 #pragma unroll
                     for (int e = 0; e < 4; ++e) v[e] = at[e * LANES];
                 }
-                finish(p, work, row + i * 16 + r, col + first, step, v);
+                apply_epilogue(p, work, row + i * 16 + r, col + first, step, v);
             }
             __syncwarp();
 #pragma unroll
@@ -185,5 +186,5 @@ template <class S, Major A, Major B, class Params> __device__ __forceinline__ vo
     AsyncCopier<T, S::BN, S::BK, B, S::THREADS> copy_b(work.b, B == Major::K ? p.b_col : p.b_row, work.cols);
     Warp<S, A, B> warp;
     multiply(warp, copy_a, copy_b, p.k);
-    warp.finish_all(p, work);
+    warp.apply_epilogue_to_all(p, work);
 }

@@ -51,37 +51,6 @@ template <class Acc, int BM, int BN> struct SumTile {
     static constexpr int BYTES = BN * STRIDE * sizeof(Acc);
 };
 
-// Finishes and stores the four elements from (row, col) of the tile on, along rows or along columns.
-template <class T, class Acc>
-__device__ __forceinline__ void apply_epilogue(const SkinnyParams& params, const Work<T>& work, int row, int col,
-                                               Acc (&v)[4]) {
-    const auto& p = params.product;
-    const int64_t i = work.row + row, j = work.col + col;
-    const int count = params.by_rows ? work.rows - row : work.cols - col;
-    if (p.bias != nullptr) {
-        const T* bias = static_cast<const T*>(p.bias) + i * p.bias_row + j * p.bias_col;
-        const int64_t step = params.by_rows ? p.bias_row : p.bias_col;
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            if (e < count) v[e] += convert<Acc>(bias[e * step]);
-        }
-    }
-    activate<T>(v, p.activation, Acc(p.negative_slope));
-    Pack<T, 4> pack;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) pack.v[e] = convert<T>(v[e]);
-    T* out = work.out + i * p.out_row + j * p.out_col;
-    if (p.out_vector && count >= 4) {
-        store_pack(out, pack);
-        return;
-    }
-    const int64_t step = params.by_rows ? p.out_row : p.out_col;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        if (e < count) out[e * step] = pack.v[e];
-    }
-}
-
 // Adds up what the block's GROUPS tiles in shared memory hold and, if the splits are a cluster, what those of its other
 // blocks hold, always in the same order; then writes the result, or the partial sums.
 template <int BM, int BN, int GROUPS, int THREADS, class T, class Acc>
@@ -116,7 +85,14 @@ __device__ __forceinline__ void store_sums(const SkinnyParams& params, const Wor
             for (int e = 0; e < 4; ++e) v[e] += sum[e];
         }
         if (params.splits == 1 || cluster_splitk) {
-            apply_epilogue(params, work, row, col, v);
+            const auto& p = params.product;
+            const int64_t i = work.row + row, j = work.col + col;
+            const T* bias =
+                p.bias == nullptr ? nullptr : static_cast<const T*>(p.bias) + i * p.bias_row + j * p.bias_col;
+            T* out = work.out + i * p.out_row + j * p.out_col;
+            apply_epilogue(v, bias, params.by_rows ? p.bias_row : p.bias_col, p.activation, Acc(p.negative_slope), out,
+                           params.by_rows ? p.out_row : p.out_col, params.by_rows ? work.rows - row : work.cols - col,
+                           p.out_vector);
             continue;
         }
         const int64_t line = params.by_rows ? work.col + col : work.row + row;

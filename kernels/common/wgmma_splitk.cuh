@@ -5,40 +5,11 @@
 
 #include "wgmma_shape.cuh"
 
-// The eight neighbours from (row, col) of the result on, of which `count` are there.
-template <class S>
-__device__ __forceinline__ void apply_epilogue(const WgmmaParams& p, const Item& item, int32_t row, int32_t col,
-                                               int32_t count, float (&v)[8]) {
-    using T = typename S::T;
-    if (p.bias != nullptr) {
-        const T* bias = static_cast<const T*>(p.bias) + int64_t(p.bias_by_row ? row : col) * p.bias_stride;
-        const int64_t step = p.bias_by_row ? 0 : p.bias_stride;
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-            if (e < count) v[e] += number(bias[e * step]);
-        }
-    }
-    activate<T>(v, p.activation, p.negative_slope);
-    T* out = static_cast<T*>(p.out) + row * p.out_row + col * p.out_col;
-#pragma unroll
-    for (int k = 0; k < 3; ++k) out += item.batch[k] * p.out_batch[k];
-    Pack<T, 8> pack;
-#pragma unroll
-    for (int e = 0; e < 8; ++e) pack.v[e] = convert<T>(v[e]);
-    if (count >= 8 && !p.store_elements) {
-        store_pack(out, pack);
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-        if (e < count) out[e * p.out_col] = pack.v[e];
-    }
-}
-
 // By the consumers of all blocks of the cluster, once each is done with its split.
 template <class S>
 __device__ __forceinline__ void reduce_splits(const WgmmaParams& p, const float (&d)[S::M_STEPS][S::ACCUMULATORS],
                                               const Item& item) {
+    using T = typename S::T;
     static_assert(S::TAIL == 64, "boxes are in order");
     constexpr int32_t STRIDE = S::BN + 8;  // floats; 8 more make the writes free of bank conflicts
     constexpr int32_t CONSUMERS = 32 * S::WARPS, VECTORS = S::BN / 8;
@@ -72,7 +43,13 @@ __device__ __forceinline__ void reduce_splits(const WgmmaParams& p, const float 
             v[0] += low.x, v[1] += low.y, v[2] += low.z, v[3] += low.w;
             v[4] += high.x, v[5] += high.y, v[6] += high.z, v[7] += high.w;
         }
-        apply_epilogue<S>(p, item, item.row + row, item.col + col, width - col, v);
+        const int64_t along = p.bias_by_row ? item.row + row : item.col + col;
+        const T* bias = p.bias == nullptr ? nullptr : static_cast<const T*>(p.bias) + along * p.bias_stride;
+        T* out = static_cast<T*>(p.out) + (item.row + row) * p.out_row + (item.col + col) * p.out_col;
+#pragma unroll
+        for (int k = 0; k < 3; ++k) out += item.batch[k] * p.out_batch[k];
+        apply_epilogue<T>(v, bias, p.bias_by_row ? 0 : p.bias_stride, p.activation, p.negative_slope, out, p.out_col,
+                          width - col, !p.store_elements);
     }
     // Nobody's shared memory goes while another block may read it. Relaxed, for what a thread has read it has added up by
     // now, and a release would wait for its stores.
