@@ -247,7 +247,7 @@ def test_a_forced_kernel_is_what_runs():
 
     before = kernel()
     _core.force_matmul_kernel("wgmma", tile="128x176")
-    assert kernel() == "matmul_wgmma_128x176_any_f16"
+    assert kernel() == "matmul_wgmma_128x176_general_f16"
     for cluster in (False, True):
         _core.force_matmul_kernel("wgmma", tile="128x176", cluster=cluster)
         assert _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["cluster"] == 1 + cluster
