@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 import tilewise
 from tilewise._imports import after_import
 
-from . import autocast, autograd, batching, fakes, formulas, kernels, second_order, sharding
+from . import autocast, autograd, batching, fakes, flops, formulas, kernels, second_order, sharding
 from .recording import is_forward
 
 Implementation = Callable[..., Any]
@@ -105,6 +105,7 @@ def register() -> None:
         LIBRARY._destroy()
         LIBRARY = None
         raise
+    after_import("torch.utils.flop_counter", flops.register)
     after_import("torch.distributed.tensor", sharding.register)
     after_import("torch.distributed.tensor.parallel", sharding.split_every_linear)
 

@@ -1,0 +1,23 @@
+"""FlopCounterMode counts our products as it counts torch's: two operations for a factor of each element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def register() -> None:
+    from torch.utils.flop_counter import register_flop_formula
+
+    ops = torch.ops.tilewise
+    register_flop_formula([ops.matmul, ops.matmul_with_pre_activation])(matmul)
+
+
+def matmul(a: Sequence[int], b: Sequence[int], *_: Any, **options: Any) -> int:
+    """Of the operands' shapes."""
+    batch = torch.broadcast_shapes(a[:-2], b[:-2])
+    columns = b[-1:] if len(b) > 1 else ()
+    return int(2 * math.prod(batch) * math.prod(a[-2:]) * math.prod(columns))
