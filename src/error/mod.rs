@@ -37,6 +37,8 @@ pub enum Handler {
     Dispatcher,
     /// Gradients are all that the call needs.
     Autograd,
+    /// It needs other dtypes, and is then a call like any other.
+    Autocast,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -44,6 +44,20 @@ enum IncrementVersion {
     Direct(Builtin),
 }
 
+/// The devices on which an operation is on one of torch's lists for autocast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Autocast {
+    Nowhere,
+    Gpus,
+    Everywhere,
+}
+
+impl Autocast {
+    fn is_on(self, device: Device) -> bool {
+        self == Autocast::Everywhere || (self == Autocast::Gpus && device != Device::Cpu)
+    }
+}
+
 /// What a class replaces of what tensors do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overrides {
@@ -133,7 +147,11 @@ impl Dispatcher {
         self.are_transforms_active.bind(py).call0()?.is_truthy()
     }
 
-    pub fn is_autocast(&self, py: Python<'_>, device: Device) -> PyResult<bool> {
+    /// Whether torch has other dtypes in mind for an operation on these lists.
+    pub fn is_autocast(&self, py: Python<'_>, lists: Autocast, device: Device) -> PyResult<bool> {
+        if !lists.is_on(device) {
+            return Ok(false);
+        }
         if let Some(any) = &self.is_any_autocast
             && !any.asks(py)?
         {

@@ -22,7 +22,7 @@ mod torch;
 
 pub use allocate::Output;
 pub use call::{Call, Tensor};
-pub use dispatcher::on_memory;
+pub use dispatcher::{Autocast, on_memory};
 pub use memo::CallContext;
 pub use source::loaded_module;
 

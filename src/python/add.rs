@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
 use crate::interop::scalar::is_number;
-use crate::interop::{Argument, Call, Output};
+use crate::interop::{Argument, Autocast, Call, Output};
 use crate::ops::add::AddProblem;
 use crate::ops::{self, Scalar};
 
@@ -61,7 +61,7 @@ pub fn add<'py>(
     let run = || -> Result<Bound<'py, PyAny>> {
         let (addend, number) = if is_number(y) { (None, Some(y)) } else { (Some(y), None) };
         let (tensors, options) = ([Some(x), addend], [given(number), alpha.given()]);
-        let arguments = Arguments { op: "add", tensors, options, out, autocast: false };
+        let arguments = Arguments { op: "add", tensors, options, out, autocast: Autocast::Nowhere };
         let found = memo::call(&ADDS, &arguments, Known::solve)?;
         if let Memoised::Made(result) = found {
             return Ok(result);

@@ -9,7 +9,7 @@ use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
-use crate::interop::{Argument, Call, Output};
+use crate::interop::{Argument, Autocast, Call, Output};
 use crate::ops::matmul::{Activation, MatmulProblem, Operands, Precision};
 use crate::ops::{self, Scalar};
 
@@ -74,13 +74,13 @@ pub fn matmul<'py>(
             tensors: [Some(a), Some(b), bias],
             options: [given(activation), negative_slope.given(), precision.given()],
             out,
-            autocast: true,
+            autocast: Autocast::Everywhere,
         };
         let found = memo::call(&MATMULS, &arguments, Known::solve)?;
         if let Memoised::Made(result) = found {
             return Ok(result);
         }
-        let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast();
+        let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast(Autocast::Everywhere);
         let (out, problem) = problem(&mut call, a, b, &options)?;
         let (result, known) = solve(call, out, problem)?;
         if matches!(found, Memoised::New) {

@@ -53,9 +53,11 @@ impl Recorder {
 fn module(py: Python<'_>, by: Handler) -> PyResult<&Bound<'_, PyAny>> {
     static OPERATORS: Entry<1> = Entry::new(["operators"]);
     static RECORDED: Entry<1> = Entry::new(["recorded"]);
+    static AUTOCAST: Entry<1> = Entry::new(["autocast"]);
     match by {
         Handler::Dispatcher => &OPERATORS,
         Handler::Autograd => &RECORDED,
+        Handler::Autocast => &AUTOCAST,
     }
     .get(py)
 }

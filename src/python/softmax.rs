@@ -8,7 +8,7 @@ use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
-use crate::interop::{Argument, Call, Output};
+use crate::interop::{Argument, Autocast, Call, Output};
 use crate::ops;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 
@@ -113,12 +113,12 @@ fn along_dim<'py>(
     let known_calls = if kind == Kind::Softmax { &SOFTMAXES } else { &LOG_SOFTMAXES };
     let run = || -> Result<Bound<'py, PyAny>> {
         let (tensors, options) = ([Some(x)], [dim.given(), given(dtype)]);
-        let arguments = Arguments { op: kind.name(), tensors, options, out, autocast: true };
+        let arguments = Arguments { op: kind.name(), tensors, options, out, autocast: Autocast::Gpus };
         let found = memo::call(known_calls, &arguments, Known::solve)?;
         if let Memoised::Made(result) = found {
             return Ok(result);
         }
-        let mut call = Call::new(py, kind.name(), &DType::FLOATS).with_autocast().recordable();
+        let mut call = Call::new(py, kind.name(), &DType::FLOATS).with_autocast(Autocast::Gpus).recordable();
         let (out, problem) = problem(&mut call, kind, x, &dim, dtype, out)?;
         let recorded = call.is_recorded();
         let (result, known) = solve(call, out, problem)?;

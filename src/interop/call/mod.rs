@@ -11,7 +11,7 @@ use super::producer::Hold;
 use super::scalar::Number;
 use super::source::{Known, Source, type_name};
 use super::torch::TorchClass;
-use super::{Argument, Role, descriptor, numpy, scalar};
+use super::{Argument, Autocast, Role, descriptor, numpy, scalar};
 use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
 use crate::ops::add::{Addend, ScalarOrigin};
@@ -39,8 +39,7 @@ pub struct Call<'py> {
     /// Nothing is to be run, so no result is allocated.
     planning: bool,
     on_memory: bool,
-    /// Whether torch's autocast has other dtypes in mind for the operation.
-    autocast: bool,
+    autocast: Autocast,
     /// A tensor that requires grad.
     differentiated: Option<&'static str>,
     /// Whether autograd can be told of the result afterwards.
@@ -74,7 +73,7 @@ impl<'py> Call<'py> {
             holds: Vec::new(),
             resolved: Vec::new(),
             on_memory,
-            autocast: false,
+            autocast: Autocast::Nowhere,
             planning: false,
             differentiated: None,
             recordable: false,
@@ -87,8 +86,8 @@ impl<'py> Call<'py> {
     }
 
     /// For operations that are on one of torch's lists for autocast.
-    pub fn with_autocast(mut self) -> Call<'py> {
-        self.autocast = true;
+    pub fn with_autocast(mut self, lists: Autocast) -> Call<'py> {
+        self.autocast = lists;
         self
     }
 
@@ -192,9 +191,11 @@ impl<'py> Call<'py> {
                     Err(Error::NoMemory { .. }) if !self.on_memory => return Err(needs_torch()),
                     taken => taken?,
                 };
-                let asks = self.autocast && !self.on_memory && self.first.is_none();
-                if asks && class.torch.dispatcher.is_autocast(self.py, tensor.view.device)? {
-                    return Err(needs_torch());
+                let asks = !self.on_memory && self.first.is_none();
+                let device = tensor.view.device;
+                if asks && class.torch.dispatcher.is_autocast(self.py, self.autocast, device)? {
+                    let by = Handler::Autocast;
+                    return Err(Error::NeedsTorch { op: self.op, argument: name, by });
                 }
                 if !tensor.object.is(object) {
                     self.resolved.push(tensor.object.clone());
@@ -234,8 +235,8 @@ impl<'py> Call<'py> {
                 class.check_dispatched(self.argument(name), object)?;
                 Err(Error::NeedsTorch { op: self.op, argument: name, by })
             }
-            Some(Handler::Autograd) => {
-                // Whether that is all has still to be seen from the other tensors.
+            Some(_) => {
+                // Gradients. Whether that is all has still to be seen from the other tensors.
                 self.differentiated.get_or_insert(name);
                 Ok(())
             }

@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 use super::call::without_gil;
 use super::scalar::is_number;
 use super::torch::{Torch, TorchClass};
-use super::{Argument, allocate, dispatcher};
+use super::{Argument, Autocast, allocate, dispatcher};
 use crate::backend::RawStream;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -44,8 +44,7 @@ pub struct Arguments<'a, 'py, const T: usize, const O: usize> {
     pub tensors: [Option<&'a Bound<'py, PyAny>>; T],
     pub options: [Option<Borrowed<'a, 'py, PyAny>>; O],
     pub out: Option<&'a Bound<'py, PyAny>>,
-    /// Whether the operation is on one of torch's lists for autocast.
-    pub autocast: bool,
+    pub autocast: Autocast,
 }
 
 /// The calls of one operation that a thread remembers, the last used first, each with what is kept of it.
@@ -222,7 +221,7 @@ impl<K, const T: usize, const O: usize> Entry<K, T, O> {
             return Ok(Memoised::Otherwise);
         };
         let (py, torch) = (like.py(), class.torch);
-        if arguments.autocast && torch.dispatcher.is_autocast(py, self.device)? {
+        if torch.dispatcher.is_autocast(py, arguments.autocast, self.device)? {
             return Ok(Memoised::Otherwise);
         }
         let address = |tensor: &Option<Described>| tensor.as_ref().map_or(0, Described::address);
