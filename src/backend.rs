@@ -11,7 +11,17 @@ use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 use crate::tensor::Device;
 use crate::{cpu, cuda, nvtx};
 
+pub use crate::cpu::workers::Workers;
 pub use crate::cuda::RawStream;
+
+/// What the library of a call's tensors lends for the work.
+#[derive(Clone, Copy, Debug)]
+pub struct Resources {
+    /// Its current stream of the tensors' GPU, if they are on one.
+    pub stream: RawStream,
+    /// Its threads, if they are on the CPU.
+    pub workers: Option<&'static dyn Workers>,
+}
 
 /// A problem that every backend solves.
 pub trait Operation: cuda::Planned {
@@ -83,12 +93,13 @@ impl Prepared {
     }
 
     /// Solves the problem, or queues what does; `workspace` is the address of `workspace_bytes` bytes.
-    pub fn run<P: Operation>(&self, problem: &P, workspace: usize, stream: RawStream) -> Result<()> {
+    pub fn run<P: Operation>(&self, problem: &P, workspace: usize, resources: Resources) -> Result<()> {
+        let Resources { stream, workers } = resources;
         // What a profiler sees, until all of it is queued or done.
         let _range = nvtx::range(|| format!("tilewise.{} {problem}", problem.op()));
         match self {
             Prepared::Nothing => Ok(()),
-            Prepared::Cpu => problem.run_on_cpu(),
+            Prepared::Cpu => cpu::workers::with(workers, || problem.run_on_cpu()),
             Prepared::Cuda(prepared) => prepared.queue(problem, workspace, stream),
         }
     }

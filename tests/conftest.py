@@ -47,15 +47,6 @@ def device(request):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread_for_references():
-    """References need no speed, and two pools of threads on the same cores wait for each other."""
-    if TORCH:
-        import torch
-
-        torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session", autouse=True)
 def torch_is_seen_first():
     """Calls are remembered for the first types that a process uses: in most programs torch's."""
     if TORCH:

@@ -44,6 +44,7 @@ __all__ = [
     "variants",
     "wgmma_clocks",
     "wgmma_model",
+    "withhold_torch_threads",
 ]
 
 __version__: Final[str]
@@ -203,3 +204,4 @@ def wgmma_clocks(
     constants: Mapping[str, float],
 ) -> list[float]: ...
 def wgmma_model() -> dict[str, float]: ...
+def withhold_torch_threads(withheld: bool) -> None: ...

@@ -124,6 +124,7 @@ class Cpu:
 
     instructions: str
     threads: int
+    """torch's own for torch tensors, as many as `torch.set_num_threads` says; else tilewise's."""
 
 
 @dataclass(frozen=True)

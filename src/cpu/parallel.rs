@@ -1,18 +1,19 @@
 //! Loops over threads, that stay serial when threads cost more.
 
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
-use rayon::ThreadPool;
-use rayon::prelude::*;
+use super::workers::Crew;
 
-use super::pool::pool;
-
-/// Waking the pool from outside takes 5 to 30 us; below this much serial work it does not pay.
+/// Waking a pool from outside takes 5 to 30 us; below this much serial work it does not pay.
 const SERIAL_BELOW_NS: f64 = 100_000.0;
+
+/// As often a thread comes for tasks, at least, so that one that is late does not hold up the rest.
+const ROUNDS: usize = 32;
 
 /// Threads that parallel loops use.
 pub fn threads() -> usize {
-    pool().map_or(1, ThreadPool::current_num_threads)
+    Crew::current().count()
 }
 
 /// Whether work of about `nanoseconds` on one thread is worth more threads, if there are any.
@@ -25,13 +26,45 @@ pub fn pays(nanoseconds: f64) -> bool {
     is_long(nanoseconds) && threads() > 1
 }
 
-/// Runs `work` within the pool if `parallel`, so that rayon calls made by other crates use it; `work` is
-/// told whether there are threads to use.
-pub fn within(parallel: bool, work: impl FnOnce(bool) + Send) {
-    match if parallel { pool() } else { None } {
-        Some(pool) => pool.install(|| work(true)),
-        None => work(false),
+/// The threads for a loop over so many tasks.
+fn crew(tasks: usize, parallel: bool) -> Crew {
+    if parallel && tasks > 1 { Crew::current() } else { Crew::Alone }
+}
+
+/// Tasks that a thread takes at once, of so many.
+fn batch(crew: Crew, tasks: usize) -> usize {
+    match crew {
+        Crew::Alone => tasks,
+        _ => tasks.div_ceil(crew.count() * ROUNDS),
     }
+    .max(1)
+}
+
+/// Calls `work` for every item, of which there are so many; each thread has a scratch of `init`.
+fn share<I: Send, S>(
+    crew: Crew,
+    mut items: impl ExactSizeIterator<Item = I> + Send,
+    init: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, I) + Sync,
+) {
+    if matches!(crew, Crew::Alone) {
+        let mut scratch = init();
+        return items.for_each(|item| work(&mut scratch, item));
+    }
+    let threads = crew.count().min(items.len());
+    let items = Mutex::new(&mut items);
+    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+    crew.run(threads, &|| {
+        let Some(mut item) = next() else { return };
+        let mut scratch = init();
+        loop {
+            work(&mut scratch, item);
+            match next() {
+                Some(another) => item = another,
+                None => return,
+            }
+        }
+    });
 }
 
 /// Calls `work` for every task of 0..tasks, in any order.
@@ -46,13 +79,11 @@ pub fn for_each_with<S>(
     init: impl Fn() -> S + Sync + Send,
     work: impl Fn(&mut S, usize) + Sync + Send,
 ) {
-    match if parallel && tasks > 1 { pool() } else { None } {
-        Some(pool) => pool.install(|| (0..tasks).into_par_iter().for_each_init(init, work)),
-        None => {
-            let mut scratch = init();
-            (0..tasks).for_each(|task| work(&mut scratch, task));
-        }
-    }
+    let crew = crew(tasks, parallel);
+    let batch = batch(crew, tasks);
+    share(crew, (0..tasks).step_by(batch), init, |scratch, first| {
+        (first..tasks.min(first + batch)).for_each(|task| work(scratch, task));
+    });
 }
 
 /// Calls `work` for every chunk of `width` elements, in any order, with its index.
@@ -73,27 +104,14 @@ pub fn for_chunks_with<T: Send, S>(
     init: impl Fn() -> S + Sync + Send,
     work: impl Fn(&mut S, usize, &mut [T]) + Sync + Send,
 ) {
-    match if parallel && elements.len() > width { pool() } else { None } {
-        Some(pool) => pool.install(|| {
-            let chunks = elements.par_chunks_mut(width).enumerate();
-            chunks.for_each_init(init, |scratch, (i, chunk)| work(scratch, i, chunk));
-        }),
-        None => {
-            let mut scratch = init();
-            elements.chunks_mut(width).enumerate().for_each(|(i, chunk)| work(&mut scratch, i, chunk));
+    let chunks = elements.len().div_ceil(width);
+    let crew = crew(chunks, parallel);
+    let batch = batch(crew, chunks);
+    share(crew, elements.chunks_mut(batch * width).enumerate(), init, |scratch, (i, chunks)| {
+        for (j, chunk) in chunks.chunks_mut(width).enumerate() {
+            work(scratch, i * batch + j, chunk);
         }
-    }
-}
-
-/// Calls `work` on pieces of whole rows of `width` elements, with the index of each piece's first row.
-pub fn for_rows<T: Send>(
-    elements: &mut [T],
-    width: usize,
-    parallel: bool,
-    work: impl Fn(usize, &mut [T]) + Sync + Send,
-) {
-    let rows = (8192 / width).max(1);
-    for_chunks(elements, rows * width, parallel, |i, piece| work(i * rows, piece));
+    });
 }
 
 /// Calls `work` on pieces of 0..`len`, each a multiple of `multiple` long but the last.

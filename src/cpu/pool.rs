@@ -58,6 +58,30 @@ fn counts_forks() -> bool {
     COUNTED.load(Ordering::Acquire)
 }
 
+/// Whether this process may have been forked from one with threads: it was forked since this was first asked, or has run
+/// no program of its own (a DataLoader's worker that imports tilewise when its parent has long used torch).
+pub fn is_forked() -> bool {
+    /// The id of the process that asked first; one that no process has, if that was forked itself.
+    static FIRST: AtomicU32 = AtomicU32::new(0);
+    let first = match FIRST.load(Ordering::Relaxed) {
+        0 => {
+            let first = if counts_forks() && !runs_its_parents_program() { process::id() } else { u32::MAX };
+            FIRST.store(first, Ordering::Relaxed);
+            first
+        }
+        first => first,
+    };
+    Process::current() != Process { forks: 0, id: first }
+}
+
+/// As Linux says, in the ninth field behind a name in brackets: forked, but did not exec.
+fn runs_its_parents_program() -> bool {
+    const FORKNOEXEC: u64 = 0x40;
+    let status = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let flags = status.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse().ok());
+    flags.is_some_and(|flags: u64| flags & FORKNOEXEC != 0)
+}
+
 /// As many threads as the environment asks for, or one a core: RAYON_NUM_THREADS, or what users of torch and NumPy limit
 /// a process by and torchrun sets, OMP_NUM_THREADS. No more than 16 a core: thousands take minutes to start.
 fn count() -> usize {
@@ -71,9 +95,14 @@ fn count() -> usize {
 /// What a thread takes of addresses before it works: 64 MiB that malloc reserves for it, and a stack.
 const THREAD: usize = 72 << 20;
 
+/// Whether the system has room for so many threads.
+pub fn has_room(threads: usize) -> bool {
+    memory::has_room(threads.saturating_mul(THREAD))
+}
+
 fn start() -> Option<ThreadPool> {
     let mut count = count();
-    while !memory::has_room(count * THREAD) {
+    while !has_room(count) {
         count /= 2;
         if count < 2 {
             return None;

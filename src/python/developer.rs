@@ -14,6 +14,7 @@ use crate::cuda::plan::matmul::skinny;
 use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, fit};
 use crate::cuda::plan::variants::{ADD, Forcible, MATMUL, SOFTMAX, find};
 use crate::cuda::plan_cache;
+use crate::interop::torch_threads;
 
 /// The variants that `force_add_schedule`, `force_softmax` and `force_matmul_kernel` know, by operation.
 ///
@@ -75,6 +76,15 @@ pub fn force_add_schedule(schedule: Option<&str>) -> PyResult<()> {
     let entry = schedule.map(|name| known("schedule", name, &ADD)).transpose()?;
     forced::set_add_schedule(entry.map(|entry| (entry.make)(1)));
     Ok(())
+}
+
+/// Keeps calls on torch tensors from torch's threads, as if torch did not lend them, for the whole process; or not.
+///
+/// Lives in src/python/developer.rs; takes effect in src/interop/torch/threads.rs.
+#[pyfunction]
+#[pyo3(text_signature = "(withheld)")]
+pub fn withhold_torch_threads(withheld: bool) {
+    torch_threads::withhold(withheld);
 }
 
 /// How often this process has chosen how to solve a problem on a GPU: once for each problem that is new to its thread.

@@ -45,6 +45,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(developer::force_matmul_kernel, module)?,
         wrap_pyfunction!(developer::wgmma_clocks, module)?,
         wrap_pyfunction!(developer::wgmma_model, module)?,
+        wrap_pyfunction!(developer::withhold_torch_threads, module)?,
     ] {
         module.add_function(function)?;
     }

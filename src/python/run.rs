@@ -26,7 +26,7 @@ impl<P: Operation> Known<P> {
             *prepared = context.ask(|| backend::prepare(problem))?;
         }
         let workspace = context.allocate_workspace(prepared.workspace_bytes())?;
-        context.run(problem.steps(), |stream| prepared.run(problem, workspace, stream))
+        context.run(problem.steps(), |resources| prepared.run(problem, workspace, resources))
     }
 }
 
@@ -53,6 +53,7 @@ pub fn solve_with<'py, P: Operation>(
     let prepared = call.ask(|| backend::prepare(&problem))?;
     let workspace = call.workspace(prepared.workspace_bytes())?;
     let address = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
-    let results = call.run(out, second, problem.steps(), |stream| prepared.run(&problem, address, stream))?;
+    let solve = |resources| prepared.run(&problem, address, resources);
+    let results = call.run(out, second, problem.steps(), solve)?;
     Ok((results, Known { problem, prepared }))
 }

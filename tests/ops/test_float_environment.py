@@ -27,7 +27,8 @@ WORK = """
     import torch
     import tilewise as tw
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)
+    tw._core.withhold_torch_threads(WITHHELD)
     libm = ctypes.CDLL("libm.so.6")
 
     def mode(name):
@@ -95,10 +96,19 @@ WORK = """
 """
 
 
-def run(code, threads):
-    return json.loads(
-        fresh.run(WORK.replace("ROUNDING", str(ROUNDING)) + code, RAYON_NUM_THREADS=str(threads))
-    )
+def run(code, threads, withheld=True):
+    """On torch's threads, or with those withheld on tilewise's own; one thread is torch's."""
+    code = WORK + code
+    for name, value in {
+        "ROUNDING": ROUNDING,
+        "WITHHELD": withheld,
+        "THREADS": 1 if withheld else threads,
+    }.items():
+        code = code.replace(name, str(value))
+    return json.loads(fresh.run(code, RAYON_NUM_THREADS=str(threads)))
+
+
+pools = pytest.mark.parametrize("withheld", [True, False], ids=["own", "torch"])
 
 
 @pytest.fixture(scope="module")
@@ -127,15 +137,17 @@ def test_modes_make_a_difference(serial):
             assert serial["gradual"][key] != serial["upward"][key] or dtype == "bfloat16", key
 
 
+@pools
 @pytest.mark.parametrize("order", [MODES, MODES[::-1]], ids=" ".join)
-def test_many_threads_compute_what_one_does_in_each_mode_after_any_other(serial, order):
+def test_many_threads_compute_what_one_does_in_each_mode_after_any_other(serial, order, withheld):
     order = [*order, order[0]]
-    rounds = run(f"    print(json.dumps([digests(name) for name in {order}]))", 4)
+    rounds = run(f"    print(json.dumps([digests(name) for name in {order}]))", 4, withheld)
     for i, (name, found) in enumerate(zip(order, rounds, strict=True)):
         assert_serial(found, serial[name], f"{name} after {order[:i]}")
 
 
-def test_threads_of_different_modes_at_once(serial):
+@pools
+def test_threads_of_different_modes_at_once(serial, withheld):
     code = f"""
     found = {{}}
     def work(name):
@@ -147,7 +159,7 @@ def test_threads_of_different_modes_at_once(serial):
         thread.join()
     print(json.dumps(found))
     """
-    for name, rounds in run(code, 4).items():
+    for name, rounds in run(code, 4, withheld).items():
         for found in rounds:
             assert_serial(found, serial[name], f"{name} beside others")
 
@@ -167,7 +179,6 @@ def test_more_modes_than_there_are_pools_for():
                 found.append(hashlib.sha256(got).hexdigest())
     print(json.dumps([found, threads]))
     """
-    code = code.replace("ROUNDING", str(ROUNDING))
     alone, _ = run(code, 1)
     found, threads = run(code, 4)
     assert found == alone

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use super::product::{Parts, even, gemm};
 use super::*;
 use crate::cpu::element::Element;
 use crate::cpu::operand::Target;
@@ -18,6 +19,15 @@ pub const K: usize = 512;
 pub const WIDE: usize = 8192;
 
 pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: bool) {
+    let threads = if parallel { parallel::threads() } else { 1 };
+    let parts = Parts::of(product.m, product.n, product.k, threads);
+    parallel::for_each(parts.count(), parallel, |i| {
+        let (rows, columns) = parts.nth(product.m, product.n, i);
+        in_blocks::<T>(product.part(size_of::<T>(), rows, columns));
+    });
+}
+
+fn in_blocks<T: Float<Real: Activate>>(product: Product<'_, T::Real>) {
     let Product { m, n, k, a, b, out, bias, activation } = product;
     let plain = bias.is_none() && activation == Activation::None;
     // gemm does k <= 2 by scalar loops on one thread.
@@ -25,88 +35,23 @@ pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: 
     let real = T::DTYPE == <T::Real as Element>::DTYPE;
     let direct = real && aligned && k > 2 && (plain || out.col_stride == 1);
     if direct && plain {
-        return even(n, WIDE).for_each(|columns| gemm_in_place::<T>(product, 0..m, columns, parallel));
+        return even(n, WIDE).for_each(|columns| gemm_in_place::<T>(product, 0..m, columns));
     }
     for rows in even(m, M) {
         for columns in even(n, N) {
             if direct {
-                gemm_in_place::<T>(product, rows.clone(), columns.clone(), parallel);
-                finish_in_place::<T::Real>(product, rows.clone(), columns, parallel);
+                gemm_in_place::<T>(product, rows.clone(), columns.clone());
+                finish_in_place::<T::Real>(product, rows.clone(), columns);
             } else {
-                let sums = accumulate::<T>(product, rows.clone(), columns.clone(), parallel);
-                finish::<T>(product, rows.clone(), columns, sums, parallel);
+                let sums = accumulate::<T>(product, rows.clone(), columns.clone());
+                finish::<T>(product, rows.clone(), columns, sums);
             }
         }
     }
 }
 
-/// 0..len in as few ranges of at most `most` as possible, all about as long.
-fn even(len: usize, most: usize) -> impl DoubleEndedIterator<Item = Range<usize>> {
-    let parts = len.div_ceil(most);
-    // An expanded k times its number of parts is more than 64 bits hold.
-    let start = move |i: usize| (len as u128 * i as u128 / parts as u128) as usize;
-    (0..parts).map(move |i| start(i)..start(i + 1))
-}
-
-impl Placed {
-    /// Address of the element at (row, column).
-    fn at(self, size: usize, row: usize, column: usize) -> usize {
-        let offset = row as i64 * self.row_stride + column as i64 * self.col_stride;
-        self.address.wrapping_add_signed(offset as isize * size as isize)
-    }
-}
-
-/// out = a @ b + (`add` ? out : 0), for matrices in memory whose elements are all R.
-///
-/// # Safety
-/// `a` is m x k, `b` k x n and `out` m x n elements, aligned and alive; nothing else uses `out`, and its
-/// elements are distinct.
-unsafe fn gemm<R: Element>(
-    (m, n, k): (usize, usize, usize),
-    out: Placed,
-    add: bool,
-    a: Placed,
-    b: Placed,
-    parallel: bool,
-) {
-    let one = R::from_element(1.0);
-    parallel::within(parallel, |threads| {
-        let parallelism = if threads { gemm::Parallelism::Rayon(0) } else { gemm::Parallelism::None };
-        // SAFETY: the caller's promise. gemm computes addresses by these strides alone, whatever their
-        // signs, and does not read `out` unless told to add to it.
-        unsafe {
-            gemm::gemm(
-                m,
-                n,
-                k,
-                std::ptr::with_exposed_provenance_mut::<R>(out.address),
-                out.col_stride as isize,
-                out.row_stride as isize,
-                add,
-                std::ptr::with_exposed_provenance::<R>(a.address),
-                a.col_stride as isize,
-                a.row_stride as isize,
-                std::ptr::with_exposed_provenance::<R>(b.address),
-                b.col_stride as isize,
-                b.row_stride as isize,
-                one,
-                one,
-                false,
-                false,
-                false,
-                parallelism,
-            );
-        }
-    });
-}
-
 /// Multiplies into `rows` x `columns` of the output itself, which is of the arithmetic type.
-fn gemm_in_place<T: Float>(
-    product: Product<'_, T::Real>,
-    rows: Range<usize>,
-    columns: Range<usize>,
-    parallel: bool,
-) {
+fn gemm_in_place<T: Float>(product: Product<'_, T::Real>, rows: Range<usize>, columns: Range<usize>) {
     let Product { k, a, b, out, .. } = product;
     let size = size_of::<T>();
     let a = Placed { address: a.at(size, rows.start, 0), ..a };
@@ -114,7 +59,7 @@ fn gemm_in_place<T: Float>(
     let out = Placed { address: out.at(size, rows.start, columns.start), ..out };
     // SAFETY: a problem's operands are memory of the given shapes that the caller keeps alive, `solve` has
     // checked type and alignment, and `check_out` has refused outputs that overlap themselves or an input.
-    unsafe { gemm::<T>((rows.len(), columns.len(), k), out, false, a, b, parallel) };
+    unsafe { gemm::<T>((rows.len(), columns.len(), k), out, false, a, b) };
 }
 
 /// a @ b of `rows` x `columns`, row by row, in the arithmetic type.
@@ -122,7 +67,6 @@ fn accumulate<T: Float>(
     product: Product<'_, T::Real>,
     rows: Range<usize>,
     columns: Range<usize>,
-    parallel: bool,
 ) -> Vec<T::Real> {
     let Product { k, a, b, .. } = product;
     let (m, n) = (rows.len(), columns.len());
@@ -132,10 +76,10 @@ fn accumulate<T: Float>(
     for depth in even(k, K) {
         // Zeros make up what gemm wants at least.
         let padded = depth.len().max(4);
-        let a = widened_block::<T>(a, rows.clone(), depth.clone(), [m, padded], &mut a_block, parallel);
-        let b = widened_block::<T>(b, depth.clone(), columns.clone(), [padded, n], &mut b_block, parallel);
+        let a = widened_block::<T>(a, rows.clone(), depth.clone(), [m, padded], &mut a_block);
+        let b = widened_block::<T>(b, depth.clone(), columns.clone(), [padded, n], &mut b_block);
         // SAFETY: the three vectors are alive, distinct and of these sizes.
-        unsafe { gemm::<T::Real>((m, n, padded), out, depth.start > 0, a, b, parallel) };
+        unsafe { gemm::<T::Real>((m, n, padded), out, depth.start > 0, a, b) };
     }
     sums
 }
@@ -148,12 +92,10 @@ fn widened_block<T: Float>(
     columns: Range<usize>,
     padded: [usize; 2],
     to: &mut Vec<T::Real>,
-    parallel: bool,
 ) -> Placed {
     if matrix.row_stride.unsigned_abs() < matrix.col_stride.unsigned_abs() {
         let [height, width] = padded;
-        let transposed =
-            widened_block::<T>(matrix.transposed(), columns, rows, [width, height], to, parallel);
+        let transposed = widened_block::<T>(matrix.transposed(), columns, rows, [width, height], to);
         return transposed.transposed();
     }
     let [height, width] = padded;
@@ -166,16 +108,13 @@ fn widened_block<T: Float>(
     let source =
         unsafe { Source::<T>::new(address, T::DTYPE, &shape, &[matrix.row_stride, matrix.col_stride], 0) };
     let (height, len) = (rows.len(), columns.len());
-    parallel::for_rows(to, width, parallel, |first, to| {
-        dispatch(LoadRows { source: &source, first, height, len, width, to });
-    });
+    dispatch(LoadRows { source: &source, height, len, width, to });
     Placed { address: to.as_ptr().expose_provenance(), row_stride: width as i64, col_stride: 1 }
 }
 
-/// Widens rows from `first` on into rows of `width` elements, for as long as the source has any.
+/// Widens `height` rows of `len` elements into rows of `width`.
 struct LoadRows<'a, T: Float> {
     source: &'a Source<T>,
-    first: usize,
     height: usize,
     len: usize,
     width: usize,
@@ -187,8 +126,8 @@ impl<T: Float> Kernel for LoadRows<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let LoadRows { source, first, height, len, width, to } = self;
-        for (row, to) in (first..height).zip(to.chunks_exact_mut(width)) {
+        let LoadRows { source, height, len, width, to } = self;
+        for (row, to) in (0..height).zip(to.chunks_exact_mut(width)) {
             widened::load(isa, source, row * len, &mut to[..len]);
         }
     }
@@ -204,21 +143,16 @@ fn target<T: Element>(out: Placed, rows: &Range<usize>, columns: &Range<usize>) 
 }
 
 /// Bias and activation on sums that are already in the output.
-fn finish_in_place<R: Float + Activate>(
-    product: Product<'_, R>,
-    rows: Range<usize>,
-    columns: Range<usize>,
-    parallel: bool,
-) {
+fn finish_in_place<R: Float + Activate>(product: Product<'_, R>, rows: Range<usize>, columns: Range<usize>) {
     let target = target::<R>(product.out, &rows, &columns);
     let width = columns.len();
     let bias = product.bias.map(|bias| &bias[columns]);
-    parallel::for_each(rows.len(), parallel, |row| {
-        // SAFETY: each row is visited by one thread.
+    for row in 0..rows.len() {
+        // SAFETY: each row is visited by one thread, which holds no slice of it.
         if let Some(row) = unsafe { target.slice(row * width, width) } {
             dispatch(Apply { activation: product.activation, bias, row });
         }
-    });
+    }
 }
 
 struct Apply<'a, R> {
@@ -242,14 +176,11 @@ fn finish<T: Float<Real: Activate>>(
     rows: Range<usize>,
     columns: Range<usize>,
     mut sums: Vec<T::Real>,
-    parallel: bool,
 ) {
     let target = target::<T>(product.out, &rows, &columns);
     let width = columns.len();
     let bias = product.bias.map(|bias| &bias[columns]);
-    parallel::for_rows(&mut sums, width, parallel, |first, sums| {
-        dispatch(Finish { activation: product.activation, bias, sums, width, target: &target, first });
-    });
+    dispatch(Finish { activation: product.activation, bias, sums: &mut sums, width, target: &target });
 }
 
 struct Finish<'a, T: Float> {
@@ -258,7 +189,6 @@ struct Finish<'a, T: Float> {
     sums: &'a mut [T::Real],
     width: usize,
     target: &'a Target<T>,
-    first: usize,
 }
 
 impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
@@ -266,25 +196,11 @@ impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Finish { activation, bias, sums, width, target, first } = self;
+        let Finish { activation, bias, sums, width, target } = self;
         for (i, sums) in sums.chunks_exact_mut(width).enumerate() {
             epilogue::apply(isa, activation, bias, sums);
             // SAFETY: each row of the output is visited by one thread, which holds no slice of it.
-            unsafe { widened::store(isa, target, (first + i) * width, sums) };
+            unsafe { widened::store(isa, target, i * width, sums) };
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_cover_all_and_are_about_as_long_whatever_the_length() {
-        let parts: Vec<_> = even(1300, K).collect();
-        assert_eq!(parts, [0..433, 433..866, 866..1300]);
-        let mut parts = even((1 << 46) + 1, K);
-        assert_eq!(parts.next(), Some(0..511));
-        assert_eq!(parts.next_back().map(|last| last.end), Some((1 << 46) + 1));
     }
 }

@@ -1,13 +1,17 @@
-//! matmul: products of matrices through the gemm crate ([`blocks`]), products with a vector by loops of our
+//! matmul: products of matrices ([`blocks`]) through the gemm crate ([`product`]), products with a vector by loops of our
 //! own ([`vector`]), and what is done to an accumulator before it is rounded ([`epilogue`]).
 
 mod blocks;
 pub mod epilogue;
+mod product;
 mod vector;
+
+use std::ops::Range;
 
 use half::{bf16, f16};
 
 use self::epilogue::Activate;
+use self::product::Parts;
 use super::float::Float;
 use super::isa::{Isa, Kernel, dispatch};
 use super::memory::{has_room, zeros};
@@ -41,6 +45,21 @@ struct Product<'a, R> {
     activation: Activation,
 }
 
+impl<'a, R> Product<'a, R> {
+    /// The product of some rows and columns, of elements of `size` bytes.
+    fn part(self, size: usize, rows: Range<usize>, columns: Range<usize>) -> Product<'a, R> {
+        Product {
+            m: rows.len(),
+            n: columns.len(),
+            a: Placed { address: self.a.at(size, rows.start, 0), ..self.a },
+            b: Placed { address: self.b.at(size, 0, columns.start), ..self.b },
+            out: Placed { address: self.out.at(size, rows.start, columns.start), ..self.out },
+            bias: self.bias.map(|bias| &bias[columns]),
+            ..self
+        }
+    }
+}
+
 /// A matrix in memory.
 #[derive(Clone, Copy)]
 struct Placed {
@@ -50,6 +69,12 @@ struct Placed {
 }
 
 impl Placed {
+    /// Address of the element at (row, column).
+    fn at(self, size: usize, row: usize, column: usize) -> usize {
+        let offset = row as i64 * self.row_stride + column as i64 * self.col_stride;
+        self.address.wrapping_add_signed(offset as isize * size as isize)
+    }
+
     fn transposed(self) -> Placed {
         Placed { address: self.address, row_stride: self.col_stride, col_stride: self.row_stride }
     }
@@ -61,13 +86,16 @@ const SLAB: usize = 4 << 20;
 /// Asks for what a product takes besides its operands, about: the sums of pieces of k; or the blocks that are widened and
 /// as much again for gemm to pack, and its slabs.
 fn check_room<R>(m: usize, n: usize, k: usize) -> Result<()> {
+    let threads = parallel::threads();
     let elements = if m == 1 || n == 1 {
         2 * m.max(n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT)
     } else {
+        let parts = Parts::of(m, n, k, threads);
+        let (m, n) = (m.div_ceil(parts.rows), n.div_ceil(parts.columns));
         let (rows, columns) = (m.min(blocks::M), n.min(blocks::WIDE));
-        rows * n.min(blocks::N) + 2 * blocks::K * (rows + columns)
+        threads.min(parts.count()) * (rows * n.min(blocks::N) + 2 * blocks::K * (rows + columns))
     };
-    let bytes = size_of::<R>() * elements + SLAB * parallel::threads();
+    let bytes = size_of::<R>() * elements + SLAB * threads;
     if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op: "matmul", bytes }) }
 }
 

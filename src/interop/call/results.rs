@@ -3,11 +3,12 @@
 use pyo3::prelude::*;
 
 use super::{Call, First, Tensor};
-use crate::cuda::RawStream;
+use crate::backend::{RawStream, Resources, Workers};
 use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
 use crate::interop::allocate::{self, Output};
 use crate::interop::source::Source;
+use crate::interop::torch::threads;
 use crate::interop::{Role, descriptor, producer};
 use crate::ops::output::OutputSpec;
 use crate::tensor::Device;
@@ -86,15 +87,26 @@ impl<'py> Call<'py> {
         out: Output<'py>,
         second: Option<Output<'py>>,
         steps: i64,
-        solve: impl FnOnce(RawStream) -> Result<()> + Send,
+        solve: impl FnOnce(Resources) -> Result<()> + Send,
     ) -> Result<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
         let stream = self.stream()?;
         let device = out.view.device;
-        without_gil(self.py, device, steps, || solve(stream))?;
+        let resources = Resources { stream, workers: self.workers() };
+        without_gil(self.py, device, steps, || solve(resources))?;
         let result = out.finish(self.op);
         let second = second.map(|out| out.finish(self.op)).transpose();
         producer::release(self.py, self.op, device, stream, self.holds)?;
         Ok((result?, second?))
+    }
+
+    /// The threads that the library of the tensors lends.
+    pub fn workers(&self) -> Option<&'static dyn Workers> {
+        match &self.first {
+            Some(First { source, device: Device::Cpu, .. }) if matches!(**source, Source::Torch(_)) => {
+                threads::workers()
+            }
+            _ => None,
+        }
     }
 
     fn stream(&self) -> Result<RawStream> {

@@ -25,9 +25,9 @@ use smallvec::SmallVec;
 
 use super::call::without_gil;
 use super::scalar::is_number;
-use super::torch::{Torch, TorchClass};
+use super::torch::{Torch, TorchClass, threads};
 use super::{Argument, Autocast, allocate, dispatcher};
-use crate::backend::RawStream;
+use crate::backend::Resources;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::output::OutputSpec;
@@ -79,7 +79,7 @@ pub struct CallContext<'a, 'py> {
     class: &'static TorchClass,
     like: &'a Bound<'py, PyAny>,
     device: Device,
-    stream: RawStream,
+    resources: Resources,
     workspace: Option<Bound<'py, PyAny>>,
 }
 
@@ -103,10 +103,10 @@ impl CallContext<'_, '_> {
         Ok(address)
     }
 
-    /// Runs work of about `steps` elementary steps on its stream, without the GIL where that is due.
-    pub fn run(&self, steps: i64, work: impl FnOnce(RawStream) -> Result<()> + Send) -> Result<()> {
-        let stream = self.stream;
-        without_gil(self.like.py(), self.device, steps, || work(stream))
+    /// Runs work of about `steps` elementary steps, without the GIL where that is due.
+    pub fn run(&self, steps: i64, work: impl FnOnce(Resources) -> Result<()> + Send) -> Result<()> {
+        let resources = self.resources;
+        without_gil(self.like.py(), self.device, steps, || work(resources))
     }
 }
 
@@ -246,11 +246,11 @@ impl<K, const T: usize, const O: usize> Entry<K, T, O> {
             }
             (None, _) => return Ok(Memoised::Otherwise),
         };
-        let stream = match self.device {
-            Device::Cpu => 0,
-            Device::Cuda(ordinal) => class.stream(py, ordinal)?,
+        let resources = match self.device {
+            Device::Cpu => Resources { stream: 0, workers: threads::workers() },
+            Device::Cuda(ordinal) => Resources { stream: class.stream(py, ordinal)?, workers: None },
         };
-        let mut context = CallContext { class, like, device: self.device, stream, workspace: None };
+        let mut context = CallContext { class, like, device: self.device, resources, workspace: None };
         solve(&mut self.known, &addresses, &mut context)?;
         if let Some(out) = arguments.out {
             torch.dispatcher.overwritten(out)?;

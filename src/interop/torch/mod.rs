@@ -4,6 +4,7 @@
 mod memory;
 mod negation;
 mod refusal;
+pub mod threads;
 
 use dlpark::ffi::DLTensor;
 use memory::{Allocators, Gpus};

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::OP;
-use crate::cpu::{isa, parallel};
+use crate::cpu::{isa, parallel, workers};
 use crate::cuda::Planned;
 use crate::cuda::device::{self, DeviceFacts};
 use crate::cuda::explain::{self, Explanation, Launched};
@@ -13,6 +13,7 @@ use crate::cuda::module;
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::tile_order::strips_read;
 use crate::error::{Error, Result};
+use crate::interop::Call;
 use crate::ops::matmul::MatmulProblem;
 use crate::tensor::Device;
 
@@ -20,6 +21,7 @@ use crate::tensor::Device;
 /// nothing at all if the problem is empty.
 pub fn describe(
     explained: &Bound<'_, PyDict>,
+    call: &Call<'_>,
     problem: &impl Planned,
     asked: Option<&str>,
 ) -> Result<Option<Explanation>> {
@@ -33,7 +35,7 @@ pub fn describe(
     let Some(facts) = facts(problem.device(), asked)? else {
         let cpu = PyDict::new(py);
         cpu.set_item("instructions", isa::name())?;
-        cpu.set_item("threads", parallel::threads())?;
+        cpu.set_item("threads", workers::with(call.workers(), parallel::threads))?;
         explained.set_item("cpu", cpu)?;
         return Ok(None);
     };

@@ -65,7 +65,7 @@ pub fn explain_call<'py>(
                 problem.set_item("dtype", p.out.dtype.name())?;
                 problem.set_item("alpha", p.alpha.as_f64())?;
                 explained.set_item("problem", problem)?;
-                describe(&explained, &p, device)?;
+                describe(&explained, &call, &p, device)?;
             }
             "softmax" | "log_softmax" => {
                 let kind = if op == "softmax" { Kind::Softmax } else { Kind::LogSoftmax };
@@ -82,7 +82,7 @@ pub fn explain_call<'py>(
                 problem.set_item("x_dtype", p.x.dtype.name())?;
                 problem.set_item("dtype", p.out.dtype.name())?;
                 explained.set_item("problem", problem)?;
-                describe(&explained, &p, device)?;
+                describe(&explained, &call, &p, device)?;
             }
             "softmax_backward" | "log_softmax_backward" => {
                 let kind = if op == "softmax_backward" { Kind::Softmax } else { Kind::LogSoftmax };
@@ -100,7 +100,7 @@ pub fn explain_call<'py>(
                 problem.set_item("grad_dtype", p.grad.dtype.name())?;
                 problem.set_item("dtype", p.out.dtype.name())?;
                 explained.set_item("problem", problem)?;
-                describe(&explained, &p, device)?;
+                describe(&explained, &call, &p, device)?;
             }
             ops::OP => {
                 let mut call = Call::planning(py, ops::OP, &DType::FLOATS);
@@ -123,7 +123,7 @@ pub fn explain_call<'py>(
                 problem.set_item("activation", p.activation.name())?;
                 problem.set_item("bias", p.bias.is_some())?;
                 explained.set_item("problem", problem)?;
-                describe(&explained, &p, device)?;
+                describe(&explained, &call, &p, device)?;
             }
             "matmul" => {
                 let mut call = Call::planning(py, "matmul", &DType::FLOATS);
@@ -148,7 +148,7 @@ pub fn explain_call<'py>(
                 problem.set_item("activation", p.activation.name())?;
                 problem.set_item("bias", p.bias.is_some())?;
                 explained.set_item("problem", problem)?;
-                let planned = describe(&explained, &p, device)?;
+                let planned = describe(&explained, &call, &p, device)?;
                 if let Some(planned) = planned {
                     tile_order(&explained, &p, &planned)?;
                 }

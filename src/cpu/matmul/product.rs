@@ -1,0 +1,153 @@
+//! Products of matrices in memory by the gemm crate, on one thread; and the parts into which threads split a larger one.
+//!
+//! A part has the bits of the whole: gemm sums up an element over pieces of k, whose length depends on k and on two
+//! thresholds of m and n. No part lies on another side of these than the whole.
+
+use std::ops::Range;
+
+use super::*;
+use crate::cpu::element::Element;
+
+/// Products of elements below which a part takes less time than a thread to hear of it.
+const LEAST: usize = 1 << 19;
+
+/// Elements of a part, about: as many as keep what a thread widens and packs of it at a few MB.
+const AREA: usize = 1 << 19;
+
+/// Parts that threads take one by one: `rows` times `columns` of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    pub rows: usize,
+    pub columns: usize,
+}
+
+impl Parts {
+    /// Of an m x n product over k.
+    pub fn of(m: usize, n: usize, k: usize, threads: usize) -> Parts {
+        let shortest = |len: usize, parts: usize| match parts {
+            1 => len,
+            _ => (len / parts).saturating_sub(MULTIPLE - 1),
+        };
+        let alike = |parts: &Parts| {
+            let (m_part, n_part) = (shortest(m, parts.rows), shortest(n, parts.columns));
+            m_part * n_part > 256 && (m_part.max(n_part) > 64) == (m.max(n) > 64)
+        };
+        // A part widens and packs its rows of a and its columns of b.
+        let packed = |parts: &Parts| parts.columns * m + parts.rows * n;
+        let even = (m * n).div_ceil(AREA).next_multiple_of(threads);
+        let wanted = if threads == 1 { 1 } else { ((m * n).saturating_mul(k) / LEAST).min(even) };
+        let best = |count: usize| {
+            // Of many, one more does no harm.
+            let rows = (1..=count).filter(|rows| count >= 4 * threads || count.is_multiple_of(*rows));
+            let all = rows.map(|rows| Parts { rows, columns: count.div_ceil(rows) });
+            all.filter(alike).min_by_key(packed)
+        };
+        (2..=wanted).rev().find_map(best).unwrap_or(Parts { rows: 1, columns: 1 })
+    }
+
+    pub fn count(self) -> usize {
+        self.rows * self.columns
+    }
+
+    /// Rows and columns of the `i`-th part.
+    pub fn nth(self, m: usize, n: usize, i: usize) -> (Range<usize>, Range<usize>) {
+        (part(m, self.rows, i / self.columns), part(n, self.columns, i % self.columns))
+    }
+}
+
+/// gemm's vectors and tiles are whole in parts that begin at multiples of it.
+const MULTIPLE: usize = 48;
+
+fn part(len: usize, parts: usize, i: usize) -> Range<usize> {
+    let start = |i: usize| if i == parts { len } else { split(len, parts, i) / MULTIPLE * MULTIPLE };
+    start(i)..start(i + 1)
+}
+
+/// 0..len in as few ranges of at most `most` as possible, all about as long.
+pub fn even(len: usize, most: usize) -> impl DoubleEndedIterator<Item = Range<usize>> {
+    let parts = len.div_ceil(most);
+    (0..parts).map(move |i| split(len, parts, i)..split(len, parts, i + 1))
+}
+
+/// Where the `i`-th of `parts` parts begins, all about as long. An expanded k times its number of parts is more than 64
+/// bits hold.
+fn split(len: usize, parts: usize, i: usize) -> usize {
+    (len as u128 * i as u128 / parts as u128) as usize
+}
+
+/// out = a @ b + (`add` ? out : 0), for matrices in memory whose elements are all R.
+///
+/// # Safety
+/// `a` is m x k, `b` k x n and `out` m x n elements, aligned and alive; nothing else uses `out`, and its
+/// elements are distinct.
+pub unsafe fn gemm<R: Element>(
+    (m, n, k): (usize, usize, usize),
+    out: Placed,
+    add: bool,
+    a: Placed,
+    b: Placed,
+) {
+    let one = R::from_element(1.0);
+    // SAFETY: the caller's promise. gemm computes addresses by these strides alone, whatever their
+    // signs, and does not read `out` unless told to add to it.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            std::ptr::with_exposed_provenance_mut::<R>(out.address),
+            out.col_stride as isize,
+            out.row_stride as isize,
+            add,
+            std::ptr::with_exposed_provenance::<R>(a.address),
+            a.col_stride as isize,
+            a.row_stride as isize,
+            std::ptr::with_exposed_provenance::<R>(b.address),
+            b.col_stride as isize,
+            b.row_stride as isize,
+            one,
+            one,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::matmul::blocks::K;
+
+    #[test]
+    fn parts_cover_all_and_are_about_as_long_whatever_the_length() {
+        let parts: Vec<_> = even(1300, K).collect();
+        assert_eq!(parts, [0..433, 433..866, 866..1300]);
+        let mut parts = even((1 << 46) + 1, K);
+        assert_eq!(parts.next(), Some(0..511));
+        assert_eq!(parts.next_back().map(|last| last.end), Some((1 << 46) + 1));
+    }
+
+    #[test]
+    fn parts_are_disjoint_cover_all_and_are_summed_up_as_the_whole() {
+        for (m, n) in [(512, 512), (3, 5000), (64, 64), (65, 3), (50, 60), (30_000, 30_000), (2, 100_000)] {
+            for threads in [1, 2, 3, 7, 64] {
+                let parts = Parts::of(m, n, 10_000, threads);
+                let [mut covered, mut ends] = [0; 2];
+                for i in 0..parts.count() {
+                    let (rows, columns) = parts.nth(m, n, i);
+                    let (m_part, n_part) = (rows.len(), columns.len());
+                    covered += m_part * n_part;
+                    ends = ends.max(rows.end * n + columns.end);
+                    let whole = parts.count() == 1;
+                    assert!(whole || (m_part * n_part > 256 && (m_part.max(n_part) > 64) == (m.max(n) > 64)));
+                }
+                assert_eq!((covered, ends), (m * n, m * n + n), "{m} x {n}, {threads} threads: {parts:?}");
+                assert!(threads > 1 || parts.count() == 1);
+            }
+        }
+        assert_eq!(Parts::of(512, 512, 512, 2).count(), 2);
+        assert_eq!(Parts::of(512, 512, 8, 64).count(), 4);
+    }
+}
