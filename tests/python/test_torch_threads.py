@@ -1,4 +1,4 @@
-"""Calls on torch tensors work on torch's threads, as torch.set_num_threads has them; others on tilewise's own."""
+"""Calls on torch tensors work on torch's threads, as torch.set_num_threads has them; others on tilewise's."""
 
 import pytest
 import tilewise as tw
