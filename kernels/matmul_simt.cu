@@ -4,8 +4,9 @@
 // own precision; float16 and bfloat16 summed in float32, for devices before sm_80. 2 m n k flops.
 //
 // 256 threads share a tile of the result, each TM x TN of it in registers, so that TM + TN values from shared memory
-// feed TM * TN multiply-adds. Two buffers in shared memory: the next BK steps of k are read to registers during the
-// arithmetic of the present ones, widened, and stored one barrier later.
+// feed TM * TN multiply-adds. A ring of buffers in shared memory, filled by cp.async: the next BK steps of k are copied
+// during the arithmetic of the present ones, with one barrier each. Before sm_80, and where elements are widened, the
+// copies go through registers.
 //
 // Variants, matmul_simt_{tile}_{dtype}, chosen in src/cuda/plan/matmul/blocks.rs:
 //   128x128  8 x 8 values a thread, for results that fill the device.
