@@ -1,0 +1,50 @@
+"""python -m tilewise.bench.model: its table and file, and that a block that is wrong is no figure."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tilewise as tw
+from tilewise.bench import model
+
+QUICK = ["--device", "cpu", "--ways", "eager", "--only", "decode"]
+
+
+def test_a_step_of_each_library_is_timed(capsys, tmp_path):
+    assert model.main([*QUICK, "--json", str(tmp_path / "times.json")]) == 0
+    found = json.loads((tmp_path / "times.json").read_text())
+    assert list(found) == ["decode 1, d256"]
+    assert found["decode 1, d256"].keys() == {"torch eager", "tilewise eager"}
+    assert all(time > 0 for time in found["decode 1, d256"].values())
+    printed = capsys.readouterr().out
+    assert "decode 1, d256" in printed
+    assert "tilewise eager" in printed
+
+
+def test_a_block_that_is_wrong_is_no_figure(capsys, monkeypatch):
+    wrong = model.Library(model.tilewise_linear, lambda x, y: tw.add(x, y, alpha=2))
+    monkeypatch.setitem(model.LIBRARIES, "tilewise", wrong)
+    assert model.main(QUICK) == 1
+    assert "tilewise, eager is off by" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", model.ON_CPU, ids=str)
+def test_gradients_of_both_blocks_agree(case):
+    torch.manual_seed(0)
+    x = torch.randn(case.batch, case.tokens, case.width)
+    blocks = [model.Block(case, library) for library in model.LIBRARIES.values()]
+    blocks[1].load_state_dict(blocks[0].state_dict())
+    case_gradients = []
+    for block in blocks:
+        block.cache.requires_grad_(False)
+        block(x).square().sum().backward()
+        case_gradients.append({name: p.grad for name, p in block.named_parameters()})
+    torch.testing.assert_close(*case_gradients, rtol=1e-3, atol=1e-2)
+
+
+def test_ways_that_do_not_exist_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        model.main(["--ways", "eager,quick"])
+    assert "quick; there are eager, compiled" in capsys.readouterr().err
