@@ -9,6 +9,7 @@ pub mod cuda;
 pub mod dtype;
 pub mod error;
 pub mod interop;
+pub mod native;
 pub mod nvtx;
 pub mod ops;
 pub mod python;

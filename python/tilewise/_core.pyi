@@ -35,6 +35,7 @@ __all__ = [
     "force_add_schedule",
     "force_matmul_kernel",
     "force_softmax",
+    "implement_operators",
     "log_softmax",
     "log_softmax_backward",
     "matmul",
@@ -100,6 +101,7 @@ def matmul(
     precision: Literal["ieee", "tf32"] = "ieee",
     out: _Tensor | None = None,
 ) -> _Tensor: ...
+def implement_operators(recorder: Callable[[str], Callable[..., Any]]) -> list[str]: ...
 def on_memory(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result: ...
 def softmax_backward(
     grad: _Tensor,

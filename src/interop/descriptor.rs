@@ -29,14 +29,7 @@ pub fn blank() -> TensorView {
 /// # Safety
 /// `shape` and `strides` of `raw` must each be null or point to `ndim` readable integers.
 pub unsafe fn read(argument: Argument, raw: &DLTensor, view: &mut TensorView) -> Result<()> {
-    let rank = match raw.ndim {
-        n @ 0..=MAX_RANK => n.unsigned_abs() as usize,
-        n if n > MAX_RANK => {
-            let Argument { op, name, .. } = argument;
-            return Err(Error::TooManyDimensions { op, argument: name, rank: n, most: MAX_RANK });
-        }
-        n => return Err(malformed(argument, format!("its descriptor has {n} dimensions"))),
-    };
+    let rank = rank(argument, raw.ndim)?;
     if rank > 0 {
         if raw.shape.is_null() {
             return Err(malformed(argument, "its descriptor has no shape".into()));
@@ -55,6 +48,18 @@ pub unsafe fn read(argument: Argument, raw: &DLTensor, view: &mut TensorView) ->
     view.device = device(argument, raw.device)?;
     view.address = address(raw);
     check(argument, view)
+}
+
+/// Refuses more dimensions than kernels' parameters have room for.
+pub fn rank(argument: Argument, dimensions: i32) -> Result<usize> {
+    match dimensions {
+        n @ 0..=MAX_RANK => Ok(n.unsigned_abs() as usize),
+        n if n > MAX_RANK => {
+            let Argument { op, name, .. } = argument;
+            Err(Error::TooManyDimensions { op, argument: name, rank: n, most: MAX_RANK })
+        }
+        n => Err(malformed(argument, format!("its descriptor has {n} dimensions"))),
+    }
 }
 
 /// Of the first element; 0 only if there is none.

@@ -4,7 +4,7 @@
 //! comes from is decided once per Python type (`source`): torch (`torch`, through the DLPack exchange
 //! table in `exchange`; `dispatcher` says which calls are not ours to make, `builtin` asks torch without detours), numpy
 //! (`numpy`), or any other library (`producer`, by `__dlpack__`; its results in `export`). Calls on torch tensors like those
-//! of an earlier call go a shorter way (`memo`).
+//! of an earlier call go a shorter way (`memo`). Calls that torch's dispatcher makes come by its stable C ABI ([`stable`]).
 
 mod allocate;
 mod builtin;
@@ -18,6 +18,7 @@ mod numpy;
 mod producer;
 pub mod scalar;
 mod source;
+pub mod stable;
 mod torch;
 
 pub use allocate::Output;

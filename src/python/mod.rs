@@ -8,6 +8,7 @@ mod exceptions;
 mod explain;
 mod info;
 mod matmul;
+mod native;
 mod routing;
 mod run;
 mod softmax;
@@ -38,6 +39,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(info::devices, module)?,
         wrap_pyfunction!(info::build_info, module)?,
         wrap_pyfunction!(routing::on_memory, module)?,
+        wrap_pyfunction!(native::implement_operators, module)?,
         wrap_pyfunction!(developer::choices_made, module)?,
         wrap_pyfunction!(developer::variants, module)?,
         wrap_pyfunction!(developer::force_add_schedule, module)?,

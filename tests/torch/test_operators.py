@@ -22,7 +22,8 @@ def cases(device, dtype=torch.float64):
     x, w, b = t(3, 4), t(4, 5), t(5)
     y = torch.softmax(t(3, 4, grad=False), -1).requires_grad_()
     plain, wide = t(3, 4, grad=False), t(3, 5, grad=False)
-    yield "add", ops.add.Tensor, (x, t(4)), {"alpha": 2}
+    yield "add", ops.add.Tensor, (x, t(4)), {}
+    yield "add with alpha", ops.add.alpha, (x, t(4)), {"alpha": 2}
     yield "add of a transposed tensor", ops.add.Tensor, (t(4, 3).mT, x), {}
     yield "add of a number", ops.add.Scalar, (x, 1.5), {"alpha": 2}
     yield "add out", ops.add.out, (plain, plain), {"out": t(3, 4, grad=False)}

@@ -18,11 +18,12 @@ from .recording import Done, Function, Run, is_forward, keep, plus
 class Add(Function):
     @staticmethod
     def forward(ctx: Any, run: Run | Done, x: Any, y: Any, alpha: Any) -> Any:
-        if alpha != 1:
+        given = alpha is not None
+        if given and alpha != 1:
             ctx.alpha = alpha
         if isinstance(run, tuple):
             return run[0]
-        result = run(x, y, alpha=alpha)
+        result = run(x, y, alpha=alpha) if given else run(x, y)
         if is_forward():
             ctx.save_for_forward(result)
         return result
@@ -150,7 +151,7 @@ class Matmul(Function):
 # The operators' own arguments, after the function to run below autograd.
 
 
-def record_add(run: Run, x: Any, y: Any, *, alpha: Any = 1) -> Any:
+def record_add(run: Run, x: Any, y: Any, *, alpha: Any = None) -> Any:
     return Add.apply(run, x, y, alpha)
 
 

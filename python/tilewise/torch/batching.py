@@ -14,6 +14,7 @@ ops = torch.ops.tilewise
 def register(library: Any) -> None:
     rules = {
         "add.Tensor": add,
+        "add.alpha": add,
         "add.Scalar": add_number,
         "softmax": along_dim(ops.softmax.default),
         "log_softmax": along_dim(ops.log_softmax.default),
@@ -47,7 +48,7 @@ def rank(t: Any, at: int | None) -> int:
     return int(t.dim()) - (at is not None)
 
 
-def add(info: Any, in_dims: Any, x: Any, y: Any, *, alpha: Any = 1) -> Any:
+def add(info: Any, in_dims: Any, x: Any, y: Any, **alpha: Any) -> Any:
     ranks = rank(x, in_dims[0]), rank(y, in_dims[1])
     if 0 in ranks and ranks[0] != ranks[1]:
         # With a batch in front a number counts as a tensor in promotion; each of them did not.
@@ -56,9 +57,8 @@ def add(info: Any, in_dims: Any, x: Any, y: Any, *, alpha: Any = 1) -> Any:
             torch.result_type(tensor, torch.empty((), dtype=number.dtype, device=number.device))
         )
         x, y = (number, tensor) if ranks[0] == 0 else (tensor, number)
-    return ops.add.Tensor(
-        *(aligned(t, at, max(ranks)) for t, at in zip((x, y), in_dims, strict=True)), alpha=alpha
-    ), 0
+    x, y = (aligned(t, at, max(ranks)) for t, at in zip((x, y), in_dims, strict=True))
+    return ops.add(x, y, **alpha), 0
 
 
 def add_number(info: Any, in_dims: Any, x: Any, y: Any, *, alpha: Any = 1) -> Any:

@@ -13,7 +13,19 @@ from torch.autograd import forward_ad
 import tilewise
 from tilewise._imports import after_import
 
-from . import autocast, autograd, batching, fakes, flops, formulas, kernels, second_order, sharding
+from . import (
+    autocast,
+    autograd,
+    batching,
+    fakes,
+    flops,
+    formulas,
+    inductor,
+    kernels,
+    native,
+    second_order,
+    sharding,
+)
 from .recording import is_forward
 
 Implementation = Callable[..., Any]
@@ -45,9 +57,12 @@ ACTIVATION_BACKWARD = (
     "float negative_slope=0.01, str saved_is='output', bool bias=False"
 )
 ONE, TWO = "Tensor", "(Tensor, Tensor)"
+BACKENDS = ("CPU", "CUDA")
 
 OPERATORS = {
-    "add.Tensor": Operator(ADD.format("Tensor"), ONE, kernels.add, fakes.add, autograd.record_add, "add.out"),
+    # First, so that a call without alpha means it: torch's ABI passes no Scalar (native.py).
+    "add.Tensor": Operator("Tensor x, Tensor y", ONE, kernels.add, fakes.add, autograd.record_add),
+    "add.alpha": Operator(ADD.format("Tensor"), ONE, kernels.add, fakes.add, autograd.record_add, "add.out"),
     "add.Scalar": Operator(
         ADD.format("Scalar"), ONE, kernels.add, fakes.add, autograd.record_add, "add.Scalar_out"
     ),
@@ -105,6 +120,8 @@ def register() -> None:
         LIBRARY._destroy()
         LIBRARY = None
         raise
+    after_import("torch._inductor.select_algorithm", inductor.register_kernels)
+    after_import("torch._inductor.lowering", inductor.register_lowerings)
     after_import("torch.utils.flop_counter", flops.register)
     after_import("torch.distributed.tensor", sharding.register)
     after_import("torch.distributed.tensor.parallel", sharding.split_every_linear)
@@ -113,20 +130,23 @@ def register() -> None:
 def define_operators() -> None:
     for name, operator in OPERATORS.items():
         LIBRARY.define(f"{name}({operator.arguments}) -> {operator.results}")
-        implement(name, operator.kernel, operator.fake)
         record = differentiated(overload(name), operator.record)
-        LIBRARY.impl(
-            name,
-            keeping_what_gradients_need(record) if name == "matmul" else record,
-            "Autograd",
-            with_keyset=True,
-        )
+        record = keeping_what_gradients_need(record) if name == "matmul" else record
+        LIBRARY.impl(name, record, "Autograd", with_keyset=True)
+        native.RECORDERS[name] = overload(name), record
+        torch.library.register_fake(f"tilewise::{name}", operator.fake, lib=LIBRARY)
         if operator.out:
-            LIBRARY.define(f"{operator.out}({operator.arguments}, Tensor(a!) out) -> ()")
-            implement(operator.out, writing(operator.kernel), fakes.into_out(operator.fake))
-            LIBRARY.impl(operator.out, undifferentiated(overload(operator.out)), "Autograd", with_keyset=True)
+            out = operator.out
+            LIBRARY.define(f"{out}({operator.arguments}, Tensor(a!) out) -> ()")
+            LIBRARY.impl(out, undifferentiated(overload(out)), "Autograd", with_keyset=True)
+            implement(out, writing(operator.kernel))
+            torch.library.register_fake(f"tilewise::{out}", fakes.into_out(operator.fake), lib=LIBRARY)
     autocast.register(LIBRARY)
     batching.register(LIBRARY)
+    # Last: what is registered there stays for the life of the process.
+    implemented = native.implement()
+    for name, operator in OPERATORS.items():
+        implement(name, operator.kernel, ("CUDA",) if name in implemented else BACKENDS)
 
 
 def overload(name: str) -> Any:
@@ -134,10 +154,9 @@ def overload(name: str) -> Any:
     return getattr(getattr(torch.ops.tilewise, packet), which or "default")
 
 
-def implement(name: str, kernel: Implementation, fake: Implementation) -> None:
-    for key in ("CPU", "CUDA"):
+def implement(name: str, kernel: Implementation, keys: tuple[str, ...] = BACKENDS) -> None:
+    for key in keys:
         LIBRARY.impl(name, kernel, key)
-    torch.library.register_fake(f"tilewise::{name}", fake, lib=LIBRARY)
 
 
 def writing(function: Implementation) -> Implementation:

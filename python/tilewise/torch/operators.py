@@ -15,7 +15,8 @@ ops = torch.ops.tilewise
 
 def add(x: Any, y: Any, *, alpha: Any = 1, out: Any = None) -> Any:
     if out is None:
-        return ops.add(x, y, alpha=alpha)
+        # As torch's graphs are read: an alpha that is none is not in them.
+        return ops.add(x, y) if type(alpha) is int and alpha == 1 else ops.add(x, y, alpha=alpha)
     ops.add(x, y, alpha=alpha, out=out)
     return out
 

@@ -22,7 +22,7 @@ def register() -> None:
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.experimental import register_sharding
 
-    register_sharding(ops.add.Tensor)(add)
+    register_sharding([ops.add.Tensor, ops.add.alpha])(add)
     register_sharding(ops.add.Scalar)(add_number)
     register_sharding([ops.softmax.default, ops.log_softmax.default])(along_dim)
     register_sharding([ops.softmax_backward.default, ops.log_softmax_backward.default])(along_dim_backward)

@@ -112,6 +112,11 @@ impl Torch {
         Some(self.allocators.as_ref()?.allocate(device, asked))
     }
 
+    /// Where a tensor's dispatch keys are in its C++ object, in bytes.
+    pub fn key_word(&self) -> Option<usize> {
+        self.negation.word()
+    }
+
     pub fn dtype<'py>(&self, py: Python<'py>, dtype: DType) -> &Bound<'py, PyAny> {
         self.dtypes[dtype as usize].bind(py)
     }

@@ -38,6 +38,11 @@ impl Negation {
         Ok(Negation { is_neg, bit })
     }
 
+    /// Where the bit's word is in the C++ object, in bytes: the bit is one of the dispatch keys, which have that word.
+    pub fn word(&self) -> Option<usize> {
+        self.bit.map(|bit| bit.word)
+    }
+
     /// `tensor` must be an instance of torch.Tensor that torch has described.
     pub fn is_negated(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
         match self.bit {

@@ -1,0 +1,18 @@
+//! torch's stable C ABI, by which its dispatcher calls us without Python. [`Operator`] and [`Call`] are the whole
+//! interface: what an operator takes, and the tensors of one call. `private` is what the ABI lacks.
+
+mod abi;
+mod arguments;
+mod call;
+mod kernel;
+mod library;
+mod objects;
+mod private;
+mod tensor;
+
+pub use abi::Abi;
+pub use arguments::DTypeNumber;
+pub use call::{Call, Output};
+pub use kernel::{Kernels, Operator, Results};
+pub use library::implement;
+pub use tensor::Tensor;
