@@ -40,7 +40,7 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
         if (!warm_up) work.next();
     }
     epilogue.sent();
-    // Not before: the sums' blocks would gather on multiprocessors that have no tile.
+    // Not earlier: the blocks of matmul_reduce would take the multiprocessors that have no tile.
     if (F == EpilogueKind::partial) ptx::let_next_grid_begin();
 }
 

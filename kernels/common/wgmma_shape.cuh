@@ -62,7 +62,8 @@ struct alignas(64) WgmmaParams {
 static_assert(sizeof(WgmmaParams) == 832 && offsetof(WgmmaParams, m) == 128, "mirrored in Rust");
 static_assert(offsetof(WgmmaParams, store_elements) == 220 && offsetof(WgmmaParams, a) == 320, "mirrored in Rust");
 
-// Barriers by number; 0 is that of __syncthreads. One for each warpgroup from the last on.
+// Barriers by number; 0 is that of __syncthreads. RESULT_READY + i is the one of consumer warpgroup i; cluster split-K
+// has one for all.
 enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START, RESULT_READY };
 
 template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS_>

@@ -124,7 +124,7 @@ pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
 /// Args:
 ///     kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
 ///         bfloat16 on compute capability 9.0), "skinny" (kernels/matmul_skinny.cu and matmul_skinny_simt.cu: up to
-///         64 rows or columns), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
+///         16 rows or columns of halves, 64 of others), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
 ///         element), or None to leave the choice to the plan again.
 ///     tile: for "blocks" (of halves) and "wgmma": rows x columns of a block, such as "128x256"; None: the plan's.
 ///     splits: for "wgmma" and "skinny": k splits; None: the plan's.

@@ -39,8 +39,8 @@ use crate::ops::softmax::{Kind, SoftmaxProblem};
 ///     tensor([[0.2500, 0.2500, 0.2500, 0.2500],
 ///             [0.2500, 0.2500, 0.2500, 0.2500]])
 ///
-/// Meaning: src/ops/softmax.rs. CPU: src/cpu/softmax/. CUDA: kernels/softmax.cu, planned in
-/// src/cuda/plan/softmax/mod.rs.
+/// Meaning: src/ops/softmax.rs. CPU: src/cpu/softmax/. CUDA: kernels/softmax*.cu, chosen in
+/// src/cuda/plan/softmax/choose/.
 #[pyfunction]
 #[pyo3(
     signature = (x, dim = Keyword::Default, *, dtype = None, out = None),

@@ -1,5 +1,5 @@
-//! What the estimates of all products' kernels but matmul_wgmma's are made of: how fast a device multiplies, and how long it
-//! takes to read the operands, which few rows are bound by. The two rates of reading are from an H200's times for small
+//! What estimates are made of, but for halves on compute capability 9.0, which have wgmma/cost.rs: how fast a device
+//! multiplies, and how long it takes to read the operands, which few rows are bound by. The two rates of reading are from an H200's times for small
 //! tiles: docs/measurements/matmul_mma.md.
 //!
 //! No estimate is below what the device's ceilings allow: `Rate` is at most the device's own, and the memory's time is

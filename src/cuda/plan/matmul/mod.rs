@@ -42,7 +42,8 @@ pub enum Route {
     Copied(copied::Choice),
 }
 
-/// On compute capability 9.0, halves go to matmul_wgmma.cu, but for small problems whose operands it would have to copy.
+/// On compute capability 9.0, halves go to matmul_wgmma.cu without an estimate of other kernels, but for small problems
+/// whose operands it would have to copy; among its tiles and splits wgmma/cost.rs decides.
 /// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle;
 /// operands that those blocks would read element by element are copied first where they are used often enough;
 /// everything else goes to the blocks as it is.

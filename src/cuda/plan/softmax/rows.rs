@@ -1,4 +1,4 @@
-//! The parameters of all softmax kernels except softmax_misaligned.cu, softmax_column_tile.cu, softmax_register_tile.cu
+//! The parameters and launches of all softmax kernels except softmax_misaligned.cu, softmax_column_tile.cu, softmax_register_tile.cu
 //! and softmax_transposed*.cu.
 
 use std::mem::offset_of;
@@ -207,7 +207,7 @@ pub fn plan(
                 shared_vectors * threads * VECTOR_BYTES,
             )
         }
-        // All others have other kernels and other parameters.
+        // The general kernel. The other variants have plans of their own and do not come here.
         Variant::General
         | Variant::ColumnTile(_)
         | Variant::RegisterTile(_)

@@ -19,7 +19,7 @@ use crate::cuda::plan::{Kernel, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::matmul::MatmulProblem;
 
-/// The most rows or columns that are few.
+/// The most rows or columns that are few; of halves, FEW_HALVES are.
 pub const FEW: i64 = 64;
 /// With 64 of them matmul_mma's tiles take half as long: docs/measurements/matmul_skinny.md.
 const FEW_HALVES: i64 = 16;

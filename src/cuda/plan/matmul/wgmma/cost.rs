@@ -113,9 +113,10 @@ pub fn can_be_cluster(work: &Work) -> bool {
     TILES[work.tile].cluster_splitk && work.pair == 1 && matches!(work.splits, 2 | 4 | 8)
 }
 
-/// Whether to try it: where there are few rows or columns, which wait for memory. For larger sums other blocks' shared memory
-/// is too slow (docs/measurements/matmul_wgmma.md). And where all run at once, of multiprocessors that are near each other:
-/// of an H200's 132, 64 clusters of two do, and 32 of four and 16 of eight take two rounds.
+/// Whether splits are a cluster instead of going through memory: where there are few rows or columns, which wait for it.
+/// For larger sums other blocks' shared memory is too slow (docs/measurements/matmul_wgmma.md). And where all run at once,
+/// of multiprocessors that are near each other: of an H200's 132, 64 clusters of two do, and 32 of four and 16 of eight take
+/// two rounds.
 pub fn pays_in_cluster(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
     let (tiles_m, tiles_n) = size.tiles(&TILES[work.tile], 1);
     if tiles_m.min(tiles_n) > 1 {
@@ -126,7 +127,7 @@ pub fn pays_in_cluster(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
     blocks <= if work.splits == 2 { many / 16 * 16 } else { many / 4 * 3 }
 }
 
-/// k splits that may be worth trying: one, or as many as still leave all blocks running at once.
+/// The most k splits that may be worth trying: as many as still leave all blocks running at once.
 pub fn splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
     let (tiles_m, tiles_n) = size.tiles(tile, 1);
     let tiles = tiles_m.saturating_mul(tiles_n).saturating_mul(size.products).max(1);
@@ -143,7 +144,8 @@ pub fn tma_store(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
 }
 
 impl Model {
-    /// Clocks until the result is complete.
+    /// Clocks until the result is complete. All blocks together are taken to reach the memory's rate, with one block on a
+    /// multiprocessor.
     pub fn clocks(&self, size: &Size, work: &Work, device: &DeviceFacts) -> f64 {
         let (rate, tile, splits) = (self.rates[work.tile], &TILES[work.tile], work.splits);
         let (tiles_m, tiles_n) = size.tiles(tile, work.pair);

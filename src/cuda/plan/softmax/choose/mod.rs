@@ -31,7 +31,8 @@ pub const CLUSTER_VECTORS: u64 = 8;
 /// The most threads that its registers allow, and threads that let several blocks share a multiprocessor.
 pub const CLUSTER_THREADS: u64 = 512;
 const SHARING_THREADS: u64 = 256;
-/// Bytes of a row, or of a block's slice of a tile, from which copies take longer than the exchange with other blocks.
+/// A row of SPREAD_FROM bytes or more is spread over blocks, as long as each has SPREAD_TO: from there on copies take longer
+/// than the exchange.
 const SPREAD_FROM: u64 = 32 << 10;
 const SPREAD_TO: u64 = 8 << 10;
 /// Vectors of a row of halves from which a block of softmax.cu has too many threads to share its multiprocessor well.

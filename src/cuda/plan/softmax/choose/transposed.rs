@@ -1,4 +1,4 @@
-//! Rows whose results are transposed to them.
+//! Rows that are contiguous in x or in the result, and across rows in the other: which tile (tiles: ../transposed.rs).
 
 use super::{Chosen, SPLIT_FROM, SPREAD_TO, idle};
 use crate::cuda::device::DeviceFacts;
@@ -50,6 +50,7 @@ pub fn choose_transposed(
     let busy = |tile: &Transposed| !idle(tile.blocks(p), device);
     let elements = p.length.unsigned_abs().saturating_mul(p.row_count().unsigned_abs());
     let bytes = elements.saturating_mul(p.x.dtype.size() as u64);
+    // The smallest cluster of whose blocks three share a multiprocessor; else two, else one.
     let single_read = [3, 2, 1].into_iter().find_map(|blocks| sharing(blocks).find(busy));
     let least = || sharing(1).max_by_key(|tile| tile.blocks(p)).filter(|_| bytes < SPLIT_FROM);
     if let Some(tile) = single_read.or_else(least) {
