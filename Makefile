@@ -18,6 +18,8 @@ TORCH_REQUIRES = $(shell sed -n "s/^torch = \[\(.*\)\]/\1/p" pyproject.toml | tr
 WHEELS := target/wheels
 # The oldest glibc that a wheel runs with: zig links against it, whatever this machine has.
 PORTABLE := manylinux_2_28
+# Before zig's own unwinder, by which no exception of C++ may pass through a frame of ours.
+UNWINDER = -C link-arg=$(realpath $(shell gcc -print-file-name=libgcc_s.so.1))
 comma := ,
 space := $() $()
 NATIVE = $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
@@ -114,7 +116,7 @@ $(TOOLS)/.ready: $(VENV)/.pip pyproject.toml
 
 $(WHEELS)/%/.built: $(TOOLS)/.ready $(SOURCES)
 	@rm -rf $(@D)
-	MAKEFLAGS= TILEWISE_CUDA_TARGETS='$(subst -, ,$*)' CARGO_ZIGBUILD_PYTHON_PATH=$(PYO3_PYTHON) \
+	MAKEFLAGS= TILEWISE_CUDA_TARGETS='$(subst -, ,$*)' CARGO_ZIGBUILD_PYTHON_PATH=$(PYO3_PYTHON) RUSTFLAGS='$(UNWINDER)' \
 		$(TOOLS)/bin/maturin build --release --locked --interpreter $(PYO3_PYTHON) --zig --compatibility $(PORTABLE) --out $(@D)
 	$(TOOLS)/bin/auditwheel show $(@D)/*.whl | grep '"$(PORTABLE)_'
 	@touch $@

@@ -8,6 +8,7 @@
 //! | a tensor's dispatch keys | the word of c10::TensorImpl that has the negative bit (`torch::negation`) |
 //! | the keys that modes and transforms include on this thread | c10::impl::raw_local_dispatch_key_set |
 //! | an exception of Python's as one of C++ | THPUtils_unpackLongs, which throws what is raised already |
+//! | that such an exception can pass through our frames | libgcc_s, whose unwinder must be ours too |
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -46,6 +47,9 @@ const LOCAL_KEYS: &str = "_ZN3c104impl26raw_local_dispatch_key_setE";
 
 impl Private {
     pub fn find(py: Python<'_>, abi: &'static Abi) -> PyResult<Option<Private>> {
+        if !has_its_unwinder() {
+            return Ok(None);
+        }
         let found = || -> Option<_> {
             let (c10, python) = (loaded(c"libc10.so")?, loaded(c"libtorch_python.so")?);
             // SAFETY: the names say the types, but for the last ones' results, which are as torch's headers have them.
@@ -157,6 +161,19 @@ impl Private {
         // SAFETY: the tuple lives as long as `self`. A number that may mean failure is looked for among raised exceptions.
         let _ = unsafe { (self.unpack_longs)(self.minus_one.as_ptr()) };
     }
+}
+
+/// Whether we unwind by the library that torch throws by. With an unwinder of its own in the module (zig links one unless
+/// the Makefile's flags say otherwise) an exception that passes through a frame of ours ends the process.
+fn has_its_unwinder() -> bool {
+    unsafe extern "C" {
+        fn _Unwind_GetLanguageSpecificData();
+    }
+    let ours: *const c_void = (_Unwind_GetLanguageSpecificData as unsafe extern "C" fn()) as _;
+    // SAFETY: the address of a function, which is not called.
+    let theirs = loaded(c"libgcc_s.so.1")
+        .and_then(|library| unsafe { symbol::<*const c_void>(&library, "_Unwind_GetLanguageSpecificData") });
+    theirs == Some(ours)
 }
 
 /// The c10::TensorImpl of a tensor, to which its at::Tensor points.
