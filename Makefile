@@ -82,9 +82,10 @@ $(DENY):
 test-rust: $(TOOLS)/.ready
 	cargo test --locked
 
-# Two processes where they do not meet on a GPU: the emulator's tests beside all others.
+# Two processes where they do not meet on a GPU: the emulator's tests beside all others. Threads of torch that spin in one
+# would take the cores from the other.
 test-python: $(VENV)/.developing
-	$(BIN)/python -m pytest $(if $(wildcard /dev/nvidia0),,-n 2 --dist worksteal)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(if $(wildcard /dev/nvidia0),,-n 2 --dist worksteal)
 
 bench: $(VENV)/.benching  ## time every operation against torch and others (quick set; see README for the full one)
 	$(BIN)/python -m tilewise.bench all --quick
