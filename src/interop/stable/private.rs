@@ -5,7 +5,7 @@
 //! | what | where |
 //! | --- | --- |
 //! | whether a tensor requires grad, or has a tangent | two functions of c10::TensorImpl |
-//! | a tensor's dispatch keys | the word of c10::TensorImpl that has the negative bit (`torch::negation`) |
+//! | a tensor's dispatch keys | the word of c10::TensorImpl that has the negative bit (`torch::keys`) |
 //! | the keys that modes and transforms include on this thread | c10::impl::raw_local_dispatch_key_set |
 //! | an exception of Python's as one of C++ | THPUtils_unpackLongs, which throws what is raised already |
 //! | that such an exception can pass through our frames | libgcc_s, whose unwinder must be ours too |
@@ -128,7 +128,7 @@ impl Private {
     /// # Safety
     /// `tensor` must be the handle of a live tensor.
     unsafe fn keys_of(&self, tensor: Handle) -> u64 {
-        // SAFETY: by the caller's promise there is a c10::TensorImpl, of which `Negation` has read this word.
+        // SAFETY: by the caller's promise there is a c10::TensorImpl, of which `Keys` has read this word.
         unsafe { implementation(tensor).byte_add(self.keys).cast::<u64>().read() }
     }
 

@@ -1,14 +1,14 @@
 //! torch tensors in: what the exchange table does not check, and reading attributes where there is no
 //! table (torch before 2.10).
 
+mod keys;
 mod memory;
-mod negation;
 mod refusal;
 pub mod threads;
 
 use dlpark::ffi::DLTensor;
+use keys::Keys;
 use memory::{Allocators, Gpus};
-use negation::Negation;
 use pyo3::exceptions::PyException;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -17,7 +17,7 @@ use pyo3::types::{PyTuple, PyType};
 pub use refusal::first_line;
 use refusal::{explain, is_true, nested};
 
-use super::builtin::{Attribute, Builtin, Method, truth};
+use super::builtin::{Attribute, Method};
 use super::dispatcher::{self, Dispatcher, Overrides};
 use super::exchange::Table;
 use super::source::loaded_module;
@@ -33,9 +33,8 @@ use crate::tensor::{Device, Dims, TensorView};
 pub struct Torch {
     tensor: Py<PyType>,
     pub dispatcher: Dispatcher,
-    negation: Negation,
+    keys: Keys,
     data_ptr: Method,
-    is_functional: Builtin,
     dtype: Attribute,
     /// What stands for "no __torch_function__".
     no_torch_function: Py<PyAny>,
@@ -70,9 +69,8 @@ impl Torch {
         Ok(Torch {
             tensor: module.getattr("Tensor")?.cast_into::<PyType>()?.unbind(),
             dispatcher: Dispatcher::of(module)?,
-            negation: Negation::of(module, &probe)?,
+            keys: Keys::of(module, &probe)?,
             data_ptr: Method::of(&probe, "data_ptr")?,
-            is_functional: Builtin::of(module.getattr("_is_functional_tensor")?),
             dtype: Attribute::of(&module.getattr("Tensor")?, "dtype")?,
             no_torch_function: module.getattr("_C")?.getattr("_disabled_torch_function_impl")?.unbind(),
             get_default_dtype: attribute("get_default_dtype")?,
@@ -114,7 +112,7 @@ impl Torch {
 
     /// Where a tensor's dispatch keys are in its C++ object, in bytes.
     pub fn key_word(&self) -> Option<usize> {
-        self.negation.word()
+        self.keys.word()
     }
 
     pub fn dtype<'py>(&self, py: Python<'py>, dtype: DType) -> &Bound<'py, PyAny> {
@@ -194,13 +192,14 @@ impl TorchClass {
             return Err(Error::InferenceOut { op });
         }
         self.view(argument, object, view)?;
-        if view.is_empty() && self.is_functional(object)? {
+        // What has no elements does not show that it has no memory.
+        if view.is_empty() && self.torch.keys.is_functional(object)? {
             return Err(Error::NoMemory { op, argument: name });
         }
         if view.dtype.size() == 1 {
             self.dtype_of(argument, object)?;
         }
-        if !self.torch.negation.is_negated(object)? {
+        if !self.torch.keys.is_negated(object)? {
             return Ok(object.clone());
         }
         if role == Role::Output {
@@ -249,13 +248,8 @@ impl TorchClass {
     pub fn raw(&self, argument: Argument, object: &Bound<'_, PyAny>, raw: &mut DLTensor) -> Option<()> {
         self.table?.fill(object, raw)?.ok()?;
         let whole = || raw.dtype.bits != 8 || self.dtype_of(argument, object).is_ok();
-        let wrapped = || raw.data.is_null() && self.is_functional(object).unwrap_or(true);
-        (!self.torch.negation.is_negated(object).ok()? && whole() && !wrapped()).then_some(())
-    }
-
-    /// Whether torch.func.functionalize has wrapped a tensor: what has no elements does not show that it has no memory.
-    fn is_functional(&self, object: &Bound<'_, PyAny>) -> PyResult<bool> {
-        truth(&self.torch.is_functional.call1(object)?)
+        let wrapped = || raw.data.is_null() && self.torch.keys.is_functional(object).unwrap_or(true);
+        (!self.torch.keys.is_negated(object).ok()? && whole() && !wrapped()).then_some(())
     }
 
     /// The tensor's own dtype. torch describes integers of fewer than 8 bits (torch.int4) as int8 or uint8.

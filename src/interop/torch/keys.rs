@@ -1,19 +1,22 @@
-//! Whether torch negates the values in a tensor's memory (`torch.conj(z).imag`), which DLPack does not show.
+//! What a tensor's dispatch keys say of it and DLPack does not: whether torch negates the values in its memory
+//! (`torch.conj(z).imag`), and whether it is functionalize's wrapper, which has no memory.
 //!
-//! `is_neg()` gives up the GIL to read one bit: 95 ns, where an addition of four numbers takes 850. So the bit is looked up
-//! where torch keeps it, if a comparison of tensors that differ in nothing else shows where that is.
+//! `is_neg()` gives up the GIL to read one bit: 95 ns, where an addition of four numbers takes 850. So the bits are looked up
+//! where torch keeps them, if a comparison of tensors that differ in nothing else shows where that is.
 
 use std::ptr;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::interop::builtin::{Method, truth};
+use crate::interop::builtin::{Builtin, Method, truth};
 
 #[derive(Debug)]
-pub struct Negation {
+pub struct Keys {
     is_neg: Method,
-    bit: Option<Bit>,
+    negative: Option<Bit>,
+    is_functional: Builtin,
+    functional: Option<Bit>,
 }
 
 /// A bit of the C++ object behind a Python tensor; the layouts of both are fixed when torch is compiled.
@@ -30,31 +33,51 @@ const WORD: usize = size_of::<u64>();
 /// The bit is looked for in so many words of the C++ object: in torch 2.15 it is in the 22nd, which is the last one.
 const WORDS: usize = 24;
 
-impl Negation {
-    pub fn of(torch: &Bound<'_, PyAny>, probe: &Bound<'_, PyAny>) -> PyResult<Negation> {
+impl Keys {
+    pub fn of(torch: &Bound<'_, PyAny>, probe: &Bound<'_, PyAny>) -> PyResult<Keys> {
         let is_neg = Method::of(probe, "is_neg")?;
+        let is_functional = Builtin::of(torch.getattr("_is_functional_tensor")?);
         // Without the names that probing needs, torch is asked.
-        let bit = if cfg!(target_pointer_width = "64") { find(torch).unwrap_or(None) } else { None };
-        Ok(Negation { is_neg, bit })
+        let negative = if cfg!(target_pointer_width = "64") { find(torch).unwrap_or(None) } else { None };
+        let functional = negative.and_then(|bit| find_functional(torch, probe, bit).unwrap_or(None));
+        Ok(Keys { is_neg, negative, is_functional, functional })
     }
 
-    /// Where the bit's word is in the C++ object, in bytes: the bit is one of the dispatch keys, which have that word.
+    /// Where the keys' word is in the C++ object, in bytes.
     pub fn word(&self) -> Option<usize> {
-        self.bit.map(|bit| bit.word)
+        self.negative.map(|bit| bit.word)
     }
 
     /// `tensor` must be an instance of torch.Tensor that torch has described.
     pub fn is_negated(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-        match self.bit {
-            // SAFETY: every tensor in Python begins with the struct in which `find` saw the pointer, and one that has been
-            // described has a C++ object, which begins with the struct in which it saw the bit. The GIL is held, so that
-            // neither goes away.
-            Some(Bit { pointer, word, mask }) => unsafe {
-                let object: *const u64 =
-                    ptr::with_exposed_provenance(read(tensor.as_ptr().cast(), pointer) as usize);
-                Ok(read(object, word) & mask != 0)
-            },
+        match self.negative {
+            // SAFETY: by the caller's promise.
+            Some(bit) => Ok(unsafe { bit.is_set(tensor) }),
             None => truth(&self.is_neg.call(tensor)?),
+        }
+    }
+
+    /// Whether torch.func.functionalize has wrapped `tensor`, of which the same is to be true.
+    pub fn is_functional(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+        match self.functional {
+            // SAFETY: by the caller's promise.
+            Some(bit) => Ok(unsafe { bit.is_set(tensor) }),
+            None => truth(&self.is_functional.call1(tensor)?),
+        }
+    }
+}
+
+impl Bit {
+    /// # Safety
+    /// `tensor` must be an instance of torch.Tensor that torch has described.
+    unsafe fn is_set(self, tensor: &Bound<'_, PyAny>) -> bool {
+        // SAFETY: every tensor in Python begins with the struct in which `find` saw the pointer, and one that has been
+        // described has a C++ object, which begins with the struct in which it saw the bit. The GIL is held, so that
+        // neither goes away.
+        unsafe {
+            let object: *const u64 =
+                ptr::with_exposed_provenance(read(tensor.as_ptr().cast(), self.pointer) as usize);
+            read(object, self.word) & self.mask != 0
         }
     }
 }
@@ -117,6 +140,22 @@ fn find(torch: &Bound<'_, PyAny>) -> PyResult<Option<Bit>> {
         }
     }
     Ok(None)
+}
+
+/// The bit of functionalize's key in the word of `negative`, if a wrapper has it and what it wraps has not.
+fn find_functional(
+    torch: &Bound<'_, PyAny>,
+    probe: &Bound<'_, PyAny>,
+    negative: Bit,
+) -> PyResult<Option<Bit>> {
+    let native = torch.getattr("_C")?;
+    let key = native.getattr("DispatchKey")?.getattr("Functionalize")?;
+    let mask = native.getattr("DispatchKeySet")?.call1((key,))?.call_method0("raw_repr")?.extract()?;
+    let bit = Bit { mask, ..negative };
+    let wrapper = torch.call_method1("_to_functional_tensor", (probe,))?;
+    // SAFETY: tensors of torch's own, which have their C++ objects from the start.
+    let is_right = unsafe { bit.is_set(&wrapper) && !bit.is_set(probe) };
+    Ok((mask.is_power_of_two() && is_right).then_some(bit))
 }
 
 /// The one word of all these Python objects that is the address of their C++ object, in bytes from the start.
