@@ -146,7 +146,8 @@ def define_operators() -> None:
     # Last: what is registered there stays for the life of the process.
     implemented = native.implement()
     for name, operator in OPERATORS.items():
-        implement(name, operator.kernel, ("CUDA",) if name in implemented else BACKENDS)
+        if name not in implemented:
+            implement(name, operator.kernel)
 
 
 def overload(name: str) -> Any:

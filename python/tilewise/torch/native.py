@@ -1,8 +1,8 @@
-"""Kernels for CPU tensors that torch's dispatcher calls without Python, by an ABI of torch 2.14.
+"""Kernels that torch's dispatcher calls without Python, by its stable C ABI from torch 2.10 on.
 
 They are written in Rust (src/native). Calls that are more than memory come back to Python: they are recorded
-for gradients, or a mode, a transform or a subclass has a say in them. With TILEWISE_NATIVE_OPERATORS=0, an
-older torch, or on a GPU all calls go by Python.
+for gradients, or a mode, a transform or a subclass has a say in them. With TILEWISE_NATIVE_OPERATORS=0
+or an older torch all calls go by Python.
 """
 
 from __future__ import annotations

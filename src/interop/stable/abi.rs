@@ -1,7 +1,7 @@
 //! The functions of torch's stable C ABI, found in the libraries that `import torch` has loaded.
 //!
-//! Declared in torch/csrc/stable/c/shim.h and torch/csrc/inductor/aoti_torch/c/shim.h; the newest of those without which
-//! there are no native operators, `torch_tensor_to_pyobject`, is of torch 2.14.
+//! Declared in torch/csrc/stable/c/shim.h and torch/csrc/inductor/aoti_torch/c/shim.h. Those without which there are no
+//! native operators are of torch 2.10; what took their place before is said of each newer one.
 
 use std::ffi::{c_char, c_void};
 
@@ -46,18 +46,15 @@ functions! {
     is_defined = "aoti_torch_is_defined": fn(Handle, *mut bool) -> Code;
     empty_strided = "aoti_torch_empty_strided":
         fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Code;
-    delete_value = "torch_delete_stable_ivalue": fn(*mut Value) -> Code;
     delete_string = "torch_delete_string": fn(*mut c_void) -> Code;
     string_length = "torch_string_length": fn(*mut c_void, *mut usize) -> Code;
     string_data = "torch_string_c_str": fn(*mut c_void, *mut *const c_char) -> Code;
     grad_mode_is_enabled = "aoti_torch_grad_mode_is_enabled": fn() -> bool;
-    tensor_from_object = "torch_tensor_from_pyobject": fn(*mut c_void, *mut Handle) -> Code;
-    tensor_to_object = "torch_tensor_to_pyobject": fn(Handle, *mut c_void, *mut *mut c_void) -> Code;
+    new_tensor = "aoti_torch_new_tensor_handle": fn(Handle, *mut Handle) -> Code;
     library_init_impl = "aoti_torch_library_init_impl":
         fn(*const c_char, *const c_char, *const c_char, u32, *mut *mut c_void) -> Code;
     library_impl = "aoti_torch_library_impl": fn(*mut c_void, *const c_char, Kernel) -> Code;
     delete_library = "aoti_torch_delete_library_object": fn(*mut c_void) -> Code;
-    exception = "torch_exception_get_what_without_backtrace": fn() -> *const c_char;
     check = "aoti_torch_check": fn(bool, *const c_char, *const c_char, u32, *const c_char);
     cpu = "aoti_torch_device_type_cpu": fn() -> i32;
     cuda = "aoti_torch_device_type_cuda": fn() -> i32;
@@ -65,10 +62,21 @@ functions! {
 
 /// Writes the current stream of a GPU.
 type CurrentStream = unsafe extern "C-unwind" fn(i32, *mut *mut c_void) -> Code;
+/// Frees the value that an argument which is given has where it may be left out.
+type DeleteValue = unsafe extern "C-unwind" fn(*mut Value);
+type Exception = unsafe extern "C-unwind" fn() -> *const c_char;
+type TensorFromObject = unsafe extern "C-unwind" fn(*mut c_void, *mut Handle) -> Code;
+type TensorToObject = unsafe extern "C-unwind" fn(Handle, *mut c_void, *mut *mut c_void) -> Code;
 
 #[derive(Debug)]
 pub struct Abi {
     pub functions: Functions,
+    pub delete_value: DeleteValue,
+    /// From torch 2.13 on; the reason of a failure is not known before.
+    pub exception: Option<Exception>,
+    /// From torch 2.14 on; before, torch._C._aoti has the like.
+    pub tensor_from_object: Option<TensorFromObject>,
+    pub tensor_to_object: Option<TensorToObject>,
     /// Missing where torch has no CUDA.
     pub current_cuda_stream: Option<CurrentStream>,
     pub cpu: i32,
@@ -112,10 +120,25 @@ impl Abi {
         let others = OTHERS.into_iter().filter_map(|name| Some((number(name)?, name))).collect();
         // SAFETY: these return constants.
         let (cpu, cuda) = unsafe { ((functions.cpu)(), (functions.cuda)()) };
-        // SAFETY: the header declares it so.
-        let current_cuda_stream = loaded(c"libtorch_cuda.so")
-            .and_then(|library| unsafe { symbol(&library, "aoti_torch_get_current_cuda_stream") });
-        Some(Abi { functions, current_cuda_stream, cpu, cuda, dtypes, others })
+        // SAFETY: the headers declare them so. Before torch 2.13 a value is deleted as C++ does it, by libstdc++, on which
+        // torch depends; what the newer function returns is nothing that a caller could act on.
+        unsafe {
+            let delete_value = symbol(&library, "torch_delete_stable_ivalue");
+            let current_cuda_stream = loaded(c"libtorch_cuda.so")
+                .and_then(|library| symbol(&library, "aoti_torch_get_current_cuda_stream"));
+            Some(Abi {
+                functions,
+                delete_value: delete_value.or_else(|| symbol(&library, "_ZdlPv"))?,
+                exception: symbol(&library, "torch_exception_get_what_without_backtrace"),
+                tensor_from_object: symbol(&library, "torch_tensor_from_pyobject"),
+                tensor_to_object: symbol(&library, "torch_tensor_to_pyobject"),
+                current_cuda_stream,
+                cpu,
+                cuda,
+                dtypes,
+                others,
+            })
+        }
     }
 
     pub fn number_of(&self, dtype: DType) -> i32 {

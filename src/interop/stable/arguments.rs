@@ -101,7 +101,7 @@ impl<T: Argument> Argument for Option<T> {
         // SAFETY: what is optional is null or the address of a value that was allocated for it.
         unsafe {
             let taken = T::take(abi, *inner);
-            (abi.functions.delete_value)(inner);
+            (abi.delete_value)(inner);
             Some(taken)
         }
     }

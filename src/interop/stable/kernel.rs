@@ -178,7 +178,7 @@ thread_local! {
 /// Why a function of the ABI has failed.
 pub fn reason(abi: &Abi) -> String {
     // SAFETY: the string lasts until the next exception of this thread.
-    let text = unsafe { (abi.functions.exception)() };
+    let text = abi.exception.map_or(std::ptr::null(), |exception| unsafe { exception() });
     if text.is_null() {
         return "torch gave no reason".into();
     }

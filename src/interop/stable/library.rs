@@ -35,8 +35,9 @@ pub fn implement(
     let all = |key: &CStr, kernel: fn(&Kernels) -> Kernel| {
         register(abi, key, kernels.iter().map(|of| (of.name, kernel(of))))
     };
-    // A GPU's calls go by Python: on these kernels they have not been measured yet.
-    let done = all(c"CPU", |of| of.backend) && all(c"AutogradCPU", |of| of.autograd);
+    let backends = [c"CPU", c"CUDA"].into_iter().all(|key| all(key, |of| of.backend));
+    let done =
+        backends && [c"AutogradCPU", c"AutogradCUDA"].into_iter().all(|key| all(key, |of| of.autograd));
     DONE.store(done, Ordering::Relaxed);
     Ok(done)
 }
