@@ -19,9 +19,9 @@ import numpy as np
 from scipy.optimize import least_squares
 from tilewise import _core
 
-# m, n, k, tile, k splits, blocks of a pair (0: the splits are a cluster), whether rows of a are off the
+# m, n, k, tile, k splits, blocks of a pair, whether the splits are a cluster, whether rows of a are off the
 # lines of caches, rows of b are, b is contiguous along n.
-Plan = tuple[int, int, int, str, int, int, tuple[bool, bool, bool]]
+Plan = tuple[int, int, int, str, int, int, bool, tuple[bool, bool, bool]]
 Constants = dict[str, float]
 
 
@@ -47,8 +47,9 @@ class Sweep:
                 tile, *settings = name.split(" ")
                 if "x" in tile:
                     setting = dict(zip(settings[::2], settings[1::2], strict=True))
-                    pair = {"None": 0, "False": 1, "True": 2}[setting["cluster"]]
-                    plans.append((m, n, k, tile, int(setting["splits"]), pair, lines))
+                    pair = 2 if setting["cluster"] == "True" else 1
+                    splits, cluster_splitk = int(setting["splits"]), setting["cluster"] == "None"
+                    plans.append((m, n, k, tile, splits, pair, cluster_splitk, lines))
                     microseconds.append(time)
                     problems.append(problem)
         return cls(plans, np.array(microseconds), np.array(problems))
@@ -106,7 +107,7 @@ def main() -> int:
         print(f"{name:>14}  {before:10.4g} -> {fitted[name]:.4g}")
     for title, constants in (("as built", {}), ("fitted", fitted)):
         regrets = sweep.regrets(constants)
-        for (m, n, k, tile, splits, pair, _), regret in regrets.items():
+        for (m, n, k, tile, splits, pair, *_), regret in regrets.items():
             if regret > 1.02:
                 how = f"{tile} by {pair} in {splits} splits"
                 print(f"{title}: {m}x{n}x{k} {how} takes {regret:.3f} of the fastest")

@@ -185,12 +185,12 @@ pub fn wgmma_model() -> BTreeMap<&'static str, f64> {
     fit::constants().into_iter().collect()
 }
 
-type ClockedPlan = (u64, u64, u64, String, u64, u64, (bool, bool, bool));
+type ClockedPlan = (u64, u64, u64, String, u64, u64, bool, (bool, bool, bool));
 
 /// What the model expects plans of kernels/matmul_wgmma.cu to take on an H200, in clocks.
 ///
 /// Args:
-///     plans: (m, n, k, tile, splits, blocks of a pair: 1 or 2, or 0: the splits are a cluster, (rows of a, of b off the
+///     plans: (m, n, k, tile, splits, blocks of a pair: 1 or 2, whether the splits are a cluster, (rows of a, of b off the
 ///         lines of the caches, b contiguous along n)) of each.
 ///     constants: to be used in place of some of `wgmma_model()`.
 ///
@@ -202,9 +202,9 @@ type ClockedPlan = (u64, u64, u64, String, u64, u64, (bool, bool, bool));
 #[pyo3(text_signature = "(plans, constants)")]
 pub fn wgmma_clocks(plans: Vec<ClockedPlan>, constants: BTreeMap<String, f64>) -> PyResult<Vec<f64>> {
     let device = published("h200").ok_or_else(|| PyValueError::new_err("the H200 is not known"))?;
-    let plan = |(m, n, k, tile, splits, pair, (a_off, b_off, b_by_rows)): ClockedPlan| {
+    let plan = |(m, n, k, tile, splits, pair, cluster_splitk, (a_off, b_off, b_by_rows)): ClockedPlan| {
         let (off_lines, tile) = ([a_off, b_off], tile_index(&tile, &wgmma_tiles())?);
-        Ok(fit::Plan { m, n, k, off_lines, b_by_rows, tile, splits, pair })
+        Ok(fit::Plan { m, n, k, off_lines, b_by_rows, tile, splits, pair, cluster_splitk })
     };
     let plans = plans.into_iter().map(plan).collect::<PyResult<Vec<_>>>()?;
     let constants = constants.iter().map(|(name, value)| (name.as_str(), *value));

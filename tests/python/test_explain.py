@@ -135,7 +135,7 @@ def test_an_offset_counts_by_what_it_aligns(offset):
     a = storage[offset:].view(512, 256)
     assert a.storage_offset() == offset
     (reason, *_) = tw.explain(tw.matmul, a, meta(256, 64), device="a100").why
-    assert ("a cannot be loaded in whole accesses of 16 bytes" in reason.because) == (offset % 8 != 0)
+    assert ("a cannot be loaded in 16-byte vectors" in reason.because) == (offset % 8 != 0)
 
 
 TOO_LARGE = {

@@ -43,19 +43,19 @@ REASONS = {
         "softmax",
         (meta(1 << 20, 6400), 0),
         "column rather than split column tile: no cluster holds a column, and slices would be too long for "
-        "shared memory (rows of a column: 1,048,576, slices at most: 1,024)",
+        "shared memory (elements of a column: 1,048,576, slices at most: 1,024)",
     ),
     "odd rows of a": (
         "matmul",
         (meta(64, 72)[:, 1:65], meta(64, 64)),
-        "mma any rather than mma: a cannot be loaded in whole accesses of 16 bytes "
-        "(bytes that lie together: 2, needed: 16)",
+        "mma any rather than mma: a cannot be loaded in 16-byte vectors "
+        "(contiguous aligned bytes: 2, needed: 16)",
     ),
     "odd rows of b": (
         "matmul",
         (meta(64, 64), meta(64, 68)[:, :64]),
-        "mma any rather than mma: b cannot be loaded in whole accesses of 16 bytes "
-        "(bytes that lie together: 8, needed: 16)",
+        "mma any rather than mma: b cannot be loaded in 16-byte vectors "
+        "(contiguous aligned bytes: 8, needed: 16)",
     ),
     "many dimensions": (
         "add",

@@ -47,7 +47,7 @@ def record(fit_matmul):
         works = [(tile, splits, pair) for tile in TILES for splits in (1, 4) for pair in (1, 2)]
         # Both operands' rows are as long as k.
         off_lines = shape[2] % 64 != 0
-        plans = [(*shape, *work, (off_lines, off_lines, False)) for work in works]
+        plans = [(*shape, *work, False, (off_lines, off_lines, False)) for work in works]
         times = np.array(_core.wgmma_clocks(plans, OTHERWISE)) / fit_matmul.CLOCK
         times *= np.exp(random.normal(0, 0.005, len(times)))
         us = {"torch": 1.0, "chosen": 1.0}
@@ -86,7 +86,7 @@ def test_the_command_prints_constants_and_regrets(fit_matmul, record, tmp_path, 
 
 
 def test_what_the_model_does_not_know_is_refused():
-    plan = (8, 8, 8, "128x128", 1, 1, (False, False, True))
+    plan = (8, 8, 8, "128x128", 1, 1, False, (False, False, True))
     with pytest.raises(ValueError, match="128x130"):
         _core.wgmma_clocks([(*plan[:3], "128x130", *plan[4:])], {})
     with pytest.raises(ValueError, match="l3_bytes"):

@@ -100,7 +100,10 @@ pub const SOFTMAX: [Forcible<Forced>; 11] = [
 pub const MATMUL: [(&str, &str); 4] = [
     ("blocks", "a block a tile: matmul_mma.cu, matmul_tf32.cu, matmul_simt.cu"),
     ("wgmma", "float16 and bfloat16 on compute capability 9.0: matmul_wgmma.cu"),
-    ("skinny", "up to 64 rows or columns: matmul_skinny.cu, matmul_skinny_simt.cu"),
+    (
+        "skinny",
+        "up to 16 rows or columns of fp16 and bf16, up to 64 of other dtypes: matmul_skinny.cu, matmul_skinny_simt.cu",
+    ),
     ("copied", "operands that vectors do not fit, copied first: matmul_repack.cu, matmul_mma.cu"),
 ];
 

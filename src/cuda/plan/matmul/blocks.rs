@@ -75,7 +75,7 @@ const STORE_CLOCKS: f64 = 0.05;
 
 /// What computes a problem tile by tile.
 #[derive(Clone, Debug)]
-pub(super) struct Chosen {
+pub(super) struct BlocksChoice {
     file: &'static str,
     tile: &'static Tile,
     layout: &'static str,
@@ -113,7 +113,7 @@ pub(super) fn planned(
     overrides: Overrides,
     device: &DeviceFacts,
 ) -> LaunchPlan<MatmulParams> {
-    let Chosen { file, tile, layout, why, .. } = choose(problem, p, overrides, device);
+    let BlocksChoice { file, tile, layout, why, .. } = choose(problem, p, overrides, device);
     let params =
         MatmulParams::new(problem, p, (tile.m, tile.n), device.multiprocessors * resident(tile, device));
     let kernel = Kernel { file, name: format!("{file}_{}{layout}_{}", tile.name, problem.dtype.suffix()) };
@@ -125,9 +125,9 @@ pub(super) fn planned(
     }
 }
 
-fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &DeviceFacts) -> Chosen {
+fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &DeviceFacts) -> BlocksChoice {
     let [a, b] = p.accesses(problem.dtype);
-    let by_elements = |bytes| [("bytes that lie together", u64::from(bytes)), ("needed", 16)];
+    let by_elements = |bytes| [("contiguous aligned bytes", u64::from(bytes)), ("needed", 16)];
     let (layout, why_elements) = match (a, b) {
         _ if problem.batch.len() > INLINE_RANK => {
             let metrics = [("batch dimensions", problem.batch.len() as u64), ("at most", INLINE_RANK as u64)];
@@ -200,7 +200,7 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
     let any = || (tiles.iter().find(takes).unwrap_or(&tiles[0]), 0.0);
     let (best, next) = least_two(timed).unwrap_or_else(|| (any(), None));
     let why = [Some(why), next.map(|next| reason(best, next))].into_iter().flatten().collect();
-    Chosen { file, tile: best.0, layout, computing: best.1, why }
+    BlocksChoice { file, tile: best.0, layout, computing: best.1, why }
 }
 
 /// Blocks of this tile that one multiprocessor runs at the same time; a block's shared memory comes with
@@ -238,7 +238,7 @@ pub(super) fn computing(problem: &MatmulProblem, p: &Oriented, device: &DeviceFa
 
 /// Clocks until the result is complete, the start of the kernel and memory considered.
 pub(super) fn clocks(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> f64 {
-    let Chosen { tile, computing, .. } = choose(problem, p, Overrides::default(), device);
+    let BlocksChoice { tile, computing, .. } = choose(problem, p, Overrides::default(), device);
     let along = |size: i64, tile: u32| (size as f64 / f64::from(tile)).ceil();
     let rows = (p.m as f64).min(f64::from(tile.m)) + (p.n as f64).min(f64::from(tile.n));
     let reading = Reading {

@@ -37,9 +37,9 @@ pub enum Forced {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Route {
     Blocks(blocks::Overrides),
-    Wgmma(wgmma::Choice),
-    Skinny(skinny::Choice),
-    Copied(copied::Choice),
+    Wgmma(wgmma::WgmmaChoice),
+    Skinny(skinny::SkinnyChoice),
+    Copied(copied::CopiedChoice),
 }
 
 /// On compute capability 9.0, halves go to matmul_wgmma.cu without an estimate of other kernels, but for small problems

@@ -17,7 +17,7 @@ pub enum Access {
 
 /// What `Reason`s say of a and b.
 const CANNOT_LOAD: [&str; 2] =
-    ["a cannot be loaded in whole accesses of 16 bytes", "b cannot be loaded in whole accesses of 16 bytes"];
+    ["a cannot be loaded in 16-byte vectors", "b cannot be loaded in 16-byte vectors"];
 
 /// The problem, transposed so that the result's rows are what is contiguous: out^T = b^T a^T otherwise.
 pub struct Oriented {

@@ -14,10 +14,10 @@ use crate::ops::Strided;
 const MOST_THREADS: u64 = 256;
 const LEAST_THREADS: u64 = 64;
 /// Elements of a row of halves below which tiles are faster than single elements of head and tail.
-const SHORT: u64 = 48;
+const TILES_BELOW: u64 = 48;
 /// THREADS in softmax_short.cu and softmax_backward_short.cu, and the most bytes of a row there.
 pub const SHORT_THREADS: u64 = 128;
-const SHORT_BYTES: u64 = 132;
+pub const SHORT_ROW_BYTES: u64 = 132;
 
 /// The variant in the kernels' names, and in explain.
 pub const NAME: &str = "misaligned";
@@ -140,7 +140,7 @@ impl<const N: usize> MisalignedRows<'_, N> {
     /// Whether tiles are faster than single elements of head and tail: measured in
     /// docs/measurements/softmax_misaligned.md and docs/measurements/softmax_backward_misaligned.md.
     pub fn pays(&self) -> bool {
-        let short = self.operands[0].dtype.size() == 2 && self.length < SHORT;
+        let short = self.operands[0].dtype.size() == 2 && self.length < TILES_BELOW;
         !self.whole() && (short || !self.alike())
     }
 
@@ -149,7 +149,7 @@ impl<const N: usize> MisalignedRows<'_, N> {
     pub fn thread_per_row(&self) -> bool {
         let first = self.operands[0];
         first.dtype.size() <= 4
-            && self.length * first.dtype.size() as u64 <= SHORT_BYTES
+            && self.length * first.dtype.size() as u64 <= SHORT_ROW_BYTES
             && self.count() / SHORT_THREADS < MAX_BLOCKS
             && self.operands.iter().all(|operand| {
                 let aligned = (operand.address as u64).is_multiple_of(VECTOR_BYTES);

@@ -33,7 +33,7 @@ const SWIZZLED: u64 = 8;
 const LEAST_ACROSS: u64 = 16;
 /// Of softmax_transposed_short.cu: threads, and bytes of a block's rows at most.
 const SHORT_THREADS: u64 = 128;
-const SHORT_BYTES: u64 = 24 << 10;
+const SHORT_BLOCK_BYTES: u64 = 24 << 10;
 
 /// `TransposedParams` of kernels/common/transposed.cuh.
 #[repr(C)]
@@ -263,7 +263,7 @@ impl Short {
             && side.rows(p).is_multiple_of(2);
         let each = if pairs { 2 } else { 1 };
         let short = Short { side, each };
-        let few = short.rows_of_block().saturating_mul(row_bytes) <= SHORT_BYTES;
+        let few = short.rows_of_block().saturating_mul(row_bytes) <= SHORT_BLOCK_BYTES;
         (few && short.blocks(p) <= MAX_BLOCKS).then_some(short)
     }
 

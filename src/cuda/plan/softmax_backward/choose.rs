@@ -106,7 +106,11 @@ fn in_shared_memory(
     if rows.thread_per_row() && !rows.whole() {
         let because = "the rows are short and packed, and a thread holds one";
         let bytes = length * p.grad.dtype.size() as u64;
-        return Some(Variant::Short.because(instead, because, [("bytes of a row", bytes), ("at most", 132)]));
+        return Some(Variant::Short.because(
+            instead,
+            because,
+            [("bytes of a row", bytes), ("at most", misaligned::SHORT_ROW_BYTES)],
+        ));
     }
     let few = p.row_count().unsigned_abs().saturating_mul(2) <= u64::from(device.multiprocessors);
     let long = length * p.grad.dtype.size() as u64 > WARP_BYTES;

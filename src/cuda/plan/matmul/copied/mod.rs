@@ -18,7 +18,7 @@ const RATE: f64 = 0.5;
 
 /// How a problem will be solved, but for where its workspace memory is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct CopiedChoice {
     /// Of a and b.
     copies: [Option<Dense>; 2],
     clocks: f64,
@@ -33,7 +33,7 @@ pub struct Launches {
 }
 
 /// None: not for this problem on this device, or nothing is to be copied.
-pub fn choose(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Choice> {
+pub fn choose(problem: &MatmulProblem, device: &DeviceFacts) -> Option<CopiedChoice> {
     let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
     if !halves || device.compute_capability < (8, 0) || problem.batch.len() > BATCH_DIMS {
         return None;
@@ -54,17 +54,17 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Choice> {
     if bytes == 0 || bytes > device.memory_bytes / 4 {
         return None;
     }
-    let mut choice = Choice { copies, clocks: 0.0, why: Reason::asked_for("copied", "blocks") };
+    let mut choice = CopiedChoice { copies, clocks: 0.0, why: Reason::asked_for("copied", "blocks") };
     let moved = cost::memory_clocks(2.0 * bytes as f64 / RATE, device);
     choice.clocks = START + moved + blocks::computing(problem, &choice.copied(p, 0).0, device);
     Some(choice)
 }
 
-impl Choice {
+impl CopiedChoice {
     /// The choice by estimates, against blocks that would take so many clocks without copies.
-    pub fn instead(self, blocks: f64, problem: &MatmulProblem, device: &DeviceFacts) -> Choice {
+    pub fn instead(self, blocks: f64, problem: &MatmulProblem, device: &DeviceFacts) -> CopiedChoice {
         let [own, blocks] = [self.clocks, blocks].map(|clocks| cost::clocks(problem, clocks, device));
-        Choice { why: estimated(("copied", own), ("by elements", blocks)), ..self }
+        CopiedChoice { why: estimated(("copied", own), ("by elements", blocks)), ..self }
     }
 
     /// Of both kernels, but for what every kernel's start and end takes.

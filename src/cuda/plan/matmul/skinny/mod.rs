@@ -53,7 +53,7 @@ pub struct Overrides {
 
 /// How a problem will be solved, but for where its workspace memory is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct SkinnyChoice {
     file: &'static str,
     tile: &'static Tile,
     layout: &'static str,
@@ -72,7 +72,7 @@ pub struct Launches {
 }
 
 /// None: not for this problem on this device.
-pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<Choice> {
+pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<SkinnyChoice> {
     let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
     if problem.m.min(problem.n) > if halves { FEW_HALVES } else { FEW }
         || problem.k == 0
@@ -107,7 +107,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         let splits = steps.div_ceil(steps_per_split);
         let cluster = overrides.cluster != Some(false) && device.has_clusters() && CLUSTERS.contains(&splits);
         let k_per_split = (steps_per_split * u64::from(tile.k)) as i64;
-        let choice = Choice {
+        let choice = SkinnyChoice {
             file,
             tile,
             layout,
@@ -117,14 +117,14 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
             clocks: 0.0,
             why: Vec::new(),
         };
-        Some(Choice { clocks: choice.estimate(problem, &p, device), ..choice })
+        Some(SkinnyChoice { clocks: choice.estimate(problem, &p, device), ..choice })
     });
-    let candidates: Vec<Choice> = candidates.collect();
+    let candidates: Vec<SkinnyChoice> = candidates.collect();
     let mut best = candidates.iter().min_by(|x, y| x.clocks.total_cmp(&y.clocks))?.clone();
     let whole = candidates.iter().find(|choice| choice.splits == 1 && best.splits > 1);
     best.why.push(Reason::asked_for(best.name(), "blocks"));
     best.why
-        .extend(whole.map(|whole| estimated(("k in splits", best.clocks), ("k as a whole", whole.clocks))));
+        .extend(whole.map(|whole| estimated(("k in splits", best.clocks), ("no k splits", whole.clocks))));
     let blocks = best.tiles(&p).checked_mul(products(problem))?.checked_mul(u64::from(best.splits))?;
     (blocks <= i32::MAX as u64).then_some(best)
 }
@@ -158,13 +158,13 @@ fn kernels(
     }
 }
 
-impl Choice {
+impl SkinnyChoice {
     fn name(&self) -> &'static str {
         if self.file == "matmul_skinny" { "skinny" } else { "skinny simt" }
     }
 
     /// The choice by estimates, against blocks that would take so many clocks.
-    pub fn instead(mut self, blocks: f64) -> Choice {
+    pub fn instead(mut self, blocks: f64) -> SkinnyChoice {
         self.why[0] = estimated((self.name(), self.clocks), ("blocks", blocks));
         self
     }

@@ -14,7 +14,7 @@ fn layer(dtype: DType, m: i64, n: i64, k: i64) -> MatmulProblem {
     p
 }
 
-fn launched(p: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> (Choice, Launches) {
+fn launched(p: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> (SkinnyChoice, Launches) {
     let choice = choose(p, device, overrides).unwrap();
     let workspace = if choice.workspace_bytes(p) > 0 { 1 << 50 } else { 0 };
     let launches = choice.launches(p, device, workspace);

@@ -30,8 +30,8 @@ pub struct Model {
     pub(super) reduce: f64,
     pub(super) reduce_bytes: f64,
     /// Clocks of a cluster's split-K reduction, and bytes that a block reads in one.
-    pub(super) cluster_splitk: f64,
-    pub(super) splitk_bytes: f64,
+    pub(super) cluster_reduce: f64,
+    pub(super) cluster_reduce_bytes: f64,
     /// Clocks that a pair of blocks starts and ends later than one alone.
     pub(super) pair: f64,
     /// Share of the shorter of computing and loading that the longer does not hide.
@@ -54,8 +54,8 @@ pub const MODEL: Model = Model {
     tma_store: 0.068,
     reduce: 3760.0,
     reduce_bytes: 3290.0,
-    cluster_splitk: 1500.0,
-    splitk_bytes: 12.0,
+    cluster_reduce: 1500.0,
+    cluster_reduce_bytes: 12.0,
     pair: 111.0,
     unhidden: 0.0083,
 };
@@ -110,7 +110,7 @@ impl Size {
 
 /// Whether the splits may be a cluster: as many as a shift divides by.
 pub fn can_be_cluster(work: &Work) -> bool {
-    TILES[work.tile].cluster_splitk && work.pair == 1 && matches!(work.splits, 2 | 4 | 8)
+    TILES[work.tile].has_cluster_splitk && work.pair == 1 && matches!(work.splits, 2 | 4 | 8)
 }
 
 /// Whether splits are a cluster instead of going through memory: where there are few rows or columns, which wait for it.
@@ -128,7 +128,7 @@ pub fn pays_in_cluster(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
 }
 
 /// The most k splits that may be worth trying: as many as still leave all blocks running at once.
-pub fn splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
+pub fn most_splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
     let (tiles_m, tiles_n) = size.tiles(tile, 1);
     let tiles = tiles_m.saturating_mul(tiles_n).saturating_mul(size.products).max(1);
     let room = u64::from(device.multiprocessors) / tiles;
@@ -174,7 +174,7 @@ impl Model {
         let reduce = match splits {
             1 => 0.0,
             _ if work.cluster_splitk => {
-                self.cluster_splitk + 4.0 * (size.m as f64).min(m) * n / self.splitk_bytes
+                self.cluster_reduce + 4.0 * (size.m as f64).min(m) * n / self.cluster_reduce_bytes
             }
             _ => self.reduce + 8.0 * tiles * m * n * splits as f64 / self.reduce_bytes,
         };

@@ -17,8 +17,10 @@ pub struct Plan {
     /// Index in TILES.
     pub tile: usize,
     pub splits: u64,
-    /// Blocks of a pair: 1 or 2, or 0: the splits are a cluster.
+    /// Blocks of a pair: 1 or 2.
     pub pair: u64,
+    /// The splits are a cluster.
+    pub cluster_splitk: bool,
 }
 
 impl Model {
@@ -33,8 +35,8 @@ impl Model {
             ("tma_store", &mut self.tma_store),
             ("reduce", &mut self.reduce),
             ("reduce_bytes", &mut self.reduce_bytes),
-            ("cluster_splitk", &mut self.cluster_splitk),
-            ("splitk_bytes", &mut self.splitk_bytes),
+            ("cluster_reduce", &mut self.cluster_reduce),
+            ("cluster_reduce_bytes", &mut self.cluster_reduce_bytes),
             ("pair", &mut self.pair),
             ("unhidden", &mut self.unhidden),
         ];
@@ -60,9 +62,9 @@ pub fn clocks<'a>(
         **found.map(|(_, place)| place).ok_or(name)? = value;
     }
     let clocks = |plan: &Plan| {
-        let &Plan { m, n, k, off_lines, b_by_rows, tile, splits, pair } = plan;
+        let &Plan { m, n, k, off_lines, b_by_rows, tile, splits, pair, cluster_splitk } = plan;
         let size = Size { m, n, k, products: 1, off_lines, b_by_rows };
-        let work = Work { tile, splits: splits.max(1), pair: pair.clamp(1, 2), cluster_splitk: pair == 0 };
+        let work = Work { tile, splits: splits.max(1), pair: pair.clamp(1, 2), cluster_splitk };
         model.clocks(&size, &work, device)
     };
     Ok(plans.iter().map(clocks).collect())

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use super::epilogue::EpilogueKind;
 use super::params::{MAPS, WgmmaParams};
-use super::{Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, Choice, addressed, lead_stride};
+use super::{Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, WgmmaChoice, addressed, lead_stride};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
 use crate::cuda::plan::matmul::reduce::{self, ReduceParams, Splits};
@@ -25,7 +25,7 @@ pub struct Launches {
     pub reduce: Option<LaunchPlan<ReduceParams>>,
 }
 
-impl Choice {
+impl WgmmaChoice {
     /// `workspace` is the address of `workspace_bytes` bytes.
     pub fn launches(&self, problem: &MatmulProblem, device: &DeviceFacts, workspace: usize) -> Launches {
         let (p, tile) = (Oriented::new(problem), self.tile);

@@ -43,27 +43,27 @@ pub struct Tile {
     /// That fit on a multiprocessor, registers considered.
     blocks: u32,
     /// Whether there is a kernel with cluster split-K.
-    cluster_splitk: bool,
+    has_cluster_splitk: bool,
 }
 
 /// The same list as TILES in matmul_wgmma.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
 pub const TILES: [Tile; 15] = [
-    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, cluster_splitk: false },
-    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, cluster_splitk: false },
-    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, cluster_splitk: false },
-    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1, cluster_splitk: false },
-    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, cluster_splitk: false },
-    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1, cluster_splitk: false },
-    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1, cluster_splitk: false },
-    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1, cluster_splitk: false },
-    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, cluster_splitk: true },
-    Tile { name: "192x96",  consumers: 3, m_steps: 1, n:  96, blocks: 1, cluster_splitk: false },
-    Tile { name: "128x96",  consumers: 2, m_steps: 1, n:  96, blocks: 1, cluster_splitk: false },
-    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, cluster_splitk: false },
-    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, cluster_splitk: true },
-    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2, cluster_splitk: true },
-    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, cluster_splitk: true },
+    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, has_cluster_splitk: false },
+    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false },
+    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, has_cluster_splitk: false },
+    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false },
+    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false },
+    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false },
+    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1, has_cluster_splitk: false },
+    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1, has_cluster_splitk: false },
+    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: true },
+    Tile { name: "192x96",  consumers: 3, m_steps: 1, n:  96, blocks: 1, has_cluster_splitk: false },
+    Tile { name: "128x96",  consumers: 2, m_steps: 1, n:  96, blocks: 1, has_cluster_splitk: false },
+    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false },
+    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, has_cluster_splitk: true },
+    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true },
+    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true },
 ];
 
 impl Tile {
@@ -124,7 +124,7 @@ struct Addressed {
 
 /// How a problem will be solved, but for where its workspace memory is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct WgmmaChoice {
     tile: &'static Tile,
     splits: u32,
     /// Blocks of a pair, whose tiles lie below each other: 1 or 2.
@@ -164,7 +164,7 @@ impl Read {
 }
 
 /// None: not for this problem on this device.
-pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<Choice> {
+pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<WgmmaChoice> {
     let p = Oriented::new(problem);
     let fits = [p.m, p.n, p.k].iter().all(|&size| (1..=SIZE_LIMIT).contains(&size));
     let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
@@ -191,7 +191,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     // Each tile with the number of k splits that suits it.
     let timed = candidates.filter_map(|tile| {
         let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, size.k_blocks()));
-        let most = forced.unwrap_or_else(|| cost::splits(&size, &TILES[tile], device));
+        let most = forced.unwrap_or_else(|| cost::most_splits(&size, &TILES[tile], device));
         let least = forced.unwrap_or(1);
         let counts = SPLITS.into_iter().filter(|splits| (least..most).contains(splits)).chain([most]);
         let pairs = [1, 2].into_iter().filter(|&pair| match overrides.cluster {
@@ -217,7 +217,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     why.extend(next.map(|(next, other)| estimated((tile.name, clocks), (TILES[next.tile].name, other))));
     if work.splits > 1 && overrides.splits.is_none() {
         let whole = MODEL.clocks(&size, &Work { splits: 1, cluster_splitk: false, ..work }, device);
-        why.push(estimated(("k splits", clocks), ("k as a whole", whole)));
+        why.push(estimated(("k splits", clocks), ("no k splits", whole)));
     }
     if work.pair > 1 && overrides.cluster.is_none() {
         let alone = MODEL.clocks(&size, &Work { pair: 1, ..work }, device);
@@ -242,7 +242,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let tma_store = rows_of_vectors && cost::tma_store(&size, &work, device);
     let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
     let (splits, cluster_splitk) = (work.splits as u32, work.cluster_splitk);
-    Some(Choice { tile, splits, pair, cluster_splitk, group_m, resident, tma_store, copies, why })
+    Some(WgmmaChoice { tile, splits, pair, cluster_splitk, group_m, resident, tma_store, copies, why })
 }
 
 /// The operand as the copy engine can address it, if it can.
@@ -264,7 +264,7 @@ fn lead_stride(x: &Matrix, (unit, unit_stride): (i64, i64), (lead, lead_stride):
     ((unit == 1 || unit_stride == 1) && in_range && aligned).then(|| lead_stride as u64 * 2)
 }
 
-impl Choice {
+impl WgmmaChoice {
     /// Bytes of the copies of a and b and of the partial sums, each from a multiple of 256 on.
     fn workspace(&self, problem: &MatmulProblem) -> [u64; 3] {
         let copied = self.copies.map(|copy| copy.map_or(0, |copy| copy.bytes()));
@@ -283,9 +283,8 @@ impl Choice {
     }
 
     /// The plan's own choice, and not a developer's.
-    pub fn unasked(mut self) -> Choice {
-        let because =
-            "the tensor cores read their operands from shared memory, and nothing else waits for them";
+    pub fn unasked(mut self) -> WgmmaChoice {
+        let because = "compute capability 9.0 has wgmma; no other kernel was considered";
         self.why[0] = Reason::plain("wgmma", "mma", because);
         self
     }

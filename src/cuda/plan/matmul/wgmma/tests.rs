@@ -11,7 +11,7 @@ fn bf16(m: i64, n: i64, k: i64) -> MatmulProblem {
     problem(DType::BF16, 1, m, k, n)
 }
 
-fn chosen(p: &MatmulProblem, overrides: Overrides) -> (Choice, Launches) {
+fn chosen(p: &MatmulProblem, overrides: Overrides) -> (WgmmaChoice, Launches) {
     let device = examples::h200();
     let choice = choose(p, &device, overrides).unwrap();
     let launches = choice.launches(p, &device, 1 << 50);
@@ -23,7 +23,7 @@ type Row = ((i64, i64, i64), &'static str, u32, u32);
 
 #[test]
 fn choices() {
-    let table: [Row; 20] = [
+    let table: [Row; 21] = [
         ((512, 512, 512), "64x64", 1, 1),
         ((1024, 1024, 1024), "64x128", 1, 1),
         ((1536, 1536, 1536), "192x96", 1, 1),
@@ -38,6 +38,7 @@ fn choices() {
         ((32768, 768, 768), "128x256", 1, 1),
         ((512, 512, 65536), "128x128", 8, 1),
         ((16, 4096, 4096), "64x64", 2, 1),
+        ((64, 4096, 4096), "64x64", 2, 1),
         ((64, 14336, 4096), "64x128", 1, 1),
         ((1, 4096, 14336), "64x64", 2, 1),
         // Rows that are no whole lines of the caches take twice the loads.
@@ -89,8 +90,10 @@ fn every_tile_fits_and_covers_every_shape() {
                 assert_eq!(splits.map(|s| s.min(k_blocks)).unwrap_or(q.splits), q.splits, "{what}");
                 assert!((1..=q.items * plan.cluster).contains(&plan.grid[0]), "{what}");
                 assert_eq!(plan.grid[0] % plan.cluster, 0, "{what}");
-                let may_be_cluster =
-                    cluster.is_none() && shape.cluster_splitk && q.pair == 1 && [2, 4, 8].contains(&q.splits);
+                let may_be_cluster = cluster.is_none()
+                    && shape.has_cluster_splitk
+                    && q.pair == 1
+                    && [2, 4, 8].contains(&q.splits);
                 assert!(
                     q.cluster_splitk() == may_be_cluster || splits.is_none() && !q.cluster_splitk(),
                     "{what}"

@@ -42,7 +42,7 @@ pub fn choose_columns(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<F
     let chosen = match short_tile(p).filter(|_| in_words) {
         Some(tile) => {
             let because = "the columns are short, and the registers of a thread hold its elements";
-            let metrics = [("rows of a column", p.length.unsigned_abs()), ("at most", SHORT_ROWS)];
+            let metrics = [("elements of a column", p.length.unsigned_abs()), ("at most", SHORT_ROWS)];
             Ok(Variant::RegisterTile(tile).because("column tile", because, metrics))
         }
         None if in_words => in_column_tiles(p, device),
@@ -114,7 +114,8 @@ fn in_column_tiles(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen, R
             Ok(Variant::ColumnTile(tile).because("column", because, metrics))
         }
         None => {
-            let metrics = [("rows of a column", p.length.unsigned_abs()), ("slices at most", MOST_SLICES)];
+            let metrics =
+                [("elements of a column", p.length.unsigned_abs()), ("slices at most", MOST_SLICES)];
             Err((
                 "split column tile",
                 "no cluster holds a column, and slices would be too long for shared memory",
@@ -171,7 +172,7 @@ fn in_register_tiles(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen,
         let metrics = [("bytes in all", bytes(p)), ("that would pay for two launches", SPLIT_FROM)];
         twice("no cluster holds a column, and there are few bytes", metrics)
     } else if idle(few[0].1, device) {
-        let metrics = [("rows of a column", p.length.unsigned_abs()), ("slices at most", MOST_SLICES)];
+        let metrics = [("elements of a column", p.length.unsigned_abs()), ("slices at most", MOST_SLICES)];
         twice("no cluster holds a column, and slices would be too long for registers", metrics)
     } else {
         twice("no cluster holds a column, and there are columns for all multiprocessors", few)

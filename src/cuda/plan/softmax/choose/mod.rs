@@ -204,7 +204,11 @@ fn in_tiles(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, instead: 
     if let Some(short) = short(p).filter(|_| !rows.whole()) {
         let because = "the rows are short and packed, and a thread holds one";
         let bytes = p.length.unsigned_abs() * p.x.dtype.size() as u64;
-        return Some(short.because(instead.name(), because, [("bytes of a row", bytes), ("at most", 132)]));
+        return Some(short.because(
+            instead.name(),
+            because,
+            [("bytes of a row", bytes), ("at most", misaligned::SHORT_ROW_BYTES)],
+        ));
     }
     if !rows.pays() {
         return None;
@@ -248,7 +252,7 @@ fn in_one_block(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFacts) 
         }
         (None, Some(pipeline)) => {
             let metrics = [("bytes of a row", bytes), ("at most", shared_room(device))];
-            pipeline.because("online", "shared memory holds a row, so that it is read once", metrics)
+            pipeline.because("online", "a row fits in shared memory, so that it is read once", metrics)
         }
         (Some(block), None) => {
             let metrics = [("bytes of a row", whole * VECTOR_BYTES), ("at most", 2 * sharing * VECTOR_BYTES)];

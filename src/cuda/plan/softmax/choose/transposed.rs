@@ -55,7 +55,7 @@ pub fn choose_transposed(
     let least = || sharing(1).max_by_key(|tile| tile.blocks(p)).filter(|_| bytes < SPLIT_FROM);
     if let Some(tile) = single_read.or_else(least) {
         let metrics = [("blocks that hold a row", tile.slices), ("at most", largest)];
-        let because = "x and result are transposed to each other, and shared memory holds a row";
+        let because = "x and result are transposed to each other, and a row fits in shared memory";
         return Some(Variant::Transposed(tile).because("general", because, metrics));
     }
     let tile = of_slices(p, side, 2 * u64::from(device.multiprocessors), device)?;
