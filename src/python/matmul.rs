@@ -1,10 +1,11 @@
 //! matmul, as Python sees it.
 
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 
 use super::arguments::{self, Keyword, given};
 use super::exceptions::raise;
-use super::routing::finish;
+use super::routing::{Recorder, finish};
 use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -81,12 +82,24 @@ pub fn matmul<'py>(
             return Ok(result);
         }
         let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast(Autocast::Everywhere);
-        let (out, problem) = problem(&mut call, a, b, &options)?;
-        let (result, known) = solve(call, out, problem)?;
-        if matches!(found, Memoised::New) {
-            memo::remember(&MATMULS, &arguments, &result, known);
+        let checked @ (activation, _) = options.checked()?;
+        if activation.result_suffices() {
+            call = call.recordable();
         }
-        Ok(result)
+        let (out, problem) = problem(&mut call, a, b, checked, &options)?;
+        let recorded = call.is_recorded();
+        let (result, known) = solve(call, out, problem)?;
+        if !recorded {
+            if matches!(found, Memoised::New) {
+                memo::remember(&MATMULS, &arguments, &result, known);
+            }
+            return Ok(result);
+        }
+        static MATMUL: Recorder = Recorder::new("Matmul");
+        let [name, slope, precision] = arguments.options;
+        let slope = slope.map_or_else(|| 0.01.into_bound_py_any(py), |slope| Ok(slope.to_owned()))?;
+        let precision = precision.map_or_else(|| "ieee".into_bound_py_any(py), |how| Ok(how.to_owned()))?;
+        Ok(MATMUL.record(py, ((result,), a, b, bias, name, slope, precision))?)
     };
     let keywords = [
         ("bias", given(bias)),
@@ -103,6 +116,9 @@ pub fn matmul<'py>(
 /// Args:
 ///     activation, negative_slope, precision: those of matmul.
 ///
+/// Returns:
+///     Whether gradients need no more of the activation than its result.
+///
 /// Raises:
 ///     OptionError: an activation or precision that is not known. DTypeError: a slope that is no number.
 ///
@@ -117,9 +133,10 @@ pub fn check_matmul_options(
     activation: Option<&Bound<'_, PyAny>>,
     negative_slope: Keyword<'_, '_>,
     precision: Keyword<'_, '_>,
-) -> PyResult<()> {
+) -> PyResult<bool> {
     let options = MatmulOptions { bias: None, activation, negative_slope, precision, out: None };
-    options.checked().map(|_| ()).map_err(|error| raise(py, error))
+    let checked = options.checked().map_err(|error| raise(py, error));
+    checked.map(|(activation, _)| activation.result_suffices())
 }
 
 /// What a matmul may be given besides its operands.
@@ -148,9 +165,9 @@ pub fn problem<'py>(
     call: &mut Call<'py>,
     a: &Bound<'py, PyAny>,
     b: &Bound<'py, PyAny>,
+    (activation, precision): (Activation, Precision),
     options: &MatmulOptions<'_, 'py>,
 ) -> Result<(Output<'py>, MatmulProblem)> {
-    let (activation, precision) = options.checked()?;
     call.classify([Some(a), Some(b), options.bias, options.out])?;
     let a = call.input("a", a)?;
     let b = call.input("b", b)?;

@@ -84,15 +84,24 @@ class Matmul(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, run: Run, a: Any, b: Any, bias: Any, activation: str | None, slope: float, precision: str
+        ctx: Any,
+        run: Run | Done,
+        a: Any,
+        b: Any,
+        bias: Any,
+        activation: str | None,
+        slope: float,
+        precision: str,
     ) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.dims = a.dim(), b.dim()
-        ctx.activation, ctx.slope, ctx.precision = activation, slope, precision
-        results = run(a, b, bias, activation=activation, negative_slope=slope, precision=precision)
+        if isinstance(run, tuple):
+            results = run[0]
+        else:
+            results = run(a, b, bias, activation=activation, negative_slope=slope, precision=precision)
         pair = isinstance(results, tuple)
-        ctx.saved_is = "pre_activation" if pair else "output"
         saved = results[1] if pair else results if activation else None
+        saved_is = "pre_activation" if pair else "output"
+        ctx.how = (a.dim(), b.dim()), precision, (activation, slope, saved_is)
         _, a_needed, b_needed, *_ = ctx.needs_input_grad
         ctx.save_for_backward(a if b_needed else None, b if a_needed else None, saved)
         if is_forward():
@@ -102,40 +111,42 @@ class Matmul(Function):
     @staticmethod
     def jvp(ctx: Any, _run: Any, a_tangent: Any, b_tangent: Any, bias_tangent: Any, *_: Any) -> Any:
         a, b, saved = ctx.saved_tensors
+        dims, precision, (activation, slope, saved_is) = ctx.how
         by_a = by_b = None
         if a_tangent is not None:
-            by_a = tilewise.matmul(a_tangent, b, bias=bias_tangent, precision=ctx.precision)
+            by_a = tilewise.matmul(a_tangent, b, bias=bias_tangent, precision=precision)
             bias_tangent = None
         if b_tangent is not None:
-            by_b = tilewise.matmul(a, b_tangent, bias=bias_tangent, precision=ctx.precision)
+            by_b = tilewise.matmul(a, b_tangent, bias=bias_tangent, precision=precision)
             bias_tangent = None
         tangent = plus(by_a, by_b)
         if tangent is None:
-            tangent = formulas.of_bias(bias_tangent, a, b, ctx.dims)
-        if not ctx.activation:
+            tangent = formulas.of_bias(bias_tangent, a, b, dims)
+        if not activation:
             return tangent
         result = _core.activation_backward(
-            formulas.as_matrix(tangent, ctx.dims),
-            formulas.as_matrix(saved, ctx.dims),
-            ctx.activation,
-            negative_slope=ctx.slope,
-            saved_is=ctx.saved_is,
+            formulas.as_matrix(tangent, dims),
+            formulas.as_matrix(saved, dims),
+            activation,
+            negative_slope=slope,
+            saved_is=saved_is,
         )[0].reshape(tangent.shape)
-        return (result, tangent) if ctx.saved_is == "pre_activation" else result
+        return (result, tangent) if saved_is == "pre_activation" else result
 
     @staticmethod
     def backward(ctx: Any, out_grad: Any, pre_grad: Any = None) -> Any:
         a, b, saved = ctx.saved_tensors
         _, a_needed, b_needed, bias_needed, *_ = ctx.needs_input_grad
-        grad, pre_grad, saved = (formulas.as_matrix(t, ctx.dims) for t in (out_grad, pre_grad, saved))
+        dims, precision, (activation, slope, saved_is) = ctx.how
+        grad, pre_grad, saved = (formulas.as_matrix(t, dims) for t in (out_grad, pre_grad, saved))
         bias_grad = None
         if grad is not None:
             grad, bias_grad = _core.activation_backward(
                 grad,
                 saved,
-                ctx.activation,
-                negative_slope=ctx.slope,
-                saved_is=ctx.saved_is,
+                activation,
+                negative_slope=slope,
+                saved_is=saved_is,
                 bias=bias_needed and pre_grad is None,
             )
         if pre_grad is not None:
@@ -143,8 +154,8 @@ class Matmul(Function):
             bias_grad = _core.activation_backward(grad, None, None, bias=bias_needed)[1]
         if grad is None:
             return (None,) * 7
-        a_grad = formulas.matmul_a_grad(grad, b, ctx.dims, ctx.precision) if a_needed else None
-        b_grad = formulas.matmul_b_grad(grad, a, ctx.dims, ctx.precision) if b_needed else None
+        a_grad = formulas.matmul_a_grad(grad, b, dims, precision) if a_needed else None
+        b_grad = formulas.matmul_b_grad(grad, a, dims, precision) if b_needed else None
         return None, a_grad, b_grad, bias_grad, None, None, None
 
 

@@ -20,12 +20,6 @@ ACTIVATIONS: dict[str, Any] = {
 }
 
 
-def output_suffices(activation: str | None, slope: float) -> bool:
-    """Whether the gradient needs no more of the activation than its result, which tells whether its argument
-    was above zero. With a slope of 0 too: what was not above zero has become a zero of either sign."""
-    return activation in (None, "relu") or (activation == "leaky_relu" and slope >= 0)
-
-
 def softmax_backward_by_output(
     change: Any, grad: Any, output: Any, dim: int, *, transposed: bool = False
 ) -> Any:

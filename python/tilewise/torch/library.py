@@ -11,6 +11,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 import tilewise
+from tilewise import _core
 from tilewise._imports import after_import
 
 from . import (
@@ -19,7 +20,6 @@ from . import (
     batching,
     fakes,
     flops,
-    formulas,
     inductor,
     kernels,
     native,
@@ -208,7 +208,9 @@ def differentiated(op: Any, record: Implementation) -> Implementation:
 
 def keeping_what_gradients_need(record: Implementation) -> Implementation:
     def autograd_kernel(keyset: Any, *args: Any, activation: str | None = None, **options: Any) -> Any:
-        suffices = formulas.output_suffices(activation, options.get("negative_slope", 0.01))
+        suffices = _core.check_matmul_options(
+            activation=activation, negative_slope=options.get("negative_slope", 0.01)
+        )
         if suffices or not needs_derivative(*args):
             return record(keyset, *args, activation=activation, **options)
         return torch.ops.tilewise.matmul_with_pre_activation(*args, activation=activation, **options)[0]

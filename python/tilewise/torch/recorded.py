@@ -1,6 +1,6 @@
 """The public functions for calls that need torch for nothing but gradients: recorded by autograd directly,
-which takes a third of the time that torch's dispatcher takes. (add, softmax and log_softmax are shown to
-autograd when they have a result, by src/python/add.rs and src/python/softmax.rs.)
+which takes a third of the time that torch's dispatcher takes. (add, softmax, log_softmax and matmul are shown
+to autograd when they have a result, by src/python/, where the gradient needs no more than that.)
 
 While autograd runs what it records, gradients are off, and tilewise's own functions do no more than compute.
 """
@@ -12,20 +12,13 @@ from typing import Any
 
 from tilewise import _core
 
-from . import autograd, formulas, kernels, operators, second_order
+from . import autograd, kernels, operators, second_order
 
-_matmul = partial(autograd.record_matmul, kernels.matmul)
 _matmul_with_pre_activation = partial(autograd.record_matmul, kernels.matmul_with_pre_activation)
 
 
-def matmul(
-    a: Any, b: Any, *, activation: str | None = None, negative_slope: float = 0.01, **options: Any
-) -> Any:
-    if formulas.output_suffices(activation, negative_slope):
-        return _matmul(a, b, activation=activation, negative_slope=negative_slope, **options)
-    return _matmul_with_pre_activation(a, b, activation=activation, negative_slope=negative_slope, **options)[
-        0
-    ]
+def matmul(a: Any, b: Any, **options: Any) -> Any:
+    return _matmul_with_pre_activation(a, b, **options)[0]
 
 
 softmax_backward = partial(second_order.record_softmax_backward, _core.softmax_backward)

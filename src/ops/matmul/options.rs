@@ -48,6 +48,16 @@ impl Activation {
         })
     }
 
+    /// Whether its gradient needs no more of it than its result, which tells whether its argument was above zero. With a
+    /// slope of 0 too: what was not above zero has become a zero of either sign.
+    pub fn result_suffices(self) -> bool {
+        match self {
+            Activation::None | Activation::Relu => true,
+            Activation::LeakyRelu { negative_slope } => negative_slope >= 0.0,
+            Activation::Gelu | Activation::GeluTanh | Activation::Silu => false,
+        }
+    }
+
     pub fn is_same(self, other: Activation) -> bool {
         match (self, other) {
             (Activation::LeakyRelu { negative_slope: a }, Activation::LeakyRelu { negative_slope: b }) => {

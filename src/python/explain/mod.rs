@@ -138,7 +138,7 @@ pub fn explain_call<'py>(
                     precision: keyword(precision.as_ref()),
                     out: out.as_ref(),
                 };
-                let (_, p) = matmul::problem(&mut call, &a, &b, &options)?;
+                let (_, p) = matmul::problem(&mut call, &a, &b, options.checked()?, &options)?;
                 let problem = PyDict::new(py);
                 problem.set_item("m", p.m)?;
                 problem.set_item("n", p.n)?;
