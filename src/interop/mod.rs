@@ -26,6 +26,7 @@ pub use call::{Call, Tensor};
 pub use dispatcher::{Autocast, on_memory};
 pub use memo::CallContext;
 pub use source::loaded_module;
+pub use torch::autocast;
 pub use torch::threads as torch_threads;
 
 use crate::dtype::DType;

@@ -8,9 +8,9 @@ use super::exceptions::raise;
 use super::routing::{Recorder, finish};
 use super::run::{Known, solve};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Handler, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
-use crate::interop::{Argument, Autocast, Call, Output};
+use crate::interop::{Argument, Autocast, Call, Output, autocast};
 use crate::ops::matmul::{Activation, MatmulProblem, Operands, Precision};
 use crate::ops::{self, Scalar};
 
@@ -63,52 +63,77 @@ pub fn matmul<'py>(
     precision: Keyword<'_, 'py>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    thread_local! {
-        static MATMULS: Memo<Known<MatmulProblem>, 3, 3> = const { Memo::new(Vec::new()) };
-    }
     let mut kept = None;
     let negative_slope = negative_slope.settled_number(SLOPE, &mut kept)?;
     let options = MatmulOptions { bias, activation, negative_slope, precision, out };
-    let run = || -> Result<Bound<'py, PyAny>> {
-        let arguments = Arguments {
-            op: "matmul",
-            tensors: [Some(a), Some(b), bias],
-            options: [given(activation), negative_slope.given(), precision.given()],
-            out,
-            autocast: Autocast::Everywhere,
-        };
-        let found = memo::call(&MATMULS, &arguments, Known::solve)?;
-        if let Memoised::Made(result) = found {
-            return Ok(result);
+    match run(py, a, b, &options, Autocast::Everywhere) {
+        Err(Error::NeedsTorch { by: Handler::Autocast, .. }) => in_lower_precision(py, a, b, &options),
+        result => finish(py, result, [a, b], options.keywords()),
+    }
+}
+
+fn run<'py>(
+    py: Python<'py>,
+    a: &Bound<'py, PyAny>,
+    b: &Bound<'py, PyAny>,
+    options: &MatmulOptions<'_, 'py>,
+    autocast: Autocast,
+) -> Result<Bound<'py, PyAny>> {
+    thread_local! {
+        static MATMULS: Memo<Known<MatmulProblem>, 3, 3> = const { Memo::new(Vec::new()) };
+    }
+    let &MatmulOptions { bias, activation, negative_slope, precision, out } = options;
+    let (tensors, given) =
+        ([Some(a), Some(b), bias], [given(activation), negative_slope.given(), precision.given()]);
+    let arguments = Arguments { op: "matmul", tensors, options: given, out, autocast };
+    let found = memo::call(&MATMULS, &arguments, Known::solve)?;
+    if let Memoised::Made(result) = found {
+        return Ok(result);
+    }
+    let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast(autocast).recordable();
+    let checked @ (activation, _) = options.checked()?;
+    let (out, problem) = problem(&mut call, a, b, checked, options)?;
+    let recorded = call.is_recorded();
+    let (result, known) = solve(call, out, problem)?;
+    if !recorded {
+        if matches!(found, Memoised::New) {
+            memo::remember(&MATMULS, &arguments, &result, known);
         }
-        let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast(Autocast::Everywhere);
-        let checked @ (activation, _) = options.checked()?;
-        if activation.result_suffices() {
-            call = call.recordable();
-        }
-        let (out, problem) = problem(&mut call, a, b, checked, &options)?;
-        let recorded = call.is_recorded();
-        let (result, known) = solve(call, out, problem)?;
-        if !recorded {
-            if matches!(found, Memoised::New) {
-                memo::remember(&MATMULS, &arguments, &result, known);
-            }
-            return Ok(result);
-        }
-        static MATMUL: Recorder = Recorder::new("Matmul");
-        let [name, slope, precision] = arguments.options;
-        let slope = slope.map_or_else(|| 0.01.into_bound_py_any(py), |slope| Ok(slope.to_owned()))?;
-        let precision = precision.map_or_else(|| "ieee".into_bound_py_any(py), |how| Ok(how.to_owned()))?;
-        Ok(MATMUL.record(py, ((result,), a, b, bias, name, slope, precision))?)
+        return Ok(result);
+    }
+    static MATMUL: Recorder = Recorder::new("Matmul");
+    let [name, slope, precision] = given;
+    let slope = slope.map_or_else(|| 0.01.into_bound_py_any(py), |slope| Ok(slope.to_owned()))?;
+    let precision = precision.map_or_else(|| "ieee".into_bound_py_any(py), |how| Ok(how.to_owned()))?;
+    if activation.result_suffices() {
+        return Ok(MATMUL.record(py, ((result,), a, b, bias, name, slope, precision))?);
+    }
+    let both = MATMUL.record(py, ((py.None(), result), a, b, bias, name, slope, precision))?;
+    Ok(both.get_item(0)?)
+}
+
+/// Under torch.autocast, as torch.matmul.
+fn in_lower_precision<'py>(
+    py: Python<'py>,
+    a: &Bound<'py, PyAny>,
+    b: &Bound<'py, PyAny>,
+    options: &MatmulOptions<'_, 'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let by_python = || Err(Error::NeedsTorch { op: "matmul", argument: "a", by: Handler::Autocast });
+    let lowered = match options.out {
+        // What is written to an `out` is not converted.
+        Some(_) => None,
+        None => autocast::lowered([Some(a), Some(b), options.bias])?,
     };
-    let keywords = [
-        ("bias", given(bias)),
-        ("activation", given(activation)),
-        ("negative_slope", options.negative_slope.given()),
-        ("precision", options.precision.given()),
-        ("out", given(out)),
-    ];
-    finish(py, run(), [a, b], keywords)
+    let Some([Some(a), Some(b), bias]) = lowered else {
+        return finish(py, by_python(), [a, b], options.keywords());
+    };
+    let options = MatmulOptions { bias: bias.as_ref(), ..*options };
+    let result = match run(py, &a, &b, &options, Autocast::Nowhere) {
+        Err(Error::NeedsTorch { .. }) => by_python(),
+        result => result,
+    };
+    finish(py, result, [&a, &b], options.keywords())
 }
 
 /// Raises what matmul would for these options, before there are operands.
@@ -151,7 +176,17 @@ pub struct MatmulOptions<'a, 'py> {
 
 pub const SLOPE: Argument = Argument { op: "matmul", name: "negative_slope", accepted: &DType::FLOATS };
 
-impl MatmulOptions<'_, '_> {
+impl<'a, 'py> MatmulOptions<'a, 'py> {
+    fn keywords(&self) -> [(&'static str, Option<Borrowed<'a, 'py, PyAny>>); 5] {
+        [
+            ("bias", given(self.bias)),
+            ("activation", given(self.activation)),
+            ("negative_slope", self.negative_slope.given()),
+            ("precision", self.precision.given()),
+            ("out", given(self.out)),
+        ]
+    }
+
     /// Those that are no tensors.
     pub fn checked(&self) -> Result<(Activation, Precision)> {
         let slope = self.negative_slope.number(SLOPE, Scalar::Float(0.01))?;
@@ -174,6 +209,11 @@ pub fn problem<'py>(
     let bias = options.bias.map(|bias| call.input("bias", bias)).transpose()?;
     let bias = bias.as_ref().map(|t| t.view.as_ref());
     let spec = ops::matmul::output(&a.view, &b.view, bias)?;
+    // Autograd has to see what such an activation is of, and applies it.
+    let activation = match call.is_recorded() && !activation.result_suffices() {
+        true => Activation::None,
+        false => activation,
+    };
     let out = call.output(&spec, options.out, &a)?;
     let operands = Operands { a: &a.view, b: &b.view, bias, out: &out.view };
     let problem = ops::matmul::problem(&operands, activation, precision, &spec)?;

@@ -6,9 +6,9 @@ use super::arguments::{self, Keyword, given};
 use super::routing::{Recorder, finish};
 use super::run::{Known, solve};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Handler, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
-use crate::interop::{Argument, Autocast, Call, Output};
+use crate::interop::{Argument, Autocast, Call, Output, autocast};
 use crate::ops;
 use crate::ops::softmax::{Kind, SoftmaxProblem};
 
@@ -111,14 +111,14 @@ fn along_dim<'py>(
         static LOG_SOFTMAXES: Memo<Known<SoftmaxProblem>, 1, 2> = const { Memo::new(Vec::new()) };
     }
     let known_calls = if kind == Kind::Softmax { &SOFTMAXES } else { &LOG_SOFTMAXES };
-    let run = || -> Result<Bound<'py, PyAny>> {
+    let run = |dtype: Option<&Bound<'py, PyAny>>, autocast: Autocast| -> Result<Bound<'py, PyAny>> {
         let (tensors, options) = ([Some(x)], [dim.given(), given(dtype)]);
-        let arguments = Arguments { op: kind.name(), tensors, options, out, autocast: Autocast::Gpus };
+        let arguments = Arguments { op: kind.name(), tensors, options, out, autocast };
         let found = memo::call(known_calls, &arguments, Known::solve)?;
         if let Memoised::Made(result) = found {
             return Ok(result);
         }
-        let mut call = Call::new(py, kind.name(), &DType::FLOATS).with_autocast(Autocast::Gpus).recordable();
+        let mut call = Call::new(py, kind.name(), &DType::FLOATS).with_autocast(autocast).recordable();
         let (out, problem) = problem(&mut call, kind, x, &dim, dtype, out)?;
         let recorded = call.is_recorded();
         let (result, known) = solve(call, out, problem)?;
@@ -136,7 +136,20 @@ fn along_dim<'py>(
             None => recorder.record(py, ((result,), x, -1, dtype)),
         }?)
     };
-    finish(py, run(), [x], [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))])
+    let result = match run(dtype, Autocast::Gpus) {
+        // Kept in float32, to which x is converted while it is read.
+        Err(Error::NeedsTorch { by: Handler::Autocast, op, argument })
+            if dtype.is_none() && out.is_none() =>
+        {
+            let by_python = || Err(Error::NeedsTorch { by: Handler::Autocast, op, argument });
+            match autocast::float32_of(x)?.map(|float32| run(Some(&float32), Autocast::Nowhere)) {
+                None | Some(Err(Error::NeedsTorch { .. })) => by_python(),
+                Some(result) => result,
+            }
+        }
+        result => result,
+    };
+    finish(py, result, [x], [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))])
 }
 
 /// As `add::problem`.

@@ -94,10 +94,13 @@ class Matmul(Function):
         precision: str,
     ) -> Any:
         ctx.set_materialize_grads(False)
-        if isinstance(run, tuple):
+        if not isinstance(run, tuple):
+            results = run(a, b, bias, activation=activation, negative_slope=slope, precision=precision)
+        elif activation is None or len(run) == 1:
             results = run[0]
         else:
-            results = run(a, b, bias, activation=activation, negative_slope=slope, precision=precision)
+            pre = run[1]
+            results = formulas.ACTIVATIONS[activation](pre, slope), pre
         pair = isinstance(results, tuple)
         saved = results[1] if pair else results if activation else None
         saved_is = "pre_activation" if pair else "output"

@@ -1,6 +1,6 @@
 """The public functions for calls that need torch for nothing but gradients: recorded by autograd directly,
 which takes a third of the time that torch's dispatcher takes. (add, softmax, log_softmax and matmul are shown
-to autograd when they have a result, by src/python/, where the gradient needs no more than that.)
+to autograd when they have a result, by src/python/.)
 
 While autograd runs what it records, gradients are off, and tilewise's own functions do no more than compute.
 """
@@ -8,18 +8,10 @@ While autograd runs what it records, gradients are off, and tilewise's own funct
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from tilewise import _core
 
-from . import autograd, kernels, operators, second_order
-
-_matmul_with_pre_activation = partial(autograd.record_matmul, kernels.matmul_with_pre_activation)
-
-
-def matmul(a: Any, b: Any, **options: Any) -> Any:
-    return _matmul_with_pre_activation(a, b, **options)[0]
-
+from . import operators, second_order
 
 softmax_backward = partial(second_order.record_softmax_backward, _core.softmax_backward)
 log_softmax_backward = partial(second_order.record_log_softmax_backward, _core.log_softmax_backward)

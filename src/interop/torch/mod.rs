@@ -1,11 +1,13 @@
 //! torch tensors in: what the exchange table does not check, and reading attributes where there is no
 //! table (torch before 2.10).
 
+pub mod autocast;
 mod keys;
 mod memory;
 mod refusal;
 pub mod threads;
 
+use autocast::AutocastState;
 use dlpark::ffi::DLTensor;
 use keys::Keys;
 use memory::{Allocators, Gpus};
@@ -34,6 +36,7 @@ pub struct Torch {
     tensor: Py<PyType>,
     pub dispatcher: Dispatcher,
     keys: Keys,
+    autocast: AutocastState,
     data_ptr: Method,
     dtype: Attribute,
     /// What stands for "no __torch_function__".
@@ -70,6 +73,7 @@ impl Torch {
             tensor: module.getattr("Tensor")?.cast_into::<PyType>()?.unbind(),
             dispatcher: Dispatcher::of(module)?,
             keys: Keys::of(module, &probe)?,
+            autocast: AutocastState::of(module)?,
             data_ptr: Method::of(&probe, "data_ptr")?,
             dtype: Attribute::of(&module.getattr("Tensor")?, "dtype")?,
             no_torch_function: module.getattr("_C")?.getattr("_disabled_torch_function_impl")?.unbind(),
