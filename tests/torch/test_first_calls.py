@@ -129,7 +129,7 @@ def test_first_calls_while_dynamo_is_imported():
     )
 
 
-@pytest.mark.parametrize("interrupted_at", [30, 60])
+@pytest.mark.parametrize("interrupted_at", [29, 30, 31, 60])
 def test_after_an_interrupted_first_call_the_next_one_works(interrupted_at):
     fresh.run(
         f"""

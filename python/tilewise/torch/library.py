@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -119,12 +119,21 @@ def register() -> None:
     except BaseException:
         LIBRARY._destroy()
         LIBRARY = None
+        forget_fakes()
         raise
     after_import("torch._inductor.select_algorithm", inductor.register_kernels)
     after_import("torch._inductor.lowering", inductor.register_lowerings)
     after_import("torch.utils.flop_counter", flops.register)
     after_import("torch.distributed.tensor", sharding.register)
     after_import("torch.distributed.tensor.parallel", sharding.split_every_linear)
+
+
+def forget_fakes() -> None:
+    """Of a registration that was interrupted within torch's own code, torch keeps the fake."""
+    with suppress(AttributeError):
+        fakes_of = torch._library.simple_registry.singleton._data
+        for name in [name for name in fakes_of if name.startswith("tilewise::")]:
+            del fakes_of[name]
 
 
 def define_operators() -> None:
