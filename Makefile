@@ -49,7 +49,7 @@ TOGETHER := $(MAKE) --jobs=2 --output-sync=line
 # No part of `test`: it takes two cores a minute and a half to build, and its answer changes with Cargo.lock only.
 DENY := target/tools/bin/cargo-deny
 
-.PHONY: demo wheel test lint audit test-rust test-python bench docs figures clean help
+.PHONY: demo wheel test lint audit test-rust test-python test-torch bench docs figures clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -86,6 +86,14 @@ test-rust: $(TOOLS)/.ready
 # would take the cores from the other.
 test-python: $(VENV)/.developing
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(if $(wildcard /dev/nvidia0),,-n 2 --dist worksteal)
+
+# An environment of its own for each release. The newest is what `test` has.
+test-torch: $(VENV)/.pip $(WHEELS)/all/.built  ## the tests that concern torch, with one release: make test-torch VERSION=2.11.0
+	$(if $(VERSION),,$(error VERSION is not set: make test-torch VERSION=2.11.0))
+	$(PYTHON) -m venv --without-pip target/torch/$(VERSION)
+	$(PIP) --python target/torch/$(VERSION)/bin/python install --quiet --group test torch==$(VERSION)
+	$(PIP) --python target/torch/$(VERSION)/bin/python install --quiet --no-deps --force-reinstall $(WHEELS)/all/*.whl
+	OMP_WAIT_POLICY=passive target/torch/$(VERSION)/bin/python -m pytest -n 2 --dist worksteal tests/torch tests/interop
 
 bench: $(VENV)/.benching  ## time every operation against torch and others (quick set; see README for the full one)
 	$(BIN)/python -m tilewise.bench all --quick

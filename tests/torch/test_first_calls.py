@@ -140,8 +140,9 @@ def test_after_an_interrupted_first_call_the_next_one_works(interrupted_at):
 
         def interrupted(*args, **kwargs):
             global left
-            left -= 1
+            left -= args[0].ns == "tilewise"
             if left == 0:
+                left = -1
                 raise KeyboardInterrupt
             return define(*args, **kwargs)
 
