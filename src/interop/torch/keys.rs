@@ -39,7 +39,7 @@ impl Keys {
         let is_functional = Builtin::of(torch.getattr("_is_functional_tensor")?);
         // Without the names that probing needs, torch is asked.
         let negative = if cfg!(target_pointer_width = "64") { find(torch).unwrap_or(None) } else { None };
-        let functional = negative.and_then(|bit| find_functional(torch, probe, bit).unwrap_or(None));
+        let functional = negative.and_then(|bit| functional_bit(torch, probe, bit).unwrap_or(None));
         Ok(Keys { is_neg, negative, is_functional, functional })
     }
 
@@ -143,7 +143,7 @@ fn find(torch: &Bound<'_, PyAny>) -> PyResult<Option<Bit>> {
 }
 
 /// The bit of functionalize's key in the word of `negative`, if a wrapper has it and what it wraps has not.
-fn find_functional(
+fn functional_bit(
     torch: &Bound<'_, PyAny>,
     probe: &Bound<'_, PyAny>,
     negative: Bit,

@@ -299,6 +299,7 @@ impl TorchClass {
         };
         view.address = self.torch.data_ptr.call(object)?.extract()?;
         view.shape = dims(object.getattr(intern!(py, "shape"))?)?;
+        descriptor::rank(argument, i32::try_from(view.rank()).unwrap_or(i32::MAX))?;
         view.strides = dims(object.call_method0(intern!(py, "stride"))?)?;
         descriptor::check(argument, view)
     }
