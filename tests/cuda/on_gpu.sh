@@ -12,7 +12,7 @@ failed=0
 for group in ops torch "interop python tools" cuda; do
     paths=$(for part in $group; do [ -d "tests/$part" ] && echo "tests/$part"; done)
     # shellcheck disable=SC2086
-    timeout 400 python3 -m pytest -q $paths >"$out/suite-${group%% *}.txt" 2>&1 &
+    timeout 500 python3 -m pytest -q $paths >"$out/suite-${group%% *}.txt" 2>&1 &
 done
 wait
 for log in "$out"/suite-*.txt; do
