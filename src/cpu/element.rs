@@ -9,6 +9,8 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
     const DTYPE: DType;
     /// What sums are formed in.
     type Arith: Copy + Send + Sync;
+    /// Whether elements are converted to be added.
+    const WIDENED: bool = size_of::<Self>() != size_of::<Self::Arith>();
 
     fn to_f32(self) -> f32;
     fn to_f64(self) -> f64;
@@ -35,6 +37,7 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
 
     /// A number in the arithmetic type, with the rounding of that type only.
     fn arith(scalar: Scalar) -> Self::Arith;
+    fn to_arith(self) -> Self::Arith;
 
     /// out = x + alpha * y. The slices have one length.
     fn add<I: Isa>(isa: I, x: &[Self], y: &[Self], alpha: Self::Arith, out: &mut [Self]);
@@ -76,6 +79,10 @@ impl Element for Bool {
     #[inline(always)]
     fn from_element<E: Element>(element: E) -> Bool {
         Bool::from(element.to_bool())
+    }
+    #[inline(always)]
+    fn to_arith(self) -> bool {
+        self.to_bool()
     }
     fn arith(scalar: Scalar) -> bool {
         match scalar {
@@ -135,6 +142,10 @@ macro_rules! integer {
             #[inline(always)]
             fn from_element<E: Element>(element: E) -> $type {
                 element.to_i64() as $type
+            }
+            #[inline(always)]
+            fn to_arith(self) -> $type {
+                self
             }
             fn arith(scalar: Scalar) -> $type {
                 scalar.as_i64() as $type

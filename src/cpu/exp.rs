@@ -4,7 +4,7 @@
 //! and 2^n is applied in two halves, so that results below the normal range round only once.
 
 use super::float::Real;
-use super::isa::Isa;
+use super::isa::{Isa, LANES};
 
 pub trait Exp: Real {
     const NEG_INFINITY: Self;
@@ -21,6 +21,9 @@ pub trait Exp: Real {
     /// alone would be 3.8e-6 of a float32 result. NaN if x is NaN or m infinite, but 0 for x = -inf < m.
     fn exp_difference<I: Isa>(isa: I, x: Self, m: Self) -> Self;
 
+    /// The same of a group.
+    fn exp_differences<I: Isa>(isa: I, x: &[Self; LANES], m: &[Self; LANES]) -> [Self; LANES];
+
     /// e^(x + error) for x <= 0 and a correction of less than an ulp, which is ignored where the result is 0.
     fn exp_carrying<I: Isa>(isa: I, x: Self, error: Self) -> Self;
 }
@@ -29,7 +32,7 @@ macro_rules! exp {
     (
         $type:ident, $bits:ident, $key:ident, mantissa $mantissa:literal, bias $bias:literal,
         lowest $lowest:literal, highest $highest:literal, ln2 $high:literal + $low:literal,
-        factorials [$first:literal $(, $rest:literal)*]
+        factorials [$first:literal $(, $rest:literal)*], groups $scale_group:ident
     ) => {
         impl Exp for $type {
             const NEG_INFINITY: $type = $type::NEG_INFINITY;
@@ -51,57 +54,93 @@ macro_rules! exp {
             fn exp<I: Isa>(isa: I, x: $type) -> $type {
                 let x = if x < $lowest { $lowest } else { x };
                 let x = if x > $highest { $highest } else { x };
-                Reduced::reduced(isa, x, 0.0)
+                let (p, n) = Reduced::reduced(isa, x, 0.0);
+                Reduced::scale(p, n)
             }
 
             #[inline(always)]
             fn exp_difference<I: Isa>(isa: I, x: $type, m: $type) -> $type {
-                let difference = x - m;
-                // Knuth's TwoSum of x and -m.
-                let m_part = difference - x;
-                let error = (x - (difference - m_part)) + (-m - m_part);
-                Exp::exp_carrying(isa, difference, error)
+                let (p, n) = Reduced::reduced_difference(isa, x, m);
+                Reduced::scale(p, n)
+            }
+
+            #[inline(always)]
+            fn exp_differences<I: Isa>(isa: I, x: &[$type; LANES], m: &[$type; LANES]) -> [$type; LANES] {
+                let [mut p, mut n] = [[0.0; LANES]; 2];
+                for i in 0..LANES {
+                    (p[i], n[i]) = Reduced::reduced_difference(isa, x[i], m[i]);
+                }
+                isa.$scale_group(p, n)
             }
 
             #[inline(always)]
             fn exp_carrying<I: Isa>(isa: I, x: $type, error: $type) -> $type {
+                let (p, n) = Reduced::reduced_carrying(isa, x, error);
+                Reduced::scale(p, n)
+            }
+        }
+
+        impl Reduced for $type {
+            const SHIFT: $type = (3u64 << ($mantissa - 1)) as $type;
+
+            #[inline(always)]
+            fn reduced<I: Isa>(isa: I, x: $type, error: $type) -> ($type, $type) {
+                let n = Real::mul_add(x, isa, std::$type::consts::LOG2_E, Self::SHIFT) - Self::SHIFT;
+                let r = Real::mul_add(n, isa, -$high, x);
+                let r = Real::mul_add(n, isa, -$low, r) + error;
+                let p: $type = 1.0 / $first;
+                $(let p = Real::mul_add(p, isa, r, 1.0 / $rest);)*
+                (p, n)
+            }
+
+            #[inline(always)]
+            fn reduced_difference<I: Isa>(isa: I, x: $type, m: $type) -> ($type, $type) {
+                let difference = x - m;
+                // Knuth's TwoSum of x and -m.
+                let m_part = difference - x;
+                let error = (x - (difference - m_part)) + (-m - m_part);
+                Reduced::reduced_carrying(isa, difference, error)
+            }
+
+            #[inline(always)]
+            fn reduced_carrying<I: Isa>(isa: I, x: $type, error: $type) -> ($type, $type) {
                 let vanishes = x < $lowest;
                 let x = if vanishes { $lowest } else { x };
                 let error = if vanishes { 0.0 } else { error };
                 Reduced::reduced(isa, x, error)
             }
-        }
 
-        impl Reduced for $type {
             #[inline(always)]
-            fn reduced<I: Isa>(isa: I, x: $type, error: $type) -> $type {
-                // Adding 1.5 * 2^mantissa leaves the nearest integer in the lowest bits.
-                const SHIFT: $type = (3u64 << ($mantissa - 1)) as $type;
-                let shifted = Real::mul_add(x, isa, std::$type::consts::LOG2_E, SHIFT);
-                let n = shifted - SHIFT;
-                let r = Real::mul_add(n, isa, -$high, x);
-                let r = Real::mul_add(n, isa, -$low, r) + error;
-                let p: $type = 1.0 / $first;
-                $(let p = Real::mul_add(p, isa, r, 1.0 / $rest);)*
+            fn scale(p: $type, n: $type) -> $type {
                 // Logical shifts of a positive number: AVX2 has no arithmetic ones of 64 bits.
-                let n = shifted.to_bits().wrapping_sub(SHIFT.to_bits()).wrapping_add(4 * $bias);
+                let n = (n + Self::SHIFT).to_bits().wrapping_sub(Self::SHIFT.to_bits()).wrapping_add(4 * $bias);
                 let half = n >> 1;
-                let scale = |n: $bits| $type::from_bits(n.wrapping_sub($bias) << $mantissa);
-                p * scale(half) * scale(n - half)
+                let power = |n: $bits| $type::from_bits(n.wrapping_sub($bias) << $mantissa);
+                p * power(half) * power(n - half)
             }
         }
     };
 }
 
-trait Reduced: Real {
-    /// e^(x + error) for x within the range that the caller has clamped it to, or NaN.
-    fn reduced<I: Isa>(isa: I, x: Self, error: Self) -> Self;
+/// e^x as p 2^n.
+pub trait Reduced: Real {
+    /// Adding 1.5 * 2^mantissa leaves the nearest integer in the lowest bits.
+    const SHIFT: Self;
+
+    /// Of e^(x + error) for x within the range that the caller has clamped it to, or NaN.
+    fn reduced<I: Isa>(isa: I, x: Self, error: Self) -> (Self, Self);
+    /// Of [`Exp::exp_difference`].
+    fn reduced_difference<I: Isa>(isa: I, x: Self, m: Self) -> (Self, Self);
+    /// Of [`Exp::exp_carrying`].
+    fn reduced_carrying<I: Isa>(isa: I, x: Self, error: Self) -> (Self, Self);
+    /// p 2^n for an integer n that `reduced` returned, rounded once.
+    fn scale(p: Self, n: Self) -> Self;
 }
 
 exp!(
     f32, u32, i32, mantissa 23, bias 127, lowest -110.0, highest 90.0,
     ln2 0.693_145_75 + 1.428_606_8e-6,
-    factorials [5040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0]
+    factorials [5040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0], groups scale_f32
 );
 exp!(
     f64, u64, i64, mantissa 52, bias 1023, lowest -760.0, highest 720.0,
@@ -109,5 +148,5 @@ exp!(
     factorials [
         6227020800.0, 479001600.0, 39916800.0, 3628800.0, 362880.0, 40320.0, 5040.0, 720.0, 120.0, 24.0, 6.0,
         2.0, 1.0, 1.0
-    ]
+    ], groups scale_f64
 );

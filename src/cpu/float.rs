@@ -5,7 +5,7 @@ use std::ops::{Add, Mul, Neg, Sub};
 
 use super::element::Element;
 use super::exp::Exp;
-use super::isa::Isa;
+use super::isa::{Isa, LANES};
 use crate::dtype::DType;
 use crate::ops::Scalar;
 
@@ -26,6 +26,15 @@ pub trait Real:
     fn mul_add<I: Isa>(self, _: I, factor: Self, addend: Self) -> Self {
         if I::FMA { self.fused(factor, addend) } else { self.separate(factor, addend) }
     }
+}
+
+/// x + y of a group. By value, since LLVM adds the elements one by one of groups that might overlap.
+#[inline(always)]
+pub fn add_groups<R: Real>(mut x: [R; LANES], y: [R; LANES]) -> [R; LANES] {
+    for i in 0..LANES {
+        x[i] = x[i] + y[i];
+    }
+    x
 }
 
 /// The sum of a power of two of values, by halves: quick, and of few roundings.
@@ -53,6 +62,8 @@ pub trait Float: Element {
     fn narrow_scaled<I: Isa>(isa: I, from: &mut [Self::Real], factor: Self::Real, to: &mut [Self]);
     /// `from` itself if it is of the arithmetic type already, else a copy in `buffer`.
     fn real<'a, I: Isa>(isa: I, from: &'a [Self], buffer: &'a mut [Self::Real]) -> &'a [Self::Real];
+    /// Memory of elements as that of the arithmetic type, if they are of it.
+    fn as_reals(to: &mut [Self]) -> Option<&mut [Self::Real]>;
 }
 
 /// What can be rounded to from `R`: a dtype's own arithmetic type, or float64.
@@ -107,6 +118,10 @@ macro_rules! real {
             fn from_element<E: Element>(element: E) -> $type {
                 element.$to()
             }
+            #[inline(always)]
+            fn to_arith(self) -> $type {
+                self
+            }
             fn arith(scalar: Scalar) -> $type {
                 match scalar {
                     Scalar::Int(i) => i as $type,
@@ -158,6 +173,10 @@ macro_rules! real {
             #[inline(always)]
             fn real<'a, I: Isa>(_: I, from: &'a [$type], _: &'a mut [$type]) -> &'a [$type] {
                 from
+            }
+            #[inline(always)]
+            fn as_reals(to: &mut [$type]) -> Option<&mut [$type]> {
+                Some(to)
             }
         }
     };

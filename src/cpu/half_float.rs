@@ -34,6 +34,10 @@ impl Float for bf16 {
         Self::widen(isa, from, &mut buffer[..from.len()]);
         &buffer[..from.len()]
     }
+    #[inline(always)]
+    fn as_reals(_: &mut [bf16]) -> Option<&mut [f32]> {
+        None
+    }
 }
 
 #[inline(always)]
@@ -86,6 +90,10 @@ impl Float for f16 {
         Self::widen(isa, from, &mut buffer[..from.len()]);
         &buffer[..from.len()]
     }
+    #[inline(always)]
+    fn as_reals(_: &mut [f16]) -> Option<&mut [f32]> {
+        None
+    }
 }
 
 /// Less than a group of elements, filled up with zeros.
@@ -135,6 +143,10 @@ macro_rules! half_float {
                     E::to_f32s(isa, from, buffer);
                     Self::narrow(isa, buffer, to);
                 }
+            }
+            #[inline(always)]
+            fn to_arith(self) -> f32 {
+                <$type>::to_f32(self)
             }
             fn arith(scalar: Scalar) -> f32 {
                 f32::arith(scalar)

@@ -16,6 +16,22 @@ use crate::tensor::Dims;
 /// Elements in a staging buffer: three of them, of 8 bytes each, fit the first-level cache.
 pub const BLOCK: usize = 1024;
 
+/// Evaluates an expression with E as the element type of a dtype.
+macro_rules! with_element {
+    ($dtype:expr, $element:ident => $body:expr) => {
+        with_element!(@ $dtype, $element, $body, Bool Bool, U8 u8, I8 i8, I16 i16, I32 i32, I64 i64, F16 f16, BF16 bf16,
+            F32 f32, F64 f64)
+    };
+    (@ $dtype:expr, $element:ident, $body:expr, $($name:ident $type:ty),*) => {
+        match $dtype {
+            $(DType::$name => {
+                type $element = $type;
+                $body
+            })*
+        }
+    };
+}
+
 /// An index space in row-major order, and where each index lies.
 #[derive(Clone, Debug)]
 struct Walk {
@@ -64,6 +80,10 @@ impl Walk {
     fn contiguous_from(&self, start: usize) -> (i64, usize) {
         match (self.shape.as_slice(), self.strides.as_slice()) {
             (&[size], &[1]) => (start as i64, size as usize - start),
+            (&[_, inner], &[outer, 1]) => {
+                let (row, column) = (start as i64 / inner, start as i64 % inner);
+                (row * outer + column, (inner - column) as usize)
+            }
             (&[.., inner], &[.., 1]) => {
                 let (index, offset) = self.locate(start);
                 (offset, (inner - index.last().copied().unwrap_or(0)) as usize)
@@ -99,6 +119,15 @@ impl Walk {
         }
     }
 
+    /// How many elements from `start` on are one and the same.
+    #[inline]
+    fn repeated_from(&self, start: usize) -> usize {
+        match (self.shape.as_slice(), self.strides.as_slice()) {
+            (&[.., inner], &[.., 0]) => (inner - start as i64 % inner) as usize,
+            _ => 0,
+        }
+    }
+
     fn pointer<T>(&self) -> *mut T {
         ptr::with_exposed_provenance_mut(self.address)
     }
@@ -120,6 +149,7 @@ impl Walk {
                 match step {
                     1 => ptr::copy_nonoverlapping(from.cast::<u8>(), to.as_mut_ptr().cast(), size_of_val(to)),
                     0 => to.fill(from.read_unaligned()),
+                    2 => dispatch(EverySecond { from, to }),
                     _ => {
                         for (i, t) in to.iter_mut().enumerate() {
                             *t = from.wrapping_offset(i as isize * step).read_unaligned();
@@ -131,6 +161,24 @@ impl Walk {
     }
 }
 
+/// Reads every second element from `from` on, as many as `to` has, all of which may be read.
+struct EverySecond<'a, T> {
+    from: *const T,
+    to: &'a mut [T],
+}
+
+impl<T: Copy> Kernel for EverySecond<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        for (i, t) in self.to.iter_mut().enumerate() {
+            // SAFETY: the maker's promise; no alignment is assumed.
+            *t = unsafe { self.from.add(2 * i).read_unaligned() };
+        }
+    }
+}
+
 /// An input, read as elements of type T whatever its own dtype is.
 #[derive(Clone, Debug)]
 pub struct Source<T> {
@@ -138,6 +186,8 @@ pub struct Source<T> {
     dtype: DType,
     /// Whether slices of the memory itself may be handed out.
     in_place: bool,
+    /// Of the last two dimensions.
+    strides: [i64; 2],
     element: PhantomData<T>,
 }
 
@@ -154,13 +204,32 @@ impl<T: Element> Source<T> {
         written: usize,
     ) -> Source<T> {
         let in_place = dtype == T::DTYPE && address.is_multiple_of(align_of::<T>()) && address != written;
-        Source { walk: Walk::new(address, shape, strides), dtype, in_place, element: PhantomData }
+        let walk = Walk::new(address, shape, strides);
+        let strides = match *strides {
+            [.., row, column] => [row, column],
+            [column] => [0, column],
+            [] => [0, 0],
+        };
+        Source { walk, dtype, in_place, strides, element: PhantomData }
     }
 
     /// How many elements from `start` on [`slice`](Self::slice) can give.
     #[inline]
     pub fn reach(&self, start: usize) -> usize {
         if self.in_place { self.walk.contiguous_from(start).1 } else { 0 }
+    }
+
+    /// How many elements from `start` on are one and the same in memory.
+    #[inline]
+    pub fn repeated(&self, start: usize) -> usize {
+        self.walk.repeated_from(start)
+    }
+
+    /// The element at `start`.
+    pub fn at(&self, start: usize) -> T {
+        let mut element = [T::default()];
+        self.load(start, &mut element);
+        element[0]
     }
 
     /// The memory itself, or nothing if it does not reach that far.
@@ -191,18 +260,7 @@ impl<T: Element> Source<T> {
     /// Copies the elements from `start` on, converted to T.
     #[inline(never)]
     pub fn load(&self, start: usize, to: &mut [T]) {
-        match self.dtype {
-            DType::Bool => self.load_from::<Bool>(start, to),
-            DType::U8 => self.load_from::<u8>(start, to),
-            DType::I8 => self.load_from::<i8>(start, to),
-            DType::I16 => self.load_from::<i16>(start, to),
-            DType::I32 => self.load_from::<i32>(start, to),
-            DType::I64 => self.load_from::<i64>(start, to),
-            DType::F16 => self.load_from::<f16>(start, to),
-            DType::BF16 => self.load_from::<bf16>(start, to),
-            DType::F32 => self.load_from::<f32>(start, to),
-            DType::F64 => self.load_from::<f64>(start, to),
-        }
+        with_element!(self.dtype, E => self.load_from::<E>(start, to));
     }
 
     fn load_from<E: Element>(&self, start: usize, to: &mut [T]) {
@@ -217,6 +275,78 @@ impl<T: Element> Source<T> {
             unsafe { self.walk.gather(start + i * BLOCK, raw) };
             dispatch(Convert { from: raw, to });
         }
+    }
+
+    /// So many rows and columns of the last two dimensions, from the element at `start` on: the memory itself if rows
+    /// are contiguous there, else a copy in `buffer`, which is for [`MATRIX`] elements.
+    pub fn matrix<'a>(
+        &'a self,
+        start: usize,
+        [rows, columns]: [usize; 2],
+        buffer: &'a mut [T],
+    ) -> Matrix<'a, T> {
+        let (_, offset) = self.walk.locate(start);
+        let [row_stride, column_stride] = self.strides.map(|stride| stride as isize);
+        let (first, step) = if self.in_place && column_stride == 1 {
+            (self.walk.pointer::<T>().wrapping_offset(offset as isize).cast_const(), row_stride)
+        } else {
+            let buffer = &mut buffer[..rows * columns];
+            with_element!(self.dtype, E => self.load_matrix::<E>(offset as isize, columns, buffer));
+            (buffer.as_ptr(), columns as isize)
+        };
+        Matrix { first, step, rows, columns, memory: PhantomData }
+    }
+
+    #[inline(never)]
+    fn load_matrix<E: Element>(&self, offset: isize, columns: usize, to: &mut [T]) {
+        let first = self.walk.pointer::<E>().wrapping_offset(offset).cast_const();
+        if E::DTYPE == T::DTYPE {
+            // SAFETY: `new` vouches for the memory; its elements are T; `to` is the caller's own buffer.
+            return unsafe { gather_matrix(first.cast::<T>(), self.strides, columns, to) };
+        }
+        let mut raw = [E::default(); MATRIX];
+        let raw = &mut raw[..to.len()];
+        // SAFETY: `new` vouches for the memory; its elements are E; `raw` is a local.
+        unsafe { gather_matrix(first, self.strides, columns, raw) };
+        dispatch(Convert { from: raw, to });
+    }
+}
+
+/// Elements of a matrix, at most: with those of another dtype that it is read in, it fits a second-level cache.
+pub const MATRIX: usize = 4096;
+
+/// Copies a matrix row by row, but reads along its columns.
+///
+/// # Safety
+/// All its elements, of which `first` is the first, may be read; `to` is not among them.
+unsafe fn gather_matrix<T: Copy>(first: *const T, strides: [i64; 2], columns: usize, to: &mut [T]) {
+    let [row_stride, column_stride] = strides.map(|stride| stride as isize);
+    for column in 0..columns {
+        let mut from = first.wrapping_offset(column as isize * column_stride);
+        for to in to[column..].iter_mut().step_by(columns) {
+            // SAFETY: the caller's promise; no alignment is assumed.
+            *to = unsafe { from.read_unaligned() };
+            from = from.wrapping_offset(row_stride);
+        }
+    }
+}
+
+/// Contiguous rows, evenly apart.
+#[derive(Debug)]
+pub struct Matrix<'a, T> {
+    first: *const T,
+    step: isize,
+    rows: usize,
+    columns: usize,
+    memory: PhantomData<&'a [T]>,
+}
+
+impl<'a, T> Matrix<'a, T> {
+    #[inline(always)]
+    pub fn row(&self, row: usize) -> &'a [T] {
+        assert!(row < self.rows);
+        // SAFETY: `Source::matrix` has made so many rows, of memory that outlives 'a.
+        unsafe { slice::from_raw_parts(self.first.wrapping_offset(row as isize * self.step), self.columns) }
     }
 }
 

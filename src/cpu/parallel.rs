@@ -1,12 +1,19 @@
 //! Loops over threads, that stay serial when threads cost more.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::workers::Crew;
 
 /// Waking a pool from outside takes 5 to 30 us; below this much serial work it does not pay.
 const SERIAL_BELOW_NS: f64 = 100_000.0;
+
+/// The same of threads that a library lends: they are awake while its operations follow one another.
+const SERIAL_BELOW_NS_LENT: f64 = 8_000.0;
+
+/// What a piece of a range is worth, at least, if a thread has several.
+const PIECE_NS: f64 = 20_000.0;
 
 /// As often a thread comes for tasks, at least, so that one that is late does not hold up the rest.
 const ROUNDS: usize = 32;
@@ -16,14 +23,25 @@ pub fn threads() -> usize {
     Crew::current().count()
 }
 
-/// Whether work of about `nanoseconds` on one thread is worth more threads, if there are any.
+/// Whether work of about `nanoseconds` on one thread is worth any threads, wherever they are from.
 pub fn is_long(nanoseconds: f64) -> bool {
     nanoseconds > SERIAL_BELOW_NS
 }
 
 /// Whether it is worth those that there are.
 pub fn pays(nanoseconds: f64) -> bool {
-    is_long(nanoseconds) && threads() > 1
+    crew_for(nanoseconds).count() > 1
+}
+
+/// The threads that it is worth.
+fn crew_for(nanoseconds: f64) -> Crew {
+    if nanoseconds <= SERIAL_BELOW_NS_LENT {
+        return Crew::Alone;
+    }
+    match Crew::current() {
+        Crew::Pool(..) if !is_long(nanoseconds) => Crew::Alone,
+        crew => crew,
+    }
 }
 
 /// The threads for a loop over so many tasks.
@@ -40,20 +58,14 @@ fn batch(crew: Crew, tasks: usize) -> usize {
     .max(1)
 }
 
-/// Calls `work` for every item, of which there are so many; each thread has a scratch of `init`.
-fn share<I: Send, S>(
+/// Calls `work` for every item that `next` gives; each thread has a scratch of `init`.
+fn share<I, S>(
     crew: Crew,
-    mut items: impl ExactSizeIterator<Item = I> + Send,
+    threads: usize,
+    next: impl Fn() -> Option<I> + Sync,
     init: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, I) + Sync,
 ) {
-    if matches!(crew, Crew::Alone) {
-        let mut scratch = init();
-        return items.for_each(|item| work(&mut scratch, item));
-    }
-    let threads = crew.count().min(items.len());
-    let items = Mutex::new(&mut items);
-    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
     crew.run(threads, &|| {
         let Some(mut item) = next() else { return };
         let mut scratch = init();
@@ -80,10 +92,39 @@ pub fn for_each_with<S>(
     work: impl Fn(&mut S, usize) + Sync + Send,
 ) {
     let crew = crew(tasks, parallel);
-    let batch = batch(crew, tasks);
-    share(crew, (0..tasks).step_by(batch), init, |scratch, first| {
-        (first..tasks.min(first + batch)).for_each(|task| work(scratch, task));
+    for_batches(crew, tasks, batch(crew, tasks), init, work);
+}
+
+fn for_batches<S>(
+    crew: Crew,
+    tasks: usize,
+    batch: usize,
+    init: impl Fn() -> S + Sync + Send,
+    work: impl Fn(&mut S, usize) + Sync + Send,
+) {
+    let given = AtomicUsize::new(0);
+    let next = || {
+        let first = given.fetch_add(batch, Ordering::Relaxed);
+        (first < tasks).then(|| first..tasks.min(first + batch))
+    };
+    let threads = crew.count().min(tasks.div_ceil(batch));
+    share(crew, threads, next, init, |scratch, tasks: Range<usize>| {
+        tasks.for_each(|task| work(scratch, task))
     });
+}
+
+/// Calls `work` for every item, in any order; each thread has a scratch of `init`.
+pub fn for_items<I: Send, S>(
+    mut items: impl ExactSizeIterator<Item = I> + Send,
+    parallel: bool,
+    init: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, I) + Sync,
+) {
+    let crew = crew(items.len(), parallel);
+    let threads = crew.count().min(items.len());
+    let items = Mutex::new(&mut items);
+    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+    share(crew, threads, next, init, work);
 }
 
 /// Calls `work` for every chunk of `width` elements, in any order, with its index.
@@ -107,7 +148,7 @@ pub fn for_chunks_with<T: Send, S>(
     let chunks = elements.len().div_ceil(width);
     let crew = crew(chunks, parallel);
     let batch = batch(crew, chunks);
-    share(crew, elements.chunks_mut(batch * width).enumerate(), init, |scratch, (i, chunks)| {
+    for_items(elements.chunks_mut(batch * width).enumerate(), parallel, init, |scratch, (i, chunks)| {
         for (j, chunk) in chunks.chunks_mut(width).enumerate() {
             work(scratch, i * batch + j, chunk);
         }
@@ -116,10 +157,14 @@ pub fn for_chunks_with<T: Send, S>(
 
 /// Calls `work` on pieces of 0..`len`, each a multiple of `multiple` long but the last.
 pub fn for_ranges(len: usize, multiple: usize, nanoseconds: f64, work: impl Fn(Range<usize>) + Sync + Send) {
-    if !pays(nanoseconds) {
+    let crew = crew_for(nanoseconds);
+    let threads = crew.count();
+    if threads == 1 {
         return work(0..len);
     }
-    // Several pieces a thread, so that one that is late does not hold up the rest.
-    let piece = len.div_ceil(threads() * 4).next_multiple_of(multiple);
-    for_each(len.div_ceil(piece), true, |i| work(i * piece..len.min((i + 1) * piece)));
+    // Several pieces a thread, so that one that is late does not hold up the rest, if they take a while.
+    let each = (nanoseconds / PIECE_NS / threads as f64).clamp(1.0, 4.0) as usize;
+    let piece = len.div_ceil(threads * each).next_multiple_of(multiple);
+    let range = |i: usize| i * piece..len.min((i + 1) * piece);
+    for_batches(crew, len.div_ceil(piece), 1, || (), |(), i| work(range(i)));
 }

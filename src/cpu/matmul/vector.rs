@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::*;
 use crate::cpu::float::{Real, pairwise};
+use crate::cpu::isa::LANES;
 use crate::cpu::operand::Target;
 
 /// Elements of k that are summed in one go; the sums of longer ones are added up afterwards. Depends on
@@ -150,31 +151,49 @@ impl<T: Float> Kernel for Sums<'_, T> {
     }
 }
 
-/// What four stretches of the matrix are gathered and widened in. Four at a time read a matrix that is not in
-/// the cache twice as fast as one (measured on Zen 5), and load and store sums or the vector a quarter as often.
-struct Buffers<T: Float>([(Vec<T>, Vec<T::Real>); 4]);
+/// What four stretches of the matrix are gathered in, where they are not contiguous. Four at a time read a matrix that is
+/// not in the cache twice as fast as one (measured on Zen 5), and load and store sums or the vector a quarter as often.
+#[derive(Default)]
+struct Buffers<T>([Vec<T>; 4]);
 
 impl<T: Float> Buffers<T> {
-    fn new(len: usize) -> Buffers<T> {
-        Buffers(std::array::from_fn(|_| (vec![T::default(); len], vec![T::Real::default(); len])))
-    }
-
     /// N stretches of `len` elements, `step` elements apart.
     #[inline(always)]
-    fn load<'a, I: Isa, const N: usize>(
+    fn load<'a, const N: usize>(
         &'a mut self,
-        isa: I,
         matrix: &'a Source<T>,
         start: usize,
         step: usize,
         len: usize,
-    ) -> [&'a [T::Real]; N] {
-        let mut stretches: [&[T::Real]; N] = [&[]; N];
-        for (i, (stretch, (raw, wide))) in stretches.iter_mut().zip(&mut self.0).enumerate() {
-            *stretch = T::real(isa, matrix.block(start + i * step, len, raw), wide);
+    ) -> [&'a [T]; N] {
+        let mut stretches: [&[T]; N] = [&[]; N];
+        for (i, (stretch, buffer)) in stretches.iter_mut().zip(&mut self.0).enumerate() {
+            let start = start + i * step;
+            *stretch = matrix.slice(start, len).unwrap_or_else(|| {
+                buffer.resize(len, T::default());
+                matrix.load(start, buffer);
+                buffer
+            });
         }
         stretches
     }
+}
+
+/// Elements in the arithmetic type.
+#[inline(always)]
+fn wide<T: Float, I: Isa, const N: usize>(isa: I, from: &[T; N]) -> [T::Real; N] {
+    let mut wide = [T::Real::default(); N];
+    T::widen(isa, from, &mut wide);
+    wide
+}
+
+/// sums + x * y, one by one.
+#[inline(always)]
+fn add_products<R: Real, I: Isa, const N: usize>(isa: I, mut sums: [R; N], x: [R; N], y: [R; N]) -> [R; N] {
+    for i in 0..N {
+        sums[i] = x[i].mul_add(isa, y[i], sums[i]);
+    }
+    sums
 }
 
 /// Results whose elements follow one another in memory.
@@ -187,37 +206,36 @@ fn along<T: Float, I: Isa>(
     vector: &[T::Real],
     sums: &mut [T::Real],
 ) {
-    let mut buffers = Buffers::new(vector.len());
+    let mut buffers = Buffers::default();
     let start = |result: usize| (first + result) * problem.k + depth;
     let (fours, rest) = sums.as_chunks_mut::<4>();
     let done = 4 * fours.len();
     for (i, four) in fours.iter_mut().enumerate() {
-        let rows = buffers.load(isa, &problem.matrix, start(4 * i), problem.k, vector.len());
-        *four = dots(isa, rows, vector);
+        let rows = buffers.load(&problem.matrix, start(4 * i), problem.k, vector.len());
+        *four = dots::<T, I, 4>(isa, rows, vector);
     }
     for (i, sum) in rest.iter_mut().enumerate() {
-        let row = buffers.load(isa, &problem.matrix, start(done + i), problem.k, vector.len());
-        [*sum] = dots(isa, row, vector);
+        let row = buffers.load(&problem.matrix, start(done + i), problem.k, vector.len());
+        [*sum] = dots::<T, I, 1>(isa, row, vector);
     }
 }
 
 /// The sum of products of each row with the vector, in 64 running sums that are added up pairwise.
 #[inline(always)]
-fn dots<R: Real, I: Isa, const N: usize>(isa: I, rows: [&[R]; N], vector: &[R]) -> [R; N] {
+fn dots<T: Float, I: Isa, const N: usize>(isa: I, rows: [&[T]; N], vector: &[T::Real]) -> [T::Real; N] {
     let (groups, rest) = vector.as_chunks::<64>();
     let done = 64 * groups.len();
-    let mut sums = [[R::default(); 64]; N];
+    let mut sums = [[T::Real::default(); 64]; N];
     for (g, v) in groups.iter().enumerate() {
         for (row, sums) in rows.iter().zip(&mut sums) {
-            let x = &row.as_chunks::<64>().0[g];
-            for i in 0..64 {
-                sums[i] = x[i].mul_add(isa, v[i], sums[i]);
-            }
+            *sums = add_products(isa, *sums, wide(isa, &row.as_chunks::<64>().0[g]), *v);
         }
     }
-    let mut totals = [R::default(); N];
+    let mut totals = [T::Real::default(); N];
     for (total, (row, mut sums)) in totals.iter_mut().zip(rows.iter().zip(sums)) {
-        for (sum, (&x, &v)) in sums.iter_mut().zip(row[done..].iter().zip(rest)) {
+        let mut last = [T::Real::default(); 64];
+        T::widen(isa, &row[done..], &mut last[..rest.len()]);
+        for (sum, (&x, &v)) in sums.iter_mut().zip(last.iter().zip(rest)) {
             *sum = x.mul_add(isa, v, *sum);
         }
         *total = pairwise(sums);
@@ -237,21 +255,41 @@ fn across<T: Float, I: Isa>(
     sums: &mut [T::Real],
 ) {
     let (width, step) = (sums.len(), problem.len);
-    let mut buffers = Buffers::new(width);
+    let mut buffers = Buffers::default();
     let start = |k: usize| (depth + k) * step + first;
     let (fours, rest) = vector.as_chunks::<4>();
-    for (i, &[p, q, r, s]) in fours.iter().enumerate() {
-        let [a, b, c, d] = buffers.load(isa, &problem.matrix, start(4 * i), step, width);
-        let terms = a.iter().zip(b).zip(c.iter().zip(d));
-        for (sum, ((&a, &b), (&c, &d))) in sums.iter_mut().zip(terms) {
-            let low = b.mul_add(isa, q, a.mul_add(isa, p, *sum));
-            *sum = d.mul_add(isa, s, c.mul_add(isa, r, low));
-        }
+    for (i, &factors) in fours.iter().enumerate() {
+        let rows = buffers.load(&problem.matrix, start(4 * i), step, width);
+        add_rows::<T, I, 4>(isa, rows, factors, sums);
     }
-    for (i, &p) in rest.iter().enumerate() {
-        let [a] = buffers.load(isa, &problem.matrix, start(4 * fours.len() + i), step, width);
-        for (sum, &a) in sums.iter_mut().zip(a) {
-            *sum = a.mul_add(isa, p, *sum);
+    for (i, &factor) in rest.iter().enumerate() {
+        let row = buffers.load(&problem.matrix, start(4 * fours.len() + i), step, width);
+        add_rows::<T, I, 1>(isa, row, [factor], sums);
+    }
+}
+
+/// Adds rows, each times its factor, to the sums.
+#[inline(always)]
+fn add_rows<T: Float, I: Isa, const N: usize>(
+    isa: I,
+    rows: [&[T]; N],
+    factors: [T::Real; N],
+    sums: &mut [T::Real],
+) {
+    let (groups, rest) = sums.as_chunks_mut::<LANES>();
+    let done = LANES * groups.len();
+    for (g, group) in groups.iter_mut().enumerate() {
+        let mut sums = *group;
+        for (row, &factor) in rows.iter().zip(&factors) {
+            sums = add_products(isa, sums, wide(isa, &row.as_chunks::<LANES>().0[g]), [factor; LANES]);
+        }
+        *group = sums;
+    }
+    for (row, &factor) in rows.iter().zip(&factors) {
+        let mut last = [T::Real::default(); LANES];
+        T::widen(isa, &row[done..], &mut last[..rest.len()]);
+        for (sum, &x) in rest.iter_mut().zip(&last) {
+            *sum = x.mul_add(isa, factor, *sum);
         }
     }
 }

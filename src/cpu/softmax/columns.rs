@@ -3,6 +3,7 @@
 
 use super::tiles::{Split, Tile};
 use super::*;
+use crate::cpu::float::add_groups;
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 
 /// Elements of a column whose sum is formed in the arithmetic type before it goes into a float64.
@@ -91,10 +92,9 @@ fn exponentials<R: Exp, I: Isa>(isa: I, values: &mut [R], bases: &[R]) -> Vec<f6
         for row in rows.chunks_exact_mut(padded) {
             let (groups, _) = row.as_chunks_mut::<LANES>();
             for (group, (base, sum)) in groups.iter_mut().zip(bases.iter().zip(&mut sums)) {
-                for i in 0..LANES {
-                    group[i] = R::exp_difference(isa, group[i], base[i]);
-                    sum[i] = sum[i] + group[i];
-                }
+                let v = R::exp_differences(isa, group, base);
+                *group = v;
+                *sum = add_groups(*sum, v);
             }
         }
         for (total, sum) in totals.iter_mut().zip(sums.as_flattened()) {

@@ -1,19 +1,28 @@
 //! Row by row, through a buffer of the arithmetic type.
 
 use super::*;
-use crate::cpu::float::pairwise;
+use crate::cpu::float::{add_groups, pairwise};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
 
-/// Longest row that is solved in a single visit: 256 KiB of float32, well within the second-level cache.
+/// Longest row that one thread solves: 256 KiB of float32, well within the second-level cache.
 pub const SHORT: usize = 65536;
 
-/// Elements that a longer row is visited in at a time.
-pub const PIECE: usize = 16384;
+/// Elements of a piece, of which the first-level cache keeps what is read until its exponentials are there.
+pub const PIECE: usize = 4096;
+
+/// Longest row whose exponentials are kept, relative to the maximum of their piece, until the maximum of the row is
+/// known, where the output cannot keep them; those of longer ones are computed again.
+const KEPT: usize = 1 << 20;
 
 /// Groups of elements whose sum is formed in the arithmetic type before it goes into a float64: 16 roundings at
 /// most are added to those of the exponentials, however long the row.
 pub const GROUPS: usize = 16;
+
+/// Rows of such a length that are read and written together: a call for each takes longer than the shortest do.
+pub fn rows_together(length: usize) -> usize {
+    (1024 / length).max(1)
+}
 
 pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let shape = concat(&problem.rows, &[problem.length]);
@@ -21,20 +30,26 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let out_strides = concat(&problem.out.strides, &[problem.out_stride]);
     let (x, out) = operands::<T>(problem, &shape, &x_strides, &out_strides);
     let (rows, length) = (problem.row_count() as usize, problem.length as usize);
-    let rows_of = Rows { x: &x, out: &out, kind: problem.kind, length };
-    let nanoseconds = rows as f64 * (30.0 + 0.5 * length as f64);
+    let in_place = problem.x.address == problem.out.address;
+    let rows_of = Rows { x: &x, out: &out, in_place, kind: problem.kind, length };
+    let nanoseconds = rows as f64 * (10.0 + 0.5 * length as f64);
     if length <= SHORT {
-        parallel::for_ranges(rows, 1, nanoseconds, |range| dispatch(Short { rows: rows_of, range }));
+        parallel::for_ranges(rows, rows_together(length), nanoseconds, |range| {
+            dispatch(Short { rows: rows_of, range });
+        });
         return Ok(());
     }
-    for_units(problem.kind.name(), rows, length.div_ceil(PIECE), nanoseconds, |parts, row, parallel| {
-        long(rows_of, parts, row, parallel);
+    let op = problem.kind.name();
+    for_units(op, rows, length.div_ceil(PIECE), nanoseconds, |parts, row, parallel| {
+        long(op, rows_of, parts, row, parallel);
     })
 }
 
 struct Rows<'a, T> {
     x: &'a Source<T>,
     out: &'a Target<T>,
+    /// Whether they are the same memory.
+    in_place: bool,
     kind: Kind,
     length: usize,
 }
@@ -47,17 +62,25 @@ impl<T> Clone for Rows<'_, T> {
 
 impl<T> Copy for Rows<'_, T> {}
 
-impl<T: Float> Rows<'_, T> {
+impl<'a, T: Float> Rows<'a, T> {
+    /// Output to compute in.
+    #[inline(always)]
+    fn memory(&self, start: usize, len: usize) -> Option<&'a mut [T::Real]> {
+        if self.in_place {
+            return None;
+        }
+        // SAFETY: rows, and pieces of one, are visited by one thread at a time, which holds no other slice of them.
+        unsafe { self.out.slice(start, len) }.and_then(T::as_reals)
+    }
+
     /// Writes `values`, times `factor`.
     #[inline(always)]
     fn store_scaled<I: Isa>(&self, isa: I, start: usize, values: &mut [T::Real], factor: T::Real) {
-        // SAFETY: every row, and every piece of one, is visited by one thread, which holds no other slice.
+        // SAFETY: as in `memory`.
         match unsafe { self.out.slice(start, values.len()) } {
             Some(slice) => T::narrow_scaled(isa, values, factor, slice),
             None => {
-                for v in &mut *values {
-                    *v = *v * factor;
-                }
+                scale(values, factor);
                 // SAFETY: as above, and no slice is held at all.
                 unsafe { widened::store(isa, self.out, start, values) };
             }
@@ -67,8 +90,15 @@ impl<T: Float> Rows<'_, T> {
     /// Writes `values`.
     #[inline(always)]
     fn store<I: Isa>(&self, isa: I, start: usize, values: &[T::Real]) {
-        // SAFETY: as in `store_scaled`.
+        // SAFETY: as in `memory`.
         unsafe { widened::store(isa, self.out, start, values) };
+    }
+}
+
+#[inline(always)]
+fn scale<R: Exp>(values: &mut [R], factor: R) {
+    for v in values {
+        *v = *v * factor;
     }
 }
 
@@ -138,13 +168,38 @@ fn exponentials_of_group<R: Exp, I: Isa>(
     values: &mut [R; LANES],
     sum: &mut [R; LANES],
 ) {
-    for i in 0..LANES {
-        values[i] = R::exp_difference(isa, x[i], base);
-        sum[i] = sum[i] + values[i];
-    }
+    let v = R::exp_differences(isa, x, &[base; LANES]);
+    *values = v;
+    *sum = add_groups(*sum, v);
 }
 
-/// Rows that are solved in a single visit.
+/// The maximum of a piece, and the sum of its exponentials relative to that, which fill `values`.
+#[inline(always)]
+fn survey<R: Exp, I: Isa>(isa: I, x: &[R], values: &mut [R]) -> (R, f64) {
+    let m = maximum(x);
+    (m, exponentials(isa, x, base(m), values))
+}
+
+/// Maximum and sum of a row, given those of its pieces.
+#[inline(always)]
+fn combined<R: Exp, I: Isa>(isa: I, parts: &[(R, f64)]) -> (R, f64) {
+    let (mut m, mut total) = (R::NEG_INFINITY, 0.0);
+    for &(own, _) in parts {
+        m = if own > m { own } else { m };
+    }
+    for &(own, sum) in parts {
+        total += rescaled(isa, sum, own, m);
+    }
+    (m, total)
+}
+
+/// What turns exponentials relative to the maximum of their piece into results.
+#[inline(always)]
+fn factor<R: Exp, I: Isa>(isa: I, own: R, (m, sum): (R, f64)) -> R {
+    R::from_element(rescaled(isa, 1.0 / sum, own, m))
+}
+
+/// Rows that one thread solves.
 struct Short<'a, T> {
     rows: Rows<'a, T>,
     range: Range<usize>,
@@ -155,47 +210,113 @@ impl<T: Float> Kernel for Short<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Short { rows, range } = self;
-        let len = rows.length;
+        let Short { rows, range: Range { start, end } } = self;
         let Scratch { mut wide, mut values } = Scratch::new();
-        values.resize(len, T::Real::default());
-        for row in range {
-            let x = widened::read(isa, rows.x, row * len, len, &mut wide);
-            let base = base(maximum(x));
-            let sum = exponentials(isa, x, base, &mut values);
-            let finishing = finishing(rows.kind, sum);
-            match rows.kind {
-                Kind::Softmax => rows.store_scaled(isa, row * len, &mut values, finishing),
-                Kind::LogSoftmax => {
-                    shifted(x, base, finishing, &mut values);
-                    rows.store(isa, row * len, &values);
+        let (length, together) = (rows.length, rows_together(rows.length));
+        let mut parts = [(T::Real::default(), 0.0); SHORT / PIECE];
+        for first in (start..end).step_by(together) {
+            let (start, len) = (first * length, together.min(end - first) * length);
+            let x = widened::read(isa, rows.x, start, len, &mut wide);
+            let memory = rows.memory(start, len);
+            let buffered = memory.is_none();
+            let values = memory.unwrap_or_else(|| {
+                values.resize(len, T::Real::default());
+                &mut values
+            });
+            let scaled_while_stored = buffered && together == 1 && rows.kind == Kind::Softmax;
+            for (x, values) in x.chunks_exact(length).zip(values.chunks_exact_mut(length)) {
+                let row = survey_row(isa, x, values, &mut parts);
+                let pieces = values.chunks_mut(PIECE).zip(&parts);
+                if rows.kind == Kind::LogSoftmax {
+                    shifted(x, base(row.0), finishing(rows.kind, row.1), values);
+                } else if scaled_while_stored {
+                    for (i, (values, &(own, _))) in pieces.enumerate() {
+                        rows.store_scaled(isa, start + i * PIECE, values, factor(isa, own, row));
+                    }
+                } else {
+                    for (values, &(own, _)) in pieces {
+                        scale(values, factor(isa, own, row));
+                    }
                 }
+            }
+            if buffered && !scaled_while_stored {
+                rows.store(isa, start, values);
             }
         }
     }
 }
 
-/// A row in pieces, each of which reports its maximum and its sum.
-fn long<T: Float>(rows: Rows<'_, T>, parts: &mut [(T::Real, f64)], row: usize, parallel: bool) {
-    let piece = |i: usize| (row * rows.length + i * PIECE, PIECE.min(rows.length - i * PIECE));
-    parallel::for_chunks_with(parts, 1, parallel, Scratch::new, |scratch, i, part| {
-        let (start, len) = piece(i);
-        part.fill(dispatch(Survey { rows, start, len, scratch }));
-    });
-    let (base, sum) = dispatch(Combine(parts));
-    let finishing = finishing(rows.kind, sum);
-    parallel::for_each_with(parts.len(), parallel, Scratch::new, |scratch, i| {
-        let (start, len) = piece(i);
-        dispatch(Write { rows, start, len, scratch, base, finishing });
-    });
+/// What the pieces of a row report that one thread solves.
+type Parts<R> = [(R, f64); SHORT / PIECE];
+
+/// Maximum and sum of a row, and the same of its pieces, to whose maxima the exponentials are relative that fill `values`.
+#[inline(always)]
+fn survey_row<R: Exp, I: Isa>(isa: I, x: &[R], values: &mut [R], parts: &mut Parts<R>) -> (R, f64) {
+    let pieces = x.chunks(PIECE).zip(values.chunks_mut(PIECE));
+    for (part, (x, values)) in parts.iter_mut().zip(pieces) {
+        *part = survey(isa, x, values);
+    }
+    if x.len() <= PIECE { parts[0] } else { combined(isa, &parts[..x.len().div_ceil(PIECE)]) }
 }
 
-/// The maximum of a piece and its sum of exponentials relative to that.
+/// A row in pieces, each of which reports its maximum and its sum.
+fn long<T: Float>(
+    op: &'static str,
+    rows: Rows<'_, T>,
+    parts: &mut [(T::Real, f64)],
+    row: usize,
+    parallel: bool,
+) {
+    let (start, length) = (row * rows.length, rows.length);
+    let piece = |i: usize| (start + i * PIECE, PIECE.min(length - i * PIECE));
+    let mut buffer;
+    let mut kept = match rows.kind {
+        Kind::LogSoftmax => None,
+        Kind::Softmax => rows.memory(start, length),
+    };
+    let buffered = kept.is_none() && rows.kind == Kind::Softmax && length <= KEPT;
+    if buffered {
+        // Rows before this one are written, so that a lack of memory is no error any more.
+        buffer = zeros(op, length).unwrap_or_default();
+        kept = Some(&mut buffer[..]).filter(|buffer| !buffer.is_empty());
+    }
+    let Some(kept) = kept else {
+        parallel::for_chunks_with(parts, 1, parallel, Scratch::new, |scratch, i, part| {
+            let (start, len) = piece(i);
+            part.fill(dispatch(Survey { rows, start, len, scratch, kept: None }));
+        });
+        let row = dispatch(Combine(parts));
+        parallel::for_each_with(parts.len(), parallel, Scratch::new, |scratch, i| {
+            let (start, len) = piece(i);
+            dispatch(Write { rows, start, len, scratch, row });
+        });
+        return;
+    };
+    let items = kept.chunks_mut(PIECE).zip(&mut *parts).enumerate();
+    parallel::for_items(items, parallel, Scratch::new, |scratch, (i, (kept, part))| {
+        let (start, len) = piece(i);
+        *part = dispatch(Survey { rows, start, len, scratch, kept: Some(kept) });
+    });
+    let row = dispatch(Combine(parts));
+    let items = kept.chunks_mut(PIECE).zip(parts).enumerate();
+    parallel::for_items(
+        items,
+        parallel,
+        || (),
+        |(), (i, (kept, &mut (maximum, _)))| {
+            let start = buffered.then_some(piece(i).0);
+            dispatch(Rescale { rows, start, kept, maximum, row });
+        },
+    );
+}
+
+/// The maximum of a piece and its sum of exponentials relative to that, which go to `kept` if there is one.
 struct Survey<'a, T: Float> {
     rows: Rows<'a, T>,
     start: usize,
     len: usize,
     scratch: &'a mut Scratch<T::Real>,
+    kept: Option<&'a mut [T::Real]>,
 }
 
 impl<T: Float> Kernel for Survey<'_, T> {
@@ -203,15 +324,17 @@ impl<T: Float> Kernel for Survey<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> (T::Real, f64) {
-        let Survey { rows, start, len, scratch: Scratch { wide, values } } = self;
+        let Survey { rows, start, len, scratch: Scratch { wide, values }, kept } = self;
         let x = widened::read(isa, rows.x, start, len, wide);
-        values.resize(len, T::Real::default());
-        let m = maximum(x);
-        (m, exponentials(isa, x, base(m), values))
+        let values = kept.unwrap_or_else(|| {
+            values.resize(len, T::Real::default());
+            values
+        });
+        survey(isa, x, values)
     }
 }
 
-/// Base and sum of a row, given those of its pieces.
+/// See [`combined`].
 struct Combine<'a, R>(&'a [(R, f64)]);
 
 impl<R: Exp> Kernel for Combine<'_, R> {
@@ -219,24 +342,41 @@ impl<R: Exp> Kernel for Combine<'_, R> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> (R, f64) {
-        let (mut m, mut total) = (R::NEG_INFINITY, 0.0);
-        for &(own, _) in self.0 {
-            m = if own > m { own } else { m };
-        }
-        for &(own, sum) in self.0 {
-            total += rescaled(isa, sum, own, m);
-        }
-        (base(m), total)
+        combined(isa, self.0)
     }
 }
 
+/// The results of a piece from the exponentials that were kept, of which `maximum` is the largest's exponent.
+struct Rescale<'a, T: Float> {
+    rows: Rows<'a, T>,
+    /// Where they go, unless they are in the output already.
+    start: Option<usize>,
+    kept: &'a mut [T::Real],
+    maximum: T::Real,
+    row: (T::Real, f64),
+}
+
+impl<T: Float> Kernel for Rescale<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Rescale { rows, start, kept, maximum, row } = self;
+        let factor = factor(isa, maximum, row);
+        match start {
+            Some(start) => rows.store_scaled(isa, start, kept, factor),
+            None => scale(kept, factor),
+        }
+    }
+}
+
+/// The results of a piece, from x once more.
 struct Write<'a, T: Float> {
     rows: Rows<'a, T>,
     start: usize,
     len: usize,
     scratch: &'a mut Scratch<T::Real>,
-    base: T::Real,
-    finishing: T::Real,
+    row: (T::Real, f64),
 }
 
 impl<T: Float> Kernel for Write<'_, T> {
@@ -244,7 +384,8 @@ impl<T: Float> Kernel for Write<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Write { rows, start, len, scratch: Scratch { wide, values }, base, finishing } = self;
+        let Write { rows, start, len, scratch: Scratch { wide, values }, row: (maximum, sum) } = self;
+        let (base, finishing) = (base(maximum), finishing(rows.kind, sum));
         let x = widened::read(isa, rows.x, start, len, wide);
         values.resize(len, T::Real::default());
         match rows.kind {

@@ -46,9 +46,7 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
         for (grads, outputs) in runs {
             sums.fill(T::Real::default());
             for (grad, output) in grads.chunks_exact(padded).zip(outputs.chunks_exact(padded)) {
-                for (sum, (&grad, &output)) in sums.iter_mut().zip(grad.iter().zip(output)) {
-                    *sum = *sum + term(kind, grad, output);
-                }
+                add_terms(kind, grad, output, &mut sums);
             }
             for (total, sum) in totals.iter_mut().zip(&sums) {
                 *total += sum.to_f64();
@@ -63,8 +61,19 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
         columns.clear();
         columns.extend(sums.iter().map(|&sum| T::Real::from_element(sum)));
         for (grad, output) in grad.chunks_exact_mut(sums.len()).zip(output.chunks_exact(sums.len())) {
-            for (grad, (&output, &sum)) in grad.iter_mut().zip(output.iter().zip(&*columns)) {
-                *grad = result(isa, kind, *grad, output, sum);
+            let elements = grad.iter_mut().zip(output.iter().zip(&*columns));
+            // A loop each, as in `super::rows::results`.
+            match kind {
+                Kind::Softmax => {
+                    for (grad, (&output, &sum)) in elements {
+                        *grad = result(isa, Kind::Softmax, *grad, output, sum);
+                    }
+                }
+                Kind::LogSoftmax => {
+                    for (grad, (&output, &sum)) in elements {
+                        *grad = result(isa, Kind::LogSoftmax, *grad, output, sum);
+                    }
+                }
             }
         }
         self.tile.store(isa, out, self.range.clone(), grad);

@@ -75,12 +75,20 @@ struct Scratch<R> {
     values: Vec<R>,
 }
 
-/// What an element adds to the sum of its row.
+/// Adds to `sums` what elements add to the sums of their rows. The slices have one length.
 #[inline(always)]
-fn term<R: Real>(kind: Kind, grad: R, output: R) -> R {
+fn add_terms<R: Real>(kind: Kind, grad: &[R], output: &[R], sums: &mut [R]) {
     match kind {
-        Kind::Softmax => output * grad,
-        Kind::LogSoftmax => grad,
+        Kind::Softmax => {
+            for (sum, (&grad, &output)) in sums.iter_mut().zip(grad.iter().zip(output)) {
+                *sum = *sum + output * grad;
+            }
+        }
+        Kind::LogSoftmax => {
+            for (sum, &grad) in sums.iter_mut().zip(grad) {
+                *sum = *sum + grad;
+            }
+        }
     }
 }
 

@@ -1,10 +1,9 @@
 //! Row by row.
 
 use super::*;
-use crate::cpu::element::Element;
 use crate::cpu::float::pairwise;
 use crate::cpu::isa::{Kernel, LANES, dispatch};
-use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
+use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT, rows_together};
 use crate::cpu::widened;
 
 pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
@@ -36,18 +35,37 @@ fn sum<R: Real>(kind: Kind, grad: &[R], output: &[R]) -> f64 {
     for (grad, output) in grad.chunks(GROUPS).zip(output.chunks(GROUPS)) {
         let mut sum = [R::default(); LANES];
         for (grad, output) in grad.iter().zip(output) {
-            for i in 0..LANES {
-                sum[i] = sum[i] + term(kind, grad[i], output[i]);
-            }
+            add_terms(kind, grad, output, &mut sum);
         }
         for i in 0..LANES {
             total[i] += sum[i].to_f64();
         }
     }
-    for (total, (&grad, &output)) in total.iter_mut().zip(grad_rest.iter().zip(output_rest)) {
-        *total += term(kind, grad, output).to_f64();
+    let mut rest = [R::default(); LANES];
+    add_terms(kind, grad_rest, output_rest, &mut rest[..grad_rest.len()]);
+    for i in 0..LANES {
+        total[i] += rest[i].to_f64();
     }
     pairwise(total)
+}
+
+/// The results of a row or a piece of one.
+#[inline(always)]
+fn results<R: Exp, I: Isa>(isa: I, kind: Kind, grad: &[R], output: &[R], sum: f64, values: &mut [R]) {
+    let sum = R::from_element(sum);
+    // A loop each: in one for both LLVM computes exp of softmax's output too, and drops it.
+    match kind {
+        Kind::Softmax => {
+            for (v, (&grad, &output)) in values.iter_mut().zip(grad.iter().zip(output)) {
+                *v = result(isa, Kind::Softmax, grad, output, sum);
+            }
+        }
+        Kind::LogSoftmax => {
+            for (v, (&grad, &output)) in values.iter_mut().zip(grad.iter().zip(output)) {
+                *v = result(isa, Kind::LogSoftmax, grad, output, sum);
+            }
+        }
+    }
 }
 
 /// Rows that are solved in a single visit.
@@ -62,18 +80,23 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Short<'_, T, O> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Short { operands, range, length } = self;
+        let Short { operands, range: Range { start, end }, length } = self;
         let Scratch { mut grad, mut output, mut values } = Scratch::default();
-        for row in range {
-            let piece = Piece { operands, start: row * length, length };
+        let together = rows_together(length);
+        for first in (start..end).step_by(together) {
+            let piece = Piece { operands, start: first * length, length: together.min(end - first) * length };
             let (grad, output) = piece.inputs(isa, &mut grad, &mut output);
-            let sum = sum(operands.kind, grad, output);
-            piece.write(isa, grad, output, sum, &mut values);
+            values.resize(piece.length, T::Real::default());
+            let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
+            for (values, (grad, output)) in values.chunks_exact_mut(length).zip(rows) {
+                results(isa, operands.kind, grad, output, sum(operands.kind, grad, output), values);
+            }
+            piece.store(isa, &values);
         }
     }
 }
 
-/// A row or a piece of one.
+/// Rows, a row, or a piece of one.
 struct Piece<'a, T, O> {
     operands: Operands<'a, T, O>,
     start: usize,
@@ -98,23 +121,10 @@ impl<'a, T: Float, O: Narrow<T::Real>> Piece<'a, T, O> {
     }
 
     #[inline(always)]
-    fn write<I: Isa>(
-        &self,
-        isa: I,
-        grad: &[T::Real],
-        output: &[T::Real],
-        sum: f64,
-        values: &mut Vec<T::Real>,
-    ) {
-        let Operands { kind, out, .. } = self.operands;
-        values.resize(self.length, T::Real::default());
-        let sum = T::Real::from_element(sum);
-        for (v, (&grad, &output)) in values.iter_mut().zip(grad.iter().zip(output)) {
-            *v = result(isa, kind, grad, output, sum);
-        }
+    fn store<I: Isa>(&self, isa: I, values: &[T::Real]) {
         // SAFETY: every row, and every piece of one, is visited by one thread, which holds no other slice of `out`
         // and has done with those of the inputs.
-        unsafe { widened::store(isa, out, self.start, values) };
+        unsafe { widened::store(isa, self.operands.out, self.start, values) };
     }
 }
 
@@ -167,6 +177,8 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Write<'_, T, O> {
     fn run<I: Isa>(self, isa: I) {
         let Scratch { grad, output, values } = self.scratch;
         let (grad, output) = self.piece.inputs(isa, grad, output);
-        self.piece.write(isa, grad, output, self.sum, values);
+        values.resize(self.piece.length, T::Real::default());
+        results(isa, self.piece.operands.kind, grad, output, self.sum, values);
+        self.piece.store(isa, values);
     }
 }
