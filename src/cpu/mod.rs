@@ -9,6 +9,7 @@ pub mod element;
 pub mod exp;
 pub mod float;
 pub mod float_modes;
+pub mod forks;
 pub mod half_float;
 pub mod isa;
 pub mod matmul;

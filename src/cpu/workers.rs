@@ -1,13 +1,11 @@
 //! Who runs the loops of a call: the threads of the library that its tensors are of, where that lends them, or else the
-//! pools of our own.
+//! pool of our own.
 
 use std::cell::Cell;
 use std::fmt::Debug;
 
-use rayon::ThreadPool;
-use rayon::prelude::*;
-
-use super::{float_modes, pool};
+use super::pool::{self, Pool};
+use super::{float_modes, forks};
 
 /// The threads of a library, for calls on its tensors.
 pub trait Workers: Debug + Sync {
@@ -59,7 +57,7 @@ pub fn with<T>(workers: Option<&'static dyn Workers>, work: impl FnOnce() -> T) 
 pub enum Crew {
     Alone,
     /// Some threads of a pool, or all.
-    Pool(&'static ThreadPool, usize),
+    Pool(&'static Pool, usize),
     Lent(&'static dyn Workers, usize),
 }
 
@@ -72,7 +70,7 @@ impl Crew {
             Duty::Lent(workers) => match workers.count() {
                 0 | 1 => Crew::Alone,
                 // A forked child has inherited what its parent knows of these threads, but not them.
-                count if pool::is_forked() || !has_room(count) => Crew::of_pool(count),
+                count if forks::is_forked() || !has_room(count) => Crew::of_pool(count),
                 count => Crew::Lent(workers, count),
             },
         }
@@ -80,7 +78,7 @@ impl Crew {
 
     fn of_pool(most: usize) -> Crew {
         match pool::pool() {
-            Some(pool) => Crew::Pool(pool, pool.current_num_threads().min(most)),
+            Some(pool) => Crew::Pool(pool, pool.threads().min(most)),
             None => Crew::Alone,
         }
     }
@@ -94,17 +92,20 @@ impl Crew {
 
     /// Calls `work`, which takes tasks from somewhere until there are none, on so many of the threads at once.
     pub fn run(self, threads: usize, work: &(dyn Fn() + Sync)) {
+        if let Crew::Alone = self {
+            return work();
+        }
+        // Workers compute in the modes of their caller, and loops within the work are serial.
+        let modes = float_modes::current();
+        let on_duty = || {
+            let _shift = Shift::begin(Duty::Worker);
+            float_modes::within(modes, work);
+        };
         match self {
-            Crew::Alone => work(),
-            Crew::Pool(pool, _) => {
-                pool.install(|| (0..threads).into_par_iter().with_max_len(1).for_each(|_| work()));
-            }
+            Crew::Alone => {}
+            Crew::Pool(pool, _) => pool.run(threads, &on_duty),
             Crew::Lent(workers, _) => {
-                let modes = float_modes::current();
-                workers.run(threads, &|| {
-                    let _shift = Shift::begin(Duty::Worker);
-                    float_modes::within(modes, work);
-                });
+                workers.run(threads, &on_duty);
                 // Where the workers could not do it all.
                 work();
             }

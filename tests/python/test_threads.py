@@ -103,18 +103,20 @@ def test_other_threads_run_while_a_large_call_works():
 
 
 @pytest.mark.parametrize(
-    ("rayon", "omp", "threads"),
+    ("tilewise", "rayon", "omp", "threads"),
     [
-        (None, "3", 3),
-        (None, " 3,2", 3),
-        (None, "1", 1),
-        ("2", "3", 2),
-        ("2", None, 2),
-        ("100000", None, 16 * len(os.sched_getaffinity(0))),
-        *((None, text, None) for text in (None, "", "0", "-1", "many", "3x")),
+        (None, None, "3", 3),
+        (None, None, " 3,2", 3),
+        (None, None, "1", 1),
+        (None, "2", "3", 2),
+        (None, "2", None, 2),
+        ("4", "2", "3", 4),
+        ("1", None, "3", 1),
+        (None, "100000", None, 16 * len(os.sched_getaffinity(0))),
+        *((None, None, text, None) for text in (None, "", "0", "-1", "many", "3x")),
     ],
 )
-def test_the_environment_says_how_many_threads_there_are(rayon, omp, threads):
+def test_the_environment_says_how_many_threads_there_are(tilewise, rayon, omp, threads):
     printed = fresh.run(
         """
         import pathlib
@@ -126,14 +128,15 @@ def test_the_environment_says_how_many_threads_there_are(rayon, omp, threads):
         tw.add(x, tw.softmax(x))
         expected = tw.explain(tw.add, x, x).cpu.threads
         tasks = pathlib.Path("/proc/self/task")
-        # A thread has its name from itself, when it comes to run.
+        # The caller is one of them. A thread has its name from itself, when it comes to run.
         for _ in range(100):
-            found = sum(task.read_text().startswith("tilewise-") for task in tasks.glob("*/comm"))
+            found = 1 + sum(task.read_text().startswith("tilewise-") for task in tasks.glob("*/comm"))
             if found >= expected:
                 break
             time.sleep(0.05)
         print(expected, found)
         """,
+        TILEWISE_NUM_THREADS=tilewise,
         RAYON_NUM_THREADS=rayon,
         OMP_NUM_THREADS=omp,
     )
