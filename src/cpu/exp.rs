@@ -1,82 +1,98 @@
 //! exp for float32 and float64, without branches, so that loops over it vectorise.
 //!
-//! x = n ln 2 + r with |r| <= ln(2)/2; e^r is a Taylor polynomial whose remainder is below a tenth of an ulp,
-//! and 2^n is applied in two halves, so that results below the normal range round only once.
+//! x = n ln 2 + r with |r| <= ln(2)/2; e^r is 1 + r + r^2 q(r), where q is a minimax polynomial whose error is below a
+//! twentieth of an ulp.
 
 use super::float::Real;
-use super::isa::{Isa, LANES};
+use super::isa::Isa;
 
 pub trait Exp: Real {
     const NEG_INFINITY: Self;
-    /// An integer that is ordered as the numbers are, for LLVM vectorises no maximum of floats.
-    type Key: Copy + Ord;
+    type Bits: Copy + Default + Send + Sync;
 
-    fn key(self) -> Self::Key;
-    fn from_key(key: Self::Key) -> Self;
+    /// Largest magnitude that has a [`Power`]. The difference of any number from a larger one is exact, or so large that its
+    /// exponential vanishes.
+    const FAR: Self;
+    /// What takes the result of [`lifted`](Self::lifted) down again.
+    const LOWERING: Self;
 
-    /// e^x, within 2 ulp.
+    /// e^x, within 2 ulp. Results below the normal range round once.
     fn exp<I: Isa>(isa: I, x: Self) -> Self;
-
-    /// e^(x - m) for x <= m. The rounding error of the subtraction is carried along: at x - m = -80 it
-    /// alone would be 3.8e-6 of a float32 result. NaN if x is NaN or m infinite, but 0 for x = -inf < m.
-    fn exp_difference<I: Isa>(isa: I, x: Self, m: Self) -> Self;
-
-    /// The same of a group.
-    fn exp_differences<I: Isa>(isa: I, x: &[Self; LANES], m: &[Self; LANES]) -> [Self; LANES];
 
     /// e^(x + error) for x <= 0 and a correction of less than an ulp, which is ignored where the result is 0.
     fn exp_carrying<I: Isa>(isa: I, x: Self, error: Self) -> Self;
+
+    /// The power of two that is nearest to e^m, for |m| <= FAR.
+    fn power(m: Self) -> Power<Self>;
+
+    /// e^x over the power, for x <= m, and over LOWERING: no subtraction rounds, and the smallest results that count are
+    /// normal numbers. NaN if x is.
+    fn lifted<I: Isa>(isa: I, x: Self, power: Power<Self>) -> Self;
+}
+
+/// What exponentials are relative to: 2^exponent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Power<R: Exp> {
+    pub exponent: R,
+    /// What counts for smaller numbers, whose exponentials vanish.
+    pub lowest: R,
+    /// What is added to the bits of an exponent.
+    pub bias: R::Bits,
+}
+
+trait Reduced: Real {
+    /// Adding 1.5 * 2^mantissa leaves the nearest integer in the lowest bits.
+    const SHIFT: Self;
+
+    /// r and n + SHIFT.
+    fn reduced<I: Isa>(isa: I, x: Self) -> (Self, Self);
+    /// e^r.
+    fn polynomial<I: Isa>(isa: I, r: Self) -> Self;
+    /// p 2^n, rounded once.
+    fn scaled(p: Self, shifted: Self) -> Self;
 }
 
 macro_rules! exp {
     (
-        $type:ident, $bits:ident, $key:ident, mantissa $mantissa:literal, bias $bias:literal,
-        lowest $lowest:literal, highest $highest:literal, ln2 $high:literal + $low:literal,
-        factorials [$first:literal $(, $rest:literal)*], groups $scale_group:ident
+        $type:ident, $bits:ident, mantissa $mantissa:literal, bias $bias:literal, lift $lift:literal,
+        lowest $lowest:literal, highest $highest:literal, far $far:literal, ln2 $high:literal + $low:literal,
+        q [$first:literal $(, $rest:literal)*]
     ) => {
         impl Exp for $type {
             const NEG_INFINITY: $type = $type::NEG_INFINITY;
-            type Key = $key;
-
-            #[inline(always)]
-            fn key(self) -> $key {
-                // Of two negative numbers the one with the larger magnitude is the smaller.
-                let bits = self.to_bits() as $key;
-                bits ^ ((bits >> ($key::BITS - 1)) & $key::MAX)
-            }
-
-            #[inline(always)]
-            fn from_key(key: $key) -> $type {
-                $type::from_bits((key ^ ((key >> ($key::BITS - 1)) & $key::MAX)) as $bits)
-            }
+            type Bits = $bits;
+            const FAR: $type = $far;
+            const LOWERING: $type = $type::from_bits(($bias - $lift) << $mantissa);
 
             #[inline(always)]
             fn exp<I: Isa>(isa: I, x: $type) -> $type {
                 let x = if x < $lowest { $lowest } else { x };
                 let x = if x > $highest { $highest } else { x };
-                let (p, n) = Reduced::reduced(isa, x, 0.0);
-                Reduced::scale(p, n)
-            }
-
-            #[inline(always)]
-            fn exp_difference<I: Isa>(isa: I, x: $type, m: $type) -> $type {
-                let (p, n) = Reduced::reduced_difference(isa, x, m);
-                Reduced::scale(p, n)
-            }
-
-            #[inline(always)]
-            fn exp_differences<I: Isa>(isa: I, x: &[$type; LANES], m: &[$type; LANES]) -> [$type; LANES] {
-                let [mut p, mut n] = [[0.0; LANES]; 2];
-                for i in 0..LANES {
-                    (p[i], n[i]) = Reduced::reduced_difference(isa, x[i], m[i]);
-                }
-                isa.$scale_group(p, n)
+                let (r, n) = Reduced::reduced(isa, x);
+                Reduced::scaled(Reduced::polynomial(isa, r), n)
             }
 
             #[inline(always)]
             fn exp_carrying<I: Isa>(isa: I, x: $type, error: $type) -> $type {
-                let (p, n) = Reduced::reduced_carrying(isa, x, error);
-                Reduced::scale(p, n)
+                let vanishes = x < $lowest;
+                let x = if vanishes { $lowest } else { x };
+                let error = if vanishes { 0.0 } else { error };
+                let (r, n) = Reduced::reduced(isa, x);
+                Reduced::scaled(Reduced::polynomial(isa, r + error), n)
+            }
+
+            #[inline(always)]
+            fn power(m: $type) -> Power<$type> {
+                let shifted = m * std::$type::consts::LOG2_E + Self::SHIFT;
+                let bias = ($bias + $lift as $bits).wrapping_sub(shifted.to_bits()) << $mantissa;
+                Power { exponent: shifted - Self::SHIFT, lowest: m + $lowest, bias }
+            }
+
+            #[inline(always)]
+            fn lifted<I: Isa>(isa: I, x: $type, power: Power<$type>) -> $type {
+                let x = if x < power.lowest { power.lowest } else { x };
+                let (r, n) = Reduced::reduced(isa, x);
+                Reduced::polynomial(isa, r) * $type::from_bits((n.to_bits() << $mantissa).wrapping_add(power.bias))
             }
         }
 
@@ -84,36 +100,26 @@ macro_rules! exp {
             const SHIFT: $type = (3u64 << ($mantissa - 1)) as $type;
 
             #[inline(always)]
-            fn reduced<I: Isa>(isa: I, x: $type, error: $type) -> ($type, $type) {
-                let n = Real::mul_add(x, isa, std::$type::consts::LOG2_E, Self::SHIFT) - Self::SHIFT;
+            fn reduced<I: Isa>(isa: I, x: $type) -> ($type, $type) {
+                let shifted = Real::mul_add(x, isa, std::$type::consts::LOG2_E, Self::SHIFT);
+                let n = shifted - Self::SHIFT;
                 let r = Real::mul_add(n, isa, -$high, x);
-                let r = Real::mul_add(n, isa, -$low, r) + error;
-                let p: $type = 1.0 / $first;
-                $(let p = Real::mul_add(p, isa, r, 1.0 / $rest);)*
-                (p, n)
+                (Real::mul_add(n, isa, -$low, r), shifted)
             }
 
             #[inline(always)]
-            fn reduced_difference<I: Isa>(isa: I, x: $type, m: $type) -> ($type, $type) {
-                let difference = x - m;
-                // Knuth's TwoSum of x and -m.
-                let m_part = difference - x;
-                let error = (x - (difference - m_part)) + (-m - m_part);
-                Reduced::reduced_carrying(isa, difference, error)
+            fn polynomial<I: Isa>(isa: I, r: $type) -> $type {
+                let q: $type = $first;
+                $(let q = Real::mul_add(q, isa, r, $rest);)*
+                let p = Real::mul_add(q, isa, r, 1.0);
+                Real::mul_add(p, isa, r, 1.0)
             }
 
             #[inline(always)]
-            fn reduced_carrying<I: Isa>(isa: I, x: $type, error: $type) -> ($type, $type) {
-                let vanishes = x < $lowest;
-                let x = if vanishes { $lowest } else { x };
-                let error = if vanishes { 0.0 } else { error };
-                Reduced::reduced(isa, x, error)
-            }
-
-            #[inline(always)]
-            fn scale(p: $type, n: $type) -> $type {
-                // Logical shifts of a positive number: AVX2 has no arithmetic ones of 64 bits.
-                let n = (n + Self::SHIFT).to_bits().wrapping_sub(Self::SHIFT.to_bits()).wrapping_add(4 * $bias);
+            fn scaled(p: $type, shifted: $type) -> $type {
+                // Two powers, each of a normal number. Logical shifts of a positive number: AVX2 has no arithmetic
+                // ones of 64 bits.
+                let n = shifted.to_bits().wrapping_sub(Self::SHIFT.to_bits()).wrapping_add(4 * $bias);
                 let half = n >> 1;
                 let power = |n: $bits| $type::from_bits(n.wrapping_sub($bias) << $mantissa);
                 p * power(half) * power(n - half)
@@ -122,31 +128,17 @@ macro_rules! exp {
     };
 }
 
-/// e^x as p 2^n.
-pub trait Reduced: Real {
-    /// Adding 1.5 * 2^mantissa leaves the nearest integer in the lowest bits.
-    const SHIFT: Self;
-
-    /// Of e^(x + error) for x within the range that the caller has clamped it to, or NaN.
-    fn reduced<I: Isa>(isa: I, x: Self, error: Self) -> (Self, Self);
-    /// Of [`Exp::exp_difference`].
-    fn reduced_difference<I: Isa>(isa: I, x: Self, m: Self) -> (Self, Self);
-    /// Of [`Exp::exp_carrying`].
-    fn reduced_carrying<I: Isa>(isa: I, x: Self, error: Self) -> (Self, Self);
-    /// p 2^n for an integer n that `reduced` returned, rounded once.
-    fn scale(p: Self, n: Self) -> Self;
-}
-
 exp!(
-    f32, u32, i32, mantissa 23, bias 127, lowest -110.0, highest 90.0,
+    f32, u32, mantissa 23, bias 127, lift 64, lowest -110.0, highest 90.0, far 220.0,
     ln2 0.693_145_75 + 1.428_606_8e-6,
-    factorials [5040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0, 1.0], groups scale_f32
+    q [0.001381454, 0.008368745, 0.04166839, 0.16666521, 0.49999994]
 );
 exp!(
-    f64, u64, i64, mantissa 52, bias 1023, lowest -760.0, highest 720.0,
+    f64, u64, mantissa 52, bias 1023, lift 512, lowest -760.0, highest 720.0, far 1520.0,
     ln2 0.693_147_180_369_123_8 + 1.908_214_929_270_587_7e-10,
-    factorials [
-        6227020800.0, 479001600.0, 39916800.0, 3628800.0, 362880.0, 40320.0, 5040.0, 720.0, 120.0, 24.0, 6.0,
-        2.0, 1.0, 1.0
-    ], groups scale_f64
+    q [
+        1.9827832865611385e-09, 2.5063505551567007e-08, 2.755929256565671e-07, 2.755733592429537e-06,
+        2.4801586128610757e-05, 0.00019841269824376098, 0.001388888888913081, 0.008333333333337472,
+        0.041666666666666546, 0.16666666666666666, 0.5
+    ]
 );

@@ -58,8 +58,8 @@ pub trait Float: Element {
     fn widen<I: Isa>(isa: I, from: &[Self], to: &mut [Self::Real]);
     /// to = from, rounded to nearest, ties to even.
     fn narrow<I: Isa>(isa: I, from: &[Self::Real], to: &mut [Self]);
-    /// to = from * factor, rounded likewise; `from` may be left scaled.
-    fn narrow_scaled<I: Isa>(isa: I, from: &mut [Self::Real], factor: Self::Real, to: &mut [Self]);
+    /// to = from * factor * LOWERING, rounded likewise; `from` may be left scaled.
+    fn narrow_lowered<I: Isa>(isa: I, from: &mut [Self::Real], factor: Self::Real, to: &mut [Self]);
     /// `from` itself if it is of the arithmetic type already, else a copy in `buffer`.
     fn real<'a, I: Isa>(isa: I, from: &'a [Self], buffer: &'a mut [Self::Real]) -> &'a [Self::Real];
     /// Memory of elements as that of the arithmetic type, if they are of it.
@@ -165,9 +165,9 @@ macro_rules! real {
                 to.copy_from_slice(from);
             }
             #[inline(always)]
-            fn narrow_scaled<I: Isa>(_: I, from: &mut [$type], factor: $type, to: &mut [$type]) {
+            fn narrow_lowered<I: Isa>(_: I, from: &mut [$type], factor: $type, to: &mut [$type]) {
                 for (t, &f) in to.iter_mut().zip(&*from) {
-                    *t = f * factor;
+                    *t = f * factor * Self::LOWERING;
                 }
             }
             #[inline(always)]

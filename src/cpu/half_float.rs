@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::element::Element;
+use super::exp::Exp;
 use super::float::{Float, Real};
 use super::isa::{Isa, LANES};
 use crate::dtype::DType;
@@ -24,9 +25,9 @@ impl Float for bf16 {
         }
     }
     #[inline(always)]
-    fn narrow_scaled<I: Isa>(_: I, from: &mut [f32], factor: f32, to: &mut [bf16]) {
+    fn narrow_lowered<I: Isa>(_: I, from: &mut [f32], factor: f32, to: &mut [bf16]) {
         for (t, &f) in to.iter_mut().zip(&*from) {
-            *t = narrow_bf16(f * factor);
+            *t = narrow_bf16(f * factor * f32::LOWERING);
         }
     }
     #[inline(always)]
@@ -79,9 +80,9 @@ impl Float for f16 {
         }
     }
     #[inline(always)]
-    fn narrow_scaled<I: Isa>(isa: I, from: &mut [f32], factor: f32, to: &mut [f16]) {
+    fn narrow_lowered<I: Isa>(isa: I, from: &mut [f32], factor: f32, to: &mut [f16]) {
         for f in &mut *from {
-            *f *= factor;
+            *f = *f * factor * f32::LOWERING;
         }
         Self::narrow(isa, from, to);
     }

@@ -9,8 +9,6 @@
 
 use half::f16;
 
-use super::exp::Reduced;
-
 /// Elements in a group that is worked on at a time: one AVX-512 register of float32.
 pub const LANES: usize = 16;
 
@@ -22,24 +20,6 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES];
     /// Rounds to nearest, ties to even.
     fn narrow_f16(self, values: [f32; LANES]) -> [f16; LANES];
-
-    /// [`Reduced::scale`] of a group.
-    #[inline(always)]
-    fn scale_f32(self, p: [f32; LANES], n: [f32; LANES]) -> [f32; LANES] {
-        scale_each(p, n)
-    }
-    #[inline(always)]
-    fn scale_f64(self, p: [f64; LANES], n: [f64; LANES]) -> [f64; LANES] {
-        scale_each(p, n)
-    }
-}
-
-#[inline(always)]
-fn scale_each<R: Reduced>(mut p: [R; LANES], n: [R; LANES]) -> [R; LANES] {
-    for i in 0..LANES {
-        p[i] = R::scale(p[i], n[i]);
-    }
-    p
 }
 
 /// Work to be compiled for every instruction set; `run` is to be `#[inline(always)]`.
@@ -169,24 +149,6 @@ mod x86 {
             unsafe {
                 let values = transmute::<[f32; LANES], __m512>(values);
                 transmute(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values))
-            }
-        }
-
-        #[inline(always)]
-        fn scale_f32(self, p: [f32; LANES], n: [f32; LANES]) -> [f32; LANES] {
-            // SAFETY: as in `widen_f16`.
-            unsafe {
-                let [p, n] = transmute::<[[f32; LANES]; 2], [__m512; 2]>([p, n]);
-                transmute(_mm512_scalef_ps(p, n))
-            }
-        }
-
-        #[inline(always)]
-        fn scale_f64(self, p: [f64; LANES], n: [f64; LANES]) -> [f64; LANES] {
-            // SAFETY: as in `widen_f16`, of two registers each.
-            unsafe {
-                let [p, q, n, o] = transmute::<[[f64; LANES]; 2], [__m512d; 4]>([p, n]);
-                transmute([_mm512_scalef_pd(p, n), _mm512_scalef_pd(q, o)])
             }
         }
     }

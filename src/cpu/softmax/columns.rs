@@ -3,6 +3,7 @@
 
 use super::tiles::{Split, Tile};
 use super::*;
+use crate::cpu::exp::Power;
 use crate::cpu::float::add_groups;
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 
@@ -47,19 +48,19 @@ impl<T: Float> Columns<'_, T> {
         tile: Tile,
         range: Range<usize>,
         values: &mut [T::Real],
-        bases: &[T::Real],
+        maxima: &[T::Real],
         finishing: &[T::Real],
     ) {
-        for row in values.chunks_exact_mut(bases.len()) {
+        for row in values.chunks_exact_mut(maxima.len()) {
             match self.kind {
                 Kind::Softmax => {
                     for (v, &factor) in row.iter_mut().zip(finishing) {
-                        *v = *v * factor;
+                        *v = *v * factor * T::Real::LOWERING;
                     }
                 }
                 Kind::LogSoftmax => {
-                    for (v, (&base, &shift)) in row.iter_mut().zip(bases.iter().zip(finishing)) {
-                        *v = (*v - base) - shift;
+                    for (v, (&m, &shift)) in row.iter_mut().zip(maxima.iter().zip(finishing)) {
+                        *v = (*v - m) - shift;
                     }
                 }
             }
@@ -80,32 +81,67 @@ fn maxima<R: Exp>(values: &[R], padded: usize) -> Vec<R> {
     maxima
 }
 
-/// Replaces every x by e^(x - base) and sums them up by columns.
+/// Replaces every x by its exponential relative to the base of its column, lifted, and sums them up by columns.
 #[inline(always)]
-fn exponentials<R: Exp, I: Isa>(isa: I, values: &mut [R], bases: &[R]) -> Vec<f64> {
-    let padded = bases.len();
-    let (bases, _) = bases.as_chunks::<LANES>();
+fn exponentials<R: Exp, I: Isa>(isa: I, values: &mut [R], maxima: &[R]) -> Vec<f64> {
+    let padded = maxima.len();
+    // Of which `base` says that they are subtracted first; the exponentials of those of nothing but -inf are 0.
+    let far = |m: R| if is_near(m) || m == R::NEG_INFINITY { R::default() } else { m };
+    if maxima.iter().any(|&m| !is_near(m)) {
+        for row in values.chunks_exact_mut(padded) {
+            for (v, &m) in row.iter_mut().zip(maxima) {
+                *v = *v - far(m);
+            }
+        }
+    }
+    let powers = all(maxima, |m| R::power(if is_near(m) { m } else { R::default() }));
+    let (lowest, biases) = (all(&powers, |power| power.lowest), all(&powers, |power| power.bias));
+    let (groups, count) =
+        (lowest.as_chunks::<LANES>().0.iter().zip(biases.as_chunks::<LANES>().0), padded / LANES);
     let mut totals = vec![0.0; padded];
-    let mut sums = vec![[R::default(); LANES]; bases.len()];
+    let mut sums = vec![[R::default(); LANES]; count];
     for rows in values.chunks_mut(RUN * padded) {
         sums.fill([R::default(); LANES]);
         for row in rows.chunks_exact_mut(padded) {
-            let (groups, _) = row.as_chunks_mut::<LANES>();
-            for (group, (base, sum)) in groups.iter_mut().zip(bases.iter().zip(&mut sums)) {
-                let v = R::exp_differences(isa, group, base);
-                *group = v;
-                *sum = add_groups(*sum, v);
+            let (row, _) = row.as_chunks_mut::<LANES>();
+            for (group, ((lowest, biases), sum)) in row.iter_mut().zip(groups.clone().zip(&mut sums)) {
+                let exponentials = exponentials_of_group(isa, *group, *lowest, *biases);
+                *group = exponentials;
+                *sum = add_groups(*sum, exponentials);
             }
         }
         for (total, sum) in totals.iter_mut().zip(sums.as_flattened()) {
             *total += sum.to_f64();
         }
     }
+    for (total, &m) in totals.iter_mut().zip(maxima) {
+        // NaN stays.
+        let vanishes = m == R::NEG_INFINITY && *total >= 0.0;
+        *total = if vanishes { 0.0 } else { *total * R::LOWERING.to_f64() };
+    }
     totals
+}
+
+#[inline(always)]
+fn exponentials_of_group<R: Exp, I: Isa>(
+    isa: I,
+    mut x: [R; LANES],
+    lowest: [R; LANES],
+    biases: [R::Bits; LANES],
+) -> [R; LANES] {
+    for i in 0..LANES {
+        x[i] = R::lifted(isa, x[i], Power { exponent: R::default(), lowest: lowest[i], bias: biases[i] });
+    }
+    x
 }
 
 fn all<A: Copy, B>(values: &[A], f: impl Fn(A) -> B) -> Vec<B> {
     values.iter().map(|&v| f(v)).collect()
+}
+
+/// What finishes each column, given its maximum and its sum.
+fn all_finishing<R: Exp>(kind: Kind, maxima: &[R], sums: &[f64]) -> Vec<R> {
+    maxima.iter().zip(sums).map(|(&m, &sum)| finishing(kind, m, sum)).collect()
 }
 
 /// A tile that is solved in a single visit.
@@ -123,12 +159,13 @@ impl<T: Float> Kernel for Whole<'_, T> {
     fn run<I: Isa>(self, isa: I) {
         let Whole { columns, tile, length, values } = self;
         tile.load(isa, columns.x, 0..length, values);
-        let bases = all(&maxima(values, tile.padded()), base);
-        let sums = exponentials(isa, values, &bases);
+        let maxima = maxima(values, tile.padded());
+        let sums = exponentials(isa, values, &maxima);
         if columns.kind == Kind::LogSoftmax {
             tile.load(isa, columns.x, 0..length, values);
         }
-        columns.finish(isa, tile, 0..length, values, &bases, &all(&sums, |sum| finishing(columns.kind, sum)));
+        let finishing = all_finishing(columns.kind, &maxima, &sums);
+        columns.finish(isa, tile, 0..length, values, &maxima, &finishing);
     }
 }
 
@@ -145,11 +182,11 @@ fn long<T: Float>(
     parallel::for_chunks_with(parts, padded, parallel, Vec::new, |values, i, part| {
         dispatch(Survey { columns, tile, range: split.piece(i), values, part });
     });
-    let (bases, sums) = dispatch(Combine { parts, padded });
-    let finishing = all(&sums, |sum| finishing(columns.kind, sum));
+    let (maxima, sums) = combined(parts, padded);
+    let finishing = all_finishing(columns.kind, &maxima, &sums);
     parallel::for_each_with(split.pieces(), parallel, Vec::new, |values, i| {
-        let (bases, finishing) = (&bases[..], &finishing[..]);
-        dispatch(Write { columns, tile, range: split.piece(i), values, bases, finishing });
+        let (maxima, finishing) = (&maxima[..], &finishing[..]);
+        dispatch(Write { columns, tile, range: split.piece(i), values, maxima, finishing });
     });
 }
 
@@ -169,38 +206,28 @@ impl<T: Float> Kernel for Survey<'_, T> {
     fn run<I: Isa>(self, isa: I) {
         self.tile.load(isa, self.columns.x, self.range, self.values);
         let maxima = maxima(self.values, self.tile.padded());
-        let sums = exponentials(isa, self.values, &all(&maxima, base));
+        let sums = exponentials(isa, self.values, &maxima);
         for (part, own) in self.part.iter_mut().zip(maxima.into_iter().zip(sums)) {
             *part = own;
         }
     }
 }
 
-/// Bases and sums of the columns, given those of their pieces.
-struct Combine<'a, R> {
-    parts: &'a [(R, f64)],
-    padded: usize,
-}
-
-impl<R: Exp> Kernel for Combine<'_, R> {
-    type Output = (Vec<R>, Vec<f64>);
-
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) -> Self::Output {
-        let mut row = vec![R::NEG_INFINITY; self.padded];
-        for part in self.parts.chunks_exact(self.padded) {
-            for (m, &(own, _)) in row.iter_mut().zip(part) {
-                *m = if own > *m { own } else { *m };
-            }
+/// Maxima and sums of the columns, given those of their pieces.
+fn combined<R: Exp>(parts: &[(R, f64)], padded: usize) -> (Vec<R>, Vec<f64>) {
+    let mut maxima = vec![R::NEG_INFINITY; padded];
+    for part in parts.chunks_exact(padded) {
+        for (m, &(own, _)) in maxima.iter_mut().zip(part) {
+            *m = if own > *m { own } else { *m };
         }
-        let mut totals = vec![0.0; self.padded];
-        for part in self.parts.chunks_exact(self.padded) {
-            for (total, (&(own, sum), &row)) in totals.iter_mut().zip(part.iter().zip(&row)) {
-                *total += rescaled(isa, sum, own, row);
-            }
-        }
-        (all(&row, base), totals)
     }
+    let mut totals = vec![0.0; padded];
+    for part in parts.chunks_exact(padded) {
+        for (total, (&(own, sum), &m)) in totals.iter_mut().zip(part.iter().zip(&maxima)) {
+            *total += rescaled(sum, own, m);
+        }
+    }
+    (maxima, totals)
 }
 
 struct Write<'a, T: Float> {
@@ -208,7 +235,7 @@ struct Write<'a, T: Float> {
     tile: Tile,
     range: Range<usize>,
     values: &'a mut Vec<T::Real>,
-    bases: &'a [T::Real],
+    maxima: &'a [T::Real],
     finishing: &'a [T::Real],
 }
 
@@ -217,11 +244,11 @@ impl<T: Float> Kernel for Write<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Write { columns, tile, range, values, bases, finishing } = self;
+        let Write { columns, tile, range, values, maxima, finishing } = self;
         tile.load(isa, columns.x, range.clone(), values);
         if columns.kind == Kind::Softmax {
-            exponentials(isa, values, bases);
+            exponentials(isa, values, maxima);
         }
-        columns.finish(isa, tile, range, values, bases, finishing);
+        columns.finish(isa, tile, range, values, maxima, finishing);
     }
 }

@@ -84,27 +84,42 @@ fn for_units<P: Copy + Default + Send>(
     Ok(())
 }
 
-/// What finishes the elements of a row with this sum of exponentials: the factor of each exponential, or
+/// What exponentials are relative to where the largest number is `m`, in two parts that add up to it: the logarithm of a
+/// power of two; or `m` itself, which is subtracted first where it is far from 0.
+#[inline(always)]
+fn base<R: Exp>(m: R) -> [f64; 2] {
+    // The first has so few bits that its products with exponents are exact.
+    const LN_2: [f64; 2] = [0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10];
+    if is_near(m) { LN_2.map(|part| R::power(m).exponent.to_f64() * part) } else { [m.to_f64(), 0.0] }
+}
+
+/// Whether `m` has a power.
+#[inline(always)]
+fn is_near<R: Exp>(m: R) -> bool {
+    -R::FAR <= m && m <= R::FAR
+}
+
+/// What finishes the elements of a row with this maximum and sum of exponentials: the factor of each exponential, or
 /// what is subtracted from x - maximum.
 #[inline(always)]
-fn finishing<R: Exp>(kind: Kind, sum: f64) -> R {
-    match kind {
-        Kind::Softmax => R::from_element(1.0 / sum),
-        Kind::LogSoftmax => R::from_element(sum.ln()),
+fn finishing<R: Exp>(kind: Kind, m: R, sum: f64) -> R {
+    let [high, low] = base(m);
+    R::from_element(match kind {
+        // A row of nothing but -inf.
+        Kind::Softmax if sum == 0.0 => f64::NAN,
+        Kind::Softmax => 1.0 / sum,
+        Kind::LogSoftmax => (high - m.to_f64()) + low + sum.ln(),
+    })
+}
+
+/// The sum of a piece whose maximum is `own`, relative to the base of the row's maximum.
+#[inline(always)]
+fn rescaled<R: Exp>(sum: f64, own: R, row: R) -> f64 {
+    if own == row {
+        return sum;
     }
-}
-
-/// What exponentials are relative to: the maximum, or 0 if that is -inf, so that a piece of nothing but -inf
-/// sums to 0 and not to NaN. A whole row of it still comes out as NaN, from 0 / 0.
-#[inline(always)]
-fn base<R: Exp>(maximum: R) -> R {
-    if maximum == R::NEG_INFINITY { R::default() } else { maximum }
-}
-
-/// The sum of a piece whose maximum is `own`, relative to the row's maximum.
-#[inline(always)]
-fn rescaled<R: Exp, I: Isa>(isa: I, sum: f64, own: R, row: R) -> f64 {
-    if own == row { sum } else { sum * R::exp_difference(isa, own, row).to_f64() }
+    let ([own_high, own_low], [row_high, row_low]) = (base(own), base(row));
+    sum * ((own_high - row_high) + (own_low - row_low)).exp()
 }
 
 fn concat(dims: &[i64], rest: &[i64]) -> Dims {

@@ -1,6 +1,7 @@
 //! Row by row, through a buffer of the arithmetic type.
 
 use super::*;
+use crate::cpu::exp::Power;
 use crate::cpu::float::{add_groups, pairwise};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
@@ -9,7 +10,7 @@ use crate::cpu::widened;
 pub const SHORT: usize = 65536;
 
 /// Elements of a piece, of which the first-level cache keeps what is read until its exponentials are there.
-pub const PIECE: usize = 4096;
+pub const PIECE: usize = 2048;
 
 /// Longest row whose exponentials are kept, relative to the maximum of their piece, until the maximum of the row is
 /// known, where the output cannot keep them; those of longer ones are computed again.
@@ -73,12 +74,12 @@ impl<'a, T: Float> Rows<'a, T> {
         unsafe { self.out.slice(start, len) }.and_then(T::as_reals)
     }
 
-    /// Writes `values`, times `factor`.
+    /// Writes exponentials, times `factor`.
     #[inline(always)]
     fn store_scaled<I: Isa>(&self, isa: I, start: usize, values: &mut [T::Real], factor: T::Real) {
         // SAFETY: as in `memory`.
         match unsafe { self.out.slice(start, values.len()) } {
-            Some(slice) => T::narrow_scaled(isa, values, factor, slice),
+            Some(slice) => T::narrow_lowered(isa, values, factor, slice),
             None => {
                 scale(values, factor);
                 // SAFETY: as above, and no slice is held at all.
@@ -95,10 +96,11 @@ impl<'a, T: Float> Rows<'a, T> {
     }
 }
 
+/// Exponentials times `factor`.
 #[inline(always)]
 fn scale<R: Exp>(values: &mut [R], factor: R) {
     for v in values {
-        *v = *v * factor;
+        *v = *v * factor * R::LOWERING;
     }
 }
 
@@ -122,26 +124,46 @@ impl<R> Scratch<R> {
     }
 }
 
-/// The largest of `x`. Some NaNs count as large and some as small, but none is lost: they come back through
-/// the sums.
+/// The largest of `x`, NaNs aside: those come back through the sums.
 #[inline(always)]
 fn maximum<R: Exp>(x: &[R]) -> R {
-    let mut largest = R::NEG_INFINITY.key();
-    for v in x {
-        largest = largest.max(v.key());
+    let (groups, rest) = x.as_chunks::<LANES>();
+    let (fours, groups) = groups.as_chunks::<4>();
+    // Each register waits for the comparison before.
+    let mut four = [[R::NEG_INFINITY; LANES]; 4];
+    for groups in fours {
+        for (largest, group) in four.iter_mut().zip(groups) {
+            *largest = larger(*largest, *group);
+        }
     }
-    R::from_key(largest)
+    let [a, b, c, d] = four;
+    let mut largest = larger(larger(a, b), larger(c, d));
+    for group in groups {
+        largest = larger(largest, *group);
+    }
+    let largest = largest.iter().chain(rest);
+    largest.fold(R::NEG_INFINITY, |largest, &v| if v > largest { v } else { largest })
 }
 
-/// Fills `values` with e^(x - base) and sums them up.
+/// By value, as [`add_groups`].
 #[inline(always)]
-fn exponentials<R: Exp, I: Isa>(isa: I, x: &[R], base: R, values: &mut [R]) -> f64 {
+fn larger<R: Exp>(mut largest: [R; LANES], x: [R; LANES]) -> [R; LANES] {
+    for i in 0..LANES {
+        largest[i] = if x[i] > largest[i] { x[i] } else { largest[i] };
+    }
+    largest
+}
+
+/// Fills `values` with the exponentials of x, lifted, and sums them up.
+#[inline(always)]
+fn exponentials<R: Exp, I: Isa>(isa: I, x: &[R], power: Power<R>, values: &mut [R]) -> f64 {
     let ((x, x_rest), (values, values_rest)) = (x.as_chunks(), values.as_chunks_mut());
     let mut total = [0.0f64; LANES];
     for (x, values) in x.chunks(GROUPS).zip(values.chunks_mut(GROUPS)) {
         let mut sum = [R::default(); LANES];
         for (x, v) in x.iter().zip(values) {
-            exponentials_of_group(isa, x, base, v, &mut sum);
+            *v = exponentials_of_group(isa, *x, power);
+            sum = add_groups(sum, *v);
         }
         for i in 0..LANES {
             total[i] += sum[i].to_f64();
@@ -150,53 +172,70 @@ fn exponentials<R: Exp, I: Isa>(isa: I, x: &[R], base: R, values: &mut [R]) -> f
     if !x_rest.is_empty() {
         let mut x = [R::NEG_INFINITY; LANES];
         x[..x_rest.len()].copy_from_slice(x_rest);
-        let (mut v, mut sum) = ([R::default(); LANES], [R::default(); LANES]);
-        exponentials_of_group(isa, &x, base, &mut v, &mut sum);
+        let v = exponentials_of_group(isa, x, power);
         values_rest.copy_from_slice(&v[..x_rest.len()]);
-        for i in 0..LANES {
-            total[i] += sum[i].to_f64();
+        for i in 0..x_rest.len() {
+            total[i] += v[i].to_f64();
         }
     }
-    pairwise(total)
+    pairwise(total) * R::LOWERING.to_f64()
 }
 
 #[inline(always)]
-fn exponentials_of_group<R: Exp, I: Isa>(
-    isa: I,
-    x: &[R; LANES],
-    base: R,
-    values: &mut [R; LANES],
-    sum: &mut [R; LANES],
-) {
-    let v = R::exp_differences(isa, x, &[base; LANES]);
-    *values = v;
-    *sum = add_groups(*sum, v);
+fn exponentials_of_group<R: Exp, I: Isa>(isa: I, mut x: [R; LANES], power: Power<R>) -> [R; LANES] {
+    for v in &mut x {
+        *v = R::lifted(isa, *v, power);
+    }
+    x
 }
 
-/// The maximum of a piece, and the sum of its exponentials relative to that, which fill `values`.
+/// The maximum of a piece, and the sum of its exponentials relative to the base of that, which fill `values`.
 #[inline(always)]
 fn survey<R: Exp, I: Isa>(isa: I, x: &[R], values: &mut [R]) -> (R, f64) {
     let m = maximum(x);
-    (m, exponentials(isa, x, base(m), values))
+    if is_near(m) {
+        return (m, exponentials(isa, x, R::power(m), values));
+    }
+    (m, far_exponentials(isa, x, m, values))
+}
+
+/// The same relative to a maximum that is far from 0, or infinite.
+#[inline(always)]
+fn far_exponentials<R: Exp, I: Isa>(isa: I, x: &[R], m: R, values: &mut [R]) -> f64 {
+    if m == R::NEG_INFINITY {
+        values.fill(R::default());
+        // NaN if there is one, which is not less than itself.
+        return if x.iter().all(|&v| v <= m) { 0.0 } else { f64::NAN };
+    }
+    let mut total = 0.0;
+    let mut differences = [R::default(); 16 * LANES];
+    for (x, values) in x.chunks(differences.len()).zip(values.chunks_mut(differences.len())) {
+        let differences = &mut differences[..x.len()];
+        for (d, &x) in differences.iter_mut().zip(x) {
+            *d = x - m;
+        }
+        total += exponentials(isa, differences, R::power(R::default()), values);
+    }
+    total
 }
 
 /// Maximum and sum of a row, given those of its pieces.
 #[inline(always)]
-fn combined<R: Exp, I: Isa>(isa: I, parts: &[(R, f64)]) -> (R, f64) {
+fn combined<R: Exp>(parts: &[(R, f64)]) -> (R, f64) {
     let (mut m, mut total) = (R::NEG_INFINITY, 0.0);
     for &(own, _) in parts {
         m = if own > m { own } else { m };
     }
     for &(own, sum) in parts {
-        total += rescaled(isa, sum, own, m);
+        total += rescaled(sum, own, m);
     }
     (m, total)
 }
 
-/// What turns exponentials relative to the maximum of their piece into results.
+/// What turns exponentials relative to the base of their piece into results.
 #[inline(always)]
-fn factor<R: Exp, I: Isa>(isa: I, own: R, (m, sum): (R, f64)) -> R {
-    R::from_element(rescaled(isa, 1.0 / sum, own, m))
+fn factor<R: Exp>(own: R, (m, sum): (R, f64)) -> R {
+    R::from_element(rescaled(1.0 / sum, own, m))
 }
 
 /// Rows that one thread solves.
@@ -228,14 +267,14 @@ impl<T: Float> Kernel for Short<'_, T> {
                 let row = survey_row(isa, x, values, &mut parts);
                 let pieces = values.chunks_mut(PIECE).zip(&parts);
                 if rows.kind == Kind::LogSoftmax {
-                    shifted(x, base(row.0), finishing(rows.kind, row.1), values);
+                    shifted(x, row.0, finishing(rows.kind, row.0, row.1), values);
                 } else if scaled_while_stored {
                     for (i, (values, &(own, _))) in pieces.enumerate() {
-                        rows.store_scaled(isa, start + i * PIECE, values, factor(isa, own, row));
+                        rows.store_scaled(isa, start + i * PIECE, values, factor(own, row));
                     }
                 } else {
                     for (values, &(own, _)) in pieces {
-                        scale(values, factor(isa, own, row));
+                        scale(values, factor(own, row));
                     }
                 }
             }
@@ -256,7 +295,7 @@ fn survey_row<R: Exp, I: Isa>(isa: I, x: &[R], values: &mut [R], parts: &mut Par
     for (part, (x, values)) in parts.iter_mut().zip(pieces) {
         *part = survey(isa, x, values);
     }
-    if x.len() <= PIECE { parts[0] } else { combined(isa, &parts[..x.len().div_ceil(PIECE)]) }
+    if x.len() <= PIECE { parts[0] } else { combined(&parts[..x.len().div_ceil(PIECE)]) }
 }
 
 /// A row in pieces, each of which reports its maximum and its sum.
@@ -285,7 +324,7 @@ fn long<T: Float>(
             let (start, len) = piece(i);
             part.fill(dispatch(Survey { rows, start, len, scratch, kept: None }));
         });
-        let row = dispatch(Combine(parts));
+        let row = combined(parts);
         parallel::for_each_with(parts.len(), parallel, Scratch::new, |scratch, i| {
             let (start, len) = piece(i);
             dispatch(Write { rows, start, len, scratch, row });
@@ -297,7 +336,7 @@ fn long<T: Float>(
         let (start, len) = piece(i);
         *part = dispatch(Survey { rows, start, len, scratch, kept: Some(kept) });
     });
-    let row = dispatch(Combine(parts));
+    let row = combined(parts);
     let items = kept.chunks_mut(PIECE).zip(parts).enumerate();
     parallel::for_items(
         items,
@@ -334,18 +373,6 @@ impl<T: Float> Kernel for Survey<'_, T> {
     }
 }
 
-/// See [`combined`].
-struct Combine<'a, R>(&'a [(R, f64)]);
-
-impl<R: Exp> Kernel for Combine<'_, R> {
-    type Output = (R, f64);
-
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) -> (R, f64) {
-        combined(isa, self.0)
-    }
-}
-
 /// The results of a piece from the exponentials that were kept, of which `maximum` is the largest's exponent.
 struct Rescale<'a, T: Float> {
     rows: Rows<'a, T>,
@@ -362,7 +389,7 @@ impl<T: Float> Kernel for Rescale<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Rescale { rows, start, kept, maximum, row } = self;
-        let factor = factor(isa, maximum, row);
+        let factor = factor(maximum, row);
         match start {
             Some(start) => rows.store_scaled(isa, start, kept, factor),
             None => scale(kept, factor),
@@ -385,16 +412,20 @@ impl<T: Float> Kernel for Write<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Write { rows, start, len, scratch: Scratch { wide, values }, row: (maximum, sum) } = self;
-        let (base, finishing) = (base(maximum), finishing(rows.kind, sum));
+        let finishing = finishing(rows.kind, maximum, sum);
         let x = widened::read(isa, rows.x, start, len, wide);
         values.resize(len, T::Real::default());
         match rows.kind {
             Kind::Softmax => {
-                exponentials(isa, x, base, values);
+                if is_near(maximum) {
+                    exponentials(isa, x, T::Real::power(maximum), values);
+                } else {
+                    far_exponentials(isa, x, maximum, values);
+                }
                 rows.store_scaled(isa, start, values, finishing);
             }
             Kind::LogSoftmax => {
-                shifted(x, base, finishing, values);
+                shifted(x, maximum, finishing, values);
                 rows.store(isa, start, values);
             }
         }

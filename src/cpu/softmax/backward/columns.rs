@@ -38,17 +38,20 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
 
     /// Of each column.
     #[inline(always)]
-    fn sums(&self, scratch: &Scratch<T::Real>, totals: &mut [f64]) {
+    fn sums<I: Isa>(&self, isa: I, scratch: &Scratch<T::Real>, totals: &mut [f64]) {
         let (kind, padded) = (self.operands.kind, self.tile.padded());
         totals.fill(0.0);
-        let mut sums = vec![T::Real::default(); padded];
+        let mut sums = vec![[T::Real::default(); LANES]; padded / LANES];
         let runs = scratch.grad.chunks(RUN * padded).zip(scratch.output.chunks(RUN * padded));
         for (grads, outputs) in runs {
-            sums.fill(T::Real::default());
+            sums.fill([T::Real::default(); LANES]);
             for (grad, output) in grads.chunks_exact(padded).zip(outputs.chunks_exact(padded)) {
-                add_terms(kind, grad, output, &mut sums);
+                let groups = grad.as_chunks().0.iter().zip(output.as_chunks().0);
+                for (sum, (grad, output)) in sums.iter_mut().zip(groups) {
+                    *sum = add_terms(isa, kind, *grad, *output, *sum);
+                }
             }
-            for (total, sum) in totals.iter_mut().zip(&sums) {
+            for (total, sum) in totals.iter_mut().zip(sums.as_flattened()) {
                 *total += sum.to_f64();
             }
         }
@@ -93,7 +96,7 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Whole<'_, T, O> {
     fn run<I: Isa>(self, isa: I) {
         self.piece.load(isa, self.scratch);
         let mut sums = vec![0.0; self.piece.tile.padded()];
-        self.piece.sums(self.scratch, &mut sums);
+        self.piece.sums(isa, self.scratch, &mut sums);
         self.piece.write(isa, &sums, self.scratch);
     }
 }
@@ -133,7 +136,7 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Survey<'_, T, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         self.piece.load(isa, self.scratch);
-        self.piece.sums(self.scratch, self.sums);
+        self.piece.sums(isa, self.scratch, self.sums);
     }
 }
 

@@ -5,7 +5,8 @@ mod columns;
 mod rows;
 
 use super::*;
-use crate::cpu::float::{Narrow, Real};
+use crate::cpu::float::{Narrow, Real, add_groups};
+use crate::cpu::isa::LANES;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 
 pub fn run(problem: &SoftmaxBackwardProblem) -> Result<()> {
@@ -75,20 +76,23 @@ struct Scratch<R> {
     values: Vec<R>,
 }
 
-/// Adds to `sums` what elements add to the sums of their rows. The slices have one length.
+/// `sums` with what a group of elements adds to the sums of their rows. By value, as [`add_groups`].
 #[inline(always)]
-fn add_terms<R: Real>(kind: Kind, grad: &[R], output: &[R], sums: &mut [R]) {
+fn add_terms<R: Real, I: Isa>(
+    isa: I,
+    kind: Kind,
+    grad: [R; LANES],
+    output: [R; LANES],
+    mut sums: [R; LANES],
+) -> [R; LANES] {
     match kind {
         Kind::Softmax => {
-            for (sum, (&grad, &output)) in sums.iter_mut().zip(grad.iter().zip(output)) {
-                *sum = *sum + output * grad;
+            for i in 0..LANES {
+                sums[i] = output[i].mul_add(isa, grad[i], sums[i]);
             }
+            sums
         }
-        Kind::LogSoftmax => {
-            for (sum, &grad) in sums.iter_mut().zip(grad) {
-                *sum = *sum + grad;
-            }
-        }
+        Kind::LogSoftmax => add_groups(sums, grad),
     }
 }
 

@@ -29,22 +29,26 @@ pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> 
 
 /// The sum over a row or a piece of one.
 #[inline(always)]
-fn sum<R: Real>(kind: Kind, grad: &[R], output: &[R]) -> f64 {
+fn sum<R: Real, I: Isa>(isa: I, kind: Kind, grad: &[R], output: &[R]) -> f64 {
     let ((grad, grad_rest), (output, output_rest)) = (grad.as_chunks::<LANES>(), output.as_chunks::<LANES>());
     let mut total = [0.0f64; LANES];
     for (grad, output) in grad.chunks(GROUPS).zip(output.chunks(GROUPS)) {
         let mut sum = [R::default(); LANES];
         for (grad, output) in grad.iter().zip(output) {
-            add_terms(kind, grad, output, &mut sum);
+            sum = add_terms(isa, kind, *grad, *output, sum);
         }
         for i in 0..LANES {
             total[i] += sum[i].to_f64();
         }
     }
-    let mut rest = [R::default(); LANES];
-    add_terms(kind, grad_rest, output_rest, &mut rest[..grad_rest.len()]);
-    for i in 0..LANES {
-        total[i] += rest[i].to_f64();
+    if !grad_rest.is_empty() {
+        let [mut grad, mut output] = [[R::default(); LANES]; 2];
+        grad[..grad_rest.len()].copy_from_slice(grad_rest);
+        output[..output_rest.len()].copy_from_slice(output_rest);
+        let rest = add_terms(isa, kind, grad, output, [R::default(); LANES]);
+        for i in 0..grad_rest.len() {
+            total[i] += rest[i].to_f64();
+        }
     }
     pairwise(total)
 }
@@ -89,7 +93,7 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Short<'_, T, O> {
             values.resize(piece.length, T::Real::default());
             let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
             for (values, (grad, output)) in values.chunks_exact_mut(length).zip(rows) {
-                results(isa, operands.kind, grad, output, sum(operands.kind, grad, output), values);
+                results(isa, operands.kind, grad, output, sum(isa, operands.kind, grad, output), values);
             }
             piece.store(isa, &values);
         }
@@ -160,7 +164,7 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Survey<'_, T, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> f64 {
         let (grad, output) = self.piece.inputs(isa, &mut self.scratch.grad, &mut self.scratch.output);
-        sum(self.piece.operands.kind, grad, output)
+        sum(isa, self.piece.operands.kind, grad, output)
     }
 }
 
