@@ -1,6 +1,7 @@
 //! The floating dtypes: what they are computed in, and how they get there and back. float32 and float64 are
 //! here, the halves in [`super::half_float`].
 
+use std::hint::black_box;
 use std::ops::{Add, Mul, Neg, Sub};
 
 use super::element::Element;
@@ -37,6 +38,16 @@ pub fn add_groups<R: Real>(mut x: [R; LANES], y: [R; LANES]) -> [R; LANES] {
     x
 }
 
+/// Adds sums to totals in float64.
+#[inline(always)]
+pub fn add_to_totals<R: Real>(totals: &mut [f64; LANES], sums: [R; LANES]) {
+    // LLVM would sum up in registers of two elements, as many as are converted at a time.
+    let sums = black_box(sums);
+    for i in 0..LANES {
+        totals[i] += sums[i].to_f64();
+    }
+}
+
 /// The sum of a power of two of values, by halves: quick, and of few roundings.
 #[inline(always)]
 pub fn pairwise<R: Real, const N: usize>(mut values: [R; N]) -> R {
@@ -58,8 +69,8 @@ pub trait Float: Element {
     fn widen<I: Isa>(isa: I, from: &[Self], to: &mut [Self::Real]);
     /// to = from, rounded to nearest, ties to even.
     fn narrow<I: Isa>(isa: I, from: &[Self::Real], to: &mut [Self]);
-    /// to = from * factor * LOWERING, rounded likewise; `from` may be left scaled.
-    fn narrow_lowered<I: Isa>(isa: I, from: &mut [Self::Real], factor: Self::Real, to: &mut [Self]);
+    /// to = from * factor * LOWERING, rounded likewise. NaN comes with a factor of NaN only.
+    fn narrow_lowered<I: Isa>(isa: I, from: &[Self::Real], factor: Self::Real, to: &mut [Self]);
     /// `from` itself if it is of the arithmetic type already, else a copy in `buffer`.
     fn real<'a, I: Isa>(isa: I, from: &'a [Self], buffer: &'a mut [Self::Real]) -> &'a [Self::Real];
     /// Memory of elements as that of the arithmetic type, if they are of it.
@@ -165,8 +176,8 @@ macro_rules! real {
                 to.copy_from_slice(from);
             }
             #[inline(always)]
-            fn narrow_lowered<I: Isa>(_: I, from: &mut [$type], factor: $type, to: &mut [$type]) {
-                for (t, &f) in to.iter_mut().zip(&*from) {
+            fn narrow_lowered<I: Isa>(_: I, from: &[$type], factor: $type, to: &mut [$type]) {
+                for (t, &f) in to.iter_mut().zip(from) {
                     *t = f * factor * Self::LOWERING;
                 }
             }

@@ -25,9 +25,12 @@ impl Float for bf16 {
         }
     }
     #[inline(always)]
-    fn narrow_lowered<I: Isa>(_: I, from: &mut [f32], factor: f32, to: &mut [bf16]) {
-        for (t, &f) in to.iter_mut().zip(&*from) {
-            *t = narrow_bf16(f * factor * f32::LOWERING);
+    fn narrow_lowered<I: Isa>(_: I, from: &[f32], factor: f32, to: &mut [bf16]) {
+        if factor.is_nan() {
+            return to.fill(bf16::NAN);
+        }
+        for (t, &f) in to.iter_mut().zip(from) {
+            *t = narrow_number(f * factor * f32::LOWERING);
         }
     }
     #[inline(always)]
@@ -48,12 +51,19 @@ fn widen_bf16(value: bf16) -> f32 {
 
 #[inline(always)]
 fn narrow_bf16(value: f32) -> bf16 {
+    // The rounding of a NaN could carry into infinity: keep it, quiet.
+    let nan = bf16::from_bits(((value.to_bits() | 0x0040_0000) >> 16) as u16);
+    if value.is_nan() { nan } else { narrow_number(value) }
+}
+
+/// The same of what is no NaN.
+#[inline(always)]
+fn narrow_number(value: f32) -> bf16 {
     let bits = value.to_bits();
     // Adding just under half of the last place that stays, or exactly half if that place is odd, carries into
-    // it when the nearest is above. A NaN could carry into infinity: keep it, quiet.
+    // it when the nearest is above.
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-    let kept = if value.is_nan() { bits | 0x0040_0000 } else { rounded };
-    bf16::from_bits((kept >> 16) as u16)
+    bf16::from_bits((rounded >> 16) as u16)
 }
 
 impl Float for f16 {
@@ -80,11 +90,14 @@ impl Float for f16 {
         }
     }
     #[inline(always)]
-    fn narrow_lowered<I: Isa>(isa: I, from: &mut [f32], factor: f32, to: &mut [f16]) {
-        for f in &mut *from {
-            *f = *f * factor * f32::LOWERING;
+    fn narrow_lowered<I: Isa>(isa: I, from: &[f32], factor: f32, to: &mut [f16]) {
+        let ((groups, rest), (to_groups, to_rest)) = (from.as_chunks(), to.as_chunks_mut());
+        for (t, f) in to_groups.iter_mut().zip(groups) {
+            *t = isa.narrow_f16(lowered(*f, factor));
         }
-        Self::narrow(isa, from, to);
+        if !rest.is_empty() {
+            to_rest.copy_from_slice(&isa.narrow_f16(lowered(padded(rest), factor))[..rest.len()]);
+        }
     }
     #[inline(always)]
     fn real<'a, I: Isa>(isa: I, from: &'a [f16], buffer: &'a mut [f32]) -> &'a [f32] {
@@ -95,6 +108,14 @@ impl Float for f16 {
     fn as_reals(_: &mut [f16]) -> Option<&mut [f32]> {
         None
     }
+}
+
+#[inline(always)]
+fn lowered(mut group: [f32; LANES], factor: f32) -> [f32; LANES] {
+    for v in &mut group {
+        *v = *v * factor * f32::LOWERING;
+    }
+    group
 }
 
 /// Less than a group of elements, filled up with zeros.

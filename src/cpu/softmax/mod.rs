@@ -105,11 +105,15 @@ fn is_near<R: Exp>(m: R) -> bool {
 fn finishing<R: Exp>(kind: Kind, m: R, sum: f64) -> R {
     let [high, low] = base(m);
     R::from_element(match kind {
-        // A row of nothing but -inf.
-        Kind::Softmax if sum == 0.0 => f64::NAN,
-        Kind::Softmax => 1.0 / sum,
+        Kind::Softmax => reciprocal(sum),
         Kind::LogSoftmax => (high - m.to_f64()) + low + sum.ln(),
     })
+}
+
+/// NaN for a row of nothing but -inf.
+#[inline(always)]
+fn reciprocal(sum: f64) -> f64 {
+    if sum == 0.0 { f64::NAN } else { 1.0 / sum }
 }
 
 /// The sum of a piece whose maximum is `own`, relative to the base of the row's maximum.

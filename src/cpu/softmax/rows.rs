@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cpu::exp::Power;
-use crate::cpu::float::{add_groups, pairwise};
+use crate::cpu::float::{add_groups, add_to_totals, pairwise};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
 
@@ -165,9 +165,7 @@ fn exponentials<R: Exp, I: Isa>(isa: I, x: &[R], power: Power<R>, values: &mut [
             *v = exponentials_of_group(isa, *x, power);
             sum = add_groups(sum, *v);
         }
-        for i in 0..LANES {
-            total[i] += sum[i].to_f64();
-        }
+        add_to_totals(&mut total, sum);
     }
     if !x_rest.is_empty() {
         let mut x = [R::NEG_INFINITY; LANES];
@@ -235,7 +233,7 @@ fn combined<R: Exp>(parts: &[(R, f64)]) -> (R, f64) {
 /// What turns exponentials relative to the base of their piece into results.
 #[inline(always)]
 fn factor<R: Exp>(own: R, (m, sum): (R, f64)) -> R {
-    R::from_element(rescaled(1.0 / sum, own, m))
+    R::from_element(rescaled(reciprocal(sum), own, m))
 }
 
 /// Rows that one thread solves.

@@ -10,7 +10,7 @@ pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem, spl
     with_operands::<T, O>(problem, Split::dims, |operands| {
         split.for_tiles(
             problem.kind.backward_name(),
-            |scratch: &mut Scratch<T::Real>, tile| {
+            |scratch: &mut Scratch<T::Real, T::Real>, tile| {
                 dispatch(Whole { piece: Piece { operands, tile, range: split.piece(0) }, scratch });
             },
             |sums, tile, parallel| {
@@ -30,7 +30,7 @@ struct Piece<'a, T, O> {
 
 impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
     #[inline(always)]
-    fn load<I: Isa>(&self, isa: I, scratch: &mut Scratch<T::Real>) {
+    fn load<I: Isa>(&self, isa: I, scratch: &mut Scratch<T::Real, T::Real>) {
         let Operands { grad, output, .. } = self.operands;
         self.tile.load(isa, grad, self.range.clone(), &mut scratch.grad);
         self.tile.load(isa, output, self.range.clone(), &mut scratch.output);
@@ -38,7 +38,7 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
 
     /// Of each column.
     #[inline(always)]
-    fn sums<I: Isa>(&self, isa: I, scratch: &Scratch<T::Real>, totals: &mut [f64]) {
+    fn sums<I: Isa>(&self, isa: I, scratch: &Scratch<T::Real, T::Real>, totals: &mut [f64]) {
         let (kind, padded) = (self.operands.kind, self.tile.padded());
         totals.fill(0.0);
         let mut sums = vec![[T::Real::default(); LANES]; padded / LANES];
@@ -58,7 +58,7 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
     }
 
     #[inline(always)]
-    fn write<I: Isa>(&self, isa: I, sums: &[f64], scratch: &mut Scratch<T::Real>) {
+    fn write<I: Isa>(&self, isa: I, sums: &[f64], scratch: &mut Scratch<T::Real, T::Real>) {
         let Operands { kind, out, .. } = self.operands;
         let Scratch { grad, output, values: columns } = scratch;
         columns.clear();
@@ -86,7 +86,7 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
 /// A tile that is solved in a single visit.
 struct Whole<'a, T: Float, O> {
     piece: Piece<'a, T, O>,
-    scratch: &'a mut Scratch<T::Real>,
+    scratch: &'a mut Scratch<T::Real, T::Real>,
 }
 
 impl<T: Float, O: Narrow<T::Real>> Kernel for Whole<'_, T, O> {
@@ -126,7 +126,7 @@ fn long<'a, T: Float, O: Narrow<T::Real>>(
 
 struct Survey<'a, T: Float, O> {
     piece: Piece<'a, T, O>,
-    scratch: &'a mut Scratch<T::Real>,
+    scratch: &'a mut Scratch<T::Real, T::Real>,
     sums: &'a mut [f64],
 }
 
@@ -142,7 +142,7 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Survey<'_, T, O> {
 
 struct Write<'a, T: Float, O> {
     piece: Piece<'a, T, O>,
-    scratch: &'a mut Scratch<T::Real>,
+    scratch: &'a mut Scratch<T::Real, T::Real>,
     sums: &'a [f64],
 }
 

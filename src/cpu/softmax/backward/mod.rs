@@ -47,10 +47,11 @@ fn with_operands<T: Float, O: Narrow<T::Real>>(
     let source = |t: &Strided, stride| unsafe {
         Source::new(t.address, t.dtype, &shape, &dims(&t.strides, stride), 0)
     };
+    let in_place = [grad, output].iter().any(|input| input.address == out.address);
     let (grad, output) = (source(grad, problem.grad_stride), source(output, problem.output_stride));
     // SAFETY: as above.
     let out = unsafe { Target::new(out.address, &shape, &dims(&out.strides, problem.out_stride)) };
-    solve(Operands { kind: problem.kind, grad: &grad, output: &output, out: &out })
+    solve(Operands { kind: problem.kind, grad: &grad, output: &output, out: &out, in_place })
 }
 
 struct Operands<'a, T, O> {
@@ -58,6 +59,8 @@ struct Operands<'a, T, O> {
     grad: &'a Source<T>,
     output: &'a Source<T>,
     out: &'a Target<O>,
+    /// Whether the output is an input.
+    in_place: bool,
 }
 
 impl<T, O> Clone for Operands<'_, T, O> {
@@ -70,10 +73,10 @@ impl<T, O> Copy for Operands<'_, T, O> {}
 
 /// What a thread widens and computes in.
 #[derive(Default)]
-struct Scratch<R> {
+struct Scratch<R, O> {
     grad: Vec<R>,
     output: Vec<R>,
-    values: Vec<R>,
+    values: Vec<O>,
 }
 
 /// `sums` with what a group of elements adds to the sums of their rows. By value, as [`add_groups`].

@@ -1,7 +1,7 @@
 //! Row by row.
 
 use super::*;
-use crate::cpu::float::pairwise;
+use crate::cpu::float::{add_to_totals, pairwise};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT, rows_together};
 use crate::cpu::widened;
@@ -37,9 +37,7 @@ fn sum<R: Real, I: Isa>(isa: I, kind: Kind, grad: &[R], output: &[R]) -> f64 {
         for (grad, output) in grad.iter().zip(output) {
             sum = add_terms(isa, kind, *grad, *output, sum);
         }
-        for i in 0..LANES {
-            total[i] += sum[i].to_f64();
-        }
+        add_to_totals(&mut total, sum);
     }
     if !grad_rest.is_empty() {
         let [mut grad, mut output] = [[R::default(); LANES]; 2];
@@ -53,23 +51,51 @@ fn sum<R: Real, I: Isa>(isa: I, kind: Kind, grad: &[R], output: &[R]) -> f64 {
     pairwise(total)
 }
 
-/// The results of a row or a piece of one.
+/// The results of a row or a piece of one, rounded.
 #[inline(always)]
-fn results<R: Exp, I: Isa>(isa: I, kind: Kind, grad: &[R], output: &[R], sum: f64, values: &mut [R]) {
+fn results<R: Exp, O: Narrow<R>, I: Isa>(
+    isa: I,
+    kind: Kind,
+    grad: &[R],
+    output: &[R],
+    sum: f64,
+    to: &mut [O],
+) {
     let sum = R::from_element(sum);
+    let ((grad, grad_rest), (output, output_rest)) = (grad.as_chunks::<LANES>(), output.as_chunks::<LANES>());
+    let (to, to_rest) = to.as_chunks_mut::<LANES>();
+    for (to, (grad, output)) in to.iter_mut().zip(grad.iter().zip(output)) {
+        O::narrowed(isa, &results_of_group(isa, kind, *grad, *output, sum), to);
+    }
+    let mut rest = [R::default(); LANES];
+    for (v, (&grad, &output)) in rest.iter_mut().zip(grad_rest.iter().zip(output_rest)) {
+        *v = result(isa, kind, grad, output, sum);
+    }
+    O::narrowed(isa, &rest[..grad_rest.len()], to_rest);
+}
+
+#[inline(always)]
+fn results_of_group<R: Exp, I: Isa>(
+    isa: I,
+    kind: Kind,
+    mut grad: [R; LANES],
+    output: [R; LANES],
+    sum: R,
+) -> [R; LANES] {
     // A loop each: in one for both LLVM computes exp of softmax's output too, and drops it.
     match kind {
         Kind::Softmax => {
-            for (v, (&grad, &output)) in values.iter_mut().zip(grad.iter().zip(output)) {
-                *v = result(isa, Kind::Softmax, grad, output, sum);
+            for i in 0..LANES {
+                grad[i] = result(isa, Kind::Softmax, grad[i], output[i], sum);
             }
         }
         Kind::LogSoftmax => {
-            for (v, (&grad, &output)) in values.iter_mut().zip(grad.iter().zip(output)) {
-                *v = result(isa, Kind::LogSoftmax, grad, output, sum);
+            for i in 0..LANES {
+                grad[i] = result(isa, Kind::LogSoftmax, grad[i], output[i], sum);
             }
         }
     }
+    grad
 }
 
 /// Rows that are solved in a single visit.
@@ -90,12 +116,12 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Short<'_, T, O> {
         for first in (start..end).step_by(together) {
             let piece = Piece { operands, start: first * length, length: together.min(end - first) * length };
             let (grad, output) = piece.inputs(isa, &mut grad, &mut output);
-            values.resize(piece.length, T::Real::default());
-            let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
-            for (values, (grad, output)) in values.chunks_exact_mut(length).zip(rows) {
-                results(isa, operands.kind, grad, output, sum(isa, operands.kind, grad, output), values);
-            }
-            piece.store(isa, &values);
+            let (kind, rows) = (operands.kind, grad.chunks_exact(length).zip(output.chunks_exact(length)));
+            piece.write(&mut values, |values| {
+                for (values, (grad, output)) in values.chunks_exact_mut(length).zip(rows) {
+                    results(isa, kind, grad, output, sum(isa, kind, grad, output), values);
+                }
+            });
         }
     }
 }
@@ -124,11 +150,21 @@ impl<'a, T: Float, O: Narrow<T::Real>> Piece<'a, T, O> {
         )
     }
 
+    /// Has the results filled in: in place, or in `buffer` where the output is strided or an input.
     #[inline(always)]
-    fn store<I: Isa>(&self, isa: I, values: &[T::Real]) {
-        // SAFETY: every row, and every piece of one, is visited by one thread, which holds no other slice of `out`
-        // and has done with those of the inputs.
-        unsafe { widened::store(isa, self.operands.out, self.start, values) };
+    fn write(&self, buffer: &mut Vec<O>, fill: impl FnOnce(&mut [O])) {
+        let Operands { out, in_place, .. } = self.operands;
+        // SAFETY: every row, and every piece of one, is visited by one thread, which holds no other slice of `out`; those
+        // of inputs are other memory.
+        match unsafe { out.slice(self.start, self.length) }.filter(|_| !in_place) {
+            Some(slice) => fill(slice),
+            None => {
+                buffer.resize(self.length, O::default());
+                fill(buffer);
+                // SAFETY: as above; slices of the inputs are not used any more.
+                unsafe { out.store(self.start, buffer) };
+            }
+        }
     }
 }
 
@@ -155,7 +191,7 @@ fn long<T: Float, O: Narrow<T::Real>>(
 
 struct Survey<'a, T: Float, O> {
     piece: Piece<'a, T, O>,
-    scratch: &'a mut Scratch<T::Real>,
+    scratch: &'a mut Scratch<T::Real, O>,
 }
 
 impl<T: Float, O: Narrow<T::Real>> Kernel for Survey<'_, T, O> {
@@ -170,7 +206,7 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Survey<'_, T, O> {
 
 struct Write<'a, T: Float, O> {
     piece: Piece<'a, T, O>,
-    scratch: &'a mut Scratch<T::Real>,
+    scratch: &'a mut Scratch<T::Real, O>,
     sum: f64,
 }
 
@@ -181,8 +217,8 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Write<'_, T, O> {
     fn run<I: Isa>(self, isa: I) {
         let Scratch { grad, output, values } = self.scratch;
         let (grad, output) = self.piece.inputs(isa, grad, output);
-        values.resize(self.piece.length, T::Real::default());
-        results(isa, self.piece.operands.kind, grad, output, self.sum, values);
-        self.piece.store(isa, values);
+        self.piece.write(values, |values| {
+            results(isa, self.piece.operands.kind, grad, output, self.sum, values);
+        });
     }
 }
