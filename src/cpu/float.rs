@@ -77,6 +77,38 @@ pub trait Float: Element {
     fn as_reals(to: &mut [Self]) -> Option<&mut [Self::Real]>;
 }
 
+/// Elements in the arithmetic type.
+#[inline(always)]
+pub fn wide<T: Float, I: Isa, const N: usize>(isa: I, from: &[T; N]) -> [T::Real; N] {
+    let mut wide = [T::Real::default(); N];
+    T::widen(isa, from, &mut wide);
+    wide
+}
+
+/// Elements as whole groups, of which the last begins early, and how many of that are those of the one before. None of
+/// less than a group.
+#[inline(always)]
+pub fn last_group<T>(from: &[T]) -> Option<(&[T; LANES], usize)> {
+    Some((from.last_chunk()?, (LANES - from.len() % LANES) % LANES))
+}
+
+/// `group` without its first elements, which are zeros instead.
+#[inline(always)]
+pub fn from<R: Real>(first: usize, mut group: [R; LANES]) -> [R; LANES] {
+    for i in 0..LANES {
+        group[i] = if i < first { R::default() } else { group[i] };
+    }
+    group
+}
+
+/// Less than a group of elements in the arithmetic type, filled up with zeros.
+#[inline(always)]
+pub fn wide_rest<T: Float, I: Isa>(isa: I, from: &[T]) -> [T::Real; LANES] {
+    let mut wide = [T::Real::default(); LANES];
+    T::widen(isa, from, &mut wide[..from.len()]);
+    wide
+}
+
 /// What can be rounded to from `R`: a dtype's own arithmetic type, or float64.
 pub trait Narrow<R>: Element {
     /// to = from, rounded to nearest, ties to even; float64 reaches the halves by way of float32.

@@ -179,6 +179,14 @@ impl<T: Copy> Kernel for EverySecond<'_, T> {
     }
 }
 
+fn last_two(strides: &[i64]) -> [i64; 2] {
+    match *strides {
+        [.., row, column] => [row, column],
+        [column] => [0, column],
+        [] => [0, 0],
+    }
+}
+
 /// An input, read as elements of type T whatever its own dtype is.
 #[derive(Clone, Debug)]
 pub struct Source<T> {
@@ -205,12 +213,7 @@ impl<T: Element> Source<T> {
     ) -> Source<T> {
         let in_place = dtype == T::DTYPE && address.is_multiple_of(align_of::<T>()) && address != written;
         let walk = Walk::new(address, shape, strides);
-        let strides = match *strides {
-            [.., row, column] => [row, column],
-            [column] => [0, column],
-            [] => [0, 0],
-        };
-        Source { walk, dtype, in_place, strides, element: PhantomData }
+        Source { walk, dtype, in_place, strides: last_two(strides), element: PhantomData }
     }
 
     /// How many elements from `start` on [`slice`](Self::slice) can give.
@@ -253,6 +256,19 @@ impl<T: Element> Source<T> {
             None => {
                 self.load(start, &mut buffer[..len]);
                 &buffer[..len]
+            }
+        }
+    }
+
+    /// The same with a buffer that grows.
+    #[inline(always)]
+    pub fn read<'a>(&'a self, start: usize, len: usize, buffer: &'a mut Vec<T>) -> &'a [T] {
+        match self.slice(start, len) {
+            Some(slice) => slice,
+            None => {
+                buffer.resize(len, T::default());
+                self.load(start, buffer);
+                buffer
             }
         }
     }
@@ -315,12 +331,20 @@ impl<T: Element> Source<T> {
 /// Elements of a matrix, at most: with those of another dtype that it is read in, it fits a second-level cache.
 pub const MATRIX: usize = 4096;
 
-/// Copies a matrix row by row, but reads along its columns.
+/// Copies a matrix row by row, but reads along its columns unless rows are contiguous.
 ///
 /// # Safety
 /// All its elements, of which `first` is the first, may be read; `to` is not among them.
 unsafe fn gather_matrix<T: Copy>(first: *const T, strides: [i64; 2], columns: usize, to: &mut [T]) {
     let [row_stride, column_stride] = strides.map(|stride| stride as isize);
+    if column_stride == 1 {
+        for (row, to) in to.chunks_exact_mut(columns).enumerate() {
+            let from = first.wrapping_offset(row as isize * row_stride).cast::<u8>();
+            // SAFETY: the caller's promise. No alignment is assumed.
+            unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr().cast(), size_of_val(to)) };
+        }
+        return;
+    }
     for column in 0..columns {
         let mut from = first.wrapping_offset(column as isize * column_stride);
         for to in to[column..].iter_mut().step_by(columns) {
@@ -328,6 +352,26 @@ unsafe fn gather_matrix<T: Copy>(first: *const T, strides: [i64; 2], columns: us
             *to = unsafe { from.read_unaligned() };
             from = from.wrapping_offset(row_stride);
         }
+    }
+}
+
+/// Contiguous rows of an output, evenly apart.
+#[derive(Debug)]
+pub struct MatrixMut<'a, T> {
+    first: *mut T,
+    step: isize,
+    rows: usize,
+    columns: usize,
+    memory: PhantomData<&'a mut [T]>,
+}
+
+impl<T> MatrixMut<'_, T> {
+    #[inline(always)]
+    pub fn row(&mut self, row: usize) -> &mut [T] {
+        assert!(row < self.rows);
+        let first = self.first.wrapping_offset(row as isize * self.step);
+        // SAFETY: `Target::matrix` has found so many rows, which nobody else uses while this is alive.
+        unsafe { slice::from_raw_parts_mut(first, self.columns) }
     }
 }
 
@@ -369,6 +413,8 @@ impl<E: Element, T: Element> Kernel for Convert<'_, E, T> {
 pub struct Target<T> {
     walk: Walk,
     in_place: bool,
+    /// Of the last two dimensions.
+    strides: [i64; 2],
     element: PhantomData<T>,
 }
 
@@ -378,7 +424,21 @@ impl<T: Element> Target<T> {
     /// written by nobody else while the target is in use, but through a [`Source`] told of it.
     pub unsafe fn new(address: usize, shape: &[i64], strides: &[i64]) -> Target<T> {
         let in_place = address.is_multiple_of(align_of::<T>());
-        Target { walk: Walk::new(address, shape, strides), in_place, element: PhantomData }
+        let walk = Walk::new(address, shape, strides);
+        Target { walk, in_place, strides: last_two(strides), element: PhantomData }
+    }
+
+    /// So many rows and columns of the last two dimensions, from the element at `start` on, if rows are contiguous there.
+    ///
+    /// # Safety
+    /// They are elements of the same rows, and no slice of them is alive.
+    #[allow(clippy::mut_from_ref)] // As below.
+    pub unsafe fn matrix(&self, start: usize, [rows, columns]: [usize; 2]) -> Option<MatrixMut<'_, T>> {
+        let [row_stride, column_stride] = self.strides;
+        let (_, offset) = self.walk.locate(start);
+        let first = self.walk.pointer::<T>().wrapping_offset(offset as isize);
+        let matrix = MatrixMut { first, step: row_stride as isize, rows, columns, memory: PhantomData };
+        (self.in_place && column_stride == 1).then_some(matrix)
     }
 
     /// How many elements from `start` on [`slice`](Self::slice) can give.

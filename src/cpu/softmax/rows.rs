@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cpu::exp::Power;
-use crate::cpu::float::{add_groups, add_to_totals, pairwise};
+use crate::cpu::float::{add_groups, add_to_totals, from, last_group, pairwise};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
 
@@ -157,22 +157,30 @@ fn larger<R: Exp>(mut largest: [R; LANES], x: [R; LANES]) -> [R; LANES] {
 /// Fills `values` with the exponentials of x, lifted, and sums them up.
 #[inline(always)]
 fn exponentials<R: Exp, I: Isa>(isa: I, x: &[R], power: Power<R>, values: &mut [R]) -> f64 {
-    let ((x, x_rest), (values, values_rest)) = (x.as_chunks(), values.as_chunks_mut());
     let mut total = [0.0f64; LANES];
-    for (x, values) in x.chunks(GROUPS).zip(values.chunks_mut(GROUPS)) {
+    let (groups, rest) = x.as_chunks();
+    for (x, values) in groups.chunks(GROUPS).zip(values.as_chunks_mut().0.chunks_mut(GROUPS)) {
         let mut sum = [R::default(); LANES];
         for (x, v) in x.iter().zip(values) {
-            *v = exponentials_of_group(isa, *x, power);
-            sum = add_groups(sum, *v);
+            // Not read back from memory, which LLVM would do in pieces.
+            let group = exponentials_of_group(isa, *x, power);
+            *v = group;
+            sum = add_groups(sum, group);
         }
         add_to_totals(&mut total, sum);
     }
-    if !x_rest.is_empty() {
+    if let (Some((x, again)), Some(v)) = (last_group(x), values.last_chunk_mut()) {
+        if again > 0 {
+            let group = exponentials_of_group(isa, *x, power);
+            *v = group;
+            add_to_totals(&mut total, from(again, group));
+        }
+    } else if !rest.is_empty() {
         let mut x = [R::NEG_INFINITY; LANES];
-        x[..x_rest.len()].copy_from_slice(x_rest);
+        x[..rest.len()].copy_from_slice(rest);
         let v = exponentials_of_group(isa, x, power);
-        values_rest.copy_from_slice(&v[..x_rest.len()]);
-        for i in 0..x_rest.len() {
+        values.copy_from_slice(&v[..rest.len()]);
+        for i in 0..rest.len() {
             total[i] += v[i].to_f64();
         }
     }

@@ -4,6 +4,7 @@
 use super::*;
 use crate::cpu::float::Narrow;
 use crate::cpu::isa::LANES;
+use crate::cpu::operand::MATRIX;
 use crate::cpu::widened;
 
 /// Bytes of a tile that are kept widened at a time: half of a usual second-level cache.
@@ -103,6 +104,15 @@ impl Tile {
         self.width.next_multiple_of(LANES)
     }
 
+    pub fn width(self) -> usize {
+        self.width
+    }
+
+    /// Index of the first element of a row.
+    pub fn start(self, l: usize) -> usize {
+        self.first + l * self.step
+    }
+
     /// Whether the tile is all there is from one element of a column to the next.
     fn is_whole(self) -> bool {
         self.step == self.width && self.width == self.padded()
@@ -120,10 +130,16 @@ impl Tile {
         let padded = self.padded();
         values.resize(range.len() * padded, T::Real::default());
         if self.is_whole() {
-            return widened::load(isa, from, self.first + range.start * self.step, values);
+            return widened::load(isa, from, self.start(range.start), values);
         }
-        for (l, row) in range.zip(values.chunks_exact_mut(padded)) {
-            widened::load(isa, from, self.first + l * self.step, &mut row[..self.width]);
+        let rows = (MATRIX / self.width).min(range.len());
+        let mut buffer = vec![T::default(); MATRIX];
+        for (l, values) in range.clone().step_by(rows).zip(values.chunks_mut(rows * padded)) {
+            let rows = rows.min(range.end - l);
+            let matrix = from.matrix(self.start(l), [rows, self.width], &mut buffer);
+            for (row, values) in values.chunks_exact_mut(padded).enumerate() {
+                T::widen(isa, matrix.row(row), &mut values[..self.width]);
+            }
         }
     }
 
@@ -131,11 +147,19 @@ impl Tile {
     pub fn store<R, T: Narrow<R>, I: Isa>(self, isa: I, to: &Target<T>, range: Range<usize>, values: &[R]) {
         if self.is_whole() {
             // SAFETY: every piece of a tile is visited by one thread, which holds no other slice.
-            return unsafe { widened::store(isa, to, self.first + range.start * self.step, values) };
+            return unsafe { widened::store(isa, to, self.start(range.start), values) };
         }
-        for (l, row) in range.zip(values.chunks_exact(self.padded())) {
+        let rows = values.chunks_exact(self.padded());
+        // SAFETY: as above.
+        if let Some(mut matrix) = unsafe { to.matrix(self.start(range.start), [range.len(), self.width]) } {
+            for (row, values) in rows.enumerate() {
+                T::narrowed(isa, &values[..self.width], matrix.row(row));
+            }
+            return;
+        }
+        for (l, row) in range.zip(rows) {
             // SAFETY: as above.
-            unsafe { widened::store(isa, to, self.first + l * self.step, &row[..self.width]) };
+            unsafe { widened::store(isa, to, self.start(l), &row[..self.width]) };
         }
     }
 }

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::cpu::element::Element;
+use crate::cpu::float::{wide, wide_rest};
 use crate::cpu::isa::{Kernel, dispatch};
+use crate::cpu::operand::{MATRIX, Matrix};
 use crate::cpu::softmax::columns::RUN;
 use crate::cpu::softmax::tiles::Tile;
 
@@ -10,7 +12,7 @@ pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem, spl
     with_operands::<T, O>(problem, Split::dims, |operands| {
         split.for_tiles(
             problem.kind.backward_name(),
-            |scratch: &mut Scratch<T::Real, T::Real>, tile| {
+            |scratch: &mut Scratch<T, O>, tile| {
                 dispatch(Whole { piece: Piece { operands, tile, range: split.piece(0) }, scratch });
             },
             |sums, tile, parallel| {
@@ -28,65 +30,138 @@ struct Piece<'a, T, O> {
     range: Range<usize>,
 }
 
+/// Groups of columns whose sums are in registers together.
+const BLOCK: usize = 4;
+
 impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
+    /// Elements along the columns that are read together.
+    fn rows(&self) -> usize {
+        RUN.min(MATRIX / self.tile.width())
+    }
+
+    /// These, as rows.
     #[inline(always)]
-    fn load<I: Isa>(&self, isa: I, scratch: &mut Scratch<T::Real, T::Real>) {
-        let Operands { grad, output, .. } = self.operands;
-        self.tile.load(isa, grad, self.range.clone(), &mut scratch.grad);
-        self.tile.load(isa, output, self.range.clone(), &mut scratch.output);
+    fn inputs<'b>(
+        &'b self,
+        l: usize,
+        grad: &'b mut Vec<T>,
+        output: &'b mut Vec<T>,
+    ) -> (usize, Matrix<'b, T>, Matrix<'b, T>) {
+        let (start, shape) = (self.tile.start(l), [self.rows().min(self.range.end - l), self.tile.width()]);
+        grad.resize(MATRIX, T::default());
+        output.resize(MATRIX, T::default());
+        let Operands { grad: grads, output: outputs, .. } = self.operands;
+        (shape[0], grads.matrix(start, shape, grad), outputs.matrix(start, shape, output))
     }
 
     /// Of each column.
     #[inline(always)]
-    fn sums<I: Isa>(&self, isa: I, scratch: &Scratch<T::Real, T::Real>, totals: &mut [f64]) {
-        let (kind, padded) = (self.operands.kind, self.tile.padded());
+    fn sums<I: Isa>(&self, isa: I, scratch: &mut Scratch<T, O>, totals: &mut [f64]) {
+        let (kind, width) = (self.operands.kind, self.tile.width());
         totals.fill(0.0);
-        let mut sums = vec![[T::Real::default(); LANES]; padded / LANES];
-        let runs = scratch.grad.chunks(RUN * padded).zip(scratch.output.chunks(RUN * padded));
-        for (grads, outputs) in runs {
-            sums.fill([T::Real::default(); LANES]);
-            for (grad, output) in grads.chunks_exact(padded).zip(outputs.chunks_exact(padded)) {
-                let groups = grad.as_chunks().0.iter().zip(output.as_chunks().0);
-                for (sum, (grad, output)) in sums.iter_mut().zip(groups) {
-                    *sum = add_terms(isa, kind, *grad, *output, *sum);
-                }
+        for l in self.range.clone().step_by(self.rows()) {
+            let (rows, grad, output) = self.inputs(l, &mut scratch.grad, &mut scratch.output);
+            let (whole, rest) = (width / LANES, width % LANES);
+            let mut group = 0;
+            while group + BLOCK <= whole {
+                let sums = sums_of::<T, I, BLOCK>(isa, kind, rows, &grad, &output, group * LANES);
+                add_to(totals, group, &sums);
+                group += BLOCK;
             }
-            for (total, sum) in totals.iter_mut().zip(sums.as_flattened()) {
-                *total += sum.to_f64();
+            while group < whole {
+                add_to(totals, group, &sums_of::<T, I, 1>(isa, kind, rows, &grad, &output, group * LANES));
+                group += 1;
+            }
+            if rest > 0 {
+                let mut sums = [T::Real::default(); LANES];
+                for row in 0..rows {
+                    let (grad, output) = (&grad.row(row)[whole * LANES..], &output.row(row)[whole * LANES..]);
+                    sums = add_terms(isa, kind, wide_rest(isa, grad), wide_rest(isa, output), sums);
+                }
+                add_to(totals, whole, &[sums]);
             }
         }
     }
 
     #[inline(always)]
-    fn write<I: Isa>(&self, isa: I, sums: &[f64], scratch: &mut Scratch<T::Real, T::Real>) {
-        let Operands { kind, out, .. } = self.operands;
-        let Scratch { grad, output, values: columns } = scratch;
-        columns.clear();
-        columns.extend(sums.iter().map(|&sum| T::Real::from_element(sum)));
-        for (grad, output) in grad.chunks_exact_mut(sums.len()).zip(output.chunks_exact(sums.len())) {
-            let elements = grad.iter_mut().zip(output.iter().zip(&*columns));
-            // A loop each, as in `super::rows::results`.
-            match kind {
-                Kind::Softmax => {
-                    for (grad, (&output, &sum)) in elements {
-                        *grad = result(isa, Kind::Softmax, *grad, output, sum);
-                    }
+    fn write<I: Isa>(&self, isa: I, sums: &[f64], scratch: &mut Scratch<T, O>) {
+        let Operands { kind, out, in_place, .. } = self.operands;
+        let width = self.tile.width();
+        let sums: Vec<_> = sums.iter().map(|&sum| T::Real::from_element(sum)).collect();
+        let Scratch { grad: grads, output: outputs, results: buffer } = scratch;
+        buffer.resize(width, O::default());
+        for l in self.range.clone().step_by(self.rows()) {
+            let (rows, grad, output) = self.inputs(l, grads, outputs);
+            // SAFETY: every piece of a tile is visited by one thread, which holds no other slice of `out`; those of
+            // inputs are other memory.
+            let matrix = unsafe { out.matrix(self.tile.start(l), [rows, width]) }.filter(|_| !in_place);
+            if let Some(mut matrix) = matrix {
+                for row in 0..rows {
+                    fill(isa, kind, grad.row(row), output.row(row), &sums, matrix.row(row));
                 }
-                Kind::LogSoftmax => {
-                    for (grad, (&output, &sum)) in elements {
-                        *grad = result(isa, Kind::LogSoftmax, *grad, output, sum);
-                    }
+            } else {
+                for row in 0..rows {
+                    fill(isa, kind, grad.row(row), output.row(row), &sums, buffer);
+                    // SAFETY: as above; slices of the inputs' row are not used any more.
+                    unsafe { out.store(self.tile.start(l + row), buffer) };
                 }
             }
         }
-        self.tile.store(isa, out, self.range.clone(), grad);
+    }
+}
+
+/// The sums over some rows of N groups of columns, from one column on.
+#[inline(always)]
+fn sums_of<T: Float, I: Isa, const N: usize>(
+    isa: I,
+    kind: Kind,
+    rows: usize,
+    grad: &Matrix<'_, T>,
+    output: &Matrix<'_, T>,
+    column: usize,
+) -> [[T::Real; LANES]; N] {
+    let mut sums = [[T::Real::default(); LANES]; N];
+    for row in 0..rows {
+        let (grad, output) = (grad.row(row)[column..].as_chunks().0, output.row(row)[column..].as_chunks().0);
+        for (sum, (grad, output)) in sums.iter_mut().zip(grad.iter().zip(output)) {
+            *sum = add_terms(isa, kind, wide(isa, grad), wide(isa, output), *sum);
+        }
+    }
+    sums
+}
+
+#[inline(always)]
+fn add_to<R: Real>(totals: &mut [f64], group: usize, sums: &[[R; LANES]]) {
+    for (total, sum) in totals[group * LANES..].iter_mut().zip(sums.as_flattened()) {
+        *total += sum.to_f64();
+    }
+}
+
+/// Writes a row of results, rounded.
+#[inline(always)]
+fn fill<T: Float, O: Narrow<T::Real>, I: Isa>(
+    isa: I,
+    kind: Kind,
+    grad: &[T],
+    output: &[T],
+    sums: &[T::Real],
+    to: &mut [O],
+) {
+    let ((grad, grad_rest), (output, output_rest)) = (grad.as_chunks::<LANES>(), output.as_chunks::<LANES>());
+    let ((to, to_rest), sums) = (to.as_chunks_mut::<LANES>(), sums.as_chunks::<LANES>().0);
+    for ((to, sums), (grad, output)) in to.iter_mut().zip(sums).zip(grad.iter().zip(output)) {
+        O::narrowed(isa, &results(isa, kind, wide(isa, grad), wide(isa, output), *sums), to);
+    }
+    if let Some(sums) = sums.last().filter(|_| !to_rest.is_empty()) {
+        let rest = results(isa, kind, wide_rest(isa, grad_rest), wide_rest(isa, output_rest), *sums);
+        O::narrowed(isa, &rest[..to_rest.len()], to_rest);
     }
 }
 
 /// A tile that is solved in a single visit.
-struct Whole<'a, T: Float, O> {
+struct Whole<'a, T, O> {
     piece: Piece<'a, T, O>,
-    scratch: &'a mut Scratch<T::Real, T::Real>,
+    scratch: &'a mut Scratch<T, O>,
 }
 
 impl<T: Float, O: Narrow<T::Real>> Kernel for Whole<'_, T, O> {
@@ -94,7 +169,6 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Whole<'_, T, O> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        self.piece.load(isa, self.scratch);
         let mut sums = vec![0.0; self.piece.tile.padded()];
         self.piece.sums(isa, self.scratch, &mut sums);
         self.piece.write(isa, &sums, self.scratch);
@@ -124,9 +198,9 @@ fn long<'a, T: Float, O: Narrow<T::Real>>(
     });
 }
 
-struct Survey<'a, T: Float, O> {
+struct Survey<'a, T, O> {
     piece: Piece<'a, T, O>,
-    scratch: &'a mut Scratch<T::Real, T::Real>,
+    scratch: &'a mut Scratch<T, O>,
     sums: &'a mut [f64],
 }
 
@@ -135,14 +209,13 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Survey<'_, T, O> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        self.piece.load(isa, self.scratch);
         self.piece.sums(isa, self.scratch, self.sums);
     }
 }
 
-struct Write<'a, T: Float, O> {
+struct Write<'a, T, O> {
     piece: Piece<'a, T, O>,
-    scratch: &'a mut Scratch<T::Real, T::Real>,
+    scratch: &'a mut Scratch<T, O>,
     sums: &'a [f64],
 }
 
@@ -151,7 +224,6 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Write<'_, T, O> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        self.piece.load(isa, self.scratch);
         self.piece.write(isa, self.sums, self.scratch);
     }
 }

@@ -27,7 +27,7 @@ pub fn run(problem: &SoftmaxBackwardProblem) -> Result<()> {
 
 fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
     let SoftmaxBackwardProblem { rows, out, out_stride, length, .. } = problem;
-    match Split::of(rows, out, *out_stride, *length, 2 * size_of::<T::Real>()) {
+    match Split::of(rows, out, *out_stride, *length, 2 * size_of::<T>()) {
         Some(split) => columns::solve::<T, O>(problem, &split),
         None => rows::solve::<T, O>(problem),
     }
@@ -71,12 +71,12 @@ impl<T, O> Clone for Operands<'_, T, O> {
 
 impl<T, O> Copy for Operands<'_, T, O> {}
 
-/// What a thread widens and computes in.
+/// What a thread gathers inputs in that are strided or of another dtype, and results.
 #[derive(Default)]
-struct Scratch<R, O> {
-    grad: Vec<R>,
-    output: Vec<R>,
-    values: Vec<O>,
+struct Scratch<T, O> {
+    grad: Vec<T>,
+    output: Vec<T>,
+    results: Vec<O>,
 }
 
 /// `sums` with what a group of elements adds to the sums of their rows. By value, as [`add_groups`].
@@ -99,11 +99,27 @@ fn add_terms<R: Real, I: Isa>(
     }
 }
 
-/// An element's result, given the sum of its row.
+/// The results of a group of elements, given the sums of their rows.
 #[inline(always)]
-fn result<R: Exp, I: Isa>(isa: I, kind: Kind, grad: R, output: R, sum: R) -> R {
+fn results<R: Exp, I: Isa>(
+    isa: I,
+    kind: Kind,
+    mut grad: [R; LANES],
+    output: [R; LANES],
+    sums: [R; LANES],
+) -> [R; LANES] {
+    // A loop each: in one for both LLVM computes exp of softmax's output too, and drops it.
     match kind {
-        Kind::Softmax => output * (grad - sum),
-        Kind::LogSoftmax => grad - R::exp(isa, output) * sum,
+        Kind::Softmax => {
+            for i in 0..LANES {
+                grad[i] = output[i] * (grad[i] - sums[i]);
+            }
+        }
+        Kind::LogSoftmax => {
+            for i in 0..LANES {
+                grad[i] = grad[i] - R::exp(isa, output[i]) * sums[i];
+            }
+        }
     }
+    grad
 }

@@ -1,10 +1,10 @@
 //! Row by row.
 
 use super::*;
-use crate::cpu::float::{add_to_totals, pairwise};
+use crate::cpu::element::Element;
+use crate::cpu::float::{add_to_totals, from, last_group, pairwise, wide, wide_rest};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT, rows_together};
-use crate::cpu::widened;
 
 pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
     let (rows, length) = (problem.row_count() as usize, problem.length as usize);
@@ -29,73 +29,50 @@ pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> 
 
 /// The sum over a row or a piece of one.
 #[inline(always)]
-fn sum<R: Real, I: Isa>(isa: I, kind: Kind, grad: &[R], output: &[R]) -> f64 {
-    let ((grad, grad_rest), (output, output_rest)) = (grad.as_chunks::<LANES>(), output.as_chunks::<LANES>());
+fn sum<T: Float, I: Isa>(isa: I, kind: Kind, grads: &[T], outputs: &[T]) -> f64 {
+    let ((grad, grad_rest), (output, output_rest)) =
+        (grads.as_chunks::<LANES>(), outputs.as_chunks::<LANES>());
     let mut total = [0.0f64; LANES];
     for (grad, output) in grad.chunks(GROUPS).zip(output.chunks(GROUPS)) {
-        let mut sum = [R::default(); LANES];
+        let mut sum = [T::Real::default(); LANES];
         for (grad, output) in grad.iter().zip(output) {
-            sum = add_terms(isa, kind, *grad, *output, sum);
+            sum = add_terms(isa, kind, wide(isa, grad), wide(isa, output), sum);
         }
         add_to_totals(&mut total, sum);
     }
     if !grad_rest.is_empty() {
-        let [mut grad, mut output] = [[R::default(); LANES]; 2];
-        grad[..grad_rest.len()].copy_from_slice(grad_rest);
-        output[..output_rest.len()].copy_from_slice(output_rest);
-        let rest = add_terms(isa, kind, grad, output, [R::default(); LANES]);
-        for i in 0..grad_rest.len() {
-            total[i] += rest[i].to_f64();
-        }
+        let (grad, output) = match (last_group(grads), last_group(outputs)) {
+            (Some((grad, again)), Some((output, _))) => (from(again, wide(isa, grad)), wide(isa, output)),
+            _ => (wide_rest(isa, grad_rest), wide_rest(isa, output_rest)),
+        };
+        add_to_totals(&mut total, add_terms(isa, kind, grad, output, [T::Real::default(); LANES]));
     }
     pairwise(total)
 }
 
-/// The results of a row or a piece of one, rounded.
+/// Writes the results of a row or a piece of one, rounded.
 #[inline(always)]
-fn results<R: Exp, O: Narrow<R>, I: Isa>(
+fn fill<T: Float, O: Narrow<T::Real>, I: Isa>(
     isa: I,
     kind: Kind,
-    grad: &[R],
-    output: &[R],
+    grad: &[T],
+    output: &[T],
     sum: f64,
     to: &mut [O],
 ) {
-    let sum = R::from_element(sum);
-    let ((grad, grad_rest), (output, output_rest)) = (grad.as_chunks::<LANES>(), output.as_chunks::<LANES>());
-    let (to, to_rest) = to.as_chunks_mut::<LANES>();
-    for (to, (grad, output)) in to.iter_mut().zip(grad.iter().zip(output)) {
-        O::narrowed(isa, &results_of_group(isa, kind, *grad, *output, sum), to);
+    let sums = [T::Real::from_element(sum); LANES];
+    let groups = grad.as_chunks().0.iter().zip(output.as_chunks().0);
+    for (to, (grad, output)) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(groups) {
+        O::narrowed(isa, &results(isa, kind, wide(isa, grad), wide(isa, output), sums), to);
     }
-    let mut rest = [R::default(); LANES];
-    for (v, (&grad, &output)) in rest.iter_mut().zip(grad_rest.iter().zip(output_rest)) {
-        *v = result(isa, kind, grad, output, sum);
-    }
-    O::narrowed(isa, &rest[..grad_rest.len()], to_rest);
-}
-
-#[inline(always)]
-fn results_of_group<R: Exp, I: Isa>(
-    isa: I,
-    kind: Kind,
-    mut grad: [R; LANES],
-    output: [R; LANES],
-    sum: R,
-) -> [R; LANES] {
-    // A loop each: in one for both LLVM computes exp of softmax's output too, and drops it.
-    match kind {
-        Kind::Softmax => {
-            for i in 0..LANES {
-                grad[i] = result(isa, Kind::Softmax, grad[i], output[i], sum);
-            }
+    if let (Some((grad, again)), Some((output, _))) = (last_group(grad), last_group(output)) {
+        if let Some(to) = to.last_chunk_mut::<LANES>().filter(|_| again > 0) {
+            O::narrowed(isa, &results(isa, kind, wide(isa, grad), wide(isa, output), sums), to);
         }
-        Kind::LogSoftmax => {
-            for i in 0..LANES {
-                grad[i] = result(isa, Kind::LogSoftmax, grad[i], output[i], sum);
-            }
-        }
+    } else {
+        let rest = results(isa, kind, wide_rest(isa, grad), wide_rest(isa, output), sums);
+        O::narrowed(isa, &rest[..to.len()], to);
     }
-    grad
 }
 
 /// Rows that are solved in a single visit.
@@ -111,17 +88,19 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Short<'_, T, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Short { operands, range: Range { start, end }, length } = self;
-        let Scratch { mut grad, mut output, mut values } = Scratch::default();
+        let mut scratch = Scratch::default();
         let together = rows_together(length);
         for first in (start..end).step_by(together) {
             let piece = Piece { operands, start: first * length, length: together.min(end - first) * length };
-            let (grad, output) = piece.inputs(isa, &mut grad, &mut output);
-            let (kind, rows) = (operands.kind, grad.chunks_exact(length).zip(output.chunks_exact(length)));
-            piece.write(&mut values, |values| {
-                for (values, (grad, output)) in values.chunks_exact_mut(length).zip(rows) {
-                    results(isa, kind, grad, output, sum(isa, kind, grad, output), values);
-                }
-            });
+            let Visit { grad, output, results, buffered } = piece.visit(&mut scratch);
+            let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
+            for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
+                let sum = sum(isa, operands.kind, grad, output);
+                fill(isa, operands.kind, grad, output, sum, results);
+            }
+            if buffered {
+                piece.store(results);
+            }
         }
     }
 }
@@ -133,38 +112,48 @@ struct Piece<'a, T, O> {
     length: usize,
 }
 
+/// The inputs of a piece, and where its results go: to the output itself, or to a buffer where that is strided or an
+/// input.
+struct Visit<'a, T, O> {
+    grad: &'a [T],
+    output: &'a [T],
+    results: &'a mut [O],
+    buffered: bool,
+}
+
 impl<'a, T: Float, O: Narrow<T::Real>> Piece<'a, T, O> {
     #[inline(always)]
-    fn inputs<'b, I: Isa>(
-        &self,
-        isa: I,
-        grad: &'b mut Vec<T::Real>,
-        output: &'b mut Vec<T::Real>,
-    ) -> (&'b [T::Real], &'b [T::Real])
+    fn inputs<'b>(&self, grad: &'b mut Vec<T>, output: &'b mut Vec<T>) -> (&'b [T], &'b [T])
     where
         'a: 'b,
     {
-        (
-            widened::read(isa, self.operands.grad, self.start, self.length, grad),
-            widened::read(isa, self.operands.output, self.start, self.length, output),
-        )
+        let Operands { grad: grads, output: outputs, .. } = self.operands;
+        (grads.read(self.start, self.length, grad), outputs.read(self.start, self.length, output))
     }
 
-    /// Has the results filled in: in place, or in `buffer` where the output is strided or an input.
     #[inline(always)]
-    fn write(&self, buffer: &mut Vec<O>, fill: impl FnOnce(&mut [O])) {
+    fn visit<'b>(&self, scratch: &'b mut Scratch<T, O>) -> Visit<'b, T, O>
+    where
+        'a: 'b,
+    {
         let Operands { out, in_place, .. } = self.operands;
+        let Scratch { grad, output, results } = scratch;
+        let (grad, output) = self.inputs(grad, output);
         // SAFETY: every row, and every piece of one, is visited by one thread, which holds no other slice of `out`; those
         // of inputs are other memory.
         match unsafe { out.slice(self.start, self.length) }.filter(|_| !in_place) {
-            Some(slice) => fill(slice),
+            Some(results) => Visit { grad, output, results, buffered: false },
             None => {
-                buffer.resize(self.length, O::default());
-                fill(buffer);
-                // SAFETY: as above; slices of the inputs are not used any more.
-                unsafe { out.store(self.start, buffer) };
+                results.resize(self.length, O::default());
+                Visit { grad, output, results, buffered: true }
             }
         }
+    }
+
+    #[inline(always)]
+    fn store(&self, results: &[O]) {
+        // SAFETY: as above, and slices of the inputs are not used any more.
+        unsafe { self.operands.out.store(self.start, results) };
     }
 }
 
@@ -189,9 +178,9 @@ fn long<T: Float, O: Narrow<T::Real>>(
     });
 }
 
-struct Survey<'a, T: Float, O> {
+struct Survey<'a, T, O> {
     piece: Piece<'a, T, O>,
-    scratch: &'a mut Scratch<T::Real, O>,
+    scratch: &'a mut Scratch<T, O>,
 }
 
 impl<T: Float, O: Narrow<T::Real>> Kernel for Survey<'_, T, O> {
@@ -199,14 +188,14 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Survey<'_, T, O> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> f64 {
-        let (grad, output) = self.piece.inputs(isa, &mut self.scratch.grad, &mut self.scratch.output);
+        let (grad, output) = self.piece.inputs(&mut self.scratch.grad, &mut self.scratch.output);
         sum(isa, self.piece.operands.kind, grad, output)
     }
 }
 
-struct Write<'a, T: Float, O> {
+struct Write<'a, T, O> {
     piece: Piece<'a, T, O>,
-    scratch: &'a mut Scratch<T::Real, O>,
+    scratch: &'a mut Scratch<T, O>,
     sum: f64,
 }
 
@@ -215,10 +204,10 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Write<'_, T, O> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Scratch { grad, output, values } = self.scratch;
-        let (grad, output) = self.piece.inputs(isa, grad, output);
-        self.piece.write(values, |values| {
-            results(isa, self.piece.operands.kind, grad, output, self.sum, values);
-        });
+        let Visit { grad, output, results, buffered } = self.piece.visit(self.scratch);
+        fill(isa, self.piece.operands.kind, grad, output, self.sum, results);
+        if buffered {
+            self.piece.store(results);
+        }
     }
 }
