@@ -293,6 +293,11 @@ impl<T: Element> Source<T> {
         }
     }
 
+    /// Whether [`matrix`](Self::matrix) is the memory itself, of any size, and needs no buffer.
+    pub fn has_rows(&self) -> bool {
+        self.in_place && self.strides[1] == 1
+    }
+
     /// So many rows and columns of the last two dimensions, from the element at `start` on: the memory itself if rows
     /// are contiguous there, else a copy in `buffer`, which is for [`MATRIX`] elements.
     pub fn matrix<'a>(
@@ -302,8 +307,8 @@ impl<T: Element> Source<T> {
         buffer: &'a mut [T],
     ) -> Matrix<'a, T> {
         let (_, offset) = self.walk.locate(start);
-        let [row_stride, column_stride] = self.strides.map(|stride| stride as isize);
-        let (first, step) = if self.in_place && column_stride == 1 {
+        let row_stride = self.strides[0] as isize;
+        let (first, step) = if self.has_rows() {
             (self.walk.pointer::<T>().wrapping_offset(offset as isize).cast_const(), row_stride)
         } else {
             let buffer = &mut buffer[..rows * columns];

@@ -158,32 +158,36 @@ fn larger<R: Exp>(mut largest: [R; LANES], x: [R; LANES]) -> [R; LANES] {
 #[inline(always)]
 fn exponentials<R: Exp, I: Isa>(isa: I, x: &[R], power: Power<R>, values: &mut [R]) -> f64 {
     let mut total = [0.0f64; LANES];
-    let (groups, rest) = x.as_chunks();
-    for (x, values) in groups.chunks(GROUPS).zip(values.as_chunks_mut().0.chunks_mut(GROUPS)) {
-        let mut sum = [R::default(); LANES];
+    let mut sum = [R::default(); LANES];
+    let groups = x.as_chunks().0.chunks(GROUPS).zip(values.as_chunks_mut().0.chunks_mut(GROUPS));
+    for (i, (x, values)) in groups.enumerate() {
+        if i > 0 {
+            add_to_totals(&mut total, sum);
+        }
+        sum = [R::default(); LANES];
         for (x, v) in x.iter().zip(values) {
             // Not read back from memory, which LLVM would do in pieces.
             let group = exponentials_of_group(isa, *x, power);
             *v = group;
             sum = add_groups(sum, group);
         }
-        add_to_totals(&mut total, sum);
     }
     if let (Some((x, again)), Some(v)) = (last_group(x), values.last_chunk_mut()) {
         if again > 0 {
             let group = exponentials_of_group(isa, *x, power);
             *v = group;
-            add_to_totals(&mut total, from(again, group));
+            sum = add_groups(sum, from(again, group));
         }
-    } else if !rest.is_empty() {
-        let mut x = [R::NEG_INFINITY; LANES];
-        x[..rest.len()].copy_from_slice(rest);
-        let v = exponentials_of_group(isa, x, power);
-        values.copy_from_slice(&v[..rest.len()]);
-        for i in 0..rest.len() {
-            total[i] += v[i].to_f64();
+    } else {
+        let mut padded = [R::NEG_INFINITY; LANES];
+        padded[..x.len()].copy_from_slice(x);
+        let group = exponentials_of_group(isa, padded, power);
+        values.copy_from_slice(&group[..x.len()]);
+        for i in 0..x.len() {
+            sum[i] = group[i];
         }
     }
+    add_to_totals(&mut total, sum);
     pairwise(total) * R::LOWERING.to_f64()
 }
 

@@ -132,8 +132,8 @@ impl Tile {
         if self.is_whole() {
             return widened::load(isa, from, self.start(range.start), values);
         }
-        let rows = (MATRIX / self.width).min(range.len());
-        let mut buffer = vec![T::default(); MATRIX];
+        let (rows, buffer) = if from.has_rows() { (range.len(), 0) } else { (MATRIX / self.width, MATRIX) };
+        let mut buffer = vec![T::default(); buffer];
         for (l, values) in range.clone().step_by(rows).zip(values.chunks_mut(rows * padded)) {
             let rows = rows.min(range.end - l);
             let matrix = from.matrix(self.start(l), [rows, self.width], &mut buffer);

@@ -36,7 +36,8 @@ const BLOCK: usize = 4;
 impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
     /// Elements along the columns that are read together.
     fn rows(&self) -> usize {
-        RUN.min(MATRIX / self.tile.width())
+        let Operands { grad, output, .. } = self.operands;
+        if grad.has_rows() && output.has_rows() { self.range.len() } else { MATRIX / self.tile.width() }
     }
 
     /// These, as rows.
@@ -62,23 +63,26 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
         for l in self.range.clone().step_by(self.rows()) {
             let (rows, grad, output) = self.inputs(l, &mut scratch.grad, &mut scratch.output);
             let (whole, rest) = (width / LANES, width % LANES);
-            let mut group = 0;
-            while group + BLOCK <= whole {
-                let sums = sums_of::<T, I, BLOCK>(isa, kind, rows, &grad, &output, group * LANES);
-                add_to(totals, group, &sums);
-                group += BLOCK;
-            }
-            while group < whole {
-                add_to(totals, group, &sums_of::<T, I, 1>(isa, kind, rows, &grad, &output, group * LANES));
-                group += 1;
-            }
-            if rest > 0 {
-                let mut sums = [T::Real::default(); LANES];
-                for row in 0..rows {
-                    let (grad, output) = (&grad.row(row)[whole * LANES..], &output.row(row)[whole * LANES..]);
-                    sums = add_terms(isa, kind, wide_rest(isa, grad), wide_rest(isa, output), sums);
+            for first in (0..rows).step_by(RUN) {
+                let rows = first..rows.min(first + RUN);
+                let mut group = 0;
+                while group + BLOCK <= whole {
+                    add_to(totals, group, &sums_of::<T, I, BLOCK>(isa, kind, &rows, &grad, &output, group));
+                    group += BLOCK;
                 }
-                add_to(totals, whole, &[sums]);
+                while group < whole {
+                    add_to(totals, group, &sums_of::<T, I, 1>(isa, kind, &rows, &grad, &output, group));
+                    group += 1;
+                }
+                if rest > 0 {
+                    let mut sums = [T::Real::default(); LANES];
+                    for row in rows {
+                        let (grad, output) =
+                            (&grad.row(row)[whole * LANES..], &output.row(row)[whole * LANES..]);
+                        sums = add_terms(isa, kind, wide_rest(isa, grad), wide_rest(isa, output), sums);
+                    }
+                    add_to(totals, whole, &[sums]);
+                }
             }
         }
     }
@@ -110,19 +114,20 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
     }
 }
 
-/// The sums over some rows of N groups of columns, from one column on.
+/// The sums over some rows of N groups of columns.
 #[inline(always)]
 fn sums_of<T: Float, I: Isa, const N: usize>(
     isa: I,
     kind: Kind,
-    rows: usize,
+    rows: &Range<usize>,
     grad: &Matrix<'_, T>,
     output: &Matrix<'_, T>,
-    column: usize,
+    group: usize,
 ) -> [[T::Real; LANES]; N] {
     let mut sums = [[T::Real::default(); LANES]; N];
-    for row in 0..rows {
-        let (grad, output) = (grad.row(row)[column..].as_chunks().0, output.row(row)[column..].as_chunks().0);
+    for row in rows.clone() {
+        let (grad, output) = (grad.row(row).as_chunks().0, output.row(row).as_chunks().0);
+        let (grad, output) = (&grad[group..group + N], &output[group..group + N]);
         for (sum, (grad, output)) in sums.iter_mut().zip(grad.iter().zip(output)) {
             *sum = add_terms(isa, kind, wide(isa, grad), wide(isa, output), *sum);
         }

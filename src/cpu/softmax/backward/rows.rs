@@ -29,25 +29,44 @@ pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> 
 
 /// The sum over a row or a piece of one.
 #[inline(always)]
-fn sum<T: Float, I: Isa>(isa: I, kind: Kind, grads: &[T], outputs: &[T]) -> f64 {
-    let ((grad, grad_rest), (output, output_rest)) =
-        (grads.as_chunks::<LANES>(), outputs.as_chunks::<LANES>());
+fn sum<T: Float, I: Isa>(isa: I, kind: Kind, grad: &[T], output: &[T]) -> f64 {
     let mut total = [0.0f64; LANES];
-    for (grad, output) in grad.chunks(GROUPS).zip(output.chunks(GROUPS)) {
-        let mut sum = [T::Real::default(); LANES];
-        for (grad, output) in grad.iter().zip(output) {
-            sum = add_terms(isa, kind, wide(isa, grad), wide(isa, output), sum);
+    let (grads, outputs) =
+        (grad.as_chunks().0.as_chunks::<GROUPS>(), output.as_chunks().0.as_chunks::<GROUPS>());
+    for (grads, outputs) in grads.0.iter().zip(outputs.0) {
+        add_to_totals(&mut total, sums(isa, kind, grads, outputs));
+    }
+    let rest = sums(isa, kind, grads.1, outputs.1);
+    let rest = match (last_group(grad), last_group(output)) {
+        (Some((grad, again)), Some((output, _))) if again > 0 => {
+            add_terms(isa, kind, from(again, wide(isa, grad)), wide(isa, output), rest)
         }
-        add_to_totals(&mut total, sum);
-    }
-    if !grad_rest.is_empty() {
-        let (grad, output) = match (last_group(grads), last_group(outputs)) {
-            (Some((grad, again)), Some((output, _))) => (from(again, wide(isa, grad)), wide(isa, output)),
-            _ => (wide_rest(isa, grad_rest), wide_rest(isa, output_rest)),
-        };
-        add_to_totals(&mut total, add_terms(isa, kind, grad, output, [T::Real::default(); LANES]));
-    }
+        (None, None) => add_terms(isa, kind, wide_rest(isa, grad), wide_rest(isa, output), rest),
+        _ => rest,
+    };
+    add_to_totals(&mut total, rest);
     pairwise(total)
+}
+
+/// The sums of groups of elements, by lane.
+#[inline(always)]
+fn sums<T: Float, I: Isa>(
+    isa: I,
+    kind: Kind,
+    grads: &[[T; LANES]],
+    outputs: &[[T; LANES]],
+) -> [T::Real; LANES] {
+    // Two, since each waits for its last addition.
+    let [mut even, mut odd] = [[T::Real::default(); LANES]; 2];
+    let ((grads, grad), (outputs, output)) = (grads.as_chunks::<2>(), outputs.as_chunks::<2>());
+    for (grads, outputs) in grads.iter().zip(outputs) {
+        even = add_terms(isa, kind, wide(isa, &grads[0]), wide(isa, &outputs[0]), even);
+        odd = add_terms(isa, kind, wide(isa, &grads[1]), wide(isa, &outputs[1]), odd);
+    }
+    if let ([grad], [output]) = (grad, output) {
+        even = add_terms(isa, kind, wide(isa, grad), wide(isa, output), even);
+    }
+    add_groups(even, odd)
 }
 
 /// Writes the results of a row or a piece of one, rounded.
