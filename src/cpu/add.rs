@@ -69,10 +69,18 @@ fn add<T: Element>(problem: &AddProblem) {
             dispatch(AddTiles { x, y, alpha, out, tiles, range });
         });
     }
+    if let Some(rows) = Rows::of(problem, x, y, out) {
+        return parallel::for_ranges(len / rows.columns, 1, nanoseconds, |range| {
+            stream::<T, _>(AddRows { x, y, alpha, out, rows, range });
+        });
+    }
     parallel::for_ranges(len, BLOCK, nanoseconds, |range| {
-        let add = AddRange { x, y, alpha, out, range };
-        if T::WIDENED { dispatch(add) } else { dispatch_streaming(add) }
+        stream::<T, _>(AddRange { x, y, alpha, out, range });
     });
+}
+
+fn stream<T: Element, K: Kernel<Output = ()>>(add: K) {
+    if T::WIDENED { dispatch(add) } else { dispatch_streaming(add) }
 }
 
 impl<T: Element> Addend<T> {
@@ -119,6 +127,74 @@ impl<T: Element> Kernel for AddRange<'_, T> {
 
 /// Elements in place that are worth a visit of their own.
 const SHORT: usize = 256;
+
+/// The last two dimensions row by row, where rows are contiguous but not one behind the other (a broadcast row or column,
+/// a slice).
+#[derive(Clone, Copy)]
+struct Rows {
+    /// Of a matrix.
+    rows: usize,
+    columns: usize,
+}
+
+impl Rows {
+    fn of<T: Element>(problem: &AddProblem, x: &Source<T>, y: &Addend<T>, out: &Target<T>) -> Option<Rows> {
+        let [.., rows, columns] = *problem.shape else { return None };
+        let in_rows = match y {
+            Addend::Elements(y) => y.has_rows() || y.is_one_a_row(),
+            Addend::Scalar(_) => true,
+        };
+        let (rows, columns) = (rows as usize, columns as usize);
+        (columns >= SHORT && in_rows && x.has_rows() && out.has_rows()).then_some(Rows { rows, columns })
+    }
+}
+
+/// One thread's part of these, of the rows of all matrices.
+struct AddRows<'a, T: Element> {
+    x: &'a Source<T>,
+    y: &'a Addend<T>,
+    alpha: T::Arith,
+    out: &'a Target<T>,
+    rows: Rows,
+    range: Range<usize>,
+}
+
+impl<T: Element> Kernel for AddRows<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let AddRows { x, y, alpha, out, rows: Rows { rows, columns }, range: Range { mut start, end } } =
+            self;
+        while start < end {
+            let shape = [(rows - start % rows).min(end - start), columns];
+            let first = start * columns;
+            let x = x.matrix(first, shape, &mut []);
+            // SAFETY: rows of different threads are disjoint, and so are those of one.
+            let Some(mut out) = (unsafe { out.matrix(first, shape) }) else { return };
+            match y {
+                Addend::Elements(y) if y.has_rows() => {
+                    let y = y.matrix(first, shape, &mut []);
+                    for row in 0..shape[0] {
+                        T::add(isa, x.row(row), y.row(row), alpha, out.row(row));
+                    }
+                }
+                Addend::Elements(y) => {
+                    for row in 0..shape[0] {
+                        let y = y.at(first + row * columns).to_arith();
+                        T::add_scalar(isa, x.row(row), y, alpha, out.row(row));
+                    }
+                }
+                Addend::Scalar(y) => {
+                    for row in 0..shape[0] {
+                        T::add_scalar(isa, x.row(row), *y, alpha, out.row(row));
+                    }
+                }
+            }
+            start += shape[0];
+        }
+    }
+}
 
 /// The last two dimensions in tiles, where an input lies across the output (a transposed matrix): its neighbours along
 /// a row are on different cache lines, and those along each line in different rows.

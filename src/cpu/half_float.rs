@@ -56,7 +56,7 @@ fn narrow_bf16(value: f32) -> bf16 {
     if value.is_nan() { nan } else { narrow_number(value) }
 }
 
-/// The same of what is no NaN.
+/// The same of what is no NaN, or one with few bits.
 #[inline(always)]
 fn narrow_number(value: f32) -> bf16 {
     let bits = value.to_bits();
@@ -171,7 +171,9 @@ macro_rules! half_float {
                 <$type>::to_f32(self)
             }
             fn arith(scalar: Scalar) -> f32 {
-                f32::arith(scalar)
+                let number = f32::arith(scalar);
+                // Whatever its other bits are.
+                if number.is_nan() { f32::NAN } else { number }
             }
             #[inline(always)]
             $add
@@ -184,14 +186,15 @@ macro_rules! half_float {
 half_float!(
     bf16,
     DType::BF16,
+    // NaNs of sums are those of their operands, whose rounding carries nothing: half of their bits are 0.
     fn add<I: Isa>(isa: I, x: &[bf16], y: &[bf16], alpha: f32, out: &mut [bf16]) {
         for (o, (&a, &b)) in out.iter_mut().zip(x.iter().zip(y)) {
-            *o = narrow_bf16(Real::mul_add(widen_bf16(b), isa, alpha, widen_bf16(a)));
+            *o = narrow_number(Real::mul_add(widen_bf16(b), isa, alpha, widen_bf16(a)));
         }
     },
     fn add_scalar<I: Isa>(isa: I, x: &[bf16], y: f32, alpha: f32, out: &mut [bf16]) {
         for (o, &a) in out.iter_mut().zip(x) {
-            *o = narrow_bf16(Real::mul_add(y, isa, alpha, widen_bf16(a)));
+            *o = narrow_number(Real::mul_add(y, isa, alpha, widen_bf16(a)));
         }
     }
 );

@@ -75,6 +75,16 @@ impl Walk {
         (index, offset)
     }
 
+    /// Where `start` lies.
+    fn offset(&self, start: usize) -> i64 {
+        let (mut rest, mut offset) = (start as i64, 0);
+        for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
+            offset += rest % size * stride;
+            rest /= size;
+        }
+        offset
+    }
+
     /// Where `start` lies and how many elements from there on follow one another without a gap.
     #[inline]
     fn contiguous_from(&self, start: usize) -> (i64, usize) {
@@ -228,8 +238,18 @@ impl<T: Element> Source<T> {
         self.walk.repeated_from(start)
     }
 
+    /// Whether rows of the last dimension are one element each, repeated, that needs no conversion.
+    pub fn is_one_a_row(&self) -> bool {
+        self.in_place && self.strides[1] == 0
+    }
+
     /// The element at `start`.
     pub fn at(&self, start: usize) -> T {
+        if self.in_place {
+            let element = self.walk.pointer::<T>().wrapping_offset(self.walk.offset(start) as isize);
+            // SAFETY: `new` vouches for the memory, which is aligned and of type T.
+            return unsafe { element.read() };
+        }
         let mut element = [T::default()];
         self.load(start, &mut element);
         element[0]
@@ -306,7 +326,7 @@ impl<T: Element> Source<T> {
         [rows, columns]: [usize; 2],
         buffer: &'a mut [T],
     ) -> Matrix<'a, T> {
-        let (_, offset) = self.walk.locate(start);
+        let offset = self.walk.offset(start);
         let row_stride = self.strides[0] as isize;
         let (first, step) = if self.has_rows() {
             (self.walk.pointer::<T>().wrapping_offset(offset as isize).cast_const(), row_stride)
@@ -433,17 +453,22 @@ impl<T: Element> Target<T> {
         Target { walk, in_place, strides: last_two(strides), element: PhantomData }
     }
 
+    /// Whether [`matrix`](Self::matrix) has any rows.
+    pub fn has_rows(&self) -> bool {
+        self.in_place && self.strides[1] == 1
+    }
+
     /// So many rows and columns of the last two dimensions, from the element at `start` on, if rows are contiguous there.
     ///
     /// # Safety
     /// They are elements of the same rows, and no slice of them is alive.
     #[allow(clippy::mut_from_ref)] // As below.
     pub unsafe fn matrix(&self, start: usize, [rows, columns]: [usize; 2]) -> Option<MatrixMut<'_, T>> {
-        let [row_stride, column_stride] = self.strides;
-        let (_, offset) = self.walk.locate(start);
+        let row_stride = self.strides[0];
+        let offset = self.walk.offset(start);
         let first = self.walk.pointer::<T>().wrapping_offset(offset as isize);
         let matrix = MatrixMut { first, step: row_stride as isize, rows, columns, memory: PhantomData };
-        (self.in_place && column_stride == 1).then_some(matrix)
+        self.has_rows().then_some(matrix)
     }
 
     /// How many elements from `start` on [`slice`](Self::slice) can give.
