@@ -3,7 +3,6 @@
 
 use super::tiles::{Split, Tile};
 use super::*;
-use crate::cpu::exp::Power;
 use crate::cpu::float::add_groups;
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 
@@ -81,31 +80,25 @@ fn maxima<R: Exp>(values: &[R], padded: usize) -> Vec<R> {
     maxima
 }
 
-/// Replaces every x by its exponential relative to the base of its column, lifted, and sums them up by columns.
+/// Replaces every x by e^(x - m), lifted, and sums up by columns what that is.
 #[inline(always)]
-fn exponentials<R: Exp, I: Isa>(isa: I, values: &mut [R], maxima: &[R]) -> Vec<f64> {
+fn exponentials<T: Float, I: Isa>(isa: I, values: &mut [T::Real], maxima: &[T::Real]) -> Vec<f64> {
     let padded = maxima.len();
-    // Of which `base` says that they are subtracted first; the exponentials of those of nothing but -inf are 0.
-    let far = |m: R| if is_near(m) || m == R::NEG_INFINITY { R::default() } else { m };
-    if maxima.iter().any(|&m| !is_near(m)) {
-        for row in values.chunks_exact_mut(padded) {
-            for (v, &m) in row.iter_mut().zip(maxima) {
-                *v = *v - far(m);
-            }
-        }
-    }
-    let powers = all(maxima, |m| R::power(if is_near(m) { m } else { R::default() }));
-    let (lowest, biases) = (all(&powers, |power| power.lowest), all(&powers, |power| power.bias));
-    let (groups, count) =
-        (lowest.as_chunks::<LANES>().0.iter().zip(biases.as_chunks::<LANES>().0), padded / LANES);
+    // Those of -inf - 0 vanish, where -inf - -inf were NaN.
+    let bases = all(maxima, |m| if m == T::Real::NEG_INFINITY { T::Real::default() } else { m });
+    let (bases, _) = bases.as_chunks::<LANES>();
     let mut totals = vec![0.0; padded];
-    let mut sums = vec![[R::default(); LANES]; count];
+    let mut sums = vec![[T::Real::default(); LANES]; bases.len()];
     for rows in values.chunks_mut(RUN * padded) {
-        sums.fill([R::default(); LANES]);
+        sums.fill([T::Real::default(); LANES]);
         for row in rows.chunks_exact_mut(padded) {
             let (row, _) = row.as_chunks_mut::<LANES>();
-            for (group, ((lowest, biases), sum)) in row.iter_mut().zip(groups.clone().zip(&mut sums)) {
-                let exponentials = exponentials_of_group(isa, *group, *lowest, *biases);
+            for (group, (base, sum)) in row.iter_mut().zip(bases.iter().zip(&mut sums)) {
+                let exponentials = if is_half::<T>() {
+                    lifted::<T, I, true>(isa, *group, *base)
+                } else {
+                    lifted::<T, I, false>(isa, *group, *base)
+                };
                 *group = exponentials;
                 *sum = add_groups(*sum, exponentials);
             }
@@ -116,32 +109,14 @@ fn exponentials<R: Exp, I: Isa>(isa: I, values: &mut [R], maxima: &[R]) -> Vec<f
     }
     for (total, &m) in totals.iter_mut().zip(maxima) {
         // NaN stays.
-        let vanishes = m == R::NEG_INFINITY && *total >= 0.0;
-        *total = if vanishes { 0.0 } else { *total * R::LOWERING.to_f64() };
+        let vanishes = m == T::Real::NEG_INFINITY && *total >= 0.0;
+        *total = if vanishes { 0.0 } else { *total * T::Real::LOWERING.to_f64() };
     }
     totals
 }
 
-#[inline(always)]
-fn exponentials_of_group<R: Exp, I: Isa>(
-    isa: I,
-    mut x: [R; LANES],
-    lowest: [R; LANES],
-    biases: [R::Bits; LANES],
-) -> [R; LANES] {
-    for i in 0..LANES {
-        x[i] = R::lifted(isa, x[i], Power { exponent: R::default(), lowest: lowest[i], bias: biases[i] });
-    }
-    x
-}
-
 fn all<A: Copy, B>(values: &[A], f: impl Fn(A) -> B) -> Vec<B> {
     values.iter().map(|&v| f(v)).collect()
-}
-
-/// What finishes each column, given its maximum and its sum.
-fn all_finishing<R: Exp>(kind: Kind, maxima: &[R], sums: &[f64]) -> Vec<R> {
-    maxima.iter().zip(sums).map(|(&m, &sum)| finishing(kind, m, sum)).collect()
 }
 
 /// A tile that is solved in a single visit.
@@ -160,11 +135,11 @@ impl<T: Float> Kernel for Whole<'_, T> {
         let Whole { columns, tile, length, values } = self;
         tile.load(isa, columns.x, 0..length, values);
         let maxima = maxima(values, tile.padded());
-        let sums = exponentials(isa, values, &maxima);
+        let sums = exponentials::<T, I>(isa, values, &maxima);
         if columns.kind == Kind::LogSoftmax {
             tile.load(isa, columns.x, 0..length, values);
         }
-        let finishing = all_finishing(columns.kind, &maxima, &sums);
+        let finishing = all(&sums, |sum| finishing(columns.kind, sum));
         columns.finish(isa, tile, 0..length, values, &maxima, &finishing);
     }
 }
@@ -183,7 +158,7 @@ fn long<T: Float>(
         dispatch(Survey { columns, tile, range: split.piece(i), values, part });
     });
     let (maxima, sums) = combined(parts, padded);
-    let finishing = all_finishing(columns.kind, &maxima, &sums);
+    let finishing = all(&sums, |sum| finishing(columns.kind, sum));
     parallel::for_each_with(split.pieces(), parallel, Vec::new, |values, i| {
         let (maxima, finishing) = (&maxima[..], &finishing[..]);
         dispatch(Write { columns, tile, range: split.piece(i), values, maxima, finishing });
@@ -206,7 +181,7 @@ impl<T: Float> Kernel for Survey<'_, T> {
     fn run<I: Isa>(self, isa: I) {
         self.tile.load(isa, self.columns.x, self.range, self.values);
         let maxima = maxima(self.values, self.tile.padded());
-        let sums = exponentials(isa, self.values, &maxima);
+        let sums = exponentials::<T, I>(isa, self.values, &maxima);
         for (part, own) in self.part.iter_mut().zip(maxima.into_iter().zip(sums)) {
             *part = own;
         }
@@ -247,7 +222,7 @@ impl<T: Float> Kernel for Write<'_, T> {
         let Write { columns, tile, range, values, maxima, finishing } = self;
         tile.load(isa, columns.x, range.clone(), values);
         if columns.kind == Kind::Softmax {
-            exponentials(isa, values, maxima);
+            exponentials::<T, I>(isa, values, maxima);
         }
         columns.finish(isa, tile, range, values, maxima, finishing);
     }

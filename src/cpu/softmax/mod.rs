@@ -16,9 +16,10 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use super::element::Element;
 use super::exp::Exp;
 use super::float::Float;
-use super::isa::Isa;
+use super::isa::{Isa, LANES};
 use super::memory::zeros;
 use super::operand::{Source, Target};
 use super::parallel;
@@ -84,30 +85,34 @@ fn for_units<P: Copy + Default + Send>(
     Ok(())
 }
 
-/// What exponentials are relative to where the largest number is `m`, in two parts that add up to it: the logarithm of a
-/// power of two; or `m` itself, which is subtracted first where it is far from 0.
-#[inline(always)]
-fn base<R: Exp>(m: R) -> [f64; 2] {
-    // The first has so few bits that its products with exponents are exact.
-    const LN_2: [f64; 2] = [0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10];
-    if is_near(m) { LN_2.map(|part| R::power(m).exponent.to_f64() * part) } else { [m.to_f64(), 0.0] }
-}
-
-/// Whether `m` has a power.
-#[inline(always)]
-fn is_near<R: Exp>(m: R) -> bool {
-    -R::FAR <= m && m <= R::FAR
-}
-
-/// What finishes the elements of a row with this maximum and sum of exponentials: the factor of each exponential, or
+/// What finishes the elements of a row with this sum of exponentials: the factor of each exponential, or
 /// what is subtracted from x - maximum.
 #[inline(always)]
-fn finishing<R: Exp>(kind: Kind, m: R, sum: f64) -> R {
-    let [high, low] = base(m);
+fn finishing<R: Exp>(kind: Kind, sum: f64) -> R {
     R::from_element(match kind {
         Kind::Softmax => reciprocal(sum),
-        Kind::LogSoftmax => (high - m.to_f64()) + low + sum.ln(),
+        Kind::LogSoftmax => sum.ln(),
     })
+}
+
+/// Whether elements are so short that differences from a maximum need no correction: they are exact, or as exact as the
+/// result that they are rounded to.
+#[inline(always)]
+const fn is_half<T>() -> bool {
+    size_of::<T>() == 2
+}
+
+/// The exponentials of a group, relative to its maxima.
+#[inline(always)]
+fn lifted<T: Float, I: Isa, const NEAR: bool>(
+    isa: I,
+    mut x: [T::Real; LANES],
+    maxima: [T::Real; LANES],
+) -> [T::Real; LANES] {
+    for i in 0..LANES {
+        x[i] = T::Real::lifted::<I, NEAR>(isa, x[i], maxima[i]);
+    }
+    x
 }
 
 /// NaN for a row of nothing but -inf.
@@ -116,14 +121,10 @@ fn reciprocal(sum: f64) -> f64 {
     if sum == 0.0 { f64::NAN } else { 1.0 / sum }
 }
 
-/// The sum of a piece whose maximum is `own`, relative to the base of the row's maximum.
+/// The sum of a piece whose maximum is `own`, relative to the row's maximum.
 #[inline(always)]
 fn rescaled<R: Exp>(sum: f64, own: R, row: R) -> f64 {
-    if own == row {
-        return sum;
-    }
-    let ([own_high, own_low], [row_high, row_low]) = (base(own), base(row));
-    sum * ((own_high - row_high) + (own_low - row_low)).exp()
+    if own == row { sum } else { sum * (own.to_f64() - row.to_f64()).exp() }
 }
 
 fn concat(dims: &[i64], rest: &[i64]) -> Dims {

@@ -1,7 +1,6 @@
 //! Row by row, through a buffer of the arithmetic type.
 
 use super::*;
-use crate::cpu::exp::Power;
 use crate::cpu::float::{add_groups, add_to_totals, from, last_group, pairwise};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
@@ -124,109 +123,125 @@ impl<R> Scratch<R> {
     }
 }
 
-/// The largest of `x`, NaNs aside: those come back through the sums.
+/// The largest and the smallest of `x`, NaNs aside: those come back through the sums. Of halves no smallest is needed.
 #[inline(always)]
-fn maximum<R: Exp>(x: &[R]) -> R {
-    let (groups, rest) = x.as_chunks::<LANES>();
-    let (fours, groups) = groups.as_chunks::<4>();
-    // Each register waits for the comparison before.
-    let mut four = [[R::NEG_INFINITY; LANES]; 4];
-    for groups in fours {
-        for (largest, group) in four.iter_mut().zip(groups) {
-            *largest = larger(*largest, *group);
+fn extremes<T: Float>(x: &[T::Real]) -> (T::Real, T::Real) {
+    let Some(last) = x.last_chunk::<LANES>() else {
+        return x.iter().fold((T::Real::NEG_INFINITY, -T::Real::NEG_INFINITY), |(largest, smallest), &v| {
+            (if v > largest { v } else { largest }, if v < smallest { v } else { smallest })
+        });
+    };
+    // Two of each, since a register waits for the comparison before. Elements may be looked at twice.
+    let mut largest = [[T::Real::NEG_INFINITY; LANES], larger([T::Real::NEG_INFINITY; LANES], *last)];
+    let mut smallest = largest.map(|_| smaller([-T::Real::NEG_INFINITY; LANES], *last));
+    for pair in x.as_chunks::<LANES>().0.as_chunks::<2>().0 {
+        for i in 0..2 {
+            largest[i] = larger(largest[i], pair[i]);
+            if !is_half::<T>() {
+                smallest[i] = smaller(smallest[i], pair[i]);
+            }
         }
     }
-    let [a, b, c, d] = four;
-    let mut largest = larger(larger(a, b), larger(c, d));
-    for group in groups {
-        largest = larger(largest, *group);
+    // What no pair holds.
+    if let Some(group) = x.as_chunks::<LANES>().0.last() {
+        largest[0] = larger(largest[0], *group);
+        smallest[0] = smaller(smallest[0], *group);
     }
-    let largest = largest.iter().chain(rest);
-    largest.fold(R::NEG_INFINITY, |largest, &v| if v > largest { v } else { largest })
+    let largest = halved::<_, 16, 8>(larger(largest[0], largest[1]), larger);
+    let largest = halved::<_, 4, 2>(halved::<_, 8, 4>(largest, larger), larger);
+    let smallest = halved::<_, 16, 8>(smaller(smallest[0], smallest[1]), smaller);
+    let smallest = halved::<_, 4, 2>(halved::<_, 8, 4>(smallest, smaller), smaller);
+    (larger([largest[0]], [largest[1]])[0], smaller([smallest[0]], [smallest[1]])[0])
 }
 
 /// By value, as [`add_groups`].
 #[inline(always)]
-fn larger<R: Exp>(mut largest: [R; LANES], x: [R; LANES]) -> [R; LANES] {
-    for i in 0..LANES {
+fn larger<R: Exp, const N: usize>(mut largest: [R; N], x: [R; N]) -> [R; N] {
+    for i in 0..N {
         largest[i] = if x[i] > largest[i] { x[i] } else { largest[i] };
     }
     largest
 }
 
-/// Fills `values` with the exponentials of x, lifted, and sums them up.
 #[inline(always)]
-fn exponentials<R: Exp, I: Isa>(isa: I, x: &[R], power: Power<R>, values: &mut [R]) -> f64 {
+fn smaller<R: Exp, const N: usize>(mut smallest: [R; N], x: [R; N]) -> [R; N] {
+    for i in 0..N {
+        smallest[i] = if x[i] < smallest[i] { x[i] } else { smallest[i] };
+    }
+    smallest
+}
+
+/// Both halves of a group in one.
+#[inline(always)]
+fn halved<R: Exp, const N: usize, const HALF: usize>(
+    group: [R; N],
+    of: fn([R; HALF], [R; HALF]) -> [R; HALF],
+) -> [R; HALF] {
+    match group.as_chunks().0 {
+        [low, high] => of(*low, *high),
+        _ => [R::default(); HALF],
+    }
+}
+
+/// Fills `values` with e^(x - m), lifted, and sums up what that is.
+#[inline(always)]
+fn exponentials<T: Float, I: Isa, const NEAR: bool>(
+    isa: I,
+    x: &[T::Real],
+    m: T::Real,
+    values: &mut [T::Real],
+) -> f64 {
+    if m == T::Real::NEG_INFINITY {
+        values.fill(T::Real::default());
+        // NaN if there is one, which is not less than any.
+        return if x.iter().all(|&v| v <= m) { 0.0 } else { f64::NAN };
+    }
     let mut total = [0.0f64; LANES];
-    let mut sum = [R::default(); LANES];
+    let mut sum = [T::Real::default(); LANES];
     let groups = x.as_chunks().0.chunks(GROUPS).zip(values.as_chunks_mut().0.chunks_mut(GROUPS));
     for (i, (x, values)) in groups.enumerate() {
         if i > 0 {
             add_to_totals(&mut total, sum);
         }
-        sum = [R::default(); LANES];
+        sum = [T::Real::default(); LANES];
         for (x, v) in x.iter().zip(values) {
             // Not read back from memory, which LLVM would do in pieces.
-            let group = exponentials_of_group(isa, *x, power);
+            let group = lifted::<T, I, NEAR>(isa, *x, [m; LANES]);
             *v = group;
             sum = add_groups(sum, group);
         }
     }
     if let (Some((x, again)), Some(v)) = (last_group(x), values.last_chunk_mut()) {
         if again > 0 {
-            let group = exponentials_of_group(isa, *x, power);
+            let group = lifted::<T, I, NEAR>(isa, *x, [m; LANES]);
             *v = group;
             sum = add_groups(sum, from(again, group));
         }
     } else {
-        let mut padded = [R::NEG_INFINITY; LANES];
+        let mut padded = [T::Real::NEG_INFINITY; LANES];
         padded[..x.len()].copy_from_slice(x);
-        let group = exponentials_of_group(isa, padded, power);
+        let group = lifted::<T, I, NEAR>(isa, padded, [m; LANES]);
         values.copy_from_slice(&group[..x.len()]);
         for i in 0..x.len() {
             sum[i] = group[i];
         }
     }
     add_to_totals(&mut total, sum);
-    pairwise(total) * R::LOWERING.to_f64()
+    pairwise(total) * T::Real::LOWERING.to_f64()
 }
 
+/// The maximum of a piece, and the sum of its exponentials relative to that, which fill `values`.
 #[inline(always)]
-fn exponentials_of_group<R: Exp, I: Isa>(isa: I, mut x: [R; LANES], power: Power<R>) -> [R; LANES] {
-    for v in &mut x {
-        *v = R::lifted(isa, *v, power);
-    }
-    x
-}
-
-/// The maximum of a piece, and the sum of its exponentials relative to the base of that, which fill `values`.
-#[inline(always)]
-fn survey<R: Exp, I: Isa>(isa: I, x: &[R], values: &mut [R]) -> (R, f64) {
-    let m = maximum(x);
-    if is_near(m) {
-        return (m, exponentials(isa, x, R::power(m), values));
-    }
-    (m, far_exponentials(isa, x, m, values))
-}
-
-/// The same relative to a maximum that is far from 0, or infinite.
-#[inline(always)]
-fn far_exponentials<R: Exp, I: Isa>(isa: I, x: &[R], m: R, values: &mut [R]) -> f64 {
-    if m == R::NEG_INFINITY {
-        values.fill(R::default());
-        // NaN if there is one, which is not less than itself.
-        return if x.iter().all(|&v| v <= m) { 0.0 } else { f64::NAN };
-    }
-    let mut total = 0.0;
-    let mut differences = [R::default(); 16 * LANES];
-    for (x, values) in x.chunks(differences.len()).zip(values.chunks_mut(differences.len())) {
-        let differences = &mut differences[..x.len()];
-        for (d, &x) in differences.iter_mut().zip(x) {
-            *d = x - m;
-        }
-        total += exponentials(isa, differences, R::power(R::default()), values);
-    }
-    total
+fn survey<T: Float, I: Isa>(isa: I, x: &[T::Real], values: &mut [T::Real]) -> (T::Real, f64) {
+    let (m, smallest) = extremes::<T>(x);
+    // The rounding error of a small difference is at most half a millionth of its exponential.
+    let near = T::DTYPE == DType::F32 && m - smallest <= T::Real::from_element(16.0);
+    let sum = if is_half::<T>() || near {
+        exponentials::<T, I, true>(isa, x, m, values)
+    } else {
+        exponentials::<T, I, false>(isa, x, m, values)
+    };
+    (m, sum)
 }
 
 /// Maximum and sum of a row, given those of its pieces.
@@ -242,7 +257,7 @@ fn combined<R: Exp>(parts: &[(R, f64)]) -> (R, f64) {
     (m, total)
 }
 
-/// What turns exponentials relative to the base of their piece into results.
+/// What turns exponentials relative to the maximum of their piece into results.
 #[inline(always)]
 fn factor<R: Exp>(own: R, (m, sum): (R, f64)) -> R {
     R::from_element(rescaled(reciprocal(sum), own, m))
@@ -274,10 +289,10 @@ impl<T: Float> Kernel for Short<'_, T> {
             });
             let scaled_while_stored = buffered && together == 1 && rows.kind == Kind::Softmax;
             for (x, values) in x.chunks_exact(length).zip(values.chunks_exact_mut(length)) {
-                let row = survey_row(isa, x, values, &mut parts);
+                let row = survey_row::<T, I>(isa, x, values, &mut parts);
                 let pieces = values.chunks_mut(PIECE).zip(&parts);
                 if rows.kind == Kind::LogSoftmax {
-                    shifted(x, row.0, finishing(rows.kind, row.0, row.1), values);
+                    shifted(x, row.0, finishing(rows.kind, row.1), values);
                 } else if scaled_while_stored {
                     for (i, (values, &(own, _))) in pieces.enumerate() {
                         rows.store_scaled(isa, start + i * PIECE, values, factor(own, row));
@@ -300,10 +315,15 @@ type Parts<R> = [(R, f64); SHORT / PIECE];
 
 /// Maximum and sum of a row, and the same of its pieces, to whose maxima the exponentials are relative that fill `values`.
 #[inline(always)]
-fn survey_row<R: Exp, I: Isa>(isa: I, x: &[R], values: &mut [R], parts: &mut Parts<R>) -> (R, f64) {
+fn survey_row<T: Float, I: Isa>(
+    isa: I,
+    x: &[T::Real],
+    values: &mut [T::Real],
+    parts: &mut Parts<T::Real>,
+) -> (T::Real, f64) {
     let pieces = x.chunks(PIECE).zip(values.chunks_mut(PIECE));
     for (part, (x, values)) in parts.iter_mut().zip(pieces) {
-        *part = survey(isa, x, values);
+        *part = survey::<T, I>(isa, x, values);
     }
     if x.len() <= PIECE { parts[0] } else { combined(&parts[..x.len().div_ceil(PIECE)]) }
 }
@@ -379,7 +399,7 @@ impl<T: Float> Kernel for Survey<'_, T> {
             values.resize(len, T::Real::default());
             values
         });
-        survey(isa, x, values)
+        survey::<T, I>(isa, x, values)
     }
 }
 
@@ -422,16 +442,12 @@ impl<T: Float> Kernel for Write<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Write { rows, start, len, scratch: Scratch { wide, values }, row: (maximum, sum) } = self;
-        let finishing = finishing(rows.kind, maximum, sum);
+        let finishing = finishing(rows.kind, sum);
         let x = widened::read(isa, rows.x, start, len, wide);
         values.resize(len, T::Real::default());
         match rows.kind {
             Kind::Softmax => {
-                if is_near(maximum) {
-                    exponentials(isa, x, T::Real::power(maximum), values);
-                } else {
-                    far_exponentials(isa, x, maximum, values);
-                }
+                exponentials::<T, I, false>(isa, x, maximum, values);
                 rows.store_scaled(isa, start, values, finishing);
             }
             Kind::LogSoftmax => {

@@ -1,7 +1,6 @@
 //! Many columns at a time.
 
 use super::*;
-use crate::cpu::element::Element;
 use crate::cpu::float::{wide, wide_rest};
 use crate::cpu::isa::{Kernel, dispatch};
 use crate::cpu::operand::{MATRIX, Matrix};

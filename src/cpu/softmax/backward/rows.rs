@@ -1,7 +1,6 @@
 //! Row by row.
 
 use super::*;
-use crate::cpu::element::Element;
 use crate::cpu::float::{add_to_totals, from, last_group, pairwise, wide, wide_rest};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT, rows_together};
