@@ -95,8 +95,8 @@ pub fn last_group<T>(from: &[T]) -> Option<(&[T; LANES], usize)> {
 /// `group` without its first elements, which are zeros instead.
 #[inline(always)]
 pub fn from<R: Real>(first: usize, mut group: [R; LANES]) -> [R; LANES] {
-    for i in 0..LANES {
-        group[i] = if i < first { R::default() } else { group[i] };
+    for (i, v) in group.iter_mut().enumerate() {
+        *v = if i < first { R::default() } else { *v };
     }
     group
 }

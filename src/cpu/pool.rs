@@ -60,7 +60,7 @@ impl Gate {
     /// Begins a call. Nobody is inside or can come in before.
     fn open(&self, seats: u64) {
         let call = (call_of(self.0.load(Ordering::Relaxed)) + 1) & u64::from(u32::MAX);
-        self.0.store(call << 32 | seats * SEAT, Ordering::SeqCst);
+        self.0.store((call << 32) | (seats * SEAT), Ordering::SeqCst);
     }
 
     fn enter(&self, call: u64) -> bool {

@@ -23,12 +23,14 @@ def cases(op: str, device: str, quick: bool) -> Iterator[Case]:
     return {"add": _add, "softmax": _softmax, "matmul": _matmul}[op](device == "cuda", quick)
 
 
+_CPU_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
 # --- add
 
 
 def _add(cuda: bool, quick: bool) -> Iterator[Case]:
     powers = {(True, False): range(16, 29, 2), (True, True): (16, 22, 26), (False, False): range(12, 25, 4)}
-    for dtype in (torch.bfloat16, torch.float32):
+    for dtype in (torch.bfloat16, torch.float32) if cuda or quick else _CPU_DTYPES:
         for power in powers.get((cuda, quick), (12, 20)):
             yield case("add", f"contiguous 2^{power}", dtype, _add_flat, 1 << power, 1)
         yield case("add", f"contiguous 2^{power}, alpha", dtype, _add_flat, 1 << power, 0.5)
@@ -88,12 +90,13 @@ _ROW_LENGTHS = (*(1 << power for power in range(7, 19)), *_ODD_LENGTHS)
 
 def _softmax(cuda: bool, quick: bool) -> Iterator[Case]:
     lengths = ((256, 1024, 4096, 8192, 32768) if quick else _ROW_LENGTHS) if cuda else (128, 781, 4096, 65536)
-    for dtype in (torch.bfloat16,) if cuda and quick else (torch.bfloat16, torch.float32):
+    both = (torch.bfloat16, torch.float32) if cuda or quick else _CPU_DTYPES
+    for dtype in both[:1] if cuda and quick else both:
         for n in lengths:
             yield _softmax_case(dtype, rows_of(n, cuda, quick))
     shapes = _SOFTMAX_CUDA if cuda else _SOFTMAX_CPU
     large = (16384, 8192) if cuda else (512, 1024)
-    for dtype in (torch.bfloat16,) if quick else (torch.bfloat16, torch.float32):
+    for dtype in both[:1] if quick else both:
         for shape, dim in shapes[:3] if quick else shapes:
             yield _softmax_case(dtype, shape, dim)
         for layout in ("column slice", "odd slice", "transposed"):
@@ -167,12 +170,16 @@ def _matmul(cuda: bool, quick: bool) -> Iterator[Case]:
 
 
 def _matmul_cpu(quick: bool) -> Iterator[Case]:
-    for dtype in (torch.float32, torch.bfloat16):
-        for n in (64, 256) if quick else (64, 256, 512, 1024):
-            yield _matmul_case(dtype, (n, n, n))
-    for layout in ("nt", "tn", "tt"):
-        yield _matmul_case(torch.float32, (256, 256, 256), layout)
-    yield _matmul_case(torch.float32, (256, 256, 256), extra="leaky_relu")
+    for dtype in (torch.float32, torch.bfloat16) if quick else (torch.float32, torch.float64, *_HALVES):
+        for n in (64, 256) if quick else (64, 128, 256, 512, 1024, 2048):
+            if n < 2048 or dtype.itemsize > 2:
+                yield _matmul_case(dtype, (n, n, n))
+        for n in (256,) if quick else (128, 512):
+            yield _matmul_case(dtype, (n, n, n), extra="leaky_relu")
+        for layout in ("nt",) if quick else ("nt", "tn", "tt"):
+            yield _matmul_case(dtype, (512, 512, 512), layout)
+        for layout in ("nn", "nt"):
+            yield _matmul_case(dtype, (1, 1024, 1024) if quick else (1, 4096, 4096), layout)
     yield _matmul_case(torch.float32, (255, 257, 259))
 
 

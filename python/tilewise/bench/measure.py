@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+import tilewise
+
 from . import peers, record, report
 from .calls import Call, Case, describe
 from .cases import case_of, cases
@@ -46,6 +48,9 @@ def measure(options: argparse.Namespace, chosen: Sequence[Case], device: torch.d
     """The run, its tables printed, and whether it is whole: Ctrl-C ends it early."""
     torch.set_float32_matmul_precision("highest")
     facts = record.describe(command(options), device_name(device), options.date, options.tests)
+    if device.type == "cpu":
+        cpu = tilewise.explain(tilewise.add, torch.ones(1), 1).cpu
+        facts["cpu"] = {"instructions": cpu.instructions, "threads": torch.get_num_threads()}
     run = Run(facts, Ceilings(0.0, {}), [])
     try:
         if words := busy():

@@ -15,8 +15,8 @@ GRADIENTS = ("softmax_backward", "log_softmax_backward", "activation_backward")
 OPERATIONS = ("add", "softmax", "matmul", *GRADIENTS, "overhead")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 # Not in peers.py, which imports torch: --help and --check-record do without.
-PEERS = ("torch", "triton", "quack", "liger", "compile")
-DEFAULT_PEERS = PEERS[:4]
+PEERS = ("torch", "triton", "quack", "liger", "upcast", "compile")
+DEFAULT_PEERS = PEERS[:5]
 
 EXAMPLES = """\
 examples:

@@ -1,4 +1,4 @@
-"""The candidates of a call: tilewise, torch, torch.compile, Triton, quack, Liger, forced kernels of ours."""
+"""The candidates of a call: tilewise, torch, upcasting, torch.compile, Triton, quack, Liger, forced kernels of ours."""
 
 from __future__ import annotations
 
@@ -107,6 +107,15 @@ def _liger(call: Call) -> Thunk | None:
     return partial(LigerSoftmaxFunction.apply, call.args[0])
 
 
+def _upcast(call: Call) -> Thunk | None:
+    """What users do about halves where torch multiplies them one by one: a matmul in float32, rounded back."""
+    if call.op != "matmul" or call.args[0].dtype.itemsize != 2 or call.args[0].device.type != "cpu":
+        return None
+    (a, b), dtype = call.args, call.args[0].dtype
+    options = {name: value.float() if torch.is_tensor(value) else value for name, value in call.options.items()}
+    return lambda: Call(call.op, (a.float(), b.float()), options).by_torch()().to(dtype)
+
+
 def _rows(call: Call) -> bool:
     """Softmax of a matrix over contiguous rows, without a change of dtype: what the other peers support."""
     x = call.args[0]
@@ -118,5 +127,6 @@ _PEERS: dict[str, Callable[[Call], Thunk | None]] = {
     "triton": _triton,
     "quack": _quack,
     "liger": _liger,
+    "upcast": _upcast,
     "compile": _compile,
 }

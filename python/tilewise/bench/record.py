@@ -83,9 +83,12 @@ class Run:
 
     @property
     def device(self) -> str:
-        """The device's name; a CPU's model."""
+        """The device's name; a CPU's model, instruction set and threads."""
         name = str(self.facts["device"])
-        return str(self.facts["environment"]["cpu"]) if name == "CPU" else name
+        if name != "CPU":
+            return name
+        model, cpu = str(self.facts["environment"]["cpu"]), self.facts.get("cpu")
+        return f"{model}: {cpu['instructions']}, {cpu['threads']} threads" if cpu else model
 
     def settle(self, op: str) -> None:
         """Raises the matmul ceilings to what torch reached in the cases of `op`, and fills its ratios."""
@@ -178,10 +181,12 @@ def save(run: Run, path: Path) -> None:
 
 def keep(run: Run, folder: Path, summary: str) -> Path:
     """Writes `{date}-{device}-{operations}.json`, and the summary in Markdown beside it."""
+    cpu = run.facts.get("cpu")
     folder.mkdir(parents=True, exist_ok=True)
     operations = sorted(run.operations)
     what = "all" if operations == sorted(OPERATIONS) else "-".join(operations)
-    device = re.sub(r"[^a-z0-9]+", "-", run.facts["device"].lower()).strip("-")
+    name = f"cpu {cpu['instructions']} {cpu['threads']}" if cpu else run.facts["device"]
+    device = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     path = folder / f"{run.facts['date']}-{device}-{what}.json"
     save(run, path)
     path.with_suffix(".md").write_text(summary)

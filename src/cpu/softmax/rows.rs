@@ -222,9 +222,7 @@ fn exponentials<T: Float, I: Isa, const NEAR: bool>(
         padded[..x.len()].copy_from_slice(x);
         let group = lifted::<T, I, NEAR>(isa, padded, [m; LANES]);
         values.copy_from_slice(&group[..x.len()]);
-        for i in 0..x.len() {
-            sum[i] = group[i];
-        }
+        sum[..x.len()].copy_from_slice(&group[..x.len()]);
     }
     add_to_totals(&mut total, sum);
     pairwise(total) * T::Real::LOWERING.to_f64()
