@@ -6,7 +6,7 @@
 // 256 threads share a tile of the result, each TM x TN of it in registers, so that TM + TN values from shared memory
 // feed TM * TN multiply-adds. A ring of buffers in shared memory, filled by cp.async: the next BK steps of k are copied
 // during the arithmetic of the present ones, with one barrier each. Before sm_80, and where elements are widened, the
-// copies go through registers.
+// copies go through registers. Each 512 of k are summed alone, in a second set of registers or of 128x128 in `out`.
 //
 // Variants, matmul_simt_{tile}_{dtype}, chosen in src/cuda/plan/matmul/blocks.rs:
 //   128x128  8 x 8 values a thread, for results that fill the device.
@@ -26,24 +26,33 @@ template <class T, class S, class Params> __device__ __forceinline__ void matmul
     Work<T> work;
     if (!find_work<S::BM, S::BN>(p, work)) return;
     if (threadIdx.x == 0) kept = work;
-    Block block;
-    block.multiply(p, work, shared, p.k);
-    work = kept;
-    // A row at a time. Not unrolled, to keep the activations' code small: the accumulators move up instead.
+    // A thread without registers for two sums keeps the sum of earlier parts of k in `out`, which has to be as precise.
+    constexpr bool IN_OUT = !S::TWO_SUMS && sizeof(T) == sizeof(Acc);
+    for (int at = 0;; ++at) {
+        const int64_t left = p.k - int64_t(at) * PART_K;
+        const Part part{at == 0, !IN_OUT || left <= PART_K};
+        Block block;
+        block.multiply(p, work, shared, part.last ? left : PART_K);
+        work = kept;
+        // A row at a time. Not unrolled, to keep the activations' code small: the accumulators move up instead.
 #pragma unroll 1
-    for (int i = 0; i < S::TM; ++i) {
+        for (int i = 0; i < S::TM; ++i) {
 #pragma unroll
-        for (int run = 0; run < S::TN / S::VEC; ++run) {
-            Acc v[S::VEC];
+            for (int run = 0; run < S::TN / S::VEC; ++run) {
+                Acc v[S::VEC];
 #pragma unroll
-            for (int e = 0; e < S::VEC; ++e) v[e] = block.accumulator[0][run * S::VEC + e];
-            apply_epilogue(p, work, block.row + i / S::VEC * S::ROW_RUN + i % S::VEC, block.col + run * S::COL_RUN, 1,
-                           v);
+                for (int e = 0; e < S::VEC; ++e) v[e] = block.accumulator[0][run * S::VEC + e];
+                apply_epilogue(p, work, block.row + i / S::VEC * S::ROW_RUN + i % S::VEC, block.col + run * S::COL_RUN,
+                               1, v, part);
+            }
+#pragma unroll
+            for (int next = 1; next < S::TM; ++next)
+#pragma unroll
+                for (int j = 0; j < S::TN; ++j) block.accumulator[next - 1][j] = block.accumulator[next][j];
         }
-#pragma unroll
-        for (int next = 1; next < S::TM; ++next)
-#pragma unroll
-            for (int j = 0; j < S::TN; ++j) block.accumulator[next - 1][j] = block.accumulator[next][j];
+        if (!IN_OUT || (at + 1) * int64_t(PART_K) >= p.k) return;
+        work.a += (at + 1) * int64_t(PART_K) * p.a_col;
+        work.b += (at + 1) * int64_t(PART_K) * p.b_row;
     }
 }
 
