@@ -69,7 +69,9 @@ enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START, RESULT_READY };
 template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS_>
 struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     using T = Element;
+    using Result = Element;
     static constexpr int BLOCKS = BLOCKS_;  // on one multiprocessor
+    static constexpr uint32_t PLANES = 1;   // stages of a block of k
     static constexpr int THREADS = 128 * CONSUMERS + 128;
     static constexpr int ACCUMULATORS = BN / 2;  // of a thread, for 64 rows
     // Stages that a warpgroup multiplies as one group, if the ring is long enough for as many to be loaded. The products of
@@ -138,7 +140,7 @@ struct Item {
     int32_t row, col;  // where the tile starts in the result
     int32_t batch[3];
     uint32_t product, split;
-    uint32_t k_begin, k_end;  // blocks of k
+    uint32_t k_begin, k_end;  // blocks of k, each so often as it has planes
 };
 
 // The items of a block, one after the other: tiles of all products, or of pairs of them this block's, for each k split.
@@ -182,7 +184,8 @@ template <class S, bool CLUSTER_SPLITK> struct Schedule {
         const Tile tile = p.order.at(in_product);
         item.row = int32_t(tile.m * pair.blocks + pair.rank) * S::BM;
         item.col = int32_t(tile.n) * S::BN;
-        item.k_begin = item.split * p.split_blocks + min(item.split, p.longer_splits);
-        item.k_end = item.k_begin + p.split_blocks + (item.split < p.longer_splits);
+        const uint32_t begin = item.split * p.split_blocks + min(item.split, p.longer_splits);
+        item.k_begin = begin * S::PLANES;
+        item.k_end = (begin + p.split_blocks + (item.split < p.longer_splits)) * S::PLANES;
     }
 };

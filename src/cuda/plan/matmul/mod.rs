@@ -17,7 +17,7 @@ pub use params::MatmulParams;
 use super::reason::Reason;
 use super::{Bases, Choice};
 use crate::cuda::device::DeviceFacts;
-use crate::ops::matmul::{Activation, MatmulProblem, Matrix};
+use crate::ops::matmul::{Activation, MatmulProblem, Matrix, Precision};
 use crate::ops::work::Workload;
 
 /// Kernels that a developer may ask for where the plan would choose others.
@@ -27,6 +27,8 @@ pub enum Forced {
     Blocks(blocks::Overrides),
     /// matmul_wgmma.cu, where it can do the problem.
     Wgmma(wgmma::Overrides),
+    /// matmul_bf16x6.cu, where it can do the problem.
+    Bf16x6(wgmma::Overrides),
     /// matmul_skinny.cu or matmul_skinny_simt.cu, where there are few rows or columns.
     Skinny(skinny::Overrides),
     /// matmul_mma.cu on copies of what it could only read element by element.
@@ -38,18 +40,23 @@ pub enum Forced {
 pub enum Route {
     Blocks(blocks::Overrides),
     Wgmma(wgmma::WgmmaChoice),
+    Bf16x6(wgmma::bf16x6::Bf16x6Choice),
     Skinny(skinny::SkinnyChoice),
     Copied(copied::CopiedChoice),
 }
 
 /// On compute capability 9.0, halves go to matmul_wgmma.cu without an estimate of other kernels, but for small problems
-/// whose operands it would have to copy; among its tiles and splits wgmma/cost.rs decides.
+/// whose operands it would have to copy; among its tiles and splits wgmma/cost.rs decides. float32 goes to matmul_bf16x6.cu
+/// there where that is estimated to be done before the blocks, or the kernels of few rows.
 /// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle;
 /// operands that those blocks would read element by element are copied first where they are used often enough;
 /// everything else goes to the blocks as it is.
 pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Route {
     let route = match forced {
         Some(Forced::Wgmma(overrides)) => wgmma::choose(problem, device, overrides).map(Route::Wgmma),
+        Some(Forced::Bf16x6(overrides)) => {
+            wgmma::bf16x6::choose(problem, device, overrides).map(Route::Bf16x6)
+        }
         Some(Forced::Skinny(overrides)) => skinny::choose(problem, device, overrides).map(Route::Skinny),
         Some(Forced::Copied) => copied::choose(problem, device).map(Route::Copied),
         Some(Forced::Blocks(overrides)) => Some(Route::Blocks(overrides)),
@@ -67,16 +74,35 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
     }
     let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
     let skinny = few.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
-    if let Some(choice) = skinny {
-        let blocks = blocks::clocks(problem, &Oriented::new(problem), device);
-        if choice.clocks() * PLAINLY < blocks {
-            return Some(Route::Skinny(choice.instead(blocks)));
+    let blocks = || blocks::clocks(problem, &Oriented::new(problem), device);
+    let skinny = skinny.map(|choice| (choice, blocks())).filter(|(choice, blocks)| choice.clocks() * PLAINLY < *blocks);
+    if let Some(choice) = float32_from_parts(problem, device) {
+        let other = match &skinny {
+            Some((choice, _)) => ("skinny simt", choice.clocks()),
+            None => ("blocks", blocks()),
+        };
+        if choice.clocks() < other.1 {
+            return Some(Route::Bf16x6(choice.instead(other)));
         }
+    }
+    if let Some((choice, blocks)) = skinny {
+        return Some(Route::Skinny(choice.instead(blocks)));
     }
     let choice = copied::choose(problem, device)?;
     let by_elements = blocks::computing(problem, &Oriented::new(problem), device);
     (choice.clocks() * PLAINLY < by_elements)
         .then(|| Route::Copied(choice.instead(by_elements, problem, device)))
+}
+
+/// Where the caller asks for float32's own products, or TF32's kernel cannot read the operands.
+fn float32_from_parts(problem: &MatmulProblem, device: &DeviceFacts) -> Option<wgmma::bf16x6::Bf16x6Choice> {
+    let by_elements = |access| matches!(access, Access::Elements { .. });
+    let tf32 = problem.precision == Precision::Tf32
+        && !Oriented::new(problem).accesses(problem.dtype).into_iter().any(by_elements);
+    if tf32 {
+        return None;
+    }
+    wgmma::bf16x6::choose(problem, device, wgmma::Overrides::default())
 }
 
 /// How much faster an estimate must be for a kernel to replace one that has been measured.
@@ -101,6 +127,9 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forc
             let repack = launches.repack.launch(&bases);
             let bytes = choice.workspace_bytes();
             Choice::of(&launches.multiply, &bases).after(Some(repack)).with_workspace(bytes)
+        }
+        Route::Bf16x6(choice) => {
+            choice.launches(&p, device, workspace).choice(&bases, choice.workspace_bytes(&p))
         }
         Route::Wgmma(choice) => {
             choice.launches(&p, device, workspace).choice(&bases, choice.workspace_bytes(&p))
