@@ -13,11 +13,12 @@
 // Measurements: docs/measurements/matmul_bf16x6.md
 
 #include "wgmma_bf16x6.cuh"
+#include "wgmma_splitk.cuh"
 #include "wgmma_store.cuh"
 
 template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_bf16x6(const Bf16x6Params& p) {
     const WgmmaParams& wgmma = p.wgmma;
-    run_block<S, false>(
+    run_block<S, F == EpilogueKind::splitk>(
         wgmma,
         [&](const Pair&, auto& work, uint32_t shared, Ring ring) {
             StoreEpilogue<S, F> epilogue(wgmma, shared);
@@ -30,7 +31,12 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_bf16x6
                 multiply_bf16x6<S>(wgmma, sum[0], shared, ring, (item.k_end - item.k_begin) / PARTS);
                 const int32_t row = item.row + epilogue.thread_row(), col = item.col + epilogue.thread_col();
                 if (needs_float32<S>(wgmma, sum[0], row, col, least)) multiply_float32<S>(p, sum[0], item, row, col);
-                epilogue.write(sum, item);
+                if constexpr (F == EpilogueKind::splitk) {
+                    reduce_splits<S>(wgmma, sum, item);
+                    return;
+                } else {
+                    epilogue.write(sum, item);
+                }
             }
             if (F == EpilogueKind::partial) ptx::let_next_grid_begin();
         },
@@ -48,6 +54,7 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_bf16x6
     using Shape##NAME = Bf16x6Shape<__VA_ARGS__>; \
     EXPORT_EPILOGUE(NAME, none)                    \
     EXPORT_EPILOGUE(NAME, partial)                 \
+    EXPORT_EPILOGUE(NAME, splitk)                  \
     EXPORT_EPILOGUE(NAME, bias_relu)               \
     EXPORT_EPILOGUE(NAME, general)
 
@@ -55,4 +62,3 @@ EXPORT(64x64, 1, 64, 2)
 EXPORT(64x128, 1, 128, 1)
 EXPORT(128x64, 2, 64, 1)
 EXPORT(128x128, 2, 128, 1)
-EXPORT(128x192, 2, 192, 1)

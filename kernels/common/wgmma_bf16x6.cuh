@@ -60,10 +60,16 @@ template <class S> __device__ __forceinline__ void find_least(const Bf16x6Params
     ptx::barrier_arrive(LEAST_IS_THERE, 32 * S::WARPS + 32);
 }
 
-// Issues the products of a block of k, smallest first, in three groups: with each, one more stage is done with. The sixth
-// to ninth product are less than what float32 rounds off.
+// The sums of a block of k: of the products of the largest parts, which are mostly exact, and of the others, which are less
+// by 2^-8. The tensor cores round toward zero, so that in one sum they would lose up to a unit in the last place at a time.
+template <class S> struct PartSums {
+    float large[S::ACCUMULATORS], small[S::ACCUMULATORS];
+};
+
+// Issues the products of a block of k, smallest first, in three groups: with each, one more stage is done with. The three
+// other products of two parts are less than what float32 rounds off.
 template <class S, bool A_MN, bool B_MN>
-__device__ __forceinline__ void multiply_parts(float (&d)[S::ACCUMULATORS], const uint32_t (&a_tiles)[PARTS],
+__device__ __forceinline__ void multiply_parts(PartSums<S>& d, const uint32_t (&a_tiles)[PARTS],
                                                const uint32_t (&b_tiles)[PARTS]) {
     constexpr uint32_t A_STEP = A_MN ? 16 * 128 : 32, B_STEP = B_MN ? 16 * 128 : 32;
     // By stages: the first has the smallest part.
@@ -74,8 +80,9 @@ __device__ __forceinline__ void multiply_parts(float (&d)[S::ACCUMULATORS], cons
         const uint64_t a = ptx::wgmma_tile<A_MN>(a_tiles[A[i]]), b = ptx::wgmma_tile<B_MN>(b_tiles[B[i]]);
 #pragma unroll
         for (int k = 0; k < BLOCK_K / 16; ++k) {
-            ptx::Wgmma<S::BN>::template add<bf16, A_MN, B_MN>(d, ptx::wgmma_tile_at(a, k * A_STEP),
-                                                              ptx::wgmma_tile_at(b, k * B_STEP), i + k > 0);
+            ptx::Wgmma<S::BN>::template add<bf16, A_MN, B_MN>(
+                i == 5 ? d.large : d.small, ptx::wgmma_tile_at(a, k * A_STEP), ptx::wgmma_tile_at(b, k * B_STEP),
+                k > 0 || (i > 0 && i < 5));
         }
         if (i == 2 || i == 4 || i == 5) ptx::wgmma_commit();
     }
@@ -83,7 +90,7 @@ __device__ __forceinline__ void multiply_parts(float (&d)[S::ACCUMULATORS], cons
 
 // Waits for the three stages of the next block of k and issues their products.
 template <class S>
-__device__ __forceinline__ void multiply_block(const WgmmaParams& p, float (&d)[S::ACCUMULATORS], uint32_t shared,
+__device__ __forceinline__ void multiply_block(const WgmmaParams& p, PartSums<S>& d, uint32_t shared,
                                                uint32_t own_rows, Ring& ring) {
     uint32_t a[PARTS], b[PARTS];
 #pragma unroll
@@ -94,7 +101,8 @@ __device__ __forceinline__ void multiply_block(const WgmmaParams& p, float (&d)[
         b[i] = stage + S::A_BYTES;
         ring.advance();
     }
-    ptx::wgmma_pin(d);
+    ptx::wgmma_pin(d.large);
+    ptx::wgmma_pin(d.small);
     if (p.a_mn) {
         if (p.b_mn) {
             multiply_parts<S, true, true>(d, a, b);
@@ -113,8 +121,8 @@ template <int N> __device__ __forceinline__ void add_sums(float (&sum)[N], const
     for (int i = 0; i < N; ++i) sum[i] += part[i];
 }
 
-// One item's products, summed over its blocks of k: each block's sum is the tensor cores', which round toward zero, and is
-// added to `sum`, rounded to nearest.
+// One item's products, summed over its blocks of k: each block's sums are the tensor cores', and are added to `sum`, rounded
+// to nearest.
 template <class S>
 __device__ __forceinline__ void multiply_bf16x6(const WgmmaParams& p, float (&sum)[S::ACCUMULATORS], uint32_t shared,
                                                 Ring& ring, uint32_t blocks) {
@@ -127,7 +135,7 @@ __device__ __forceinline__ void multiply_bf16x6(const WgmmaParams& p, float (&su
     };
 #pragma unroll
     for (int i = 0; i < S::ACCUMULATORS; ++i) sum[i] = 0.0f;
-    float d[S::ACCUMULATORS];
+    PartSums<S> d;
     for (uint32_t block = 0; block < blocks; ++block) {
         multiply_block<S>(p, d, shared, own_rows, ring);
         ptx::wgmma_wait<2>();
@@ -136,8 +144,10 @@ __device__ __forceinline__ void multiply_bf16x6(const WgmmaParams& p, float (&su
         hand_back();
         ptx::wgmma_wait<0>();
         hand_back();
-        ptx::wgmma_pin(d);
-        add_sums(sum, d);
+        ptx::wgmma_pin(d.large);
+        ptx::wgmma_pin(d.small);
+        add_sums(d.large, d.small);
+        add_sums(sum, d.large);
     }
 }
 

@@ -128,7 +128,7 @@ pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
 ///         element), or None to leave the choice to the plan again.
 ///     tile: for "blocks" (of halves), "wgmma" and "bf16x6": rows x columns of a block, such as "128x256"; None: the plan's.
 ///     splits: for "wgmma", "bf16x6" and "skinny": k splits; None: the plan's.
-///     cluster: for "wgmma": whether blocks load in pairs; for "wgmma" and "skinny": False for split-K through memory where
+///     cluster: for "wgmma": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for split-K through memory where
 ///         the splits could be a cluster.
 ///     group_m: for "wgmma" and "bf16x6": rows of tiles that blocks visit together; None: the plan's.
 ///
@@ -163,7 +163,7 @@ pub fn force_matmul_kernel(
         Some("bf16x6") => Some(matmul::Forced::Bf16x6(Overrides {
             tile: tile.map(|tile| tile_index(tile, &bf16x6::TILES.map(|tile| tile.name))).transpose()?,
             splits,
-            cluster: None,
+            cluster,
             group_m,
         })),
         Some("skinny") => Some(matmul::Forced::Skinny(skinny::Overrides { splits, cluster })),

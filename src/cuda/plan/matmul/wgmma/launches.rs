@@ -9,7 +9,7 @@ use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
 use crate::cuda::plan::matmul::reduce::{self, ReduceParams, Splits};
 use crate::cuda::plan::matmul::repack::{self, RepackParams, Source};
-use crate::cuda::plan::matmul::{Matrix, Oriented, activation, alignment};
+use crate::cuda::plan::matmul::{Matrix, Oriented, activation};
 use crate::cuda::plan::tile_order::TileOrder;
 use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, TensorMap, TensorMapSpec};
@@ -76,7 +76,7 @@ impl WgmmaChoice {
 
         let store_elements = match tile.planes {
             1 => out_lead.is_none(),
-            _ => !allows_pairs(&p.out, (p.m, p.out.row_stride)),
+            _ => !p.rows_allow_vectors(problem.dtype),
         };
         let stages = tile.stages(self.resident, self.tma_store, device);
         let stages_at = tile.fixed_bytes(self.tma_store);
@@ -202,12 +202,6 @@ struct Load {
     /// Of the last box, where b is loaded in boxes of 64 columns and the last is narrower.
     tail: Option<TensorMapSpec>,
     stage_bytes: u32,
-}
-
-/// Whether two neighbours from an even column on are always aligned to 8 bytes.
-fn allows_pairs(out: &Matrix, (lead, lead_stride): (i64, i64)) -> bool {
-    let lead_stride = if lead > 1 { lead_stride } else { 0 };
-    out.col_stride == 1 && alignment(out, lead_stride, DType::F32) >= 8
 }
 
 /// `rows` of a tile, along m or n; blocks of a cluster, `sharing` of them, ask for equal parts of them.

@@ -18,19 +18,18 @@ use params::batch_strides;
 
 /// The same list as in matmul_bf16x6.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
-pub const TILES: [Tile; 5] = [
-    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false, planes: PARTS },
-    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false, planes: PARTS },
-    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false, planes: PARTS },
-    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 1, has_cluster_splitk: false, planes: PARTS },
-    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: false, planes: PARTS },
+pub const TILES: [Tile; 4] = [
+    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: true, planes: PARTS },
+    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: true, planes: PARTS },
+    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 1, has_cluster_splitk: true, planes: PARTS },
+    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true, planes: PARTS },
 ];
 /// PARTS of kernels/common/bf16x3.cuh, and products of two of them.
 const PARTS: u32 = 3;
 const PRODUCTS: f64 = 6.0;
 
 /// Share of the tensor cores' rate that each of TILES reaches.
-const RATES: [f64; TILES.len()] = [0.85, 0.82, 0.70, 0.65, 0.50];
+const RATES: [f64; TILES.len()] = [0.85, 0.68, 0.66, 0.50];
 /// Multiply-adds of one multiprocessor in a clock.
 const MULTIPLY_ADDS: f64 = 2048.0;
 /// Clocks until the parts are there and the first product begins, but for what memory takes; and bytes of an element that
@@ -41,6 +40,7 @@ const SPLIT_BYTES: f64 = 10.0;
 /// sums that it moves in one.
 const STORE: f64 = 0.1;
 const REDUCE: f64 = 3760.0;
+const CLUSTER_REDUCE: f64 = 2500.0;
 const REDUCE_BYTES: f64 = 3290.0;
 /// k splits that are tried, and blocks of k that each has at least.
 const SPLITS: [u64; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
@@ -103,14 +103,21 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         };
         SPLITS.into_iter().filter(move |splits| (least..most).contains(splits)).chain([most])
     };
+    // As many as a shift divides by, that all run at once: of multiprocessors near each other (super::cost).
+    let can_be_cluster = |splits: u64, blocks: u64| {
+        let many = u64::from(device.multiprocessors);
+        let most = if splits == 2 { many / 16 * 16 } else { many / 4 * 3 };
+        matches!(splits, 2 | 4 | 8) && (blocks <= most || overrides.splits.is_some())
+    };
     let memory = memory::memory_clocks(SPLIT_BYTES * copied as f64 / f64::from(2 * PARTS), device);
-    let clocks = |tile: usize, splits: u64| {
+    let clocks = |tile: usize, splits: u64, cluster: bool| {
         let ((tiles_m, tiles_n), elements) = (tiles_of(&TILES[tile]), TILES[tile].m() * TILES[tile].n);
         let (tiles, elements) = (tiles_m as f64 * tiles_n as f64 * products as f64, f64::from(elements));
         let rounds = (tiles * splits as f64 / f64::from(device.multiprocessors)).ceil();
         let block = PRODUCTS * elements * BLOCK_K as f64 / (MULTIPLY_ADDS * RATES[tile]);
         let reduce = match splits {
             1 => 0.0,
+            _ if cluster => CLUSTER_REDUCE,
             _ => REDUCE + 8.0 * tiles * elements * splits as f64 / REDUCE_BYTES,
         };
         START + memory + rounds * (k_blocks.div_ceil(splits) as f64 * block + elements * STORE) + reduce
@@ -118,15 +125,19 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let candidates = (0..TILES.len())
         .filter(|&tile| overrides.tile.is_none_or(|only| only == tile))
         .filter_map(|tile| {
-            let times = splits_of(&TILES[tile]).map(|splits| ((tile, splits), clocks(tile, splits)));
+            let times = splits_of(&TILES[tile]).map(|splits| {
+                let blocks = splits.saturating_mul(tiles_of(&TILES[tile]).0 * tiles_of(&TILES[tile]).1 * products);
+                let cluster = can_be_cluster(splits, blocks) && overrides.cluster.is_none();
+                ((tile, splits, cluster), clocks(tile, splits, cluster))
+            });
             times.min_by(|x, y| x.1.total_cmp(&y.1))
         });
-    let (((index, splits), best), next) = least_two(candidates)?;
+    let (((index, splits, cluster_splitk), best), next) = least_two(candidates)?;
     let tile = &TILES[index];
     let mut why = vec![Reason::asked_for(NAME, "simt")];
-    why.extend(next.map(|((next, _), other)| estimated((tile.name, best), (TILES[next].name, other))));
+    why.extend(next.map(|((next, ..), other)| estimated((tile.name, best), (TILES[next].name, other))));
     if splits > 1 && overrides.splits.is_none() {
-        why.push(estimated(("k splits", best), ("no k splits", clocks(index, 1))));
+        why.push(estimated(("k splits", best), ("no k splits", clocks(index, 1, false))));
     }
 
     let (tiles_m, tiles_n) = tiles_of(tile);
@@ -143,7 +154,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         tile,
         splits: splits as u32,
         pair: 1,
-        cluster_splitk: false,
+        cluster_splitk,
         group_m,
         resident,
         tma_store: false,
