@@ -21,21 +21,34 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_bf16x6
     run_block<S, F == EpilogueKind::splitk>(
         wgmma,
         [&](const Pair&, auto& work, uint32_t shared, Ring ring) {
-            StoreEpilogue<S, F> epilogue(wgmma, shared);
-            ptx::wait_for_grid_before();
-            ptx::barrier_sync(LEAST_IS_THERE, 32 * S::WARPS + 32);
-            const float least = *least_of_block();
-            for (; work.left(); work.next()) {
+            constexpr bool SPLITK = F == EpilogueKind::splitk;
+            // Instruction-cache warm-up: the first time nothing is multiplied and nothing stored, while the operands are
+            // split.
+            constexpr float WARM_UP = -2.0f, NOT_KNOWN = -1.0f;
+            float least = SPLITK ? NOT_KNOWN : WARM_UP;
+            while (work.left()) {
                 const Item& item = work.item;
                 float sum[1][S::ACCUMULATORS];
-                multiply_bf16x6<S>(wgmma, sum[0], shared, ring, (item.k_end - item.k_begin) / PARTS);
+                const uint32_t blocks = (item.k_end - item.k_begin) / PARTS;
+                multiply_bf16x6<S>(wgmma, sum[0], shared, ring, least == WARM_UP ? 0 : blocks);
+                if (least == NOT_KNOWN) {
+                    ptx::wait_for_grid_before();
+                    ptx::barrier_sync(LEAST_IS_THERE, 32 * S::WARPS + 32);
+                    least = *least_of_block();
+                }
+                const StoreEpilogue<S, F> epilogue(wgmma, shared);  // here, for no registers of it during the products
                 const int32_t row = item.row + epilogue.thread_row(), col = item.col + epilogue.thread_col();
                 if (needs_float32<S>(wgmma, sum[0], row, col, least)) multiply_float32<S>(p, sum[0], item, row, col);
-                if constexpr (F == EpilogueKind::splitk) {
+                if constexpr (SPLITK) {
                     reduce_splits<S>(wgmma, sum, item);
                     return;
                 } else {
-                    epilogue.write(sum, item);
+                    epilogue.write(sum, item, least == WARM_UP);
+                    if (least == WARM_UP) {
+                        least = NOT_KNOWN;
+                    } else {
+                        work.next();
+                    }
                 }
             }
             if (F == EpilogueKind::partial) ptx::let_next_grid_begin();
@@ -59,6 +72,5 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_bf16x6
     EXPORT_EPILOGUE(NAME, general)
 
 EXPORT(64x64, 1, 64, 2)
-EXPORT(64x128, 1, 128, 1)
 EXPORT(128x64, 2, 64, 1)
 EXPORT(128x128, 2, 128, 1)

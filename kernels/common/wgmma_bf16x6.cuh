@@ -25,6 +25,7 @@ template <int CONSUMERS, int BN, int BLOCKS>
 struct Bf16x6Shape : WgmmaShape<bf16, CONSUMERS, 1, BN, BLOCKS> {
     using Result = float;
     static constexpr uint32_t PLANES = PARTS;
+    static constexpr bool HAS_PAIRS = false;
     // Results go from registers to memory.
     static constexpr int STAGES_AT = HEADER_BYTES;
     static constexpr bool CAN_TMA_STORE = false;
@@ -70,7 +71,7 @@ template <class S> struct PartSums {
 // other products of two parts are less than what float32 rounds off.
 template <class S, bool A_MN, bool B_MN>
 __device__ __forceinline__ void multiply_parts(PartSums<S>& d, const uint32_t (&a_tiles)[PARTS],
-                                               const uint32_t (&b_tiles)[PARTS]) {
+                                               const uint32_t (&b_tiles)[PARTS], bool accumulate_small) {
     constexpr uint32_t A_STEP = A_MN ? 16 * 128 : 32, B_STEP = B_MN ? 16 * 128 : 32;
     // By stages: the first has the smallest part.
     constexpr int A[6] = {1, 0, 2, 1, 2, 2}, B[6] = {1, 2, 0, 2, 1, 2};
@@ -82,7 +83,7 @@ __device__ __forceinline__ void multiply_parts(PartSums<S>& d, const uint32_t (&
         for (int k = 0; k < BLOCK_K / 16; ++k) {
             ptx::Wgmma<S::BN>::template add<bf16, A_MN, B_MN>(
                 i == 5 ? d.large : d.small, ptx::wgmma_tile_at(a, k * A_STEP), ptx::wgmma_tile_at(b, k * B_STEP),
-                k > 0 || (i > 0 && i < 5));
+                k > 0 || (i == 0 ? accumulate_small : i < 5));
         }
         if (i == 2 || i == 4 || i == 5) ptx::wgmma_commit();
     }
@@ -91,7 +92,7 @@ __device__ __forceinline__ void multiply_parts(PartSums<S>& d, const uint32_t (&
 // Waits for the three stages of the next block of k and issues their products.
 template <class S>
 __device__ __forceinline__ void multiply_block(const WgmmaParams& p, PartSums<S>& d, uint32_t shared,
-                                               uint32_t own_rows, Ring& ring) {
+                                               uint32_t own_rows, Ring& ring, bool accumulate_small) {
     uint32_t a[PARTS], b[PARTS];
 #pragma unroll
     for (int i = 0; i < PARTS; ++i) {
@@ -105,14 +106,14 @@ __device__ __forceinline__ void multiply_block(const WgmmaParams& p, PartSums<S>
     ptx::wgmma_pin(d.small);
     if (p.a_mn) {
         if (p.b_mn) {
-            multiply_parts<S, true, true>(d, a, b);
+            multiply_parts<S, true, true>(d, a, b, accumulate_small);
         } else {
-            multiply_parts<S, true, false>(d, a, b);
+            multiply_parts<S, true, false>(d, a, b, accumulate_small);
         }
     } else if (p.b_mn) {
-        multiply_parts<S, false, true>(d, a, b);
+        multiply_parts<S, false, true>(d, a, b, accumulate_small);
     } else {
-        multiply_parts<S, false, false>(d, a, b);
+        multiply_parts<S, false, false>(d, a, b, accumulate_small);
     }
 }
 
@@ -121,6 +122,10 @@ template <int N> __device__ __forceinline__ void add_sums(float (&sum)[N], const
     for (int i = 0; i < N; ++i) sum[i] += part[i];
 }
 
+// Blocks of k whose small products are one sum: of so many, what the tensor cores cut off is still less than what float32
+// rounds off.
+constexpr uint32_t SMALL_BLOCKS = 4;
+
 // One item's products, summed over its blocks of k: each block's sums are the tensor cores', and are added to `sum`, rounded
 // to nearest.
 template <class S>
@@ -128,25 +133,25 @@ __device__ __forceinline__ void multiply_bf16x6(const WgmmaParams& p, float (&su
                                                 Ring& ring, uint32_t blocks) {
     const bool tells = threadIdx.x % 32 == 0;
     const uint32_t own_rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * BOX_BYTES;
-    Ring read = ring;  // the first stage that has not been handed back
-    const auto hand_back = [&] {
-        if (tells) ptx::mbarrier_arrive(read.empty(read.stage));
-        read.advance();
+    // One of the last three stages.
+    const auto hand_back = [&](uint32_t part) {
+        const uint32_t stage = ring.stage + part + (ring.stage + part < PARTS ? ring.stages : 0) - PARTS;
+        if (tells) ptx::mbarrier_arrive(ring.empty(stage));
     };
 #pragma unroll
     for (int i = 0; i < S::ACCUMULATORS; ++i) sum[i] = 0.0f;
     PartSums<S> d;
     for (uint32_t block = 0; block < blocks; ++block) {
-        multiply_block<S>(p, d, shared, own_rows, ring);
+        multiply_block<S>(p, d, shared, own_rows, ring, block % SMALL_BLOCKS > 0);
         ptx::wgmma_wait<2>();
-        hand_back();
+        hand_back(0);
         ptx::wgmma_wait<1>();
-        hand_back();
+        hand_back(1);
         ptx::wgmma_wait<0>();
-        hand_back();
+        hand_back(2);
         ptx::wgmma_pin(d.large);
         ptx::wgmma_pin(d.small);
-        add_sums(d.large, d.small);
+        if (block % SMALL_BLOCKS == SMALL_BLOCKS - 1 || block + 1 == blocks) add_sums(d.large, d.small);
         add_sums(sum, d.large);
     }
 }
@@ -156,12 +161,16 @@ __device__ __forceinline__ void multiply_bf16x6(const WgmmaParams& p, float (&su
 template <class S>
 __device__ __forceinline__ bool needs_float32(const WgmmaParams& p, const float (&sum)[S::ACCUMULATORS], int32_t row,
                                               int32_t col, float least) {
-    bool needs = false;
+    float zero = 0.0f;  // NaN if one is not finite
 #pragma unroll
-    for (int i = 0; i < S::ACCUMULATORS; ++i) {
-        const float v = fabsf(sum[i]);
-        const bool inside = row + i / 2 % 2 * 8 < int32_t(p.m) && col + i / 4 * 8 + i % 2 < int32_t(p.n);
-        needs |= inside && (v < least || !(v <= 3.402823466e+38f));
+    for (int i = 0; i < S::ACCUMULATORS; ++i) zero = fmaf(sum[i], 0.0f, zero);
+    bool needs = !(zero == 0.0f);
+    if (least > 0.0f) {
+#pragma unroll
+        for (int i = 0; i < S::ACCUMULATORS; ++i) {
+            const bool inside = row + i / 2 % 2 * 8 < int32_t(p.m) && col + i / 4 * 8 + i % 2 < int32_t(p.n);
+            needs |= inside && fabsf(sum[i]) < least;
+        }
     }
     return __any_sync(~0u, needs);
 }

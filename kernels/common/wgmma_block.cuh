@@ -8,7 +8,7 @@ template <class S> __device__ __forceinline__ void make_barriers(const WgmmaPara
 #pragma unroll
     for (uint32_t stage = 0; stage < MAX_STAGES; ++stage) {
         ptx::mbarrier_init(ring.full(stage), 2);
-        ptx::mbarrier_init(ring.empty(stage), S::WARPS * p.pair);
+        ptx::mbarrier_init(ring.empty(stage), S::WARPS * (S::HAS_PAIRS ? p.pair : 1));
     }
     ptx::fence_mbarrier_init();
 }
@@ -22,7 +22,7 @@ __device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume,
     const Ring ring{shared, p.stages};
     // Of both blocks, or for the threads of this one that wait at `barrier`.
     const auto barriers_are_there = [&](uint32_t barrier, uint32_t threads) {
-        if (p.pair > 1) {
+        if (S::HAS_PAIRS && p.pair > 1) {
             ptx::cluster_arrive();
             ptx::cluster_wait();
         } else {
@@ -31,7 +31,7 @@ __device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume,
     };
     if (threadIdx.x < PRODUCER) {
         ptx::take_registers<S::CONSUMER_REGISTERS>();
-        const Pair pair = Pair::of(p);
+        const Pair pair = Pair::of<S>(p);
         Work work(p, pair);
         barriers_are_there(CONSUMERS_START, PRODUCER + 32);
         consume(pair, work, shared, ring);
@@ -41,7 +41,7 @@ __device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume,
     const uint32_t warp = threadIdx.x / 32 - S::WARPS;
     if (warp < 2) {  // finds out what to do first while another makes the barriers
         if (ptx::elect()) ptx::tma_prefetch_map(warp == 0 ? p.a : p.b);
-        const Pair pair = Pair::of(p);
+        const Pair pair = Pair::of<S>(p);
         Work work(p, pair);
         barriers_are_there(PRODUCERS_START, 96);
         if (!ptx::elect()) return;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume,
     } else if (warp == 2) {
         if (ptx::elect()) make_barriers<S>(p, ring);
         __syncwarp();
-        if (p.pair > 1) {
+        if (S::HAS_PAIRS && p.pair > 1) {
             barriers_are_there(0, 0);
         } else {
             ptx::barrier_arrive(PRODUCERS_START, 96);

@@ -72,6 +72,7 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     using Result = Element;
     static constexpr int BLOCKS = BLOCKS_;  // on one multiprocessor
     static constexpr uint32_t PLANES = 1;   // stages of a block of k
+    static constexpr bool HAS_PAIRS = true;
     static constexpr int THREADS = 128 * CONSUMERS + 128;
     static constexpr int ACCUMULATORS = BN / 2;  // of a thread, for 64 rows
     // Stages that a warpgroup multiplies as one group, if the ring is long enough for as many to be loaded. The products of
@@ -96,8 +97,8 @@ extern __shared__ __align__(1024) unsigned char wgmma_shared[];
 struct Pair {
     uint32_t blocks = 1, rank = 0;
 
-    __device__ __forceinline__ static Pair of(const WgmmaParams& p) {
-        return p.pair > 1 ? Pair{2, ptx::cluster_rank()} : Pair{};
+    template <class S> __device__ __forceinline__ static Pair of(const WgmmaParams& p) {
+        return S::HAS_PAIRS && p.pair > 1 ? Pair{2, ptx::cluster_rank()} : Pair{};
     }
     // Blocks in units of such: a shift, where a division would come before everything else.
     __device__ __forceinline__ uint32_t units(uint32_t count) const { return count >> (blocks - 1); }

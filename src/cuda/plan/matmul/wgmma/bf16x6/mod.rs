@@ -18,9 +18,8 @@ use params::batch_strides;
 
 /// The same list as in matmul_bf16x6.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
-pub const TILES: [Tile; 4] = [
+pub const TILES: [Tile; 3] = [
     Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: true, planes: PARTS },
-    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: true, planes: PARTS },
     Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 1, has_cluster_splitk: true, planes: PARTS },
     Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true, planes: PARTS },
 ];
@@ -29,7 +28,7 @@ const PARTS: u32 = 3;
 const PRODUCTS: f64 = 6.0;
 
 /// Share of the tensor cores' rate that each of TILES reaches.
-const RATES: [f64; TILES.len()] = [0.85, 0.68, 0.66, 0.50];
+const RATES: [f64; TILES.len()] = [0.85, 0.66, 0.50];
 /// Multiply-adds of one multiprocessor in a clock.
 const MULTIPLY_ADDS: f64 = 2048.0;
 /// Clocks until the parts are there and the first product begins, but for what memory takes; and bytes of an element that
