@@ -38,7 +38,9 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_bf16x6
                 }
                 const StoreEpilogue<S, F> epilogue(wgmma, shared);  // here, for no registers of it during the products
                 const int32_t row = item.row + epilogue.thread_row(), col = item.col + epilogue.thread_col();
-                if (needs_float32<S>(wgmma, sum[0], row, col, least)) multiply_float32<S>(p, sum[0], item, row, col);
+                if (needs_float32<S>(wgmma, sum[0], item, row, col, least)) {
+                    multiply_float32<S>(p, sum[0], item, row, col);
+                }
                 if constexpr (SPLITK) {
                     reduce_splits<S>(wgmma, sum, item);
                     return;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "bf16x3.cuh"
+#include "reduce.cuh"
 #include "wgmma_block.cuh"
 
 // Mirrored in src/cuda/plan/matmul/wgmma/bf16x6/params.rs.
@@ -45,8 +46,12 @@ __device__ __forceinline__ Extremes extremes_of(const uint32_t* words, uint32_t 
     return extremes;
 }
 
+// Below it, results are made of products near float32's least number, which the tensor cores would cut off: 2^-100.
+constexpr float SMALL_RESULT = 7.888609052210118e-31f;
+
 // By one warp. An element of which three parts leave a rest leaves less than 2^-134 of it: all of a sum at most k 2^-134
-// times the other operand's largest element. Where that may be seen in a result's 24 bits, parts are not enough.
+// times the other operand's largest element. Where that may be seen in a result's 24 bits, parts are not enough; nor where
+// all results are small.
 template <class S> __device__ __forceinline__ void find_least(const Bf16x6Params& p) {
     ptx::wait_for_grid_before();
     const Extremes a = extremes_of(p.extremes, 0, p.a_extremes);
@@ -55,7 +60,8 @@ template <class S> __device__ __forceinline__ void find_least(const Bf16x6Params
     float least = 0.0f;
     if (a.inexact) least += __uint_as_float(b.largest) * SCALE;
     if (b.inexact) least += __uint_as_float(a.largest) * SCALE;
-    least *= float(p.k);
+    const float largest = __uint_as_float(a.largest) * __uint_as_float(b.largest) * float(p.k);
+    least = largest < SMALL_RESULT && a.largest > 0 && b.largest > 0 ? infinity<float>() : least * float(p.k);
     if (threadIdx.x % 32 == 0) *least_of_block() = least;
     __syncwarp();
     ptx::barrier_arrive(LEAST_IS_THERE, 32 * S::WARPS + 32);
@@ -157,19 +163,27 @@ __device__ __forceinline__ void multiply_bf16x6(const WgmmaParams& p, float (&su
 }
 
 // Whether a result of this warp is not finite, as of an infinite operand, of which parts are NaN, or where a product of
-// parts rounded up overflowed; or so small that parts are not enough.
+// parts rounded up overflowed; or so small that parts are not enough, or products of them below float32's least.
 template <class S>
-__device__ __forceinline__ bool needs_float32(const WgmmaParams& p, const float (&sum)[S::ACCUMULATORS], int32_t row,
-                                              int32_t col, float least) {
-    float zero = 0.0f;  // NaN if one is not finite
-#pragma unroll
-    for (int i = 0; i < S::ACCUMULATORS; ++i) zero = fmaf(sum[i], 0.0f, zero);
-    bool needs = !(zero == 0.0f);
-    if (least > 0.0f) {
+__device__ __forceinline__ bool needs_float32(const WgmmaParams& p, const float (&sum)[S::ACCUMULATORS],
+                                              const Item& item, int32_t row, int32_t col, float least) {
+    bool needs = false;
+    if (least <= 0.0f && item.row + S::BM <= int32_t(p.m) && item.col + S::BN <= int32_t(p.n)) {
+        float zero = 0.0f;           // NaN if one is not finite
+        uint32_t smallest = ~0u;     // twice the bits of what is not 0, less 1
 #pragma unroll
         for (int i = 0; i < S::ACCUMULATORS; ++i) {
+            const uint32_t bits = __float_as_uint(sum[i]);
+            zero = fmaf(sum[i], 0.0f, zero);
+            smallest = min(smallest, bits + bits - 1);
+        }
+        needs = !(zero == 0.0f) || smallest < 2 * __float_as_uint(SMALL_RESULT) - 1;
+    } else {  // beyond the result lies anything
+#pragma unroll
+        for (int i = 0; i < S::ACCUMULATORS; ++i) {
+            const float v = fabsf(sum[i]);
             const bool inside = row + i / 2 % 2 * 8 < int32_t(p.m) && col + i / 4 * 8 + i % 2 < int32_t(p.n);
-            needs |= inside && fabsf(sum[i]) < least;
+            needs |= inside && (v < least || !(v <= 3.402823466e+38f) || (v < SMALL_RESULT && v != 0.0f));
         }
     }
     return __any_sync(~0u, needs);

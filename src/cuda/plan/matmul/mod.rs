@@ -75,7 +75,9 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
     let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
     let skinny = few.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
     let blocks = || blocks::clocks(problem, &Oriented::new(problem), device);
-    let skinny = skinny.map(|choice| (choice, blocks())).filter(|(choice, blocks)| choice.clocks() * PLAINLY < *blocks);
+    let skinny = skinny
+        .map(|choice| (choice, blocks()))
+        .filter(|(choice, blocks)| choice.clocks() * PLAINLY < *blocks);
     if let Some(choice) = float32_from_parts(problem, device) {
         let other = match &skinny {
             Some((choice, _)) => ("skinny simt", choice.clocks()),

@@ -1,19 +1,22 @@
 //! float32 from bfloat16 parts: how kernels/matmul_split.cu and kernels/matmul_bf16x6.cu are launched.
 
+mod cost;
 mod params;
 
 pub use params::{Bf16x6Params, SplitParams};
 
+use cost::{Size, Work};
+
 use super::launches::Launches as ProductLaunches;
 use super::repack::{self, RepackOperand};
-use super::{BATCH_DIMS, BLOCK_K, Oriented, Overrides, SIZE_LIMIT, Tile, WgmmaChoice, estimated};
+use super::{BATCH_DIMS, Oriented, Overrides, SIZE_LIMIT, Tile, WgmmaChoice, estimated};
 use crate::cuda::device::DeviceFacts;
-use crate::cuda::plan::matmul::cost as memory;
 use crate::cuda::plan::reason::{Reason, least_two};
 use crate::cuda::plan::tile_order::group_m;
 use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
 use crate::dtype::DType;
-use crate::ops::matmul::MatmulProblem;
+use crate::ops::matmul::{MatmulProblem, Precision};
+use crate::ops::work::Arithmetic;
 use params::batch_strides;
 
 /// The same list as in matmul_bf16x6.cu. Of equals, the first is preferred.
@@ -23,27 +26,8 @@ pub const TILES: [Tile; 3] = [
     Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 1, has_cluster_splitk: true, planes: PARTS },
     Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true, planes: PARTS },
 ];
-/// PARTS of kernels/common/bf16x3.cuh, and products of two of them.
+/// PARTS of kernels/common/bf16x3.cuh.
 const PARTS: u32 = 3;
-const PRODUCTS: f64 = 6.0;
-
-/// Share of the tensor cores' rate that each of TILES reaches.
-const RATES: [f64; TILES.len()] = [0.85, 0.66, 0.50];
-/// Multiply-adds of one multiprocessor in a clock.
-const MULTIPLY_ADDS: f64 = 2048.0;
-/// Clocks until the parts are there and the first product begins, but for what memory takes; and bytes of an element that
-/// memory moves.
-const START: f64 = 13_000.0;
-const SPLIT_BYTES: f64 = 10.0;
-/// Clocks for each element of a tile from accumulator to memory; of a second kernel that k splits take, and bytes of partial
-/// sums that it moves in one.
-const STORE: f64 = 0.1;
-const REDUCE: f64 = 3760.0;
-const CLUSTER_REDUCE: f64 = 2500.0;
-const REDUCE_BYTES: f64 = 3290.0;
-/// k splits that are tried, and blocks of k that each has at least.
-const SPLITS: [u64; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
-const LEAST_K_BLOCKS: u64 = 2;
 /// Share of the device's memory that the parts may take.
 const MEMORY: u64 = 8;
 /// Vectors that a block of matmul_split.cu splits at a time, and blocks of it on a multiprocessor.
@@ -64,13 +48,15 @@ pub struct Bf16x6Choice {
 pub struct Launches {
     pub split: LaunchPlan<SplitParams>,
     pub multiply: LaunchPlan<Bf16x6Params>,
-    product: ProductLaunches,
+    /// Of the parts: its maps, and its reduction of k splits.
+    pub product: ProductLaunches,
 }
 
 /// None: not for this problem on this device.
 pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<Bf16x6Choice> {
     // Code for 9.0a runs on nothing else.
-    if device.compute_capability != (9, 0) || problem.dtype != DType::F32 || problem.batch.len() > BATCH_DIMS {
+    if device.compute_capability != (9, 0) || problem.dtype != DType::F32 || problem.batch.len() > BATCH_DIMS
+    {
         return None;
     }
     let p = Oriented::new(problem);
@@ -90,57 +76,33 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     if copied > device.memory_bytes / MEMORY || copies[0].k(k) > SIZE_LIMIT.unsigned_abs() {
         return None;
     }
-    let (k_blocks, products) = (k.div_ceil(BLOCK_K), problem.batch_count().unsigned_abs());
-    let tiles_of = |tile: &Tile| (m.div_ceil(u64::from(tile.m())), n.div_ceil(u64::from(tile.n)));
-    let splits_of = |tile: &Tile| {
-        let (tiles_m, tiles_n) = tiles_of(tile);
-        let tiles = tiles_m.saturating_mul(tiles_n).saturating_mul(products).max(1);
-        let most = (u64::from(device.multiprocessors) / tiles).min(k_blocks / LEAST_K_BLOCKS).max(1);
-        let (least, most) = match overrides.splits.map(|splits| u64::from(splits).clamp(1, k_blocks)) {
-            Some(forced) => (forced, forced),
-            None => (1, most),
+    let size = Size { m, n, k, products: problem.batch_count().unsigned_abs(), copied };
+    let candidates = (0..TILES.len()).filter(|&tile| overrides.tile.is_none_or(|only| only == tile));
+    // Each tile with the number of k splits that suits it.
+    let timed = candidates.filter_map(|tile| {
+        let splits = match overrides.splits {
+            Some(splits) => vec![u64::from(splits).clamp(1, size.k_blocks())],
+            None => cost::splits(&size, tile, device),
         };
-        SPLITS.into_iter().filter(move |splits| (least..most).contains(splits)).chain([most])
-    };
-    // As many as a shift divides by, that all run at once: of multiprocessors near each other (super::cost).
-    let can_be_cluster = |splits: u64, blocks: u64| {
-        let many = u64::from(device.multiprocessors);
-        let most = if splits == 2 { many / 16 * 16 } else { many / 4 * 3 };
-        matches!(splits, 2 | 4 | 8) && (blocks <= most || overrides.splits.is_some())
-    };
-    let memory = memory::memory_clocks(SPLIT_BYTES * copied as f64 / f64::from(2 * PARTS), device);
-    let clocks = |tile: usize, splits: u64, cluster: bool| {
-        let ((tiles_m, tiles_n), elements) = (tiles_of(&TILES[tile]), TILES[tile].m() * TILES[tile].n);
-        let (tiles, elements) = (tiles_m as f64 * tiles_n as f64 * products as f64, f64::from(elements));
-        let rounds = (tiles * splits as f64 / f64::from(device.multiprocessors)).ceil();
-        let block = PRODUCTS * elements * BLOCK_K as f64 / (MULTIPLY_ADDS * RATES[tile]);
-        let reduce = match splits {
-            1 => 0.0,
-            _ if cluster => CLUSTER_REDUCE,
-            _ => REDUCE + 8.0 * tiles * elements * splits as f64 / REDUCE_BYTES,
-        };
-        START + memory + rounds * (k_blocks.div_ceil(splits) as f64 * block + elements * STORE) + reduce
-    };
-    let candidates = (0..TILES.len())
-        .filter(|&tile| overrides.tile.is_none_or(|only| only == tile))
-        .filter_map(|tile| {
-            let times = splits_of(&TILES[tile]).map(|splits| {
-                let blocks = splits.saturating_mul(tiles_of(&TILES[tile]).0 * tiles_of(&TILES[tile]).1 * products);
-                let cluster = can_be_cluster(splits, blocks) && overrides.cluster.is_none();
-                ((tile, splits, cluster), clocks(tile, splits, cluster))
-            });
-            times.min_by(|x, y| x.1.total_cmp(&y.1))
+        let works = splits.into_iter().map(|splits| {
+            let wanted = overrides.splits.is_some() || cost::pays_in_cluster(&size, tile, splits, device);
+            let cluster_splitk = wanted && overrides.cluster.is_none() && matches!(splits, 2 | 4 | 8);
+            Work { tile, splits, cluster_splitk }
         });
-    let (((index, splits, cluster_splitk), best), next) = least_two(candidates)?;
-    let tile = &TILES[index];
+        let times = works.map(|work| (work, cost::clocks(&size, &work, device)));
+        times.min_by(|x, y| x.1.total_cmp(&y.1))
+    });
+    let ((work, clocks), next) = least_two(timed)?;
+    let (tile, splits) = (&TILES[work.tile], work.splits);
     let mut why = vec![Reason::asked_for(NAME, "simt")];
-    why.extend(next.map(|((next, ..), other)| estimated((tile.name, best), (TILES[next].name, other))));
+    why.extend(next.map(|(next, other)| estimated((tile.name, clocks), (TILES[next.tile].name, other))));
     if splits > 1 && overrides.splits.is_none() {
-        why.push(estimated(("k splits", best), ("no k splits", clocks(index, 1, false))));
+        let whole = cost::clocks(&size, &Work { splits: 1, cluster_splitk: false, ..work }, device);
+        why.push(estimated(("k splits", clocks), ("no k splits", whole)));
     }
 
-    let (tiles_m, tiles_n) = tiles_of(tile);
-    let items = tiles_m.checked_mul(tiles_n)?.checked_mul(products)?.checked_mul(splits)?;
+    let (tiles_m, tiles_n) = size.tiles(work.tile);
+    let items = size.all_tiles(work.tile).checked_mul(splits)?;
     // Blocks count items in 31 bits, a grid's step beyond the last.
     if items > u64::from(u32::MAX / 4) {
         return None;
@@ -153,7 +115,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         tile,
         splits: splits as u32,
         pair: 1,
-        cluster_splitk,
+        cluster_splitk: work.cluster_splitk,
         group_m,
         resident,
         tma_store: false,
@@ -161,7 +123,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         why,
     };
     let split_blocks = blocks_to_split(copies.map(|copy| copy.vectors()), device);
-    Some(Bf16x6Choice { product, split_blocks, clocks: best })
+    Some(Bf16x6Choice { product, split_blocks, clocks })
 }
 
 const NAME: &str = "bf16x6";
@@ -249,6 +211,10 @@ impl Launches {
             .after(Some(self.split.launch(bases)))
             .before(self.product.reduce.as_ref().map(|plan| plan.launch(bases)))
             .with_workspace(workspace)
+            .computing_in(
+                Arithmetic { dtype: DType::BF16, precision: Precision::Ieee, matrix: true },
+                cost::PRODUCTS,
+            )
     }
 }
 
