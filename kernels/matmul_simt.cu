@@ -6,7 +6,7 @@
 // 256 threads share a tile of the result, each TM x TN of it in registers, so that TM + TN values from shared memory
 // feed TM * TN multiply-adds. A ring of buffers in shared memory, filled by cp.async: the next BK steps of k are copied
 // during the arithmetic of the present ones, with one barrier each. Before sm_80, and where elements are widened, the
-// copies go through registers. Each 512 of k are summed alone, in a second set of registers or of 128x128 in `out`.
+// copies go through registers. Parts of 512 of k are summed alone, and added up in registers, or of 128x128 in `out`.
 //
 // Variants, matmul_simt_{tile}_{dtype}, chosen in src/cuda/plan/matmul/blocks.rs:
 //   128x128  8 x 8 values a thread, for results that fill the device.
@@ -14,6 +14,61 @@
 // Measurements: docs/measurements/matmul_simt.md
 
 #include "simt_block.cuh"
+
+// Adds to a thread's sums what `out` holds of earlier parts of k, if there are any, and stores them there, if more follow.
+// Rows by the two, so that loads are in flight together.
+template <class S, class T, class Params, class Block>
+__device__ __forceinline__ void exchange_sums(const Params& p, const Work<T>& work, Block& block, bool earlier,
+                                              bool more) {
+    constexpr int ROWS = 2, RUNS = S::TN / S::VEC, VEC = S::VEC;
+#pragma unroll
+    for (int first = 0; first < S::TM; first += ROWS) {
+        Pack<T, VEC> stored[ROWS][RUNS] = {};
+        const auto each = [&](auto do_run) {
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) {
+                const int row = block.row + (first + i) / VEC * S::ROW_RUN + (first + i) % VEC;
+                T* out = work.out + (work.row + row) * p.out_row + work.col * p.out_col;
+#pragma unroll
+                for (int run = 0; run < RUNS; ++run) {
+                    const int col = block.col + run * S::COL_RUN;
+                    const int count = row < work.rows ? work.cols - col : 0;
+                    do_run(i, run, out + col * p.out_col, count);
+                }
+            }
+        };
+        if (earlier) {
+            each([&](int i, int run, T* from, int count) {
+                if (p.out_vector && count >= VEC) {
+                    stored[i][run] = load_pack<T, VEC>(from);
+                    return;
+                }
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) {
+                    if (e < count) stored[i][run].v[e] = from[e * p.out_col];
+                }
+            });
+        }
+        each([&](int i, int run, T* to, int count) {
+            auto& sums = block.accumulator[first + i];
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) {
+                sums[run * VEC + e] += stored[i][run].v[e];
+                stored[i][run].v[e] = sums[run * VEC + e];
+                if (more) sums[run * VEC + e] = 0;
+            }
+            if (!more) return;
+            if (p.out_vector && count >= VEC) {
+                store_pack(to, stored[i][run]);
+                return;
+            }
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) {
+                if (e < count) to[e * p.out_col] = stored[i][run].v[e];
+            }
+        });
+    }
+}
 
 template <class T, class S, class Params> __device__ __forceinline__ void matmul(const Params& p) {
     ptx::wait_for_grid_before();
@@ -26,33 +81,47 @@ template <class T, class S, class Params> __device__ __forceinline__ void matmul
     Work<T> work;
     if (!find_work<S::BM, S::BN>(p, work)) return;
     if (threadIdx.x == 0) kept = work;
-    // A thread without registers for two sums keeps the sum of earlier parts of k in `out`, which has to be as precise.
-    constexpr bool IN_OUT = !S::TWO_SUMS && sizeof(T) == sizeof(Acc);
-    for (int at = 0;; ++at) {
-        const int64_t left = p.k - int64_t(at) * PART_K;
-        const Part part{at == 0, !IN_OUT || left <= PART_K};
-        Block block;
-        block.multiply(p, work, shared, part.last ? left : PART_K);
-        work = kept;
-        // A row at a time. Not unrolled, to keep the activations' code small: the accumulators move up instead.
+    Block block;
+    if constexpr (S::TM * S::TN * sizeof(Acc) <= 128) {  // there are registers for two sums
+        Acc sum[S::TM][S::TN] = {};
+        const auto add_part = [&](int = 0) {
+#pragma unroll
+            for (int i = 0; i < S::TM; ++i)
+#pragma unroll
+                for (int j = 0; j < S::TN; ++j) {
+                    sum[i][j] += block.accumulator[i][j];
+                    block.accumulator[i][j] = 0;
+                }
+        };
+        block.multiply(p, work, shared, p.k, add_part);
+        add_part();
+#pragma unroll
+        for (int i = 0; i < S::TM; ++i)
+#pragma unroll
+            for (int j = 0; j < S::TN; ++j) block.accumulator[i][j] = sum[i][j];
+    } else if constexpr (same_type<T, Acc>) {
+        block.multiply(p, work, shared, p.k,
+                       [&](int part) { exchange_sums<S>(p, kept, block, part > 0, true); });
+        if (p.k > PART_K) exchange_sums<S>(p, kept, block, true, false);
+    } else {  // a half is no place for a sum
+        block.multiply(p, work, shared, p.k, [](int) {});
+    }
+    work = kept;
+    // A row at a time. Not unrolled, to keep the activations' code small: the accumulators move up instead.
 #pragma unroll 1
-        for (int i = 0; i < S::TM; ++i) {
+    for (int i = 0; i < S::TM; ++i) {
 #pragma unroll
-            for (int run = 0; run < S::TN / S::VEC; ++run) {
-                Acc v[S::VEC];
+        for (int run = 0; run < S::TN / S::VEC; ++run) {
+            Acc v[S::VEC];
 #pragma unroll
-                for (int e = 0; e < S::VEC; ++e) v[e] = block.accumulator[0][run * S::VEC + e];
-                apply_epilogue(p, work, block.row + i / S::VEC * S::ROW_RUN + i % S::VEC, block.col + run * S::COL_RUN,
-                               1, v, part);
-            }
-#pragma unroll
-            for (int next = 1; next < S::TM; ++next)
-#pragma unroll
-                for (int j = 0; j < S::TN; ++j) block.accumulator[next - 1][j] = block.accumulator[next][j];
+            for (int e = 0; e < S::VEC; ++e) v[e] = block.accumulator[0][run * S::VEC + e];
+            apply_epilogue(p, work, block.row + i / S::VEC * S::ROW_RUN + i % S::VEC, block.col + run * S::COL_RUN, 1,
+                           v);
         }
-        if (!IN_OUT || (at + 1) * int64_t(PART_K) >= p.k) return;
-        work.a += (at + 1) * int64_t(PART_K) * p.a_col;
-        work.b += (at + 1) * int64_t(PART_K) * p.b_row;
+#pragma unroll
+        for (int next = 1; next < S::TM; ++next)
+#pragma unroll
+            for (int j = 0; j < S::TN; ++j) block.accumulator[next - 1][j] = block.accumulator[next][j];
     }
 }
 

@@ -28,7 +28,7 @@ template <class T, class S> __device__ __forceinline__ void matmul_skinny(const 
     Work<T> work;
     const Split split = find_split<S::BM, S::BN>(params, work);
     Block block;
-    block.multiply(params.product, work, shared, split.k);
+    block.multiply(params.product, work, shared, split.k, [](int) {});  // a split is short (src/cuda/plan/matmul/skinny)
 
     Acc* sums = reinterpret_cast<Acc*>(&shared);
     Acc* own = sums + (block.group * S::BN + block.col) * Sums::STRIDE + block.row;

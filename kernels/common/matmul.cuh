@@ -73,26 +73,13 @@ __device__ __forceinline__ bool find_work(const Params& p, Work<T>& work) {
     return true;
 }
 
-// Which part of k a sum is of, where `out` holds the sum so far between them: only the last has bias and activation.
-struct Part {
-    bool first = true, last = true;
-};
-
 // The epilogue of the elements (row, col + e * step) of the tile, whose accumulators are v[e]. Its elements may be apart,
 // which makes it another code than the one in epilogue.cuh.
 template <int N, class T, class Acc, class Params>
 __device__ __forceinline__ void apply_epilogue(const Params& p, const Work<T>& work, int row, int col, int step,
-                                               Acc (&v)[N], Part part = {}) {
+                                               Acc (&v)[N]) {
     if (row >= work.rows) return;
-    T* out = work.out + (work.row + row) * p.out_row + work.col * p.out_col;
-    if (!part.first) {
-#pragma unroll
-        for (int e = 0; e < N; ++e) {
-            const int c = col + e * step;
-            if (c < work.cols) v[e] += convert<Acc>(out[c * p.out_col]);
-        }
-    }
-    if (part.last && p.bias != nullptr) {
+    if (p.bias != nullptr) {
         const T* bias = static_cast<const T*>(p.bias) + (work.row + row) * p.bias_row;
 #pragma unroll
         for (int e = 0; e < N; ++e) {
@@ -100,7 +87,8 @@ __device__ __forceinline__ void apply_epilogue(const Params& p, const Work<T>& w
             if (c < work.cols) v[e] += convert<Acc>(bias[(work.col + c) * p.bias_col]);
         }
     }
-    if (part.last) activate<T>(v, p.activation, Acc(p.negative_slope));
+    activate<T>(v, p.activation, Acc(p.negative_slope));
+    T* out = work.out + (work.row + row) * p.out_row + work.col * p.out_col;
     if (p.out_vector && step == 1 && col + N <= work.cols) {
         Pack<T, N> pack;
 #pragma unroll

@@ -20,14 +20,8 @@ struct SimtShape {
     static constexpr int WM = LANES_M * TM, WN = LANES_N * TN;              // of one warp
     static constexpr int ROW_RUN = LANES_M * VEC, COL_RUN = LANES_N * VEC;  // from a thread's run to its next
     static constexpr int WARPS_N = BN / WN, WARPS = BM / WM * WARPS_N, GROUPS = THREADS / 32 / WARPS;
-    // Whether a thread has registers for a second set of sums.
-    static constexpr bool TWO_SUMS = TM * TN * sizeof(Acc) <= 128;
     static_assert(GROUPS * WARPS * 32 == THREADS && TM % VEC == 0 && TN % VEC == 0 && BK % GROUPS == 0, "");
 };
-
-// k of a part whose products are summed alone before they are added to the rest: with one chain of additions over all of
-// k, rounding errors would grow with the root of k.
-constexpr int PART_K = 512;
 
 // Starts the copy of one element to shared memory, or of a zero if it is not valid. Where the types differ,
 // and before sm_80, there is nothing asynchronous: the element goes through a register, and other blocks'
@@ -56,6 +50,10 @@ __device__ __forceinline__ void wait() {
     ptx::cp_async_wait<PENDING>();
 #endif
 }
+
+// k of a part whose products are summed alone before they are added to the rest: with one chain of additions over all of
+// k, rounding errors would grow with the root of k.
+constexpr int PART_K = 512;
 
 // One operand on its way to shared memory, laid out [k][mn]. `mn` is the dimension it shares with the
 // result. Neighbouring threads read along the smaller stride; every thread's elements are (mn, k) plus
@@ -138,10 +136,11 @@ template <class T, class S> struct SimtBlock {
         col = part % S::WARPS_N * S::WN + lane % S::LANES_N * S::VEC;
     }
 
-    // Adds the products of `k` steps of k, in parts of PART_K if a thread has two sums. Afterwards nobody uses the buffers
-    // any more.
-    template <class Params>
-    __device__ __forceinline__ void multiply(const Params& p, const Work<T>& work, Shared& shared, int64_t k) {
+    // Adds the products of `k` steps of k. Afterwards nobody uses the buffers any more. `between` is called after each part
+    // of k but the last, with its number.
+    template <class Params, class Between>
+    __device__ __forceinline__ void multiply(const Params& p, const Work<T>& work, Shared& shared, int64_t k,
+                                             Between between) {
         CopierA copy_a(work.a, p.a_row, p.a_col, work.rows, p.a_k_fast);
         CopierB copy_b(work.b, p.b_col, p.b_row, work.cols, p.b_k_fast);
         const int tiles = int((k + S::BK - 1) / S::BK);
@@ -155,21 +154,10 @@ template <class T, class S> struct SimtBlock {
         };
 #pragma unroll
         for (int tile = 0; tile < S::STAGES - 1; ++tile) fetch(tile, tile);
-        static_assert(PART_K % S::BK == 0, "");
-        Acc part[S::TM][S::TN] = {};
-        Acc(&sum)[S::TM][S::TN] = S::TWO_SUMS ? part : accumulator;
-        const auto add_part = [&] {
-#pragma unroll
-            for (int m = 0; m < S::TM; ++m)
-#pragma unroll
-                for (int n = 0; n < S::TN; ++n) {
-                    accumulator[m][n] += part[m][n];
-                    part[m][n] = 0;
-                }
-        };
+        constexpr int TILES_OF_PART = PART_K / S::BK;
         int stage = 0;
         for (int tile = 0; tile < tiles; ++tile) {
-            if (S::TWO_SUMS && tile > 0 && tile % (PART_K / S::BK) == 0) add_part();
+            if (tile > 0 && tile % TILES_OF_PART == 0) between(tile / TILES_OF_PART - 1);
             // This tile has arrived, and everyone is done with the previous one: its buffer is free.
             wait<S::STAGES - 2>();
             __syncthreads();
@@ -183,11 +171,10 @@ template <class T, class S> struct SimtBlock {
 #pragma unroll
                 for (int m = 0; m < S::TM; ++m)
 #pragma unroll
-                    for (int n = 0; n < S::TN; ++n) sum[m][n] = fma(a[m], b[n], sum[m][n]);
+                    for (int n = 0; n < S::TN; ++n) accumulator[m][n] = fma(a[m], b[n], accumulator[m][n]);
             }
             stage = stage + 1 == S::STAGES ? 0 : stage + 1;
         }
-        if (S::TWO_SUMS) add_part();
         __syncthreads();
     }
 };

@@ -199,34 +199,47 @@ __device__ __forceinline__ void multiply_float32(const Bf16x6Params& p, float (&
     for (int i = 0; i < 3; ++i) a += item.batch[i] * p.a_batch[i], b += item.batch[i] * p.b_batch[i];
     const int32_t m = int32_t(p.wgmma.m), n = int32_t(p.wgmma.n);
     // Beyond the result the last row's.
-    const float* a_low = a + min(row, m - 1) * p.a_row;
-    const float* a_high = a + min(row + 8, m - 1) * p.a_row;
-    // 32 accumulators at a time, for as many registers beside them.
+    const int64_t eight_rows = (min(row + 8, m - 1) - min(row, m - 1)) * p.a_row;
+    // So many accumulators at a time and steps of k, for the registers of their operands.
+    constexpr int COUNT = 16, STEPS = 4;
 #pragma unroll
-    for (int first = 0; first < S::ACCUMULATORS; first += 32) {
-        float(&own)[32] = reinterpret_cast<float(&)[32]>(sum[first]);
-        const float* b_column = b + (col + first * 2) * p.b_col;
+    for (int first = 0; first < S::ACCUMULATORS; first += COUNT) {
+        float(&own)[COUNT] = reinterpret_cast<float(&)[COUNT]>(sum[first]);
+        const uint32_t k_begin = item.k_begin / PARTS * BLOCK_K;
+        const float* a_at = a + min(row, m - 1) * p.a_row + k_begin * p.a_col;
+        const float* b_column = b + (col + first * 2) * p.b_col + k_begin * p.b_row;
         const int32_t columns = n - col - first * 2;
-        float part[32];
+        float part[COUNT];
 #pragma unroll
-        for (int i = 0; i < 32; ++i) own[i] = 0.0f;
+        for (int i = 0; i < COUNT; ++i) own[i] = 0.0f;
 #pragma unroll 1
         for (uint32_t block = item.k_begin / PARTS; block < item.k_end / PARTS; ++block) {
 #pragma unroll
-            for (int i = 0; i < 32; ++i) part[i] = 0.0f;
+            for (int i = 0; i < COUNT; ++i) part[i] = 0.0f;
             const uint32_t end = min(p.k, (block + 1) * BLOCK_K);
 #pragma unroll 1
-            for (uint32_t k = block * BLOCK_K; k < end; ++k) {
-                const float low = a_low[k * p.a_col], high = a_high[k * p.a_col];
-                const float* from = b_column + k * p.b_row;
+            for (uint32_t k = block * BLOCK_K; k < end; k += STEPS) {
+                uint32_t low[STEPS] = {}, high[STEPS] = {}, right[STEPS][COUNT / 2] = {};
 #pragma unroll
-                for (int i = 0; i < 32; i += 4, from += 8 * p.b_col) {
+                for (int step = 0; step < STEPS; ++step) {
+                    const bool inside = k + step < end;
+                    const float* from = b_column;
+                    ptx::load_global_if<4>(inside, a_at, &low[step]);
+                    ptx::load_global_if<4>(inside, a_at + eight_rows, &high[step]);
 #pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        uint32_t right = 0;
-                        ptx::load_global_if<4>(i * 2 + e < columns, from + e * p.b_col, &right);
-                        part[i + e] = fmaf(low, __uint_as_float(right), part[i + e]);
-                        part[i + 2 + e] = fmaf(high, __uint_as_float(right), part[i + 2 + e]);
+                    for (int i = 0; i < COUNT / 2; i += 2, from += 8 * p.b_col) {
+                        ptx::load_global_if<4>(inside && i * 4 < columns, from, &right[step][i]);
+                        ptx::load_global_if<4>(inside && i * 4 + 1 < columns, from + p.b_col, &right[step][i + 1]);
+                    }
+                    a_at += p.a_col, b_column += p.b_row;
+                }
+#pragma unroll
+                for (int step = 0; step < STEPS; ++step) {
+#pragma unroll
+                    for (int i = 0; i < COUNT; ++i) {
+                        const uint32_t left = i / 2 % 2 ? high[step] : low[step];
+                        const uint32_t by = right[step][i / 4 * 2 + i % 2];
+                        part[i] = fmaf(__uint_as_float(left), __uint_as_float(by), part[i]);
                     }
                 }
             }
