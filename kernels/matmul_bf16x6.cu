@@ -65,12 +65,12 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_bf16x6
     }
 // Consumers, columns, blocks on a multiprocessor. The same list is TILES in
 // src/cuda/plan/matmul/wgmma/bf16x6/mod.rs.
-#define EXPORT(NAME, ...)                          \
+#define EXPORT(NAME, ...)                         \
     using Shape##NAME = Bf16x6Shape<__VA_ARGS__>; \
-    EXPORT_EPILOGUE(NAME, none)                    \
-    EXPORT_EPILOGUE(NAME, partial)                 \
-    EXPORT_EPILOGUE(NAME, splitk)                  \
-    EXPORT_EPILOGUE(NAME, bias_relu)               \
+    EXPORT_EPILOGUE(NAME, none)                   \
+    EXPORT_EPILOGUE(NAME, partial)                \
+    EXPORT_EPILOGUE(NAME, splitk)                 \
+    EXPORT_EPILOGUE(NAME, bias_relu)              \
     EXPORT_EPILOGUE(NAME, general)
 
 EXPORT(64x64, 1, 64, 2)

@@ -6,7 +6,7 @@
 // 256 threads share a tile of the result, each TM x TN of it in registers, so that TM + TN values from shared memory
 // feed TM * TN multiply-adds. A ring of buffers in shared memory, filled by cp.async: the next BK steps of k are copied
 // during the arithmetic of the present ones, with one barrier each. Before sm_80, and where elements are widened, the
-// copies go through registers. Parts of 512 of k are summed alone, and added up in registers, or of 128x128 in `out`.
+// copies go through registers. Parts of 256 of k are summed alone, and added up in registers, or of 128x128 in `out`.
 //
 // Variants, matmul_simt_{tile}_{dtype}, chosen in src/cuda/plan/matmul/blocks.rs:
 //   128x128  8 x 8 values a thread, for results that fill the device.
@@ -100,8 +100,7 @@ template <class T, class S, class Params> __device__ __forceinline__ void matmul
 #pragma unroll
             for (int j = 0; j < S::TN; ++j) block.accumulator[i][j] = sum[i][j];
     } else if constexpr (same_type<T, Acc>) {
-        block.multiply(p, work, shared, p.k,
-                       [&](int part) { exchange_sums<S>(p, kept, block, part > 0, true); });
+        block.multiply(p, work, shared, p.k, [&](int part) { exchange_sums<S>(p, kept, block, part > 0, true); });
         if (p.k > PART_K) exchange_sums<S>(p, kept, block, true, false);
     } else {  // a half is no place for a sum
         block.multiply(p, work, shared, p.k, [](int) {});

@@ -11,7 +11,7 @@
 //
 // The kernel has no variants; src/cuda/plan/matmul/wgmma/bf16x6/mod.rs decides whether to split.
 // Hazard: outside of graphs the product begins early (common/ptx/grid.cuh), and waits for the copies.
-// Measurements: docs/measurements/matmul_bf16x6.md
+// Measurements: docs/measurements/matmul_split.md
 
 #include "bf16x3.cuh"
 #include "ptx/grid.cuh"
@@ -55,8 +55,7 @@ extern "C" __global__ void __launch_bounds__(SPLIT_THREADS) matmul_split_f32(con
          index += uint64_t(blocks) * SPLIT_THREADS) {
         const RepackVector at = x.at(index);
         const uint32_t left = at.row < x.from_rows && at.col < x.cols ? x.cols - at.col : 0;
-        const Pack<float, 8> value =
-            load_eight(static_cast<const float*>(x.from) + at.from, x.col_stride, left);
+        const Pack<float, 8> value = load_eight(static_cast<const float*>(x.from) + at.from, x.col_stride, left);
         uint32_t word[PARTS][4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

@@ -53,7 +53,7 @@ __device__ __forceinline__ void wait() {
 
 // k of a part whose products are summed alone before they are added to the rest: with one chain of additions over all of
 // k, rounding errors would grow with the root of k.
-constexpr int PART_K = 512;
+constexpr int PART_K = 256;
 
 // One operand on its way to shared memory, laid out [k][mn]. `mn` is the dimension it shares with the
 // result. Neighbouring threads read along the smaller stride; every thread's elements are (mn, k) plus

@@ -97,8 +97,8 @@ __device__ __forceinline__ void multiply_parts(PartSums<S>& d, const uint32_t (&
 
 // Waits for the three stages of the next block of k and issues their products.
 template <class S>
-__device__ __forceinline__ void multiply_block(const WgmmaParams& p, PartSums<S>& d, uint32_t shared,
-                                               uint32_t own_rows, Ring& ring, bool accumulate_small) {
+__device__ __forceinline__ void multiply_block(const WgmmaParams& p, PartSums<S>& d, uint32_t shared, uint32_t own_rows,
+                                               Ring& ring, bool accumulate_small) {
     uint32_t a[PARTS], b[PARTS];
 #pragma unroll
     for (int i = 0; i < PARTS; ++i) {
@@ -169,8 +169,8 @@ __device__ __forceinline__ bool needs_float32(const WgmmaParams& p, const float 
                                               const Item& item, int32_t row, int32_t col, float least) {
     bool needs = false;
     if (least <= 0.0f && item.row + S::BM <= int32_t(p.m) && item.col + S::BN <= int32_t(p.n)) {
-        float zero = 0.0f;           // NaN if one is not finite
-        uint32_t smallest = ~0u;     // twice the bits of what is not 0, less 1
+        float zero = 0.0f;        // NaN if one is not finite
+        uint32_t smallest = ~0u;  // twice the bits of what is not 0, less 1
 #pragma unroll
         for (int i = 0; i < S::ACCUMULATORS; ++i) {
             const uint32_t bits = __float_as_uint(sum[i]);
@@ -204,7 +204,7 @@ __device__ __forceinline__ void multiply_float32(const Bf16x6Params& p, float (&
     constexpr int COUNT = 16, STEPS = 4;
 #pragma unroll
     for (int first = 0; first < S::ACCUMULATORS; first += COUNT) {
-        float(&own)[COUNT] = reinterpret_cast<float(&)[COUNT]>(sum[first]);
+        float (&own)[COUNT] = reinterpret_cast<float (&)[COUNT]>(sum[first]);
         const uint32_t k_begin = item.k_begin / PARTS * BLOCK_K;
         const float* a_at = a + min(row, m - 1) * p.a_row + k_begin * p.a_col;
         const float* b_column = b + (col + first * 2) * p.b_col + k_begin * p.b_row;

@@ -68,7 +68,8 @@ private:
     }
 
     // Of rows below `m`.
-    __device__ __forceinline__ void store(const float (&v)[UNIT], int32_t row, int32_t col, int32_t m, float* out) const {
+    __device__ __forceinline__ void store(const float (&v)[UNIT], int32_t row, int32_t col, int32_t m,
+                                          float* out) const {
         if (LOOP && p.store_elements) {
             if (p.out_col == 1) {
                 store_odd_pairs(v, row, col, m, out);
@@ -119,7 +120,8 @@ private:
                 const bool has_next = group < LAST || !last_lane;
                 const int32_t at = group * 8 + odd, column = col + at;
                 const int32_t count = min(n - column, odd && !has_next ? 1 : 2);
-                if (inside && count == 2) *reinterpret_cast<float2*>(to + at) = odd ? make_float2(high, next) : make_float2(low, high);
+                if (inside && count == 2)
+                    *reinterpret_cast<float2*>(to + at) = odd ? make_float2(high, next) : make_float2(low, high);
                 if (inside && count == 1) to[at] = odd ? high : low;
             }
         }

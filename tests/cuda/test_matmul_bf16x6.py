@@ -1,4 +1,4 @@
-"""matmul_bf16x6 and its companions, asked for by name: tiles, edges, layouts, splits, what is not finite, what is tiny."""
+"""matmul_bf16x6 and its companions, asked for by name: tiles, layouts, splits, and what parts cannot hold."""
 
 import itertools
 
@@ -12,7 +12,9 @@ from support.tolerance import assert_identical
 from tilewise import _core
 
 pytestmark = needs("a GPU of compute capability 9.0", lambda capability: capability == (9, 0))
-TILES = sorted({k["kernel"].split("_")[2] for k in tw.build_info()["kernels"] if k["file"] == "matmul_bf16x6"})
+TILES = sorted(
+    {k["kernel"].split("_")[2] for k in tw.build_info()["kernels"] if k["file"] == "matmul_bf16x6"}
+)
 LAYOUTS = list(itertools.product([views.contiguous, views.transposed], repeat=2))
 F32 = torch.float32
 
@@ -55,7 +57,9 @@ def test_splits_and_epilogues(tile, splits, cluster):
         check(a[:, :8], b[:8], "fewer blocks of k than splits:", tile, splits, cluster)
         out = randn(n, m, dtype=F32).mT
         check(a, b, "into columns:", tile, splits, cluster, bias=bias, activation="gelu", out=out)
-        check(randn(3, m, 200, dtype=F32), randn(200, n, dtype=F32), "batch:", tile, splits, cluster, bias=bias)
+        check(
+            randn(3, m, 200, dtype=F32), randn(200, n, dtype=F32), "batch:", tile, splits, cluster, bias=bias
+        )
         for cut in Guarded.CUTS:
             guarded = Guarded((m, n), F32, DEVICE, cut)
             check(a, b, cut, tile, splits, cluster, out=guarded.out)
