@@ -20,6 +20,10 @@ struct SimtShape {
     static constexpr int WM = LANES_M * TM, WN = LANES_N * TN;              // of one warp
     static constexpr int ROW_RUN = LANES_M * VEC, COL_RUN = LANES_N * VEC;  // from a thread's run to its next
     static constexpr int WARPS_N = BN / WN, WARPS = BM / WM * WARPS_N, GROUPS = THREADS / 32 / WARPS;
+    // Whether a thread has registers for two sums. k of a part whose products are summed alone before they are added to the
+    // rest: with one chain of additions over all of k, rounding errors would grow with the root of k.
+    static constexpr bool TWO_SUMS = TM * TN * sizeof(Acc) <= 128;
+    static constexpr int PART_K = TWO_SUMS ? 256 : 1024;
     static_assert(GROUPS * WARPS * 32 == THREADS && TM % VEC == 0 && TN % VEC == 0 && BK % GROUPS == 0, "");
 };
 
@@ -50,10 +54,6 @@ __device__ __forceinline__ void wait() {
     ptx::cp_async_wait<PENDING>();
 #endif
 }
-
-// k of a part whose products are summed alone before they are added to the rest: with one chain of additions over all of
-// k, rounding errors would grow with the root of k.
-constexpr int PART_K = 256;
 
 // One operand on its way to shared memory, laid out [k][mn]. `mn` is the dimension it shares with the
 // result. Neighbouring threads read along the smaller stride; every thread's elements are (mn, k) plus
@@ -154,7 +154,7 @@ template <class T, class S> struct SimtBlock {
         };
 #pragma unroll
         for (int tile = 0; tile < S::STAGES - 1; ++tile) fetch(tile, tile);
-        constexpr int TILES_OF_PART = PART_K / S::BK;
+        constexpr int TILES_OF_PART = S::PART_K / S::BK;
         int stage = 0;
         for (int tile = 0; tile < tiles; ++tile) {
             if (tile > 0 && tile % TILES_OF_PART == 0) between(tile / TILES_OF_PART - 1);
