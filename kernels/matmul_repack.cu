@@ -12,22 +12,10 @@
 // Measurements: docs/measurements/matmul_repack.md
 
 #include "dtype.cuh"
-#include "index.cuh"
 #include "ptx/grid.cuh"
+#include "repack.cuh"
 
 // Mirrored in src/cuda/plan/matmul/repack.rs.
-struct RepackOperand {
-    const uint16_t* from;
-    uint16_t* to;
-    int64_t row_stride, col_stride;
-    int64_t batch_stride[3];  // innermost first
-    uint64_t vectors;         // of 8 elements, that are written
-    Divisor by_across, by_rows, by_batch[2];
-    uint32_t rows, cols;
-    uint32_t across;         // vectors of a row, with its padding
-    uint32_t batch_size[2];  // of the two inner dimensions
-    uint32_t unused;
-};
 struct RepackParams {
     RepackOperand operand[2];
     uint32_t first_blocks;  // that copy the first operand
@@ -61,15 +49,9 @@ extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i16(c
     const RepackOperand& x = p.operand[second];
     const uint64_t index = uint64_t(blockIdx.x - (second ? p.first_blocks : 0)) * REPACK_THREADS + threadIdx.x;
     if (index >= x.vectors) return;
-    const uint64_t line = x.by_across.quotient(index);
-    const uint32_t col = uint32_t(index - line * x.across) * 8;
-    const uint64_t product = x.by_rows.quotient(line);
-    const uint64_t row = line - product * x.rows;
-    const uint64_t middle = x.by_batch[0].quotient(product), outer = x.by_batch[1].quotient(middle);
-    const uint16_t* from = x.from + int64_t(row) * x.row_stride + int64_t(col) * x.col_stride +
-                           int64_t(product - middle * x.batch_size[0]) * x.batch_stride[0] +
-                           int64_t(middle - outer * x.batch_size[1]) * x.batch_stride[1] +
-                           int64_t(outer) * x.batch_stride[2];
+    const RepackVector at = x.at(index);
+    const uint32_t col = at.col;
+    const uint16_t* from = static_cast<const uint16_t*>(x.from) + at.from;
     uint32_t word[4] = {};
     if (x.col_stride == 1 && col + 8 <= x.cols) {
         load_neighbours(from, word);
@@ -79,5 +61,5 @@ extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i16(c
             if (col + i < x.cols) word[i / 2] |= uint32_t(ptx::load_global_half(from + i * x.col_stride)) << i % 2 * 16;
         }
     }
-    ptx::store_global<16>(x.to + index * 8, word);
+    ptx::store_global<16>(static_cast<uint16_t*>(x.to) + index * 8, word);
 }

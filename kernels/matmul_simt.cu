@@ -5,8 +5,8 @@
 //
 // 256 threads share a tile of the result, each TM x TN of it in registers, so that TM + TN values from shared memory
 // feed TM * TN multiply-adds. A ring of buffers in shared memory, filled by cp.async: the next BK steps of k are copied
-// during the arithmetic of the present ones, with one barrier each. Before sm_80, and where elements are widened, the
-// copies go through registers.
+// during the arithmetic of the present ones, with one barrier each; through registers before sm_80, and where elements are
+// widened. Parts of 256 of k are summed alone, and added up in registers; of 128x128 parts of 1024, in `out`.
 //
 // Variants, matmul_simt_{tile}_{dtype}, chosen in src/cuda/plan/matmul/blocks.rs:
 //   128x128  8 x 8 values a thread, for results that fill the device.
@@ -14,6 +14,56 @@
 // Measurements: docs/measurements/matmul_simt.md
 
 #include "simt_block.cuh"
+
+// Adds to a thread's sums what `out` holds of earlier parts of k, if there are any, and stores them there, if more follow.
+template <class S, class T, class Params, class Block>
+__device__ __forceinline__ void exchange_sums(const Params& p, const Work<T>& work, Block& block, bool earlier,
+                                              bool more) {
+    constexpr int RUNS = S::TN / S::VEC, VEC = S::VEC;
+#pragma unroll
+    for (int i = 0; i < S::TM; ++i) {
+        Pack<T, VEC> stored[RUNS] = {};
+        const auto each_run = [&](auto access) {
+            const int row = block.row + i / VEC * S::ROW_RUN + i % VEC;
+            T* out = work.out + (work.row + row) * p.out_row + work.col * p.out_col;
+#pragma unroll
+            for (int run = 0; run < RUNS; ++run) {
+                const int col = block.col + run * S::COL_RUN;
+                access(run, out + col * p.out_col, row < work.rows ? work.cols - col : 0);
+            }
+        };
+        if (earlier) {
+            each_run([&](int run, T* from, int count) {
+                if (p.out_vector && count >= VEC) {
+                    stored[run] = load_pack<T, VEC>(from);
+                    return;
+                }
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) {
+                    if (e < count) stored[run].v[e] = from[e * p.out_col];
+                }
+            });
+        }
+        each_run([&](int run, T* to, int count) {
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) {
+                auto& sum = block.accumulator[i][run * VEC + e];
+                sum += stored[run].v[e];
+                stored[run].v[e] = sum;
+                if (more) sum = 0;
+            }
+            if (!more) return;
+            if (p.out_vector && count >= VEC) {
+                store_pack(to, stored[run]);
+                return;
+            }
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) {
+                if (e < count) to[e * p.out_col] = stored[run].v[e];
+            }
+        });
+    }
+}
 
 template <class T, class S, class Params> __device__ __forceinline__ void matmul(const Params& p) {
     ptx::wait_for_grid_before();
@@ -27,7 +77,29 @@ template <class T, class S, class Params> __device__ __forceinline__ void matmul
     if (!find_work<S::BM, S::BN>(p, work)) return;
     if (threadIdx.x == 0) kept = work;
     Block block;
-    block.multiply(p, work, shared, p.k);
+    if constexpr (S::TWO_SUMS) {
+        Acc sum[S::TM][S::TN] = {};
+        const auto add_part = [&](int = 0) {
+#pragma unroll
+            for (int i = 0; i < S::TM; ++i)
+#pragma unroll
+                for (int j = 0; j < S::TN; ++j) {
+                    sum[i][j] += block.accumulator[i][j];
+                    block.accumulator[i][j] = 0;
+                }
+        };
+        block.multiply(p, work, shared, p.k, add_part);
+        add_part();
+#pragma unroll
+        for (int i = 0; i < S::TM; ++i)
+#pragma unroll
+            for (int j = 0; j < S::TN; ++j) block.accumulator[i][j] = sum[i][j];
+    } else if constexpr (same_type<T, Acc>) {
+        block.multiply(p, work, shared, p.k, [&](int part) { exchange_sums<S>(p, kept, block, part > 0, true); });
+        if (p.k > S::PART_K) exchange_sums<S>(p, kept, block, true, false);
+    } else {  // a half is no place for a sum
+        block.multiply(p, work, shared, p.k, [](int) {});
+    }
     work = kept;
     // A row at a time. Not unrolled, to keep the activations' code small: the accumulators move up instead.
 #pragma unroll 1

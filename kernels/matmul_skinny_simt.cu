@@ -11,7 +11,7 @@
 //
 // Variants, matmul_skinny_simt_{tile}_{dtype}, chosen in src/cuda/plan/matmul/skinny/mod.rs:
 //   128x8, 64x8 (float64)    up to 8 few rows; two or four groups of warps take turns at k.
-//   128x32, 64x32 (float64)  more.
+//   128x32, 64x32 (float64)  more; 128x64, of float32, more than 32.
 // Measurements: docs/measurements/matmul_skinny_simt.md
 
 #include "simt_block.cuh"
@@ -28,7 +28,8 @@ template <class T, class S> __device__ __forceinline__ void matmul_skinny(const 
     Work<T> work;
     const Split split = find_split<S::BM, S::BN>(params, work);
     Block block;
-    block.multiply(params.product, work, shared, split.k);
+    block.multiply(params.product, work, shared, split.k,
+                   [](int) {});  // a split is short (src/cuda/plan/matmul/skinny)
 
     Acc* sums = reinterpret_cast<Acc*>(&shared);
     Acc* own = sums + (block.group * S::BN + block.col) * Sums::STRIDE + block.row;
@@ -52,6 +53,7 @@ constexpr int stages(int n) { return n; }
 //                                  BM  BN  BK TM TN lanes threads stages
 using Float128x8 = SimtShape<float, 128, 8, 16, 4, 4, 16, 128, stages(5)>;
 using Float128x32 = SimtShape<float, 128, 32, 16, 8, 4, 4, 128, stages(4)>;
+using Float128x64 = SimtShape<float, 128, 64, 16, 8, 8, 4, 128, 3>;  // whose sums need as much everywhere
 using Double64x8 = SimtShape<double, 64, 8, 16, 4, 4, 16, 128, stages(4)>;
 using Double64x32 = SimtShape<double, 64, 32, 16, 4, 4, 4, 128, stages(3)>;
 
@@ -62,6 +64,7 @@ using Double64x32 = SimtShape<double, 64, 32, 16, 4, 4, 4, 128, stages(3)>;
     }
 SKINNY(128x8, f32, Float, 4)
 SKINNY(128x32, f32, Float, 4)
+SKINNY(128x64, f32, Float, 3)
 SKINNY(64x8, f64, Double, 4)
 SKINNY(64x32, f64, Double, 4)
 

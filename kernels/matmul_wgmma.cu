@@ -14,8 +14,8 @@
 // stage: it waits for all earlier accesses of the thread.
 // Measurements: docs/measurements/matmul_wgmma.md
 
+#include "wgmma_block.cuh"
 #include "wgmma_epilogue.cuh"
-#include "wgmma_mainloop.cuh"
 #include "wgmma_splitk.cuh"
 
 template <class S, EpilogueKind F, class Work>
@@ -44,62 +44,11 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
     if (F == EpilogueKind::partial) ptx::let_next_grid_begin();
 }
 
-// As many as there can be stages: straight code is sooner done than a loop over the stages that there are, or over lanes.
-template <class S> __device__ __forceinline__ void make_barriers(const WgmmaParams& p, Ring ring) {
-#pragma unroll
-    for (uint32_t stage = 0; stage < MAX_STAGES; ++stage) {
-        ptx::mbarrier_init(ring.full(stage), 2);
-        ptx::mbarrier_init(ring.empty(stage), S::WARPS * p.pair);
-    }
-    ptx::fence_mbarrier_init();
-}
-
 template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
-    constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread after the consumers
-    using Work = Schedule<S, F == EpilogueKind::splitk>;
-    const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
-    const Ring ring{shared, p.stages};
-    // Of both blocks, or for the threads of this one that wait at `barrier`.
-    const auto barriers_are_there = [&](uint32_t barrier, uint32_t threads) {
-        if (p.pair > 1) {
-            ptx::cluster_arrive();
-            ptx::cluster_wait();
-        } else {
-            ptx::barrier_sync(barrier, threads);
-        }
-    };
-    if (threadIdx.x < PRODUCER) {
-        ptx::take_registers<S::CONSUMER_REGISTERS>();
-        const Pair pair = Pair::of(p);
-        Work work(p, pair);
-        barriers_are_there(CONSUMERS_START, PRODUCER + 32);
-        consume<S, F>(p, pair, work, shared, ring);
-        return;
-    }
-    ptx::give_registers<S::PRODUCER_REGISTERS>();
-    const uint32_t warp = threadIdx.x / 32 - S::WARPS;
-    if (warp < 2) {  // finds out what to do first while another makes the barriers
-        if (ptx::elect()) ptx::tma_prefetch_map(warp == 0 ? p.a : p.b);
-        const Pair pair = Pair::of(p);
-        Work work(p, pair);
-        barriers_are_there(PRODUCERS_START, 96);
-        if (!ptx::elect()) return;
-        ptx::wait_for_grid_before();  // and with it all but Epilogue::load_bias
-        if (warp == 0) {
-            produce<S, false>(p, pair, work, shared, ring);
-        } else {
-            produce<S, true>(p, pair, work, shared, ring);
-        }
-    } else if (warp == 2) {
-        if (ptx::elect()) make_barriers<S>(p, ring);
-        __syncwarp();
-        if (p.pair > 1) {
-            barriers_are_there(0, 0);
-        } else {
-            ptx::barrier_arrive(PRODUCERS_START, 96);
-            ptx::barrier_arrive(CONSUMERS_START, PRODUCER + 32);
-        }
-    }
+    run_block<S, F == EpilogueKind::splitk>(
+        p,
+        [&](const Pair& pair, auto& work, uint32_t shared, Ring ring) { consume<S, F>(p, pair, work, shared, ring); },
+        [] {});
 }
 
 #define EXPORT_EPILOGUE(T, NAME, EPILOGUE)                                                        \

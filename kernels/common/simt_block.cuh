@@ -20,6 +20,10 @@ struct SimtShape {
     static constexpr int WM = LANES_M * TM, WN = LANES_N * TN;              // of one warp
     static constexpr int ROW_RUN = LANES_M * VEC, COL_RUN = LANES_N * VEC;  // from a thread's run to its next
     static constexpr int WARPS_N = BN / WN, WARPS = BM / WM * WARPS_N, GROUPS = THREADS / 32 / WARPS;
+    // Whether a thread has registers for two sums. k of a part whose products are summed alone before they are added to the
+    // rest: with one chain of additions over all of k, rounding errors would grow with the root of k.
+    static constexpr bool TWO_SUMS = TM * TN * sizeof(Acc) <= 128;
+    static constexpr int PART_K = TWO_SUMS ? 256 : 1024;
     static_assert(GROUPS * WARPS * 32 == THREADS && TM % VEC == 0 && TN % VEC == 0 && BK % GROUPS == 0, "");
 };
 
@@ -132,9 +136,11 @@ template <class T, class S> struct SimtBlock {
         col = part % S::WARPS_N * S::WN + lane % S::LANES_N * S::VEC;
     }
 
-    // Adds the products of `k` steps of k. Afterwards nobody uses the buffers any more.
-    template <class Params>
-    __device__ __forceinline__ void multiply(const Params& p, const Work<T>& work, Shared& shared, int64_t k) {
+    // Adds the products of `k` steps of k. Afterwards nobody uses the buffers any more. `between` is called after each part
+    // of k but the last, with its number.
+    template <class Params, class Between>
+    __device__ __forceinline__ void multiply(const Params& p, const Work<T>& work, Shared& shared, int64_t k,
+                                             Between between) {
         CopierA copy_a(work.a, p.a_row, p.a_col, work.rows, p.a_k_fast);
         CopierB copy_b(work.b, p.b_col, p.b_row, work.cols, p.b_k_fast);
         const int tiles = int((k + S::BK - 1) / S::BK);
@@ -148,8 +154,10 @@ template <class T, class S> struct SimtBlock {
         };
 #pragma unroll
         for (int tile = 0; tile < S::STAGES - 1; ++tile) fetch(tile, tile);
+        constexpr int TILES_OF_PART = S::PART_K / S::BK;
         int stage = 0;
         for (int tile = 0; tile < tiles; ++tile) {
+            if (tile > 0 && tile % TILES_OF_PART == 0) between(tile / TILES_OF_PART - 1);
             // This tile has arrived, and everyone is done with the previous one: its buffer is free.
             wait<S::STAGES - 2>();
             __syncthreads();

@@ -24,7 +24,7 @@ enum class EpilogueKind {
 };
 
 template <class S, EpilogueKind F> struct Epilogue {
-    using T = typename S::T;
+    using T = typename S::Result;
     using Accumulators = float[S::M_STEPS][S::ACCUMULATORS];
     static constexpr bool LOOP = F == EpilogueKind::general;
     static constexpr int BIASES = S::BOXES > S::M_STEPS ? S::BOXES : S::M_STEPS;

@@ -69,7 +69,10 @@ enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START, RESULT_READY };
 template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS_>
 struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     using T = Element;
+    using Result = Element;
     static constexpr int BLOCKS = BLOCKS_;  // on one multiprocessor
+    static constexpr uint32_t PLANES = 1;   // stages of a block of k
+    static constexpr bool HAS_PAIRS = true;
     static constexpr int THREADS = 128 * CONSUMERS + 128;
     static constexpr int ACCUMULATORS = BN / 2;  // of a thread, for 64 rows
     // Stages that a warpgroup multiplies as one group, if the ring is long enough for as many to be loaded. The products of
@@ -94,8 +97,8 @@ extern __shared__ __align__(1024) unsigned char wgmma_shared[];
 struct Pair {
     uint32_t blocks = 1, rank = 0;
 
-    __device__ __forceinline__ static Pair of(const WgmmaParams& p) {
-        return p.pair > 1 ? Pair{2, ptx::cluster_rank()} : Pair{};
+    template <class S> __device__ __forceinline__ static Pair of(const WgmmaParams& p) {
+        return S::HAS_PAIRS && p.pair > 1 ? Pair{2, ptx::cluster_rank()} : Pair{};
     }
     // Blocks in units of such: a shift, where a division would come before everything else.
     __device__ __forceinline__ uint32_t units(uint32_t count) const { return count >> (blocks - 1); }
@@ -138,7 +141,7 @@ struct Item {
     int32_t row, col;  // where the tile starts in the result
     int32_t batch[3];
     uint32_t product, split;
-    uint32_t k_begin, k_end;  // blocks of k
+    uint32_t k_begin, k_end;  // blocks of k, each so often as it has planes
 };
 
 // The items of a block, one after the other: tiles of all products, or of pairs of them this block's, for each k split.
@@ -182,7 +185,8 @@ template <class S, bool CLUSTER_SPLITK> struct Schedule {
         const Tile tile = p.order.at(in_product);
         item.row = int32_t(tile.m * pair.blocks + pair.rank) * S::BM;
         item.col = int32_t(tile.n) * S::BN;
-        item.k_begin = item.split * p.split_blocks + min(item.split, p.longer_splits);
-        item.k_end = item.k_begin + p.split_blocks + (item.split < p.longer_splits);
+        const uint32_t begin = item.split * p.split_blocks + min(item.split, p.longer_splits);
+        item.k_begin = begin * S::PLANES;
+        item.k_end = (begin + p.split_blocks + (item.split < p.longer_splits)) * S::PLANES;
     }
 };

@@ -1,4 +1,4 @@
-// Cluster split-K of matmul_wgmma.cu: the blocks of a cluster hold the k splits of a tile. Each stores its sums in its
+// Cluster split-K of matmul_wgmma.cu and matmul_bf16x6.cu: the blocks of a cluster hold the k splits of a tile. Each stores its sums in its
 // own shared memory, where the ring was, and then reduces its share of the tile through distributed shared memory, in
 // the order of the splits, and applies the epilogue.
 #pragma once
@@ -9,7 +9,7 @@
 template <class S>
 __device__ __forceinline__ void reduce_splits(const WgmmaParams& p, const float (&d)[S::M_STEPS][S::ACCUMULATORS],
                                               const Item& item) {
-    using T = typename S::T;
+    using T = typename S::Result;
     static_assert(S::TAIL == 64, "boxes are in order");
     constexpr int32_t STRIDE = S::BN + 8;  // floats; 8 more make the writes free of bank conflicts
     constexpr int32_t CONSUMERS = 32 * S::WARPS, VECTORS = S::BN / 8;

@@ -29,7 +29,7 @@ impl Work {
 }
 
 /// What the arithmetic of a problem is done in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arithmetic {
     pub dtype: DType,
     pub precision: Precision,

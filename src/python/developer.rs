@@ -11,7 +11,7 @@ use crate::cuda::forced;
 use crate::cuda::plan::matmul;
 use crate::cuda::plan::matmul::blocks::{self, TILE_NAMES};
 use crate::cuda::plan::matmul::skinny;
-use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, fit};
+use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, bf16x6, fit};
 use crate::cuda::plan::variants::{ADD, Forcible, MATMUL, SOFTMAX, find};
 use crate::cuda::plan_cache;
 use crate::interop::torch_threads;
@@ -123,14 +123,14 @@ pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
 ///
 /// Args:
 ///     kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
-///         bfloat16 on compute capability 9.0), "skinny" (kernels/matmul_skinny.cu and matmul_skinny_simt.cu: up to
+///         bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "skinny" (kernels/matmul_skinny.cu and matmul_skinny_simt.cu: up to
 ///         16 rows or columns of halves, 64 of others), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
 ///         element), or None to leave the choice to the plan again.
-///     tile: for "blocks" (of halves) and "wgmma": rows x columns of a block, such as "128x256"; None: the plan's.
-///     splits: for "wgmma" and "skinny": k splits; None: the plan's.
-///     cluster: for "wgmma": whether blocks load in pairs; for "wgmma" and "skinny": False for split-K through memory where
+///     tile: for "blocks" (of halves), "wgmma" and "bf16x6": rows x columns of a block, such as "128x256"; None: the plan's.
+///     splits: for "wgmma", "bf16x6" and "skinny": k splits; None: the plan's.
+///     cluster: for "wgmma": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for split-K through memory where
 ///         the splits could be a cluster.
-///     group_m: for "wgmma": rows of tiles that blocks visit together; None: the plan's.
+///     group_m: for "wgmma" and "bf16x6": rows of tiles that blocks visit together; None: the plan's.
 ///
 /// Raises:
 ///     ValueError: any other kernel or tile.
@@ -156,6 +156,12 @@ pub fn force_matmul_kernel(
         }
         Some("wgmma") => Some(matmul::Forced::Wgmma(Overrides {
             tile: tile.map(|tile| tile_index(tile, &wgmma_tiles())).transpose()?,
+            splits,
+            cluster,
+            group_m,
+        })),
+        Some("bf16x6") => Some(matmul::Forced::Bf16x6(Overrides {
+            tile: tile.map(|tile| tile_index(tile, &bf16x6::TILES.map(|tile| tile.name))).transpose()?,
             splits,
             cluster,
             group_m,

@@ -247,11 +247,11 @@ def on_kernel(kernel: str, call: Callable[[], object], **plan: object) -> Callab
 
 
 def blocks_cases() -> Iterator[Case]:
-    """matmul_mma's, which other GPUs run, where the plan has something better for halves."""
+    """matmul_mma's and matmul_simt's, which other GPUs run, where the plan has something better."""
     if _core.devices()[0]["compute_capability"] != (9, 0):
         return
     for name, call in matmul_cases():
-        if any(str(dtype) in name for dtype in FLOATS[:2]):
+        if any(str(dtype) in name for dtype in FLOATS[:3]):
             yield name.replace("matmul", "matmul blocks", 1), on_kernel("blocks", call)
 
 
@@ -308,6 +308,39 @@ def wgmma_cases() -> Iterator[Case]:
         yield f"matmul wgmma {dtype} crossed batches", on_kernel("wgmma", lambda x=crossed: tw.matmul(*x))
 
 
+def bf16x6_cases() -> Iterator[Case]:
+    """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
+    kernels = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_bf16x6"]
+    for tile in sorted({tile for _, _, tile, *_ in kernels}):
+        name = f"matmul bf16x6 {tile}"
+        forced = partial(on_kernel, "bf16x6", tile=tile)
+        for layout in LAYOUTS:
+            a = operand(200, 136, torch.float32, layout[0] == "t")
+            b = operand(136, 264, torch.float32, layout[1] == "t")
+            yield f"{name} {layout}", forced(lambda a=a, b=b: tw.matmul(a, b), splits=1)
+        bias = random(264, dtype=torch.float32)
+        rectified = lambda a=a, b=b, bias=bias: tw.matmul(a, b, bias=bias, activation="leaky_relu")  # noqa: E731
+        yield f"{name} bias", forced(rectified, splits=1)
+        for splits, cluster in ((2, None), (2, False), (3, None)):
+            call = lambda a=a, b=b, bias=bias: tw.matmul(a, b, bias=bias, activation="silu")  # noqa: E731
+            yield f"{name} splits {splits} {cluster}", forced(call, splits=splits, cluster=cluster)
+        x, w, bias = (
+            random(3, 70, 33, dtype=torch.float32),
+            random(33, 77, dtype=torch.float32),
+            random(77, dtype=torch.float32),
+        )
+        fused = lambda x=x, w=w, bias=bias: tw.matmul(x, w, bias=bias, activation="gelu")  # noqa: E731
+        yield f"{name} odd batch", forced(fused)
+        columns = lambda x=x, w=w: tw.matmul(w.T, x.mT, out=torch.empty_like(x @ w).mT)  # noqa: E731
+        yield f"{name} columns", forced(columns)
+        special = random(70, 130, dtype=torch.float32)
+        special[3, 5], special[40, 7], special[50, 9] = float("inf"), float("nan"), 3.4e38
+        again = lambda x=special: tw.matmul(x, x.T * 1e-39)  # noqa: E731
+        yield f"{name} not finite", forced(again)
+        deep = lambda: tw.matmul(random(65, 1000, dtype=torch.float32), random(1000, 66, dtype=torch.float32))  # noqa: E731
+        yield f"{name} deep", forced(deep)
+
+
 def skinny_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 and above, split-K goes through memory."""
     for dtype in FLOATS:
@@ -355,7 +388,15 @@ GENERATORS = (
     (("activation_backward",), partial(backward_cases.activation_cases, random)),
     *(
         (("matmul",), of)
-        for of in (matmul_cases, blocks_cases, tile_cases, wgmma_cases, skinny_cases, copied_cases)
+        for of in (
+            matmul_cases,
+            blocks_cases,
+            tile_cases,
+            wgmma_cases,
+            bf16x6_cases,
+            skinny_cases,
+            copied_cases,
+        )
     ),
 )
 # Calls that a sanitizer is given at a time: half a minute of racecheck.

@@ -72,7 +72,7 @@ impl Explanation {
 }
 
 pub fn explain<P: Planned>(problem: &P, device: &DeviceFacts) -> Explanation {
-    let Choice { launches, main, why, .. } = problem.choose(device);
+    let Choice { launches, main, why, arithmetic, .. } = problem.choose(device);
     let mut before: Vec<Launched> =
         launches.into_iter().map(|launch| Launched::new(launch, device)).collect();
     let after = before.split_off(main + 1);
@@ -83,7 +83,8 @@ pub fn explain<P: Planned>(problem: &P, device: &DeviceFacts) -> Explanation {
         registers: compiled.registers,
         shared_bytes: compiled.shared_bytes + main.launch.shared_bytes,
     };
-    let (work, Arithmetic { dtype, precision, matrix }) = (problem.work(), problem.arithmetic());
+    let (work, own) = (problem.work(), (problem.arithmetic(), 1));
+    let (Arithmetic { dtype, precision, matrix }, operations) = arithmetic.unwrap_or(own);
     Explanation {
         before,
         after,
@@ -92,7 +93,7 @@ pub fn explain<P: Planned>(problem: &P, device: &DeviceFacts) -> Explanation {
         memory_seconds: device.memory_bandwidth().map(|rate| work.bytes() as f64 / rate),
         arithmetic_seconds: device
             .arithmetic(dtype, precision, matrix)
-            .map(|rate| work.operations as f64 / rate),
+            .map(|rate| work.operations as f64 * f64::from(operations) / rate),
         main,
         device: device.clone(),
     }

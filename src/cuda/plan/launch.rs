@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::reason::Reasons;
 use crate::cuda::tensor_map::TensorMapSpec;
+use crate::ops::work::Arithmetic;
 use crate::ops::{Addresses, Problem};
 
 /// A kernel by the file it lives in (`kernels/{file}.cu`) and its symbol, `{op}_{variant}_{dtype}`.
@@ -238,6 +239,8 @@ pub struct Choice {
     pub workspace: u64,
     /// Of the main launch.
     pub why: Reasons,
+    /// What is computed in, where that is not the problem's own arithmetic, and how many operations for each of its own.
+    pub arithmetic: Option<(Arithmetic, u32)>,
     /// What is queued where the driver refuses a cooperative launch: a stream may have fewer multiprocessors than its
     /// device. It needs no more workspace.
     pub fallback: Option<Box<Choice>>,
@@ -250,7 +253,14 @@ impl Choice {
     }
 
     pub fn new(main: Launch, why: Reasons) -> Choice {
-        Choice { launches: [main].into_iter().collect(), main: 0, workspace: 0, why, fallback: None }
+        Choice {
+            launches: [main].into_iter().collect(),
+            main: 0,
+            workspace: 0,
+            why,
+            arithmetic: None,
+            fallback: None,
+        }
     }
 
     /// Another kernel with the same parameters before the launch, which gets some of its work done before it waits for
@@ -275,6 +285,10 @@ impl Choice {
     pub fn before(mut self, last: Option<Launch>) -> Choice {
         self.launches.extend(last);
         self
+    }
+
+    pub fn computing_in(self, arithmetic: Arithmetic, operations: u32) -> Choice {
+        Choice { arithmetic: Some((arithmetic, operations)), ..self }
     }
 
     pub fn with_workspace(self, workspace: u64) -> Choice {

@@ -17,7 +17,7 @@ pub use params::MatmulParams;
 use super::reason::Reason;
 use super::{Bases, Choice};
 use crate::cuda::device::DeviceFacts;
-use crate::ops::matmul::{Activation, MatmulProblem, Matrix};
+use crate::ops::matmul::{Activation, MatmulProblem, Matrix, Precision};
 use crate::ops::work::Workload;
 
 /// Kernels that a developer may ask for where the plan would choose others.
@@ -27,6 +27,8 @@ pub enum Forced {
     Blocks(blocks::Overrides),
     /// matmul_wgmma.cu, where it can do the problem.
     Wgmma(wgmma::Overrides),
+    /// matmul_bf16x6.cu, where it can do the problem.
+    Bf16x6(wgmma::Overrides),
     /// matmul_skinny.cu or matmul_skinny_simt.cu, where there are few rows or columns.
     Skinny(skinny::Overrides),
     /// matmul_mma.cu on copies of what it could only read element by element.
@@ -38,18 +40,23 @@ pub enum Forced {
 pub enum Route {
     Blocks(blocks::Overrides),
     Wgmma(wgmma::WgmmaChoice),
+    Bf16x6(wgmma::bf16x6::Bf16x6Choice),
     Skinny(skinny::SkinnyChoice),
     Copied(copied::CopiedChoice),
 }
 
 /// On compute capability 9.0, halves go to matmul_wgmma.cu without an estimate of other kernels, but for small problems
-/// whose operands it would have to copy; among its tiles and splits wgmma/cost.rs decides.
+/// whose operands it would have to copy; among its tiles and splits wgmma/cost.rs decides. float32 goes to matmul_bf16x6.cu
+/// there where that is estimated to be done before the blocks, or the kernels of few rows.
 /// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle;
 /// operands that those blocks would read element by element are copied first where they are used often enough;
 /// everything else goes to the blocks as it is.
 pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Route {
     let route = match forced {
         Some(Forced::Wgmma(overrides)) => wgmma::choose(problem, device, overrides).map(Route::Wgmma),
+        Some(Forced::Bf16x6(overrides)) => {
+            wgmma::bf16x6::choose(problem, device, overrides).map(Route::Bf16x6)
+        }
         Some(Forced::Skinny(overrides)) => skinny::choose(problem, device, overrides).map(Route::Skinny),
         Some(Forced::Copied) => copied::choose(problem, device).map(Route::Copied),
         Some(Forced::Blocks(overrides)) => Some(Route::Blocks(overrides)),
@@ -67,8 +74,17 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
     }
     let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
     let skinny = few.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
+    let blocks = || blocks::clocks(problem, &Oriented::new(problem), device);
+    if let Some(choice) = float32_from_parts(problem, device) {
+        let (blocks, own) = (blocks() * PLAINLY, choice.clocks());
+        return match skinny.filter(|choice| choice.clocks() < blocks) {
+            Some(skinny) if skinny.clocks() <= own => Some(Route::Skinny(skinny.instead(blocks))),
+            Some(skinny) => Some(Route::Bf16x6(choice.instead(("skinny simt", skinny.clocks())))),
+            None => (own < blocks).then(|| Route::Bf16x6(choice.instead(("blocks", blocks)))),
+        };
+    }
     if let Some(choice) = skinny {
-        let blocks = blocks::clocks(problem, &Oriented::new(problem), device);
+        let blocks = blocks();
         if choice.clocks() * PLAINLY < blocks {
             return Some(Route::Skinny(choice.instead(blocks)));
         }
@@ -79,7 +95,19 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
         .then(|| Route::Copied(choice.instead(by_elements, problem, device)))
 }
 
-/// How much faster an estimate must be for a kernel to replace one that has been measured.
+/// Where the caller asks for float32's own products, or TF32's kernel cannot read the operands.
+fn float32_from_parts(problem: &MatmulProblem, device: &DeviceFacts) -> Option<wgmma::bf16x6::Bf16x6Choice> {
+    let by_elements = |access| matches!(access, Access::Elements { .. });
+    let tf32 = problem.precision == Precision::Tf32
+        && !Oriented::new(problem).accesses(problem.dtype).into_iter().any(by_elements);
+    if tf32 {
+        return None;
+    }
+    wgmma::bf16x6::choose(problem, device, wgmma::Overrides::default())
+}
+
+/// How much faster an estimate must be for a kernel to replace one that has been measured; and how much faster float32 in
+/// blocks is estimated on compute capability 9.0 than it is measured.
 const PLAINLY: f64 = 1.2;
 /// With fewer, a kernel's time is that of its start and end, whichever it is.
 const FEW_BYTES: u64 = 1 << 18;
@@ -101,6 +129,9 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forc
             let repack = launches.repack.launch(&bases);
             let bytes = choice.workspace_bytes();
             Choice::of(&launches.multiply, &bases).after(Some(repack)).with_workspace(bytes)
+        }
+        Route::Bf16x6(choice) => {
+            choice.launches(&p, device, workspace).choice(&bases, choice.workspace_bytes(&p))
         }
         Route::Wgmma(choice) => {
             choice.launches(&p, device, workspace).choice(&bases, choice.workspace_bytes(&p))

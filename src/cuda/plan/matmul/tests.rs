@@ -320,7 +320,7 @@ fn launches_are_placed_where_they_would_be_planned() {
         (2, 255, 255, 255),
         (1, 4095, 4095, 4095),
     ];
-    let mut routes = [0; 4];
+    let mut routes = [0; 5];
     for (device, dtype) in examples::all().iter().flat_map(|d| DType::FLOATS.map(|dtype| (d, dtype))) {
         for ((shape, transposed), off) in
             shapes.iter().flat_map(|s| [(s, false), (s, true)]).zip([0, 2, 16].into_iter().cycle())
@@ -353,6 +353,19 @@ fn launches_are_placed_where_they_would_be_planned() {
                     let planned = copied.launches(&p, device, WORKSPACE);
                     assert_eq!(of(0).typed(&addresses), planned.repack);
                     assert_eq!(choice.plan(&p, WORKSPACE), planned.multiply);
+                }
+                Route::Bf16x6(bf16x6) => {
+                    routes[4] += 1;
+                    let planned = bf16x6.launches(&p, device, WORKSPACE);
+                    assert_eq!(of(0).typed(&addresses), planned.split);
+                    assert_eq!(choice.plan(&p, WORKSPACE), planned.multiply);
+                    assert_eq!(choice.main().maps.len(), 2);
+                    let last = choice.launches.len() - 1;
+                    planned
+                        .product
+                        .reduce
+                        .iter()
+                        .for_each(|plan| assert_eq!(of(last).typed(&addresses), *plan));
                 }
                 Route::Wgmma(wgmma) => {
                     routes[3] += 1;

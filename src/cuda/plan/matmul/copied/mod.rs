@@ -46,8 +46,8 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts) -> Option<CopiedCho
     }
     let [a, b] = p.accesses(problem.dtype);
     let by_elements = |access| matches!(access, Access::Elements { .. });
-    let copy_a = || Dense::new(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride), &problem.batch);
-    let copy_b = || Dense::new(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride), &problem.batch);
+    let copy_a = || Dense::new(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride), &problem.batch, 1);
+    let copy_b = || Dense::new(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride), &problem.batch, 1);
     let copies = [by_elements(a).then(copy_a), by_elements(b).then(copy_b)];
     let bytes = copies.iter().flatten().map(Dense::bytes).fold(0u64, u64::saturating_add);
     // Of an expanded operand, a copy may be larger than any memory.

@@ -30,6 +30,9 @@ const CLUSTERS: [u64; 1] = [2];
 /// Stages and k that a split has at least: with less, most of it is filling the ring.
 const STAGES_PER_SPLIT: u64 = 4;
 const K_PER_SPLIT: u64 = 256;
+/// k of a split at most, of float32 and float64: its products are one chain of additions, and rounding errors grow with its
+/// length.
+const MOST_K_PER_SPLIT: u64 = 1024;
 /// What matmul_reduce.cu takes: batch dimensions, and coordinates.
 const BATCH_DIMS: usize = 3;
 const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;
@@ -94,15 +97,14 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let least = STAGES_PER_SPLIT.max(K_PER_SPLIT / u64::from(tile.k));
     let most = (steps / least).max(1);
     let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, steps));
+    let exact = if halves { 1 } else { p.k.unsigned_abs().div_ceil(MOST_K_PER_SPLIT) };
+    let tried: Vec<u64> = SPLITS.into_iter().filter(|count| (exact..=most).contains(count)).collect();
     let counts = match forced {
-        Some(_) => &SPLITS[..1],
-        None => &SPLITS[..],
+        Some(forced) => vec![forced],
+        None if tried.is_empty() => vec![exact],
+        None => tried,
     };
-    let candidates = counts.iter().filter_map(|&count| {
-        let wanted = forced.unwrap_or(count);
-        if forced.is_none() && wanted > most {
-            return None;
-        }
+    let candidates = counts.into_iter().map(|wanted| {
         let steps_per_split = steps.div_ceil(wanted);
         let splits = steps.div_ceil(steps_per_split);
         let cluster = overrides.cluster != Some(false) && device.has_clusters() && CLUSTERS.contains(&splits);
@@ -117,7 +119,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
             clocks: 0.0,
             why: Vec::new(),
         };
-        Some(SkinnyChoice { clocks: choice.estimate(problem, &p, device), ..choice })
+        SkinnyChoice { clocks: choice.estimate(problem, &p, device), ..choice }
     });
     let candidates: Vec<SkinnyChoice> = candidates.collect();
     let mut best = candidates.iter().min_by(|x, y| x.clocks.total_cmp(&y.clocks))?.clone();

@@ -27,9 +27,10 @@ pub const ANY_HALVES: [Tile; 1] = [
     Tile { name: "64x16",  m:  64, n: 16, k:  64, stages: 3, threads: 128, blocks: 4, element: 2 },
 ];
 #[rustfmt::skip]
-pub const SIMT: [Tile; 2] = [
+pub const SIMT: [Tile; 3] = [
     Tile { name: "128x8",  m: 128, n:  8, k:  16, stages: 5, threads: 128, blocks: 4, element: 4 },
     Tile { name: "128x32", m: 128, n: 32, k:  16, stages: 4, threads: 128, blocks: 4, element: 4 },
+    Tile { name: "128x64", m: 128, n: 64, k:  16, stages: 3, threads: 128, blocks: 3, element: 4 },
 ];
 #[rustfmt::skip]
 pub const SIMT_F64: [Tile; 2] = [

@@ -15,8 +15,8 @@ pub enum EpilogueKind {
 }
 
 impl EpilogueKind {
-    pub fn of(activation: Activation, p: &WgmmaParams) -> EpilogueKind {
-        let whole_vectors = p.store_elements == 0 && p.n.is_multiple_of(8);
+    /// `whole_vectors`: no result is stored by elements.
+    pub fn of(activation: Activation, p: &WgmmaParams, whole_vectors: bool) -> EpilogueKind {
         let simple = match activation {
             Activation::None | Activation::Relu => true,
             Activation::LeakyRelu { negative_slope } => is_fraction(negative_slope as f32),

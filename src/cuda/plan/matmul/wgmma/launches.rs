@@ -8,11 +8,12 @@ use super::{Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, WgmmaChoice, addressed,
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
 use crate::cuda::plan::matmul::reduce::{self, ReduceParams, Splits};
-use crate::cuda::plan::matmul::repack::{self, RepackParams};
+use crate::cuda::plan::matmul::repack::{self, RepackParams, Source};
 use crate::cuda::plan::matmul::{Matrix, Oriented, activation};
 use crate::cuda::plan::tile_order::TileOrder;
 use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, TensorMap, TensorMapSpec};
+use crate::dtype::DType;
 use crate::ops::matmul::MatmulProblem;
 
 /// The launches that solve a problem, in their order.
@@ -28,7 +29,21 @@ pub struct Launches {
 impl WgmmaChoice {
     /// `workspace` is the address of `workspace_bytes` bytes.
     pub fn launches(&self, problem: &MatmulProblem, device: &DeviceFacts, workspace: usize) -> Launches {
-        let (p, tile) = (Oriented::new(problem), self.tile);
+        let p = Oriented::new(problem);
+        let (launches, sources) = self.product(problem, &p, device, workspace);
+        let repack = (!sources.is_empty()).then(|| repack::plan(&sources));
+        Launches { repack, ..launches }
+    }
+
+    /// All but the copies, and what they are made from.
+    pub(super) fn product<'a>(
+        &self,
+        problem: &MatmulProblem,
+        p: &'a Oriented,
+        device: &DeviceFacts,
+        workspace: usize,
+    ) -> (Launches, Vec<Source<'a>>) {
+        let tile = self.tile;
         let [copied_a, copied_b, _] = self.workspace(problem).map(|bytes| bytes as usize);
         let a_strides = ((p.m, p.a.row_stride), (p.k, p.a.col_stride));
         let b_strides = ((p.n, p.b.col_stride), (p.k, p.b.row_stride));
@@ -42,23 +57,27 @@ impl WgmmaChoice {
             let Some(copy) = self.copies[i] else { return addressed(x, (mn, mn_stride), (k, k_stride)) };
             sources.push((x, (mn_stride, k_stride), copy, to));
             let (matrix, mn_stride, k_stride) = copy.matrix(x, to);
-            addressed(&matrix, (mn, mn_stride), (k, k_stride))
+            addressed(&matrix, (mn, mn_stride), (copy.k(k.unsigned_abs()) as i64, k_stride))
         };
         let (a, b) = (operand(0), operand(1));
-        let repack = (!sources.is_empty()).then(|| repack::plan(&sources));
 
-        let (tiles_m, tiles_n) = self.tiles(&p);
+        let (tiles_m, tiles_n) = self.tiles(p);
         let in_every_product =
             |x: &Matrix| x.batch_strides.iter().zip(&problem.batch).all(|(&s, &n)| s != 0 || n == 1);
+        let k = self.copies[0].map_or(p.k.unsigned_abs(), |copy| copy.k(p.k.unsigned_abs()));
         let loads = [
-            load(problem, &a, p.m, (tile.m(), 1), tiles_n == 1 && in_every_product(&p.a)),
-            load(problem, &b, p.n, (tile.n, self.pair), tiles_m == 1 && in_every_product(&p.b)),
+            load(problem, &a, (p.m, k), (tile.m(), 1), tiles_n == 1 && in_every_product(&p.a)),
+            load(problem, &b, (p.n, k), (tile.n, self.pair), tiles_m == 1 && in_every_product(&p.b)),
         ];
         let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |load| load.stage_bytes));
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
         let result = out_lead.filter(|_| self.tma_store);
         let result = result.map(|lead| map(problem, &p.out, [p.n as u64, p.m as u64], lead, [64, 64]));
 
+        let store_elements = match tile.planes {
+            1 => out_lead.is_none(),
+            _ => !p.rows_allow_vectors(problem.dtype),
+        };
         let stages = tile.stages(self.resident, self.tma_store, device);
         let stages_at = tile.fixed_bytes(self.tma_store);
         let products = problem.batch_count() as u32;
@@ -99,7 +118,7 @@ impl WgmmaChoice {
             activation: kind,
             negative_slope: slope as f32,
             bias_by_row: u32::from(p.bias_row != 0),
-            store_elements: u32::from(out_lead.is_none()),
+            store_elements: store_elements.into(),
             a_batches: batches(&p.a),
             b_batches: batches(&p.b),
             pair: self.pair,
@@ -114,9 +133,11 @@ impl WgmmaChoice {
             true => tiles * self.splits,
             false => items.min(device.multiprocessors * self.resident / self.pair) * self.pair,
         };
-        let epilogue = EpilogueKind::of(problem.activation, &params);
-        let name = format!("matmul_wgmma_{}_{}_{}", tile.name, epilogue.name(), problem.dtype.suffix());
-        let kernel = Kernel { file: "matmul_wgmma", name };
+        let whole_vectors = !store_elements && (tile.planes > 1 || params.n.is_multiple_of(8));
+        let epilogue = EpilogueKind::of(problem.activation, &params, whole_vectors);
+        let file = if tile.planes > 1 { "matmul_bf16x6" } else { "matmul_wgmma" };
+        let name = format!("{file}_{}_{}_{}", tile.name, epilogue.name(), problem.dtype.suffix());
+        let kernel = Kernel { file, name };
         let cluster = if self.cluster_splitk { self.splits } else { self.pair };
         let own = [
             ("stages", stages),
@@ -151,18 +172,22 @@ impl WgmmaChoice {
         let reduce = (self.splits > 1 && !self.cluster_splitk).then(|| reduce::plan(problem, &splits));
         let [a_map, b_map] = loads.map(|load| load.map(|load| load.map));
         let b_tail = loads[1].and_then(|load| load.tail);
-        Launches { repack, maps: [a_map, b_map, b_tail, result], multiply, reduce }
+        (Launches { repack: None, maps: [a_map, b_map, b_tail, result], multiply, reduce }, sources)
     }
 }
 
 impl Launches {
+    /// The maps by their offsets in the parameters.
+    pub(super) fn maps(&self) -> impl Iterator<Item = (usize, TensorMapSpec)> {
+        let maps = self.maps.iter().enumerate();
+        maps.filter_map(|(i, spec)| {
+            Some((offset_of!(WgmmaParams, maps) + i * size_of::<TensorMap>(), (*spec)?))
+        })
+    }
+
     /// The same without addresses, for a problem at `bases`.
     pub fn choice(&self, bases: &Bases, workspace: u64) -> plan::Choice {
-        let maps = self.maps.iter().enumerate();
-        let maps = maps.filter_map(|(i, spec)| {
-            Some((offset_of!(WgmmaParams, maps) + i * size_of::<TensorMap>(), (*spec)?))
-        });
-        let multiply = self.multiply.launch(bases).with_maps(bases, maps);
+        let multiply = self.multiply.launch(bases).with_maps(bases, self.maps());
         plan::Choice::new(multiply, self.multiply.why.clone())
             .after(self.repack.as_ref().map(|plan| plan.launch(bases)))
             .before(self.reduce.as_ref().map(|plan| plan.launch(bases)))
@@ -183,12 +208,12 @@ struct Load {
 fn load(
     problem: &MatmulProblem,
     x: &Option<Addressed>,
-    mn: i64,
+    (mn, k): (i64, u64),
     (rows, sharing): (u32, u32),
     read_once: bool,
 ) -> Option<Load> {
     let x = x.as_ref()?;
-    let (mn, k, block_k) = (mn as u64, Oriented::new(problem).k as u64, BLOCK_K as u32);
+    let (mn, block_k) = (mn as u64, BLOCK_K as u32);
     let to_map = |sizes, r#box| TensorMapSpec { read_once, ..map(problem, &x.matrix, sizes, x.lead, r#box) };
     if x.mn_major {
         let box_of = |columns: u32| to_map([mn, k], [columns, block_k / sharing]);
@@ -211,7 +236,8 @@ fn batches(x: &Matrix) -> u32 {
 /// a stride of 0 is nowhere written.
 fn map(problem: &MatmulProblem, x: &Matrix, sizes: [u64; 2], lead: u64, r#box: [u32; 2]) -> TensorMapSpec {
     let mut spec = TensorMapSpec {
-        dtype: problem.dtype,
+        // Of float32 the parts.
+        dtype: if problem.dtype == DType::F32 { DType::BF16 } else { problem.dtype },
         address: x.address,
         rank: if problem.batch.is_empty() { 2 } else { MAX_DIMS },
         sizes: [sizes[0], sizes[1], 1, 1, 1],

@@ -1,5 +1,6 @@
 //! How kernels/matmul_wgmma.cu is launched, with what comes before (matmul_repack.cu) and after it (matmul_reduce.cu).
 
+pub mod bf16x6;
 mod cost;
 mod epilogue;
 pub mod fit;
@@ -44,26 +45,28 @@ pub struct Tile {
     blocks: u32,
     /// Whether there is a kernel with cluster split-K.
     has_cluster_splitk: bool,
+    /// Stages of a block of k: one of halves, and one of each part of float32.
+    planes: u32,
 }
 
 /// The same list as TILES in matmul_wgmma.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
 pub const TILES: [Tile; 15] = [
-    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, has_cluster_splitk: false },
-    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false },
-    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, has_cluster_splitk: false },
-    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false },
-    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false },
-    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false },
-    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1, has_cluster_splitk: false },
-    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1, has_cluster_splitk: false },
-    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: true },
-    Tile { name: "192x96",  consumers: 3, m_steps: 1, n:  96, blocks: 1, has_cluster_splitk: false },
-    Tile { name: "128x96",  consumers: 2, m_steps: 1, n:  96, blocks: 1, has_cluster_splitk: false },
-    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false },
-    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, has_cluster_splitk: true },
-    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true },
-    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true },
+    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: true, planes: 1 },
+    Tile { name: "192x96",  consumers: 3, m_steps: 1, n:  96, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "128x96",  consumers: 2, m_steps: 1, n:  96, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, has_cluster_splitk: true, planes: 1 },
+    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true, planes: 1 },
+    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true, planes: 1 },
 ];
 
 impl Tile {
@@ -77,13 +80,17 @@ impl Tile {
 
     /// Whether the kernel can put all of a result together in shared memory, for the copy engine to take.
     fn can_tma_store(&self) -> bool {
-        self.consumers == 2 && self.m_steps == 1 && self.n >= 192
+        self.planes == 1 && self.consumers == 2 && self.m_steps == 1 && self.n >= 192
     }
 
     /// Shared memory besides the stages.
     fn fixed_bytes(&self, tma_store: bool) -> u32 {
-        let result =
-            if tma_store { self.m() * self.boxes() * ROW_BYTES } else { 4 * self.consumers * STORE_BYTES };
+        let result = match tma_store {
+            true => self.m() * self.boxes() * ROW_BYTES,
+            false if self.planes == 1 => 4 * self.consumers * STORE_BYTES,
+            // float32 goes from registers to memory.
+            false => 0,
+        };
         HEADER_BYTES + result
     }
 
@@ -157,7 +164,7 @@ impl Read {
             let on_lines = [lead, matrix.address as u64].iter().all(|at| at.is_multiple_of(LINE_BYTES));
             return Read { copy: None, off_lines: !on_lines, mn_major };
         }
-        let copy = repack::Dense::new(x, mn, k, batch);
+        let copy = repack::Dense::new(x, mn, k, batch, 1);
         let off_lines = !copy.row_bytes().is_multiple_of(LINE_BYTES);
         Read { copy: Some(copy), off_lines, mn_major: !copy.k_major }
     }

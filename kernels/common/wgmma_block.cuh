@@ -1,0 +1,66 @@
+// The warps of a block of matmul_wgmma.cu: consumers, two producers, one that makes the barriers, and one left over.
+#pragma once
+
+#include "wgmma_mainloop.cuh"
+
+// As many as there can be stages: straight code is sooner done than a loop over the stages that there are, or over lanes.
+template <class S> __device__ __forceinline__ void make_barriers(const WgmmaParams& p, Ring ring) {
+#pragma unroll
+    for (uint32_t stage = 0; stage < MAX_STAGES; ++stage) {
+        ptx::mbarrier_init(ring.full(stage), 2);
+        ptx::mbarrier_init(ring.empty(stage), S::WARPS * (S::HAS_PAIRS ? p.pair : 1));
+    }
+    ptx::fence_mbarrier_init();
+}
+
+// `consume` is what a consumer warp does, `aside` what a warp does that is left over.
+template <class S, bool CLUSTER_SPLITK, class Consume, class Aside>
+__device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume, Aside aside) {
+    constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread after the consumers
+    using Work = Schedule<S, CLUSTER_SPLITK>;
+    const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
+    const Ring ring{shared, p.stages};
+    // Of both blocks, or for the threads of this one that wait at `barrier`.
+    const auto barriers_are_there = [&](uint32_t barrier, uint32_t threads) {
+        if (S::HAS_PAIRS && p.pair > 1) {
+            ptx::cluster_arrive();
+            ptx::cluster_wait();
+        } else {
+            ptx::barrier_sync(barrier, threads);
+        }
+    };
+    if (threadIdx.x < PRODUCER) {
+        ptx::take_registers<S::CONSUMER_REGISTERS>();
+        const Pair pair = Pair::of<S>(p);
+        Work work(p, pair);
+        barriers_are_there(CONSUMERS_START, PRODUCER + 32);
+        consume(pair, work, shared, ring);
+        return;
+    }
+    ptx::give_registers<S::PRODUCER_REGISTERS>();
+    const uint32_t warp = threadIdx.x / 32 - S::WARPS;
+    if (warp < 2) {  // finds out what to do first while another makes the barriers
+        if (ptx::elect()) ptx::tma_prefetch_map(warp == 0 ? p.a : p.b);
+        const Pair pair = Pair::of<S>(p);
+        Work work(p, pair);
+        barriers_are_there(PRODUCERS_START, 96);
+        if (!ptx::elect()) return;
+        ptx::wait_for_grid_before();  // and with it all but Epilogue::load_bias
+        if (warp == 0) {
+            produce<S, false>(p, pair, work, shared, ring);
+        } else {
+            produce<S, true>(p, pair, work, shared, ring);
+        }
+    } else if (warp == 2) {
+        if (ptx::elect()) make_barriers<S>(p, ring);
+        __syncwarp();
+        if (S::HAS_PAIRS && p.pair > 1) {
+            barriers_are_there(0, 0);
+        } else {
+            ptx::barrier_arrive(PRODUCERS_START, 96);
+            ptx::barrier_arrive(CONSUMERS_START, PRODUCER + 32);
+        }
+    } else {
+        aside();
+    }
+}

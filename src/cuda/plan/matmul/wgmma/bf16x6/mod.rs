@@ -1,0 +1,222 @@
+//! float32 from bfloat16 parts: how kernels/matmul_split.cu and kernels/matmul_bf16x6.cu are launched.
+
+mod cost;
+mod params;
+
+pub use params::{Bf16x6Params, SplitParams};
+
+use cost::{Size, Work};
+
+use super::launches::Launches as ProductLaunches;
+use super::repack::{self, RepackOperand};
+use super::{BATCH_DIMS, Oriented, Overrides, SIZE_LIMIT, Tile, WgmmaChoice, estimated};
+use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::reason::{Reason, least_two};
+use crate::cuda::plan::tile_order::group_m;
+use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
+use crate::dtype::DType;
+use crate::ops::matmul::{MatmulProblem, Precision};
+use crate::ops::work::Arithmetic;
+use params::batch_strides;
+
+/// The same list as in matmul_bf16x6.cu. Of equals, the first is preferred.
+#[rustfmt::skip]
+pub const TILES: [Tile; 3] = [
+    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: true, planes: PARTS },
+    Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 1, has_cluster_splitk: true, planes: PARTS },
+    Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true, planes: PARTS },
+];
+/// PARTS of kernels/common/bf16x3.cuh.
+const PARTS: u32 = 3;
+/// Share of the device's memory that the parts may take.
+const MEMORY: u64 = 8;
+/// Vectors that a block of matmul_split.cu splits at a time, and blocks of it on a multiprocessor.
+const SPLIT_THREADS: u64 = 256;
+const SPLIT_BLOCKS: u64 = 8;
+
+/// How a problem will be solved, but for where its workspace memory is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bf16x6Choice {
+    product: WgmmaChoice,
+    /// Blocks that split a, and b.
+    split_blocks: [u32; 2],
+    clocks: f64,
+}
+
+/// The launches that solve a problem, in their order.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launches {
+    pub split: LaunchPlan<SplitParams>,
+    pub multiply: LaunchPlan<Bf16x6Params>,
+    /// Of the parts: its maps, and its reduction of k splits.
+    pub product: ProductLaunches,
+}
+
+/// None: not for this problem on this device.
+pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<Bf16x6Choice> {
+    // Code for 9.0a runs on nothing else.
+    if device.compute_capability != (9, 0) || problem.dtype != DType::F32 || problem.batch.len() > BATCH_DIMS
+    {
+        return None;
+    }
+    let p = Oriented::new(problem);
+    let fits = [p.m, p.n, p.k].iter().chain(&problem.batch).all(|&size| (1..=SIZE_LIMIT).contains(&size));
+    let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
+    let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(problem.dtype.size()));
+    if !fits || !elements_lie_whole {
+        return None;
+    }
+    let parts = u64::from(PARTS);
+    let copies = [
+        repack::Dense::new(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride), &problem.batch, parts),
+        repack::Dense::new(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride), &problem.batch, parts),
+    ];
+    let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
+    let copied = copies.iter().fold(0u64, |sum, copy| sum.saturating_add(copy.bytes()));
+    if copied > device.memory_bytes / MEMORY || copies[0].k(k) > SIZE_LIMIT.unsigned_abs() {
+        return None;
+    }
+    let size = Size { m, n, k, products: problem.batch_count().unsigned_abs(), copied };
+    let candidates = (0..TILES.len()).filter(|&tile| overrides.tile.is_none_or(|only| only == tile));
+    // Each tile with the number of k splits that suits it.
+    let timed = candidates.filter_map(|tile| {
+        let splits = match overrides.splits {
+            Some(splits) => vec![u64::from(splits).clamp(1, size.k_blocks())],
+            None => cost::splits(&size, tile, device),
+        };
+        let works = splits.into_iter().map(|splits| {
+            let wanted = overrides.splits.is_some() || cost::pays_in_cluster(&size, tile, splits, device);
+            let cluster_splitk = wanted && overrides.cluster.is_none() && matches!(splits, 2 | 4 | 8);
+            Work { tile, splits, cluster_splitk }
+        });
+        let times = works.map(|work| (work, cost::clocks(&size, &work, device)));
+        times.min_by(|x, y| x.1.total_cmp(&y.1))
+    });
+    let ((work, clocks), next) = least_two(timed)?;
+    let (tile, splits) = (&TILES[work.tile], work.splits);
+    let mut why = vec![Reason::asked_for(NAME, "simt")];
+    why.extend(next.map(|(next, other)| estimated((tile.name, clocks), (TILES[next.tile].name, other))));
+    if splits > 1 && overrides.splits.is_none() {
+        let whole = cost::clocks(&size, &Work { splits: 1, cluster_splitk: false, ..work }, device);
+        why.push(estimated(("k splits", clocks), ("no k splits", whole)));
+    }
+
+    let (tiles_m, tiles_n) = size.tiles(work.tile);
+    let items = size.all_tiles(work.tile).checked_mul(splits)?;
+    // Blocks count items in 31 bits, a grid's step beyond the last.
+    if items > u64::from(u32::MAX / 4) {
+        return None;
+    }
+    let resident = if items > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
+    let concurrent = device.multiprocessors * resident;
+    let grouped = || group_m(tiles_m as u32, tiles_n as u32, (tile.m(), tile.n), concurrent);
+    let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
+    let product = WgmmaChoice {
+        tile,
+        splits: splits as u32,
+        pair: 1,
+        cluster_splitk: work.cluster_splitk,
+        group_m,
+        resident,
+        tma_store: false,
+        copies: copies.map(Some),
+        why,
+    };
+    let split_blocks = blocks_to_split(copies.map(|copy| copy.vectors()), device);
+    Some(Bf16x6Choice { product, split_blocks, clocks })
+}
+
+const NAME: &str = "bf16x6";
+
+/// Of each operand as many as its share of those that run at once.
+fn blocks_to_split(vectors: [u64; 2], device: &DeviceFacts) -> [u32; 2] {
+    let most = u64::from(device.multiprocessors) * SPLIT_BLOCKS;
+    let all = (vectors[0] + vectors[1]).div_ceil(SPLIT_THREADS).max(1);
+    vectors.map(|vectors| {
+        let blocks = vectors.div_ceil(SPLIT_THREADS);
+        let share = (u128::from(blocks) * u128::from(most)).div_ceil(u128::from(all)) as u64;
+        blocks.min(share).max(1) as u32
+    })
+}
+
+impl Bf16x6Choice {
+    /// The choice by estimates, against another kernel that would take so many clocks.
+    pub fn instead(mut self, other: (&'static str, f64)) -> Bf16x6Choice {
+        self.product.why[0] = estimated((NAME, self.clocks), other);
+        self
+    }
+
+    /// Until the result is complete.
+    pub fn clocks(&self) -> f64 {
+        self.clocks
+    }
+
+    /// Bytes before the words that the blocks of matmul_split.cu leave.
+    fn extremes_at(&self, problem: &MatmulProblem) -> u64 {
+        self.product.workspace_bytes(problem)
+    }
+
+    fn extremes(&self) -> u32 {
+        self.split_blocks[0] + self.split_blocks[1]
+    }
+
+    pub fn workspace_bytes(&self, problem: &MatmulProblem) -> u64 {
+        self.extremes_at(problem).saturating_add(u64::from(self.extremes()) * 4)
+    }
+
+    /// `workspace` is the address of `workspace_bytes` bytes.
+    pub fn launches(&self, problem: &MatmulProblem, device: &DeviceFacts, workspace: usize) -> Launches {
+        let p = Oriented::new(problem);
+        let (product, sources) = self.product.product(problem, &p, device, workspace);
+        let extremes = workspace + self.extremes_at(problem) as usize;
+        let mut operand = [RepackOperand::default(); 2];
+        let mut k_major = 0;
+        for (i, (x, (mn_stride, k_stride), copy, to)) in sources.iter().enumerate().take(2) {
+            operand[i] = copy.operand(x, *mn_stride, *k_stride, *to);
+            k_major |= u32::from(copy.k_major) << i;
+        }
+        let [first_blocks, second] = self.split_blocks;
+        let split = SplitParams { operand, extremes, first_blocks, k_major };
+        let kernel = Kernel { file: "matmul_split", name: "matmul_split_f32".into() };
+        let split = LaunchPlan::new(kernel, first_blocks + second, SPLIT_THREADS as u32, 0, split);
+        let params = Bf16x6Params {
+            wgmma: product.multiply.params,
+            a: p.a.address,
+            b: p.b.address,
+            a_row: p.a.row_stride,
+            a_col: p.a.col_stride,
+            b_row: p.b.row_stride,
+            b_col: p.b.col_stride,
+            a_batch: batch_strides(&p.a),
+            b_batch: batch_strides(&p.b),
+            extremes,
+            a_extremes: first_blocks,
+            all_extremes: self.extremes(),
+            k: p.k as u32,
+            unused: [0; 3],
+        };
+        let LaunchPlan { kernel, grid, block, shared_bytes, cluster, cooperative, settings, why, .. } =
+            product.multiply.clone();
+        let multiply =
+            LaunchPlan { kernel, grid, block, shared_bytes, cluster, cooperative, params, settings, why };
+        Launches { split, multiply, product }
+    }
+}
+
+impl Launches {
+    /// The same without addresses, for a problem at `bases`.
+    pub fn choice(&self, bases: &Bases, workspace: u64) -> plan::Choice {
+        let multiply = self.multiply.launch(bases).with_maps(bases, self.product.maps());
+        plan::Choice::new(multiply, self.multiply.why.clone())
+            .after(Some(self.split.launch(bases)))
+            .before(self.product.reduce.as_ref().map(|plan| plan.launch(bases)))
+            .with_workspace(workspace)
+            .computing_in(
+                Arithmetic { dtype: DType::BF16, precision: Precision::Ieee, matrix: true },
+                cost::PRODUCTS,
+            )
+    }
+}
+
+#[cfg(test)]
+mod tests;

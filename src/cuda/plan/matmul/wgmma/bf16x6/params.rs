@@ -1,0 +1,85 @@
+//! What matmul_split.cu and matmul_bf16x6.cu are told.
+
+use std::mem::{offset_of, size_of};
+
+use super::super::WgmmaParams;
+use crate::cuda::plan::KernelParams;
+use crate::cuda::plan::matmul::Matrix;
+use crate::cuda::plan::matmul::repack::{OPERAND_ADDRESSES, RepackOperand};
+
+/// `SplitParams` of matmul_split.cu.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SplitParams {
+    pub operand: [RepackOperand; 2],
+    /// A word of each block.
+    pub extremes: usize,
+    pub first_blocks: u32,
+    /// Bit i: operand i is contiguous along k.
+    pub k_major: u32,
+}
+
+const _: () = assert!(size_of::<SplitParams>() == 320 && offset_of!(SplitParams, extremes) == 304);
+
+// SAFETY: repr(C) integers without padding, in the order and of the types of matmul_split.cu's SplitParams; the size is
+// asserted here and there.
+unsafe impl KernelParams for SplitParams {
+    const ADDRESSES: &'static [usize] = &{
+        const NEXT: usize = size_of::<RepackOperand>();
+        let [from, to] = OPERAND_ADDRESSES;
+        [from, to, NEXT + from, NEXT + to, offset_of!(SplitParams, extremes)]
+    };
+}
+
+/// `Bf16x6Params` of kernels/common/wgmma_bf16x6.cuh. Strides in elements, batch dimensions innermost first.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bf16x6Params {
+    /// Of the product of the parts.
+    pub wgmma: WgmmaParams,
+    pub a: usize,
+    pub b: usize,
+    pub a_row: i64,
+    pub a_col: i64,
+    pub b_row: i64,
+    pub b_col: i64,
+    pub a_batch: [i64; 3],
+    pub b_batch: [i64; 3],
+    pub extremes: usize,
+    /// Words of a, and of both operands.
+    pub a_extremes: u32,
+    pub all_extremes: u32,
+    pub k: u32,
+    pub unused: [u32; 3],
+}
+
+const _: () = {
+    assert!(size_of::<Bf16x6Params>() == 960);
+    assert!(offset_of!(Bf16x6Params, a) == 832);
+    assert!(offset_of!(Bf16x6Params, extremes) == 928);
+    assert!(offset_of!(Bf16x6Params, k) == 944);
+};
+
+// SAFETY: repr(C) integers and floats without padding, in the order and of the types of Bf16x6Params in
+// kernels/common/wgmma_bf16x6.cuh; both sides assert the size and offsets above.
+unsafe impl KernelParams for Bf16x6Params {
+    const ADDRESSES: &'static [usize] = &[
+        WgmmaParams::ADDRESSES[0],
+        WgmmaParams::ADDRESSES[1],
+        WgmmaParams::ADDRESSES[2],
+        offset_of!(Bf16x6Params, a),
+        offset_of!(Bf16x6Params, b),
+        offset_of!(Bf16x6Params, extremes),
+    ];
+}
+
+const _: () = assert!(WgmmaParams::ADDRESSES.len() == 3 && offset_of!(Bf16x6Params, wgmma) == 0);
+
+/// A matrix's strides along the batch.
+pub fn batch_strides(x: &Matrix) -> [i64; 3] {
+    let mut strides = [0; 3];
+    for (to, from) in strides.iter_mut().zip(x.batch_strides.iter().rev()) {
+        *to = *from;
+    }
+    strides
+}
