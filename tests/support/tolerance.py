@@ -14,7 +14,12 @@ ROUNDING = {
     torch.float64: 2.0**-53,
 }
 # Half of the smallest subnormal number; all of it in float64, where the reference is rounded as well.
-TINY = {torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134, torch.float32: 2.0**-150, torch.float64: 2.0**-1074}
+TINY = {
+    torch.float16: 2.0**-25,
+    torch.bfloat16: 2.0**-134,
+    torch.float32: 2.0**-150,
+    torch.float64: 2.0**-1074,
+}
 # The rounding of the type that sums are formed in.
 ARITHMETIC = {
     torch.float16: 2.0**-24,

@@ -94,6 +94,16 @@ def test_candidates_take_turns():
     assert timings.median == {"slow": 3.0, "fast": 2.0}
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_upcast_on_a_cpu(dtype):
+    a, b, bias = torch.randn(5, 7).to(dtype), torch.randn(7, 3).to(dtype), torch.randn(3).to(dtype)
+    call = Call("matmul", (a, b), {"bias": bias, "activation": "relu"})
+    upcast = peers.candidates(call, ("upcast",))["upcast"]()
+    expected = torch.relu(torch.addmm(bias.float(), a.float(), b.float())).to(dtype)
+    assert torch.equal(upcast, expected)
+    assert set(peers.candidates(Call("matmul", (a.float(), b.float())), ("upcast",))) == {"tilewise"}
+
+
 def test_ratios_say_who_is_faster():
     m = record.Measurement("matmul", "case", "float32", bytes=1000, flops=10**9)
     m.milliseconds = {"tilewise": 2.0, "torch": 3.0, "triton": 1.0, "copy": 0.5}
@@ -317,6 +327,7 @@ def test_what_is_not_a_record_is_told_so(tmp_path, capsys, text):
 
 def test_the_digest_of_this_checkout_is_found():
     assert len(record.digest()) == 64
+    assert record.digest(sources=record.CPU_SOURCES) != record.digest()
     assert (record.checkout() / "build.rs").is_file()
 
 

@@ -132,7 +132,9 @@ _CPU: list[tuple[Shape, int]] = [
 def _softmax(op: str, cuda: bool, quick: bool) -> Iterator[Case]:
     lengths = ((1024, 8192, 65536) if quick else _ROW_LENGTHS) if cuda else (1024, 65536)
     shapes = _CUDA if cuda else _CPU
-    both = (torch.bfloat16, torch.float32) if cuda or quick else (torch.bfloat16, torch.float16, torch.float32)
+    both = (
+        (torch.bfloat16, torch.float32) if cuda or quick else (torch.bfloat16, torch.float16, torch.float32)
+    )
     for dtype in both[:1] if cuda and quick else both:
         for n in lengths:
             yield _softmax_case(op, dtype, rows_of(n, cuda, quick))

@@ -112,7 +112,9 @@ def _upcast(call: Call) -> Thunk | None:
     if call.op != "matmul" or call.args[0].dtype.itemsize != 2 or call.args[0].device.type != "cpu":
         return None
     (a, b), dtype = call.args, call.args[0].dtype
-    options = {name: value.float() if torch.is_tensor(value) else value for name, value in call.options.items()}
+    options = {
+        name: value.float() if torch.is_tensor(value) else value for name, value in call.options.items()
+    }
     return lambda: Call(call.op, (a.float(), b.float()), options).by_torch()().to(dtype)
 
 

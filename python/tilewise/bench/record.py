@@ -18,8 +18,9 @@ from .options import OPERATIONS
 # The copy is a limit, not a peer: it moves as many bytes and computes nothing.
 COPY = "copy"
 OVERHEAD = "overhead"
-# The files that decide speed on a GPU. A change of their code makes a record stale, tests excepted.
+# The files that decide speed on a GPU and on a CPU. A change of their code makes a record stale, tests excepted.
 SOURCES = ("kernels/**/*.cu", "kernels/**/*.cuh", "src/cuda/**/*.rs", "build.rs", "build/*.rs")
+CPU_SOURCES = ("src/cpu/**/*.rs",)
 
 
 @dataclass
@@ -160,7 +161,7 @@ def describe(command: str, device: str, day: str | None, tests: str | None) -> d
         "command": command,
     }
     try:
-        facts["digest"] = digest()
+        facts["digest"] = digest(sources=_sources(device))
     except NoDigest:
         facts["digest"] = None
     if tests:
@@ -205,14 +206,18 @@ def checkout() -> Path:
     raise NoDigest("no folder with build.rs and kernels/ here or above: run inside a checkout of tilewise")
 
 
-def digest(root: Path | None = None) -> str:
-    """sha256 over names and code of `SOURCES`, in the order of their names.
+def _sources(device: str) -> tuple[str, ...]:
+    return CPU_SOURCES if device == "CPU" else SOURCES
+
+
+def digest(root: Path | None = None, sources: tuple[str, ...] = SOURCES) -> str:
+    """sha256 over names and code of `sources`, in the order of their names.
 
     Comments and layout do not count: they change no machine code.
     """
     root = root or checkout()
     total = hashlib.sha256()
-    for path in sorted({path for pattern in SOURCES for path in root.glob(pattern)}):
+    for path in sorted({path for pattern in sources for path in root.glob(pattern)}):
         name = path.relative_to(root)
         if "tests" not in name.with_suffix("").parts:
             total.update(f"{name.as_posix()}\0{''.join(_code(path))}\0".encode())
@@ -237,4 +242,5 @@ def _code(path: Path) -> Iterator[str]:
 
 def is_current(record: Path, root: Path | None = None) -> bool:
     """Whether the record was made from the sources as they are now."""
-    return bool(_read(record, "digest")["digest"] == digest(root))
+    data = _read(record, "digest")
+    return bool(data["digest"] == digest(root, _sources(data.get("device", ""))))
