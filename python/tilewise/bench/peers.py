@@ -1,4 +1,4 @@
-"""The candidates of a call: tilewise, torch, upcasting, torch.compile, Triton, quack, Liger, forced kernels of ours."""
+"""The candidates of a call: tilewise, torch eager, upcast and compiled, Triton, quack, Liger, forced kernels."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _liger(call: Call) -> Thunk | None:
 
 
 def _upcast(call: Call) -> Thunk | None:
-    """What users do about halves where torch multiplies them one by one: a matmul in float32, rounded back."""
+    """What users do where torch multiplies halves one by one: a matmul in float32, rounded back."""
     if call.op != "matmul" or call.args[0].dtype.itemsize != 2 or call.args[0].device.type != "cpu":
         return None
     (a, b), dtype = call.args, call.args[0].dtype
