@@ -1,4 +1,4 @@
-"""The candidates of a call: tilewise, torch eager, upcast and compiled, Triton, quack, Liger, forced kernels."""
+"""The candidates of a call: tilewise, torch (also upcast, compiled), Triton, quack, Liger, our variants."""
 
 from __future__ import annotations
 
