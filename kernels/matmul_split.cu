@@ -1,4 +1,4 @@
-// targets: 90
+// targets: 90a
 //
 // Splits the float32 operands of a matmul for matmul_bf16x6.cu: each element is the sum of three bfloat16 parts, each the
 // rest rounded to nearest.

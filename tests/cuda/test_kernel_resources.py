@@ -11,7 +11,7 @@ KERNELS = Path(__file__).parents[2] / "kernels"
 TARGETS = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 FROM_SM_80 = {"matmul_mma", "matmul_tf32", "matmul_skinny", "matmul_repack"}
 # What uses instructions of one architecture alone, or serves only what does.
-ONLY_SM_90A = {"matmul_bf16x6", "matmul_wgmma"}
+ONLY_SM_90A = {"matmul_bf16x6", "matmul_split", "matmul_wgmma"}
 # What is planned only where a multiprocessor has 228 KB of shared memory.
 LARGE = {"softmax_grid": {"sm_90", "sm_100"}}
 

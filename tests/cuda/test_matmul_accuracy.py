@@ -36,7 +36,7 @@ def errors(got, a, b):
 
 
 # The blocks of matmul_simt against torch's, which splits k where there are few tiles.
-MOST = {None: 1.05, "bf16x6": 1.05, "blocks": 1.3}
+MOST = {None: 1.05, "bf16x6": 1.05, "blocks": 1.7}
 
 
 @pytest.mark.parametrize("k", [64, 256, 1000, 4096, 20_000])
