@@ -18,7 +18,7 @@ from .options import OPERATIONS
 # The copy is a limit, not a peer: it moves as many bytes and computes nothing.
 COPY = "copy"
 OVERHEAD = "overhead"
-# The files that decide speed on a GPU and on a CPU: a record is stale when their code changes, tests excepted.
+# The files that decide speed on a GPU and on a CPU: a record is stale when their code changes (tests aside).
 SOURCES = ("kernels/**/*.cu", "kernels/**/*.cuh", "src/cuda/**/*.rs", "build.rs", "build/*.rs")
 CPU_SOURCES = ("src/cpu/**/*.rs",)
 
