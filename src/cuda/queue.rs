@@ -119,8 +119,9 @@ impl Prepared {
     fn queue_at(&self, problem: &dyn Display, addresses: &[usize], stream: RawStream) -> Result<()> {
         let Prepared { op, gpu, .. } = *self;
         let mut placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        self.place(&mut placed, addresses)?;
+        // Before tensor maps are made, which a thread without a context cannot.
         let _entered = gpu.context.enter(op)?;
+        self.place(&mut placed, addresses)?;
         let early = self.choice.launches.iter().any(|launch| launch.may_begin_early)
             && !driver::may_be_captured(stream);
         let launches = self.choice.launches.iter().zip(&self.functions).zip(&placed.params);

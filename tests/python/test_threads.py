@@ -64,6 +64,18 @@ def test_large_work_in_several_threads(device):
         assert all(pool.map(work, range(12)))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_matmul_is_the_first_that_a_thread_does_on_a_gpu(dtype):
+    # No context is current there, nor does anything before the launch make one so: the result's memory is cached.
+    x = torch.randn(700, 704, device="cuda").to(dtype)
+    y, expected = x.clone(), tw.matmul(x, x.mT)
+    del expected
+    with ThreadPoolExecutor(1) as pool:
+        got = pool.submit(lambda: tw.matmul(y, y.mT)).result()
+    assert torch.equal(got, tw.matmul(x, x.mT))
+
+
 def test_errors_in_threads_reach_their_own_caller(device):
     x = torch.randn(4, 5, device=device)
 

@@ -49,7 +49,7 @@ def measure(options: argparse.Namespace, chosen: Sequence[Case], device: torch.d
     torch.set_float32_matmul_precision("highest")
     facts = record.describe(command(options), device_name(device), options.date, options.tests)
     if device.type == "cpu":
-        cpu = tilewise.explain(tilewise.add, torch.ones(1), 1).cpu
+        cpu = tilewise.explain("add", torch.ones(1), 1).cpu
         facts["cpu"] = {"instructions": cpu.instructions, "threads": torch.get_num_threads()}
     run = Run(facts, Ceilings(0.0, {}), [])
     try:
