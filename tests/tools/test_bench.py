@@ -39,11 +39,13 @@ def test_a_run_writes_its_figures(tmp_path, capsys):
     assert set(case["milliseconds"]) == {"tilewise", "torch", "copy"}
     times = case["milliseconds"]
     assert case["ratios"]["torch"] == pytest.approx(times["torch"] / times["tilewise"])
-    kept = json.loads((tmp_path / "kept" / "2026-01-02-cpu-add.json").read_text())
+    cpu = tw.explain("add", torch.ones(1), 1).cpu
+    name = f"2026-01-02-cpu-{cpu.instructions.lower()}-{torch.get_num_threads()}-add"
+    kept = json.loads((tmp_path / "kept" / f"{name}.json").read_text())
     assert kept["tests"] == "1 passed"
     assert kept["command"] == "python -m tilewise.bench add --quick --device cpu --only '2^12 float32'"
     assert str(tmp_path) not in json.dumps(kept)
-    assert "contiguous 2^12" in (tmp_path / "kept" / "2026-01-02-cpu-add.md").read_text()
+    assert "contiguous 2^12" in (tmp_path / "kept" / f"{name}.md").read_text()
     assert "contiguous 2^12" in capsys.readouterr().out
 
 

@@ -98,7 +98,7 @@ def test_names_are_those_of_the_catalogue():
 
 def test_a_dtype_chooses_among_the_cases():
     assert {case.dtype for case in chosen("softmax", "--dtype", "bfloat16")} == {"bfloat16"}
-    assert len(chosen("softmax", "--dtype", "bfloat16,float32")) == len(chosen("softmax"))
+    assert len(chosen("softmax", "--dtype", "bfloat16,float16,float32")) == len(chosen("softmax"))
 
 
 @pytest.mark.parametrize(
