@@ -77,6 +77,9 @@ pub fn dispatch_streaming<K: Kernel>(kernel: K) -> K::Output {
     dispatch(kernel)
 }
 
+#[cfg(target_arch = "x86_64")]
+pub use x86::has_avx512;
+
 /// What [`dispatch`] chooses on this CPU.
 pub fn name() -> &'static str {
     struct Name;

@@ -18,13 +18,35 @@ pub const K: usize = 512;
 /// Columns of a product in place, at most, since gemm packs some 512 rows of them at a time: 32 MiB of float64.
 pub const WIDE: usize = 8192;
 
-pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: bool) {
+pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
     let threads = if parallel { parallel::threads() } else { 1 };
     let parts = Parts::of(product.m, product.n, product.k, threads);
     parallel::for_each(parts.count(), parallel, |i| {
         let (rows, columns) = parts.nth(product.m, product.n, i);
-        in_blocks::<T>(product.part(size_of::<T>(), rows, columns));
+        T::solve_part(product.part(size_of::<T>(), rows, columns));
     });
+}
+
+/// What a product can be of.
+pub trait Factor: Float<Real: Activate> {
+    /// A part of a product that one thread solves.
+    fn solve_part(product: Product<'_, Self::Real>) {
+        in_blocks::<Self>(product);
+    }
+}
+
+impl Factor for f16 {}
+impl Factor for f32 {}
+impl Factor for f64 {}
+
+impl Factor for bf16 {
+    fn solve_part(product: Product<'_, f32>) {
+        #[cfg(target_arch = "x86_64")]
+        if pairs::fits(product.k) {
+            return pairs::solve(product);
+        }
+        in_blocks::<bf16>(product);
+    }
 }
 
 fn in_blocks<T: Float<Real: Activate>>(product: Product<'_, T::Real>) {

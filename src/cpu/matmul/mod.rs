@@ -1,8 +1,10 @@
-//! matmul: products of matrices ([`blocks`]) through the gemm crate ([`product`]), products with a vector by loops of our
-//! own ([`vector`]), and what is done to an accumulator before it is rounded ([`epilogue`]).
+//! matmul: products of matrices ([`blocks`]) through the gemm crate ([`product`]), of bfloat16 by instructions for pairs
+//! where there are such ([`pairs`]), products with a vector by loops of our own ([`vector`]), and what is done to an accumulator before it is rounded ([`epilogue`]).
 
 mod blocks;
 pub mod epilogue;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 mod product;
 mod vector;
 
@@ -10,6 +12,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use self::blocks::Factor;
 use self::epilogue::Activate;
 use self::product::Parts;
 use super::float::Float;
@@ -103,7 +106,7 @@ fn check_room<R>(m: usize, n: usize, k: usize) -> Result<()> {
 /// there are several of them.
 const SMALL: f64 = 2e7;
 
-fn matmul<T: Float<Real: Activate>>(problem: &MatmulProblem) -> Result<()> {
+fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
     let (m, n, k) = (problem.m as usize, problem.n as usize, problem.k as usize);
     let load = |bias: &Bias| -> Result<_> {
         // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused

@@ -55,11 +55,14 @@ impl Parts {
     }
 }
 
-/// gemm's vectors and tiles are whole in parts that begin at multiples of it.
-const MULTIPLE: usize = 48;
+/// gemm's vectors are whole in parts that begin at multiples of it, and so are the panels of [`super::pairs`].
+const MULTIPLE: usize = 32;
 
 fn part(len: usize, parts: usize, i: usize) -> Range<usize> {
-    let start = |i: usize| if i == parts { len } else { split(len, parts, i) / MULTIPLE * MULTIPLE };
+    let start = |i: usize| match split(len, parts, i) {
+        start if i < parts => (start + MULTIPLE / 2) / MULTIPLE * MULTIPLE,
+        end => end,
+    };
     start(i)..start(i + 1)
 }
 

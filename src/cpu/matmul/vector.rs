@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use super::*;
 use crate::cpu::float::{Real, pairwise};
-use crate::cpu::isa::LANES;
 use crate::cpu::operand::Target;
 
 /// Elements of k that are summed in one go; the sums of longer ones are added up afterwards. Depends on
@@ -258,41 +257,34 @@ fn across<T: Float, I: Isa>(
     let mut buffers = Buffers::default();
     let start = |k: usize| (depth + k) * step + first;
     let (fours, rest) = vector.as_chunks::<4>();
-    for (i, &factors) in fours.iter().enumerate() {
-        let rows = buffers.load(&problem.matrix, start(4 * i), step, width);
-        add_rows::<T, I, 4>(isa, rows, factors, sums);
+    let mut wide = [[T::Real::default(); AT_ONCE]; 4];
+    for (i, &[p, q, r, s]) in fours.iter().enumerate() {
+        let rows: [&[T]; 4] = buffers.load(&problem.matrix, start(4 * i), step, width);
+        for (block, sums) in sums.chunks_mut(AT_ONCE).enumerate() {
+            let at = block * AT_ONCE..block * AT_ONCE + sums.len();
+            let [a_wide, b_wide, c_wide, d_wide] = &mut wide;
+            let (a, b) =
+                (T::real(isa, &rows[0][at.clone()], a_wide), T::real(isa, &rows[1][at.clone()], b_wide));
+            let (c, d) = (T::real(isa, &rows[2][at.clone()], c_wide), T::real(isa, &rows[3][at], d_wide));
+            let terms = a.iter().zip(b).zip(c.iter().zip(d));
+            for (sum, ((&a, &b), (&c, &d))) in sums.iter_mut().zip(terms) {
+                let low = b.mul_add(isa, q, a.mul_add(isa, p, *sum));
+                *sum = d.mul_add(isa, s, c.mul_add(isa, r, low));
+            }
+        }
     }
-    for (i, &factor) in rest.iter().enumerate() {
-        let row = buffers.load(&problem.matrix, start(4 * fours.len() + i), step, width);
-        add_rows::<T, I, 1>(isa, row, [factor], sums);
+    for (i, &p) in rest.iter().enumerate() {
+        let [row]: [&[T]; 1] = buffers.load(&problem.matrix, start(4 * fours.len() + i), step, width);
+        for (sums, row) in sums.chunks_mut(AT_ONCE).zip(row.chunks(AT_ONCE)) {
+            for (sum, &a) in sums.iter_mut().zip(T::real(isa, row, &mut wide[0])) {
+                *sum = a.mul_add(isa, p, *sum);
+            }
+        }
     }
 }
 
-/// Adds rows, each times its factor, to the sums.
-#[inline(always)]
-fn add_rows<T: Float, I: Isa, const N: usize>(
-    isa: I,
-    rows: [&[T]; N],
-    factors: [T::Real; N],
-    sums: &mut [T::Real],
-) {
-    let (groups, rest) = sums.as_chunks_mut::<LANES>();
-    let done = LANES * groups.len();
-    for (g, group) in groups.iter_mut().enumerate() {
-        let mut sums = *group;
-        for (row, &factor) in rows.iter().zip(&factors) {
-            sums = add_products(isa, sums, wide(isa, &row.as_chunks::<LANES>().0[g]), [factor; LANES]);
-        }
-        *group = sums;
-    }
-    for (row, &factor) in rows.iter().zip(&factors) {
-        let mut last = [T::Real::default(); LANES];
-        T::widen(isa, &row[done..], &mut last[..rest.len()]);
-        for (sum, &x) in rest.iter_mut().zip(&last) {
-            *sum = x.mul_add(isa, factor, *sum);
-        }
-    }
-}
+/// Elements of a stretch that are widened at once, which stay in the first-level cache.
+const AT_ONCE: usize = 256;
 
 /// Bias, activation and rounding of sums on their way to the output.
 struct Finish<'a, T: Float> {
