@@ -10,6 +10,7 @@
 use half::f16;
 
 use super::exp::Reduced;
+use super::register::{self, Register};
 
 /// Elements in a group that is worked on at a time: one AVX-512 register of float32.
 pub const LANES: usize = 16;
@@ -18,6 +19,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     const NAME: &'static str;
     /// Whether a fused multiply-add is one instruction; without one it would be a library call.
     const FMA: bool;
+    type F32: Register<Factor = f32, Sum = f32>;
+    type F64: Register<Factor = f64, Sum = f64>;
 
     fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES];
     /// Rounds to nearest, ties to even.
@@ -100,6 +103,8 @@ pub struct Portable(());
 impl Isa for Portable {
     const NAME: &'static str = std::env::consts::ARCH;
     const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+    type F32 = [f32; 4 * register::WIDE];
+    type F64 = [f64; 2 * register::WIDE];
 
     #[inline(always)]
     fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES] {
@@ -158,6 +163,8 @@ mod x86 {
     impl Isa for Avx512 {
         const NAME: &'static str = "AVX-512";
         const FMA: bool = true;
+        type F32 = __m512;
+        type F64 = __m512d;
 
         #[inline(always)]
         fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES] {
@@ -197,6 +204,8 @@ mod x86 {
     impl Isa for Avx2 {
         const NAME: &'static str = "AVX2";
         const FMA: bool = true;
+        type F32 = __m256;
+        type F64 = __m256d;
 
         #[inline(always)]
         fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES] {

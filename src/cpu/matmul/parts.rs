@@ -1,12 +1,7 @@
-//! Products of matrices in memory by the gemm crate, on one thread; and the parts into which threads split a larger one.
-//!
-//! A part has the bits of the whole: gemm sums up an element over pieces of k, whose length depends on k and on two
-//! thresholds of m and n. No part lies on another side of these than the whole.
+//! The parts of a product that threads take. A part has the bits of the whole, since the order of an element's sum depends on
+//! k alone.
 
 use std::ops::Range;
-
-use super::*;
-use crate::cpu::element::Element;
 
 /// Products of elements below which a part takes less time than a thread to hear of it.
 const LEAST: usize = 1 << 19;
@@ -74,54 +69,15 @@ pub fn even(len: usize, most: usize) -> impl DoubleEndedIterator<Item = Range<us
 
 /// Where the `i`-th of `parts` parts begins, all about as long. An expanded k times its number of parts is more than 64
 /// bits hold.
-fn split(len: usize, parts: usize, i: usize) -> usize {
+pub fn split(len: usize, parts: usize, i: usize) -> usize {
     (len as u128 * i as u128 / parts as u128) as usize
-}
-
-/// out = a @ b + (`add` ? out : 0), for matrices in memory whose elements are all R.
-///
-/// # Safety
-/// `a` is m x k, `b` k x n and `out` m x n elements, aligned and alive; nothing else uses `out`, and its
-/// elements are distinct.
-pub unsafe fn gemm<R: Element>(
-    (m, n, k): (usize, usize, usize),
-    out: Placed,
-    add: bool,
-    a: Placed,
-    b: Placed,
-) {
-    let one = R::from_element(1.0);
-    // SAFETY: the caller's promise. gemm computes addresses by these strides alone, whatever their
-    // signs, and does not read `out` unless told to add to it.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            std::ptr::with_exposed_provenance_mut::<R>(out.address),
-            out.col_stride as isize,
-            out.row_stride as isize,
-            add,
-            std::ptr::with_exposed_provenance::<R>(a.address),
-            a.col_stride as isize,
-            a.row_stride as isize,
-            std::ptr::with_exposed_provenance::<R>(b.address),
-            b.col_stride as isize,
-            b.row_stride as isize,
-            one,
-            one,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::matmul::blocks::K;
+
+    const K: usize = 512;
 
     #[test]
     fn parts_cover_all_and_are_about_as_long_whatever_the_length() {

@@ -1,0 +1,223 @@
+//! Registers of numbers, for the loops whose sums have to stay in them; all other loops are left to LLVM.
+
+/// A register of sums, and the instructions that add products to it.
+pub trait Register: Copy + 'static {
+    /// What is multiplied: a number, or several along k.
+    type Factor: Copy + Default + Send + Sync + 'static;
+    type Sum: Copy + Default;
+    /// A register of factors.
+    type Operand: Copy;
+
+    /// Sums in a register.
+    const LEN: usize;
+    /// Rows of a tile, whose sums take two registers each, and which leaves a few registers free.
+    const HEIGHT: usize;
+    /// Columns of a tile.
+    const WIDTH: usize = 2 * Self::LEN;
+
+    /// # Safety
+    /// As of all functions here: the CPU has the instructions; pointers are good for what is read or written, of any
+    /// alignment.
+    unsafe fn zero() -> Self;
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn splat(from: *const Self::Factor) -> Self::Operand;
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn load(from: *const Self::Factor) -> Self::Operand;
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn keep(factors: Self::Operand, to: *mut Self::Factor);
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn add_product(self, x: Self::Operand, y: Self::Operand) -> Self;
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn store(self, to: *mut Self::Sum);
+
+    /// [`multiply`] of `HEIGHT` rows, compiled for the register's instructions.
+    ///
+    /// # Safety
+    /// As of `multiply`.
+    unsafe fn tile<const KEEP: bool>(operands: Operands<Self::Factor>, k: usize, sums: *mut Self::Sum);
+}
+
+/// Where the factors of a tile lie; steps are in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<F> {
+    pub a: *const F,
+    /// From a row to the next, and from a factor of a row to the next.
+    pub a_steps: [isize; 2],
+    pub b: *const F,
+    /// From a row to the next, each of `WIDTH` neighbours.
+    pub b_step: isize,
+    /// Where a copy of b is to lie, row after row.
+    pub copy: *mut F,
+}
+
+/// sums = a @ b, row by row, summed in order of k; and, where wanted, a copy of b, which costs nothing among the products.
+///
+/// # Safety
+/// The CPU has the register's instructions; `H` rows and `k` columns of a, and `k` rows of b, may be read, as many sums
+/// and, if `KEEP`, factors be written.
+#[inline(always)]
+pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
+    operands: Operands<V::Factor>,
+    k: usize,
+    to: *mut V::Sum,
+) {
+    let Operands { mut a, a_steps: [row, step], mut b, b_step, mut copy } = operands;
+    // SAFETY: the caller's promise; pointers step beyond the end, but are not read there.
+    unsafe {
+        let mut sums = [[V::zero(); 2]; H];
+        for _ in 0..k {
+            let (left, right) = (V::load(b), V::load(b.wrapping_add(V::LEN)));
+            if KEEP {
+                V::keep(left, copy);
+                V::keep(right, copy.wrapping_add(V::LEN));
+                copy = copy.wrapping_add(V::WIDTH);
+            }
+            for i in 0..H {
+                let factor = V::splat(a.wrapping_byte_offset(i as isize * row));
+                sums[i] = [sums[i][0].add_product(factor, left), sums[i][1].add_product(factor, right)];
+            }
+            a = a.wrapping_byte_offset(step);
+            b = b.wrapping_byte_offset(b_step);
+        }
+        for i in 0..H {
+            sums[i][0].store(to.wrapping_add(i * V::WIDTH));
+            sums[i][1].store(to.wrapping_add(i * V::WIDTH + V::LEN));
+        }
+    }
+}
+
+/// A register whose factors are numbers as its sums are.
+#[cfg(target_arch = "x86_64")]
+macro_rules! register {
+    (
+        $register:ty: $number:ty, $len:literal, height $height:literal, $zero:ident, $splat:ident, $load:ident,
+        $store:ident, $fused:ident
+    ) => {
+        impl Register for $register {
+            type Factor = $number;
+            type Sum = $number;
+            type Operand = Self;
+            const LEN: usize = $len;
+            const HEIGHT: usize = $height;
+
+            // SAFETY, of all: the caller's promise.
+            #[inline(always)]
+            unsafe fn zero() -> Self {
+                // SAFETY: as above.
+                unsafe { $zero() }
+            }
+            #[inline(always)]
+            unsafe fn splat(from: *const $number) -> Self {
+                // SAFETY: as above.
+                unsafe { $splat(from.read_unaligned()) }
+            }
+            #[inline(always)]
+            unsafe fn load(from: *const $number) -> Self {
+                // SAFETY: as above.
+                unsafe { $load(from) }
+            }
+            #[inline(always)]
+            unsafe fn keep(factors: Self, to: *mut $number) {
+                // SAFETY: as above.
+                unsafe { $store(to, factors) }
+            }
+            #[inline(always)]
+            unsafe fn add_product(self, x: Self, y: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $fused(x, y, self) }
+            }
+            #[inline(always)]
+            unsafe fn store(self, to: *mut $number) {
+                // SAFETY: as above.
+                unsafe { $store(to, self) }
+            }
+            #[inline(always)]
+            unsafe fn tile<const KEEP: bool>(operands: Operands<$number>, k: usize, sums: *mut $number) {
+                // SAFETY: as above.
+                unsafe { multiply::<Self, $height, KEEP>(operands, k, sums) }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Operands, Register, multiply};
+
+    register!(__m256: f32, 8, height 6, _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
+        _mm256_fmadd_ps);
+    register!(__m256d: f64, 4, height 6, _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd,
+        _mm256_fmadd_pd);
+    register!(__m512: f32, 16, height 12, _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
+        _mm512_fmadd_ps);
+    register!(__m512d: f64, 8, height 12, _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,
+        _mm512_fmadd_pd);
+}
+
+/// As many numbers as LLVM is to keep in registers of its own choice.
+macro_rules! array {
+    ($number:ty, $len:expr) => {
+        impl Register for [$number; $len] {
+            type Factor = $number;
+            type Sum = $number;
+            type Operand = Self;
+            const LEN: usize = $len;
+            const HEIGHT: usize = 6;
+
+            #[inline(always)]
+            unsafe fn zero() -> Self {
+                [0.0; $len]
+            }
+            #[inline(always)]
+            unsafe fn splat(from: *const $number) -> Self {
+                // SAFETY: the caller's promise.
+                [unsafe { from.read_unaligned() }; $len]
+            }
+            #[inline(always)]
+            unsafe fn load(from: *const $number) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { from.cast::<Self>().read_unaligned() }
+            }
+            #[inline(always)]
+            unsafe fn keep(factors: Self, to: *mut $number) {
+                // SAFETY: the caller's promise.
+                unsafe { to.cast::<Self>().write_unaligned(factors) }
+            }
+            #[inline(always)]
+            unsafe fn add_product(mut self, x: Self, y: Self) -> Self {
+                for i in 0..$len {
+                    // A fused one would be a library call elsewhere.
+                    self[i] = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+                        x[i].mul_add(y[i], self[i])
+                    } else {
+                        x[i] * y[i] + self[i]
+                    };
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn store(self, to: *mut $number) {
+                // SAFETY: the caller's promise.
+                unsafe { to.cast::<Self>().write_unaligned(self) }
+            }
+            #[inline(always)]
+            unsafe fn tile<const KEEP: bool>(operands: Operands<$number>, k: usize, sums: *mut $number) {
+                // SAFETY: the caller's promise.
+                unsafe { multiply::<Self, 6, KEEP>(operands, k, sums) }
+            }
+        }
+    };
+}
+
+/// Registers of 16 bytes that are worked on as one: NEON has twice as many as SSE.
+pub const WIDE: usize = if cfg!(target_arch = "aarch64") { 2 } else { 1 };
+
+array!(f32, 4 * WIDE);
+array!(f64, 2 * WIDE);
