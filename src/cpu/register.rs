@@ -35,16 +35,33 @@ pub trait Register: Copy + 'static {
     /// As of `zero`.
     unsafe fn store(self, to: *mut Self::Sum);
 
+    /// Writes a block of [`BLOCK`] rows and columns with rows as columns. Steps from a row to the next are in factors.
+    ///
+    /// # Safety
+    /// As of `zero`.
+    #[inline(always)]
+    unsafe fn transpose(from: *const Self::Factor, from_step: usize, to: *mut Self::Factor, to_step: usize) {
+        for i in 0..BLOCK {
+            for j in 0..BLOCK {
+                // SAFETY: the caller's promise.
+                unsafe { to.add(i * to_step + j).write(from.add(j * from_step + i).read()) };
+            }
+        }
+    }
+
     /// [`multiply`] of `HEIGHT` rows, compiled for the register's instructions.
     ///
     /// # Safety
     /// As of `multiply`.
-    unsafe fn tile<const KEEP: bool>(operands: Operands<Self::Factor>, k: usize, sums: *mut Self::Sum);
+    unsafe fn tile<const KEEP: bool>(operands: Operands<Self::Factor, Self::Sum>);
 }
 
-/// Where the factors of a tile lie; steps are in bytes.
+/// Rows and columns that are transposed at a time.
+pub const BLOCK: usize = 8;
+
+/// Where the factors of a tile lie, and where sums go; steps are in bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Operands<F> {
+pub struct Operands<F, R> {
     pub a: *const F,
     /// From a row to the next, and from a factor of a row to the next.
     pub a_steps: [isize; 2],
@@ -53,6 +70,9 @@ pub struct Operands<F> {
     pub b_step: isize,
     /// Where a copy of b is to lie, row after row.
     pub copy: *mut F,
+    pub k: usize,
+    pub to: *mut R,
+    pub to_step: isize,
 }
 
 /// sums = a @ b, row by row, summed in order of k; and, where wanted, a copy of b, which costs nothing among the products.
@@ -62,17 +82,17 @@ pub struct Operands<F> {
 /// and, if `KEEP`, factors be written.
 #[inline(always)]
 pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
-    operands: Operands<V::Factor>,
-    k: usize,
-    to: *mut V::Sum,
+    operands: Operands<V::Factor, V::Sum>,
 ) {
-    let Operands { mut a, a_steps: [row, step], mut b, b_step, mut copy } = operands;
+    let Operands { mut a, a_steps: [row, step], mut b, b_step, mut copy, k, to, to_step } = operands;
     // SAFETY: the caller's promise; pointers step beyond the end, but are not read there.
     unsafe {
         let mut sums = [[V::zero(); 2]; H];
         for _ in 0..k {
             let (left, right) = (V::load(b), V::load(b.wrapping_add(V::LEN)));
             if KEEP {
+                // What follows lies in other pages, where the processor does not look ahead.
+                prefetch(b.wrapping_byte_offset(AHEAD * b_step));
                 V::keep(left, copy);
                 V::keep(right, copy.wrapping_add(V::LEN));
                 copy = copy.wrapping_add(V::WIDTH);
@@ -85,10 +105,27 @@ pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
             b = b.wrapping_byte_offset(b_step);
         }
         for i in 0..H {
-            sums[i][0].store(to.wrapping_add(i * V::WIDTH));
-            sums[i][1].store(to.wrapping_add(i * V::WIDTH + V::LEN));
+            let to = to.wrapping_byte_offset(i as isize * to_step);
+            sums[i][0].store(to);
+            sums[i][1].store(to.wrapping_add(V::LEN));
         }
     }
+}
+
+/// Rows of b that are asked for ahead: some 200 cycles of work.
+const AHEAD: isize = 32;
+
+/// Asks for a cache line, soon or, of the second-level cache, later.
+#[inline(always)]
+pub fn prefetch<T>(line: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every x86-64 has the instruction, which reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 /// A register whose factors are numbers as its sums are.
@@ -96,7 +133,7 @@ pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
 macro_rules! register {
     (
         $register:ty: $number:ty, $len:literal, height $height:literal, $zero:ident, $splat:ident, $load:ident,
-        $store:ident, $fused:ident
+        $store:ident, $fused:ident, $transpose:path
     ) => {
         impl Register for $register {
             type Factor = $number;
@@ -137,28 +174,91 @@ macro_rules! register {
                 unsafe { $store(to, self) }
             }
             #[inline(always)]
-            unsafe fn tile<const KEEP: bool>(operands: Operands<$number>, k: usize, sums: *mut $number) {
+            unsafe fn transpose(from: *const $number, from_step: usize, to: *mut $number, to_step: usize) {
                 // SAFETY: as above.
-                unsafe { multiply::<Self, $height, KEEP>(operands, k, sums) }
+                unsafe { $transpose(from, from_step, to, to_step) }
+            }
+            #[inline(always)]
+            unsafe fn tile<const KEEP: bool>(operands: Operands<$number, $number>) {
+                // SAFETY: as above.
+                unsafe { multiply::<Self, $height, KEEP>(operands) }
             }
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+pub mod x86 {
     use std::arch::x86_64::*;
 
     use super::{Operands, Register, multiply};
 
     register!(__m256: f32, 8, height 6, _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
-        _mm256_fmadd_ps);
+        _mm256_fmadd_ps, transpose_4);
     register!(__m256d: f64, 4, height 6, _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd,
-        _mm256_fmadd_pd);
+        _mm256_fmadd_pd, transpose_8);
     register!(__m512: f32, 16, height 12, _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
-        _mm512_fmadd_ps);
+        _mm512_fmadd_ps, transpose_4);
     register!(__m512d: f64, 8, height 12, _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,
-        _mm512_fmadd_pd);
+        _mm512_fmadd_pd, transpose_8);
+
+    /// [`Register::transpose`] of elements of four bytes.
+    ///
+    /// # Safety
+    /// As there; the CPU has AVX.
+    #[inline(always)]
+    pub unsafe fn transpose_4<F>(from: *const F, from_step: usize, to: *mut F, to_step: usize) {
+        const { assert!(size_of::<F>() == 4) };
+        // SAFETY: the caller's promise; eight elements are a register.
+        unsafe {
+            let mut rows = [_mm256_setzero_ps(); 8];
+            for i in 0..8 {
+                rows[i] = _mm256_loadu_ps(from.wrapping_add(i * from_step).cast());
+            }
+            let mut pairs = rows;
+            for i in 0..4 {
+                pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+                pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+            }
+            let mut fours = rows;
+            for i in 0..2 {
+                for j in 0..2 {
+                    let (low, high) = (pairs[4 * i + j], pairs[4 * i + 2 + j]);
+                    fours[4 * i + 2 * j] = _mm256_shuffle_ps::<0x44>(low, high);
+                    fours[4 * i + 2 * j + 1] = _mm256_shuffle_ps::<0xee>(low, high);
+                }
+            }
+            for i in 0..4 {
+                let (low, high) = (fours[i], fours[4 + i]);
+                let halves = [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)];
+                for (j, half) in halves.into_iter().enumerate() {
+                    _mm256_storeu_ps(to.wrapping_add((4 * j + i) * to_step).cast(), half);
+                }
+            }
+        }
+    }
+
+    /// [`Register::transpose`] of elements of eight bytes.
+    ///
+    /// # Safety
+    /// As there; the CPU has AVX.
+    #[inline(always)]
+    unsafe fn transpose_8(from: *const f64, from_step: usize, to: *mut f64, to_step: usize) {
+        // SAFETY: the caller's promise; four elements are a register.
+        unsafe {
+            for (row, column) in [(0, 0), (0, 4), (4, 0), (4, 4)] {
+                let load = |i: usize| _mm256_loadu_pd(from.wrapping_add((row + i) * from_step + column));
+                let rows = [load(0), load(1), load(2), load(3)];
+                let low = [_mm256_unpacklo_pd(rows[0], rows[1]), _mm256_unpackhi_pd(rows[0], rows[1])];
+                let high = [_mm256_unpacklo_pd(rows[2], rows[3]), _mm256_unpackhi_pd(rows[2], rows[3])];
+                for i in 0..2 {
+                    let to = to.wrapping_add((column + i) * to_step + row);
+                    _mm256_storeu_pd(to, _mm256_permute2f128_pd::<0x20>(low[i], high[i]));
+                    _mm256_storeu_pd(to.wrapping_add(2 * to_step), _mm256_permute2f128_pd::<0x31>(low[i], high[i]));
+                }
+            }
+        }
+    }
 }
 
 /// As many numbers as LLVM is to keep in registers of its own choice.
@@ -208,9 +308,9 @@ macro_rules! array {
                 unsafe { to.cast::<Self>().write_unaligned(self) }
             }
             #[inline(always)]
-            unsafe fn tile<const KEEP: bool>(operands: Operands<$number>, k: usize, sums: *mut $number) {
+            unsafe fn tile<const KEEP: bool>(operands: Operands<$number, $number>) {
                 // SAFETY: the caller's promise.
-                unsafe { multiply::<Self, 6, KEEP>(operands, k, sums) }
+                unsafe { multiply::<Self, 6, KEEP>(operands) }
             }
         }
     };

@@ -10,7 +10,7 @@ use super::parts::{even, split};
 use super::scheme::{InRegisters, Scheme, Widened};
 use super::*;
 use crate::cpu::element::Element;
-use crate::cpu::register::{Operands, Register};
+use crate::cpu::register::{Operands, Register, prefetch};
 
 /// Bytes of factors along k in a block. The length depends on nothing else, since it decides the order of sums.
 const DEPTH: usize = 2048;
@@ -159,6 +159,9 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let (height, width) = (S::Register::<I>::HEIGHT, S::Register::<I>::WIDTH);
         let deep = depth.len().div_ceil(S::DEPTH);
         let rows = self.rows(depth, a);
+        let Product { out, bias, activation, .. } = self.product;
+        let is_plain = bias.is_none() && activation == Activation::None && out.col_stride == 1;
+        let is_sum = S::Memory::DTYPE == <Sum<S>>::DTYPE || !progress.last;
         let mut tile = Tile([Sum::<S>::default(); 12 * 32]);
         let panel_len = deep * width;
         let wide = (BLOCK / size_of::<S::Factor>() / panel_len.max(1)).clamp(1, 16) * width;
@@ -174,30 +177,55 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                 let to = &mut packed[whole * panel_len..];
                 pack::panels::<S, I>(self.isa, self.product.b, depth, &rest, width, to);
             }
+            let count = columns.len().div_ceil(width);
             for top in (0..m).step_by(height) {
                 // The last rows are done with those before them, as far as there are such.
-                let (first, a, a_steps) = rows.panel(top, m, height);
+                let (first, a) = rows.panel(top, m, height);
+                let (_, next) = rows.panel((top + height).min(m - 1), m, height);
                 for (i, column) in columns.clone().step_by(width).enumerate() {
                     let copy = packed[i * panel_len..].as_mut_ptr();
-                    let mut operands =
-                        Operands { a, a_steps, b: copy, b_step: (width * size_of::<S::Factor>()) as isize, copy };
                     self.prefetch(progress, top, column);
-                    let to = tile.0.as_mut_ptr();
+                    rows.prefetch(next, deep, i, count, height);
+                    let rows_done = top..m.min(first + height);
+                    let columns_done = column..columns.end.min(column + width);
+                    let size = size_of::<S::Memory>();
+                    // Sums that are as they are to be written need no tile.
+                    let straight = is_sum
+                        && progress.first
+                        && (!progress.last || is_plain)
+                        && rows_done.len() == height
+                        && columns_done.len() == width;
+                    let (to, to_step) = if straight {
+                        let to = progress.sums.at(size_of::<Sum<S>>(), top, column);
+                        (ptr::with_exposed_provenance_mut(to), progress.sums.row_stride as isize)
+                    } else {
+                        (tile.0.as_mut_ptr(), width as isize)
+                    };
+                    let mut operands = Operands {
+                        a,
+                        a_steps: rows.steps,
+                        b: copy,
+                        b_step: (width * size_of::<S::Factor>()) as isize,
+                        copy,
+                        k: deep,
+                        to,
+                        to_step: to_step * size_of::<Sum<S>>() as isize,
+                    };
                     if top == 0 && i < whole {
-                        let size = size_of::<S::Memory>();
                         let address = self.product.b.at(size, depth.start, column);
                         operands.b = ptr::with_exposed_provenance(address);
                         operands.b_step = self.product.b.row_stride as isize * size as isize;
                         // SAFETY: a proof that the CPU has the instructions is at hand; see above of what is read.
-                        unsafe { S::Register::<I>::tile::<true>(operands, deep, to) };
+                        unsafe { S::Register::<I>::tile::<true>(operands) };
                     } else {
                         // SAFETY: as above.
-                        unsafe { S::Register::<I>::tile::<false>(operands, deep, to) };
+                        unsafe { S::Register::<I>::tile::<false>(operands) };
                     }
-                    let skip = top - first;
-                    let rows = top..m.min(first + height);
-                    let tile = &mut tile.0[skip * width..(skip + rows.len()) * width];
-                    self.finish(progress, tile, rows, column..columns.end.min(column + width));
+                    if !straight {
+                        let skip = top - first;
+                        let tile = &mut tile.0[skip * width..(skip + rows_done.len()) * width];
+                        self.finish(progress, tile, rows_done, columns_done);
+                    }
                 }
             }
         }
@@ -240,22 +268,14 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
     /// Asks for the sums that a tile will be added to, or for where it will be written.
     #[inline(always)]
     fn prefetch(&self, progress: Progress, top: usize, column: usize) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let size = size_of::<Sum<S>>();
-            let mut address = progress.sums.at(size, top, column);
-            for _ in 0..S::Register::<I>::HEIGHT {
-                for line in 0..S::Register::<I>::WIDTH * size / 64 {
-                    let line = ptr::without_provenance(address.wrapping_add(64 * line));
-                    // SAFETY: a prefetch reads nothing.
-                    unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
-                }
-                address = address.wrapping_add_signed(progress.sums.row_stride as isize * size as isize);
+        let size = size_of::<Sum<S>>();
+        let mut row = ptr::without_provenance::<u8>(progress.sums.at(size, top, column));
+        for _ in 0..S::Register::<I>::HEIGHT {
+            for line in 0..(S::Register::<I>::WIDTH * size).div_ceil(64) {
+                prefetch(row.wrapping_add(64 * line));
             }
+            row = row.wrapping_offset(progress.sums.row_stride as isize * size as isize);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (progress, top, column);
     }
 
     /// Adds earlier sums to a tile of full width; then bias, activation and rounding if it is done, or else puts it where
@@ -369,14 +389,28 @@ struct Rows<F> {
 }
 
 impl<F> Rows<F> {
-    /// The first row of the panel that begins at `top`, where it lies, and its steps. In place the last panel begins earlier, for
+    /// The first row of the panel that begins at `top`, and where it lies. In place the last panel begins earlier, for
     /// nothing may be read behind the last row.
     #[inline(always)]
-    fn panel(self, top: usize, m: usize, height: usize) -> (usize, *const F, [isize; 2]) {
+    fn panel(&self, top: usize, m: usize, height: usize) -> (usize, *const F) {
         if self.in_place {
             let first = top.min(m - height);
-            return (first, self.first.wrapping_byte_offset(first as isize * self.steps[0]), self.steps);
+            return (first, self.first.wrapping_byte_offset(first as isize * self.steps[0]));
         }
-        (top, self.first.wrapping_byte_offset((top / height) as isize * self.panel_step), self.steps)
+        (top, self.first.wrapping_byte_offset((top / height) as isize * self.panel_step))
+    }
+
+    /// Asks for the `i`-th of `count` parts of a panel.
+    #[inline(always)]
+    fn prefetch(&self, panel: *const F, k: usize, i: usize, count: usize, height: usize) {
+        let [row, step] = self.steps;
+        let (lines, len) = if step.unsigned_abs() == size_of::<F>() { (height, k) } else { (1, k * height) };
+        let bytes = len * size_of::<F>();
+        for line in 0..lines {
+            let panel = panel.wrapping_byte_offset(line as isize * row);
+            for at in (i * bytes / count..(i + 1) * bytes / count).step_by(64) {
+                prefetch(panel.wrapping_byte_add(at));
+            }
+        }
     }
 }

@@ -1,12 +1,14 @@
 //! Copies of parts of a matrix, as factors in the order in which tiles read them.
 
 use std::ops::Range;
+use std::ptr;
 
 use super::Placed;
 use super::scheme::Scheme;
 use crate::cpu::element::Element;
 use crate::cpu::isa::Isa;
 use crate::cpu::operand::{MATRIX, Source};
+use crate::cpu::register::{BLOCK, Register};
 
 /// Elements of a row that are copied at a time, about, and so many rows.
 const WIDE: usize = 256;
@@ -23,11 +25,33 @@ pub fn panels<S: Scheme, I: Isa>(
     width: usize,
     to: &mut [S::Factor],
 ) {
+    let len = depth.len().div_ceil(S::DEPTH) * width;
+    let rest = columns.len() % width;
+    if rest != 0 {
+        to[(columns.len() - rest) / width * len..][..len].fill(S::Factor::default());
+    }
+    if matrix.row_stride == 1 && matrix.col_stride != 1 {
+        transposed::<S, I>(isa, matrix, depth, columns, width, to);
+    } else {
+        straight::<S, I>(isa, matrix, depth, columns, width, to);
+    }
+}
+
+/// Row by row.
+#[inline(always)]
+fn straight<S: Scheme, I: Isa>(
+    isa: I,
+    matrix: Placed,
+    depth: &Range<usize>,
+    columns: &Range<usize>,
+    width: usize,
+    to: &mut [S::Factor],
+) {
     let (k, n) = (depth.len(), columns.len());
     let len = k.div_ceil(S::DEPTH) * width;
     let source = matrix.source::<S::Memory>(depth, columns);
     let mut memory = [S::Memory::default(); MATRIX];
-    let mut buffer = [S::Factor::default(); WIDE];
+    let mut buffer = [S::Factor::default(); MATRIX];
     let zeros = [S::Memory::default(); WIDE];
     let wide = WIDE / width * width;
     for column in (0..n).step_by(wide) {
@@ -35,21 +59,76 @@ pub fn panels<S: Scheme, I: Isa>(
         for row in (0..k).step_by(ROWS) {
             let rows = ROWS.min(k - row);
             let lines = source.matrix(row * n + column, [rows, count], &mut memory);
-            for i in (0..rows).step_by(S::DEPTH) {
+            let mut factors: [&[S::Factor]; ROWS] = [&[]; ROWS];
+            let mut buffers = buffer.chunks_exact_mut(WIDE);
+            for (i, factors) in (0..rows).step_by(S::DEPTH).zip(&mut factors) {
                 let next = if i + 1 < rows { lines.row(i + 1) } else { &zeros[..count] };
-                let factors = S::across(isa, [lines.row(i), next], &mut buffer);
-                let at = (row + i) / S::DEPTH * width;
-                let panels = to[column / width * len..].chunks_mut(len);
-                for (panel, factors) in panels.zip(factors.chunks(width)) {
-                    let to = &mut panel[at..at + width];
-                    if factors.len() == width {
-                        for j in 0..width {
-                            to[j] = factors[j];
-                        }
-                    } else {
-                        to[..factors.len()].copy_from_slice(factors);
-                        to[factors.len()..].fill(S::Factor::default());
+                if let Some(buffer) = buffers.next() {
+                    *factors = S::across(isa, [lines.row(i), next], buffer);
+                }
+            }
+            let factors = &factors[..rows.div_ceil(S::DEPTH)];
+            for first in (0..count).step_by(width) {
+                let panel = &mut to[(column + first) / width * len..][row / S::DEPTH * width..];
+                let panel = &mut panel[..factors.len() * width];
+                for (to, from) in panel.chunks_exact_mut(width).zip(factors) {
+                    let from = &from[first..];
+                    match from.get(..width) {
+                        // SAFETY: both are of this length, and distinct. The length is known, so that these are moves.
+                        Some(from) => unsafe {
+                            ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), width);
+                        },
+                        None => to[..from.len()].copy_from_slice(from),
                     }
+                }
+            }
+        }
+    }
+}
+
+/// Columns whose factors follow one another, in blocks that are transposed.
+#[inline(always)]
+fn transposed<S: Scheme, I: Isa>(
+    isa: I,
+    matrix: Placed,
+    depth: &Range<usize>,
+    columns: &Range<usize>,
+    width: usize,
+    to: &mut [S::Factor],
+) {
+    let (k, n) = (depth.len(), columns.len());
+    let len = k.div_ceil(S::DEPTH) * width;
+    let source = matrix.transposed().source::<S::Memory>(columns, depth);
+    let mut memory = [S::Memory::default(); MATRIX];
+    let mut block = [[S::Factor::default(); 2 * BLOCK]; BLOCK];
+    for first in (0..n).step_by(BLOCK) {
+        let count = BLOCK.min(n - first);
+        let step = 2 * BLOCK * S::DEPTH;
+        for row in (0..k).step_by(step) {
+            let lines = source.matrix(first * k + row, [count, step.min(k - row)], &mut memory);
+            let deep = step.min(k - row).div_ceil(S::DEPTH);
+            for i in 0..count {
+                S::along(isa, lines.row(i), &mut block[i][..deep]);
+            }
+            let row = row / S::DEPTH * width;
+            // A block may belong to two panels.
+            if first % width + count <= width && count == BLOCK && deep == 2 * BLOCK {
+                let to = &mut to[first / width * len + row + first % width..];
+                let to = &mut to[..(2 * BLOCK - 1) * width + BLOCK];
+                // SAFETY: the CPU has the register's instructions, since there is an `isa`; both ends are within the block
+                // and the panel.
+                unsafe {
+                    let from = block.as_ptr().cast();
+                    S::Register::<I>::transpose(from, 2 * BLOCK, to.as_mut_ptr(), width);
+                    S::Register::<I>::transpose(from.wrapping_add(BLOCK), 2 * BLOCK, to[BLOCK * width..].as_mut_ptr(), width);
+                }
+                continue;
+            }
+            for (i, factors) in block[..count].iter().enumerate() {
+                let column = first + i;
+                let to = &mut to[column / width * len + row + column % width..];
+                for (to, &factor) in to.iter_mut().step_by(width).zip(&factors[..deep]) {
+                    *to = factor;
                 }
             }
         }

@@ -8,6 +8,7 @@ use half::bf16;
 
 use super::scheme::Scheme;
 use crate::cpu::isa::{Isa, has_avx512};
+use crate::cpu::register::x86::transpose_4;
 use crate::cpu::register::{Operands, Register, multiply};
 
 /// Whether this CPU has the instructions.
@@ -87,16 +88,21 @@ impl Register for Sums {
         unsafe { _mm512_storeu_ps(to, self.0) }
     }
     #[inline(always)]
-    unsafe fn tile<const KEEP: bool>(operands: Operands<[bf16; 2]>, k: usize, sums: *mut f32) {
+    unsafe fn transpose(from: *const [bf16; 2], from_step: usize, to: *mut [bf16; 2], to_step: usize) {
         // SAFETY: the caller's promise.
-        unsafe { tile::<KEEP>(operands, k, sums) }
+        unsafe { transpose_4(from, from_step, to, to_step) }
+    }
+    #[inline(always)]
+    unsafe fn tile<const KEEP: bool>(operands: Operands<[bf16; 2], f32>) {
+        // SAFETY: the caller's promise.
+        unsafe { tile::<KEEP>(operands) }
     }
 }
 
 /// # Safety
 /// As of `multiply`.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-unsafe fn tile<const KEEP: bool>(operands: Operands<[bf16; 2]>, k: usize, sums: *mut f32) {
+unsafe fn tile<const KEEP: bool>(operands: Operands<[bf16; 2], f32>) {
     // SAFETY: the caller's promise.
-    unsafe { multiply::<Sums, { Sums::HEIGHT }, KEEP>(operands, k, sums) }
+    unsafe { multiply::<Sums, { Sums::HEIGHT }, KEEP>(operands) }
 }
