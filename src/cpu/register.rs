@@ -33,6 +33,9 @@ pub trait Register: Copy + 'static {
     unsafe fn add_product(self, x: Self::Operand, y: Self::Operand) -> Self;
     /// # Safety
     /// As of `zero`.
+    unsafe fn add(self, sums: *const Self::Sum) -> Self;
+    /// # Safety
+    /// As of `zero`.
     unsafe fn store(self, to: *mut Self::Sum);
 
     /// Writes a block of [`BLOCK`] rows and columns with rows as columns. Steps from a row to the next are in factors.
@@ -73,6 +76,9 @@ pub struct Operands<F, R> {
     pub k: usize,
     pub to: *mut R,
     pub to_step: isize,
+    /// Sums that are added to these, or null.
+    pub earlier: *const R,
+    pub earlier_step: isize,
 }
 
 /// sums = a @ b, row by row, summed in order of k; and, where wanted, a copy of b, which costs nothing among the products.
@@ -84,7 +90,7 @@ pub struct Operands<F, R> {
 pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
     operands: Operands<V::Factor, V::Sum>,
 ) {
-    let Operands { mut a, a_steps: [row, step], mut b, b_step, mut copy, k, to, to_step } = operands;
+    let Operands { mut a, a_steps: [row, step], mut b, b_step, mut copy, k, to, to_step, earlier, earlier_step } = operands;
     // SAFETY: the caller's promise; pointers step beyond the end, but are not read there.
     unsafe {
         let mut sums = [[V::zero(); 2]; H];
@@ -103,6 +109,12 @@ pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
             }
             a = a.wrapping_byte_offset(step);
             b = b.wrapping_byte_offset(b_step);
+        }
+        if !earlier.is_null() {
+            for i in 0..H {
+                let earlier = earlier.wrapping_byte_offset(i as isize * earlier_step);
+                sums[i] = [sums[i][0].add(earlier), sums[i][1].add(earlier.wrapping_add(V::LEN))];
+            }
         }
         for i in 0..H {
             let to = to.wrapping_byte_offset(i as isize * to_step);
@@ -133,7 +145,7 @@ pub fn prefetch<T>(line: *const T) {
 macro_rules! register {
     (
         $register:ty: $number:ty, $len:literal, height $height:literal, $zero:ident, $splat:ident, $load:ident,
-        $store:ident, $fused:ident, $transpose:path
+        $store:ident, $add:ident, $fused:ident, $transpose:path
     ) => {
         impl Register for $register {
             type Factor = $number;
@@ -169,6 +181,11 @@ macro_rules! register {
                 unsafe { $fused(x, y, self) }
             }
             #[inline(always)]
+            unsafe fn add(self, sums: *const $number) -> Self {
+                // SAFETY: as above.
+                unsafe { $add(self, $load(sums)) }
+            }
+            #[inline(always)]
             unsafe fn store(self, to: *mut $number) {
                 // SAFETY: as above.
                 unsafe { $store(to, self) }
@@ -194,13 +211,13 @@ pub mod x86 {
     use super::{Operands, Register, multiply};
 
     register!(__m256: f32, 8, height 6, _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
-        _mm256_fmadd_ps, transpose_4);
+        _mm256_add_ps, _mm256_fmadd_ps, transpose_4);
     register!(__m256d: f64, 4, height 6, _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd,
-        _mm256_fmadd_pd, transpose_8);
+        _mm256_add_pd, _mm256_fmadd_pd, transpose_8);
     register!(__m512: f32, 16, height 12, _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
-        _mm512_fmadd_ps, transpose_4);
+        _mm512_add_ps, _mm512_fmadd_ps, transpose_4);
     register!(__m512d: f64, 8, height 12, _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,
-        _mm512_fmadd_pd, transpose_8);
+        _mm512_add_pd, _mm512_fmadd_pd, transpose_8);
 
     /// [`Register::transpose`] of elements of four bytes.
     ///
@@ -299,6 +316,15 @@ macro_rules! array {
                     } else {
                         x[i] * y[i] + self[i]
                     };
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn add(mut self, sums: *const $number) -> Self {
+                // SAFETY: the caller's promise.
+                let sums = unsafe { sums.cast::<Self>().read_unaligned() };
+                for i in 0..$len {
+                    self[i] += sums[i];
                 }
                 self
             }

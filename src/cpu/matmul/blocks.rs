@@ -161,7 +161,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let rows = self.rows(depth, a);
         let Product { out, bias, activation, .. } = self.product;
         let is_plain = bias.is_none() && activation == Activation::None && out.col_stride == 1;
-        let is_sum = S::Memory::DTYPE == <Sum<S>>::DTYPE || !progress.last;
+        let is_straight = !progress.last || (is_plain && S::Memory::DTYPE == <Sum<S>>::DTYPE);
         let mut tile = Tile([Sum::<S>::default(); 12 * 32]);
         let panel_len = deep * width;
         let wide = (BLOCK / size_of::<S::Factor>() / panel_len.max(1)).clamp(1, 16) * width;
@@ -177,29 +177,26 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                 let to = &mut packed[whole * panel_len..];
                 pack::panels::<S, I>(self.isa, self.product.b, depth, &rest, width, to);
             }
-            let count = columns.len().div_ceil(width);
             for top in (0..m).step_by(height) {
                 // The last rows are done with those before them, as far as there are such.
                 let (first, a) = rows.panel(top, m, height);
-                let (_, next) = rows.panel((top + height).min(m - 1), m, height);
                 for (i, column) in columns.clone().step_by(width).enumerate() {
                     let copy = packed[i * panel_len..].as_mut_ptr();
                     self.prefetch(progress, top, column);
-                    rows.prefetch(next, deep, i, count, height);
                     let rows_done = top..m.min(first + height);
                     let columns_done = column..columns.end.min(column + width);
                     let size = size_of::<S::Memory>();
+                    let whole_tile = rows_done.len() == height && columns_done.len() == width;
+                    let add = whole_tile && !progress.first;
+                    let sums = progress.sums.at(size_of::<Sum<S>>(), top, column);
+                    let sums = ptr::with_exposed_provenance_mut(sums);
+                    let sums_step = progress.sums.row_stride as isize * size_of::<Sum<S>>() as isize;
                     // Sums that are as they are to be written need no tile.
-                    let straight = is_sum
-                        && progress.first
-                        && (!progress.last || is_plain)
-                        && rows_done.len() == height
-                        && columns_done.len() == width;
+                    let straight = whole_tile && is_straight;
                     let (to, to_step) = if straight {
-                        let to = progress.sums.at(size_of::<Sum<S>>(), top, column);
-                        (ptr::with_exposed_provenance_mut(to), progress.sums.row_stride as isize)
+                        (sums, sums_step)
                     } else {
-                        (tile.0.as_mut_ptr(), width as isize)
+                        (tile.0.as_mut_ptr(), (width * size_of::<Sum<S>>()) as isize)
                     };
                     let mut operands = Operands {
                         a,
@@ -209,7 +206,9 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                         copy,
                         k: deep,
                         to,
-                        to_step: to_step * size_of::<Sum<S>>() as isize,
+                        to_step,
+                        earlier: if add { sums } else { ptr::null() },
+                        earlier_step: sums_step,
                     };
                     if top == 0 && i < whole {
                         let address = self.product.b.at(size, depth.start, column);
@@ -224,6 +223,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                     if !straight {
                         let skip = top - first;
                         let tile = &mut tile.0[skip * width..(skip + rows_done.len()) * width];
+                        let progress = Progress { first: progress.first || add, ..progress };
                         self.finish(progress, tile, rows_done, columns_done);
                     }
                 }
@@ -398,19 +398,5 @@ impl<F> Rows<F> {
             return (first, self.first.wrapping_byte_offset(first as isize * self.steps[0]));
         }
         (top, self.first.wrapping_byte_offset((top / height) as isize * self.panel_step))
-    }
-
-    /// Asks for the `i`-th of `count` parts of a panel.
-    #[inline(always)]
-    fn prefetch(&self, panel: *const F, k: usize, i: usize, count: usize, height: usize) {
-        let [row, step] = self.steps;
-        let (lines, len) = if step.unsigned_abs() == size_of::<F>() { (height, k) } else { (1, k * height) };
-        let bytes = len * size_of::<F>();
-        for line in 0..lines {
-            let panel = panel.wrapping_byte_offset(line as isize * row);
-            for at in (i * bytes / count..(i + 1) * bytes / count).step_by(64) {
-                prefetch(panel.wrapping_byte_add(at));
-            }
-        }
     }
 }

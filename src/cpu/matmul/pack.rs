@@ -8,7 +8,7 @@ use super::scheme::Scheme;
 use crate::cpu::element::Element;
 use crate::cpu::isa::Isa;
 use crate::cpu::operand::{MATRIX, Source};
-use crate::cpu::register::{BLOCK, Register};
+use crate::cpu::register::{BLOCK, Register, prefetch};
 
 /// Elements of a row that are copied at a time, about, and so many rows.
 const WIDE: usize = 256;
@@ -58,6 +58,14 @@ fn straight<S: Scheme, I: Isa>(
         let count = wide.min(n - column);
         for row in (0..k).step_by(ROWS) {
             let rows = ROWS.min(k - row);
+            if matrix.col_stride == 1 {
+                for i in row + rows..row + 2 * rows {
+                    let next = matrix.at(size_of::<S::Memory>(), depth.start + i, columns.start + column);
+                    for at in (0..count * size_of::<S::Memory>()).step_by(64) {
+                        prefetch(ptr::without_provenance::<u8>(next.wrapping_add(at)));
+                    }
+                }
+            }
             let lines = source.matrix(row * n + column, [rows, count], &mut memory);
             let mut factors: [&[S::Factor]; ROWS] = [&[]; ROWS];
             let mut buffers = buffer.chunks_exact_mut(WIDE);
@@ -151,6 +159,13 @@ pub fn rows<S: Scheme, I: Isa>(
     for column in (0..k).step_by(MATRIX) {
         let len = MATRIX.min(k - column);
         for (row, to) in (0..rows.len()).zip(to.chunks_mut(step)) {
+            // The next row lies in another page, where the processor does not look ahead.
+            if matrix.col_stride == 1 {
+                let next = matrix.at(size_of::<S::Memory>(), rows.start + row + 1, depth.start + column);
+                for at in (0..len * size_of::<S::Memory>()).step_by(64) {
+                    prefetch(ptr::without_provenance::<u8>(next.wrapping_add(at)));
+                }
+            }
             let line = source.matrix(row * k + column, [1, len], &mut memory);
             S::along(isa, line.row(0), &mut to[column / S::DEPTH..][..len.div_ceil(S::DEPTH)]);
         }

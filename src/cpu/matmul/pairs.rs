@@ -83,6 +83,11 @@ impl Register for Sums {
         Sums(unsafe { _mm512_dpbf16_ps(self.0, x, y) })
     }
     #[inline(always)]
+    unsafe fn add(self, sums: *const f32) -> Sums {
+        // SAFETY: the caller's promise.
+        Sums(unsafe { _mm512_add_ps(self.0, _mm512_loadu_ps(sums)) })
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe { _mm512_storeu_ps(to, self.0) }
