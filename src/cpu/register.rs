@@ -1,5 +1,8 @@
 //! Registers of numbers, for the loops whose sums have to stay in them; all other loops are left to LLVM.
 
+// LLVM keeps arrays in registers where indices are plain.
+#![allow(clippy::needless_range_loop)]
+
 /// A register of sums, and the instructions that add products to it.
 pub trait Register: Copy + 'static {
     /// What is multiplied: a number, or several along k.
@@ -87,10 +90,19 @@ pub struct Operands<F, R> {
 /// The CPU has the register's instructions; `H` rows and `k` columns of a, and `k` rows of b, may be read, as many sums
 /// and, if `KEEP`, factors be written.
 #[inline(always)]
-pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
-    operands: Operands<V::Factor, V::Sum>,
-) {
-    let Operands { mut a, a_steps: [row, step], mut b, b_step, mut copy, k, to, to_step, earlier, earlier_step } = operands;
+pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(operands: Operands<V::Factor, V::Sum>) {
+    let Operands {
+        mut a,
+        a_steps: [row, step],
+        mut b,
+        b_step,
+        mut copy,
+        k,
+        to,
+        to_step,
+        earlier,
+        earlier_step,
+    } = operands;
     // SAFETY: the caller's promise; pointers step beyond the end, but are not read there.
     unsafe {
         let mut sums = [[V::zero(); 2]; H];
@@ -247,7 +259,8 @@ pub mod x86 {
             }
             for i in 0..4 {
                 let (low, high) = (fours[i], fours[4 + i]);
-                let halves = [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)];
+                let halves =
+                    [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)];
                 for (j, half) in halves.into_iter().enumerate() {
                     _mm256_storeu_ps(to.wrapping_add((4 * j + i) * to_step).cast(), half);
                 }
@@ -271,7 +284,10 @@ pub mod x86 {
                 for i in 0..2 {
                     let to = to.wrapping_add((column + i) * to_step + row);
                     _mm256_storeu_pd(to, _mm256_permute2f128_pd::<0x20>(low[i], high[i]));
-                    _mm256_storeu_pd(to.wrapping_add(2 * to_step), _mm256_permute2f128_pd::<0x31>(low[i], high[i]));
+                    _mm256_storeu_pd(
+                        to.wrapping_add(2 * to_step),
+                        _mm256_permute2f128_pd::<0x31>(low[i], high[i]),
+                    );
                 }
             }
         }

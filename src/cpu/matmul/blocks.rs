@@ -146,7 +146,8 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             Placed { address: memory.expose_provenance(), row_stride: n as i64, col_stride: 1 }
         };
         for piece in 0..pieces {
-            let depth = S::DEPTH * split(deep, pieces, piece)..k.min(S::DEPTH * split(deep, pieces, piece + 1));
+            let depth =
+                S::DEPTH * split(deep, pieces, piece)..k.min(S::DEPTH * split(deep, pieces, piece + 1));
             let progress = Progress { first: piece == 0, last: piece + 1 == pieces, sums };
             self.add_up(&depth, progress, a, b);
         }
@@ -242,7 +243,12 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let collide = row_step % if height > 8 { 2048 } else { 4096 } == 0;
         if is_factors && a.col_stride == 1 && m >= height && !collide {
             let first = ptr::with_exposed_provenance(a.at(size_of::<S::Memory>(), 0, depth.start));
-            return Rows { first, steps: [row_step, size as isize], panel_step: row_step * height as isize, in_place: true };
+            return Rows {
+                first,
+                steps: [row_step, size as isize],
+                panel_step: row_step * height as isize,
+                in_place: true,
+            };
         }
         let deep = depth.len().div_ceil(S::DEPTH);
         let rows = m.next_multiple_of(height);
@@ -308,7 +314,9 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         if !progress.first {
             for i in 0..rows.len() {
                 // SAFETY: sums of the block, written for an earlier block of k.
-                unsafe { add_to(&mut tile[i * width..][..count], sums.wrapping_offset(i as isize * sums_step)) };
+                unsafe {
+                    add_to(&mut tile[i * width..][..count], sums.wrapping_offset(i as isize * sums_step))
+                };
             }
         }
         if !progress.last {
@@ -364,9 +372,9 @@ struct Tile<R>([R; 12 * 32]);
 /// `from` can be read, as many as `to` has.
 #[inline(always)]
 unsafe fn add_to<R: Real>(to: &mut [R], from: *const R) {
-    for i in 0..to.len() {
+    for (i, to) in to.iter_mut().enumerate() {
         // SAFETY: the caller's promise; no alignment is assumed.
-        to[i] = to[i] + unsafe { from.wrapping_add(i).read_unaligned() };
+        *to = *to + unsafe { from.wrapping_add(i).read_unaligned() };
     }
 }
 

@@ -4,9 +4,9 @@
 
 mod blocks;
 pub mod epilogue;
+mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
-mod pack;
 mod parts;
 mod scheme;
 mod vector;

@@ -115,8 +115,8 @@ fn transposed<S: Scheme, I: Isa>(
         for row in (0..k).step_by(step) {
             let lines = source.matrix(first * k + row, [count, step.min(k - row)], &mut memory);
             let deep = step.min(k - row).div_ceil(S::DEPTH);
-            for i in 0..count {
-                S::along(isa, lines.row(i), &mut block[i][..deep]);
+            for (i, factors) in block[..count].iter_mut().enumerate() {
+                S::along(isa, lines.row(i), &mut factors[..deep]);
             }
             let row = row / S::DEPTH * width;
             // A block may belong to two panels.
@@ -128,7 +128,12 @@ fn transposed<S: Scheme, I: Isa>(
                 unsafe {
                     let from = block.as_ptr().cast();
                     S::Register::<I>::transpose(from, 2 * BLOCK, to.as_mut_ptr(), width);
-                    S::Register::<I>::transpose(from.wrapping_add(BLOCK), 2 * BLOCK, to[BLOCK * width..].as_mut_ptr(), width);
+                    S::Register::<I>::transpose(
+                        from.wrapping_add(BLOCK),
+                        2 * BLOCK,
+                        to[BLOCK * width..].as_mut_ptr(),
+                        width,
+                    );
                 }
                 continue;
             }

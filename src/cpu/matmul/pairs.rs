@@ -1,5 +1,5 @@
 //! Pairs of bfloat16 by AVX512-BF16, which multiplies neighbours along k and adds them to a float32 sum in one instruction:
-//! twice the rate of float32. Subnormal numbers count as zero in it, as in torch's products on such CPUs.
+//! twice the rate of float32 on AMD's CPUs. Subnormal numbers count as zero in it, as in torch's products on such CPUs.
 
 use std::arch::x86_64::*;
 use std::mem::transmute;
@@ -11,9 +11,17 @@ use crate::cpu::isa::{Isa, has_avx512};
 use crate::cpu::register::x86::transpose_4;
 use crate::cpu::register::{Operands, Register, multiply};
 
-/// Whether this CPU has the instructions.
+/// Whether this CPU has the instructions, and they are quick: on Intel's CPUs, of which those with AMX are most, they take
+/// twice the time of float32 (docs/measurements/cpu.md).
 pub fn has_pairs() -> bool {
-    is_x86_feature_detected!("avx512bf16") && has_avx512()
+    is_x86_feature_detected!("avx512bf16") && has_avx512() && !has_amx()
+}
+
+fn has_amx() -> bool {
+    const LEAF: u32 = 7;
+    const AMX_BF16: u32 = 1 << 22;
+    // CPUs with AVX-512 have the leaf.
+    __cpuid_count(LEAF, 0).edx & AMX_BF16 != 0
 }
 
 /// To be used where [`has_pairs`] holds.

@@ -19,14 +19,8 @@ pub struct Parts {
 impl Parts {
     /// Of an m x n product over k.
     pub fn of(m: usize, n: usize, k: usize, threads: usize) -> Parts {
-        let shortest = |len: usize, parts: usize| match parts {
-            1 => len,
-            _ => (len / parts).saturating_sub(MULTIPLE - 1),
-        };
-        let alike = |parts: &Parts| {
-            let (m_part, n_part) = (shortest(m, parts.rows), shortest(n, parts.columns));
-            m_part * n_part > 256 && (m_part.max(n_part) > 64) == (m.max(n) > 64)
-        };
+        // At least a few tiles each.
+        let fits = |parts: &Parts| m / parts.rows >= MULTIPLE.min(m) && n / parts.columns >= MULTIPLE.min(n);
         // A part widens and packs its rows of a and its columns of b.
         let packed = |parts: &Parts| parts.columns * m + parts.rows * n;
         let even = (m * n).div_ceil(AREA).next_multiple_of(threads);
@@ -35,7 +29,7 @@ impl Parts {
             // Of many, one more does no harm.
             let rows = (1..=count).filter(|rows| count >= 4 * threads || count.is_multiple_of(*rows));
             let all = rows.map(|rows| Parts { rows, columns: count.div_ceil(rows) });
-            all.filter(alike).min_by_key(packed)
+            all.filter(fits).min_by_key(packed)
         };
         (2..=wanted).rev().find_map(best).unwrap_or(Parts { rows: 1, columns: 1 })
     }
@@ -50,7 +44,7 @@ impl Parts {
     }
 }
 
-/// gemm's vectors are whole in parts that begin at multiples of it, and so are the panels of [`super::pairs`].
+/// Panels of b are whole in parts that begin at multiples of it.
 const MULTIPLE: usize = 32;
 
 fn part(len: usize, parts: usize, i: usize) -> Range<usize> {
@@ -96,11 +90,9 @@ mod tests {
                 let [mut covered, mut ends] = [0; 2];
                 for i in 0..parts.count() {
                     let (rows, columns) = parts.nth(m, n, i);
-                    let (m_part, n_part) = (rows.len(), columns.len());
-                    covered += m_part * n_part;
+                    covered += rows.len() * columns.len();
                     ends = ends.max(rows.end * n + columns.end);
-                    let whole = parts.count() == 1;
-                    assert!(whole || (m_part * n_part > 256 && (m_part.max(n_part) > 64) == (m.max(n) > 64)));
+                    assert!(!rows.is_empty() && !columns.is_empty());
                 }
                 assert_eq!((covered, ends), (m * n, m * n + n), "{m} x {n}, {threads} threads: {parts:?}");
                 assert!(threads > 1 || parts.count() == 1);
