@@ -1,5 +1,5 @@
 //! Pairs of bfloat16 by AVX512-BF16, which multiplies neighbours along k and adds them to a float32 sum in one instruction:
-//! twice the rate of float32 on AMD's CPUs. Subnormal numbers count as zero in it, as in torch's products on such CPUs.
+//! half as many instructions as in float32. Subnormal numbers count as zero in it, as in torch's products on such CPUs.
 
 use std::arch::x86_64::*;
 use std::mem::transmute;
@@ -11,8 +11,8 @@ use crate::cpu::isa::{Isa, has_avx512};
 use crate::cpu::register::x86::transpose_4;
 use crate::cpu::register::{Operands, Register, multiply};
 
-/// Whether this CPU has the instructions, and they are quick: on Intel's CPUs, of which those with AMX are most, they take
-/// twice the time of float32 (docs/measurements/cpu.md).
+/// Whether this CPU has the instructions, and no AMX: on the one such CPU that was measured they took twice the time of float32
+/// (docs/measurements/cpu.md).
 pub fn has_pairs() -> bool {
     is_x86_feature_detected!("avx512bf16") && has_avx512() && !has_amx()
 }
