@@ -9,6 +9,7 @@
 
 use half::f16;
 
+use super::register::{self, Register};
 /// Elements in a group that is worked on at a time: one AVX-512 register of float32.
 pub const LANES: usize = 16;
 
@@ -16,6 +17,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     const NAME: &'static str;
     /// Whether a fused multiply-add is one instruction; without one it would be a library call.
     const FMA: bool;
+    type F32: Register<Factor = f32, Sum = f32>;
+    type F64: Register<Factor = f64, Sum = f64>;
 
     fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES];
     /// Rounds to nearest, ties to even.
@@ -57,6 +60,9 @@ pub fn dispatch_streaming<K: Kernel>(kernel: K) -> K::Output {
     dispatch(kernel)
 }
 
+#[cfg(target_arch = "x86_64")]
+pub use x86::has_avx512;
+
 /// What [`dispatch`] chooses on this CPU.
 pub fn name() -> &'static str {
     struct Name;
@@ -77,6 +83,8 @@ pub struct Portable(());
 impl Isa for Portable {
     const NAME: &'static str = std::env::consts::ARCH;
     const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
+    type F32 = [f32; 4 * register::WIDE];
+    type F64 = [f64; 2 * register::WIDE];
 
     #[inline(always)]
     fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES] {
@@ -135,6 +143,8 @@ mod x86 {
     impl Isa for Avx512 {
         const NAME: &'static str = "AVX-512";
         const FMA: bool = true;
+        type F32 = __m512;
+        type F64 = __m512d;
 
         #[inline(always)]
         fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES] {
@@ -156,6 +166,8 @@ mod x86 {
     impl Isa for Avx2 {
         const NAME: &'static str = "AVX2";
         const FMA: bool = true;
+        type F32 = __m256;
+        type F64 = __m256d;
 
         #[inline(always)]
         fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES] {

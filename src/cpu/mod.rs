@@ -1,4 +1,4 @@
-//! How a CPU solves a problem: threads over rows and blocks, SIMD inside, the gemm crate for products.
+//! How a CPU solves a problem: threads over rows and blocks, SIMD inside.
 //!
 //! Reading order: [`isa`] (instruction sets and how code is compiled for each), [`element`] (what a dtype
 //! can do), [`float`], [`operand`] (strided memory as contiguous blocks), [`parallel`]; then the operations.
@@ -17,6 +17,7 @@ pub mod memory;
 pub mod operand;
 pub mod parallel;
 pub mod pool;
+pub mod register;
 pub mod softmax;
 pub mod widened;
 pub mod workers;

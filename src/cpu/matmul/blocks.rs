@@ -1,206 +1,410 @@
-//! Matrix times matrix. float32 and float64 go to the gemm crate as they are. Halves are widened a block at a
-//! time and accumulated in float32 over all of k, for gemm's own float16 kernel rounds its partial sums; so
-//! is whatever gemm would handle badly.
+//! Matrix times matrix. A part of the output is done by blocks of k, of columns and of rows: a panel of rows of a stays in
+//! the first-level cache and a block of columns of b, packed, in the second, while tiles of sums go through registers; bias,
+//! activation and rounding follow on a tile whose last sums are in.
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::ptr;
 
-use super::product::{Parts, even, gemm};
+use super::parts::{even, split};
+use super::scheme::{InRegisters, Scheme, Widened};
 use super::*;
 use crate::cpu::element::Element;
-use crate::cpu::operand::Target;
+use crate::cpu::register::{Operands, Register, prefetch};
 
-/// Sizes of the blocks that are widened, at most: 8 MiB of accumulators, 2 and 4 MiB of operands.
-pub const M: usize = 1024;
-pub const N: usize = 2048;
-/// Depends on nothing, since it decides the order in which products are summed.
-pub const K: usize = 512;
+/// Bytes of factors along k in a block. The length depends on nothing else, since it decides the order of sums.
+const DEPTH: usize = 2048;
 
-/// Columns of a product in place, at most, since gemm packs some 512 rows of them at a time: 32 MiB of float64.
-pub const WIDE: usize = 8192;
+/// Bytes of a block of b: half of a second-level cache that is not large.
+const BLOCK: usize = 256 << 10;
 
-pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: bool) {
+/// Rows and columns that are worked on at a time, at most, which limits the packed rows of a and the sums that the output
+/// cannot hold: 2 and 4 MiB.
+const ROWS: usize = 1024;
+const COLUMNS: usize = 1024;
+
+/// What a product can be of.
+pub trait Factor: Float<Real: Activate + InRegisters> {
+    /// A part of a product that one thread solves.
+    fn solve_part(product: Product<'_, Self::Real>) {
+        solve_part::<Widened<Self>>(product);
+    }
+}
+
+impl Factor for f16 {}
+impl Factor for f32 {}
+impl Factor for f64 {}
+
+impl Factor for bf16 {
+    fn solve_part(product: Product<'_, f32>) {
+        #[cfg(target_arch = "x86_64")]
+        if pairs::has_pairs() {
+            return solve_part::<pairs::Pairs>(product);
+        }
+        solve_part::<Widened<bf16>>(product);
+    }
+}
+
+type Sum<S> = <<S as Scheme>::Memory as Float>::Real;
+
+pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
     let threads = if parallel { parallel::threads() } else { 1 };
     let parts = Parts::of(product.m, product.n, product.k, threads);
     parallel::for_each(parts.count(), parallel, |i| {
         let (rows, columns) = parts.nth(product.m, product.n, i);
-        in_blocks::<T>(product.part(size_of::<T>(), rows, columns));
+        T::solve_part(product.part(size_of::<T>(), rows, columns));
     });
 }
 
-fn in_blocks<T: Float<Real: Activate>>(product: Product<'_, T::Real>) {
-    let Product { m, n, k, a, b, out, bias, activation } = product;
-    let plain = bias.is_none() && activation == Activation::None;
-    // gemm does k <= 2 by scalar loops on one thread.
-    let aligned = [a, b, out].iter().all(|p| p.address.is_multiple_of(align_of::<T>()));
-    let real = T::DTYPE == <T::Real as Element>::DTYPE;
-    let direct = real && aligned && k > 2 && (plain || out.col_stride == 1);
-    if direct && plain {
-        return even(n, WIDE).for_each(|columns| gemm_in_place::<T>(product, 0..m, columns));
+fn solve_part<S: Scheme>(product: Product<'_, Sum<S>>) {
+    let mut scratch = SCRATCH.take();
+    dispatch(Part::<S> { product, scratch: &mut scratch });
+    SCRATCH.set(scratch);
+}
+
+/// Memory that a thread keeps from one product to the next: a few MiB.
+#[derive(Default)]
+struct Scratch {
+    a: Vec<Line>,
+    b: Vec<Line>,
+    sums: Vec<Line>,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Scratch> = Cell::default();
+}
+
+/// A cache line.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// The first `len` elements of a memory, which grows where it is too short. To be of numbers.
+fn room<F: Copy>(memory: &mut Vec<Line>, len: usize) -> &mut [F] {
+    let lines = (len * size_of::<F>()).div_ceil(size_of::<Line>());
+    if memory.len() < lines {
+        *memory = vec![Line([0; 64]); lines];
     }
-    for rows in even(m, M) {
-        for columns in even(n, N) {
-            if direct {
-                gemm_in_place::<T>(product, rows.clone(), columns.clone());
-                finish_in_place::<T::Real>(product, rows.clone(), columns);
-            } else {
-                let sums = accumulate::<T>(product, rows.clone(), columns.clone());
-                finish::<T>(product, rows.clone(), columns, sums);
+    // SAFETY: so many bytes are there and initialised, aligned for any number, of which any bits are one.
+    unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), len) }
+}
+
+/// Bytes that a thread takes for a product of `Factor`s or sums of so many bytes, at most.
+pub fn scratch_bytes(size: usize, m: usize, n: usize, k: usize) -> usize {
+    let (m, n, deep) = (m.min(ROWS) + 16, n.min(COLUMNS), k.min(DEPTH / size) + 16);
+    size * (m * deep + if k > DEPTH / size { m * n } else { 0 }) + 2 * BLOCK
+}
+
+/// A part of a product on one thread.
+struct Part<'a, S: Scheme> {
+    product: Product<'a, Sum<S>>,
+    scratch: &'a mut Scratch,
+}
+
+impl<S: Scheme> Kernel for Part<'_, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Part { product, scratch } = self;
+        for columns in even(product.n, COLUMNS) {
+            for rows in even(product.m, ROWS) {
+                let product = product.part(size_of::<S::Memory>(), rows, columns.clone());
+                Block::<S, I> { isa, product }.solve(scratch);
             }
         }
     }
 }
 
-/// Multiplies into `rows` x `columns` of the output itself, which is of the arithmetic type.
-fn gemm_in_place<T: Float>(product: Product<'_, T::Real>, rows: Range<usize>, columns: Range<usize>) {
-    let Product { k, a, b, out, .. } = product;
-    let size = size_of::<T>();
-    let a = Placed { address: a.at(size, rows.start, 0), ..a };
-    let b = Placed { address: b.at(size, 0, columns.start), ..b };
-    let out = Placed { address: out.at(size, rows.start, columns.start), ..out };
-    // SAFETY: a problem's operands are memory of the given shapes that the caller keeps alive, `solve` has
-    // checked type and alignment, and `check_out` has refused outputs that overlap themselves or an input.
-    unsafe { gemm::<T>((rows.len(), columns.len(), k), out, false, a, b) };
+/// Some rows and columns of a product.
+struct Block<'a, S: Scheme, I> {
+    isa: I,
+    product: Product<'a, Sum<S>>,
 }
 
-/// a @ b of `rows` x `columns`, row by row, in the arithmetic type.
-fn accumulate<T: Float>(
-    product: Product<'_, T::Real>,
-    rows: Range<usize>,
-    columns: Range<usize>,
-) -> Vec<T::Real> {
-    let Product { k, a, b, .. } = product;
-    let (m, n) = (rows.len(), columns.len());
-    let mut sums = vec![T::Real::default(); m * n];
-    let out = Placed { address: sums.as_mut_ptr().expose_provenance(), row_stride: n as i64, col_stride: 1 };
-    let (mut a_block, mut b_block) = (Vec::new(), Vec::new());
-    for depth in even(k, K) {
-        // Zeros make up what gemm wants at least.
-        let padded = depth.len().max(4);
-        let a = widened_block::<T>(a, rows.clone(), depth.clone(), [m, padded], &mut a_block);
-        let b = widened_block::<T>(b, depth.clone(), columns.clone(), [padded, n], &mut b_block);
-        // SAFETY: the three vectors are alive, distinct and of these sizes.
-        unsafe { gemm::<T::Real>((m, n, padded), out, depth.start > 0, a, b) };
+/// What is known of sums when a tile is done.
+#[derive(Clone, Copy)]
+struct Progress {
+    first: bool,
+    last: bool,
+    /// Where sums of earlier blocks of k lie, row by row.
+    sums: Placed,
+}
+
+impl<S: Scheme, I: Isa> Block<'_, S, I> {
+    #[inline(always)]
+    fn solve(&self, Scratch { a, b, sums }: &mut Scratch) {
+        let Product { m, n, k, out, .. } = self.product;
+        // Of factors, as all that is named `deep`.
+        let deep = k.div_ceil(S::DEPTH);
+        let pieces = deep.div_ceil(DEPTH / size_of::<S::Factor>()).max(1);
+        let in_place = S::Memory::DTYPE == <Sum<S>>::DTYPE && out.col_stride == 1;
+        let sums = if in_place || pieces == 1 {
+            out
+        } else {
+            let memory = room::<Sum<S>>(sums, m * n).as_mut_ptr();
+            Placed { address: memory.expose_provenance(), row_stride: n as i64, col_stride: 1 }
+        };
+        for piece in 0..pieces {
+            let depth =
+                S::DEPTH * split(deep, pieces, piece)..k.min(S::DEPTH * split(deep, pieces, piece + 1));
+            let progress = Progress { first: piece == 0, last: piece + 1 == pieces, sums };
+            self.add_up(&depth, progress, a, b);
+        }
     }
-    sums
-}
 
-/// Widens `rows` x `columns` of a matrix into `to`, in the order in which they lie in memory, with zeros up
-/// to the size `padded`.
-fn widened_block<T: Float>(
-    matrix: Placed,
-    rows: Range<usize>,
-    columns: Range<usize>,
-    padded: [usize; 2],
-    to: &mut Vec<T::Real>,
-) -> Placed {
-    if matrix.row_stride.unsigned_abs() < matrix.col_stride.unsigned_abs() {
-        let [height, width] = padded;
-        let transposed = widened_block::<T>(matrix.transposed(), columns, rows, [width, height], to);
-        return transposed.transposed();
+    /// Adds the products of some of k to the sums.
+    #[inline(always)]
+    fn add_up(&self, depth: &Range<usize>, progress: Progress, a: &mut Vec<Line>, b: &mut Vec<Line>) {
+        let Product { m, n, .. } = self.product;
+        let (height, width) = (S::Register::<I>::HEIGHT, S::Register::<I>::WIDTH);
+        let deep = depth.len().div_ceil(S::DEPTH);
+        let rows = self.rows(depth, a);
+        let Product { out, bias, activation, .. } = self.product;
+        let is_plain = bias.is_none() && activation == Activation::None && out.col_stride == 1;
+        let is_straight = !progress.last || (is_plain && S::Memory::DTYPE == <Sum<S>>::DTYPE);
+        let mut tile = Tile([Sum::<S>::default(); 12 * 32]);
+        let panel_len = deep * width;
+        let wide = (BLOCK / size_of::<S::Factor>() / panel_len.max(1)).clamp(1, 16) * width;
+        // A block of b that is used once is not worth a copy.
+        let direct = size_of::<S::Memory>() == size_of::<S::Factor>() && self.product.b.col_stride == 1;
+        for columns in even(n.div_ceil(width), wide / width) {
+            let columns = columns.start * width..n.min(columns.end * width);
+            let packed = room::<S::Factor>(b, columns.len().div_ceil(width) * panel_len);
+            // Whole panels that can be read where they lie are, and copied on the way.
+            let whole = if direct { columns.len() / width } else { 0 };
+            let rest = columns.start + whole * width..columns.end;
+            if !rest.is_empty() {
+                let to = &mut packed[whole * panel_len..];
+                pack::panels::<S, I>(self.isa, self.product.b, depth, &rest, width, to);
+            }
+            for top in (0..m).step_by(height) {
+                // The last rows are done with those before them, as far as there are such.
+                let (first, a) = rows.panel(top, m, height);
+                for (i, column) in columns.clone().step_by(width).enumerate() {
+                    let copy = packed[i * panel_len..].as_mut_ptr();
+                    self.prefetch(progress, top, column);
+                    let rows_done = top..m.min(first + height);
+                    let columns_done = column..columns.end.min(column + width);
+                    let size = size_of::<S::Memory>();
+                    let whole_tile = rows_done.len() == height && columns_done.len() == width;
+                    let add = whole_tile && !progress.first;
+                    let sums = progress.sums.at(size_of::<Sum<S>>(), top, column);
+                    let sums = ptr::with_exposed_provenance_mut(sums);
+                    let sums_step = progress.sums.row_stride as isize * size_of::<Sum<S>>() as isize;
+                    // Sums that are as they are to be written need no tile.
+                    let straight = whole_tile && is_straight;
+                    let (to, to_step) = if straight {
+                        (sums, sums_step)
+                    } else {
+                        (tile.0.as_mut_ptr(), (width * size_of::<Sum<S>>()) as isize)
+                    };
+                    let mut operands = Operands {
+                        a,
+                        a_steps: rows.steps,
+                        b: copy,
+                        b_step: (width * size_of::<S::Factor>()) as isize,
+                        copy,
+                        k: deep,
+                        to,
+                        to_step,
+                        earlier: if add { sums } else { ptr::null() },
+                        earlier_step: sums_step,
+                    };
+                    if top == 0 && i < whole {
+                        let address = self.product.b.at(size, depth.start, column);
+                        operands.b = ptr::with_exposed_provenance(address);
+                        operands.b_step = self.product.b.row_stride as isize * size as isize;
+                        // SAFETY: a proof that the CPU has the instructions is at hand; see above of what is read.
+                        unsafe { S::Register::<I>::tile::<true>(operands) };
+                    } else {
+                        // SAFETY: as above.
+                        unsafe { S::Register::<I>::tile::<false>(operands) };
+                    }
+                    if !straight {
+                        let skip = top - first;
+                        let tile = &mut tile.0[skip * width..(skip + rows_done.len()) * width];
+                        let progress = Progress { first: progress.first || add, ..progress };
+                        self.finish(progress, tile, rows_done, columns_done);
+                    }
+                }
+            }
+        }
     }
-    let [height, width] = padded;
-    to.clear();
-    to.resize(height * width, T::Real::default());
-    let shape = [rows.len() as i64, columns.len() as i64];
-    let address = matrix.at(size_of::<T>(), rows.start, columns.start);
-    // SAFETY: a problem's operands are memory of the given shapes that the caller keeps alive, and none of it
-    // is written: `check_out` has refused outputs that overlap an input.
-    let source =
-        unsafe { Source::<T>::new(address, T::DTYPE, &shape, &[matrix.row_stride, matrix.col_stride], 0) };
-    let (height, len) = (rows.len(), columns.len());
-    dispatch(LoadRows { source: &source, height, len, width, to });
-    Placed { address: to.as_ptr().expose_provenance(), row_stride: width as i64, col_stride: 1 }
-}
 
-/// Widens `height` rows of `len` elements into rows of `width`.
-struct LoadRows<'a, T: Float> {
-    source: &'a Source<T>,
-    height: usize,
-    len: usize,
-    width: usize,
-    to: &'a mut [T::Real],
-}
+    /// Rows of a as tiles read them: in place where the factors of a row follow one another there, else packed.
+    #[inline(always)]
+    fn rows(&self, depth: &Range<usize>, packed: &mut Vec<Line>) -> Rows<S::Factor> {
+        let Product { m, k, a, .. } = self.product;
+        let (height, size) = (S::Register::<I>::HEIGHT, size_of::<S::Factor>());
+        let row_step = a.row_stride as isize * size_of::<S::Memory>() as isize;
+        let is_factors = size_of::<S::Memory>() * S::DEPTH == size && k.is_multiple_of(S::DEPTH);
+        // Rows that share their places in the first-level cache leave none there to others.
+        let collide = row_step % if height > 8 { 2048 } else { 4096 } == 0;
+        if is_factors && a.col_stride == 1 && m >= height && !collide {
+            let first = ptr::with_exposed_provenance(a.at(size_of::<S::Memory>(), 0, depth.start));
+            return Rows {
+                first,
+                steps: [row_step, size as isize],
+                panel_step: row_step * height as isize,
+                in_place: true,
+            };
+        }
+        let deep = depth.len().div_ceil(S::DEPTH);
+        let rows = m.next_multiple_of(height);
+        let (steps, panel_len) = if a.row_stride.unsigned_abs() < a.col_stride.unsigned_abs() {
+            let to = room(packed, rows * deep);
+            pack::panels::<S, I>(self.isa, a.transposed(), depth, &(0..m), height, to);
+            ([1, height], deep * height)
+        } else {
+            // A line more than a row keeps rows from sharing places.
+            let step = deep.next_multiple_of(16) + 16;
+            let to = room(packed, rows * step);
+            pack::rows::<S, I>(self.isa, a, &(0..m), depth, step, to);
+            ([step, 1], step * height)
+        };
+        Rows {
+            first: packed.as_ptr().cast(),
+            steps: steps.map(|step| (step * size) as isize),
+            panel_step: (panel_len * size) as isize,
+            in_place: false,
+        }
+    }
 
-impl<T: Float> Kernel for LoadRows<'_, T> {
-    type Output = ();
+    /// Asks for the sums that a tile will be added to, or for where it will be written.
+    #[inline(always)]
+    fn prefetch(&self, progress: Progress, top: usize, column: usize) {
+        let size = size_of::<Sum<S>>();
+        let mut row = ptr::without_provenance::<u8>(progress.sums.at(size, top, column));
+        for _ in 0..S::Register::<I>::HEIGHT {
+            for line in 0..(S::Register::<I>::WIDTH * size).div_ceil(64) {
+                prefetch(row.wrapping_add(64 * line));
+            }
+            row = row.wrapping_offset(progress.sums.row_stride as isize * size as isize);
+        }
+    }
+
+    /// Adds earlier sums to a tile of full width; then bias, activation and rounding if it is done, or else puts it where
+    /// sums are.
+    #[inline(always)]
+    fn finish(&self, progress: Progress, tile: &mut [Sum<S>], rows: Range<usize>, columns: Range<usize>) {
+        let width = S::Register::<I>::WIDTH;
+        // With a length that is known moves are single instructions.
+        if columns.len() == width {
+            self.finish_columns(progress, tile, rows, columns.start, width);
+        } else {
+            self.finish_columns(progress, tile, rows, columns.start, columns.len());
+        }
+    }
 
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        let LoadRows { source, height, len, width, to } = self;
-        for (row, to) in (0..height).zip(to.chunks_exact_mut(width)) {
-            widened::load(isa, source, row * len, &mut to[..len]);
+    fn finish_columns(
+        &self,
+        progress: Progress,
+        tile: &mut [Sum<S>],
+        rows: Range<usize>,
+        column: usize,
+        count: usize,
+    ) {
+        let width = S::Register::<I>::WIDTH;
+        let Product { out, bias, activation, .. } = self.product;
+        let (size, sum_size) = (size_of::<S::Memory>(), size_of::<Sum<S>>());
+        let sums = ptr::with_exposed_provenance_mut::<Sum<S>>(progress.sums.at(sum_size, rows.start, column));
+        let sums_step = progress.sums.row_stride as isize;
+        if !progress.first {
+            for i in 0..rows.len() {
+                // SAFETY: sums of the block, written for an earlier block of k.
+                unsafe {
+                    add_to(&mut tile[i * width..][..count], sums.wrapping_offset(i as isize * sums_step))
+                };
+            }
+        }
+        if !progress.last {
+            for i in 0..rows.len() {
+                // SAFETY: as above; each row of a tile is written by one thread.
+                unsafe { copy_to(&tile[i * width..][..count], sums.wrapping_offset(i as isize * sums_step)) };
+            }
+            return;
+        }
+        if let Some(bias) = bias {
+            let bias = &bias[column..][..count];
+            for i in 0..rows.len() {
+                let tile = &mut tile[i * width..][..count];
+                for j in 0..count {
+                    tile[j] = tile[j] + bias[j];
+                }
+            }
+        }
+        epilogue::apply(self.isa, activation, None, tile);
+        let first = ptr::with_exposed_provenance_mut::<S::Memory>(out.at(size, rows.start, column));
+        let is_sum = S::Memory::DTYPE == <Sum<S>>::DTYPE;
+        for i in 0..rows.len() {
+            let tile = &tile[i * width..][..count];
+            let to = first.wrapping_offset(i as isize * out.row_stride as isize);
+            if is_sum && out.col_stride == 1 {
+                // SAFETY: as below; elements are of the type of sums.
+                unsafe { copy_to(tile, to.cast()) };
+                continue;
+            }
+            let mut rounded = [S::Memory::default(); 32];
+            let rounded = &mut rounded[..count];
+            S::Memory::narrow(self.isa, tile, rounded);
+            // SAFETY: a problem's output is memory of the given shape that the caller keeps alive, and each row of a tile is
+            // written by one thread.
+            unsafe {
+                if out.col_stride == 1 {
+                    copy_to(rounded, to);
+                } else {
+                    for (j, &value) in rounded.iter().enumerate() {
+                        to.wrapping_offset(j as isize * out.col_stride as isize).write_unaligned(value);
+                    }
+                }
+            }
         }
     }
 }
 
-/// `rows` x `columns` of the output.
-fn target<T: Element>(out: Placed, rows: &Range<usize>, columns: &Range<usize>) -> Target<T> {
-    let shape = [rows.len() as i64, columns.len() as i64];
-    let address = out.at(size_of::<T>(), rows.start, columns.start);
-    // SAFETY: a problem's output is memory of the given shape that the caller keeps alive, and `check_out`
-    // has refused outputs that overlap themselves or an input.
-    unsafe { Target::new(address, &shape, &[out.row_stride, out.col_stride]) }
-}
+/// Room for any tile.
+#[repr(align(64))]
+struct Tile<R>([R; 12 * 32]);
 
-/// Bias and activation on sums that are already in the output.
-fn finish_in_place<R: Float + Activate>(product: Product<'_, R>, rows: Range<usize>, columns: Range<usize>) {
-    let target = target::<R>(product.out, &rows, &columns);
-    let width = columns.len();
-    let bias = product.bias.map(|bias| &bias[columns]);
-    for row in 0..rows.len() {
-        // SAFETY: each row is visited by one thread, which holds no slice of it.
-        if let Some(row) = unsafe { target.slice(row * width, width) } {
-            dispatch(Apply { activation: product.activation, bias, row });
-        }
+/// # Safety
+/// `from` can be read, as many as `to` has.
+#[inline(always)]
+unsafe fn add_to<R: Real>(to: &mut [R], from: *const R) {
+    for (i, to) in to.iter_mut().enumerate() {
+        // SAFETY: the caller's promise; no alignment is assumed.
+        *to = *to + unsafe { from.wrapping_add(i).read_unaligned() };
     }
 }
 
-struct Apply<'a, R> {
-    activation: Activation,
-    bias: Option<&'a [R]>,
-    row: &'a mut [R],
+/// # Safety
+/// `to` can be written, as many as `from` has.
+#[inline(always)]
+unsafe fn copy_to<T: Copy>(from: &[T], to: *mut T) {
+    // SAFETY: the caller's promise; no alignment is assumed.
+    unsafe { ptr::copy_nonoverlapping(from.as_ptr().cast::<u8>(), to.cast(), size_of_val(from)) };
 }
 
-impl<R: Activate> Kernel for Apply<'_, R> {
-    type Output = ();
+/// Where the rows of a lie.
+#[derive(Clone, Copy)]
+struct Rows<F> {
+    first: *const F,
+    /// Bytes from a row to the next, and from a factor of a row to the next.
+    steps: [isize; 2],
+    panel_step: isize,
+    in_place: bool,
+}
 
+impl<F> Rows<F> {
+    /// The first row of the panel that begins at `top`, and where it lies. In place the last panel begins earlier, for
+    /// nothing may be read behind the last row.
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        epilogue::apply(isa, self.activation, self.bias, self.row);
-    }
-}
-
-/// Bias, activation and rounding of sums on their way to the output.
-fn finish<T: Float<Real: Activate>>(
-    product: Product<'_, T::Real>,
-    rows: Range<usize>,
-    columns: Range<usize>,
-    mut sums: Vec<T::Real>,
-) {
-    let target = target::<T>(product.out, &rows, &columns);
-    let width = columns.len();
-    let bias = product.bias.map(|bias| &bias[columns]);
-    dispatch(Finish { activation: product.activation, bias, sums: &mut sums, width, target: &target });
-}
-
-struct Finish<'a, T: Float> {
-    activation: Activation,
-    bias: Option<&'a [T::Real]>,
-    sums: &'a mut [T::Real],
-    width: usize,
-    target: &'a Target<T>,
-}
-
-impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        let Finish { activation, bias, sums, width, target } = self;
-        for (i, sums) in sums.chunks_exact_mut(width).enumerate() {
-            epilogue::apply(isa, activation, bias, sums);
-            // SAFETY: each row of the output is visited by one thread, which holds no slice of it.
-            unsafe { widened::store(isa, target, i * width, sums) };
+    fn panel(&self, top: usize, m: usize, height: usize) -> (usize, *const F) {
+        if self.in_place {
+            let first = top.min(m - height);
+            return (first, self.first.wrapping_byte_offset(first as isize * self.steps[0]));
         }
+        (top, self.first.wrapping_byte_offset((top / height) as isize * self.panel_step))
     }
 }

@@ -1,18 +1,24 @@
-//! matmul: products of matrices ([`blocks`]) through the gemm crate ([`product`]), products with a vector by loops of our
-//! own ([`vector`]), and what is done to an accumulator before it is rounded ([`epilogue`]).
+//! matmul: products of matrices in tiles of registers ([`blocks`], [`parts`]) of factors ([`scheme`], [`pairs`]) that are
+//! packed where that pays ([`pack`]), products with a vector ([`vector`]), and what is done to an accumulator before it is
+//! rounded ([`epilogue`]).
 
 mod blocks;
 pub mod epilogue;
-mod product;
+mod pack;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
+mod parts;
+mod scheme;
 mod vector;
 
 use std::ops::Range;
 
 use half::{bf16, f16};
 
+use self::blocks::Factor;
 use self::epilogue::Activate;
-use self::product::Parts;
-use super::float::Float;
+use self::parts::Parts;
+use super::float::{Float, Real};
 use super::isa::{Isa, Kernel, dispatch};
 use super::memory::{has_room, zeros};
 use super::operand::Source;
@@ -70,6 +76,7 @@ struct Placed {
 
 impl Placed {
     /// Address of the element at (row, column).
+    #[inline(always)]
     fn at(self, size: usize, row: usize, column: usize) -> usize {
         let offset = row as i64 * self.row_stride + column as i64 * self.col_stride;
         self.address.wrapping_add_signed(offset as isize * size as isize)
@@ -80,22 +87,16 @@ impl Placed {
     }
 }
 
-/// What gemm keeps for each thread: as much as the second-level cache, of which few are larger.
-const SLAB: usize = 4 << 20;
-
-/// Asks for what a product takes besides its operands, about: the sums of pieces of k; or the blocks that are widened and
-/// as much again for gemm to pack, and its slabs.
+/// Asks for what a product takes besides its operands, about: the sums of pieces of k of products with a vector, or what
+/// each thread packs.
 fn check_room<R>(m: usize, n: usize, k: usize) -> Result<()> {
-    let threads = parallel::threads();
-    let elements = if m == 1 || n == 1 {
-        2 * m.max(n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT)
+    let size = size_of::<R>();
+    let bytes = if m == 1 || n == 1 {
+        size * 2 * m.max(n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT)
     } else {
-        let parts = Parts::of(m, n, k, threads);
-        let (m, n) = (m.div_ceil(parts.rows), n.div_ceil(parts.columns));
-        let (rows, columns) = (m.min(blocks::M), n.min(blocks::WIDE));
-        threads.min(parts.count()) * (rows * n.min(blocks::N) + 2 * blocks::K * (rows + columns))
+        let threads = parallel::threads();
+        threads.min(Parts::of(m, n, k, threads).count()) * blocks::scratch_bytes(size, m, n, k)
     };
-    let bytes = size_of::<R>() * elements + SLAB * threads;
     if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op: "matmul", bytes }) }
 }
 
@@ -103,7 +104,7 @@ fn check_room<R>(m: usize, n: usize, k: usize) -> Result<()> {
 /// there are several of them.
 const SMALL: f64 = 2e7;
 
-fn matmul<T: Float<Real: Activate>>(problem: &MatmulProblem) -> Result<()> {
+fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
     let (m, n, k) = (problem.m as usize, problem.n as usize, problem.k as usize);
     let load = |bias: &Bias| -> Result<_> {
         // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused

@@ -1,12 +1,7 @@
-//! Products of matrices in memory by the gemm crate, on one thread; and the parts into which threads split a larger one.
-//!
-//! A part has the bits of the whole: gemm sums up an element over pieces of k, whose length depends on k and on two
-//! thresholds of m and n. No part lies on another side of these than the whole.
+//! The parts of a product that threads take. A part has the bits of the whole, since the order of an element's sum depends on
+//! k alone.
 
 use std::ops::Range;
-
-use super::*;
-use crate::cpu::element::Element;
 
 /// Products of elements below which a part takes less time than a thread to hear of it.
 const LEAST: usize = 1 << 19;
@@ -24,14 +19,8 @@ pub struct Parts {
 impl Parts {
     /// Of an m x n product over k.
     pub fn of(m: usize, n: usize, k: usize, threads: usize) -> Parts {
-        let shortest = |len: usize, parts: usize| match parts {
-            1 => len,
-            _ => (len / parts).saturating_sub(MULTIPLE - 1),
-        };
-        let alike = |parts: &Parts| {
-            let (m_part, n_part) = (shortest(m, parts.rows), shortest(n, parts.columns));
-            m_part * n_part > 256 && (m_part.max(n_part) > 64) == (m.max(n) > 64)
-        };
+        // At least a few tiles each.
+        let fits = |parts: &Parts| m / parts.rows >= MULTIPLE.min(m) && n / parts.columns >= MULTIPLE.min(n);
         // A part widens and packs its rows of a and its columns of b.
         let packed = |parts: &Parts| parts.columns * m + parts.rows * n;
         let even = (m * n).div_ceil(AREA).next_multiple_of(threads);
@@ -40,7 +29,7 @@ impl Parts {
             // Of many, one more does no harm.
             let rows = (1..=count).filter(|rows| count >= 4 * threads || count.is_multiple_of(*rows));
             let all = rows.map(|rows| Parts { rows, columns: count.div_ceil(rows) });
-            all.filter(alike).min_by_key(packed)
+            all.filter(fits).min_by_key(packed)
         };
         (2..=wanted).rev().find_map(best).unwrap_or(Parts { rows: 1, columns: 1 })
     }
@@ -55,11 +44,14 @@ impl Parts {
     }
 }
 
-/// gemm's vectors and tiles are whole in parts that begin at multiples of it.
-const MULTIPLE: usize = 48;
+/// Panels of b are whole in parts that begin at multiples of it.
+const MULTIPLE: usize = 32;
 
 fn part(len: usize, parts: usize, i: usize) -> Range<usize> {
-    let start = |i: usize| if i == parts { len } else { split(len, parts, i) / MULTIPLE * MULTIPLE };
+    let start = |i: usize| match split(len, parts, i) {
+        start if i < parts => (start + MULTIPLE / 2) / MULTIPLE * MULTIPLE,
+        end => end,
+    };
     start(i)..start(i + 1)
 }
 
@@ -71,54 +63,15 @@ pub fn even(len: usize, most: usize) -> impl DoubleEndedIterator<Item = Range<us
 
 /// Where the `i`-th of `parts` parts begins, all about as long. An expanded k times its number of parts is more than 64
 /// bits hold.
-fn split(len: usize, parts: usize, i: usize) -> usize {
+pub fn split(len: usize, parts: usize, i: usize) -> usize {
     (len as u128 * i as u128 / parts as u128) as usize
-}
-
-/// out = a @ b + (`add` ? out : 0), for matrices in memory whose elements are all R.
-///
-/// # Safety
-/// `a` is m x k, `b` k x n and `out` m x n elements, aligned and alive; nothing else uses `out`, and its
-/// elements are distinct.
-pub unsafe fn gemm<R: Element>(
-    (m, n, k): (usize, usize, usize),
-    out: Placed,
-    add: bool,
-    a: Placed,
-    b: Placed,
-) {
-    let one = R::from_element(1.0);
-    // SAFETY: the caller's promise. gemm computes addresses by these strides alone, whatever their
-    // signs, and does not read `out` unless told to add to it.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            std::ptr::with_exposed_provenance_mut::<R>(out.address),
-            out.col_stride as isize,
-            out.row_stride as isize,
-            add,
-            std::ptr::with_exposed_provenance::<R>(a.address),
-            a.col_stride as isize,
-            a.row_stride as isize,
-            std::ptr::with_exposed_provenance::<R>(b.address),
-            b.col_stride as isize,
-            b.row_stride as isize,
-            one,
-            one,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::matmul::blocks::K;
+
+    const K: usize = 512;
 
     #[test]
     fn parts_cover_all_and_are_about_as_long_whatever_the_length() {
@@ -137,11 +90,9 @@ mod tests {
                 let [mut covered, mut ends] = [0; 2];
                 for i in 0..parts.count() {
                     let (rows, columns) = parts.nth(m, n, i);
-                    let (m_part, n_part) = (rows.len(), columns.len());
-                    covered += m_part * n_part;
+                    covered += rows.len() * columns.len();
                     ends = ends.max(rows.end * n + columns.end);
-                    let whole = parts.count() == 1;
-                    assert!(whole || (m_part * n_part > 256 && (m_part.max(n_part) > 64) == (m.max(n) > 64)));
+                    assert!(!rows.is_empty() && !columns.is_empty());
                 }
                 assert_eq!((covered, ends), (m * n, m * n + n), "{m} x {n}, {threads} threads: {parts:?}");
                 assert!(threads > 1 || parts.count() == 1);

@@ -1,0 +1,188 @@
+//! Copies of parts of a matrix, as factors in the order in which tiles read them.
+
+use std::ops::Range;
+use std::ptr;
+
+use super::Placed;
+use super::scheme::Scheme;
+use crate::cpu::element::Element;
+use crate::cpu::isa::Isa;
+use crate::cpu::operand::{MATRIX, Source};
+use crate::cpu::register::{BLOCK, Register, prefetch};
+
+/// Elements of a row that are copied at a time, about, and so many rows.
+const WIDE: usize = 256;
+const ROWS: usize = MATRIX / WIDE;
+
+/// Copies `depth` (of k) x `columns` of a matrix in panels of `width` columns: of each one row after another. Columns that
+/// there are not are filled up with zeros.
+#[inline(always)]
+pub fn panels<S: Scheme, I: Isa>(
+    isa: I,
+    matrix: Placed,
+    depth: &Range<usize>,
+    columns: &Range<usize>,
+    width: usize,
+    to: &mut [S::Factor],
+) {
+    let len = depth.len().div_ceil(S::DEPTH) * width;
+    let rest = columns.len() % width;
+    if rest != 0 {
+        to[(columns.len() - rest) / width * len..][..len].fill(S::Factor::default());
+    }
+    if matrix.row_stride == 1 && matrix.col_stride != 1 {
+        transposed::<S, I>(isa, matrix, depth, columns, width, to);
+    } else {
+        straight::<S, I>(isa, matrix, depth, columns, width, to);
+    }
+}
+
+/// Row by row.
+#[inline(always)]
+fn straight<S: Scheme, I: Isa>(
+    isa: I,
+    matrix: Placed,
+    depth: &Range<usize>,
+    columns: &Range<usize>,
+    width: usize,
+    to: &mut [S::Factor],
+) {
+    let (k, n) = (depth.len(), columns.len());
+    let len = k.div_ceil(S::DEPTH) * width;
+    let source = matrix.source::<S::Memory>(depth, columns);
+    let mut memory = [S::Memory::default(); MATRIX];
+    let mut buffer = [S::Factor::default(); MATRIX];
+    let zeros = [S::Memory::default(); WIDE];
+    let wide = WIDE / width * width;
+    for column in (0..n).step_by(wide) {
+        let count = wide.min(n - column);
+        for row in (0..k).step_by(ROWS) {
+            let rows = ROWS.min(k - row);
+            if matrix.col_stride == 1 {
+                for i in row + rows..row + 2 * rows {
+                    let next = matrix.at(size_of::<S::Memory>(), depth.start + i, columns.start + column);
+                    for at in (0..count * size_of::<S::Memory>()).step_by(64) {
+                        prefetch(ptr::without_provenance::<u8>(next.wrapping_add(at)));
+                    }
+                }
+            }
+            let lines = source.matrix(row * n + column, [rows, count], &mut memory);
+            let mut factors: [&[S::Factor]; ROWS] = [&[]; ROWS];
+            let mut buffers = buffer.chunks_exact_mut(WIDE);
+            for (i, factors) in (0..rows).step_by(S::DEPTH).zip(&mut factors) {
+                let next = if i + 1 < rows { lines.row(i + 1) } else { &zeros[..count] };
+                if let Some(buffer) = buffers.next() {
+                    *factors = S::across(isa, [lines.row(i), next], buffer);
+                }
+            }
+            let factors = &factors[..rows.div_ceil(S::DEPTH)];
+            for first in (0..count).step_by(width) {
+                let panel = &mut to[(column + first) / width * len..][row / S::DEPTH * width..];
+                let panel = &mut panel[..factors.len() * width];
+                for (to, from) in panel.chunks_exact_mut(width).zip(factors) {
+                    let from = &from[first..];
+                    match from.get(..width) {
+                        // SAFETY: both are of this length, and distinct. The length is known, so that these are moves.
+                        Some(from) => unsafe {
+                            ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), width);
+                        },
+                        None => to[..from.len()].copy_from_slice(from),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Columns whose factors follow one another, in blocks that are transposed.
+#[inline(always)]
+fn transposed<S: Scheme, I: Isa>(
+    isa: I,
+    matrix: Placed,
+    depth: &Range<usize>,
+    columns: &Range<usize>,
+    width: usize,
+    to: &mut [S::Factor],
+) {
+    let (k, n) = (depth.len(), columns.len());
+    let len = k.div_ceil(S::DEPTH) * width;
+    let source = matrix.transposed().source::<S::Memory>(columns, depth);
+    let mut memory = [S::Memory::default(); MATRIX];
+    let mut block = [[S::Factor::default(); 2 * BLOCK]; BLOCK];
+    for first in (0..n).step_by(BLOCK) {
+        let count = BLOCK.min(n - first);
+        let step = 2 * BLOCK * S::DEPTH;
+        for row in (0..k).step_by(step) {
+            let lines = source.matrix(first * k + row, [count, step.min(k - row)], &mut memory);
+            let deep = step.min(k - row).div_ceil(S::DEPTH);
+            for (i, factors) in block[..count].iter_mut().enumerate() {
+                S::along(isa, lines.row(i), &mut factors[..deep]);
+            }
+            let row = row / S::DEPTH * width;
+            // A block may belong to two panels.
+            if first % width + count <= width && count == BLOCK && deep == 2 * BLOCK {
+                let to = &mut to[first / width * len + row + first % width..];
+                let to = &mut to[..(2 * BLOCK - 1) * width + BLOCK];
+                // SAFETY: the CPU has the register's instructions, since there is an `isa`; both ends are within the block
+                // and the panel.
+                unsafe {
+                    let from = block.as_ptr().cast();
+                    S::Register::<I>::transpose(from, 2 * BLOCK, to.as_mut_ptr(), width);
+                    S::Register::<I>::transpose(
+                        from.wrapping_add(BLOCK),
+                        2 * BLOCK,
+                        to[BLOCK * width..].as_mut_ptr(),
+                        width,
+                    );
+                }
+                continue;
+            }
+            for (i, factors) in block[..count].iter().enumerate() {
+                let column = first + i;
+                let to = &mut to[column / width * len + row + column % width..];
+                for (to, &factor) in to.iter_mut().step_by(width).zip(&factors[..deep]) {
+                    *to = factor;
+                }
+            }
+        }
+    }
+}
+
+/// Copies `rows` x `depth` (of k) of a matrix, row by row, `step` factors apart.
+#[inline(always)]
+pub fn rows<S: Scheme, I: Isa>(
+    isa: I,
+    matrix: Placed,
+    rows: &Range<usize>,
+    depth: &Range<usize>,
+    step: usize,
+    to: &mut [S::Factor],
+) {
+    let k = depth.len();
+    let source = matrix.source::<S::Memory>(rows, depth);
+    let mut memory = [S::Memory::default(); MATRIX];
+    for column in (0..k).step_by(MATRIX) {
+        let len = MATRIX.min(k - column);
+        for (row, to) in (0..rows.len()).zip(to.chunks_mut(step)) {
+            // The next row lies in another page, where the processor does not look ahead.
+            if matrix.col_stride == 1 {
+                let next = matrix.at(size_of::<S::Memory>(), rows.start + row + 1, depth.start + column);
+                for at in (0..len * size_of::<S::Memory>()).step_by(64) {
+                    prefetch(ptr::without_provenance::<u8>(next.wrapping_add(at)));
+                }
+            }
+            let line = source.matrix(row * k + column, [1, len], &mut memory);
+            S::along(isa, line.row(0), &mut to[column / S::DEPTH..][..len.div_ceil(S::DEPTH)]);
+        }
+    }
+}
+
+impl Placed {
+    fn source<T: Element>(self, rows: &Range<usize>, columns: &Range<usize>) -> Source<T> {
+        let address = self.at(size_of::<T>(), rows.start, columns.start);
+        let shape = [rows.len() as i64, columns.len() as i64];
+        // SAFETY: a problem's operands are memory of the given shapes that the caller keeps alive, and none of it is
+        // written: `check_out` has refused outputs that overlap an input.
+        unsafe { Source::new(address, T::DTYPE, &shape, &[self.row_stride, self.col_stride], 0) }
+    }
+}

@@ -1,0 +1,365 @@
+//! Registers of numbers, for the loops whose sums have to stay in them; all other loops are left to LLVM.
+
+// LLVM keeps arrays in registers where indices are plain.
+#![allow(clippy::needless_range_loop)]
+
+/// A register of sums, and the instructions that add products to it.
+pub trait Register: Copy + 'static {
+    /// What is multiplied: a number, or several along k.
+    type Factor: Copy + Default + Send + Sync + 'static;
+    type Sum: Copy + Default;
+    /// A register of factors.
+    type Operand: Copy;
+
+    /// Sums in a register.
+    const LEN: usize;
+    /// Rows of a tile, whose sums take two registers each, and which leaves a few registers free.
+    const HEIGHT: usize;
+    /// Columns of a tile.
+    const WIDTH: usize = 2 * Self::LEN;
+
+    /// # Safety
+    /// As of all functions here: the CPU has the instructions; pointers are good for what is read or written, of any
+    /// alignment.
+    unsafe fn zero() -> Self;
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn splat(from: *const Self::Factor) -> Self::Operand;
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn load(from: *const Self::Factor) -> Self::Operand;
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn keep(factors: Self::Operand, to: *mut Self::Factor);
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn add_product(self, x: Self::Operand, y: Self::Operand) -> Self;
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn add(self, sums: *const Self::Sum) -> Self;
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn store(self, to: *mut Self::Sum);
+
+    /// Writes a block of [`BLOCK`] rows and columns with rows as columns. Steps from a row to the next are in factors.
+    ///
+    /// # Safety
+    /// As of `zero`.
+    #[inline(always)]
+    unsafe fn transpose(from: *const Self::Factor, from_step: usize, to: *mut Self::Factor, to_step: usize) {
+        for i in 0..BLOCK {
+            for j in 0..BLOCK {
+                // SAFETY: the caller's promise.
+                unsafe { to.add(i * to_step + j).write(from.add(j * from_step + i).read()) };
+            }
+        }
+    }
+
+    /// [`multiply`] of `HEIGHT` rows, compiled for the register's instructions.
+    ///
+    /// # Safety
+    /// As of `multiply`.
+    unsafe fn tile<const KEEP: bool>(operands: Operands<Self::Factor, Self::Sum>);
+}
+
+/// Rows and columns that are transposed at a time.
+pub const BLOCK: usize = 8;
+
+/// Where the factors of a tile lie, and where sums go; steps are in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<F, R> {
+    pub a: *const F,
+    /// From a row to the next, and from a factor of a row to the next.
+    pub a_steps: [isize; 2],
+    pub b: *const F,
+    /// From a row to the next, each of `WIDTH` neighbours.
+    pub b_step: isize,
+    /// Where a copy of b is to lie, row after row.
+    pub copy: *mut F,
+    pub k: usize,
+    pub to: *mut R,
+    pub to_step: isize,
+    /// Sums that are added to these, or null.
+    pub earlier: *const R,
+    pub earlier_step: isize,
+}
+
+/// sums = a @ b, row by row, summed in order of k; and, where wanted, a copy of b, which costs nothing among the products.
+///
+/// # Safety
+/// The CPU has the register's instructions; `H` rows and `k` columns of a, and `k` rows of b, may be read, as many sums
+/// and, if `KEEP`, factors be written.
+#[inline(always)]
+pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(operands: Operands<V::Factor, V::Sum>) {
+    let Operands {
+        mut a,
+        a_steps: [row, step],
+        mut b,
+        b_step,
+        mut copy,
+        k,
+        to,
+        to_step,
+        earlier,
+        earlier_step,
+    } = operands;
+    // SAFETY: the caller's promise; pointers step beyond the end, but are not read there.
+    unsafe {
+        let mut sums = [[V::zero(); 2]; H];
+        for _ in 0..k {
+            let (left, right) = (V::load(b), V::load(b.wrapping_add(V::LEN)));
+            if KEEP {
+                // What follows lies in other pages, where the processor does not look ahead.
+                prefetch(b.wrapping_byte_offset(AHEAD * b_step));
+                V::keep(left, copy);
+                V::keep(right, copy.wrapping_add(V::LEN));
+                copy = copy.wrapping_add(V::WIDTH);
+            }
+            for i in 0..H {
+                let factor = V::splat(a.wrapping_byte_offset(i as isize * row));
+                sums[i] = [sums[i][0].add_product(factor, left), sums[i][1].add_product(factor, right)];
+            }
+            a = a.wrapping_byte_offset(step);
+            b = b.wrapping_byte_offset(b_step);
+        }
+        if !earlier.is_null() {
+            for i in 0..H {
+                let earlier = earlier.wrapping_byte_offset(i as isize * earlier_step);
+                sums[i] = [sums[i][0].add(earlier), sums[i][1].add(earlier.wrapping_add(V::LEN))];
+            }
+        }
+        for i in 0..H {
+            let to = to.wrapping_byte_offset(i as isize * to_step);
+            sums[i][0].store(to);
+            sums[i][1].store(to.wrapping_add(V::LEN));
+        }
+    }
+}
+
+/// Rows of b that are asked for ahead: some 200 cycles of work.
+const AHEAD: isize = 32;
+
+/// Asks for a cache line, soon or, of the second-level cache, later.
+#[inline(always)]
+pub fn prefetch<T>(line: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every x86-64 has the instruction, which reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// A register whose factors are numbers as its sums are.
+#[cfg(target_arch = "x86_64")]
+macro_rules! register {
+    (
+        $register:ty: $number:ty, $len:literal, height $height:literal, $zero:ident, $splat:ident, $load:ident,
+        $store:ident, $add:ident, $fused:ident, $transpose:path
+    ) => {
+        impl Register for $register {
+            type Factor = $number;
+            type Sum = $number;
+            type Operand = Self;
+            const LEN: usize = $len;
+            const HEIGHT: usize = $height;
+
+            // SAFETY, of all: the caller's promise.
+            #[inline(always)]
+            unsafe fn zero() -> Self {
+                // SAFETY: as above.
+                unsafe { $zero() }
+            }
+            #[inline(always)]
+            unsafe fn splat(from: *const $number) -> Self {
+                // SAFETY: as above.
+                unsafe { $splat(from.read_unaligned()) }
+            }
+            #[inline(always)]
+            unsafe fn load(from: *const $number) -> Self {
+                // SAFETY: as above.
+                unsafe { $load(from) }
+            }
+            #[inline(always)]
+            unsafe fn keep(factors: Self, to: *mut $number) {
+                // SAFETY: as above.
+                unsafe { $store(to, factors) }
+            }
+            #[inline(always)]
+            unsafe fn add_product(self, x: Self, y: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $fused(x, y, self) }
+            }
+            #[inline(always)]
+            unsafe fn add(self, sums: *const $number) -> Self {
+                // SAFETY: as above.
+                unsafe { $add(self, $load(sums)) }
+            }
+            #[inline(always)]
+            unsafe fn store(self, to: *mut $number) {
+                // SAFETY: as above.
+                unsafe { $store(to, self) }
+            }
+            #[inline(always)]
+            unsafe fn transpose(from: *const $number, from_step: usize, to: *mut $number, to_step: usize) {
+                // SAFETY: as above.
+                unsafe { $transpose(from, from_step, to, to_step) }
+            }
+            #[inline(always)]
+            unsafe fn tile<const KEEP: bool>(operands: Operands<$number, $number>) {
+                // SAFETY: as above.
+                unsafe { multiply::<Self, $height, KEEP>(operands) }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+pub mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Operands, Register, multiply};
+
+    register!(__m256: f32, 8, height 6, _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
+        _mm256_add_ps, _mm256_fmadd_ps, transpose_4);
+    register!(__m256d: f64, 4, height 6, _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd,
+        _mm256_add_pd, _mm256_fmadd_pd, transpose_8);
+    register!(__m512: f32, 16, height 12, _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
+        _mm512_add_ps, _mm512_fmadd_ps, transpose_4);
+    register!(__m512d: f64, 8, height 12, _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,
+        _mm512_add_pd, _mm512_fmadd_pd, transpose_8);
+
+    /// [`Register::transpose`] of elements of four bytes.
+    ///
+    /// # Safety
+    /// As there; the CPU has AVX.
+    #[inline(always)]
+    pub unsafe fn transpose_4<F>(from: *const F, from_step: usize, to: *mut F, to_step: usize) {
+        const { assert!(size_of::<F>() == 4) };
+        // SAFETY: the caller's promise; eight elements are a register.
+        unsafe {
+            let mut rows = [_mm256_setzero_ps(); 8];
+            for i in 0..8 {
+                rows[i] = _mm256_loadu_ps(from.wrapping_add(i * from_step).cast());
+            }
+            let mut pairs = rows;
+            for i in 0..4 {
+                pairs[2 * i] = _mm256_unpacklo_ps(rows[2 * i], rows[2 * i + 1]);
+                pairs[2 * i + 1] = _mm256_unpackhi_ps(rows[2 * i], rows[2 * i + 1]);
+            }
+            let mut fours = rows;
+            for i in 0..2 {
+                for j in 0..2 {
+                    let (low, high) = (pairs[4 * i + j], pairs[4 * i + 2 + j]);
+                    fours[4 * i + 2 * j] = _mm256_shuffle_ps::<0x44>(low, high);
+                    fours[4 * i + 2 * j + 1] = _mm256_shuffle_ps::<0xee>(low, high);
+                }
+            }
+            for i in 0..4 {
+                let (low, high) = (fours[i], fours[4 + i]);
+                let halves =
+                    [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)];
+                for (j, half) in halves.into_iter().enumerate() {
+                    _mm256_storeu_ps(to.wrapping_add((4 * j + i) * to_step).cast(), half);
+                }
+            }
+        }
+    }
+
+    /// [`Register::transpose`] of elements of eight bytes.
+    ///
+    /// # Safety
+    /// As there; the CPU has AVX.
+    #[inline(always)]
+    unsafe fn transpose_8(from: *const f64, from_step: usize, to: *mut f64, to_step: usize) {
+        // SAFETY: the caller's promise; four elements are a register.
+        unsafe {
+            for (row, column) in [(0, 0), (0, 4), (4, 0), (4, 4)] {
+                let load = |i: usize| _mm256_loadu_pd(from.wrapping_add((row + i) * from_step + column));
+                let rows = [load(0), load(1), load(2), load(3)];
+                let low = [_mm256_unpacklo_pd(rows[0], rows[1]), _mm256_unpackhi_pd(rows[0], rows[1])];
+                let high = [_mm256_unpacklo_pd(rows[2], rows[3]), _mm256_unpackhi_pd(rows[2], rows[3])];
+                for i in 0..2 {
+                    let to = to.wrapping_add((column + i) * to_step + row);
+                    _mm256_storeu_pd(to, _mm256_permute2f128_pd::<0x20>(low[i], high[i]));
+                    _mm256_storeu_pd(
+                        to.wrapping_add(2 * to_step),
+                        _mm256_permute2f128_pd::<0x31>(low[i], high[i]),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// As many numbers as LLVM is to keep in registers of its own choice.
+macro_rules! array {
+    ($number:ty, $len:expr) => {
+        impl Register for [$number; $len] {
+            type Factor = $number;
+            type Sum = $number;
+            type Operand = Self;
+            const LEN: usize = $len;
+            const HEIGHT: usize = 6;
+
+            #[inline(always)]
+            unsafe fn zero() -> Self {
+                [0.0; $len]
+            }
+            #[inline(always)]
+            unsafe fn splat(from: *const $number) -> Self {
+                // SAFETY: the caller's promise.
+                [unsafe { from.read_unaligned() }; $len]
+            }
+            #[inline(always)]
+            unsafe fn load(from: *const $number) -> Self {
+                // SAFETY: the caller's promise.
+                unsafe { from.cast::<Self>().read_unaligned() }
+            }
+            #[inline(always)]
+            unsafe fn keep(factors: Self, to: *mut $number) {
+                // SAFETY: the caller's promise.
+                unsafe { to.cast::<Self>().write_unaligned(factors) }
+            }
+            #[inline(always)]
+            unsafe fn add_product(mut self, x: Self, y: Self) -> Self {
+                for i in 0..$len {
+                    // A fused one would be a library call elsewhere.
+                    self[i] = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+                        x[i].mul_add(y[i], self[i])
+                    } else {
+                        x[i] * y[i] + self[i]
+                    };
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn add(mut self, sums: *const $number) -> Self {
+                // SAFETY: the caller's promise.
+                let sums = unsafe { sums.cast::<Self>().read_unaligned() };
+                for i in 0..$len {
+                    self[i] += sums[i];
+                }
+                self
+            }
+            #[inline(always)]
+            unsafe fn store(self, to: *mut $number) {
+                // SAFETY: the caller's promise.
+                unsafe { to.cast::<Self>().write_unaligned(self) }
+            }
+            #[inline(always)]
+            unsafe fn tile<const KEEP: bool>(operands: Operands<$number, $number>) {
+                // SAFETY: the caller's promise.
+                unsafe { multiply::<Self, 6, KEEP>(operands) }
+            }
+        }
+    };
+}
+
+/// Registers of 16 bytes that are worked on as one: NEON has twice as many as SSE.
+pub const WIDE: usize = if cfg!(target_arch = "aarch64") { 2 } else { 1 };
+
+array!(f32, 4 * WIDE);
+array!(f64, 2 * WIDE);
