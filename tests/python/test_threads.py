@@ -67,7 +67,7 @@ def test_large_work_in_several_threads(device):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_a_matmul_is_the_first_that_a_thread_does_on_a_gpu(dtype):
-    # No context is current there, and the memory of the result is cached: nothing before the launch makes one so.
+    # No context is current there. The memory of the result is cached: nothing before the launch makes one so.
     x = torch.randn(700, 704, device="cuda").to(dtype)
     y, expected = x.clone(), tw.matmul(x, x.mT)
     del expected
