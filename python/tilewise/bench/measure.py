@@ -48,8 +48,7 @@ def measure(options: argparse.Namespace, chosen: Sequence[Case], device: torch.d
     """The run, its tables printed, and whether it is whole: Ctrl-C ends it early."""
     torch.set_float32_matmul_precision("highest")
     facts = record.describe(command(options), device_name(device), options.date, options.tests)
-    if device.type == "cpu":
-        cpu = tilewise.explain("add", torch.ones(1), 1).cpu
+    if device.type == "cpu" and (cpu := tilewise.explain("add", torch.ones(1), 1).cpu):
         facts["cpu"] = {"instructions": cpu.instructions, "threads": torch.get_num_threads()}
     run = Run(facts, Ceilings(0.0, {}), [])
     try:
