@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::*;
-use crate::cpu::float::{Real, pairwise};
+use crate::cpu::float::{Real, pairwise, wide};
 use crate::cpu::isa::LANES;
 use crate::cpu::operand::Target;
 
@@ -182,14 +182,6 @@ impl<T: Float> Buffers<T> {
         }
         stretches
     }
-}
-
-/// Elements in the arithmetic type.
-#[inline(always)]
-fn wide<T: Float, I: Isa, const N: usize>(isa: I, from: &[T; N]) -> [T::Real; N] {
-    let mut wide = [T::Real::default(); N];
-    T::widen(isa, from, &mut wide);
-    wide
 }
 
 /// sums + x * y, one by one.
