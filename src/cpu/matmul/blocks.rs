@@ -6,11 +6,13 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::ptr;
 
+#[cfg(target_arch = "x86_64")]
+use super::pairs::Pairs;
 use super::parts::{even, split};
 use super::scheme::{InRegisters, Scheme, Widened};
 use super::*;
 use crate::cpu::element::Element;
-use crate::cpu::register::{Operands, Register, prefetch};
+use crate::cpu::register::{MAX_HEIGHT, MAX_WIDTH, Operands, Tiles, prefetch};
 
 /// Bytes of factors along k in a block. The length depends on nothing else, since it decides the order of sums.
 const DEPTH: usize = 2048;
@@ -38,8 +40,10 @@ impl Factor for f64 {}
 impl Factor for bf16 {
     fn solve_part(product: Product<'_, f32>) {
         #[cfg(target_arch = "x86_64")]
-        if pairs::has_pairs() {
-            return solve_part::<pairs::Pairs>(product);
+        if amx::is_usable() {
+            return solve_part::<Pairs<amx::Amx>>(product);
+        } else if pairs::has_avx512_bf16() {
+            return solve_part::<Pairs<pairs::Sums>>(product);
         }
         solve_part::<Widened<bf16>>(product);
     }
@@ -157,13 +161,13 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
     #[inline(always)]
     fn add_up(&self, depth: &Range<usize>, progress: Progress, a: &mut Vec<Line>, b: &mut Vec<Line>) {
         let Product { m, n, .. } = self.product;
-        let (height, width) = (S::Register::<I>::HEIGHT, S::Register::<I>::WIDTH);
+        let (height, width) = (S::Tiles::<I>::HEIGHT, S::Tiles::<I>::WIDTH);
         let deep = depth.len().div_ceil(S::DEPTH);
         let rows = self.rows(depth, a);
         let Product { out, bias, activation, .. } = self.product;
         let is_plain = bias.is_none() && activation == Activation::None && out.col_stride == 1;
         let is_straight = !progress.last || (is_plain && S::Memory::DTYPE == <Sum<S>>::DTYPE);
-        let mut tile = Tile([Sum::<S>::default(); 12 * 32]);
+        let mut tile = Tile([Sum::<S>::default(); MAX_HEIGHT * MAX_WIDTH]);
         let panel_len = deep * width;
         let wide = (BLOCK / size_of::<S::Factor>() / panel_len.max(1)).clamp(1, 16) * width;
         // A block of b that is used once is not worth a copy.
@@ -216,10 +220,10 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                         operands.b = ptr::with_exposed_provenance(address);
                         operands.b_step = self.product.b.row_stride as isize * size as isize;
                         // SAFETY: a proof that the CPU has the instructions is at hand; see above of what is read.
-                        unsafe { S::Register::<I>::tile::<true>(operands) };
+                        unsafe { S::Tiles::<I>::tile::<true>(operands) };
                     } else {
                         // SAFETY: as above.
-                        unsafe { S::Register::<I>::tile::<false>(operands) };
+                        unsafe { S::Tiles::<I>::tile::<false>(operands) };
                     }
                     if !straight {
                         let skip = top - first;
@@ -236,7 +240,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
     #[inline(always)]
     fn rows(&self, depth: &Range<usize>, packed: &mut Vec<Line>) -> Rows<S::Factor> {
         let Product { m, k, a, .. } = self.product;
-        let (height, size) = (S::Register::<I>::HEIGHT, size_of::<S::Factor>());
+        let (height, size) = (S::Tiles::<I>::HEIGHT, size_of::<S::Factor>());
         let row_step = a.row_stride as isize * size_of::<S::Memory>() as isize;
         let is_factors = size_of::<S::Memory>() * S::DEPTH == size && k.is_multiple_of(S::DEPTH);
         // Rows that share their places in the first-level cache leave none there to others.
@@ -252,7 +256,8 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         }
         let deep = depth.len().div_ceil(S::DEPTH);
         let rows = m.next_multiple_of(height);
-        let (steps, panel_len) = if a.row_stride.unsigned_abs() < a.col_stride.unsigned_abs() {
+        let down = a.row_stride.unsigned_abs() < a.col_stride.unsigned_abs();
+        let (steps, panel_len) = if down && !S::Tiles::<I>::ROWS_ALONG_K {
             let to = room(packed, rows * deep);
             pack::panels::<S, I>(self.isa, a.transposed(), depth, &(0..m), height, to);
             ([1, height], deep * height)
@@ -260,7 +265,11 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             // A line more than a row keeps rows from sharing places.
             let step = deep.next_multiple_of(16) + 16;
             let to = room(packed, rows * step);
-            pack::rows::<S, I>(self.isa, a, &(0..m), depth, step, to);
+            if down {
+                pack::turned_rows::<S, I>(self.isa, a, &(0..m), depth, step, to);
+            } else {
+                pack::rows::<S, I>(self.isa, a, &(0..m), depth, step, to);
+            }
             ([step, 1], step * height)
         };
         Rows {
@@ -276,8 +285,8 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
     fn prefetch(&self, progress: Progress, top: usize, column: usize) {
         let size = size_of::<Sum<S>>();
         let mut row = ptr::without_provenance::<u8>(progress.sums.at(size, top, column));
-        for _ in 0..S::Register::<I>::HEIGHT {
-            for line in 0..(S::Register::<I>::WIDTH * size).div_ceil(64) {
+        for _ in 0..S::Tiles::<I>::HEIGHT {
+            for line in 0..(S::Tiles::<I>::WIDTH * size).div_ceil(64) {
                 prefetch(row.wrapping_add(64 * line));
             }
             row = row.wrapping_offset(progress.sums.row_stride as isize * size as isize);
@@ -288,7 +297,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
     /// sums are.
     #[inline(always)]
     fn finish(&self, progress: Progress, tile: &mut [Sum<S>], rows: Range<usize>, columns: Range<usize>) {
-        let width = S::Register::<I>::WIDTH;
+        let width = S::Tiles::<I>::WIDTH;
         // With a length that is known moves are single instructions.
         if columns.len() == width {
             self.finish_columns(progress, tile, rows, columns.start, width);
@@ -306,7 +315,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         column: usize,
         count: usize,
     ) {
-        let width = S::Register::<I>::WIDTH;
+        let width = S::Tiles::<I>::WIDTH;
         let Product { out, bias, activation, .. } = self.product;
         let (size, sum_size) = (size_of::<S::Memory>(), size_of::<Sum<S>>());
         let sums = ptr::with_exposed_provenance_mut::<Sum<S>>(progress.sums.at(sum_size, rows.start, column));
@@ -346,7 +355,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                 unsafe { copy_to(tile, to.cast()) };
                 continue;
             }
-            let mut rounded = [S::Memory::default(); 32];
+            let mut rounded = [S::Memory::default(); MAX_WIDTH];
             let rounded = &mut rounded[..count];
             S::Memory::narrow(self.isa, tile, rounded);
             // SAFETY: a problem's output is memory of the given shape that the caller keeps alive, and each row of a tile is
@@ -366,7 +375,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
 
 /// Room for any tile.
 #[repr(align(64))]
-struct Tile<R>([R; 12 * 32]);
+struct Tile<R>([R; MAX_HEIGHT * MAX_WIDTH]);
 
 /// # Safety
 /// `from` can be read, as many as `to` has.

@@ -1,7 +1,9 @@
-//! matmul: products of matrices in tiles of registers ([`blocks`], [`parts`]) of factors ([`scheme`], [`pairs`]) that are
+//! matmul: products of matrices in tiles of registers ([`blocks`], [`parts`]) of factors ([`scheme`], [`pairs`], [`amx`]) that are
 //! packed where that pays ([`pack`]), products with a vector ([`vector`]), and what is done to an accumulator before it is
 //! rounded ([`epilogue`]).
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod blocks;
 pub mod epilogue;
 mod pack;

@@ -8,7 +8,7 @@ use super::scheme::Scheme;
 use crate::cpu::element::Element;
 use crate::cpu::isa::Isa;
 use crate::cpu::operand::{MATRIX, Source};
-use crate::cpu::register::{BLOCK, Register, prefetch};
+use crate::cpu::register::{BLOCK, Tiles, prefetch};
 
 /// Elements of a row that are copied at a time, about, and so many rows.
 const WIDE: usize = 256;
@@ -127,8 +127,8 @@ fn transposed<S: Scheme, I: Isa>(
                 // and the panel.
                 unsafe {
                     let from = block.as_ptr().cast();
-                    S::Register::<I>::transpose(from, 2 * BLOCK, to.as_mut_ptr(), width);
-                    S::Register::<I>::transpose(
+                    S::Tiles::<I>::transpose(from, 2 * BLOCK, to.as_mut_ptr(), width);
+                    S::Tiles::<I>::transpose(
                         from.wrapping_add(BLOCK),
                         2 * BLOCK,
                         to[BLOCK * width..].as_mut_ptr(),
@@ -173,6 +173,50 @@ pub fn rows<S: Scheme, I: Isa>(
             }
             let line = source.matrix(row * k + column, [1, len], &mut memory);
             S::along(isa, line.row(0), &mut to[column / S::DEPTH..][..len.div_ceil(S::DEPTH)]);
+        }
+    }
+}
+
+/// [`rows`] of a matrix whose columns are contiguous, for factors that are never elements themselves: a few columns at a
+/// time are transposed.
+#[inline(always)]
+pub fn turned_rows<S: Scheme, I: Isa>(
+    isa: I,
+    matrix: Placed,
+    rows: &Range<usize>,
+    depth: &Range<usize>,
+    step: usize,
+    to: &mut [S::Factor],
+) {
+    let (k, m) = (depth.len(), rows.len());
+    let source = matrix.transposed().source::<S::Memory>(depth, rows);
+    let mut memory = [S::Memory::default(); MATRIX];
+    let mut block = [[S::Factor::default(); WIDE]; BLOCK];
+    let zeros = [S::Memory::default(); WIDE];
+    for column in (0..k).step_by(BLOCK * S::DEPTH) {
+        let columns = (BLOCK * S::DEPTH).min(k - column);
+        let deep = columns.div_ceil(S::DEPTH);
+        for row in (0..m).step_by(WIDE) {
+            let count = WIDE.min(m - row);
+            let lines = source.matrix(column * m + row, [columns, count], &mut memory);
+            for (i, factors) in (0..columns).step_by(S::DEPTH).zip(&mut block) {
+                let next = if i + 1 < columns { lines.row(i + 1) } else { &zeros[..count] };
+                S::across(isa, [lines.row(i), next], factors);
+            }
+            let to = &mut to[row * step + column / S::DEPTH..];
+            for i in (0..count).step_by(BLOCK) {
+                if deep == BLOCK && i + BLOCK <= count {
+                    let to = &mut to[i * step..][..(BLOCK - 1) * step + BLOCK];
+                    // SAFETY: the CPU has the instructions, since there is an `isa`; both ends are within the block and `to`.
+                    unsafe { S::Tiles::<I>::transpose(block[0][i..].as_ptr(), WIDE, to.as_mut_ptr(), step) };
+                    continue;
+                }
+                for (i, to) in (i..count.min(i + BLOCK)).zip(to[i * step..].chunks_mut(step)) {
+                    for (to, factors) in to.iter_mut().zip(&block[..deep]) {
+                        *to = factors[i];
+                    }
+                }
+            }
         }
     }
 }
