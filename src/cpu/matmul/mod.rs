@@ -11,6 +11,7 @@ mod pack;
 mod pairs;
 mod parts;
 mod scheme;
+mod scratch;
 mod vector;
 
 use std::ops::Range;
