@@ -10,6 +10,7 @@ from typing import (
     TypeAlias,
     TypedDict,
     TypeVar,
+    overload,
     type_check_only,
 )
 
@@ -82,9 +83,12 @@ class UnsupportedError(TilewiseError, NotImplementedError): ...
 class CudaError(TilewiseError, RuntimeError): ...
 class OutOfMemoryError(TilewiseError, MemoryError): ...
 
+@overload
 def add(
     x: _Tensor, y: _Tensor | float | _NumpyScalar, *, alpha: float = 1, out: _Tensor | None = None
 ) -> _Tensor: ...
+@overload
+def add(x: float | _NumpyScalar, y: _Tensor, *, out: _Tensor | None = None) -> _Tensor: ...
 def softmax(
     x: _Tensor, dim: SupportsIndex = -1, *, dtype: _DType = None, out: _Tensor | None = None
 ) -> _Tensor: ...

@@ -24,6 +24,7 @@ fn every_error() -> Vec<Error> {
         OutDType { op, got: DType::F32, expected: DType::BF16 },
         DTypeArgument { op, got: "int32".into(), accepted: crate::dtype::list(&DType::FLOATS) },
         NeedsDType { op, got: DType::I64, accepted: crate::dtype::list(&DType::FLOATS) },
+        ComplexNumber { op: "add", argument: "y" },
         NotANumber { op: "add", argument: "alpha", got: "str".into() },
         NotAnInteger { op, argument: "dim", got: "float".into() },
         AlphaKind {
@@ -80,6 +81,7 @@ fn every_error() -> Vec<Error> {
         GpuNotBuiltFor { op, device: cuda, major: 9, minor: 0, built: vec![] },
         UnknownGpu { got: "\"h900\"".into(), known: &crate::cuda::device::PUBLISHED },
         NotExplained { got: "mul".into() },
+        AlphaBesideNumber,
         Activation { op: "matmul", got: "\"tanh\"".into(), known: &Act::NAMES },
         SavedIs { op: "activation_backward", got: "\"input\"".into() },
         Precision { got: "\"bf16\"".into() },

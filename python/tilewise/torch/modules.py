@@ -82,14 +82,22 @@ class Linear(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         weight, bias = self.weight, self.bias
         if type(weight) in FOR_MATMUL and type(bias) in FOR_MATMUL:
-            return tilewise.matmul(
-                x,
-                weight.mT,
-                bias=bias,
-                activation=self.activation,
-                negative_slope=self.negative_slope,
-                precision=self.precision,
-            )
+            try:
+                return tilewise.matmul(
+                    x,
+                    weight.mT,
+                    bias=bias,
+                    activation=self.activation,
+                    negative_slope=self.negative_slope,
+                    precision=self.precision,
+                )
+            except tilewise.ShapeError:
+                if x.shape[-1:] == weight.shape[-1:]:
+                    raise
+                raise tilewise.ShapeError(
+                    f"Linear: an input of shape {tuple(x.shape)} does not fit a weight of shape "
+                    f"{tuple(weight.shape)}: the last sizes must be equal"
+                ) from None
         product = torch.nn.functional.linear(x, weight, bias)
         if self.activation is None:
             return product

@@ -11,9 +11,12 @@ from typing import Any
 import torch
 
 ops = torch.ops.tilewise
+NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
 
 
 def add(x: Any, y: Any, *, alpha: Any = 1, out: Any = None) -> Any:
+    if isinstance(x, NUMBERS) and alpha == 1:
+        x, y = y, x
     if out is None:
         # As torch's graphs are read: an alpha that is none is not in them.
         return ops.add(x, y) if type(alpha) is int and alpha == 1 else ops.add(x, y, alpha=alpha)
