@@ -58,9 +58,7 @@ def test_a_layer_with_a_wrong_option_is_not_made(options, error, words, device):
 @pytest.mark.parametrize("activation", [None, "relu"])
 def test_an_input_that_does_not_fit_is_told_of_as_input_and_weight(device, activation):
     layer = tilewise.torch.Linear(5, 3, activation=activation, device=device)
-    with pytest.raises(
-        tw.ShapeError, match=r"input of shape \(2, 4\) .* weight of shape \(3, 5\)"
-    ):
+    with pytest.raises(tw.ShapeError, match=r"input of shape \(2, 4\) .* weight of shape \(3, 5\)"):
         layer(torch.ones(2, 4, device=device))
 
 
