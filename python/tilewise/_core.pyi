@@ -41,6 +41,7 @@ __all__ = [
     "log_softmax_backward",
     "matmul",
     "on_memory",
+    "recorded",
     "softmax",
     "softmax_backward",
     "variants",
@@ -107,6 +108,7 @@ def matmul(
 ) -> _Tensor: ...
 def implement_operators(recorder: Callable[[str], Callable[..., Any]]) -> list[str]: ...
 def on_memory(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result: ...
+def recorded(ctx: Any, *tensors: Any) -> Any: ...
 def softmax_backward(
     grad: _Tensor,
     output: _Tensor,

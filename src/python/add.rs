@@ -4,7 +4,8 @@ use pyo3::prelude::*;
 
 use super::arguments::{Keyword, given};
 use super::exceptions::raise;
-use super::routing::{Recorder, finish};
+use super::recording::{Recorded, Recorder};
+use super::routing::finish;
 use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -66,24 +67,29 @@ pub fn add<'py>(
         let (tensors, options) = ([Some(x), addend], [given(number), alpha.given()]);
         let arguments = Arguments { op: "add", tensors, options, out, autocast: Autocast::Nowhere };
         let found = memo::call(&ADDS, &arguments, Known::solve)?;
-        if let Memoised::Made(result) = found {
-            return Ok(result);
-        }
-        let mut call = Call::new(py, "add", &DType::ALL).recordable();
-        let (out, problem) = problem(&mut call, x, y, &alpha, out)?;
-        let recorded = call.is_recorded();
-        let (result, known) = solve(call, out, problem)?;
-        if !recorded {
-            if matches!(found, Memoised::New) && !known.problem().takes_default_dtype() {
-                memo::remember(&ADDS, &arguments, &result, known);
+        let (result, recorded) = match found {
+            Memoised::Made { result, recorded } => (result, recorded),
+            Memoised::New | Memoised::Otherwise => {
+                let mut call = Call::new(py, "add", &DType::ALL).recordable();
+                let (out, problem) = problem(&mut call, x, y, &alpha, out)?;
+                let recorded = call.is_recorded();
+                let (result, known) = solve(call, out, problem)?;
+                if matches!(found, Memoised::New) && !known.problem().takes_default_dtype() {
+                    memo::remember(&ADDS, &arguments, &result, recorded, known);
+                }
+                (result, recorded)
             }
+        };
+        if !recorded {
             return Ok(result);
         }
-        static ADD: Recorder = Recorder::new("Add");
-        Ok(match alpha.given() {
-            Some(alpha) => ADD.record(py, ((result,), x, y, alpha)),
-            None => ADD.record(py, ((result,), x, y, 1)),
-        }?)
+        static ADD: Recorder = Recorder::new("RecordedAdd");
+        let how = alpha.given().map(|alpha| alpha.to_owned());
+        let tensors = match addend {
+            Some(y) => (x, y).into_pyobject(py)?,
+            None => (x,).into_pyobject(py)?,
+        };
+        Ok(ADD.record(py, &tensors, Recorded { results: result, how, saved: None, materialized: true })?)
     };
     finish(py, run(), [x, y], [("alpha", alpha.given()), ("out", given(out))])
 }

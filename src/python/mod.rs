@@ -9,6 +9,7 @@ mod explain;
 mod info;
 mod matmul;
 mod native;
+mod recording;
 mod routing;
 mod run;
 mod softmax;
@@ -38,6 +39,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(explain::explain_call, module)?,
         wrap_pyfunction!(info::devices, module)?,
         wrap_pyfunction!(info::build_info, module)?,
+        wrap_pyfunction!(recording::recorded, module)?,
         wrap_pyfunction!(routing::on_memory, module)?,
         wrap_pyfunction!(native::implement_operators, module)?,
         wrap_pyfunction!(developer::choices_made, module)?,
