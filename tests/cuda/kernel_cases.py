@@ -256,15 +256,20 @@ def blocks_cases() -> Iterator[Case]:
 
 
 def tile_cases() -> Iterator[Case]:
-    """Every tile of matmul_mma, also those that the plan keeps for larger products."""
+    """Every tile of matmul_mma and matmul_dmma, also those that the plan keeps for larger products."""
     device = _core.devices()[0]
-    kernels = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_mma"]
-    tiles = {tile for _, _, tile, layout, _ in kernels if layout != "any"}
-    for dtype, tile, layout in product(FLOATS[:2], sorted(tiles), LAYOUTS):
-        if device["compute_capability"] >= (8, 0):
-            a, b = operand(200, 136, dtype, layout[0] == "t"), operand(136, 264, dtype, layout[1] == "t")
-            call = on_kernel("blocks", lambda a=a, b=b: tw.matmul(a, b), tile=tile)
-            yield f"matmul blocks {dtype} {tile} {layout}", call
+    for file, dtypes in (("matmul_mma", FLOATS[:2]), ("matmul_dmma", FLOATS[3:])):
+        kernels = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == file]
+        tiles = {tile for _, _, tile, layout, _ in kernels if not layout.startswith("any")}
+        for dtype, tile, layout in product(dtypes, sorted(tiles), LAYOUTS):
+            if device["compute_capability"] >= (8, 0):
+                a, b = operand(200, 136, dtype, layout[0] == "t"), operand(136, 264, dtype, layout[1] == "t")
+                call = on_kernel("blocks", lambda a=a, b=b: tw.matmul(a, b), tile=tile)
+                yield f"matmul blocks {dtype} {tile} {layout}", call
+    for layout in LAYOUTS:  # of float64, one element at a time
+        a = operand(131, 67, torch.float64, layout[0] == "t")
+        b = operand(67, 129, torch.float64, layout[1] == "t")
+        yield f"matmul torch.float64 odd {layout}", lambda a=a, b=b: tw.matmul(a, b)
 
 
 def wgmma_cases() -> Iterator[Case]:

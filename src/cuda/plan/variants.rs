@@ -98,7 +98,7 @@ pub const SOFTMAX: [Forcible<Forced>; 11] = [
 
 /// Kernels of matmul, whose further choices `_core.force_matmul_kernel` describes.
 pub const MATMUL: [(&str, &str); 5] = [
-    ("blocks", "a block a tile: matmul_mma.cu, matmul_tf32.cu, matmul_simt.cu"),
+    ("blocks", "a block a tile: matmul_mma.cu, matmul_tf32.cu, matmul_dmma.cu, matmul_simt.cu"),
     ("wgmma", "float16 and bfloat16 on compute capability 9.0: matmul_wgmma.cu"),
     ("bf16x6", "float32 on compute capability 9.0, from bfloat16 parts: matmul_split.cu, matmul_bf16x6.cu"),
     (
