@@ -1,6 +1,6 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// matmul without tensor cores, any strides: out = act(a @ b + bias). float32 and float64 in IEEE multiply-adds of their
+// matmul without tensor cores, any strides: out = act(a @ b + bias) + residual. float32 and float64 in IEEE multiply-adds of their
 // own precision; float16 and bfloat16 summed in float32, for devices before sm_80. 2 m n k flops.
 //
 // 256 threads share a tile of the result, each TM x TN of it in registers, so that TM + TN values from shared memory
@@ -95,8 +95,12 @@ template <class T, class S, class Params> __device__ __forceinline__ void matmul
 #pragma unroll
             for (int j = 0; j < S::TN; ++j) block.accumulator[i][j] = sum[i][j];
     } else if constexpr (same_type<T, Acc>) {
-        block.multiply(p, work, shared, p.k, [&](int part) { exchange_sums<S>(p, kept, block, part > 0, true); });
-        if (p.k > S::PART_K) exchange_sums<S>(p, kept, block, true, false);
+        // Where `out` holds the residual, it is no place for sums: one chain of them then.
+        const bool parts = p.addends.residual != p.out;
+        block.multiply(p, work, shared, p.k, [&](int part) {
+            if (parts) exchange_sums<S>(p, kept, block, part > 0, true);
+        });
+        if (parts && p.k > S::PART_K) exchange_sums<S>(p, kept, block, true, false);
     } else {  // a half is no place for a sum
         block.multiply(p, work, shared, p.k, [](int) {});
     }

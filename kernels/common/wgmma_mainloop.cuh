@@ -17,11 +17,13 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
     // Each block of a pair asks for half of every box of b, for both.
     const bool halves = IS_B && pair.blocks > 1;
     const int32_t skip = halves ? int32_t(pair.rank) * ((mn_major ? BLOCK_K : ROWS) / 2) : 0;
-    const int32_t boxes = mn_major ? (ROWS + 63) / 64 : 1;
+    // Half of each box of b's rows is the gate's.
+    const bool gated = IS_B && (batches & GATED);
+    const int32_t boxes = (mn_major ? (ROWS + 63) / 64 : 1 + gated) >> gated;
     for (; work.left(); work.next()) {
         const Item& item = work.item;
         const Boxes<S> place = Boxes<S>::of(p, item.col);
-        const int32_t mn = IS_B ? item.col + place.column(0) : item.row;
+        const int32_t mn = IS_B ? (item.col + place.column(0)) >> gated : item.row;
         int32_t batch[3];
 #pragma unroll
         for (int d = 0; d < 3; ++d) batch[d] = batches >> d & 1 ? item.batch[d] : 0;
@@ -48,6 +50,15 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
                 }
             };
             const bool tail = IS_B && S::TAIL < 64 && mn_major;
+            if (gated) {
+                for (int32_t i = 0; i < boxes; ++i) {
+                    ask(p.gate);
+                    to += BOX_BYTES;
+                    column += 64;
+                }
+                to = stage + S::A_BYTES + S::B_BYTES / 2;
+                column = mn_major ? mn : k;
+            }
 #pragma unroll 1
             for (int32_t i = 0; i < boxes - tail; ++i) {
                 ask(IS_B ? p.b : p.a);

@@ -101,6 +101,8 @@ def matmul(
     b: _Tensor,
     *,
     bias: _Tensor | None = None,
+    gate: _Tensor | None = None,
+    residual: _Tensor | None = None,
     activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None = None,
     negative_slope: float = 0.01,
     precision: Literal["ieee", "tf32"] = "ieee",

@@ -96,8 +96,10 @@ pub enum Error {
         "matmul: `{argument}` is 0-dimensional; it must have at least one dimension. Multiply by a number with `*` instead"
     )]
     ZeroDimensional { argument: &'static str },
-    #[error("matmul: `bias` has shape {}, but must have shape ({expected},), one value per column of the result", display_dims(.got))]
-    BiasShape { got: Dims, expected: i64 },
+    #[error("matmul: `bias` has shape {}, but must have shape {}, one value per column of the result{}", display_dims(.got), display_dims(.expected), if .expected.len() > 1 { ", first the gate's" } else { "" })]
+    BiasShape { got: Dims, expected: Dims },
+    #[error("matmul: `residual` has shape {}, which does not broadcast to the result's shape {}; sizes must be equal or 1, counted from the last dimension", display_dims(.got), display_dims(.expected))]
+    ResidualShape { got: Dims, expected: Dims },
     #[error("{op}: `out` has shape {}, but the result has shape {}; pass an `out` of that shape", display_dims(.got), display_dims(.expected))]
     OutShape { op: &'static str, got: Dims, expected: Dims },
     #[error("{op}: `{argument}` has {rank} dimensions; at most {most} are accepted. Merge some with reshape")]
@@ -262,6 +264,7 @@ impl Error {
             | BatchNotBroadcastable { .. }
             | ZeroDimensional { .. }
             | BiasShape { .. }
+            | ResidualShape { .. }
             | OutShape { .. }
             | ShapesDiffer { .. }
             | TooManyDimensions { .. }

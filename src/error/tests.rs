@@ -40,7 +40,9 @@ fn every_error() -> Vec<Error> {
         InnerSizesDiffer { a: smallvec![2, 3], b: smallvec![4], inner_a: 3, inner_b: 4 },
         BatchNotBroadcastable { a: smallvec![2], b: smallvec![3] },
         ZeroDimensional { argument: "a" },
-        BiasShape { got: smallvec![1, 8], expected: 8 },
+        BiasShape { got: smallvec![1, 8], expected: smallvec![8] },
+        BiasShape { got: smallvec![8], expected: smallvec![2, 8] },
+        ResidualShape { got: smallvec![3, 8], expected: smallvec![2, 8] },
         OutShape { op, got: smallvec![3], expected: smallvec![2, 3] },
         TooManyDimensions { op, argument, rank: 65, most: 64 },
         ShapesDiffer {

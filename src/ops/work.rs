@@ -156,10 +156,16 @@ impl Workload for MatmulProblem {
         let bias =
             self.bias.as_ref().map_or(0, |bias| bytes(if bias.stride == 0 { 1 } else { n }, self.dtype));
         let elements = products.saturating_mul(m).saturating_mul(n);
+        let gate = self.gate.as_ref().map_or(0, |gate| read(gate, k, n));
+        let residual = self.residual.as_ref().map_or(0, |residual| read(residual, m, n));
+        let (a, b) = (read(&self.a, m, k), read(&self.b, k, n));
+        let count = if self.gate.is_some() { 2 } else { 1 };
         Work {
-            bytes_read: read(&self.a, m, k).saturating_add(read(&self.b, k, n)).saturating_add(bias),
+            bytes_read: [b, gate, residual, bias.saturating_mul(count)]
+                .into_iter()
+                .fold(a, u64::saturating_add),
             bytes_written: bytes(elements, self.dtype),
-            operations: elements.saturating_mul(k.saturating_mul(2)),
+            operations: elements.saturating_mul(k.saturating_mul(2 * count)),
         }
     }
 

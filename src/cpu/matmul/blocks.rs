@@ -1,6 +1,6 @@
 //! Matrix times matrix. A part of the output is done by blocks of k, of columns and of rows: a panel of rows of a stays in
 //! the first-level cache and a block of columns of b, packed, in the second, while tiles of sums go through registers; bias,
-//! activation and rounding follow on a tile whose last sums are in.
+//! activation, gate, residual and rounding follow on a tile whose last sums are in.
 
 use std::ops::Range;
 use std::ptr;
@@ -65,9 +65,10 @@ fn solve_part<S: Scheme>(product: Product<'_, Sum<S>>) {
 }
 
 /// Bytes that a thread takes for a product of `Factor`s or sums of so many bytes, at most.
-pub fn scratch_bytes(size: usize, m: usize, n: usize, k: usize) -> usize {
+pub fn scratch_bytes(size: usize, m: usize, n: usize, k: usize, gated: bool) -> usize {
     let (m, n, deep) = (m.min(ROWS) + 16, n.min(COLUMNS), k.min(DEPTH / size) + 16);
-    size * (m * deep + if k > DEPTH / size { m * n } else { 0 }) + 2 * BLOCK
+    let sums = usize::from(k > DEPTH / size) + usize::from(gated);
+    size * (m * deep + sums * m * n) + 2 * BLOCK
 }
 
 /// A part of a product on one thread.
@@ -104,27 +105,40 @@ struct Progress {
     last: bool,
     /// Where sums of earlier blocks of k lie, row by row.
     sums: Placed,
+    /// Where the sums of the product with the gate lie, row by row.
+    gates: Placed,
 }
 
 impl<S: Scheme, I: Isa> Block<'_, S, I> {
     #[inline(always)]
     fn solve(&self, scratch: &mut Scratch) {
-        let Product { m, n, k, out, .. } = self.product;
+        let Product { m, n, k, out, gate, residual, .. } = self.product;
         // Of factors, as all that is named `deep`.
         let deep = k.div_ceil(S::DEPTH);
         let pieces = deep.div_ceil(DEPTH / size_of::<S::Factor>()).max(1);
-        let in_place = S::Memory::DTYPE == <Sum<S>>::DTYPE && out.col_stride == 1;
-        let sums = if in_place || pieces == 1 {
-            out
-        } else {
-            let memory = scratch.sums.room::<Sum<S>>(m * n).as_mut_ptr();
-            Placed { address: memory.expose_provenance(), row_stride: n as i64, col_stride: 1 }
+        // The residual may be what `out` holds.
+        let in_place = S::Memory::DTYPE == <Sum<S>>::DTYPE && out.col_stride == 1 && residual.is_none();
+        let kept = |memory: &mut Memory| {
+            let address = memory.room::<Sum<S>>(m * n).as_mut_ptr().expose_provenance();
+            Placed { address, row_stride: n as i64, col_stride: 1 }
         };
-        for piece in 0..pieces {
-            let depth =
-                S::DEPTH * split(deep, pieces, piece)..k.min(S::DEPTH * split(deep, pieces, piece + 1));
-            let progress = Progress { first: piece == 0, last: piece + 1 == pieces, sums };
-            self.add_up(&depth, progress, scratch);
+        let sums = if in_place || pieces == 1 { out } else { kept(&mut scratch.sums) };
+        let gates = if gate.is_some() { kept(&mut scratch.gates) } else { out };
+        // The gate first, whose sums are kept as they are.
+        for gating in [true, false] {
+            let product = match gate {
+                Some(gate) if gating => Product { b: gate.b, ..self.product },
+                None if gating => continue,
+                _ => self.product,
+            };
+            let block = Block::<S, I> { isa: self.isa, product };
+            for piece in 0..pieces {
+                let depth =
+                    S::DEPTH * split(deep, pieces, piece)..k.min(S::DEPTH * split(deep, pieces, piece + 1));
+                let (first, last) = (piece == 0, piece + 1 == pieces && !gating);
+                let progress = Progress { first, last, sums: if gating { gates } else { sums }, gates };
+                block.add_up(&depth, progress, scratch);
+            }
         }
     }
 
@@ -136,8 +150,12 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let (height, width) = (S::Tiles::<I>::HEIGHT, S::Tiles::<I>::WIDTH);
         let deep = depth.len().div_ceil(S::DEPTH);
         let rows = self.rows(depth, a, staging);
-        let Product { out, bias, activation, .. } = self.product;
-        let is_plain = bias.is_none() && activation == Activation::None && out.col_stride == 1;
+        let Product { out, bias, gate, residual, activation, .. } = self.product;
+        let is_plain = bias.is_none()
+            && gate.is_none()
+            && residual.is_none()
+            && activation == Activation::None
+            && out.col_stride == 1;
         let is_straight = !progress.last || (is_plain && S::Memory::DTYPE == <Sum<S>>::DTYPE);
         let tile = tile.room::<Sum<S>>(height * width);
         let panel_len = deep * width;
@@ -288,7 +306,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         count: usize,
     ) {
         let width = S::Tiles::<I>::WIDTH;
-        let Product { out, bias, activation, .. } = self.product;
+        let Product { out, bias, gate, residual, activation, .. } = self.product;
         let (size, sum_size) = (size_of::<S::Memory>(), size_of::<Sum<S>>());
         let sums = ptr::with_exposed_provenance_mut::<Sum<S>>(progress.sums.at(sum_size, rows.start, column));
         let sums_step = progress.sums.row_stride as isize;
@@ -316,7 +334,46 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                 }
             }
         }
-        epilogue::apply(self.isa, activation, None, tile);
+        match gate {
+            None => epilogue::apply(self.isa, activation, None, tile),
+            Some(Gate { bias, .. }) => {
+                let bias = bias.map(|bias| &bias[column..][..count]);
+                let mut gates = [Sum::<S>::default(); MAX_WIDTH];
+                let gates = &mut gates[..count];
+                for i in 0..rows.len() {
+                    let from = progress.gates.at(sum_size, rows.start + i, column);
+                    let from = ptr::with_exposed_provenance::<u8>(from);
+                    // SAFETY: sums of the block, written before those of b.
+                    unsafe { ptr::copy_nonoverlapping(from, gates.as_mut_ptr().cast(), count * sum_size) };
+                    epilogue::apply(self.isa, activation, bias, gates);
+                    let tile = &mut tile[i * width..][..count];
+                    for j in 0..count {
+                        tile[j] = tile[j] * gates[j];
+                    }
+                }
+            }
+        }
+        if let Some(residual) = residual {
+            let mut read = [S::Memory::default(); MAX_WIDTH];
+            let mut wide = [Sum::<S>::default(); MAX_WIDTH];
+            let (read, wide) = (&mut read[..count], &mut wide[..count]);
+            for i in 0..rows.len() {
+                let from = residual.at(size, rows.start + i, column);
+                let from = ptr::with_exposed_provenance::<S::Memory>(from);
+                for (j, read) in read.iter_mut().enumerate() {
+                    // SAFETY: the residual broadcasts to the result's shape, and the caller keeps it alive; where it is the
+                    // result, this row of it has not been written yet.
+                    *read = unsafe {
+                        from.wrapping_offset(j as isize * residual.col_stride as isize).read_unaligned()
+                    };
+                }
+                S::Memory::widen(self.isa, read, wide);
+                let tile = &mut tile[i * width..][..count];
+                for j in 0..count {
+                    tile[j] = tile[j] + wide[j];
+                }
+            }
+        }
         let first = ptr::with_exposed_provenance_mut::<S::Memory>(out.at(size, rows.start, column));
         let is_sum = S::Memory::DTYPE == <Sum<S>>::DTYPE;
         for i in 0..rows.len() {

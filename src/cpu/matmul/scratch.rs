@@ -11,6 +11,8 @@ pub struct Scratch {
     pub b: Memory,
     /// Sums that the output cannot hold.
     pub sums: Memory,
+    /// Sums of a product with a gate.
+    pub gates: Memory,
     pub tile: Memory,
     pub staging: Staging,
 }

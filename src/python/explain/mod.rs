@@ -130,9 +130,12 @@ pub fn explain_call<'py>(
                 let (a, b) = (given.required("a")?, given.required("b")?);
                 let (bias, activation) = (given.optional("bias")?, given.optional("activation")?);
                 let (slope, precision) = (given.optional("negative_slope")?, given.optional("precision")?);
+                let (gate, residual) = (given.optional("gate")?, given.optional("residual")?);
                 let out = given.optional("out")?;
                 let options = MatmulOptions {
                     bias: bias.as_ref(),
+                    gate: gate.as_ref(),
+                    residual: residual.as_ref(),
                     activation: activation.as_ref(),
                     negative_slope: keyword(slope.as_ref()),
                     precision: keyword(precision.as_ref()),
@@ -147,6 +150,8 @@ pub fn explain_call<'py>(
                 problem.set_item("dtype", p.dtype.name())?;
                 problem.set_item("activation", p.activation.name())?;
                 problem.set_item("bias", p.bias.is_some())?;
+                problem.set_item("gate", p.gate.is_some())?;
+                problem.set_item("residual", p.residual.is_some())?;
                 explained.set_item("problem", problem)?;
                 let planned = describe(&explained, &call, &p, device)?;
                 if let Some(planned) = planned {

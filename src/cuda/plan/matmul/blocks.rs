@@ -216,10 +216,19 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
     let takes = |tile: &&Tile| {
         tile.shared_bytes(device) <= device.shared_bytes_per_block && tile.rank >= problem.batch.len()
     };
+    // The large tile leaves sums of parts of k where the residual still is.
+    let keeps_residual = |tile: &&Tile| {
+        let sums_in_out = file == "matmul_simt" && problem.dtype == DType::F32 && tile.m == 128;
+        !(problem.residual_is_out && sums_in_out) || problem.batch.len() > INLINE_RANK
+    };
     let along = |size: i64, tile: u32| size.unsigned_abs().div_ceil(tile.into());
     let counts = |tile: &&Tile| along(p.m, tile.m).saturating_mul(along(p.n, tile.n)) < MOST_TILES;
     let asked = tiles.iter().filter(takes).find(|tile| overrides.tile == Some(tile.name));
-    let candidates = tiles.iter().filter(takes).filter(|tile| asked.is_none_or(|asked| asked == *tile));
+    let candidates = tiles
+        .iter()
+        .filter(takes)
+        .filter(keeps_residual)
+        .filter(|tile| asked.is_none_or(|asked| asked == *tile));
     let timed = candidates.filter(counts).map(|tile| (tile, estimate(tile, p, products, rate, device)));
     // Every tile has the same bytes to wait for.
     let reason = |(tile, computing): (&Tile, f64), (next, other): (&Tile, f64)| {

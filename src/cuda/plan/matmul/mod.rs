@@ -1,8 +1,10 @@
 //! How a GPU multiplies: which kernel, which tile, in what order.
 
+mod addends;
 pub mod blocks;
 pub mod copied;
 mod cost;
+mod gated;
 mod operands;
 mod params;
 mod reduce;
@@ -10,6 +12,7 @@ mod repack;
 pub mod skinny;
 pub mod wgmma;
 
+use addends::Addends;
 pub use blocks::plan;
 use operands::{Access, Oriented, access, alignment, allows_vectors, down_columns, k_fast};
 pub use params::MatmulParams;
@@ -115,26 +118,39 @@ const FEW_BYTES: u64 = 1 << 18;
 /// The launches of `route`, decided once for a problem and a device.
 pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
     let (p, bases) = Bases::of(problem);
-    let workspace = bases.workspace();
-    match route(&p, device, forced) {
-        Route::Blocks(overrides) => Choice::of(&plan(&p, overrides, device), &bases),
+    if p.gate.is_some() {
+        return gated::choose(&p, &bases, device, forced);
+    }
+    of_route(&route(&p, device, forced), &p, &bases, bases.workspace(), device)
+}
+
+/// The launches of a problem at `bases`, with memory from `workspace` on.
+fn of_route(
+    route: &Route,
+    p: &MatmulProblem,
+    bases: &Bases,
+    workspace: usize,
+    device: &DeviceFacts,
+) -> Choice {
+    match route {
+        Route::Blocks(overrides) => Choice::of(&plan(p, *overrides, device), bases),
         Route::Skinny(choice) => {
-            let launches = choice.launches(&p, device, workspace);
-            let reduce = launches.reduce.map(|plan| plan.launch(&bases));
-            let bytes = choice.workspace_bytes(&p);
-            Choice::of(&launches.multiply, &bases).before(reduce).with_workspace(bytes)
+            let launches = choice.launches(p, device, workspace);
+            let reduce = launches.reduce.map(|plan| plan.launch(bases));
+            let bytes = choice.workspace_bytes(p);
+            Choice::of(&launches.multiply, bases).before(reduce).with_workspace(bytes)
         }
         Route::Copied(choice) => {
-            let launches = choice.launches(&p, device, workspace);
-            let repack = launches.repack.launch(&bases);
+            let launches = choice.launches(p, device, workspace);
+            let repack = launches.repack.launch(bases);
             let bytes = choice.workspace_bytes();
-            Choice::of(&launches.multiply, &bases).after(Some(repack)).with_workspace(bytes)
+            Choice::of(&launches.multiply, bases).after(Some(repack)).with_workspace(bytes)
         }
         Route::Bf16x6(choice) => {
-            choice.launches(&p, device, workspace).choice(&bases, choice.workspace_bytes(&p))
+            choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }
         Route::Wgmma(choice) => {
-            choice.launches(&p, device, workspace).choice(&bases, choice.workspace_bytes(&p))
+            choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }
     }
 }

@@ -27,6 +27,10 @@ pub(super) fn problem(dtype: DType, batch: i64, m: i64, k: i64, n: i64) -> Matmu
         b: matrix(2 << 40, k, n),
         out: matrix(3 << 40, m, n),
         bias: None,
+        gate: None,
+        residual: None,
+        residual_is_out: false,
+        wide: None,
         activation: Activation::None,
         precision: Precision::Ieee,
     }
@@ -202,7 +206,7 @@ fn layouts() {
 fn a_result_by_columns_is_computed_transposed() {
     let mut p = problem(DType::BF16, 1, 512, 256, 1024);
     (p.out.row_stride, p.out.col_stride) = (1, 512);
-    p.bias = Some(Bias { address: 4 << 40, stride: 1 });
+    p.bias = Some(Bias { address: 4 << 40, stride: 1, row_stride: 0 });
     let transposed = plan(&p, &examples::h200());
     let q = &transposed.params;
     assert_eq!((q.m, q.n, q.k), (1024, 512, 256));
@@ -379,7 +383,7 @@ fn launches_are_placed_where_they_would_be_planned() {
             let &(batch, m, k, n) = shape;
             let mut p = problem(dtype, batch, m, k, n);
             p.a.address += off * dtype.size();
-            p.bias = Some(Bias { address: (4 << 40) + dtype.size(), stride: 1 });
+            p.bias = Some(Bias { address: (4 << 40) + dtype.size(), stride: 1, row_stride: 0 });
             if transposed {
                 (p.out.row_stride, p.out.col_stride) = (1, m);
             }

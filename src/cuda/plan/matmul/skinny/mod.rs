@@ -11,7 +11,8 @@ use super::blocks::FILL_CLOCKS;
 use super::cost::{self, Rate, Reading};
 use super::reduce::{self, ReduceParams, Splits};
 use super::{
-    Access, MatmulParams, Oriented, access, allows_vectors, down_columns, estimated, k_fast, products,
+    Access, Addends, MatmulParams, Matrix, Oriented, access, allows_vectors, down_columns, estimated, k_fast,
+    products,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::reason::Reason;
@@ -86,7 +87,8 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let p = oriented(problem);
     let size = problem.dtype.size();
     let fits = [p.m, p.n, p.k].iter().chain(&problem.batch).all(|&n| (1..=SIZE_LIMIT).contains(&n));
-    let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
+    let residual = p.residual.as_ref().map_or(0, |x| x.address);
+    let addresses = [p.a.address, p.b.address, p.out.address, p.bias, residual];
     if !fits || !addresses.iter().all(|address| address.is_multiple_of(size)) {
         return None;
     }
@@ -236,6 +238,8 @@ impl SkinnyChoice {
         if by_rows {
             let vectors = allows_vectors(&p.out, p.out.row_stride, (p.n, p.out.col_stride), problem.dtype);
             product.out_vector = u32::from(vectors);
+            let allows = |x: &Matrix| allows_vectors(x, x.row_stride, (p.n, x.col_stride), problem.dtype);
+            product.addends = Addends::new(&p, p.residual.as_ref().is_some_and(allows));
         }
         let few = access(&p.b, p.b.col_stride, p.b.row_stride, p.n, p.k, problem.dtype);
         let through_memory = self.splits > 1 && !self.cluster;
@@ -286,6 +290,9 @@ impl SkinnyChoice {
                 bias: p.bias,
                 bias_row,
                 bias_col,
+                bias_up: 0,
+                addends: if by_rows { product.addends.transposed() } else { product.addends },
+                gate_width: 0,
             };
             reduce::plan(problem, &splits)
         };

@@ -8,6 +8,7 @@ pub use params::{Bf16x6Params, SplitParams};
 use cost::{Size, Work};
 
 use super::launches::Launches as ProductLaunches;
+use super::launches::batch_strides;
 use super::repack::{self, RepackOperand};
 use super::{BATCH_DIMS, Oriented, Overrides, SIZE_LIMIT, Tile, WgmmaChoice, estimated};
 use crate::cuda::device::DeviceFacts;
@@ -17,7 +18,6 @@ use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::matmul::{MatmulProblem, Precision};
 use crate::ops::work::Arithmetic;
-use params::batch_strides;
 
 /// The same list as in matmul_bf16x6.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
@@ -61,7 +61,8 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     }
     let p = Oriented::new(problem);
     let fits = [p.m, p.n, p.k].iter().chain(&problem.batch).all(|&size| (1..=SIZE_LIMIT).contains(&size));
-    let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
+    let residual = p.residual.as_ref().map_or(0, |x| x.address);
+    let addresses = [p.a.address, p.b.address, p.out.address, p.bias, residual];
     let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(problem.dtype.size()));
     if !fits || !elements_lie_whole {
         return None;
@@ -119,6 +120,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         group_m,
         resident,
         tma_store: false,
+        gated: false,
         copies: copies.map(Some),
         why,
     };
