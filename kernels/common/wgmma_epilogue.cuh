@@ -55,7 +55,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     // branch once something is, or each load is waited for, before the first product. Two values for each register of a box: by columns,
     // lane l asks for 2 l and 2 l + 1 of each box, and hands them out when they are added; by rows, for the two rows of
     // a step that the lane has accumulators of.
-    __device__ __forceinline__ void load_bias(const Item& item, bool warm_up) {
+    template <class Item> __device__ __forceinline__ void load_bias(const Item& item, bool warm_up) {
         if (F == EpilogueKind::none || F == EpilogueKind::partial) return;
         const bool by_row = p.bias_by_row;
         const auto place = Boxes<S>::of(p, item.col);
@@ -66,7 +66,7 @@ template <class S, EpilogueKind F> struct Epilogue {
             const int32_t row = item.row + row_of(i < S::M_STEPS ? i : 0) + int32_t(lane / 4);
             const int32_t col = item.col + place.column(i < S::BOXES ? i : 0) + int32_t(lane) * 2;
             const uint32_t first = by_row ? row : col, second = by_row ? row + 8 : col + 1;
-            const T* bias = static_cast<const T*>(p.bias);
+            const T* bias = item.template bias<T>(p);
             bias_first[i] = bias_second[i] = 0;
             ptx::load_global_if<2>(first < size, bias + first * p.bias_stride, &bias_first[i]);
             ptx::load_global_if<2>(second < size, bias + second * p.bias_stride, &bias_second[i]);
@@ -77,7 +77,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     // each warpgroup puts its 64 rows together in shared memory, from where the copy engine takes them while the next tile is
     // multiplied. A warm_up writes nothing, and of a loop one warp of four calculates, so that instructions for both come at
     // once.
-    __device__ __forceinline__ void write(Accumulators& d, const Item& item, bool warm_up) {
+    template <class Item> __device__ __forceinline__ void write(Accumulators& d, const Item& item, bool warm_up) {
         if (F == EpilogueKind::partial) {
             if (!warm_up) store_partials(d, item);
             return;
@@ -90,17 +90,21 @@ template <class S, EpilogueKind F> struct Epilogue {
                 if (p.activation == ACT_LEAKY_RELU) leaky_relu_of_fraction(d[i], p.negative_slope);
             }
         }
-        const bool tma_store = S::CAN_TMA_STORE && p.tma_store;
+        const bool has_result = S::CAN_TMA_STORE && p.tma_store;
         const uint32_t result = staging_begin + warp / 4 * S::BOXES * BOX_BYTES;
         const bool leader = warp % 4 == 0 && ptx::elect();
-        if (tma_store) {
+        // The copy engine would write the rows of the next group, too.
+        const bool tma_store =
+            has_result && !(Item::IS_CUT && item.row + int32_t(warp / 4 + 1) * 64 > item.end_row(p));
+        const uint32_t buffer = Item::IS_CUT && has_result ? result + warp % 4 * STORE_BYTES : staging;
+        if (has_result) {
             if (leader) ptx::tma_store_wait_read();
             ptx::barrier_sync(RESULT_READY + warp / 4, 128);
         }
         const auto place = Boxes<S>::of(p, item.col);
         T* out = static_cast<T*>(p.out) + (item.row + row_of(0)) * p.out_row + item.col * p.out_col;
 #pragma unroll
-        for (int k = 0; k < 3; ++k) out += item.batch[k] * p.out_batch[k];
+        for (int k = 0; k < 3; ++k) out += item.result_batch()[k] * p.out_batch[k];
 #pragma unroll(LOOP ? 1 : ALL)
         for (int at = 0; at < (LOOP && warm_up ? UNITS_OF_BOX : ALL); ++at) {
             const int i = at / UNITS, unit = at % UNITS, box = unit / UNITS_OF_BOX, part = unit % UNITS_OF_BOX;
@@ -110,11 +114,11 @@ template <class S, EpilogueKind F> struct Epilogue {
                 if (p.bias != nullptr) add_bias(v, bias_of<0>(p.bias_by_row ? i : box), part);
                 activate<T>(v, p.activation, p.negative_slope);
             }
-            stage(v, tma_store ? result + box * BOX_BYTES + warp % 4 * STORE_BYTES : staging, part);
+            stage(v, tma_store ? result + box * BOX_BYTES + warp % 4 * STORE_BYTES : buffer, part);
             if (!tma_store && (part == UNITS_OF_BOX - 1 || unit == UNITS - 1)) {
                 const int32_t column = place.column(box), end = column + (box == S::BOXES - 1 ? S::TAIL : 64);
-                store_box(out + i * 64 * p.out_row + column * p.out_col,
-                          warm_up ? 0 : int32_t(p.m) - item.row - row_of(i),
+                store_box(buffer, out + i * 64 * p.out_row + column * p.out_col,
+                          warm_up ? 0 : item.end_row(p) - item.row - row_of(i),
                           min(int32_t(p.n) - item.col, end) - column);
             }
         }
@@ -196,17 +200,17 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
 
     // A box's rows from the warp's buffer: 8 lanes write 128 bytes of each.
-    __device__ __forceinline__ void store_box(T* out, int32_t rows, int32_t width) const {
+    __device__ __forceinline__ void store_box(uint32_t buffer, T* out, int32_t rows, int32_t width) const {
         __syncwarp();
         // A vector that ends outside the result is written by elements.
         if (LOOP && (p.store_elements || (width < 64 && width % 8 != 0))) {
-            copy_elements(out, rows, width);
+            copy_elements(buffer, out, rows, width);
         } else {
 #pragma unroll
             for (int pass = 0; pass < 4; ++pass) {
                 const int32_t row = pass * 4 + lane / 8, vector = lane % 8;
                 uint32_t words[4];
-                ptx::load_shared_16(staging + row * 128 + ((vector ^ row % 8) << 4), words);
+                ptx::load_shared_16(buffer + row * 128 + ((vector ^ row % 8) << 4), words);
                 if (row < rows && vector * 8 < width) ptx::store_global<16>(out + row * p.out_row + vector * 8, words);
             }
         }
@@ -214,11 +218,12 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
 
     // All of a warpgroup's boxes, by one of its threads.
+    template <class Item>
     __device__ __forceinline__ void send(uint32_t result, bool sender, const Item& item) const {
         ptx::fence_async_proxy();
         ptx::barrier_sync(RESULT_READY + warp / 4, 128);
         const int32_t row = item.row + int32_t(warp / 4) * 64;
-        if (!sender || row >= int32_t(p.m)) return;
+        if (!sender || row >= item.end_row(p)) return;
 #pragma unroll 1
         for (int32_t box = 0; box < S::BOXES; ++box) {
             const int32_t column = item.col + box * 64;
@@ -226,7 +231,7 @@ template <class S, EpilogueKind F> struct Epilogue {
             if (p.flat) {
                 ptx::tma_store_2d(p.result, result + box * BOX_BYTES, column, row);
             } else {
-                ptx::tma_store_5d(p.result, result + box * BOX_BYTES, column, row, item.batch);
+                ptx::tma_store_5d(p.result, result + box * BOX_BYTES, column, row, item.result_batch());
             }
         }
         ptx::tma_store_commit();
@@ -237,13 +242,13 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
 
     // For rows that are no whole, aligned vectors: a warp's neighbouring lanes write neighbouring columns.
-    __device__ __forceinline__ void copy_elements(T* out, int32_t rows, int32_t width) const {
+    __device__ __forceinline__ void copy_elements(uint32_t buffer, T* out, int32_t rows, int32_t width) const {
 #pragma unroll 1
         for (int row = 0; row < min(rows, 16); ++row, out += p.out_row) {
 #pragma unroll
             for (int c = lane; c < 64; c += 32) {
                 const uint16_t bits =
-                    ptx::load_shared_half(staging + row * 128 + (((c / 8) ^ row % 8) << 4) + c % 8 * 2);
+                    ptx::load_shared_half(buffer + row * 128 + (((c / 8) ^ row % 8) << 4) + c % 8 * 2);
                 if (c < width) *reinterpret_cast<uint16_t*>(out + c * p.out_col) = bits;
             }
         }

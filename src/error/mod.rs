@@ -96,6 +96,12 @@ pub enum Error {
     ZeroDimensional { argument: &'static str },
     #[error("matmul: `bias` has shape {}, but must have shape ({expected},), one value per column of the result", display_dims(.got))]
     BiasShape { got: Dims, expected: i64 },
+    #[error("grouped_matmul: a of shape {} and b of shape {} {forms}", display_dims(.a), display_dims(.b))]
+    GroupedShapes { a: Dims, b: Dims, forms: &'static str },
+    #[error(
+        "grouped_matmul: `{argument}` has shape {}, but must have shape {}, {meaning}", display_dims(.got), display_dims(.expected)
+    )]
+    GroupedArgument { argument: &'static str, got: Dims, expected: Dims, meaning: &'static str },
     #[error("{op}: `out` has shape {}, but the result has shape {}; pass an `out` of that shape", display_dims(.got), display_dims(.expected))]
     OutShape { op: &'static str, got: Dims, expected: Dims },
     #[error("{op}: `{argument}` has {rank} dimensions; at most {most} are accepted. Merge some with reshape")]
@@ -184,7 +190,7 @@ pub enum Error {
 
     // --- option; but for the first `got` is as its caller wrote it, a string in quotes
     #[error(
-        "explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
+        "explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"grouped_matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
     )]
     NotExplained { got: String },
     #[error("{op}: activation={got} is not known; accepted: None, {}", list(known))]
@@ -257,6 +263,8 @@ impl Error {
             | BatchNotBroadcastable { .. }
             | ZeroDimensional { .. }
             | BiasShape { .. }
+            | GroupedShapes { .. }
+            | GroupedArgument { .. }
             | OutShape { .. }
             | ShapesDiffer { .. }
             | TooManyDimensions { .. }

@@ -40,6 +40,17 @@ fn every_error() -> Vec<Error> {
         BatchNotBroadcastable { a: smallvec![2], b: smallvec![3] },
         ZeroDimensional { argument: "a" },
         BiasShape { got: smallvec![1, 8], expected: 8 },
+        GroupedShapes {
+            a: smallvec![4, 3],
+            b: smallvec![2, 5, 6],
+            forms: crate::ops::grouped_matmul::WITH_OFFSETS,
+        },
+        GroupedArgument {
+            argument: "bias",
+            got: smallvec![8],
+            expected: smallvec![2, 8],
+            meaning: "a row for each group",
+        },
         OutShape { op, got: smallvec![3], expected: smallvec![2, 3] },
         TooManyDimensions { op, argument, rank: 65, most: 64 },
         ShapesDiffer {

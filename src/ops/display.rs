@@ -4,6 +4,7 @@ use std::fmt::{Display, Formatter, Result};
 
 use super::activation_backward::ActivationBackwardProblem;
 use super::add::{AddProblem, AddendProblem};
+use super::grouped_matmul::{Cut, GroupedMatmulProblem};
 use super::matmul::MatmulProblem;
 use super::softmax::SoftmaxProblem;
 use super::softmax_backward::SoftmaxBackwardProblem;
@@ -44,6 +45,17 @@ impl Display for MatmulProblem {
         match self.batch_count() {
             1 => write!(f, "{m} x {n} x {k} {dtype}"),
             count => write!(f, "{count} of {m} x {n} x {k} {dtype}"),
+        }
+    }
+}
+
+impl Display for GroupedMatmulProblem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let GroupedMatmulProblem { cut, groups, m, n, k, dtype, .. } = self;
+        match cut {
+            Cut::Rows => write!(f, "{groups} groups of {m} rows x {n} x {k} {dtype}"),
+            Cut::Depth => write!(f, "{groups} groups of {m} x {n} x {k} in all {dtype}"),
+            Cut::Nothing => write!(f, "{groups} of {m} x {n} x {k} {dtype}"),
         }
     }
 }

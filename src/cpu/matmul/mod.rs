@@ -4,6 +4,7 @@
 
 mod blocks;
 pub mod epilogue;
+pub mod grouped;
 mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
@@ -89,7 +90,7 @@ impl Placed {
 
 /// Asks for what a product takes besides its operands, about: the sums of pieces of k of products with a vector, or what
 /// each thread packs.
-fn check_room<R>(m: usize, n: usize, k: usize) -> Result<()> {
+fn check_room<R>(op: &'static str, m: usize, n: usize, k: usize) -> Result<()> {
     let size = size_of::<R>();
     let bytes = if m == 1 || n == 1 {
         size * 2 * m.max(n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT)
@@ -97,7 +98,7 @@ fn check_room<R>(m: usize, n: usize, k: usize) -> Result<()> {
         let threads = parallel::threads();
         threads.min(Parts::of(m, n, k, threads).count()) * blocks::scratch_bytes(size, m, n, k)
     };
-    if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op: "matmul", bytes }) }
+    if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op, bytes }) }
 }
 
 /// Products of fewer operations than this (about 0.1 ms on one thread) are never split over threads when
@@ -106,14 +107,9 @@ const SMALL: f64 = 2e7;
 
 fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
     let (m, n, k) = (problem.m as usize, problem.n as usize, problem.k as usize);
-    let load = |bias: &Bias| -> Result<_> {
-        // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused
-        // an `out` that overlaps it.
-        let source = unsafe { Source::<T>::new(bias.address, T::DTYPE, &[problem.n], &[bias.stride], 0) };
-        let mut values = zeros("matmul", n)?;
-        dispatch(Load { source: &source, to: &mut values });
-        Ok(values)
-    };
+    // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused an `out` that
+    // overlaps it.
+    let load = |bias: &Bias| unsafe { load_bias::<T>("matmul", bias.address, (n, bias.stride)) };
     let bias: Option<Vec<T::Real>> = problem.bias.as_ref().map(load).transpose()?;
     let solve = |index: usize, parallel: bool| {
         let place = |matrix: &Matrix| place(matrix, T::DTYPE, &problem.batch, index);
@@ -127,19 +123,12 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
             bias: bias.as_deref(),
             activation: problem.activation,
         };
-        if m == 1 || n == 1 {
-            vector::solve::<T>(product, parallel);
-        } else {
-            blocks::solve::<T>(product, parallel);
-        }
+        multiply::<T>(product, parallel);
     };
     let products = problem.batch_count() as usize;
-    let operations = 2.0 * m as f64 * n as f64 * k as f64;
-    // A nanosecond does some 100 operations of a matrix product, 10 of one with a vector, which is bound by
-    // memory, and makes a call.
-    let nanoseconds = 50.0 + operations / if m == 1 || n == 1 { 10.0 } else { 100.0 };
+    let (operations, nanoseconds) = cost(m, n, k);
     if parallel::is_long(nanoseconds * products as f64) {
-        check_room::<T::Real>(m, n, k)?;
+        check_room::<T::Real>("matmul", m, n, k)?;
     }
     if products == 1 {
         solve(0, parallel::pays(nanoseconds));
@@ -153,6 +142,37 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
         (0..products).for_each(|index| solve(index, parallel::pays(nanoseconds)));
     }
     Ok(())
+}
+
+fn multiply<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
+    if product.m == 1 || product.n == 1 {
+        vector::solve::<T>(product, parallel);
+    } else {
+        blocks::solve::<T>(product, parallel);
+    }
+}
+
+/// Operations of a product, and about how many nanoseconds one thread takes: one does some 100 operations of a matrix
+/// product, 10 of one with a vector, which is bound by memory, and makes a call.
+fn cost(m: usize, n: usize, k: usize) -> (f64, f64) {
+    let operations = 2.0 * m as f64 * n as f64 * k as f64;
+    (operations, 50.0 + operations / if m == 1 || n == 1 { 10.0 } else { 100.0 })
+}
+
+/// Values of a bias, `step` elements apart.
+///
+/// # Safety
+/// They are memory of this dtype, which nobody writes meanwhile.
+unsafe fn load_bias<T: Float>(
+    op: &'static str,
+    address: usize,
+    (count, step): (usize, i64),
+) -> Result<Vec<T::Real>> {
+    // SAFETY: the caller's promise.
+    let source = unsafe { Source::<T>::new(address, T::DTYPE, &[count as i64], &[step], 0) };
+    let mut values = zeros(op, count)?;
+    dispatch(Load { source: &source, to: &mut values });
+    Ok(values)
 }
 
 /// The matrix at `index` of the batch.

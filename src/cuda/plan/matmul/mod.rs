@@ -3,6 +3,7 @@
 pub mod blocks;
 pub mod copied;
 mod cost;
+pub mod grouped;
 mod operands;
 mod params;
 mod reduce;
@@ -115,26 +116,31 @@ const FEW_BYTES: u64 = 1 << 18;
 /// The launches of `route`, decided once for a problem and a device.
 pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
     let (p, bases) = Bases::of(problem);
+    choose_at(&p, &bases, device, forced)
+}
+
+/// The same for a problem at `bases`.
+fn choose_at(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
     let workspace = bases.workspace();
-    match route(&p, device, forced) {
-        Route::Blocks(overrides) => Choice::of(&plan(&p, overrides, device), &bases),
+    match route(p, device, forced) {
+        Route::Blocks(overrides) => Choice::of(&plan(p, overrides, device), bases),
         Route::Skinny(choice) => {
-            let launches = choice.launches(&p, device, workspace);
-            let reduce = launches.reduce.map(|plan| plan.launch(&bases));
+            let launches = choice.launches(p, device, workspace);
+            let reduce = launches.reduce.map(|plan| plan.launch(bases));
             let bytes = choice.workspace_bytes(&p);
-            Choice::of(&launches.multiply, &bases).before(reduce).with_workspace(bytes)
+            Choice::of(&launches.multiply, bases).before(reduce).with_workspace(bytes)
         }
         Route::Copied(choice) => {
-            let launches = choice.launches(&p, device, workspace);
-            let repack = launches.repack.launch(&bases);
+            let launches = choice.launches(p, device, workspace);
+            let repack = launches.repack.launch(bases);
             let bytes = choice.workspace_bytes();
-            Choice::of(&launches.multiply, &bases).after(Some(repack)).with_workspace(bytes)
+            Choice::of(&launches.multiply, bases).after(Some(repack)).with_workspace(bytes)
         }
         Route::Bf16x6(choice) => {
-            choice.launches(&p, device, workspace).choice(&bases, choice.workspace_bytes(&p))
+            choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(&p))
         }
         Route::Wgmma(choice) => {
-            choice.launches(&p, device, workspace).choice(&bases, choice.workspace_bytes(&p))
+            choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(&p))
         }
     }
 }
