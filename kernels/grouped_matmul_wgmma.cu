@@ -6,7 +6,8 @@
 // The warp that makes the barriers then reads the groups' ends in device memory, 32 at a time, and hands this block's
 // tiles, every gridDim.x-th of all groups', to producers and consumers by slots in shared memory
 // (common/wgmma_grouped.cuh), a few tiles ahead of them. One tensor map shows all of an operand: a box may hold rows of
-// the next group, which are multiplied and not stored, or k of it, which are cleared first.
+// the next group, which are multiplied and not stored, or k of it, which are cleared first. Along the unit stride a box
+// must begin at a multiple of 16 bytes: so rows are cut of an a contiguous along k, and k of operands that are not.
 // Variants, grouped_matmul_wgmma_{rows or depth}_{rows x columns of a block}_{epilogue}_{dtype}:
 // src/cuda/plan/matmul/wgmma/grouped.rs chooses the tile by the mean group.
 // Hazard: a group's last rows must not go by TMA, which would write the next group's.
@@ -21,8 +22,13 @@ __device__ __forceinline__ void grouped_matmul_wgmma(const GroupedWgmmaParams& p
         [&](const Pair& pair, auto& work, uint32_t shared, Ring ring) {
             Accumulators<S> d;
             Epilogue<S, F> epilogue(p.wgmma, shared);
+            const int32_t own_row = epilogue.row_of(0) / 64 * 64;
             for (; work.left(); work.next()) {
                 const auto& item = work.item;
+                if (!DEPTH && S::CONSUMERS > 1 && item.row + own_row >= item.end) {
+                    pass_over<S>(ring, item.k_end);
+                    continue;
+                }
                 epilogue.load_bias(item, !DEPTH && item.is_rest(p.wgmma));
                 multiply_grouped<S, DEPTH>(p.wgmma, pair, d, shared, ring, item);
                 epilogue.write(d, item, false);

@@ -141,30 +141,22 @@ __device__ __forceinline__ void find_items(const GroupedWgmmaParams& p, uint32_t
 }
 
 // Zeros for what of a stage's operand lies behind the first `tail` of k, which is another group's or beyond all. By all
-// consumers; `boxes` of 64 rows or columns.
-template <class S>
-__device__ __forceinline__ void clear_behind(uint32_t operand, uint32_t boxes, bool mn_major, uint32_t tail) {
+// consumers; `boxes` of 64 rows of k.
+template <class S> __device__ __forceinline__ void clear_behind(uint32_t operand, uint32_t boxes, uint32_t tail) {
     const uint32_t zeros[4] = {};
-    constexpr uint32_t THREADS = 32 * S::WARPS;
-    if (mn_major) {  // rows of k
-        for (uint32_t at = threadIdx.x; at < boxes * (64 - tail) * 8; at += THREADS) {
-            const uint32_t box = at / ((64 - tail) * 8), vector = at % ((64 - tail) * 8);
-            ptx::store_shared_16(operand + box * BOX_BYTES + tail * 128 + vector * 16, zeros);
-        }
-        return;
+    const uint32_t vectors = (64 - tail) * 8;
+    for (uint32_t at = threadIdx.x; at < boxes * vectors; at += 32 * S::WARPS) {
+        ptx::store_shared_16(operand + at / vectors * BOX_BYTES + tail * 128 + at % vectors * 16, zeros);
     }
-    for (uint32_t at = threadIdx.x; at < boxes * 64 * 8; at += THREADS) {
-        const uint32_t row = at / 8, vector = at % 8;
-        const uint32_t place = operand + row * 128 + ((vector ^ row % 8) << 4);
-        if (vector * 8 + 8 <= tail) continue;
-        uint32_t words[4];
-        ptx::load_shared_16(place, words);
-#pragma unroll
-        for (uint32_t i = 0; i < 4; ++i) {
-            const uint32_t k = vector * 8 + i * 2;
-            words[i] = k >= tail ? 0 : k + 1 >= tail ? words[i] & 0xffff : words[i];
-        }
-        ptx::store_shared_16(place, words);
+}
+
+// In place of multiply, by a warpgroup whose rows are all behind the group's last: hands back the stages.
+template <class S> __device__ __forceinline__ void pass_over(Ring& ring, uint32_t blocks) {
+    for (uint32_t block = 0; block < blocks; ++block) {
+        ptx::mbarrier_wait(ring.full(ring.stage), ring.phase);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty(ring.stage));
+        ring.advance();
     }
 }
 
@@ -176,8 +168,9 @@ __device__ __forceinline__ void multiply_grouped(const WgmmaParams& p, const Pai
         if (!DEPTH || item.tail == 0 || block + 1 != item.k_end) return;
         ptx::mbarrier_wait(at.full(at.stage), at.phase);
         const uint32_t stage = shared + stages_at<S>(p) + at.stage * (S::A_BYTES + S::B_BYTES);
-        clear_behind<S>(stage, S::BM / 64, p.a_mn, item.tail);
-        clear_behind<S>(stage + S::A_BYTES, S::BOXES, p.b_mn, item.tail);
+        clear_behind<S>(stage, S::BM / 64, item.tail);
+        clear_behind<S>(stage + S::A_BYTES, S::BOXES, item.tail);
+        __syncwarp();
         ptx::fence_async_proxy();
         ptx::barrier_sync(CLEARED, 32 * S::WARPS);
     });

@@ -52,8 +52,16 @@ pub fn choose(
     if problem.cut == Cut::Nothing {
         return None;
     }
-    addressed(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride))?;
-    addressed(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride))?;
+    let a = addressed(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride))?;
+    let b = addressed(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride))?;
+    // A group may begin anywhere, a box along the unit stride only at a multiple of 16 bytes.
+    let fits_the_cut = match problem.cut {
+        Cut::Rows => !a.mn_major,
+        _ => a.mn_major && b.mn_major,
+    };
+    if !fits_the_cut {
+        return None;
+    }
     let tiles = if problem.cut == Cut::Depth { OF_DEPTH } else { TILES.len() };
     let asked = TILES[..tiles].iter().position(|known| Some(known.name) == tile);
     let candidates = (0..tiles).filter(|&i| asked.is_none_or(|asked| asked == i));
