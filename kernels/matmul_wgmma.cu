@@ -47,10 +47,10 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
 }
 
 template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
-    run_block<S, F == EpilogueKind::splitk>(
+    run_block<S, Schedule<S, F == EpilogueKind::splitk>>(
         p,
         [&](const Pair& pair, auto& work, uint32_t shared, Ring ring) { consume<S, F>(p, pair, work, shared, ring); },
-        [] {});
+        [](uint32_t) {}, [] {});
 }
 
 #define EXPORT_EPILOGUE(T, NAME, EPILOGUE)                                                        \

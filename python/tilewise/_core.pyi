@@ -36,6 +36,7 @@ __all__ = [
     "force_add_schedule",
     "force_matmul_kernel",
     "force_softmax",
+    "grouped_matmul",
     "implement_operators",
     "log_softmax",
     "log_softmax_backward",
@@ -106,6 +107,16 @@ def matmul(
     activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None = None,
     negative_slope: float = 0.01,
     precision: Literal["ieee", "tf32"] = "ieee",
+    out: _Tensor | None = None,
+) -> _Tensor: ...
+def grouped_matmul(
+    a: _Tensor,
+    b: _Tensor,
+    offsets: _Tensor | None = None,
+    *,
+    bias: _Tensor | None = None,
+    activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None = None,
+    negative_slope: float = 0.01,
     out: _Tensor | None = None,
 ) -> _Tensor: ...
 def implement_operators(recorder: Callable[[str], Callable[..., Any]]) -> list[str]: ...

@@ -43,6 +43,17 @@ fn every_error() -> Vec<Error> {
         BiasShape { got: smallvec![1, 8], expected: smallvec![8] },
         BiasShape { got: smallvec![8], expected: smallvec![2, 8] },
         ResidualShape { got: smallvec![3, 8], expected: smallvec![2, 8] },
+        GroupedShapes {
+            a: smallvec![4, 3],
+            b: smallvec![2, 5, 6],
+            forms: crate::ops::grouped_matmul::WITH_OFFSETS,
+        },
+        GroupedArgument {
+            argument: "bias",
+            got: smallvec![8],
+            expected: smallvec![2, 8],
+            meaning: "a row for each group",
+        },
         OutShape { op, got: smallvec![3], expected: smallvec![2, 3] },
         TooManyDimensions { op, argument, rank: 65, most: 64 },
         ShapesDiffer {

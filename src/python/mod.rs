@@ -6,6 +6,7 @@ mod arguments;
 mod developer;
 mod exceptions;
 mod explain;
+mod grouped_matmul;
 mod info;
 mod matmul;
 mod native;
@@ -33,6 +34,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(softmax::log_softmax, module)?,
         wrap_pyfunction!(matmul::matmul, module)?,
         wrap_pyfunction!(matmul::check_matmul_options, module)?,
+        wrap_pyfunction!(grouped_matmul::grouped_matmul, module)?,
         wrap_pyfunction!(softmax_backward::softmax_backward, module)?,
         wrap_pyfunction!(softmax_backward::log_softmax_backward, module)?,
         wrap_pyfunction!(activation_backward::activation_backward, module)?,

@@ -259,7 +259,8 @@ def tile_cases() -> Iterator[Case]:
     """Every tile of matmul_mma and matmul_dmma, also those that the plan keeps for larger products."""
     device = _core.devices()[0]
     for file, dtypes in (("matmul_mma", FLOATS[:2]), ("matmul_dmma", FLOATS[3:])):
-        kernels = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == file]
+        built = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == file]
+        kernels = [kernel.split("_") for kernel in built if not kernel.startswith("grouped_")]
         tiles = {tile for _, _, tile, layout, _ in kernels if not layout.startswith("any")}
         for dtype, tile, layout in product(dtypes, sorted(tiles), LAYOUTS):
             if device["compute_capability"] >= (8, 0):
@@ -452,6 +453,43 @@ def copied_cases() -> Iterator[Case]:
         yield f"matmul copied {dtype} every second", on_kernel("copied", apart)
 
 
+def grouped_cases() -> Iterator[Case]:
+    """Groups of rows and of k; wgmma tiles elsewhere than on compute capability 9.0 are the plan's own choice."""
+    kernels = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == "grouped_matmul_wgmma"]
+    tiles = sorted({kernel.split("_")[4] for kernel in kernels})
+    sizes = [70, 0, 1, 130, 3, 0, 66, 20]
+    offsets = torch.tensor(sizes, device=DEVICE).cumsum(0).to(torch.int32)
+    total, groups = sum(sizes) + 9, len(sizes)
+    for dtype in FLOATS:
+        halves = dtype.itemsize == 2
+        kinds = [("blocks", None)] + [("wgmma", tile) for tile in tiles if halves]
+        for (kernel, tile), (n, k) in product(kinds, ((264, 136), (77, 33), (72, 40))):
+            name = f"grouped_matmul {dtype} {kernel} {tile} {n}x{k}"
+            forced = partial(on_kernel, kernel, tile=tile) if tile else partial(on_kernel, kernel)
+            a, bias = random(total, k, dtype=dtype), random(groups, n, dtype=dtype)
+            b, weights = random(groups, k, n, dtype=dtype), random(groups, n, k, dtype=dtype)
+            x, y = random(total, n, dtype=dtype), random(total, k, dtype=dtype)
+            plain = lambda a=a, b=b: tw.grouped_matmul(a, b, offsets)  # noqa: E731
+            yield f"{name} rows", forced(plain)
+            rectified = lambda a=a, b=weights, bias=bias: tw.grouped_matmul(  # noqa: E731
+                a, b.mT, offsets, bias=bias, activation="leaky_relu"
+            )
+            yield f"{name} rows, bias", forced(rectified)
+            smooth = lambda a=a, b=b, bias=bias: tw.grouped_matmul(  # noqa: E731
+                a.T.contiguous().T, b, offsets, bias=bias, activation="silu"
+            )
+            yield f"{name} columns, silu", forced(smooth)
+            yield f"{name} k", forced(lambda x=x, y=y: tw.grouped_matmul(x.T, y, offsets))
+            along = lambda x=x, y=y: tw.grouped_matmul(  # noqa: E731
+                x.T.contiguous(), y.T.contiguous().T, offsets, activation="gelu"
+            )
+            yield f"{name} k by rows", forced(along)
+        a, b = random(900, 136, dtype=dtype), random(groups, 136, 264, dtype=dtype)
+        for name, of in {"": b, ", b^T": b.mT.contiguous().mT}.items():
+            call = lambda a=a, b=of: tw.grouped_matmul(a, b, offsets)  # noqa: E731
+            yield f"grouped_matmul {dtype} large groups{name}", on_kernel("blocks", call)
+
+
 # By the first word of their names.
 GENERATORS = (
     (("add",), add_cases),
@@ -472,6 +510,7 @@ GENERATORS = (
             copied_cases,
         )
     ),
+    (("grouped_matmul",), grouped_cases),
 )
 # Calls that a sanitizer is given at a time: half a minute of racecheck.
 GROUP = 150

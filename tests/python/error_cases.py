@@ -343,7 +343,7 @@ CASES = [
     (
         "NotExplained",
         OPTION,
-        'explain: op="mul" is not known; accepted: tilewise\'s functions and their names: "add", "softmax", "log_softmax", "matmul", "softmax_backward", "log_softmax_backward", "activation_backward"',
+        'explain: op="mul" is not known; accepted: tilewise\'s functions and their names: "add", "softmax", "log_softmax", "matmul", "grouped_matmul", "softmax_backward", "log_softmax_backward", "activation_backward"',
         lambda: tw.explain("mul", x),
     ),
     (

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from . import grouped
+
 ops = torch.ops.tilewise
 NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
 
@@ -57,6 +59,9 @@ def matmul(
 
 def matmul_with_pre_activation(a: Any, b: Any, *, bias: Any = None, **options: Any) -> Any:
     return ops.matmul_with_pre_activation(a, b, bias, **options)
+
+
+grouped_matmul = grouped.function
 
 
 def softmax_backward(grad: Any, output: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:

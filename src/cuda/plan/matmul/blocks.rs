@@ -281,8 +281,34 @@ fn estimate(tile: &Tile, p: &Oriented, products: u64, rate: Rate, device: &Devic
     full * round(fit, tile.together) + last
 }
 
+/// What a kernel of square tiles by this name is launched with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaunchShape {
+    pub side: u32,
+    pub threads: u32,
+    pub shared_bytes: u32,
+}
+
+/// Of one of the names in the tables above.
+pub(super) fn launch_shape(
+    file: &'static str,
+    tile: &str,
+    by_elements: bool,
+    dtype: DType,
+    device: &DeviceFacts,
+) -> LaunchShape {
+    let tiles = match (file, by_elements, dtype) {
+        ("matmul_mma", false, _) => &MMA_TILES[..],
+        ("matmul_mma", true, _) => &MMA_ANY_TILES[..],
+        (_, _, DType::F64) => &SIMT_F64_TILES[..],
+        _ => &SIMT_TILES[..],
+    };
+    let tile = tiles.iter().find(|known| known.name == tile).unwrap_or(&tiles[0]);
+    LaunchShape { side: tile.m, threads: tile.threads, shared_bytes: tile.shared_bytes(device) }
+}
+
 /// Blocks in x, and in y what x cannot count. More than both count are an error of the launch.
-fn grid(blocks: u64) -> [u32; 3] {
+pub(super) fn grid(blocks: u64) -> [u32; 3] {
     let y = blocks.div_ceil(i32::MAX as u64).clamp(1, 65_535);
     [u32::try_from(blocks.div_ceil(y)).unwrap_or(u32::MAX), y as u32, 1]
 }

@@ -5,6 +5,7 @@ pub mod blocks;
 pub mod copied;
 mod cost;
 mod gated;
+pub mod grouped;
 mod operands;
 mod params;
 mod reduce;
@@ -121,7 +122,12 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forc
     if p.gate.is_some() {
         return gated::choose(&p, &bases, device, forced);
     }
-    of_route(&route(&p, device, forced), &p, &bases, bases.workspace(), device)
+    choose_at(&p, &bases, device, forced)
+}
+
+/// The same for a problem at `bases`, without a gate.
+fn choose_at(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
+    of_route(&route(p, device, forced), p, bases, bases.workspace(), device)
 }
 
 /// The launches of a problem at `bases`, with memory from `workspace` on.

@@ -4,6 +4,7 @@ pub mod bf16x6;
 mod cost;
 mod epilogue;
 pub mod fit;
+pub mod grouped;
 mod launches;
 mod params;
 
@@ -129,6 +130,13 @@ pub struct Overrides {
     /// Whether blocks work in pairs; if not, k splits are no cluster either.
     pub cluster: Option<bool>,
     pub group_m: Option<u32>,
+}
+
+impl Overrides {
+    /// The tile's name.
+    pub fn tile_name(&self) -> Option<&'static str> {
+        self.tile.and_then(|tile| TILES.get(tile)).map(|tile| tile.name)
+    }
 }
 
 /// An operand that the copy engine can address.
