@@ -94,8 +94,7 @@ template <class S, EpilogueKind F> struct Epilogue {
         const uint32_t result = staging_begin + warp / 4 * S::BOXES * BOX_BYTES;
         const bool leader = warp % 4 == 0 && ptx::elect();
         // The copy engine would write the rows of the next group, too.
-        const bool tma_store =
-            has_result && !(Item::IS_CUT && item.row + int32_t(warp / 4 + 1) * 64 > item.end_row(p));
+        const bool tma_store = has_result && !(Item::IS_CUT && item.row + int32_t(warp / 4 + 1) * 64 > item.end_row(p));
         const uint32_t buffer = Item::IS_CUT && has_result ? result + warp % 4 * STORE_BYTES : staging;
         if (has_result) {
             if (leader) ptx::tma_store_wait_read();
