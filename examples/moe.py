@@ -1,10 +1,10 @@
-"""Trains a small mixture of experts twice from the same start, by grouped products and by a loop over experts.
+"""Trains a small mixture of experts twice from the same start: by grouped products, and expert by expert.
 
     python examples/moe.py [--device cuda] [--steps 200]
 
-A router sends every point to two of eight experts. Where each expert's points end is computed on the device and
-read there: tilewise's layers never wait for it, a loop has to. Losses stay together, as both compute the same
-function and the same gradients.
+A router sends every point to two of eight experts. Where each expert's points end is computed on the device
+and read there: tilewise's layers never wait for it, a loop has to. Losses stay together, as both compute the
+same function and the same gradients.
 """
 
 import argparse
@@ -53,7 +53,7 @@ class Loop(Mixture):
 
 
 def train(model, device, steps, features, batch=512):
-    """The loss of every step: the points are drawn around eight centres, each of which turns them its own way."""
+    """The loss of every step. Points are drawn around eight centres, each of which turns them its own way."""
     generator = torch.Generator().manual_seed(1)
     centres = 3 * torch.randn(8, features, generator=generator)
     turns = torch.linalg.qr(torch.randn(8, features, features, generator=generator))[0]

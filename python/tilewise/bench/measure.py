@@ -20,7 +20,6 @@ from .options import OPERATIONS, PEERS, command
 from .record import COPY, OVERHEAD, Ceilings, Measurement, Run
 from .timing import Clock, HostClock, Thunk, clock_for, interleave, one_line
 
-
 PRODUCTS = ("matmul", "grouped")
 
 

@@ -1,3 +1,5 @@
+//! Which kernel a problem gets, on every device.
+
 use smallvec::smallvec;
 
 use super::*;
