@@ -145,7 +145,7 @@ impl GroupedChoice {
         let own = own.map(|(name, value)| (name, u64::from(value)));
         let plan = LaunchPlan {
             block,
-            settings: grouped::settings(&groups).into_iter().chain(own).collect(),
+            settings: grouped::settings(&groups, (tile.m(), tile.n)).into_iter().chain(own).collect(),
             why,
             ..LaunchPlan::new(
                 Kernel { file: "grouped_matmul_wgmma", name },
