@@ -38,16 +38,15 @@ __device__ __forceinline__ void grouped_matmul_wgmma(const GroupedWgmmaParams& p
         [&](uint32_t shared) { find_items<S, DEPTH>(p, shared); }, [] {});
 }
 
-#define EXPORT_KERNEL(T, NAME, EPILOGUE, FORM, DEPTH)                                             \
-    extern "C" __global__ void __launch_bounds__(Shape##NAME##T::THREADS, Shape##NAME##T::BLOCKS) \
-        grouped_matmul_wgmma_##FORM##_##NAME##_##EPILOGUE##_##T(                                  \
-            const __grid_constant__ GroupedWgmmaParams p) {                                       \
-        grouped_matmul_wgmma<Shape##NAME##T, EpilogueKind::EPILOGUE, DEPTH>(p);                   \
+#define EXPORT_KERNEL(T, NAME, EPILOGUE, FORM, DEPTH)                                                           \
+    extern "C" __global__ void __launch_bounds__(Shape##NAME##T::THREADS, Shape##NAME##T::BLOCKS)               \
+        grouped_matmul_wgmma_##FORM##_##NAME##_##EPILOGUE##_##T(const __grid_constant__ GroupedWgmmaParams p) { \
+        grouped_matmul_wgmma<Shape##NAME##T, EpilogueKind::EPILOGUE, DEPTH>(p);                                 \
     }
-#define EXPORT_ROWS(T, NAME, ...)                       \
+#define EXPORT_ROWS(T, NAME, ...)                        \
     using Shape##NAME##T = GroupedShape<T, __VA_ARGS__>; \
-    EXPORT_KERNEL(T, NAME, none, rows, false)           \
-    EXPORT_KERNEL(T, NAME, bias_relu, rows, false)      \
+    EXPORT_KERNEL(T, NAME, none, rows, false)            \
+    EXPORT_KERNEL(T, NAME, bias_relu, rows, false)       \
     EXPORT_KERNEL(T, NAME, general, rows, false)
 #define EXPORT_BOTH(T, NAME, ...)             \
     EXPORT_ROWS(T, NAME, __VA_ARGS__)         \
@@ -55,13 +54,11 @@ __device__ __forceinline__ void grouped_matmul_wgmma(const GroupedWgmmaParams& p
     EXPORT_KERNEL(T, NAME, general, depth, true)
 
 // Some of the tiles of matmul_wgmma.cu. The same list is TILES in src/cuda/plan/matmul/wgmma/grouped.rs.
-#define TILES(T)                         \
-    EXPORT_ROWS(T, 64x128, 1, 1, 128, 2) \
-    EXPORT_ROWS(T, 64x256, 1, 1, 256, 1) \
+#define TILES(T)                          \
+    EXPORT_ROWS(T, 64x128, 1, 1, 128, 2)  \
     EXPORT_BOTH(T, 128x128, 2, 1, 128, 1) \
     EXPORT_ROWS(T, 128x192, 2, 1, 192, 1) \
-    EXPORT_BOTH(T, 128x256, 2, 1, 256, 1) \
-    EXPORT_ROWS(T, 256x128, 2, 2, 128, 1)
+    EXPORT_BOTH(T, 128x256, 2, 1, 256, 1)
 
 TILES(f16)
 TILES(bf16)

@@ -106,10 +106,10 @@ template <class T> using Any64x64 = Shape<T, 64, 64, 64, 32, 16, 2, 2>;
         matmul_mma_##tile##_any_##T(const __grid_constant__ MatmulParams<RANK> p) {           \
         matmul_any<Any##tile<T>>(p);                                                          \
     }
-#define GROUPED_ASYNC(tile, layout, a, b, T)                                                     \
-    extern "C" __global__ void __launch_bounds__(Tile##tile<T>::THREADS, Tile##tile<T>::BLOCKS)  \
+#define GROUPED_ASYNC(tile, layout, a, b, T)                                                        \
+    extern "C" __global__ void __launch_bounds__(Tile##tile<T>::THREADS, Tile##tile<T>::BLOCKS)     \
         grouped_matmul_mma_##tile##_##layout##_##T(const __grid_constant__ GroupedMatmulParams p) { \
-        grouped_async<Tile##tile<T>, Major::a, Major::b>(p);                                     \
+        grouped_async<Tile##tile<T>, Major::a, Major::b>(p);                                        \
     }
 #define GROUPED_ANY(tile, T)                                                                  \
     extern "C" __global__ void __launch_bounds__(Any##tile<T>::THREADS, Any##tile<T>::BLOCKS) \
@@ -117,8 +117,8 @@ template <class T> using Any64x64 = Shape<T, 64, 64, 64, 32, 16, 2, 2>;
         grouped_any<Any##tile<T>>(p);                                                         \
     }
 // Vectors are whole along what is not cut.
-#define GROUPED_LAYOUTS(tile, T)     \
-    GROUPED_ASYNC(tile, kk, K, K, T) \
+#define GROUPED_LAYOUTS(tile, T)      \
+    GROUPED_ASYNC(tile, kk, K, K, T)  \
     GROUPED_ASYNC(tile, kn, K, MN, T) \
     GROUPED_ASYNC(tile, mn, MN, MN, T)
 #define MATMUL_LAYOUTS(tile, T)      \
@@ -126,18 +126,18 @@ template <class T> using Any64x64 = Shape<T, 64, 64, 64, 32, 16, 2, 2>;
     MATMUL_ASYNC(tile, kn, K, MN, T) \
     MATMUL_ASYNC(tile, mk, MN, K, T) \
     MATMUL_ASYNC(tile, mn, MN, MN, T)
-#define MATMUL_DTYPE(T)              \
-    MATMUL_LAYOUTS(128x256, T)       \
-    MATMUL_LAYOUTS(192x192, T)       \
-    MATMUL_LAYOUTS(128x192, T)       \
-    MATMUL_LAYOUTS(96x192, T)        \
-    MATMUL_LAYOUTS(128x128, T)       \
-    MATMUL_LAYOUTS(64x64, T)         \
-    MATMUL_LAYOUTS(32x64, T)         \
-    MATMUL_ANY(128x128, T, MAX_RANK) \
+#define MATMUL_DTYPE(T)               \
+    MATMUL_LAYOUTS(128x256, T)        \
+    MATMUL_LAYOUTS(192x192, T)        \
+    MATMUL_LAYOUTS(128x192, T)        \
+    MATMUL_LAYOUTS(96x192, T)         \
+    MATMUL_LAYOUTS(128x128, T)        \
+    MATMUL_LAYOUTS(64x64, T)          \
+    MATMUL_LAYOUTS(32x64, T)          \
+    MATMUL_ANY(128x128, T, MAX_RANK)  \
     MATMUL_ANY(64x64, T, INLINE_RANK) \
-    GROUPED_LAYOUTS(128x128, T)      \
-    GROUPED_LAYOUTS(64x64, T)        \
+    GROUPED_LAYOUTS(128x128, T)       \
+    GROUPED_LAYOUTS(64x64, T)         \
     GROUPED_ANY(64x64, T)
 
 MATMUL_DTYPE(f16)

@@ -150,10 +150,10 @@ MATMUL(128x128, f32, Float128x128, 2, MAX_RANK)
 MATMUL(64x64, f32, Float64x64, 3, INLINE_RANK)
 MATMUL(64x64, f64, Double64x64, 2, MAX_RANK)
 
-#define GROUPED(T, S, BLOCKS)                                                       \
-    extern "C" __global__ void __launch_bounds__(S::THREADS, BLOCKS)                \
+#define GROUPED(T, S, BLOCKS)                                                          \
+    extern "C" __global__ void __launch_bounds__(S::THREADS, BLOCKS)                   \
         grouped_matmul_simt_64x64_##T(const __grid_constant__ GroupedMatmulParams p) { \
-        grouped_matmul<T, S>(p);                                                    \
+        grouped_matmul<T, S>(p);                                                       \
     }
 GROUPED(f32, Float64x64, 3)
 GROUPED(f64, Double64x64, 2)
@@ -163,6 +163,6 @@ MATMUL(128x128, f16, Float128x128, 2, MAX_RANK)
 MATMUL(64x64, f16, Float64x64, 3, INLINE_RANK)
 MATMUL(128x128, bf16, Float128x128, 2, MAX_RANK)
 MATMUL(64x64, bf16, Float64x64, 3, INLINE_RANK)
-GROUPED(f16, Float64x64, 3)
-GROUPED(bf16, Float64x64, 3)
+GROUPED(f16, Float64x64, 2)
+GROUPED(bf16, Float64x64, 2)
 #endif

@@ -124,9 +124,8 @@ __device__ __forceinline__ void find_items(const GroupedWgmmaParams& p, uint32_t
         if (tells) {
             const uint32_t depth = uint32_t(tile.end - tile.begin);
             const uint32_t blocks = DEPTH ? (depth + BLOCK_K - 1) / BLOCK_K : all_blocks;
-            const uint32_t low[4] = {there ? tile.group : NO_MORE,
-                                     (DEPTH ? 0 : uint32_t(tile.begin)) + tile.m * S::BM, tile.n * S::BN,
-                                     uint32_t(tile.end)};
+            const uint32_t low[4] = {there ? tile.group : NO_MORE, (DEPTH ? 0 : uint32_t(tile.begin)) + tile.m * S::BM,
+                                     tile.n * S::BN, uint32_t(tile.end)};
             const uint32_t high[4] = {uint32_t(tile.begin), tile.group == p.groups.count ? 0 : blocks,
                                       DEPTH ? depth % BLOCK_K : 0, 0};
             ptx::mbarrier_wait(slots.empty(), slots.phase ^ 1);

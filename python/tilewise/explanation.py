@@ -178,7 +178,8 @@ def explain(
 
     Args:
         op: tilewise.add, softmax, log_softmax, matmul, grouped_matmul, softmax_backward or
-            log_softmax_backward, or the name of one; or "activation_backward", which computes the gradients of matmul's epilogue.
+            log_softmax_backward, or the name of one; or "activation_backward", which computes the gradients
+            of matmul's epilogue.
         *args, **kwargs: what the call would be given. Only shapes, strides and dtypes matter, so a tensor of
             torch's "meta" device will do, if a process could address what it spans: 2^47 bytes on most
             machines.

@@ -454,7 +454,7 @@ def copied_cases() -> Iterator[Case]:
 
 
 def grouped_cases() -> Iterator[Case]:
-    """Groups of rows and of k; wgmma tiles elsewhere than on compute capability 9.0 are the plan's own choice."""
+    """Groups of rows and of k. Elsewhere than on compute capability 9.0, wgmma is the plan's own choice."""
     kernels = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == "grouped_matmul_wgmma"]
     tiles = sorted({kernel.split("_")[4] for kernel in kernels})
     sizes = [70, 0, 1, 130, 3, 0, 66, 20]

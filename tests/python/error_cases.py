@@ -197,6 +197,32 @@ CASES = [
         lambda: tw.matmul(x, x.mT, bias=torch.ones(3)),
     ),
     (
+        "GroupedShapes",
+        SHAPE,
+        "grouped_matmul: a of shape (2, 3) and b of shape (4, 2, 3) do not fit offsets; accepted: (T, K) with (G, K, N), whose rows are cut, and (M, T) with (T, N), whose k is",
+        lambda: tw.grouped_matmul(x, torch.ones(4, 2, 3), torch.ones(4, dtype=torch.int32)),
+    ),
+    (
+        "GroupedShapes",
+        SHAPE,
+        "grouped_matmul: a of shape (2, 3) and b of shape (4, 3, 5) do not fit without offsets; accepted: (G, M, K) with (G, K, N)",
+        lambda: tw.grouped_matmul(x, torch.ones(4, 3, 5)),
+    ),
+    (
+        "GroupedArgument",
+        SHAPE,
+        "grouped_matmul: `bias` has shape (5,), but must have shape (4, 5), a row for each group",
+        lambda: tw.grouped_matmul(
+            x, torch.ones(4, 3, 5), torch.ones(4, dtype=torch.int32), bias=torch.ones(5)
+        ),
+    ),
+    (
+        "DTypeNotAccepted",
+        DTYPE,
+        "grouped_matmul: `offsets` has dtype int64; accepted: int32. Convert it first, e.g. offsets.to(...) or offsets.astype(...)",
+        lambda: tw.grouped_matmul(x, torch.ones(4, 3, 5), torch.ones(4, dtype=torch.int64)),
+    ),
+    (
         "OutShape",
         SHAPE,
         "softmax: `out` has shape (6,), but the result has shape (2, 3); pass an `out` of that shape",

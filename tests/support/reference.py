@@ -113,6 +113,8 @@ def grouped_matmul(a, b, offsets=None, bias=None, activation=None):
         ranges = group_ranges(offsets, len(b))
         pairs = [product(a[:, begin:end], b[begin:end], g) for g, (begin, end) in enumerate(ranges)]
     if not pairs:
-        empty = a.new_zeros(0, *(a.shape[:1] if a.dim() == 2 else a.shape[1:2]), b.shape[-1], dtype=torch.float64)
+        empty = a.new_zeros(
+            0, *(a.shape[:1] if a.dim() == 2 else a.shape[1:2]), b.shape[-1], dtype=torch.float64
+        )
         return empty, empty
     return tuple(torch.stack(parts) for parts in zip(*pairs, strict=True))

@@ -111,12 +111,14 @@ def test_layer_of_experts(device):
         "weight": (3, 4, 5),
         "bias": (3, 4),
     }
-    assert layer.weight.abs().max() <= 5**-0.5 and "activation='silu'" in repr(layer)
+    assert layer.weight.abs().max() <= 5**-0.5
+    assert "activation='silu'" in repr(layer)
     x, offsets = torch.randn(7, 5, device=device), ends(3, 0, 4, device=device)
     got = layer(x, offsets)
     for g, (begin, end) in enumerate(reference.group_ranges(offsets, 7)):
         one = torch.nn.functional.silu(x[begin:end] @ layer.weight[g].T + layer.bias[g])
         torch.testing.assert_close(got[begin:end], one)
     got.sum().backward()
-    assert layer.weight.grad[1].eq(0).all() and layer.bias.grad[1].eq(0).all()
+    assert layer.weight.grad[1].eq(0).all()
+    assert layer.bias.grad[1].eq(0).all()
     assert tilewise.torch.GroupedLinear(2, 3, 4, bias=False).bias is None

@@ -101,3 +101,14 @@ def test_the_example_trains_as_torch_does(device, capsys):
     # float32 roundings differ, and training multiplies what differs.
     assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) < 2e-3
     assert "right: tilewise" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are not here")
+def test_the_mixture_of_experts_trains_as_a_loop_over_experts_does(device):
+    spec = importlib.util.spec_from_file_location("moe", EXAMPLES / "moe.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    losses, expected = example.main(["--device", device, "--steps", "40"])
+    assert losses[-1] < 0.8 * losses[0]
+    # float32 roundings differ, and training multiplies what differs.
+    assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) < 2e-3

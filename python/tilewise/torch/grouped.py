@@ -173,7 +173,9 @@ def fake(
         dims in ((2, 3, True), (2, 2, True), (3, 3, False)),
         lambda: f"grouped_matmul: shapes {a.shape} and {b.shape} do not fit",
     )
-    torch._check(a.shape[-1] == b.shape[-2], lambda: f"grouped_matmul: sizes of k in {a.shape} and {b.shape} differ")
+    torch._check(
+        a.shape[-1] == b.shape[-2], lambda: f"grouped_matmul: sizes of k in {a.shape} and {b.shape} differ"
+    )
     groups = b.shape[0] if b.dim() == 3 else offsets.shape[0]
     if offsets is not None:
         torch._check_type(offsets.dtype == torch.int32, lambda: "grouped_matmul: offsets must be int32")
@@ -184,11 +186,17 @@ def fake(
         torch._check(a.shape[0] == groups, lambda: f"grouped_matmul: batches {a.shape} and {b.shape} differ")
     expected = groups, b.shape[-1]
     if bias is not None:
-        torch._check(tuple(bias.shape) == expected, lambda: f"grouped_matmul: bias must have shape {expected}")
-    return a.new_empty((a.shape[0], b.shape[-1]) if dims == (2, 3, True) else (groups, a.shape[-2], b.shape[-1]))
+        torch._check(
+            tuple(bias.shape) == expected, lambda: f"grouped_matmul: bias must have shape {expected}"
+        )
+    return a.new_empty(
+        (a.shape[0], b.shape[-1]) if dims == (2, 3, True) else (groups, a.shape[-2], b.shape[-1])
+    )
 
 
-def batched(info: Any, in_dims: Any, a: Any, b: Any, offsets: Any = None, bias: Any = None, **options: Any) -> Any:
+def batched(
+    info: Any, in_dims: Any, a: Any, b: Any, offsets: Any = None, bias: Any = None, **options: Any
+) -> Any:
     """torch.func.vmap: a call for each, as each has groups of its own."""
 
     def of(t: Any, at: int | None, i: int) -> Any:

@@ -122,17 +122,16 @@ fn plan(problem: &GroupedMatmulProblem, device: &DeviceFacts) -> LaunchPlan<Grou
     let params = GroupedMatmulParams { matmul: params, groups: Groups::new(problem, tiles) };
     LaunchPlan {
         grid: blocks::grid(params.matmul.blocks),
-        settings: settings(&params.groups),
+        settings: settings(&params.groups, (side, side)),
         why: [why].into_iter().collect(),
         ..LaunchPlan::new(Kernel { file, name }, 1, shape.threads, shape.shared_bytes, params)
     }
 }
 
 /// As plans print them.
-pub(super) fn settings(groups: &Groups) -> Vec<(&'static str, u64)> {
-    [("groups", groups.count), ("tiles_n", groups.tiles_n), ("group_m", groups.group_m)]
-        .map(|(name, value)| (name, u64::from(value)))
-        .to_vec()
+pub(super) fn settings(groups: &Groups, (tile_m, tile_n): (u32, u32)) -> Vec<(&'static str, u64)> {
+    let all = [("groups", groups.count), ("tile_m", tile_m), ("tile_n", tile_n), ("group_m", groups.group_m)];
+    all.map(|(name, value)| (name, u64::from(value))).to_vec()
 }
 
 #[cfg(test)]

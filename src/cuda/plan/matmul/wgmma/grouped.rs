@@ -2,30 +2,26 @@
 //! tells the groups.
 
 use super::epilogue::EpilogueKind;
-use super::{SIZE_LIMIT, Tile, WgmmaChoice, addressed, estimated, lead_stride};
+use super::{SIZE_LIMIT, Tile, WgmmaChoice, addressed, lead_stride};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::matmul::Oriented;
 use crate::cuda::plan::matmul::grouped::{self, GroupedWgmmaParams, Groups};
-use crate::cuda::plan::reason::{Reason, least_two};
+use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::tile_order::{MOST_TILES, group_m};
 use crate::cuda::plan::{Bases, Choice, Kernel, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::grouped_matmul::{Cut, GroupedMatmulProblem};
 
-/// The same list as in grouped_matmul_wgmma.cu, the two of groups of k first. Of equals, the first is preferred.
+/// The same list as in grouped_matmul_wgmma.cu, the largest first, and whether groups may be of k.
 #[rustfmt::skip]
-const TILES: [Tile; 6] = [
-    Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 },
-    Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 },
-    Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 },
-    Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 },
-    Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 },
-    Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, has_cluster_splitk: false, planes: 1 },
+const TILES: [(Tile, bool); 4] = [
+    (Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 }, true),
+    (Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 }, false),
+    (Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 }, true),
+    (Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, has_cluster_splitk: false, planes: 1 }, false),
 ];
-const OF_DEPTH: usize = 2;
-/// Share of the tensor cores' rate that each reaches, and bytes of L2, as in cost.rs.
-const RATES: [f64; TILES.len()] = [0.88, 0.85, 0.89, 0.877, 0.834, 0.72];
-const L2_BYTES: f64 = 69.0;
+/// Rows of the mean group from which each is the best: docs/measurements/grouped_matmul_wgmma.md.
+const ROWS: [u64; TILES.len()] = [200, 96, 32, 0];
 
 /// How a problem will be solved.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +33,7 @@ pub struct GroupedChoice {
 pub fn choose(
     problem: &GroupedMatmulProblem,
     device: &DeviceFacts,
-    tile: Option<&str>,
+    asked: Option<&str>,
 ) -> Option<GroupedChoice> {
     let whole = grouped::whole(problem);
     let p = Oriented::straight(&whole);
@@ -62,23 +58,21 @@ pub fn choose(
     if !fits_the_cut {
         return None;
     }
-    let tiles = if problem.cut == Cut::Depth { OF_DEPTH } else { TILES.len() };
-    let asked = TILES[..tiles].iter().position(|known| Some(known.name) == tile);
-    let candidates = (0..tiles).filter(|&i| asked.is_none_or(|asked| asked == i));
     // What `product` counts, too: all of m for each group.
-    let all = |tile: &Tile| {
-        [p.m.unsigned_abs().div_ceil(tile.m().into()), p.n.unsigned_abs().div_ceil(tile.n.into())]
+    let countable = |tile: &Tile| {
+        let along =
+            [(p.m, tile.m()), (p.n, tile.n)].map(|(size, tile)| size.unsigned_abs().div_ceil(tile.into()));
+        let tiles = along.iter().fold(problem.groups.unsigned_abs(), |n, &tiles| n.saturating_mul(tiles));
+        tiles < MOST_TILES && grouped::is_countable(problem, (tile.m(), tile.n))
     };
-    let countable = |i: &usize| {
-        let tiles =
-            all(&TILES[*i]).iter().fold(problem.groups.unsigned_abs(), |n, &tiles| n.saturating_mul(tiles));
-        tiles < MOST_TILES && grouped::is_countable(problem, (TILES[*i].m(), TILES[*i].n))
+    let fits = |i: &usize| (problem.cut == Cut::Rows || TILES[*i].1) && countable(&TILES[*i].0);
+    let asked = (0..TILES.len()).filter(fits).find(|&i| Some(TILES[i].0.name) == asked);
+    let (best, why) = match asked {
+        Some(i) => (i, Reason::asked_for("wgmma", "mma")),
+        None => preferred(problem, (0..TILES.len()).filter(fits), device)?,
     };
-    let timed = candidates.filter(countable).map(|i| (i, clocks(problem, i, device)));
-    let ((best, own), next) = least_two(timed)?;
-    let tile = &TILES[best];
-    let mut why = vec![Reason::plain("wgmma", "mma", "compute capability 9.0 has wgmma")];
-    why.extend(next.map(|(next, other)| estimated((tile.name, own), (TILES[next].name, other))));
+    let tile = &TILES[best].0;
+    let why = vec![Reason::plain("wgmma", "mma", "compute capability 9.0 has wgmma"), why];
     let rows = match problem.cut {
         Cut::Rows => (problem.m / problem.groups).max(1),
         _ => problem.m,
@@ -102,25 +96,25 @@ pub fn choose(
     Some(GroupedChoice { product })
 }
 
-/// Estimated clocks: of all tiles, with half a tile of each group empty, and of memory.
-fn clocks(problem: &GroupedMatmulProblem, tile: usize, device: &DeviceFacts) -> f64 {
-    let (rate, tile) = (RATES[tile], &TILES[tile]);
-    let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
-    let groups = problem.groups as f64;
-    let columns = (problem.n as f64 / n).ceil();
-    let (rows, k) = match problem.cut {
-        Cut::Rows => {
-            let mean = problem.m as f64 / groups;
-            // Of few rows a group has one tile, or none.
-            let each = if mean < m / 2.0 { mean.min(1.0) } else { (mean / m + 0.25).max(1.0) };
-            (groups * each, problem.k as f64)
+/// The tile by the mean group's rows; a smaller one where so few tiles would leave multiprocessors idle.
+fn preferred(
+    problem: &GroupedMatmulProblem,
+    tiles: impl Iterator<Item = usize>,
+    device: &DeviceFacts,
+) -> Option<(usize, Reason)> {
+    let [m, n, groups] = [problem.m, problem.n, problem.groups].map(i64::unsigned_abs);
+    let rows = if problem.cut == Cut::Rows { m.div_ceil(groups) } else { m };
+    let mut best = None;
+    for i in tiles {
+        let (tile, least) = (&TILES[i].0, ROWS[i]);
+        let count = groups * rows.div_ceil(tile.m().into()) * n.div_ceil(tile.n.into());
+        let metrics = [("rows of the mean group", rows), ("tiles", count)];
+        best = Some((i, Reason::new(tile.name, None, "it suits the mean group", metrics)));
+        if rows >= least && count >= u64::from(device.multiprocessors) {
+            break;
         }
-        _ => (groups * (problem.m as f64 / m).ceil(), problem.k as f64 / groups + 32.0),
-    };
-    let rounds = (rows * columns / f64::from(device.multiprocessors)).max(1.0);
-    let loads = (m + n) * 2.0 / L2_BYTES;
-    let step = (m * n / (2048.0 * rate)).max(loads);
-    rounds * (k * step + m * n * 0.08 + 400.0)
+    }
+    best
 }
 
 impl GroupedChoice {
@@ -152,7 +146,7 @@ impl GroupedChoice {
         let own = own.map(|(name, value)| (name, u64::from(value)));
         let plan = LaunchPlan {
             block,
-            settings: grouped::settings(&groups).into_iter().chain(own).collect(),
+            settings: grouped::settings(&groups, (tile.m(), tile.n)).into_iter().chain(own).collect(),
             why,
             ..LaunchPlan::new(
                 Kernel { file: "grouped_matmul_wgmma", name },
