@@ -155,7 +155,7 @@ MATMUL(64x64, f64, Double64x64, 2, MAX_RANK)
         grouped_matmul_simt_64x64_##T(const __grid_constant__ GroupedMatmulParams p) { \
         grouped_matmul<T, S>(p);                                                       \
     }
-GROUPED(f32, Float64x64, 3)
+GROUPED(f32, Float64x64, 2)
 GROUPED(f64, Double64x64, 2)
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
