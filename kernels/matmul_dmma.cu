@@ -24,10 +24,10 @@ using Tile64x32 = DoubleShape<64, 32, 32, 16, 5, 3>;
         matmul_dmma_##tile##_##layout##_f64(const __grid_constant__ MatmulParams<INLINE_RANK> p) { \
         matmul_doubles<Tile##tile, Major::a, Major::b, ELEMENTS>(p);                               \
     }
-#define MATMUL_LAYOUTS(tile, any, ELEMENTS)  \
-    MATMUL(tile, any##kk, K, K, ELEMENTS)    \
-    MATMUL(tile, any##kn, K, MN, ELEMENTS)   \
-    MATMUL(tile, any##mk, MN, K, ELEMENTS)   \
+#define MATMUL_LAYOUTS(tile, any, ELEMENTS) \
+    MATMUL(tile, any##kk, K, K, ELEMENTS)   \
+    MATMUL(tile, any##kn, K, MN, ELEMENTS)  \
+    MATMUL(tile, any##mk, MN, K, ELEMENTS)  \
     MATMUL(tile, any##mn, MN, MN, ELEMENTS)
 
 MATMUL_LAYOUTS(128x64, , false)

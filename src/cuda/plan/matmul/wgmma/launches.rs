@@ -4,7 +4,9 @@ use std::mem::offset_of;
 
 use super::epilogue::EpilogueKind;
 use super::params::{MAPS, WgmmaParams};
-use super::{Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, WgmmaChoice, addressed, lead_stride};
+use super::{
+    Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, WgmmaChoice, addressed, addressed_words, lead_stride,
+};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
 use crate::cuda::plan::matmul::reduce::{self, ReduceParams, Splits};
@@ -54,7 +56,10 @@ impl WgmmaChoice {
         let mut sources = Vec::new();
         let mut operand = |i: usize| {
             let (x, ((mn, mn_stride), (k, k_stride)), to) = operands[i];
-            let Some(copy) = self.copies[i] else { return addressed(x, (mn, mn_stride), (k, k_stride)) };
+            let Some(copy) = self.copies[i] else {
+                let addressed = if tile.planes == 2 { addressed_words } else { addressed };
+                return addressed(x, (mn, mn_stride), (k, k_stride));
+            };
             sources.push((x, (mn_stride, k_stride), copy, to));
             let (matrix, mn_stride, k_stride) = copy.matrix(x, to);
             addressed(&matrix, (mn, mn_stride), (copy.k(k.unsigned_abs()) as i64, k_stride))
@@ -64,10 +69,13 @@ impl WgmmaChoice {
         let (tiles_m, tiles_n) = self.tiles(p);
         let in_every_product =
             |x: &Matrix| x.batch_strides.iter().zip(&problem.batch).all(|(&s, &n)| s != 0 || n == 1);
-        let k = self.copies[0].map_or(p.k.unsigned_abs(), |copy| copy.k(p.k.unsigned_abs()));
+        let k = |i: usize| match (self.copies[i], p.k.unsigned_abs()) {
+            (Some(copy), k) => copy.k(k),
+            (None, k) => k * u64::from(tile.planes),
+        };
         let loads = [
-            load(problem, &a, (p.m, k), (tile.m(), 1), tiles_n == 1 && in_every_product(&p.a)),
-            load(problem, &b, (p.n, k), (tile.n, self.pair), tiles_m == 1 && in_every_product(&p.b)),
+            load(problem, &a, (p.m, k(0)), (tile.m(), 1), tiles_n == 1 && in_every_product(&p.a)),
+            load(problem, &b, (p.n, k(1)), (tile.n, self.pair), tiles_m == 1 && in_every_product(&p.b)),
         ];
         let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |load| load.stage_bytes));
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
@@ -135,7 +143,7 @@ impl WgmmaChoice {
         };
         let whole_vectors = !store_elements && (tile.planes > 1 || params.n.is_multiple_of(8));
         let epilogue = EpilogueKind::of(problem.activation, &params, whole_vectors);
-        let file = if tile.planes > 1 { "matmul_bf16x6" } else { "matmul_wgmma" };
+        let file = tile.file();
         let name = format!("{file}_{}_{}_{}", tile.name, epilogue.name(), problem.dtype.suffix());
         let kernel = Kernel { file, name };
         let cluster = if self.cluster_splitk { self.splits } else { self.pair };
@@ -236,7 +244,7 @@ fn batches(x: &Matrix) -> u32 {
 /// a stride of 0 is nowhere written.
 fn map(problem: &MatmulProblem, x: &Matrix, sizes: [u64; 2], lead: u64, r#box: [u32; 2]) -> TensorMapSpec {
     let mut spec = TensorMapSpec {
-        // Of float32 the parts.
+        // Of float32 the parts, or words.
         dtype: if problem.dtype == DType::F32 { DType::BF16 } else { problem.dtype },
         address: x.address,
         rank: if problem.batch.is_empty() { 2 } else { MAX_DIMS },
