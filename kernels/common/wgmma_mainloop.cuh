@@ -121,7 +121,9 @@ __device__ __forceinline__ void multiply_stages(const WgmmaParams& p, Accumulato
     }
 #pragma unroll
     for (int i = 0; i < S::M_STEPS; ++i) ptx::wgmma_pin(d[i]);
-    if (p.a_mn) {
+    if constexpr (same_type<typename S::T, f32>) {  // K-major only
+        multiply_group<S, false, false>(d, a, b, accumulate);
+    } else if (p.a_mn) {
         if (p.b_mn) {
             multiply_group<S, true, true>(d, a, b, accumulate);
         } else {

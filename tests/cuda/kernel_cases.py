@@ -415,6 +415,31 @@ def bf16x6_cases() -> Iterator[Case]:
         yield f"{name} deep", forced(deep)
 
 
+def tf32_cases() -> Iterator[Case]:
+    """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
+    multiply = partial(tw.matmul, precision="tf32")
+    kernels = [
+        k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma_tf32"
+    ]
+    for tile, pairs in product(sorted({tile for _, _, _, tile, *_ in kernels}), [False, True]):
+        name = f"matmul tf32 {tile}{' in pairs' if pairs else ''}"
+        forced = partial(on_kernel, "tf32", tile=tile, cluster=pairs)
+        for layout in LAYOUTS:
+            a = operand(200, 136, torch.float32, layout[0] == "t")
+            b = operand(136, 264, torch.float32, layout[1] == "t")
+            yield f"{name} {layout}", forced(lambda a=a, b=b: multiply(a, b))
+        bias = random(264, dtype=torch.float32)
+        rectified = lambda a=a, b=b, bias=bias: multiply(a, b, bias=bias, activation="leaky_relu")  # noqa: E731
+        yield f"{name} bias", forced(rectified)
+        x, w, bias = (random(*shape, dtype=torch.float32) for shape in ((3, 70, 33), (33, 77), (77,)))
+        fused = lambda x=x, w=w, bias=bias: multiply(x, w, bias=bias, activation="gelu")  # noqa: E731
+        yield f"{name} odd batch", forced(fused)
+        columns = lambda x=x, w=w: multiply(w.T, x.mT, out=torch.empty_like(x @ w).mT)  # noqa: E731
+        yield f"{name} columns", forced(columns)
+        deep = random(100, 520, dtype=torch.float32), random(520, 72, dtype=torch.float32)
+        yield f"{name} splits", forced(lambda x=deep: multiply(*x), splits=3)
+
+
 def skinny_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 and above, split-K goes through memory."""
     for dtype in FLOATS:
@@ -506,6 +531,7 @@ GENERATORS = (
             wgmma_cases,
             gated_cases,
             bf16x6_cases,
+            tf32_cases,
             skinny_cases,
             copied_cases,
         )

@@ -153,6 +153,8 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
         _ => "_mn",
     };
     let tensor_cores = device.compute_capability >= (8, 0);
+    // On compute capability 9.0 matmul_wgmma_tf32.cu does.
+    let takes_tf32 = tensor_cores && device.compute_capability != (9, 0);
     let capability = [("compute capability's major", device.compute_capability.0.into()), ("needed", 8)];
     let (file, tiles, layout, rate, why) = match (problem.dtype, problem.precision) {
         (DType::F16 | DType::BF16, _) if tensor_cores => match why_elements {
@@ -165,7 +167,7 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
                 ("matmul_mma", &MMA_TILES[..], layout, Rate::halves(device), why)
             }
         },
-        (DType::F32, Precision::Tf32) if tensor_cores && why_elements.is_none() => {
+        (DType::F32, Precision::Tf32) if takes_tf32 && why_elements.is_none() => {
             let why = Reason::new("tf32", "simt", "tensor cores may round to TF32", capability);
             ("matmul_tf32", &TF32_TILES[..], layout, Rate::tf32(device), why)
         }
@@ -198,6 +200,9 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
                     "tf32",
                     "float32 is rounded to TF32 only where precision=\"tf32\" allows it",
                 ),
+                (DType::F32, Precision::Tf32, _) if tensor_cores && !takes_tf32 => {
+                    Reason::plain("simt", "wgmma tf32", "its sizes or batch are not those of wgmma")
+                }
                 (DType::F32, Precision::Tf32, Some((because, metrics))) if tensor_cores => {
                     Reason::new("simt", "tf32", because, metrics)
                 }

@@ -375,13 +375,17 @@ fn launches_are_placed_where_they_would_be_planned() {
         (2, 255, 255, 255),
         (1, 4095, 4095, 4095),
     ];
-    let mut routes = [0; 5];
-    for (device, dtype) in examples::all().iter().flat_map(|d| DType::FLOATS.map(|dtype| (d, dtype))) {
+    let mut routes = [0; 6];
+    let ieee = DType::FLOATS.map(|dtype| (dtype, Precision::Ieee));
+    let dtypes = || ieee.into_iter().chain([(DType::F32, Precision::Tf32)]);
+    for (device, (dtype, precision)) in
+        examples::all().iter().flat_map(|d| dtypes().map(move |dtype| (d, dtype)))
+    {
         for ((shape, transposed), off) in
             shapes.iter().flat_map(|s| [(s, false), (s, true)]).zip([0, 2, 16].into_iter().cycle())
         {
             let &(batch, m, k, n) = shape;
-            let mut p = problem(dtype, batch, m, k, n);
+            let mut p = MatmulProblem { precision, ..problem(dtype, batch, m, k, n) };
             p.a.address += off * dtype.size();
             p.bias = Some(Bias { address: (4 << 40) + dtype.size(), stride: 1, row_stride: 0 });
             if transposed {
@@ -422,9 +426,18 @@ fn launches_are_placed_where_they_would_be_planned() {
                         .iter()
                         .for_each(|plan| assert_eq!(of(last).typed(&addresses), *plan));
                 }
-                Route::Wgmma(wgmma) => {
-                    routes[3] += 1;
-                    let planned = wgmma.launches(&p, device, WORKSPACE);
+                route @ (Route::Wgmma(_) | Route::Tf32(_)) => {
+                    let planned = match route {
+                        Route::Wgmma(choice) => {
+                            routes[3] += 1;
+                            choice.launches(&p, device, WORKSPACE)
+                        }
+                        Route::Tf32(choice) => {
+                            routes[5] += 1;
+                            choice.launches(&p, device, WORKSPACE)
+                        }
+                        _ => unreachable!(),
+                    };
                     planned.repack.iter().for_each(|plan| assert_eq!(of(0).typed(&addresses), *plan));
                     assert_eq!(choice.plan(&p, WORKSPACE), planned.multiply);
                     let last = choice.launches.len() - 1;
