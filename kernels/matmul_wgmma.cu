@@ -65,25 +65,47 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(
     EXPORT_EPILOGUE(T, NAME, bias_relu)                \
     EXPORT_EPILOGUE(T, NAME, general)
 
-// What a tile may have besides: cluster split-K for small ones, which few rows take.
-#define SPLITK(T, NAME) EXPORT_EPILOGUE(T, NAME, splitk)
-#define RESIDUAL(T, NAME) EXPORT_EPILOGUE(T, NAME, residual)
-#define GATE(T, NAME) EXPORT_EPILOGUE(T, NAME, gated)
-
 // Consumers, 64 rows of each so many times, columns, blocks on a multiprocessor. The same list is TILES in
 // src/cuda/plan/matmul/wgmma/mod.rs.
-#define TILES(T)                                                                                                       \
-    EXPORT(T, 64x64, 1, 1, 64, 2)                                                                                      \
-    SPLITK(T, 64x64)                                                                                                   \
-    RESIDUAL(T, 64x64) EXPORT(T, 64x128, 1, 1, 128, 2) SPLITK(T, 64x128) RESIDUAL(T, 64x128) GATE(T, 64x128)           \
-        EXPORT(T, 64x256, 1, 1, 256, 1) RESIDUAL(T, 64x256) GATE(T, 64x256) EXPORT(T, 128x64, 2, 1, 64, 2)             \
-            SPLITK(T, 128x64) RESIDUAL(T, 128x64) EXPORT(T, 128x96, 2, 1, 96, 1) EXPORT(T, 192x96, 3, 1, 96, 1)        \
-                EXPORT(T, 128x128, 2, 1, 128, 1) SPLITK(T, 128x128) RESIDUAL(T, 128x128) GATE(T, 128x128)              \
-                    EXPORT(T, 128x160, 2, 1, 160, 1) EXPORT(T, 128x176, 2, 1, 176, 1) EXPORT(T, 128x192, 2, 1, 192, 1) \
-                        RESIDUAL(T, 128x192) EXPORT(T, 128x256, 2, 1, 256, 1) RESIDUAL(T, 128x256) GATE(T, 128x256)    \
-                            EXPORT(T, 192x128, 3, 1, 128, 1) RESIDUAL(T, 192x128) GATE(T, 192x128)                     \
-                                EXPORT(T, 192x192, 3, 1, 192, 1) RESIDUAL(T, 192x192) EXPORT(T, 256x128, 2, 2, 128, 1) \
-                                    RESIDUAL(T, 256x128) GATE(T, 256x128) EXPORT(T, 256x192, 2, 2, 192, 1)
+#define TILES(T)                     \
+    EXPORT(T, 64x64, 1, 1, 64, 2)    \
+    EXPORT(T, 64x128, 1, 1, 128, 2)  \
+    EXPORT(T, 64x256, 1, 1, 256, 1)  \
+    EXPORT(T, 128x64, 2, 1, 64, 2)   \
+    EXPORT(T, 128x96, 2, 1, 96, 1)   \
+    EXPORT(T, 192x96, 3, 1, 96, 1)   \
+    EXPORT(T, 128x128, 2, 1, 128, 1) \
+    EXPORT(T, 128x160, 2, 1, 160, 1) \
+    EXPORT(T, 128x176, 2, 1, 176, 1) \
+    EXPORT(T, 128x192, 2, 1, 192, 1) \
+    EXPORT(T, 128x256, 2, 1, 256, 1) \
+    EXPORT(T, 192x128, 3, 1, 128, 1) \
+    EXPORT(T, 192x192, 3, 1, 192, 1) \
+    EXPORT(T, 256x128, 2, 2, 128, 1) \
+    EXPORT(T, 256x192, 2, 2, 192, 1)
+
+// Cluster split-K for small tiles, which few rows take; a residual for tiles whose registers have room for it; a gate where
+// half of the columns are whole boxes.
+#define MORE_EPILOGUES(T)                 \
+    EXPORT_EPILOGUE(T, 64x64, splitk)     \
+    EXPORT_EPILOGUE(T, 64x128, splitk)    \
+    EXPORT_EPILOGUE(T, 128x64, splitk)    \
+    EXPORT_EPILOGUE(T, 128x128, splitk)   \
+    EXPORT_EPILOGUE(T, 64x64, residual)   \
+    EXPORT_EPILOGUE(T, 64x128, residual)  \
+    EXPORT_EPILOGUE(T, 128x128, residual) \
+    EXPORT_EPILOGUE(T, 128x192, residual) \
+    EXPORT_EPILOGUE(T, 128x256, residual) \
+    EXPORT_EPILOGUE(T, 192x192, residual) \
+    EXPORT_EPILOGUE(T, 256x128, residual) \
+    EXPORT_EPILOGUE(T, 64x128, gated)     \
+    EXPORT_EPILOGUE(T, 64x256, gated)     \
+    EXPORT_EPILOGUE(T, 128x128, gated)    \
+    EXPORT_EPILOGUE(T, 128x256, gated)    \
+    EXPORT_EPILOGUE(T, 192x128, gated)    \
+    EXPORT_EPILOGUE(T, 256x128, gated)
 
 TILES(f16)
 TILES(bf16)
+MORE_EPILOGUES(f16)
+MORE_EPILOGUES(bf16)

@@ -146,6 +146,7 @@ def activation_backward(
     negative_slope: float = 0.01,
     saved_is: Literal["output", "pre_activation"] = "output",
     bias: bool = False,
+    up: _Tensor | None = None,
 ) -> tuple[_Tensor, _Tensor | None]: ...
 
 @type_check_only

@@ -108,7 +108,7 @@ pub fn explain_call<'py>(
                 let mut call = Call::planning(py, ops::OP, &DType::FLOATS);
                 let (grad, saved) = (given.required("grad")?, given.optional("saved")?);
                 let (activation, slope) = (given.optional("activation")?, given.optional("negative_slope")?);
-                let saved_is = given.optional("saved_is")?;
+                let (saved_is, up) = (given.optional("saved_is")?, given.optional("up")?);
                 let bias = given.optional("bias")?.is_some_and(|bias| bias.is_truthy().unwrap_or(false));
                 let options = ActivationBackwardOptions {
                     saved: saved.as_ref(),
@@ -116,6 +116,7 @@ pub fn explain_call<'py>(
                     negative_slope: keyword(slope.as_ref()),
                     saved_is: keyword(saved_is.as_ref()),
                     bias,
+                    up: up.as_ref(),
                 };
                 let (_, p) = activation_backward::problem(&mut call, &grad, &options)?;
                 let problem = PyDict::new(py);

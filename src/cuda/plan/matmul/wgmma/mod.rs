@@ -103,9 +103,10 @@ impl Tile {
         self.planes == 1 && self.n.is_multiple_of(2 * BOX_COLUMNS)
     }
 
-    /// Whether there is one that adds a residual: the others' registers have no room, or they are seldom chosen.
+    /// Whether there is one that adds a residual: the others' registers have no room for it, or they are seldom chosen.
     fn has_residual(&self) -> bool {
-        self.planes > 1 || self.n.is_multiple_of(BOX_COLUMNS) && self.name != "256x192"
+        let names = ["256x128", "128x256", "192x192", "128x192", "128x128", "64x128", "64x64"];
+        self.planes > 1 || names.contains(&self.name)
     }
 
     /// Whether the kernel can put all of a result together in shared memory, for the copy engine to take.
