@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ._explanation_groups import Groups
     from .explanation import Ceiling, Device, Explanation, Occupancy, Plan, TileOrder, Work
 
 Rows = list[tuple[str, str]]
@@ -63,6 +64,8 @@ def _sections(explanation: Explanation) -> Iterator[tuple[str, Rows]]:
         yield "occupancy", _occupancy(e.occupancy)
     if e.tile_order is not None:
         yield "tile order", _tile_order(e.tile_order)
+    if e.groups is not None:
+        yield "tiles of groups", _groups(e.groups)
     if e.ceiling is not None:
         yield "at the device's ceilings", _ceiling(e.ceiling)
 
@@ -141,6 +144,16 @@ def _tile_order(order: TileOrder) -> Rows:
         ("read in row-major order", shown(order.row_major)),
         ("read in grouped order", shown(order.grouped)),
     ]
+
+
+def _groups(groups: Groups) -> Rows:
+    tiles = f"{groups.least_tiles} to {groups.most_tiles}, as the offsets say"
+    if groups.tiles is not None:
+        tiles = f"{groups.tiles} of at most {groups.most_tiles}"
+    rows = [("tiles", tiles), ("rounds", f"{'' if groups.tiles else 'at most '}{groups.waves:.3g}")]
+    if groups.largest_group is not None:
+        rows.append(("largest group", f"{groups.largest_group / 100:.3g} times the mean"))
+    return rows
 
 
 def _ceiling(ceiling: Ceiling) -> Rows:

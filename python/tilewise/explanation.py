@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from . import _explanation_views as views
+from ._explanation_groups import Groups, groups_of
 from ._explanation_inputs import described
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ class Explanation:
     occupancy: Occupancy | None = None
     ceiling: Ceiling | None = None
     tile_order: TileOrder | None = None
+    groups: Groups | None = None
     cpu: Cpu | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -208,6 +210,8 @@ def explain(
         bound = inspect.signature(function).bind(*args, **kwargs)
         given = {argument: described(argument, value) for argument, value in bound.arguments.items()}
     facts = _core.explain(name, given, device)
+    if name == "grouped_matmul" and "plan" in facts and facts["problem"]["cut"] != "nothing":
+        facts["groups"] = groups_of(facts, kwargs.get("offsets", args[2] if len(args) > 2 else None))
     return _typed(name, facts)
 
 
@@ -244,6 +248,7 @@ _PARTS: dict[str, type[Any]] = {
     "occupancy": Occupancy,
     "ceiling": Ceiling,
     "tile_order": TileOrder,
+    "groups": Groups,
     "cpu": Cpu,
 }
 _LISTS: dict[str, type[Any]] = {"before": Plan, "after": Plan, "why": Reason}

@@ -1,4 +1,4 @@
-"""grouped_matmul on a GPU: every tile, offsets that change under a captured graph, no wait for the device."""
+"""grouped_matmul on a GPU: every tile, offsets that change under a captured graph, and no waiting."""
 
 from functools import partial
 

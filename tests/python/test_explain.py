@@ -16,6 +16,7 @@ CALLS = {
     "log_softmax": ((meta(64, 100_000),), {}),
     "matmul": ((meta(5, 300, 70), meta(70, 500)), {"activation": "silu", "bias": meta(500)}),
     "matmul f64": ((meta(9, 9, dtype=torch.float64), meta(9, dtype=torch.float64)), {}),
+    "grouped_matmul": ((meta(90, 64), meta(4, 64, 200), meta(4, dtype=torch.int32)), {"bias": meta(4, 200)}),
     "softmax_backward": ((meta(64, 4096), meta(64, 4096)), {"dim": 0}),
     "log_softmax_backward": ((meta(64, 4096), meta(64, 4096)), {"dtype": "float16"}),
     "activation_backward": ((meta(64, 4096), meta(64, 4096), "silu"), {"saved_is": "pre_activation"}),
@@ -56,6 +57,30 @@ def test_a_device_that_this_build_is_not_for_is_named():
     assert "made for other GPUs" not in str(explained)
     other = replace(explained, device=replace(explained.device, targets=()))
     assert "made for other GPUs" in str(other)
+
+
+def test_tiles_of_groups_are_counted_as_far_as_the_host_may_know():
+    a, b = meta(4096, 512), meta(8, 512, 1024)
+    on_the_device = tw.explain(tw.grouped_matmul, a, b, meta(8, dtype=torch.int32), device="h200")
+    assert on_the_device.plan.settings["tile_m"] == 128
+    assert on_the_device.plan.settings["tile_n"] == 256
+    groups = on_the_device.groups
+    assert (groups.least_tiles, groups.most_tiles, groups.tiles) == (32 * 4, (32 + 9) * 4, None)
+    assert "at most" in str(on_the_device)
+    ends = torch.tensor([1, 1, 130, 4000, 4000, 4000, 4000, 4000], dtype=torch.int32)
+    known = groups_on_the_host(a, b, ends)
+    # 1, 129 and 3870 rows in groups, 96 in none.
+    assert known.tiles == (1 + 2 + 31 + 1) * 4
+    assert known.largest_group == 3870 * 8 * 100 // 4000
+    depth = tw.explain(
+        "grouped_matmul", meta(512, 4096), meta(4096, 256), meta(8, dtype=torch.int32), device="h200"
+    )
+    assert depth.groups.least_tiles == depth.groups.most_tiles
+
+
+def groups_on_the_host(a, b, offsets):
+    a, b = torch.empty(a.shape, dtype=a.dtype), torch.empty(b.shape, dtype=b.dtype)
+    return tw.explain(tw.grouped_matmul, a, b, offsets=offsets, device="h200").groups
 
 
 def test_ceilings_are_the_datasheets():

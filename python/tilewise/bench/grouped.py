@@ -43,7 +43,7 @@ class Grouped(Call):
 
     def reference(self) -> torch.Tensor:
         a, b, offsets = self.args
-        return Grouped(self.op, (a.double(), b.double(), offsets)).by_torch()()  # type: ignore[no-any-return]
+        return Grouped(self.op, (a.double(), b.double(), offsets)).by_torch()()
 
     def worst_error(self, result: Any, reference: torch.Tensor, *, of_peer: bool = False) -> float:
         if not torch.is_tensor(result) or result.dtype != self.result_dtype():
@@ -62,7 +62,7 @@ class Grouped(Call):
         a, b, offsets = self.args
         used = int((offsets.diff(prepend=offsets.new_zeros(1)) > 0).sum())
         read = a.numel() + used * b[0].numel()
-        return (read + math.prod(self.result_shape())) * int(a.element_size())
+        return int(read + math.prod(self.result_shape())) * int(a.element_size())
 
     def flops(self) -> int:
         return 2 * math.prod(self.result_shape()) * int(self.args[0].shape[-1])
