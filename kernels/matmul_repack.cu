@@ -65,19 +65,22 @@ extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i16(c
     ptx::store_global<16>(static_cast<uint16_t*>(x.to) + index * 8, word);
 }
 
+// Where the elements of 32 rows by 64 of k wait, of a transposed operand.
+constexpr int WARP_ROWS = 32, BLOCK_VECTORS = REPACK_THREADS / WARP_ROWS, TRANSPOSED_ROW = BLOCK_VECTORS * 8 + 1;
+
 // A lane has a vector of 8 of k: side by side in memory, or, of a transposed operand, of one of 32 rows, so that lanes read
-// neighbours, and each writes a sector.
+// neighbours; through shared memory lanes write neighbours, too.
 extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i32(const __grid_constant__ RepackParams p) {
+    __shared__ uint32_t transposed[WARP_ROWS * TRANSPOSED_ROW];
     ptx::wait_for_grid_before();
     ptx::let_next_grid_begin();
-    const bool second = blockIdx.x >= p.first_blocks;
+    const bool second = blockIdx.x >= p.first_blocks, transposes = p.transposed >> second & 1;
     const RepackOperand& x = p.operand[second];
     uint64_t index = uint64_t(blockIdx.x - (second ? p.first_blocks : 0)) * REPACK_THREADS + threadIdx.x;
-    if (index >= x.vectors) return;
-    if (p.transposed >> second & 1) {
-        const uint64_t warp = index / 32, rows = x.by_across.quotient(warp);
-        index = (rows * 32 + index % 32) * x.across + (warp - rows * x.across);
-    }
+    if (index >= x.vectors) return;  // of a transposed operand, blocks are whole
+    const uint64_t warp = index / WARP_ROWS, rows = transposes ? x.by_across.quotient(warp) : 0;
+    const uint64_t first = rows * WARP_ROWS * x.across + (warp - rows * x.across);  // of the warp's
+    if (transposes) index = first + threadIdx.x % WARP_ROWS * x.across;
     const RepackVector at = x.at(index);
     const float* from = static_cast<const float*>(x.from) + at.from;
     const uint32_t left = at.row < x.from_rows && at.col < x.cols ? x.cols - at.col : 0;
@@ -89,7 +92,17 @@ extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i32(c
 #pragma unroll
         for (uint32_t i = 0; i < 8; ++i) ptx::load_global_if<4>(i < left, from + i * x.col_stride, &word[i]);
     }
-    float* to = static_cast<float*>(x.to) + index * 8;
+    if (transposes) {
+        const int lane = threadIdx.x % WARP_ROWS, vector = threadIdx.x / WARP_ROWS;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) transposed[lane * TRANSPOSED_ROW + vector * 8 + i] = word[i];
+        __syncthreads();
+        const int row = threadIdx.x / BLOCK_VECTORS, column = threadIdx.x % BLOCK_VECTORS;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) word[i] = transposed[row * TRANSPOSED_ROW + column * 8 + i];
+        index = first - vector + row * x.across + column;
+    }
+    uint32_t* to = static_cast<uint32_t*>(x.to) + index * 8;
     ptx::store_global<16>(to, word);
     ptx::store_global<16>(to + 4, word + 4);
 }

@@ -4,12 +4,12 @@
 // time is that of reading the weights.
 //
 // The weights go from memory to registers in vectors of 16 bytes, eight in flight a thread, and are multiplied there by the
-// few rows, which lie in L1. Each lane has k of its own: sums are short, and lanes, then warps, add theirs up. k is split
+// few rows, from L1 or shared memory. Each lane has k of its own: sums are short, and lanes, then warps, add theirs up. k is split
 // until all multiprocessors read; common/skinny.cuh reduces the splits.
 // Variants, matmul_skinny_stream_{tile}_{layout}_f32, chosen in src/cuda/plan/matmul/skinny/mod.rs:
 //   k  8x4, 8x8      weights contiguous along k: a warp reads 128 of k of eight rows.
 //   m  32x4, 32x8    across it: a warp reads 32 rows of four of k.
-// Measurements: docs/measurements/matmul_skinny_simt.md
+// Measurements: docs/measurements/matmul_skinny_stream.md
 
 #include "matmul.cuh"
 #include "skinny.cuh"
@@ -81,38 +81,51 @@ template <int BN> __device__ __forceinline__ void stream_along_k(const SkinnyPar
     store_sums<BM, BN, STREAM_WARPS, STREAM_THREADS>(params, work, split, sums);
 }
 
+// k of a split of weights across k, at most: the few rows' is in shared memory. Mirrored in
+// src/cuda/plan/matmul/skinny/mod.rs.
+constexpr int STREAM_M_K = 1024;
+
 template <int BN> __device__ __forceinline__ void stream_along_m(const SkinnyParams& params) {
     ptx::wait_for_grid_before();
     constexpr int BM = 32, LANES_M = BM / 4, LANES_K = 32 / LANES_M, STEP = STREAM_WARPS * LANES_K;
     using Sums = SumTile<float, BM, BN>;
     __shared__ __align__(16) float sums[STREAM_WARPS * BN * Sums::STRIDE];
+    __shared__ __align__(16) float few[STREAM_M_K][BN];
     const auto& p = params.product;
     Work<float> work;
     const Split split = find_split<BM, BN>(params, work);
+    const int k_end = int(split.k);
+    const auto take = [&](int k, int j) { few[k][j] = j < work.cols ? work.b[k * p.b_row + j * p.b_col] : 0.0f; };
+    if (p.b_k_fast) {
+        for (int k = threadIdx.x; k < k_end; k += STREAM_THREADS)
+#pragma unroll
+            for (int j = 0; j < BN; ++j) take(k, j);
+    } else {
+        for (int k = threadIdx.x / BN; k < k_end; k += STREAM_THREADS / BN) take(k, threadIdx.x % BN);
+    }
+    __syncthreads();
     const int m = threadIdx.x % LANES_M * 4, first_k = threadIdx.x / LANES_M;
     float sum[BN][4] = {};
-    const bool inside = m < work.rows;
-    const float* from = work.a + (inside ? m : 0) * p.a_row + first_k * p.a_col;
-    const float* x = work.b + first_k * p.b_row;
-    for (int64_t k = first_k; k < split.k; k += STEP * STREAM_VECTORS) {
+    const float* from = work.a + (m < work.rows ? m : 0) * p.a_row + first_k * p.a_col;
+    for (int k = first_k; k < k_end; k += STEP * STREAM_VECTORS, from += STEP * STREAM_VECTORS * p.a_col) {
         Vector weights[STREAM_VECTORS];
 #pragma unroll
         for (int i = 0; i < STREAM_VECTORS; ++i)
-            weights[i] = k + i * STEP < split.k ? load_vector(from + i * STEP * p.a_col) : Vector{};
+            weights[i] = k + i * STEP < k_end ? load_vector(from + i * STEP * p.a_col) : Vector{};
 #pragma unroll
         for (int i = 0; i < STREAM_VECTORS; ++i) {
+            if (k + i * STEP >= k_end) break;
             const auto w = weights[i].template unpack<float>();
-            if (k + i * STEP >= split.k) break;
 #pragma unroll
-            for (int j = 0; j < BN; ++j) {
-                if (j >= work.cols) break;
-                const float v = x[i * STEP * p.b_row + j * p.b_col];
+            for (int j = 0; j < BN; j += 4) {
+                const float4 x = *reinterpret_cast<const float4*>(&few[k + i * STEP][j]);
 #pragma unroll
-                for (int e = 0; e < 4; ++e) sum[j][e] = fmaf(w.v[e], v, sum[j][e]);
+                for (int e = 0; e < 4; ++e) {
+                    sum[j][e] = fmaf(w.v[e], x.x, sum[j][e]), sum[j + 1][e] = fmaf(w.v[e], x.y, sum[j + 1][e]);
+                    sum[j + 2][e] = fmaf(w.v[e], x.z, sum[j + 2][e]), sum[j + 3][e] = fmaf(w.v[e], x.w, sum[j + 3][e]);
+                }
             }
         }
-        from += STEP * STREAM_VECTORS * p.a_col;
-        x += STEP * STREAM_VECTORS * p.b_row;
     }
     float* own = sums + threadIdx.x / 32 * BN * Sums::STRIDE;
 #pragma unroll

@@ -1,10 +1,9 @@
 // targets: 90a
 //
 // matmul of float32 on Hopper's tensor cores where the caller permits TF32 (precision="tf32"): out = act(a @ b + bias).
-// The tensor cores read the upper 19 bits of each element; sums are float32.
+// The copy engine rounds what it loads to the 19 bits that the tensor cores read; sums are float32.
 //
-// The ring, the blocks and their order are those of matmul_wgmma.cu, to which an element is two of 16 bits: a stage holds
-// 32 of k. wgmma takes floats K-major only, so operands of other layouts, or off 16 bytes, are copied first
+// The ring, the blocks and their order are those of matmul_wgmma.cu; a stage holds 32 of k. wgmma takes floats K-major only, so operands of other layouts, or off 16 bytes, are copied first
 // (matmul_repack.cu). Results go from registers to memory (common/wgmma_store.cuh).
 // Variants, matmul_wgmma_tf32_{rows x columns of a block}_{epilogue}_f32: src/cuda/plan/matmul/wgmma/tf32/mod.rs chooses.
 // Measurements: docs/measurements/matmul_wgmma_tf32.md

@@ -12,6 +12,9 @@ template <int BM_, int BN_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct D
     static constexpr int BLOCKS = BLOCKS_;  // wanted on one multiprocessor: bounds the registers
     static constexpr int WARPS_N = BN / WN, WARPS = BM / WM * WARPS_N, THREADS = WARPS * 32;
     static constexpr int K_STEPS = BK / 8, COPY_EVERY = K_STEPS;  // all copies before one step: fewer registers
+    // k of a part whose products are summed alone, before they are added to the rest in `out`: with one chain of additions over
+    // all of k, rounding errors would grow with the root of k.
+    static constexpr int64_t PART_K = 1024;
     static_assert(WM % 16 == 0 && WN % 16 == 0, "whole fragments");
     static_assert(BM * BN <= STAGES * (BM + BN) * BK, "the result fits where the ring was");
 
@@ -103,11 +106,54 @@ template <class S, Major A, Major B> struct DoubleWarp {
                 }
     }
 
-    // The end of a part of k: adds what `out` holds of `earlier` parts, and stores the sums there if `more` follow, or applies
-    // the epilogue. Each thread takes its sums from its own place in shared memory, in a loop: for the activations' code to be
-    // short.
+    // Adds to the sums what `out` holds of earlier parts of k.
+    template <class Params> __device__ __forceinline__ void add_earlier(const Params& p, const Work<double>& work) {
+#pragma unroll
+        for (int i = 0; i < MT; ++i) {
+            Pack<double, 4> stored[NT][2] = {};
+            each_four(p, work, i, [&](int j, int half, const double* from, int count) {
+                if (p.out_vector && count >= 4) {
+                    stored[j][half] = load_pack<double, 4>(from);
+                    return;
+                }
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    if (e < count) stored[j][half].v[e] = from[e * p.out_col];
+                }
+            });
+#pragma unroll
+            for (int j = 0; j < NT; ++j)
+#pragma unroll
+                for (int e = 0; e < 8; ++e) accumulator[i][j][e % 2][e / 2] += stored[j][e / 4].v[e % 4];
+        }
+    }
+
+    // The end of a part of k that is not the last: sums go to `out`, and begin again.
+    template <class Params> __device__ __forceinline__ void store_part(const Params& p, const Work<double>& work) {
+#pragma unroll
+        for (int i = 0; i < MT; ++i)
+            each_four(p, work, i, [&](int j, int half, double* to, int count) {
+                Pack<double, 4> sums;
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    double& sum = accumulator[i][j][e % 2][half * 2 + e / 2];
+                    sums.v[e] = sum;
+                    sum = 0.0;
+                }
+                if (p.out_vector && count >= 4) {
+                    store_pack(to, sums);
+                    return;
+                }
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    if (e < count) to[e * p.out_col] = sums.v[e];
+                }
+            });
+    }
+
+    // Each thread takes its sums from its own place in shared memory, in a loop: for the activations' code to be short.
     template <class Params>
-    __device__ __forceinline__ void store(const Params& p, const Work<double>& work, bool earlier, bool more) {
+    __device__ __forceinline__ void apply_epilogue_to_all(const Params& p, const Work<double>& work) {
         const int lane = threadIdx.x % 32;
         double2* own = reinterpret_cast<double2*>(shared_memory) + threadIdx.x;
 #pragma unroll
@@ -116,77 +162,60 @@ template <class S, Major A, Major B> struct DoubleWarp {
             for (int j = 0; j < NT; ++j)
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    auto& v = accumulator[i][j];
+                    const auto& v = accumulator[i][j];
                     own[((i * NT + j) * 4 + e) * S::THREADS] = make_double2(v[0][e], v[1][e]);
-                    v[0][e] = v[1][e] = 0.0;
                 }
 #pragma unroll 1
         for (int at = 0; at < MT * NT * 2; ++at) {
             const double2 low = own[at * 2 * S::THREADS], high = own[(at * 2 + 1) * S::THREADS];
             double v[4] = {low.x, low.y, high.x, high.y};
-            const int at_row = row + at / (NT * 2) * 16 + lane / 4 * 2 + at % 2,
-                      at_col = col + at / 2 % NT * 16 + lane % 4 * 4;
-            if (earlier || more) exchange(p, work, at_row, at_col, v, earlier, more);
-            if (!more) apply_epilogue(p, work, at_row, at_col, 1, v);
+            const int i = at / (NT * 2), j = at / 2 % NT, half = at % 2;
+            apply_epilogue(p, work, row + i * 16 + lane / 4 * 2 + half, col + j * 16 + lane % 4 * 4, 1, v);
         }
-        __syncthreads();
     }
 
 private:
-    template <class Params>
-    __device__ __forceinline__ void exchange(const Params& p, const Work<double>& work, int row, int col,
-                                             double (&v)[4], bool earlier, bool more) const {
-        if (row >= work.rows) return;
-        double* out = work.out + (work.row + row) * p.out_row + (work.col + col) * p.out_col;
-        const int count = work.cols - col;
-        const bool vector = p.out_vector && count >= 4;
-        Pack<double, 4> stored = {};
-        if (earlier && vector) stored = load_pack<double, 4>(out);
+    // Where a lane's fours of fragments i lie in `out`, and how many of a four there are.
+    template <class Params, class F>
+    __device__ __forceinline__ void each_four(const Params& p, const Work<double>& work, int i, F f) {
+        const int lane = threadIdx.x % 32, first = row + i * 16 + lane / 4 * 2;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            if (earlier && !vector && e < count) stored.v[e] = out[e * p.out_col];
-            stored.v[e] = v[e] += stored.v[e];
-        }
-        if (!more) return;
-        if (vector) {
-            store_pack(out, stored);
-            return;
-        }
+        for (int half = 0; half < 2; ++half) {
+            double* out = work.out + (work.row + first + half) * p.out_row;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            if (e < count) out[e * p.out_col] = stored.v[e];
+            for (int j = 0; j < NT; ++j) {
+                const int column = col + j * 16 + lane % 4 * 4;
+                f(j, half, out + (work.col + column) * p.out_col, first + half < work.rows ? work.cols - column : 0);
+            }
         }
     }
 };
-
-// k of a part whose products are summed alone, before they are added to the rest in `out`: with one chain of additions over
-// all of k, rounding errors would grow with the root of k.
-constexpr int64_t PART_K = 1024;
 
 // ELEMENTS: operands of any strides; otherwise of whole, aligned 16-byte vectors along A and B.
 template <class S, Major A, Major B, bool ELEMENTS, class Params>
 __device__ __forceinline__ void matmul_doubles(const Params& p) {
     ptx::wait_for_grid_before();
+    Work<double> work;
+    if (!find_work<S::BM, S::BN>(p, work)) return;
     const int64_t &a_lead = A == Major::K ? p.a_row : p.a_col, &a_unit = A == Major::K ? p.a_col : p.a_row;
     const int64_t &b_lead = B == Major::K ? p.b_col : p.b_row, &b_unit = B == Major::K ? p.b_row : p.b_col;
     DoubleWarp<S, A, B> warp;
-    for (int64_t first = 0, left = p.k;; first += PART_K, left -= PART_K) {
-        Work<double> work;
-        if (!find_work<S::BM, S::BN>(p, work)) return;
-        work.a += first * p.a_col;
-        work.b += first * p.b_row;
-        const int64_t k = min(left, PART_K);
-        if constexpr (ELEMENTS) {
-            DoubleCopier<S::BM, S::BK, A, S::THREADS> copy_a(work.a, a_lead, work.rows, a_unit);
-            DoubleCopier<S::BN, S::BK, B, S::THREADS> copy_b(work.b, b_lead, work.cols, b_unit);
-            multiply(warp, copy_a, copy_b, k);
-        } else {
-            AsyncCopier<double, S::BM, S::BK, A, S::THREADS> copy_a(work.a, a_lead, work.rows);
-            AsyncCopier<double, S::BN, S::BK, B, S::THREADS> copy_b(work.b, b_lead, work.cols);
-            multiply(warp, copy_a, copy_b, k);
-        }
-        find_work<S::BM, S::BN>(p, work);  // again: for no registers of it meanwhile
-        warp.store(p, work, first > 0, left > PART_K);
-        if (left <= PART_K) return;
+    const auto between = [&](int64_t left) {
+        Work<double> work;  // again: for no registers of it meanwhile
+        find_work<S::BM, S::BN>(p, work);
+        if (p.k - left > S::PART_K) warp.add_earlier(p, work);
+        warp.store_part(p, work);
+    };
+    if constexpr (ELEMENTS) {
+        DoubleCopier<S::BM, S::BK, A, S::THREADS> copy_a(work.a, a_lead, work.rows, a_unit);
+        DoubleCopier<S::BN, S::BK, B, S::THREADS> copy_b(work.b, b_lead, work.cols, b_unit);
+        multiply(warp, copy_a, copy_b, p.k, between);
+    } else {
+        AsyncCopier<double, S::BM, S::BK, A, S::THREADS> copy_a(work.a, a_lead, work.rows);
+        AsyncCopier<double, S::BN, S::BK, B, S::THREADS> copy_b(work.b, b_lead, work.cols);
+        multiply(warp, copy_a, copy_b, p.k, between);
     }
+    find_work<S::BM, S::BN>(p, work);
+    if (p.k > S::PART_K) warp.add_earlier(p, work);
+    warp.apply_epilogue_to_all(p, work);
 }

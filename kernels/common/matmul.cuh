@@ -78,8 +78,8 @@ __device__ __forceinline__ bool find_work(const Params& p, Work<T>& work) {
 }
 
 // The epilogue of the elements (row, col + e * step) of the tile, whose accumulators are v[e]. Its elements may be apart,
-// which makes it another code than the one in epilogue.cuh.
-template <int N, class T, class Acc, class Params>
+// which makes it another code than the one in epilogue.cuh. ADDENDS: whether something may be added.
+template <bool ADDENDS = true, int N, class T, class Acc, class Params>
 __device__ __forceinline__ void apply_epilogue(const Params& p, const Work<T>& work, int row, int col, int step,
                                                Acc (&v)[N]) {
     if (row >= work.rows) return;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void apply_epilogue(const Params& p, const Work<T>& w
         }
     }
     activate<T>(v, p.activation, Acc(p.negative_slope));
-    if (p.addends.any()) {
+    if (ADDENDS && p.addends.any()) {
         const uint64_t product = p.per_product.quotient(work.block);
         const int64_t offset = locate(p.batch, p.batch_rank, product).at[3];
         const Run<T, Acc> run(p.addends, work.row + row, work.col + col, product, offset, false);

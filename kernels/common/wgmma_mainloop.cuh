@@ -28,7 +28,7 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
 #pragma unroll
         for (int d = 0; d < 3; ++d) batch[d] = batches >> d & 1 ? item.batch[d] : 0;
         for (uint32_t block = item.k_begin; block < item.k_end; ++block) {
-            const int32_t k = item.first_k() + int32_t(block) * BLOCK_K;
+            const int32_t k = item.first_k() + int32_t(block) * S::STAGE_K;
             ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
             const uint32_t full = ring.full(ring.stage);
             ptx::mbarrier_arrive_expect(full, bytes);

@@ -80,8 +80,9 @@ template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS_>
 struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     using T = Element;
     using Result = Element;
-    static constexpr int BLOCKS = BLOCKS_;  // on one multiprocessor
-    static constexpr uint32_t PLANES = 1;   // stages of a block of k
+    static constexpr int BLOCKS = BLOCKS_;                         // on one multiprocessor
+    static constexpr int STAGE_K = BLOCK_K * 2 / sizeof(Element);  // elements of k in a stage
+    static constexpr uint32_t PLANES = 1;                          // stages of a block of k
     static constexpr bool HAS_PAIRS = true;
     static constexpr int THREADS = 128 * CONSUMERS + 128;
     static constexpr int ACCUMULATORS = BN / 2;  // of a thread, for 64 rows

@@ -221,10 +221,12 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
     let takes = |tile: &&Tile| {
         tile.shared_bytes(device) <= device.shared_bytes_per_block && tile.rank >= problem.batch.len()
     };
-    // The large tile leaves sums of parts of k where the residual still is.
+    // The large tile leaves sums of parts of k where the residual still is; another has no registers left for addends.
     let keeps_residual = |tile: &&Tile| {
         let sums_in_out = file == "matmul_simt" && problem.dtype == DType::F32 && tile.m == 128;
-        !(problem.residual_is_out && sums_in_out) || problem.batch.len() > INLINE_RANK
+        let adds = problem.residual.is_some() || problem.wide.is_some();
+        (!(problem.residual_is_out && sums_in_out) || problem.batch.len() > INLINE_RANK)
+            && !(adds && tile.name == "192x192")
     };
     let along = |size: i64, tile: u32| size.unsigned_abs().div_ceil(tile.into());
     let counts = |tile: &&Tile| along(p.m, tile.m).saturating_mul(along(p.n, tile.n)) < MOST_TILES;

@@ -28,8 +28,11 @@ const FEW_HALVES: i64 = 16;
 /// The most that matmul_skinny_stream.cu takes.
 const FEW_FLOATS: i64 = 8;
 const STREAM: &str = "matmul_skinny_stream";
-/// Sums of a split that each have k of their own there, at least.
-const STREAM_K_LANES: u64 = 16;
+/// Threads of a block that each have k of their own there, of weights along k; of weights across k, MOST_K_PER_SPLIT is what
+/// shared memory has room for.
+const STREAM_LANES: u64 = 128;
+/// Stages that a split has there, at least.
+const STREAM_STAGES_PER_SPLIT: u64 = 2;
 /// k splits that are tried. Those of a cluster are among the first.
 const SPLITS: [u64; 12] = [1, 2, 4, 8, 3, 6, 12, 16, 24, 32, 64, 128];
 /// Larger ones are slower: docs/measurements/matmul_skinny.md.
@@ -102,11 +105,19 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let tile = tiles.iter().find(|tile| p.n <= i64::from(tile.n)).or(tiles.last())?;
 
     let steps = p.k.unsigned_abs().div_ceil(u64::from(tile.k));
-    let least = STAGES_PER_SPLIT.max(K_PER_SPLIT / u64::from(tile.k));
-    let most = (steps / least).max(1);
-    let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, steps));
-    let most_k = if file == STREAM { STREAM_K_LANES * MOST_K_PER_SPLIT } else { MOST_K_PER_SPLIT };
+    let least = match file {
+        STREAM => STREAM_STAGES_PER_SPLIT,
+        _ => STAGES_PER_SPLIT.max(K_PER_SPLIT / u64::from(tile.k)),
+    };
+    let most_k = match (file, layout) {
+        (STREAM, "_k") => STREAM_LANES * MOST_K_PER_SPLIT,
+        _ => MOST_K_PER_SPLIT,
+    };
     let exact = if halves { 1 } else { p.k.unsigned_abs().div_ceil(most_k) };
+    let most = (steps / least).max(1);
+    // What is asked for may be inexact, but must fit shared memory.
+    let fewest = if layout == "_m" && file == STREAM { exact } else { 1 };
+    let forced = overrides.splits.map(|splits| u64::from(splits).clamp(fewest, steps));
     let tried: Vec<u64> = SPLITS.into_iter().filter(|count| (exact..=most).contains(count)).collect();
     let counts = match forced {
         Some(forced) => vec![forced],

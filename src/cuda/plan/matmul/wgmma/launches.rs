@@ -84,6 +84,7 @@ impl WgmmaChoice {
             let read_once = tiles_m == 1 && in_every_product(&x.as_ref()?.matrix);
             load(problem, &x, (p.n, k(1)), (half(tile.n), 1), read_once)
         });
+        let loads = if tile.planes == 2 { loads.map(|load| load.map(Load::of_floats)) } else { loads };
         let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |load| load.stage_bytes));
         let b_stage_bytes = b_stage_bytes << u32::from(self.gated);
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
@@ -238,6 +239,16 @@ struct Load {
     stage_bytes: u32,
 }
 
+impl Load {
+    /// The same of float32, of words of which it is: what the copy engine loads it rounds to TF32.
+    fn of_floats(mut self) -> Load {
+        self.map.dtype = DType::F32;
+        self.map.sizes[0] /= 2;
+        self.map.r#box[0] /= 2;
+        self
+    }
+}
+
 /// `rows` of a tile, along m or n; blocks of a cluster, `sharing` of them, ask for equal parts of them.
 fn load(
     problem: &MatmulProblem,
@@ -279,7 +290,7 @@ fn batches(x: &Matrix) -> u32 {
 /// a stride of 0 is nowhere written.
 fn map(problem: &MatmulProblem, x: &Matrix, sizes: [u64; 2], lead: u64, r#box: [u32; 2]) -> TensorMapSpec {
     let mut spec = TensorMapSpec {
-        // Of float32 the parts, or words.
+        // Of float32 the parts.
         dtype: if problem.dtype == DType::F32 { DType::BF16 } else { problem.dtype },
         address: x.address,
         rank: if problem.batch.is_empty() { 2 } else { MAX_DIMS },

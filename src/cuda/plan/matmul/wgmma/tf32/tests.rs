@@ -63,9 +63,9 @@ fn operands_are_k_major_words_and_others_are_copied() {
         for (i, (mn, copied)) in [m, n].into_iter().zip(copied).enumerate() {
             let map = launches.maps[i].unwrap();
             // k of a copy is padded to 128.
-            let words = if copied { 256 } else { 200 };
-            assert_eq!((map.dtype, [map.sizes[0], map.sizes[1]]), (DType::BF16, [words, mn as u64]));
-            assert_eq!(map.strides[0], words * 2);
+            let k = if copied { 128 } else { 100 };
+            assert_eq!((map.dtype, [map.sizes[0], map.sizes[1]]), (DType::F32, [k, mn as u64]));
+            assert_eq!((map.strides[0], map.r#box[0]), (k * 4, 32));
             assert_eq!(map.address >= 1 << 50, copied);
         }
         let bytes =
