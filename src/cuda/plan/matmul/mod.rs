@@ -156,7 +156,7 @@ fn of_route(
             choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }
         Route::Tf32(choice) => {
-            choice.launches(&p, device, workspace).choice(&bases, choice.workspace_bytes(&p))
+            choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }
         Route::Wgmma(choice) => {
             choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
