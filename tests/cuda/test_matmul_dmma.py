@@ -70,7 +70,7 @@ def test_epilogues_and_results_anywhere(tile):
 
 @pytest.mark.parametrize("k", [2050] if EMULATED else [1023, 1024, 1025, 2048, 2050, 3100])
 def test_parts_of_k(k):
-    """Sums of earlier parts are in the memory of the result, which is read only then, and nothing beside it."""
+    """Sums of earlier parts are in the memory of the result, read only then, and nothing beside it."""
     for m, n in [(66, 70), (65, 67)]:
         a, b, bias = randn(m, k, dtype=F64), randn(k, n, dtype=F64), randn(n, dtype=F64)
         for tile in TILES:
