@@ -136,10 +136,10 @@ __device__ __forceinline__ void multiply_stages(const WgmmaParams& p, Accumulato
 
 // One item's products, summed over its blocks of k. One group of wgmma stays under way while the next is issued; a
 // group's stages are handed back when it is done, which is known once the group behind it has been issued and all but one
-// have been waited for.
-template <class S>
+// have been waited for. `aside` is what a warp does besides, once a block.
+template <class S, class Aside>
 __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair, Accumulators<S>& d, uint32_t shared,
-                                         Ring& ring, uint32_t blocks) {
+                                         Ring& ring, uint32_t blocks, Aside aside) {
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t own_rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * S::M_STEPS * BOX_BYTES;
     // A lane for each block that is told.
@@ -167,6 +167,7 @@ __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair,
         }
         ptx::wgmma_wait<1>();
         hand_back();
+        aside(block);
         under_way = group;
         block += group;
     }

@@ -60,13 +60,15 @@ struct alignas(64) WgmmaParams {
     Addends addends;
     int64_t residual_batch[3];  // innermost dimension first
     int64_t bias_up;            // from the gate's bias to b's
-    uint32_t unused_too[8];
+    uint32_t residual_batches;  // as a_batches
+    uint32_t unused_too[7];
     TensorMap a, b;
     TensorMap b_tail;  // of b's last box, where b lies by rows and that is narrower than 64 columns
     TensorMap result;  // with tma_store
     TensorMap gate;
+    TensorMap residual;  // if it is read BY_TMA
 };
-static_assert(sizeof(WgmmaParams) == 1088 && offsetof(WgmmaParams, m) == 128, "mirrored in Rust");
+static_assert(sizeof(WgmmaParams) == 1216 && offsetof(WgmmaParams, m) == 128, "mirrored in Rust");
 static_assert(offsetof(WgmmaParams, store_elements) == 220 && offsetof(WgmmaParams, addends) == 320, "");
 static_assert(offsetof(WgmmaParams, a) == 448, "mirrored in Rust");
 // In b_batches, of the two lines that come first.
