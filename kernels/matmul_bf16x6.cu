@@ -18,7 +18,7 @@
 
 template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_bf16x6(const Bf16x6Params& p) {
     const WgmmaParams& wgmma = p.wgmma;
-    run_block<S, F == EpilogueKind::splitk>(
+    run_block<S, Schedule<S, F == EpilogueKind::splitk>>(
         wgmma,
         [&](const Pair&, auto& work, uint32_t shared, Ring ring) {
             constexpr bool SPLITK = F == EpilogueKind::splitk;
@@ -55,7 +55,7 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_bf16x6
             }
             if (F == EpilogueKind::partial) ptx::let_next_grid_begin();
         },
-        [&] { find_least<S>(p); });
+        [](uint32_t) {}, [&] { find_least<S>(p); });
 }
 
 #define EXPORT_EPILOGUE(NAME, EPILOGUE)                                                     \

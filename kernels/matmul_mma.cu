@@ -10,19 +10,19 @@
 //           loads of single elements.
 //   tile    128x256 large results; 192x192, 128x192, 96x192 results that those fill more evenly; 128x128 two blocks a
 //           multiprocessor, and devices with 99 KB of shared memory; 64x64 few tiles; 32x64 few rows.
+// grouped_matmul_mma_{tile}_{layout}_{dtype}: the same for the groups of common/grouped.cuh.
 // Where matmul_wgmma.cu runs, this kernel has only what TMA cannot address and is too small to copy.
 // Measurements: docs/measurements/matmul_mma.md
 
+#include "grouped.cuh"
 #include "mma_block.cuh"
 
 // Any strides and any alignment: two buffers, the next tile's elements held in registers meanwhile.
-template <class S, class Params> __device__ __forceinline__ void matmul_any(const Params& p) {
-    ptx::wait_for_grid_before();
+template <class S, class Params>
+__device__ __forceinline__ void multiply_any(const Params& p, const Work<typename S::T>& work) {
     using T = typename S::T;
     constexpr uint32_t STAGE_BYTES = S::template STAGE_BYTES<Major::K, Major::K>;
     static_assert(S::STAGES == 2, "one to read, one to write");
-    Work<T> work;
-    if (!find_work<S::BM, S::BN>(p, work)) return;
     ElementCopier<T, S::BM, S::BK, S::THREADS> copy_a(work.a, p.a_row, p.a_col, work.rows, p.a_k_fast);
     ElementCopier<T, S::BN, S::BK, S::THREADS> copy_b(work.b, p.b_col, p.b_row, work.cols, p.b_k_fast);
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));
@@ -58,6 +58,25 @@ template <class S, class Params> __device__ __forceinline__ void matmul_any(cons
     warp.apply_epilogue_to_all(p, work);
 }
 
+template <class S, class Params> __device__ __forceinline__ void matmul_any(const Params& p) {
+    ptx::wait_for_grid_before();
+    Work<typename S::T> work;
+    if (find_work<S::BM, S::BN>(p, work)) multiply_any<S>(p, work);
+}
+
+template <class S> __device__ __forceinline__ void grouped_any(const GroupedMatmulParams& p) {
+    ptx::wait_for_grid_before();
+    Work<typename S::T> work;
+    MatmulParams<1> own;
+    if (find_grouped<S::BM, S::BN>(p, work, own)) multiply_any<S>(own, work);
+}
+template <class S, Major A, Major B> __device__ __forceinline__ void grouped_async(const GroupedMatmulParams& p) {
+    ptx::wait_for_grid_before();
+    Work<typename S::T> work;
+    MatmulParams<1> own;
+    if (find_grouped<S::BM, S::BN>(p, work, own)) multiply_async<S, A, B>(own, work);
+}
+
 // As many of the largest tiles as shared memory has room for: 227 KB, before sm_90 163. Mirrored in
 // src/cuda/plan/matmul/blocks.rs.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -87,21 +106,39 @@ template <class T> using Any64x64 = Shape<T, 64, 64, 64, 32, 16, 2, 2>;
         matmul_mma_##tile##_any_##T(const __grid_constant__ MatmulParams<RANK> p) {           \
         matmul_any<Any##tile<T>>(p);                                                          \
     }
+#define GROUPED_ASYNC(tile, layout, a, b, T)                                                        \
+    extern "C" __global__ void __launch_bounds__(Tile##tile<T>::THREADS, Tile##tile<T>::BLOCKS)     \
+        grouped_matmul_mma_##tile##_##layout##_##T(const __grid_constant__ GroupedMatmulParams p) { \
+        grouped_async<Tile##tile<T>, Major::a, Major::b>(p);                                        \
+    }
+#define GROUPED_ANY(tile, T)                                                                  \
+    extern "C" __global__ void __launch_bounds__(Any##tile<T>::THREADS, Any##tile<T>::BLOCKS) \
+        grouped_matmul_mma_##tile##_any_##T(const __grid_constant__ GroupedMatmulParams p) {  \
+        grouped_any<Any##tile<T>>(p);                                                         \
+    }
+// Vectors are whole along what is not cut.
+#define GROUPED_LAYOUTS(tile, T)      \
+    GROUPED_ASYNC(tile, kk, K, K, T)  \
+    GROUPED_ASYNC(tile, kn, K, MN, T) \
+    GROUPED_ASYNC(tile, mn, MN, MN, T)
 #define MATMUL_LAYOUTS(tile, T)      \
     MATMUL_ASYNC(tile, kk, K, K, T)  \
     MATMUL_ASYNC(tile, kn, K, MN, T) \
     MATMUL_ASYNC(tile, mk, MN, K, T) \
     MATMUL_ASYNC(tile, mn, MN, MN, T)
-#define MATMUL_DTYPE(T)              \
-    MATMUL_LAYOUTS(128x256, T)       \
-    MATMUL_LAYOUTS(192x192, T)       \
-    MATMUL_LAYOUTS(128x192, T)       \
-    MATMUL_LAYOUTS(96x192, T)        \
-    MATMUL_LAYOUTS(128x128, T)       \
-    MATMUL_LAYOUTS(64x64, T)         \
-    MATMUL_LAYOUTS(32x64, T)         \
-    MATMUL_ANY(128x128, T, MAX_RANK) \
-    MATMUL_ANY(64x64, T, INLINE_RANK)
+#define MATMUL_DTYPE(T)               \
+    MATMUL_LAYOUTS(128x256, T)        \
+    MATMUL_LAYOUTS(192x192, T)        \
+    MATMUL_LAYOUTS(128x192, T)        \
+    MATMUL_LAYOUTS(96x192, T)         \
+    MATMUL_LAYOUTS(128x128, T)        \
+    MATMUL_LAYOUTS(64x64, T)          \
+    MATMUL_LAYOUTS(32x64, T)          \
+    MATMUL_ANY(128x128, T, MAX_RANK)  \
+    MATMUL_ANY(64x64, T, INLINE_RANK) \
+    GROUPED_LAYOUTS(128x128, T)       \
+    GROUPED_LAYOUTS(64x64, T)         \
+    GROUPED_ANY(64x64, T)
 
 MATMUL_DTYPE(f16)
 MATMUL_DTYPE(bf16)

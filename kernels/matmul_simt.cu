@@ -11,8 +11,10 @@
 // Variants, matmul_simt_{tile}_{dtype}, chosen in src/cuda/plan/matmul/blocks.rs:
 //   128x128  8 x 8 values a thread, for results that fill the device.
 //   64x64    4 x 4 a thread: four times the blocks for smaller results, and always float64, for lack of registers.
+// grouped_matmul_simt_64x64_{dtype}: the same for the groups of common/grouped.cuh.
 // Measurements: docs/measurements/matmul_simt.md
 
+#include "grouped.cuh"
 #include "simt_block.cuh"
 
 // Adds to a thread's sums what `out` holds of earlier parts of k, if there are any, and stores them there, if more follow.
@@ -65,16 +67,14 @@ __device__ __forceinline__ void exchange_sums(const Params& p, const Work<T>& wo
     }
 }
 
-template <class T, class S, class Params> __device__ __forceinline__ void matmul(const Params& p) {
-    ptx::wait_for_grid_before();
+template <class T, class S, class Params>
+__device__ __forceinline__ void multiply_tile(const Params& p, Work<T>& work) {
     using Acc = typename S::Acc;
     using Block = SimtBlock<T, S>;
     __shared__ __align__(16) typename Block::Shared shared;
 
     // Shared memory keeps it for the end: in registers it would cost the large tile its second block.
     __shared__ Work<T> kept;
-    Work<T> work;
-    if (!find_work<S::BM, S::BN>(p, work)) return;
     if (threadIdx.x == 0) kept = work;
     Block block;
     if constexpr (S::TWO_SUMS) {
@@ -123,6 +123,19 @@ template <class T, class S, class Params> __device__ __forceinline__ void matmul
     }
 }
 
+template <class T, class S, class Params> __device__ __forceinline__ void matmul(const Params& p) {
+    ptx::wait_for_grid_before();
+    Work<T> work;
+    if (find_work<S::BM, S::BN>(p, work)) multiply_tile<T, S>(p, work);
+}
+
+template <class T, class S> __device__ __forceinline__ void grouped_matmul(const GroupedMatmulParams& p) {
+    ptx::wait_for_grid_before();
+    Work<T> work;
+    MatmulParams<1> own;
+    if (find_grouped<S::BM, S::BN>(p, work, own)) multiply_tile<T, S>(own, work);
+}
+
 //                                   BM   BN BK TM TN lanes threads stages
 using Float128x128 = SimtShape<float, 128, 128, 8, 8, 8, 4, 256, 3>;
 using Float64x64 = SimtShape<float, 64, 64, 16, 4, 4, 4, 256, 3>;
@@ -137,9 +150,19 @@ MATMUL(128x128, f32, Float128x128, 2, MAX_RANK)
 MATMUL(64x64, f32, Float64x64, 3, INLINE_RANK)
 MATMUL(64x64, f64, Double64x64, 2, MAX_RANK)
 
+#define GROUPED(T, S, BLOCKS)                                                          \
+    extern "C" __global__ void __launch_bounds__(S::THREADS, BLOCKS)                   \
+        grouped_matmul_simt_64x64_##T(const __grid_constant__ GroupedMatmulParams p) { \
+        grouped_matmul<T, S>(p);                                                       \
+    }
+GROUPED(f32, Float64x64, 2)
+GROUPED(f64, Double64x64, 2)
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
 MATMUL(128x128, f16, Float128x128, 2, MAX_RANK)
 MATMUL(64x64, f16, Float64x64, 3, INLINE_RANK)
 MATMUL(128x128, bf16, Float128x128, 2, MAX_RANK)
 MATMUL(64x64, bf16, Float64x64, 3, INLINE_RANK)
+GROUPED(f16, Float64x64, 2)
+GROUPED(bf16, Float64x64, 2)
 #endif

@@ -24,7 +24,7 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
                                         Ring ring) {
     Accumulators<S> d;
     if constexpr (F == EpilogueKind::splitk) {
-        multiply<S>(p, pair, d, shared, ring, work.item.k_end - work.item.k_begin, [](uint32_t) {});
+        multiply<S>(p, pair, d, shared, ring, work.item.k_end - work.item.k_begin);
         reduce_splits<S>(p, d, work.item);
         return;
     }
@@ -38,7 +38,7 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
         epilogue.load_bias(item, warm_up);
         if constexpr (Epilogue<S, F>::RESIDUAL) epilogue.load_residual(item, warm_up);
         const uint32_t blocks = warm_up ? 0 : item.k_end - item.k_begin;
-        multiply<S>(p, pair, d, shared, ring, blocks, [&](uint32_t block) {
+        multiply<S>(p, pair, d, shared, ring, blocks, [&](uint32_t block, const Ring&) {
             if constexpr (Epilogue<S, F>::RESIDUAL) epilogue.ask_for_residual(item, block, blocks);
         });
         epilogue.write(d, item, warm_up);
@@ -50,10 +50,10 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
 }
 
 template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
-    run_block<S, F == EpilogueKind::splitk>(
+    run_block<S, Schedule<S, F == EpilogueKind::splitk>>(
         p,
         [&](const Pair& pair, auto& work, uint32_t shared, Ring ring) { consume<S, F>(p, pair, work, shared, ring); },
-        [] {});
+        [](uint32_t) {}, [] {});
 }
 
 #define EXPORT_EPILOGUE(T, NAME, EPILOGUE)                                                        \

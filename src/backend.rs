@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::error::Result;
 use crate::ops::activation_backward::ActivationBackwardProblem;
 use crate::ops::add::AddProblem;
+use crate::ops::grouped_matmul::GroupedMatmulProblem;
 use crate::ops::matmul::MatmulProblem;
 use crate::ops::softmax::SoftmaxProblem;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
@@ -49,6 +50,12 @@ impl Operation for SoftmaxBackwardProblem {
 impl Operation for MatmulProblem {
     fn run_on_cpu(&self) -> Result<()> {
         cpu::matmul::run(self)
+    }
+}
+
+impl Operation for GroupedMatmulProblem {
+    fn run_on_cpu(&self) -> Result<()> {
+        cpu::matmul::grouped::run(self)
     }
 }
 

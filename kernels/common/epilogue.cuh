@@ -111,8 +111,7 @@ struct Addends {
     int64_t residual_row, residual_col;
     int64_t wide_row, wide_col, wide_product;
     uint32_t wide_kind;
-    uint32_t
-        residual_vector;  // neighbouring columns (or what lies next to each other in `out`) may be read at once; or BY_TMA
+    uint32_t residual_vector;  // what lies next to each other in `out` may be read at once; or BY_TMA
 
     __device__ __forceinline__ bool any() const { return residual != nullptr || wide != nullptr; }
 };

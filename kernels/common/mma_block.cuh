@@ -126,8 +126,8 @@ template <class S, Major A, Major B> struct Warp {
 
 // The sum over k of a tile, in `warp`. The copiers fill buffers: copies run STAGES - 1 tiles of k ahead of the
 // arithmetic, fragments one step. Afterwards nobody uses the ring any more.
-template <class S, Major A, Major B, class CopierA, class CopierB>
-__device__ __forceinline__ void multiply(Warp<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, int64_t k) {
+template <template <class, Major, Major> class W, class S, Major A, Major B, class CopierA, class CopierB>
+__device__ __forceinline__ void multiply(W<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, int64_t k) {
     constexpr int STAGES = S::STAGES, STEPS = S::K_STEPS, EVERY = S::COPY_EVERY, PARTS = STEPS / EVERY;
     constexpr uint32_t STAGE_BYTES = S::template STAGE_BYTES<A, B>;
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));
@@ -177,14 +177,17 @@ __device__ __forceinline__ void multiply(Warp<S, A, B>& warp, CopierA& copy_a, C
 }
 
 // Operands that consist of whole, aligned 16-byte vectors along A and B.
-template <class S, Major A, Major B, class Params> __device__ __forceinline__ void matmul_async(const Params& p) {
-    ptx::wait_for_grid_before();
+template <class S, Major A, Major B, class Params>
+__device__ __forceinline__ void multiply_async(const Params& p, const Work<typename S::T>& work) {
     using T = typename S::T;
-    Work<T> work;
-    if (!find_work<S::BM, S::BN>(p, work)) return;
     AsyncCopier<T, S::BM, S::BK, A, S::THREADS> copy_a(work.a, A == Major::K ? p.a_row : p.a_col, work.rows);
     AsyncCopier<T, S::BN, S::BK, B, S::THREADS> copy_b(work.b, B == Major::K ? p.b_col : p.b_row, work.cols);
     Warp<S, A, B> warp;
     multiply(warp, copy_a, copy_b, p.k);
     warp.apply_epilogue_to_all(p, work);
+}
+template <class S, Major A, Major B, class Params> __device__ __forceinline__ void matmul_async(const Params& p) {
+    ptx::wait_for_grid_before();
+    Work<typename S::T> work;
+    if (find_work<S::BM, S::BN>(p, work)) multiply_async<S, A, B>(p, work);
 }

@@ -4,20 +4,21 @@
 #include "wgmma_mainloop.cuh"
 
 // As many as there can be stages: straight code is sooner done than a loop over the stages that there are, or over lanes.
-template <class S> __device__ __forceinline__ void make_barriers(const WgmmaParams& p, Ring ring) {
+template <class S, class Work> __device__ __forceinline__ void make_barriers(const WgmmaParams& p, Ring ring) {
 #pragma unroll
     for (uint32_t stage = 0; stage < MAX_STAGES; ++stage) {
         ptx::mbarrier_init(ring.full(stage), 2);
         ptx::mbarrier_init(ring.empty(stage), S::WARPS * (S::HAS_PAIRS ? p.pair : 1));
     }
+    Work::make_barriers(ring.barriers);
     ptx::fence_mbarrier_init();
 }
 
-// `consume` is what a consumer warp does, `aside` what a warp does that is left over.
-template <class S, bool CLUSTER_SPLITK, class Consume, class Aside>
-__device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume, Aside aside) {
+// `Work` says what is next, as Schedule does. `consume` is what a consumer warp does, `schedule` what the one does that made
+// the barriers, and `aside` what a warp does that is left over.
+template <class S, class Work, class Consume, class Scheduling, class Aside>
+__device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume, Scheduling schedule, Aside aside) {
     constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread after the consumers
-    using Work = Schedule<S, CLUSTER_SPLITK>;
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
     const Ring ring{shared, p.stages};
     // Of both blocks, or for the threads of this one that wait at `barrier`.
@@ -34,6 +35,7 @@ __device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume,
         const Pair pair = Pair::of<S>(p);
         Work work(p, pair);
         barriers_are_there(CONSUMERS_START, PRODUCER + 32);
+        work.begin(shared);
         consume(pair, work, shared, ring);
         return;
     }
@@ -45,6 +47,7 @@ __device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume,
         Work work(p, pair);
         barriers_are_there(PRODUCERS_START, 96);
         if (!ptx::elect()) return;
+        work.begin(shared);
         ptx::wait_for_grid_before();  // and with it all but Epilogue::load_bias
         if (warp == 0) {
             produce<S, false>(p, pair, work, shared, ring);
@@ -52,7 +55,7 @@ __device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume,
             produce<S, true>(p, pair, work, shared, ring);
         }
     } else if (warp == 2) {
-        if (ptx::elect()) make_barriers<S>(p, ring);
+        if (ptx::elect()) make_barriers<S, Work>(p, ring);
         __syncwarp();
         if (S::HAS_PAIRS && p.pair > 1) {
             barriers_are_there(0, 0);
@@ -60,6 +63,7 @@ __device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume,
             ptx::barrier_arrive(PRODUCERS_START, 96);
             ptx::barrier_arrive(CONSUMERS_START, PRODUCER + 32);
         }
+        schedule(shared);
     } else {
         aside();
     }

@@ -68,7 +68,9 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
 
     // Of an item's first result.
-    __device__ __forceinline__ static int32_t column_of(const Item& item) { return GATE ? item.col / 2 : item.col; }
+    template <class Item> __device__ __forceinline__ static int32_t column_of(const Item& item) {
+        return GATE ? item.col / 2 : item.col;
+    }
     // First of this warp's 16 rows in step i, within the tile.
     __device__ __forceinline__ int32_t row_of(int i) const {
         return ((warp / 4) * S::M_STEPS + i) * 64 + warp % 4 * 16;
@@ -78,7 +80,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     // branch once something is, or each load is waited for, before the first product. Two values for each register of a box: by columns,
     // lane l asks for 2 l and 2 l + 1 of each box, and hands them out when they are added; by rows, for the two rows of
     // a step that the lane has accumulators of.
-    __device__ __forceinline__ void load_bias(const Item& item, bool warm_up) {
+    template <class Item> __device__ __forceinline__ void load_bias(const Item& item, bool warm_up) {
         if (F == EpilogueKind::none || F == EpilogueKind::partial) return;
         const bool by_row = p.bias_by_row;
         const auto place = Boxes<S>::of(p, column_of(item));
@@ -89,7 +91,7 @@ template <class S, EpilogueKind F> struct Epilogue {
             const int32_t row = item.row + row_of(i < S::M_STEPS ? i : 0) + int32_t(lane / 4);
             const int32_t col = column_of(item) + place.column(i < S::BOXES ? i % BOXES : 0) + int32_t(lane) * 2;
             const uint32_t first = by_row ? row : col, second = by_row ? row + 8 : col + 1;
-            const T* bias = static_cast<const T*>(p.bias) + (GATE && i >= BOXES ? p.bias_up : 0);
+            const T* bias = item.template bias<T>(p) + (GATE && i >= BOXES ? p.bias_up : 0);
             bias_first[i] = bias_second[i] = 0;
             ptx::load_global_if<2>(first < size, bias + first * p.bias_stride, &bias_first[i]);
             ptx::load_global_if<2>(second < size, bias + second * p.bias_stride, &bias_second[i]);
@@ -97,15 +99,15 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
 
     // Where the residual of this warp's rows begins.
-    __device__ __forceinline__ const T* residual_of(const Item& item) const {
+    template <class Item> __device__ __forceinline__ const T* residual_of(const Item& item) const {
         const T* at = static_cast<const T*>(p.addends.residual) + (item.row + row_of(0)) * p.addends.residual_row +
                       column_of(item) * p.addends.residual_col;
 #pragma unroll
-        for (int k = 0; k < 3; ++k) at += item.batch[k] * p.residual_batch[k];
+        for (int k = 0; k < 3; ++k) at += item.result_batch()[k] * p.residual_batch[k];
         return at;
     }
     // Asks for the rows of the box of units from `at` on, 16 bytes a lane as store_box writes them.
-    __device__ __forceinline__ void load_box(const Item& item, int at, bool wanted) {
+    template <class Item> __device__ __forceinline__ void load_box(const Item& item, int at, bool wanted) {
         const int32_t i = at / UNITS, column = Boxes<S>::of(p, column_of(item)).column(at % UNITS / UNITS_OF_BOX);
         const int32_t rows = wanted ? int32_t(p.m) - item.row - row_of(i) : 0;
         const T* from = residual_of(item) + i * 64 * p.addends.residual_row + column;
@@ -117,7 +119,7 @@ template <class S, EpilogueKind F> struct Epilogue {
         }
     }
     // Before a tile is multiplied: its first box into registers, and the others on their way to L2.
-    __device__ __forceinline__ void load_residual(const Item& item, bool warm_up) {
+    template <class Item> __device__ __forceinline__ void load_residual(const Item& item, bool warm_up) {
         if (p.addends.residual == nullptr || p.addends.residual_vector != 1 || warm_up) return;
         ptx::wait_for_grid_before();
         const int32_t width = min(int32_t(p.n) - column_of(item), 64 * BOXES);
@@ -133,6 +135,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
     // While a tile is multiplied, one thread of a warpgroup asks for the residual of its rows, to where their results will lie:
     // late enough that the tile before it has long been taken from there.
+    template <class Item>
     __device__ __forceinline__ void ask_for_residual(const Item& item, uint32_t block, uint32_t blocks) const {
         constexpr uint32_t LATE = 8;
         if (!S::CAN_TMA_STORE || p.addends.residual_vector != BY_TMA) return;
@@ -156,6 +159,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
     // The residual of a unit, of results at `column` within the tile; `box` is where its rows are in shared memory, if they
     // are read in vectors.
+    template <class Item>
     __device__ __forceinline__ void add_residual(float (&v)[UNIT], const Item& item, int i, int32_t column,
                                                  uint32_t box, int part) const {
         if (p.addends.residual_vector) {
@@ -187,7 +191,7 @@ template <class S, EpilogueKind F> struct Epilogue {
         }
     }
     // The rows of a box from registers to shared memory, as `stage` has them, and the next box's on their way.
-    __device__ __forceinline__ void stage_residual(const Item& item, int next, uint32_t to) {
+    template <class Item> __device__ __forceinline__ void stage_residual(const Item& item, int next, uint32_t to) {
 #pragma unroll
         for (int pass = 0; pass < 4; ++pass) {
             const uint32_t row = pass * 4 + lane / 8, vector = lane % 8;
@@ -201,7 +205,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     // each warpgroup puts its 64 rows together in shared memory, from where the copy engine takes them while the next tile is
     // multiplied. A warm_up writes nothing, and of a loop one warp of four calculates, so that instructions for both come at
     // once.
-    __device__ __forceinline__ void write(Accumulators& d, const Item& item, bool warm_up) {
+    template <class Item> __device__ __forceinline__ void write(Accumulators& d, const Item& item, bool warm_up) {
         if (F == EpilogueKind::partial) {
             if (!warm_up) store_partials(d, item);
             return;
@@ -223,10 +227,13 @@ template <class S, EpilogueKind F> struct Epilogue {
         }
         const bool adds = RESIDUAL && p.addends.residual != nullptr && !warm_up;
         const bool by_tma = S::CAN_TMA_STORE && adds && p.addends.residual_vector == BY_TMA;
-        const bool tma_store = S::CAN_TMA_STORE && p.tma_store;
+        const bool has_result = S::CAN_TMA_STORE && p.tma_store;
         const uint32_t result = staging_begin + warp / 4 * BOXES * BOX_BYTES;
         const bool leader = warp % 4 == 0 && ptx::elect();
-        if (tma_store) {
+        // The copy engine would write the rows of the next group, too.
+        const bool tma_store = has_result && !(Item::IS_CUT && item.row + int32_t(warp / 4 + 1) * 64 > item.end_row(p));
+        const uint32_t buffer = Item::IS_CUT && has_result ? result + warp % 4 * STORE_BYTES : staging;
+        if (has_result) {
             if (leader && !by_tma) ptx::tma_store_wait_read();
             ptx::barrier_sync(RESULT_READY + warp / 4, 128);
         }
@@ -238,11 +245,11 @@ template <class S, EpilogueKind F> struct Epilogue {
         const auto place = Boxes<S>::of(p, first_column);
         T* out = static_cast<T*>(p.out) + (item.row + row_of(0)) * p.out_row + first_column * p.out_col;
 #pragma unroll
-        for (int k = 0; k < 3; ++k) out += item.batch[k] * p.out_batch[k];
+        for (int k = 0; k < 3; ++k) out += item.result_batch()[k] * p.out_batch[k];
 #pragma unroll(LOOP ? 1 : ALL)
         for (int at = 0; at < (LOOP && warm_up ? UNITS_OF_BOX : ALL); ++at) {
             const int i = at / UNITS, unit = at % UNITS, box = unit / UNITS_OF_BOX, part = unit % UNITS_OF_BOX;
-            const uint32_t to = tma_store ? result + box * BOX_BYTES + warp % 4 * STORE_BYTES : staging;
+            const uint32_t to = tma_store ? result + box * BOX_BYTES + warp % 4 * STORE_BYTES : buffer;
             if (adds && p.addends.residual_vector == 1 && part == 0) stage_residual(item, at + UNITS_OF_BOX, to);
             float v[UNIT];
             take<0, ALL>(d, at, v);
@@ -254,8 +261,8 @@ template <class S, EpilogueKind F> struct Epilogue {
             stage(v, to, part);
             if (!tma_store && (part == UNITS_OF_BOX - 1 || unit == UNITS - 1)) {
                 const int32_t column = place.column(box), end = column + (box == BOXES - 1 ? S::TAIL : 64);
-                store_box(out + i * 64 * p.out_row + column * p.out_col,
-                          warm_up ? 0 : int32_t(p.m) - item.row - row_of(i),
+                store_box(buffer, out + i * 64 * p.out_row + column * p.out_col,
+                          warm_up ? 0 : item.end_row(p) - item.row - row_of(i),
                           min(int32_t(p.n) - first_column, end) - column);
             }
         }
@@ -338,17 +345,17 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
 
     // A box's rows from the warp's buffer: 8 lanes write 128 bytes of each.
-    __device__ __forceinline__ void store_box(T* out, int32_t rows, int32_t width) const {
+    __device__ __forceinline__ void store_box(uint32_t buffer, T* out, int32_t rows, int32_t width) const {
         __syncwarp();
         // A vector that ends outside the result is written by elements.
         if (ANY && (p.store_elements || (width < 64 && width % 8 != 0))) {
-            copy_elements(out, rows, width);
+            copy_elements(buffer, out, rows, width);
         } else {
 #pragma unroll
             for (int pass = 0; pass < 4; ++pass) {
                 const int32_t row = pass * 4 + lane / 8, vector = lane % 8;
                 uint32_t words[4];
-                ptx::load_shared_16(staging + row * 128 + ((vector ^ row % 8) << 4), words);
+                ptx::load_shared_16(buffer + row * 128 + ((vector ^ row % 8) << 4), words);
                 if (row < rows && vector * 8 < width) ptx::store_global<16>(out + row * p.out_row + vector * 8, words);
             }
         }
@@ -356,11 +363,12 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
 
     // All of a warpgroup's boxes, by one of its threads.
+    template <class Item>
     __device__ __forceinline__ void send(uint32_t result, bool sender, const Item& item) const {
         ptx::fence_async_proxy();
         ptx::barrier_sync(RESULT_READY + warp / 4, 128);
         const int32_t row = item.row + int32_t(warp / 4) * 64;
-        if (!sender || row >= int32_t(p.m)) return;
+        if (!sender || row >= item.end_row(p)) return;
 #pragma unroll 1
         for (int32_t box = 0; box < BOXES; ++box) {
             const int32_t column = column_of(item) + box * 64;
@@ -368,7 +376,7 @@ template <class S, EpilogueKind F> struct Epilogue {
             if (p.flat) {
                 ptx::tma_store_2d(p.result, result + box * BOX_BYTES, column, row);
             } else {
-                ptx::tma_store_5d(p.result, result + box * BOX_BYTES, column, row, item.batch);
+                ptx::tma_store_5d(p.result, result + box * BOX_BYTES, column, row, item.result_batch());
             }
         }
         ptx::tma_store_commit();
@@ -379,13 +387,13 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
 
     // For rows that are no whole, aligned vectors: a warp's neighbouring lanes write neighbouring columns.
-    __device__ __forceinline__ void copy_elements(T* out, int32_t rows, int32_t width) const {
+    __device__ __forceinline__ void copy_elements(uint32_t buffer, T* out, int32_t rows, int32_t width) const {
 #pragma unroll 1
         for (int row = 0; row < min(rows, 16); ++row, out += p.out_row) {
 #pragma unroll
             for (int c = lane; c < 64; c += 32) {
                 const uint16_t bits =
-                    ptx::load_shared_half(staging + row * 128 + (((c / 8) ^ row % 8) << 4) + c % 8 * 2);
+                    ptx::load_shared_half(buffer + row * 128 + (((c / 8) ^ row % 8) << 4) + c % 8 * 2);
                 if (c < width) *reinterpret_cast<uint16_t*>(out + c * p.out_col) = bits;
             }
         }

@@ -21,14 +21,14 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
     const bool gated = IS_B && (batches & GATED);
     const int32_t boxes = (mn_major ? (ROWS + 63) / 64 : 1 + gated) >> gated;
     for (; work.left(); work.next()) {
-        const Item& item = work.item;
+        const auto& item = work.item;
         const Boxes<S> place = Boxes<S>::of(p, item.col);
         const int32_t mn = IS_B ? (item.col + place.column(0)) >> gated : item.row;
         int32_t batch[3];
 #pragma unroll
         for (int d = 0; d < 3; ++d) batch[d] = batches >> d & 1 ? item.batch[d] : 0;
         for (uint32_t block = item.k_begin; block < item.k_end; ++block) {
-            const int32_t k = int32_t(block) * BLOCK_K;
+            const int32_t k = item.first_k() + int32_t(block) * BLOCK_K;
             ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
             const uint32_t full = ring.full(ring.stage);
             ptx::mbarrier_arrive_expect(full, bytes);
@@ -121,7 +121,9 @@ __device__ __forceinline__ void multiply_stages(const WgmmaParams& p, Accumulato
     }
 #pragma unroll
     for (int i = 0; i < S::M_STEPS; ++i) ptx::wgmma_pin(d[i]);
-    if (p.a_mn) {
+    if constexpr (same_type<typename S::T, f32>) {  // K-major only
+        multiply_group<S, false, false>(d, a, b, accumulate);
+    } else if (p.a_mn) {
         if (p.b_mn) {
             multiply_group<S, true, true>(d, a, b, accumulate);
         } else {
@@ -136,10 +138,13 @@ __device__ __forceinline__ void multiply_stages(const WgmmaParams& p, Accumulato
 
 // One item's products, summed over its blocks of k. One group of wgmma stays under way while the next is issued; a
 // group's stages are handed back when it is done, which is known once the group behind it has been issued and all but one
-// have been waited for. `aside` is what a warp does besides, once a block.
-template <class S, class Aside>
+// have been waited for. `prepare` gets each block's number, and the ring at its stage, before it is multiplied.
+struct Nothing {
+    __device__ __forceinline__ void operator()(uint32_t, const Ring&) const {}
+};
+template <class S, class Prepare = Nothing>
 __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair, Accumulators<S>& d, uint32_t shared,
-                                         Ring& ring, uint32_t blocks, Aside aside) {
+                                         Ring& ring, uint32_t blocks, Prepare prepare = {}) {
     const uint32_t lane = threadIdx.x % 32;
     const uint32_t own_rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * S::M_STEPS * BOX_BYTES;
     // A lane for each block that is told.
@@ -158,6 +163,7 @@ __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair,
         }
     };
     for (uint32_t block = 0; block < blocks;) {
+        prepare(block, ring);
         // The first block overwrites what the accumulators held.
         const uint32_t group = block + most <= blocks ? most : 1;
         if (group == S::GROUP) {
@@ -167,7 +173,6 @@ __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair,
         }
         ptx::wgmma_wait<1>();
         hand_back();
-        aside(block);
         under_way = group;
         block += group;
     }

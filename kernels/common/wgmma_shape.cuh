@@ -29,13 +29,12 @@ struct alignas(64) WgmmaParams {
     uint32_t longer_splits;
     uint32_t pair;  // 2: blocks whose tiles lie below each other are a cluster; 1: they are not
     uint32_t stages;
-    uint32_t stages_at;      // in shared memory
-    uint32_t a_stage_bytes;  // of a that arrive for one block of k
-    uint32_t b_stage_bytes;  // of b
-    uint32_t a_mn, b_mn;     // the unit stride is along m or n, not along k
-    uint32_t flat;           // no batch: maps have two dimensions, not five
-    uint32_t a_batches,
-        b_batches;  // bit d: the operand has that dimension of the batch, and is not broadcast; GATED of b
+    uint32_t stages_at;             // in shared memory
+    uint32_t a_stage_bytes;         // of a that arrive for one block of k
+    uint32_t b_stage_bytes;         // of b
+    uint32_t a_mn, b_mn;            // the unit stride is along m or n, not along k
+    uint32_t flat;                  // no batch: maps have two dimensions, not five
+    uint32_t a_batches, b_batches;  // bit d: the operand is not broadcast along that dimension of the batch; b's GATED
     uint32_t products;
     uint32_t batch_size[2];  // of the two inner dimensions
     // So far, two lines of the constant caches, what there is to know before the first box.
@@ -154,6 +153,16 @@ struct Item {
     int32_t batch[3];
     uint32_t product, split;
     uint32_t k_begin, k_end;  // blocks of k, each so often as it has planes
+
+    // What an item of grouped_matmul_wgmma.cu (GroupedItem) has otherwise: where its blocks of k begin, its rows of the
+    // result end, its bias lies, and of which batch its result is.
+    static constexpr bool IS_CUT = false;
+    __device__ __forceinline__ int32_t first_k() const { return 0; }
+    __device__ __forceinline__ int32_t end_row(const WgmmaParams& p) const { return int32_t(p.m); }
+    template <class T> __device__ __forceinline__ const T* bias(const WgmmaParams& p) const {
+        return static_cast<const T*>(p.bias);
+    }
+    __device__ __forceinline__ const int32_t (&result_batch() const)[3] { return batch; }
 };
 
 // The items of a block, one after the other: tiles of all products, or of pairs of them this block's, for each k split.
@@ -168,6 +177,9 @@ template <class S, bool CLUSTER_SPLITK> struct Schedule {
         : p(p), pair(pair), index(CLUSTER_SPLITK ? tile_of_cluster() : pair.units(blockIdx.x)) {
         find();
     }
+    __device__ __forceinline__ static void make_barriers(uint32_t) {}
+    // When barriers are there.
+    __device__ __forceinline__ void begin(uint32_t) {}
     // Of 2, 4 or 8 blocks: a shift, as above.
     __device__ __forceinline__ static uint32_t tile_of_cluster() {
         const uint32_t blocks = ptx::cluster_blocks();

@@ -10,6 +10,7 @@ from typing import (
     TypeAlias,
     TypedDict,
     TypeVar,
+    overload,
     type_check_only,
 )
 
@@ -35,11 +36,13 @@ __all__ = [
     "force_add_schedule",
     "force_matmul_kernel",
     "force_softmax",
+    "grouped_matmul",
     "implement_operators",
     "log_softmax",
     "log_softmax_backward",
     "matmul",
     "on_memory",
+    "recorded",
     "softmax",
     "softmax_backward",
     "variants",
@@ -82,9 +85,12 @@ class UnsupportedError(TilewiseError, NotImplementedError): ...
 class CudaError(TilewiseError, RuntimeError): ...
 class OutOfMemoryError(TilewiseError, MemoryError): ...
 
+@overload
 def add(
     x: _Tensor, y: _Tensor | float | _NumpyScalar, *, alpha: float = 1, out: _Tensor | None = None
 ) -> _Tensor: ...
+@overload
+def add(x: float | _NumpyScalar, y: _Tensor, *, out: _Tensor | None = None) -> _Tensor: ...
 def softmax(
     x: _Tensor, dim: SupportsIndex = -1, *, dtype: _DType = None, out: _Tensor | None = None
 ) -> _Tensor: ...
@@ -103,8 +109,19 @@ def matmul(
     precision: Literal["ieee", "tf32"] = "ieee",
     out: _Tensor | None = None,
 ) -> _Tensor: ...
+def grouped_matmul(
+    a: _Tensor,
+    b: _Tensor,
+    offsets: _Tensor | None = None,
+    *,
+    bias: _Tensor | None = None,
+    activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None = None,
+    negative_slope: float = 0.01,
+    out: _Tensor | None = None,
+) -> _Tensor: ...
 def implement_operators(recorder: Callable[[str], Callable[..., Any]]) -> list[str]: ...
 def on_memory(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result: ...
+def recorded(ctx: Any, *tensors: Any) -> Any: ...
 def softmax_backward(
     grad: _Tensor,
     output: _Tensor,

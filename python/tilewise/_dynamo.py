@@ -15,6 +15,7 @@ NAMES = (
     "softmax",
     "log_softmax",
     "matmul",
+    "grouped_matmul",
     "softmax_backward",
     "log_softmax_backward",
     "activation_backward",

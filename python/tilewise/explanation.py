@@ -177,8 +177,9 @@ def explain(
     """How a call would be run: the kernel, its launch, and what bounds its speed. Nothing is computed.
 
     Args:
-        op: tilewise.add, softmax, log_softmax, matmul, softmax_backward or log_softmax_backward, or the name
-            of one; or "activation_backward", which computes the gradients of matmul's epilogue.
+        op: tilewise.add, softmax, log_softmax, matmul, grouped_matmul, softmax_backward or
+            log_softmax_backward, or the name of one; or "activation_backward", which computes the gradients
+            of matmul's epilogue.
         *args, **kwargs: what the call would be given. Only shapes, strides and dtypes matter, so a tensor of
             torch's "meta" device will do, if a process could address what it spans: 2^47 bytes on most
             machines.
@@ -211,7 +212,7 @@ def explain(
 
 
 _OPERATIONS = (
-    *("add", "softmax", "log_softmax", "matmul"),
+    *("add", "softmax", "log_softmax", "matmul", "grouped_matmul"),
     *("softmax_backward", "log_softmax_backward", "activation_backward"),
 )
 
@@ -219,7 +220,9 @@ _OPERATIONS = (
 def _name(op: Any) -> str:
     """Of one of our own: others' functions may have the same name."""
     name = getattr(op, "__name__", None)
-    return name if isinstance(name, str) and op is getattr(_core, name, None) else repr(op)
+    if isinstance(name, str) and op is getattr(_core, name, None):
+        return name
+    return f"{type(op).__name__} {name}" if name else repr(op)
 
 
 def _typed(op: str, facts: Mapping[str, Any]) -> Explanation:

@@ -26,6 +26,7 @@ use crate::error::Result;
 use crate::ops::Problem;
 use crate::ops::activation_backward::ActivationBackwardProblem;
 use crate::ops::add::AddProblem;
+use crate::ops::grouped_matmul::GroupedMatmulProblem;
 use crate::ops::matmul::MatmulProblem;
 use crate::ops::softmax::SoftmaxProblem;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
@@ -69,5 +70,6 @@ planned! {
     SoftmaxProblem: |p, device| plan::softmax::choose(p, device, forced::softmax());
     SoftmaxBackwardProblem: |p, device| plan::softmax_backward::choose(p, device, forced::softmax());
     MatmulProblem: |p, device| plan::matmul::choose(p, device, forced::matmul());
+    GroupedMatmulProblem: |p, device| plan::matmul::grouped::choose(p, device, forced::matmul());
     ActivationBackwardProblem: plan::activation_backward::choose;
 }

@@ -70,6 +70,8 @@ pub enum Error {
         "{op}: `x` has dtype {got}; accepted without dtype=: {accepted}. Pass one of these as dtype=, to which x is converted while it is read"
     )]
     NeedsDType { op: &'static str, got: DType, accepted: String },
+    #[error("{op}: `{argument}` is a complex number; accepted: a tensor of real numbers, bool, int or float")]
+    ComplexNumber { op: &'static str, argument: &'static str },
     #[error("{op}: `{argument}` must be a number (bool, int or float), got {got}")]
     NotANumber { op: &'static str, argument: &'static str, got: String },
     #[error("{op}: `{argument}` must be an integer, got {got}")]
@@ -98,6 +100,12 @@ pub enum Error {
     BiasShape { got: Dims, expected: Dims },
     #[error("matmul: `residual` has shape {}, which does not broadcast to the result's shape {}; sizes must be equal or 1, counted from the last dimension", display_dims(.got), display_dims(.expected))]
     ResidualShape { got: Dims, expected: Dims },
+    #[error("grouped_matmul: a of shape {} and b of shape {} {forms}", display_dims(.a), display_dims(.b))]
+    GroupedShapes { a: Dims, b: Dims, forms: &'static str },
+    #[error(
+        "grouped_matmul: `{argument}` has shape {}, but must have shape {}, {meaning}", display_dims(.got), display_dims(.expected)
+    )]
+    GroupedArgument { argument: &'static str, got: Dims, expected: Dims, meaning: &'static str },
     #[error("{op}: `out` has shape {}, but the result has shape {}; pass an `out` of that shape", display_dims(.got), display_dims(.expected))]
     OutShape { op: &'static str, got: Dims, expected: Dims },
     #[error("{op}: `{argument}` has {rank} dimensions; at most {most} are accepted. Merge some with reshape")]
@@ -186,9 +194,11 @@ pub enum Error {
 
     // --- option; but for the first `got` is as its caller wrote it, a string in quotes
     #[error(
-        "explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
+        "explain: op={got:?} is not known; accepted: tilewise's functions and their names: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"grouped_matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
     )]
     NotExplained { got: String },
+    #[error("add: `alpha` multiplies y, and x is a number; pass add(y, x) with y multiplied already")]
+    AlphaBesideNumber,
     #[error("{op}: activation={got} is not known; accepted: None, {}", list(known))]
     Activation { op: &'static str, got: String, known: &'static [&'static str] },
     #[error("{op}: saved_is={got} is not known; accepted: \"output\", \"pre_activation\"")]
@@ -249,6 +259,7 @@ impl Error {
             | OutDType { .. }
             | DTypeArgument { .. }
             | NeedsDType { .. }
+            | ComplexNumber { .. }
             | NotANumber { .. }
             | NotAnInteger { .. }
             | AlphaKind { .. }
@@ -260,6 +271,8 @@ impl Error {
             | ZeroDimensional { .. }
             | BiasShape { .. }
             | ResidualShape { .. }
+            | GroupedShapes { .. }
+            | GroupedArgument { .. }
             | OutShape { .. }
             | ShapesDiffer { .. }
             | TooManyDimensions { .. }
@@ -281,7 +294,11 @@ impl Error {
             | GpuTooOld { .. }
             | GpuNotBuiltFor { .. }
             | UnknownGpu { .. } => Family::Device,
-            NotExplained { .. } | Activation { .. } | SavedIs { .. } | Precision { .. } => Family::Option,
+            NotExplained { .. }
+            | AlphaBesideNumber
+            | Activation { .. }
+            | SavedIs { .. }
+            | Precision { .. } => Family::Option,
             TensorKind { .. } | NeedsPreActivation { .. } | Producer { .. } | ResultRefused { .. } => {
                 Family::Unsupported
             }

@@ -4,6 +4,7 @@ use std::fmt::{Display, Formatter, Result};
 
 use super::activation_backward::ActivationBackwardProblem;
 use super::add::{AddProblem, AddendProblem};
+use super::grouped_matmul::{Cut, GroupedMatmulProblem};
 use super::matmul::MatmulProblem;
 use super::softmax::SoftmaxProblem;
 use super::softmax_backward::SoftmaxBackwardProblem;
@@ -51,5 +52,16 @@ impl Display for MatmulProblem {
             }
         }
         Ok(())
+    }
+}
+
+impl Display for GroupedMatmulProblem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let GroupedMatmulProblem { cut, groups, m, n, k, dtype, .. } = self;
+        match cut {
+            Cut::Rows => write!(f, "{groups} groups of {m} rows x {n} x {k} {dtype}"),
+            Cut::Depth => write!(f, "{groups} groups of {m} x {n} x {k} in all {dtype}"),
+            Cut::Nothing => write!(f, "{groups} of {m} x {n} x {k} {dtype}"),
+        }
     }
 }

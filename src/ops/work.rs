@@ -3,6 +3,7 @@
 use super::Strided;
 use super::activation_backward::ActivationBackwardProblem;
 use super::add::{AddProblem, AddendProblem};
+use super::grouped_matmul::{Cut, GroupedMatmulProblem};
 use super::matmul::{MatmulProblem, Matrix, Precision};
 use super::softmax::SoftmaxProblem;
 use super::softmax_backward::SoftmaxBackwardProblem;
@@ -176,5 +177,31 @@ impl Workload for MatmulProblem {
 
     fn arithmetic(&self) -> Arithmetic {
         Arithmetic { dtype: self.dtype, precision: self.precision, matrix: true }
+    }
+}
+
+impl Workload for GroupedMatmulProblem {
+    /// As if no group were empty and all rows were in groups: where they end is known on the device alone.
+    fn work(&self) -> Work {
+        let [m, n, k, groups] = [self.m, self.n, self.k, self.groups].map(i64::unsigned_abs);
+        let [of_a, of_b, of_out] = match self.cut {
+            Cut::Rows => [1, groups, 1],
+            Cut::Depth => [1, 1, groups],
+            Cut::Nothing => [groups; 3],
+        };
+        let size = |count: u64, rows: u64, columns: u64| count.saturating_mul(rows).saturating_mul(columns);
+        let biases = if self.bias.is_some() { size(groups, 1, n) } else { 0 };
+        let offsets = if self.offsets.is_some() { groups.saturating_mul(4) } else { 0 };
+        let read = size(of_a, m, k).saturating_add(size(of_b, k, n)).saturating_add(biases);
+        let products = if self.cut == Cut::Nothing { groups } else { 1 };
+        Work {
+            bytes_read: bytes(read, self.dtype).saturating_add(offsets),
+            bytes_written: bytes(size(of_out, m, n), self.dtype),
+            operations: size(products, m, n).saturating_mul(k.saturating_mul(2)),
+        }
+    }
+
+    fn arithmetic(&self) -> Arithmetic {
+        Arithmetic { dtype: self.dtype, precision: Precision::Ieee, matrix: true }
     }
 }

@@ -1,16 +1,19 @@
 //! matmul, as Python sees it.
 
 use pyo3::IntoPyObjectExt;
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use super::arguments::{self, Keyword, given};
 use super::exceptions::raise;
-use super::routing::{Recorder, finish};
+use super::recording::{Recorded, Recorder};
+use super::routing::{Entry, finish};
 use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
-use crate::interop::{Argument, Autocast, Call, Output, autocast};
+use crate::interop::{Argument, Autocast, Call, Output, TorchFacts, autocast, torch_facts};
 use crate::ops::matmul::{Activation, MatmulProblem, Operands, Precision};
 use crate::ops::{self, Scalar};
 
@@ -95,29 +98,81 @@ fn run<'py>(
     let given = [given(activation), negative_slope.given(), precision.given()];
     let arguments = Arguments { op: "matmul", tensors, options: given, out, autocast };
     let found = memo::call(&MATMULS, &arguments, Known::solve)?;
-    if let Memoised::Made(result) = found {
-        return Ok(result);
-    }
-    let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast(autocast).recordable();
-    let checked @ (activation, _) = options.checked()?;
-    let (out, problem) = problem(&mut call, a, b, checked, options)?;
-    let recorded = call.is_recorded();
-    let (result, known) = solve(call, out, problem)?;
-    if !recorded {
-        if matches!(found, Memoised::New) {
-            memo::remember(&MATMULS, &arguments, &result, known);
+    let (result, recorded) = match found {
+        Memoised::Made { result, recorded } => (result, recorded),
+        Memoised::New | Memoised::Otherwise => {
+            let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast(autocast).recordable();
+            let (out, problem) = problem(&mut call, a, b, options.checked()?, options)?;
+            let recorded = call.is_recorded();
+            let (result, known) = solve(call, out, problem)?;
+            if matches!(found, Memoised::New) {
+                memo::remember(&MATMULS, &arguments, &result, recorded, known);
+            }
+            (result, recorded)
         }
-        return Ok(result);
+    };
+    match recorded {
+        true => Ok(record(py, a, b, options, result)?),
+        false => Ok(result),
     }
-    static MATMUL: Recorder = Recorder::new("Matmul");
-    let [name, slope, precision] = given;
-    let slope = slope.map_or_else(|| 0.01.into_bound_py_any(py), |slope| Ok(slope.to_owned()))?;
-    let precision = precision.map_or_else(|| "ieee".into_bound_py_any(py), |how| Ok(how.to_owned()))?;
-    if activation.result_suffices() {
-        return Ok(MATMUL.record(py, ((result,), a, b, bias, name, slope, precision))?);
+}
+
+/// Shows autograd a product. Of an activation whose slope its result does not tell, `result` is what it is still to be
+/// applied to: gradients of gradients find their way by that.
+fn record<'py>(
+    py: Python<'py>,
+    a: &Bound<'py, PyAny>,
+    b: &Bound<'py, PyAny>,
+    options: &MatmulOptions<'_, 'py>,
+    result: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static MATMUL: Recorder = Recorder::new("RecordedMatmul");
+    static ACTIVATIONS: Entry<3> = Entry::new(["autograd", "formulas", "ACTIVATIONS"]);
+    let &MatmulOptions { bias, activation, negative_slope, precision, .. } = options;
+    let suffices = match activation {
+        Some(_) => options.checked().map_err(|error| raise(py, error))?.0.result_suffices(),
+        None => true,
+    };
+    let slope = || match negative_slope.given() {
+        Some(slope) => Ok(slope.to_owned()),
+        None => 0.01.into_bound_py_any(py),
+    };
+    let (of_a, of_b) = (torch_facts(a)?, torch_facts(b)?);
+    let kept = |tensor: &Bound<'py, PyAny>, by: &TorchFacts| by.requires_grad.then(|| tensor.clone());
+    let (for_b, for_a) = (kept(a, &of_b), kept(b, &of_a));
+    let (results, saved, saved_is) = match activation {
+        None => (result, None, "output"),
+        Some(_) if suffices => (result.clone(), Some(result), "output"),
+        Some(name) => {
+            let slope = slope()?;
+            let applied = ACTIVATIONS.get(py)?.get_item(name)?.call1((&result, slope))?;
+            let both = (applied, &result).into_pyobject(py)?.into_any();
+            (both, Some(result), "pre_activation")
+        }
+    };
+    let dims = (of_a.rank, of_b.rank);
+    let how = match (activation, precision.given(), dims) {
+        (None, None, (2, 2)) => None,
+        (_, precision, _) => {
+            let precision =
+                precision.map_or_else(|| intern!(py, "ieee").clone().into_any(), |p| p.to_owned());
+            let applied = (activation, slope()?, saved_is);
+            Some((dims, precision, applied).into_pyobject(py)?.into_any())
+        }
+    };
+    let tensors = match bias {
+        Some(bias) => (a, b, bias).into_pyobject(py)?,
+        None => (a, b).into_pyobject(py)?,
+    };
+    let saved = Some(match saved {
+        Some(saved) => (for_b, for_a, saved).into_pyobject(py)?,
+        None => (for_b, for_a).into_pyobject(py)?,
+    });
+    let returned = MATMUL.record(py, &tensors, Recorded { results, how, saved, materialized: false })?;
+    match returned.cast::<PyTuple>() {
+        Ok(both) => both.get_item(0),
+        Err(_) => Ok(returned),
     }
-    let both = MATMUL.record(py, ((py.None(), result), a, b, bias, name, slope, precision))?;
-    Ok(both.get_item(0)?)
 }
 
 /// Under torch.autocast, as torch.matmul.

@@ -6,9 +6,11 @@ mod arguments;
 mod developer;
 mod exceptions;
 mod explain;
+mod grouped_matmul;
 mod info;
 mod matmul;
 mod native;
+mod recording;
 mod routing;
 mod run;
 mod softmax;
@@ -32,12 +34,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(softmax::log_softmax, module)?,
         wrap_pyfunction!(matmul::matmul, module)?,
         wrap_pyfunction!(matmul::check_matmul_options, module)?,
+        wrap_pyfunction!(grouped_matmul::grouped_matmul, module)?,
         wrap_pyfunction!(softmax_backward::softmax_backward, module)?,
         wrap_pyfunction!(softmax_backward::log_softmax_backward, module)?,
         wrap_pyfunction!(activation_backward::activation_backward, module)?,
         wrap_pyfunction!(explain::explain_call, module)?,
         wrap_pyfunction!(info::devices, module)?,
         wrap_pyfunction!(info::build_info, module)?,
+        wrap_pyfunction!(recording::recorded, module)?,
         wrap_pyfunction!(routing::on_memory, module)?,
         wrap_pyfunction!(native::implement_operators, module)?,
         wrap_pyfunction!(developer::choices_made, module)?,

@@ -257,15 +257,21 @@ def blocks_cases() -> Iterator[Case]:
 
 
 def tile_cases() -> Iterator[Case]:
-    """Every tile of matmul_mma, also those that the plan keeps for larger products."""
+    """Every tile of matmul_mma and matmul_dmma, also those that the plan keeps for larger products."""
     device = _core.devices()[0]
-    kernels = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_mma"]
-    tiles = {tile for _, _, tile, layout, _ in kernels if layout != "any"}
-    for dtype, tile, layout in product(FLOATS[:2], sorted(tiles), LAYOUTS):
-        if device["compute_capability"] >= (8, 0):
-            a, b = operand(200, 136, dtype, layout[0] == "t"), operand(136, 264, dtype, layout[1] == "t")
-            call = on_kernel("blocks", lambda a=a, b=b: tw.matmul(a, b), tile=tile)
-            yield f"matmul blocks {dtype} {tile} {layout}", call
+    for file, dtypes in (("matmul_mma", FLOATS[:2]), ("matmul_dmma", FLOATS[3:])):
+        built = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == file]
+        kernels = [kernel.split("_") for kernel in built if not kernel.startswith("grouped_")]
+        tiles = {tile for _, _, tile, layout, _ in kernels if not layout.startswith("any")}
+        for dtype, tile, layout in product(dtypes, sorted(tiles), LAYOUTS):
+            if device["compute_capability"] >= (8, 0):
+                a, b = operand(200, 136, dtype, layout[0] == "t"), operand(136, 264, dtype, layout[1] == "t")
+                call = on_kernel("blocks", lambda a=a, b=b: tw.matmul(a, b), tile=tile)
+                yield f"matmul blocks {dtype} {tile} {layout}", call
+    for layout in LAYOUTS:  # of float64, one element at a time
+        a = operand(131, 67, torch.float64, layout[0] == "t")
+        b = operand(67, 129, torch.float64, layout[1] == "t")
+        yield f"matmul torch.float64 odd {layout}", lambda a=a, b=b: tw.matmul(a, b)
 
 
 def wgmma_cases() -> Iterator[Case]:
@@ -342,6 +348,31 @@ def bf16x6_cases() -> Iterator[Case]:
         yield f"{name} deep", forced(deep)
 
 
+def tf32_cases() -> Iterator[Case]:
+    """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
+    multiply = partial(tw.matmul, precision="tf32")
+    kernels = [
+        k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma_tf32"
+    ]
+    for tile, pairs in product(sorted({tile for _, _, _, tile, *_ in kernels}), [False, True]):
+        name = f"matmul tf32 {tile}{' in pairs' if pairs else ''}"
+        forced = partial(on_kernel, "tf32", tile=tile, cluster=pairs)
+        for layout in LAYOUTS:
+            a = operand(200, 136, torch.float32, layout[0] == "t")
+            b = operand(136, 264, torch.float32, layout[1] == "t")
+            yield f"{name} {layout}", forced(lambda a=a, b=b: multiply(a, b))
+        bias = random(264, dtype=torch.float32)
+        rectified = lambda a=a, b=b, bias=bias: multiply(a, b, bias=bias, activation="leaky_relu")  # noqa: E731
+        yield f"{name} bias", forced(rectified)
+        x, w, bias = (random(*shape, dtype=torch.float32) for shape in ((3, 70, 33), (33, 77), (77,)))
+        fused = lambda x=x, w=w, bias=bias: multiply(x, w, bias=bias, activation="gelu")  # noqa: E731
+        yield f"{name} odd batch", forced(fused)
+        columns = lambda x=x, w=w: multiply(w.T, x.mT, out=torch.empty_like(x @ w).mT)  # noqa: E731
+        yield f"{name} columns", forced(columns)
+        deep = random(100, 520, dtype=torch.float32), random(520, 72, dtype=torch.float32)
+        yield f"{name} splits", forced(lambda x=deep: multiply(*x), splits=3)
+
+
 def skinny_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 and above, split-K goes through memory."""
     for dtype in FLOATS:
@@ -380,6 +411,43 @@ def copied_cases() -> Iterator[Case]:
         yield f"matmul copied {dtype} every second", on_kernel("copied", apart)
 
 
+def grouped_cases() -> Iterator[Case]:
+    """Groups of rows and of k. Elsewhere than on compute capability 9.0, wgmma is the plan's own choice."""
+    kernels = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == "grouped_matmul_wgmma"]
+    tiles = sorted({kernel.split("_")[4] for kernel in kernels})
+    sizes = [70, 0, 1, 130, 3, 0, 66, 20]
+    offsets = torch.tensor(sizes, device=DEVICE).cumsum(0).to(torch.int32)
+    total, groups = sum(sizes) + 9, len(sizes)
+    for dtype in FLOATS:
+        halves = dtype.itemsize == 2
+        kinds = [("blocks", None)] + [("wgmma", tile) for tile in tiles if halves]
+        for (kernel, tile), (n, k) in product(kinds, ((264, 136), (77, 33), (72, 40))):
+            name = f"grouped_matmul {dtype} {kernel} {tile} {n}x{k}"
+            forced = partial(on_kernel, kernel, tile=tile) if tile else partial(on_kernel, kernel)
+            a, bias = random(total, k, dtype=dtype), random(groups, n, dtype=dtype)
+            b, weights = random(groups, k, n, dtype=dtype), random(groups, n, k, dtype=dtype)
+            x, y = random(total, n, dtype=dtype), random(total, k, dtype=dtype)
+            plain = lambda a=a, b=b: tw.grouped_matmul(a, b, offsets)  # noqa: E731
+            yield f"{name} rows", forced(plain)
+            rectified = lambda a=a, b=weights, bias=bias: tw.grouped_matmul(  # noqa: E731
+                a, b.mT, offsets, bias=bias, activation="leaky_relu"
+            )
+            yield f"{name} rows, bias", forced(rectified)
+            smooth = lambda a=a, b=b, bias=bias: tw.grouped_matmul(  # noqa: E731
+                a.T.contiguous().T, b, offsets, bias=bias, activation="silu"
+            )
+            yield f"{name} columns, silu", forced(smooth)
+            yield f"{name} k", forced(lambda x=x, y=y: tw.grouped_matmul(x.T, y, offsets))
+            along = lambda x=x, y=y: tw.grouped_matmul(  # noqa: E731
+                x.T.contiguous(), y.T.contiguous().T, offsets, activation="gelu"
+            )
+            yield f"{name} k by rows", forced(along)
+        a, b = random(900, 136, dtype=dtype), random(groups, 136, 264, dtype=dtype)
+        for name, of in {"": b, ", b^T": b.mT.contiguous().mT}.items():
+            call = lambda a=a, b=of: tw.grouped_matmul(a, b, offsets)  # noqa: E731
+            yield f"grouped_matmul {dtype} large groups{name}", on_kernel("blocks", call)
+
+
 # By the first word of their names.
 GENERATORS = (
     (("add",), add_cases),
@@ -396,10 +464,12 @@ GENERATORS = (
             wgmma_cases,
             partial(gated_cases.matmul_cases, random, operand, on_kernel),
             bf16x6_cases,
+            tf32_cases,
             skinny_cases,
             copied_cases,
         )
     ),
+    (("grouped_matmul",), grouped_cases),
 )
 # Calls that a sanitizer is given at a time: half a minute of racecheck.
 GROUP = 150

@@ -17,7 +17,8 @@ from tilewise import _core
 # Called before every call with its name and arguments, and after it with the result of that.
 watchers: tuple[Callable[..., object], Callable[..., object]] = (lambda *_: None, lambda _: None)
 
-NAMES = ("add", "softmax", "log_softmax", "matmul", "softmax_backward", "log_softmax_backward")
+NAMES = ("add", "softmax", "log_softmax", "matmul", "grouped_matmul")
+NAMES += ("softmax_backward", "log_softmax_backward")
 
 arrays.pretend_cupy()
 

@@ -88,6 +88,12 @@ CASES = [
         lambda: tw.add(x, x.to(torch.complex64)),
     ),
     (
+        "ComplexNumber",
+        DTYPE,
+        "add: `y` is a complex number; accepted: a tensor of real numbers, bool, int or float",
+        lambda: tw.add(x, 1j),
+    ),
+    (
         "DTypesDiffer",
         DTYPE,
         "matmul: `b` has dtype float64, but a has float32; they must be alike. Convert one of them first",
@@ -189,6 +195,32 @@ CASES = [
         SHAPE,
         "matmul: `bias` has shape (3,), but must have shape (2,), one value per column of the result",
         lambda: tw.matmul(x, x.mT, bias=torch.ones(3)),
+    ),
+    (
+        "GroupedShapes",
+        SHAPE,
+        "grouped_matmul: a of shape (2, 3) and b of shape (4, 2, 3) do not fit offsets; accepted: (T, K) with (G, K, N), whose rows are cut, and (M, T) with (T, N), whose k is",
+        lambda: tw.grouped_matmul(x, torch.ones(4, 2, 3), torch.ones(4, dtype=torch.int32)),
+    ),
+    (
+        "GroupedShapes",
+        SHAPE,
+        "grouped_matmul: a of shape (2, 3) and b of shape (4, 3, 5) do not fit without offsets; accepted: (G, M, K) with (G, K, N)",
+        lambda: tw.grouped_matmul(x, torch.ones(4, 3, 5)),
+    ),
+    (
+        "GroupedArgument",
+        SHAPE,
+        "grouped_matmul: `bias` has shape (5,), but must have shape (4, 5), a row for each group",
+        lambda: tw.grouped_matmul(
+            x, torch.ones(4, 3, 5), torch.ones(4, dtype=torch.int32), bias=torch.ones(5)
+        ),
+    ),
+    (
+        "DTypeNotAccepted",
+        DTYPE,
+        "grouped_matmul: `offsets` has dtype int64; accepted: int32. Convert it first, e.g. offsets.to(...) or offsets.astype(...)",
+        lambda: tw.grouped_matmul(x, torch.ones(4, 3, 5), torch.ones(4, dtype=torch.int64)),
     ),
     (
         "OutShape",
@@ -329,9 +361,15 @@ CASES = [
         lambda: tw.explain(tw.add, x, 1, device="h900"),
     ),
     (
+        "AlphaBesideNumber",
+        OPTION,
+        "add: `alpha` multiplies y, and x is a number; pass add(y, x) with y multiplied already",
+        lambda: tw.add(2, x, alpha=3),
+    ),
+    (
         "NotExplained",
         OPTION,
-        'explain: op="mul" is not known; accepted: "add", "softmax", "log_softmax", "matmul", "softmax_backward", "log_softmax_backward", "activation_backward"',
+        'explain: op="mul" is not known; accepted: tilewise\'s functions and their names: "add", "softmax", "log_softmax", "matmul", "grouped_matmul", "softmax_backward", "log_softmax_backward", "activation_backward"',
         lambda: tw.explain("mul", x),
     ),
     (

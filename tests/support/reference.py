@@ -83,3 +83,38 @@ def product(a, b, bias, activation, tf32):
         # No activation is steeper than 1.2, and evaluating it costs a few roundings of its argument.
         error = 1.2 * error + 16 * step * accumulator.abs()
     return reference, error.nan_to_num(0.0, posinf=0.0)
+
+
+def group_ranges(offsets, total):
+    """Where each group begins and ends: by the running maximum of what the offsets say, within the total."""
+    begin, ranges = 0, []
+    for end in offsets.tolist():
+        end = min(max(end, begin), total)
+        ranges.append((begin, end))
+        begin = end
+    return ranges
+
+
+def grouped_matmul(a, b, offsets=None, bias=None, activation=None):
+    """A matmul for each group; rows of no group are zeros."""
+
+    def product(x, y, g):
+        return matmul(x, y, None if bias is None else bias[g], activation)
+
+    if offsets is None:
+        pairs = [product(a[g], b[g], g) for g in range(len(a))]
+    elif b.dim() == 3:
+        ranges = group_ranges(offsets, len(a))
+        pairs = [product(a[begin:end], b[g], g) for g, (begin, end) in enumerate(ranges)]
+        rest = a.new_zeros(len(a) - (ranges[-1][1] if ranges else 0), b.shape[-1], dtype=torch.float64)
+        pairs.append((rest, rest))
+        return tuple(torch.cat(parts) for parts in zip(*pairs, strict=True))
+    else:
+        ranges = group_ranges(offsets, len(b))
+        pairs = [product(a[:, begin:end], b[begin:end], g) for g, (begin, end) in enumerate(ranges)]
+    if not pairs:
+        empty = a.new_zeros(
+            0, *(a.shape[:1] if a.dim() == 2 else a.shape[1:2]), b.shape[-1], dtype=torch.float64
+        )
+        return empty, empty
+    return tuple(torch.stack(parts) for parts in zip(*pairs, strict=True))

@@ -60,12 +60,12 @@ def test_cases_of_ones_own():
 
 @pytest.mark.parametrize("op", options.OPERATIONS[:-1])
 def test_every_layout_is_what_its_name_says(op):
-    shape = (6, 4, 8)
+    shape = (3, 6, 4, 8) if op == "grouped" else (6, 4, 8)
     for layout in cases.LAYOUTS[op]:
         call = cases.case_of(op, shape, "float32", layout).build(torch.device("cpu"))
         assert call.worst_error(call.by_torch()(), call.reference()) <= 1
         views = [x for x in call.args if torch.is_tensor(x)]
-        if op != "matmul":
+        if op not in ("matmul", "grouped"):
             assert views[0].numel() == 6 * 4 * 8
         of_layout = views[-1] if op == "add" else views[0]
         if layout == "transposed":
@@ -91,6 +91,7 @@ def test_names_are_those_of_the_catalogue():
         ("activation_backward", (4096, 14336), None, -1),
         ("matmul", (4096, 4096, 4096), "tt", -1),
         ("matmul", (16, 4096, 4096), "nt", -1),
+        ("grouped", (64, 8192, 1408, 2048), "nt", -1),
     ]:
         case = cases.case_of(op, shape, "bfloat16", layout, dim)
         assert (case.op, case.name, case.dtype) in catalogue

@@ -55,6 +55,13 @@ def test_a_layer_with_a_wrong_option_is_not_made(options, error, words, device):
             tilewise.torch.Linear(2, 3, activation="silu")
 
 
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_an_input_that_does_not_fit_is_told_of_as_input_and_weight(device, activation):
+    layer = tilewise.torch.Linear(5, 3, activation=activation, device=device)
+    with pytest.raises(tw.ShapeError, match=r"input of shape \(2, 4\) .* weight of shape \(3, 5\)"):
+        layer(torch.ones(2, 4, device=device))
+
+
 def test_linear_begins_as_torchs_does():
     torch.manual_seed(7)
     ours = tilewise.torch.Linear(5, 7, activation="gelu", dtype=torch.float64)
@@ -94,3 +101,14 @@ def test_the_example_trains_as_torch_does(device, capsys):
     # float32 roundings differ, and training multiplies what differs.
     assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) < 2e-3
     assert "right: tilewise" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are not here")
+def test_the_mixture_of_experts_trains_as_a_loop_over_experts_does(device):
+    spec = importlib.util.spec_from_file_location("moe", EXAMPLES / "moe.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    losses, expected = example.main(["--device", device, "--steps", "40"])
+    assert losses[-1] < 0.8 * losses[0]
+    # float32 roundings differ, and training multiplies what differs.
+    assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) < 2e-3

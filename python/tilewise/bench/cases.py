@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from . import gradients
+from . import gradients, grouped
 from .calls import VIEWS, Call, Case, Shape, along, case, random, rows_of, times
 from .options import GRADIENTS
 from .record import OVERHEAD
@@ -20,6 +20,8 @@ def cases(op: str, device: str, quick: bool) -> Iterator[Case]:
         return _overhead()
     if op in GRADIENTS:
         return gradients.cases(op, device, quick)
+    if op == grouped.OP:
+        return grouped.cases(device, quick)
     return {"add": _add, "softmax": _softmax, "matmul": _matmul}[op](device == "cuda", quick)
 
 
@@ -252,6 +254,7 @@ LAYOUTS = {
     "add": ("contiguous", *_SECOND_OPERANDS),
     "softmax": tuple(VIEWS),
     "matmul": ("nn", "nt", "tn", "tt"),
+    "grouped": ("nn", "nt"),
     **dict.fromkeys(GRADIENTS, tuple(VIEWS)),
 }
 
@@ -268,6 +271,8 @@ def case_of(op: str, shape: Shape, dtype: str, layout: str | None = None, dim: i
         if len(shape) != 3:
             raise ValueError(f"the shape of a matmul is MxNxK, three numbers, not {times(shape)}")
         return _matmul_case(element, (shape[0], shape[1], shape[2]), layout)
+    if op == grouped.OP:
+        return grouped.case_of(shape, element, layout)
     if not -len(shape) <= dim < len(shape):
         raise ValueError(f"{times(shape)} has no dim {dim}")
     if op in GRADIENTS:

@@ -29,6 +29,7 @@ SIZES = {
     "add": "bytes read and written",
     "softmax": "row length N",
     "matmul": "n of (n x n) @ (n x n)",
+    "grouped": "tokens",
     "softmax_backward": "row length N",
     "log_softmax_backward": "row length N",
     "activation_backward": "bytes read and written",
@@ -41,7 +42,7 @@ def size(m: Measurement) -> float | None:
     """The case's place in its operation's series of sizes; None if it has none."""
     if m.op == "add":
         return m.bytes if m.case.startswith("contiguous") else None
-    if m.op == "activation_backward":
+    if m.op in ("activation_backward", "grouped"):
         return None
     if "softmax" in m.op:
         found = re.fullmatch(r"(\d+)x(\d+)", m.case)

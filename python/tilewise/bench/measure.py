@@ -20,6 +20,8 @@ from .options import OPERATIONS, PEERS, command
 from .record import COPY, OVERHEAD, Ceilings, Measurement, Run
 from .timing import Clock, HostClock, Thunk, clock_for, interleave, one_line
 
+PRODUCTS = ("matmul", "grouped")
+
 
 def choose(options: argparse.Namespace, device: str) -> list[Case]:
     """The cases, operation by operation. ValueError: there are none."""
@@ -55,7 +57,7 @@ def measure(options: argparse.Namespace, chosen: Sequence[Case], device: torch.d
         if words := busy():
             print(words, file=sys.stderr)
         clock = clock_for(device)
-        run.ceilings = ceilings(device, clock, {case.dtype for case in chosen if case.op == "matmul"})
+        run.ceilings = ceilings(device, clock, {case.dtype for case in chosen if case.op in PRODUCTS})
         print(f"{facts['device']}: {report.ceilings_line(run.ceilings)}", flush=True)
         wanted = (*options.peers, *options.variants)
         for op in dict.fromkeys(case.op for case in chosen):
@@ -113,7 +115,7 @@ def measure_case(
         else:
             result.errors[name] = problem
     del reference
-    if case.op not in ("matmul", OVERHEAD):
+    if case.op not in (*PRODUCTS, OVERHEAD):
         right[COPY] = same_size_copy(result.bytes, device)
     timings = interleave(right, clock, rounds=3, budget_ms=10 if quick else 40)
     result.milliseconds, result.spread = timings.median, timings.spread

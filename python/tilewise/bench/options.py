@@ -12,7 +12,7 @@ from pathlib import Path
 from tilewise import _core, _destinations
 
 GRADIENTS = ("softmax_backward", "log_softmax_backward", "activation_backward")
-OPERATIONS = ("add", "softmax", "matmul", *GRADIENTS, "overhead")
+OPERATIONS = ("add", "softmax", "matmul", "grouped", *GRADIENTS, "overhead")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 # Not in peers.py, which imports torch: --help and --check-record do without.
 PEERS = ("torch", "triton", "quack", "liger", "upcast", "compile")
@@ -89,7 +89,8 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="AxB",
-        help="instead of the cases there are; of a matmul MxNxK; may be given again; 2^20 is a number too",
+        help="instead of the cases there are; of a matmul MxNxK, of grouped GxTxNxK; may be given again; "
+        "2^20 is a number too",
     )
     add("--dtype", type=_words(DTYPES), default=(), metavar="NAMES", help=f"of {','.join(DTYPES)}")
     add(
@@ -97,8 +98,9 @@ def parser() -> argparse.ArgumentParser:
         type=lambda text: tuple(text.split(",")),
         default=(),
         metavar="NAMES",
-        help="with --shape: nn,nt,tn,tt (matmul); contiguous,transposed,column slice,odd slice (softmax, "
-        "gradients); contiguous,transposed,column slice,row,column,number,mixed dtype (add's second operand)",
+        help="with --shape: nn,nt,tn,tt (matmul); nn,nt (grouped); "
+        "contiguous,transposed,column slice,odd slice (softmax, gradients); "
+        "contiguous,transposed,column slice,row,column,number,mixed dtype (add's second operand)",
     )
     add("--dim", type=int, help="with --shape: of softmax and its gradient (default: the last)")
     add(

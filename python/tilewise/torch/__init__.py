@@ -1,8 +1,8 @@
 """tilewise inside PyTorch: registered operators, gradients, torch.compile, and modules.
 
-Importing this registers torch.ops.tilewise.{add, softmax, log_softmax, matmul} and the operators of their
-gradients. tilewise's own functions import it for the first call that needs more of a tensor than its memory;
-user code imports it for the modules, or to name the operators.
+Importing this registers torch.ops.tilewise.{add, softmax, log_softmax, matmul, grouped_matmul} and the
+operators of their gradients. tilewise's own functions import it for the first call that needs more of a
+tensor than its memory; user code imports it for the modules, or to name the operators.
 
     >>> import tilewise.torch
     >>> layer = tilewise.torch.Linear(512, 2048, activation="gelu")
@@ -20,8 +20,8 @@ if not hasattr(torch.library, "register_vmap"):
 # while it waits for the package's, and one that imports the package the other way around.
 # For src/python/routing.rs and ../_dynamo.py:
 from . import autocast, autograd, gated, library, operators, recorded  # noqa: F401
-from .modules import GatedMLP, Linear, LogSoftmax, Softmax
+from .modules import GatedMLP, GroupedLinear, Linear, LogSoftmax, Softmax
 
 library.register()
 
-__all__ = ["GatedMLP", "Linear", "LogSoftmax", "Softmax"]
+__all__ = ["GatedMLP", "GroupedLinear", "Linear", "LogSoftmax", "Softmax"]

@@ -26,6 +26,7 @@ KEYS = {
 def register(library: Any) -> None:
     for device, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")):
         library.impl("matmul", matmul_on(device), key)
+        library.impl("grouped_matmul", grouped_matmul_on(device), key)
     # Only on GPUs is softmax on torch's list of what float32 is kept for.
     library.impl("softmax", in_float32(ops.softmax.default), "AutocastCUDA")
     library.impl("log_softmax", in_float32(ops.log_softmax.default), "AutocastCUDA")
@@ -54,6 +55,16 @@ def matmul_on(device: str) -> Callable[..., Any]:
     return lower_precision
 
 
+def grouped_matmul_on(device: str) -> Callable[..., Any]:
+    def lower_precision(a: Any, b: Any, offsets: Any = None, bias: Any = None, **options: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        a, b, bias = (lowered(t, device, dtype) for t in (a, b, bias))
+        with without_autocast(device):
+            return ops.grouped_matmul.default(a, b, offsets, bias, **options)
+
+    return lower_precision
+
+
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     def higher_precision(x: Any, dim: Any = -1, *, dtype: Any = None, **out: Any) -> Any:
         # Converted while it is read.
@@ -74,6 +85,15 @@ def matmul(a: Any, b: Any, **options: Any) -> Any:
         options = {name: lowered(given, device, dtype) for name, given in options.items()}
     with without_autocast(device):
         return _core.matmul(a, b, **options)
+
+
+def grouped_matmul(a: Any, b: Any, *, offsets: Any = None, bias: Any = None, **options: Any) -> Any:
+    device = a.device.type
+    if "out" not in options:
+        dtype = torch.get_autocast_dtype(device)
+        a, b, bias = (lowered(t, device, dtype) for t in (a, b, bias))
+    with without_autocast(device):
+        return _core.grouped_matmul(a, b, offsets, bias=bias, **options)
 
 
 softmax = in_float32(_core.softmax)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import fakes, formulas
+from . import fakes, formulas, grouped
 
 ops = torch.ops.tilewise
 
@@ -20,6 +20,7 @@ def register(library: Any) -> None:
         "log_softmax": along_dim(ops.log_softmax.default),
         "matmul": matmul,
         "matmul_with_pre_activation": matmul_with_pre_activation,
+        "grouped_matmul": grouped.batched,
         "softmax_backward": along_dim(ops.softmax_backward.default),
         "log_softmax_backward": along_dim(ops.log_softmax_backward.default),
         "activation_backward": activation_backward,

@@ -14,6 +14,7 @@ def register() -> None:
 
     ops = torch.ops.tilewise
     register_flop_formula([ops.matmul, ops.matmul_with_pre_activation])(matmul)
+    register_flop_formula(ops.grouped_matmul)(grouped_matmul)
 
 
 def matmul(a: Sequence[int], b: Sequence[int], *_: Any, **options: Any) -> int:
@@ -21,3 +22,9 @@ def matmul(a: Sequence[int], b: Sequence[int], *_: Any, **options: Any) -> int:
     batch = torch.broadcast_shapes(a[:-2], b[:-2])
     columns = b[-1:] if len(b) > 1 else ()
     return int(2 * math.prod(batch) * math.prod(a[-2:]) * math.prod(columns))
+
+
+def grouped_matmul(a: Sequence[int], b: Sequence[int], *_: Any, **options: Any) -> int:
+    """As if all rows were in groups: where those end is known on the device alone."""
+    batch = a[0] if len(a) == 3 else 1
+    return int(2 * batch * a[-2] * a[-1] * b[-1])

@@ -20,6 +20,7 @@ from . import (
     batching,
     fakes,
     flops,
+    grouped,
     inductor,
     kernels,
     native,
@@ -56,6 +57,10 @@ ACTIVATION_BACKWARD = (
     "Tensor grad, Tensor saved, str activation, *, "
     "float negative_slope=0.01, str saved_is='output', bool bias=False"
 )
+GROUPED_MATMUL = (
+    "Tensor a, Tensor b, Tensor? offsets=None, Tensor? bias=None, *, "
+    "str? activation=None, float negative_slope=0.01"
+)
 ONE, TWO = "Tensor", "(Tensor, Tensor)"
 BACKENDS = ("CPU", "CUDA")
 
@@ -81,6 +86,9 @@ OPERATORS = {
         kernels.matmul_with_pre_activation,
         fakes.matmul_with_pre_activation,
         autograd.record_matmul,
+    ),
+    "grouped_matmul": Operator(
+        GROUPED_MATMUL, ONE, grouped.kernel, grouped.fake, grouped.record, "grouped_matmul.out"
     ),
     "softmax_backward": Operator(
         ALONG_DIM_BACKWARD,
@@ -140,7 +148,8 @@ def define_operators() -> None:
     for name, operator in OPERATORS.items():
         LIBRARY.define(f"{name}({operator.arguments}) -> {operator.results}")
         record = differentiated(overload(name), operator.record)
-        record = keeping_what_gradients_need(record) if name == "matmul" else record
+        if name in WITH_PRE_ACTIVATION:
+            record = keeping_what_gradients_need(record, WITH_PRE_ACTIVATION[name])
         LIBRARY.impl(name, record, "Autograd", with_keyset=True)
         native.RECORDERS[name] = overload(name), record
         torch.library.register_fake(f"tilewise::{name}", operator.fake, lib=LIBRARY)
@@ -215,14 +224,21 @@ def differentiated(op: Any, record: Implementation) -> Implementation:
     return autograd_kernel
 
 
-def keeping_what_gradients_need(record: Implementation) -> Implementation:
+# Calls with an activation whose slope the result does not tell.
+WITH_PRE_ACTIVATION: dict[str, Implementation] = {
+    "matmul": lambda *args, **options: torch.ops.tilewise.matmul_with_pre_activation(*args, **options)[0],
+    "grouped_matmul": grouped.with_pre_activation,
+}
+
+
+def keeping_what_gradients_need(record: Implementation, keeping: Implementation) -> Implementation:
     def autograd_kernel(keyset: Any, *args: Any, activation: str | None = None, **options: Any) -> Any:
         suffices = _core.check_matmul_options(
             activation=activation, negative_slope=options.get("negative_slope", 0.01)
         )
         if suffices or not needs_derivative(*args):
             return record(keyset, *args, activation=activation, **options)
-        return torch.ops.tilewise.matmul_with_pre_activation(*args, activation=activation, **options)[0]
+        return keeping(*args, activation=activation, **options)
 
     return autograd_kernel
 

@@ -82,14 +82,22 @@ class Linear(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         weight, bias = self.weight, self.bias
         if type(weight) in FOR_MATMUL and type(bias) in FOR_MATMUL:
-            return tilewise.matmul(
-                x,
-                weight.mT,
-                bias=bias,
-                activation=self.activation,
-                negative_slope=self.negative_slope,
-                precision=self.precision,
-            )
+            try:
+                return tilewise.matmul(
+                    x,
+                    weight.mT,
+                    bias=bias,
+                    activation=self.activation,
+                    negative_slope=self.negative_slope,
+                    precision=self.precision,
+                )
+            except tilewise.ShapeError:
+                if x.shape[-1:] == weight.shape[-1:]:
+                    raise
+                raise tilewise.ShapeError(
+                    f"Linear: an input of shape {tuple(x.shape)} does not fit a weight of shape "
+                    f"{tuple(weight.shape)}: the last sizes must be equal"
+                ) from None
         product = torch.nn.functional.linear(x, weight, bias)
         if self.activation is None:
             return product
@@ -114,6 +122,73 @@ class PlainLinear(Linear, torch.nn.Linear):
 
     def _get_name(self) -> str:
         return "Linear"
+
+
+class GroupedLinear(torch.nn.Module):
+    """`activation(x @ weight[g].T + bias[g])` for each group g of rows of x, in one call: a layer of experts.
+
+    Each group's part of the parameters is as a torch.nn.Linear's, with its initial values.
+
+    Args:
+        groups: how many there are.
+        in_features: size of the input's rows.
+        out_features: size of the output's.
+        bias: whether there is a bias.
+        activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu".
+        negative_slope: that of leaky_relu.
+        device: of the parameters.
+        dtype: of the parameters.
+
+    Raises:
+        OptionError: an activation that is not known. DTypeError: a slope that is no number.
+
+    Shapes:
+        x (T, in_features) and int32 offsets (groups,), where each group's rows end, to (T, out_features).
+    """
+
+    bias: torch.nn.Parameter | None
+
+    def __init__(
+        self,
+        groups: int,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        activation: Activation | None = None,
+        *,
+        negative_slope: float = 0.01,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        _core.check_matmul_options(activation=activation, negative_slope=negative_slope)
+        super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.weight = torch.nn.Parameter(torch.empty(groups, out_features, in_features, **made))
+        self.bias = torch.nn.Parameter(torch.empty(groups, out_features, **made)) if bias else None
+        self.activation, self.negative_slope = activation, float(negative_slope)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = self.weight.shape[-1] ** -0.5 if self.weight.shape[-1] else 0.0
+        for parameter in self.parameters():
+            torch.nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, x: Any, offsets: Any) -> Any:
+        return tilewise.grouped_matmul(
+            x,
+            self.weight.mT,
+            offsets,
+            bias=self.bias,
+            activation=self.activation,
+            negative_slope=self.negative_slope,
+        )
+
+    def extra_repr(self) -> str:
+        groups, out_features, in_features = self.weight.shape
+        return (
+            f"{groups}, in_features={in_features}, out_features={out_features}, "
+            f"bias={self.bias is not None}, activation={self.activation!r}"
+        )
 
 
 class GatedMLP(torch.nn.Module):

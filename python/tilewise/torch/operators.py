@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 
-from . import gated, library
+from . import gated, grouped, library
 
 ops = torch.ops.tilewise
+NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
 
 
 def add(x: Any, y: Any, *, alpha: Any = 1, out: Any = None) -> Any:
+    if isinstance(x, NUMBERS) and alpha == 1:
+        x, y = y, x
     if out is None:
         # As torch's graphs are read: an alpha that is none is not in them.
         return ops.add(x, y) if type(alpha) is int and alpha == 1 else ops.add(x, y, alpha=alpha)
@@ -64,6 +67,9 @@ def matmul(
 
 def matmul_with_pre_activation(a: Any, b: Any, *, bias: Any = None, **options: Any) -> Any:
     return ops.matmul_with_pre_activation(a, b, bias, **options)
+
+
+grouped_matmul = grouped.function
 
 
 def softmax_backward(grad: Any, output: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:

@@ -2,7 +2,6 @@
 //! the first-level cache and a block of columns of b, packed, in the second, while tiles of sums go through registers; bias,
 //! activation, gate, residual and rounding follow on a tile whose last sums are in.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::ptr;
 
@@ -10,9 +9,10 @@ use std::ptr;
 use super::pairs::Pairs;
 use super::parts::{even, split};
 use super::scheme::{InRegisters, Scheme, Widened};
+use super::scratch::{self, Memory, Scratch, Staging};
 use super::*;
 use crate::cpu::element::Element;
-use crate::cpu::register::{MAX_HEIGHT, MAX_WIDTH, Operands, Tiles, prefetch};
+use crate::cpu::register::{MAX_WIDTH, Operands, Tiles, prefetch};
 
 /// Bytes of factors along k in a block. The length depends on nothing else, since it decides the order of sums.
 const DEPTH: usize = 2048;
@@ -61,37 +61,7 @@ pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
 }
 
 fn solve_part<S: Scheme>(product: Product<'_, Sum<S>>) {
-    let mut scratch = SCRATCH.take();
-    dispatch(Part::<S> { product, scratch: &mut scratch });
-    SCRATCH.set(scratch);
-}
-
-/// Memory that a thread keeps from one product to the next: a few MiB.
-#[derive(Default)]
-struct Scratch {
-    a: Vec<Line>,
-    b: Vec<Line>,
-    sums: Vec<Line>,
-    gates: Vec<Line>,
-}
-
-thread_local! {
-    static SCRATCH: Cell<Scratch> = Cell::default();
-}
-
-/// A cache line.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-/// The first `len` elements of a memory, which grows where it is too short. To be of numbers.
-fn room<F: Copy>(memory: &mut Vec<Line>, len: usize) -> &mut [F] {
-    let lines = (len * size_of::<F>()).div_ceil(size_of::<Line>());
-    if memory.len() < lines {
-        *memory = vec![Line([0; 64]); lines];
-    }
-    // SAFETY: so many bytes are there and initialised, aligned for any number, of which any bits are one.
-    unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), len) }
+    scratch::with(|scratch| dispatch(Part::<S> { product, scratch }));
 }
 
 /// Bytes that a thread takes for a product of `Factor`s or sums of so many bytes, at most.
@@ -141,19 +111,19 @@ struct Progress {
 
 impl<S: Scheme, I: Isa> Block<'_, S, I> {
     #[inline(always)]
-    fn solve(&self, Scratch { a, b, sums, gates }: &mut Scratch) {
+    fn solve(&self, scratch: &mut Scratch) {
         let Product { m, n, k, out, gate, residual, .. } = self.product;
         // Of factors, as all that is named `deep`.
         let deep = k.div_ceil(S::DEPTH);
         let pieces = deep.div_ceil(DEPTH / size_of::<S::Factor>()).max(1);
         // The residual may be what `out` holds.
         let in_place = S::Memory::DTYPE == <Sum<S>>::DTYPE && out.col_stride == 1 && residual.is_none();
-        let kept = |memory: &mut Vec<Line>| {
-            let address = room::<Sum<S>>(memory, m * n).as_mut_ptr().expose_provenance();
+        let kept = |memory: &mut Memory| {
+            let address = memory.room::<Sum<S>>(m * n).as_mut_ptr().expose_provenance();
             Placed { address, row_stride: n as i64, col_stride: 1 }
         };
-        let sums = if in_place || pieces == 1 { out } else { kept(sums) };
-        let gates = if gate.is_some() { kept(gates) } else { out };
+        let sums = if in_place || pieces == 1 { out } else { kept(&mut scratch.sums) };
+        let gates = if gate.is_some() { kept(&mut scratch.gates) } else { out };
         // The gate first, whose sums are kept as they are.
         for gating in [true, false] {
             let product = match gate {
@@ -167,18 +137,19 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                     S::DEPTH * split(deep, pieces, piece)..k.min(S::DEPTH * split(deep, pieces, piece + 1));
                 let (first, last) = (piece == 0, piece + 1 == pieces && !gating);
                 let progress = Progress { first, last, sums: if gating { gates } else { sums }, gates };
-                block.add_up(&depth, progress, a, b);
+                block.add_up(&depth, progress, scratch);
             }
         }
     }
 
     /// Adds the products of some of k to the sums.
     #[inline(always)]
-    fn add_up(&self, depth: &Range<usize>, progress: Progress, a: &mut Vec<Line>, b: &mut Vec<Line>) {
+    fn add_up(&self, depth: &Range<usize>, progress: Progress, scratch: &mut Scratch) {
+        let Scratch { a, b, tile, staging, .. } = scratch;
         let Product { m, n, .. } = self.product;
         let (height, width) = (S::Tiles::<I>::HEIGHT, S::Tiles::<I>::WIDTH);
         let deep = depth.len().div_ceil(S::DEPTH);
-        let rows = self.rows(depth, a);
+        let rows = self.rows(depth, a, staging);
         let Product { out, bias, gate, residual, activation, .. } = self.product;
         let is_plain = bias.is_none()
             && gate.is_none()
@@ -186,20 +157,20 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             && activation == Activation::None
             && out.col_stride == 1;
         let is_straight = !progress.last || (is_plain && S::Memory::DTYPE == <Sum<S>>::DTYPE);
-        let mut tile = Tile([Sum::<S>::default(); MAX_HEIGHT * MAX_WIDTH]);
+        let tile = tile.room::<Sum<S>>(height * width);
         let panel_len = deep * width;
         let wide = (BLOCK / size_of::<S::Factor>() / panel_len.max(1)).clamp(1, 16) * width;
         // A block of b that is used once is not worth a copy.
         let direct = size_of::<S::Memory>() == size_of::<S::Factor>() && self.product.b.col_stride == 1;
         for columns in even(n.div_ceil(width), wide / width) {
             let columns = columns.start * width..n.min(columns.end * width);
-            let packed = room::<S::Factor>(b, columns.len().div_ceil(width) * panel_len);
+            let packed = b.room::<S::Factor>(columns.len().div_ceil(width) * panel_len);
             // Whole panels that can be read where they lie are, and copied on the way.
             let whole = if direct { columns.len() / width } else { 0 };
             let rest = columns.start + whole * width..columns.end;
             if !rest.is_empty() {
                 let to = &mut packed[whole * panel_len..];
-                pack::panels::<S, I>(self.isa, self.product.b, depth, &rest, width, to);
+                pack::panels::<S, I>(self.isa, self.product.b, depth, &rest, width, staging, to);
             }
             for top in (0..m).step_by(height) {
                 // The last rows are done with those before them, as far as there are such.
@@ -220,7 +191,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                     let (to, to_step) = if straight {
                         (sums, sums_step)
                     } else {
-                        (tile.0.as_mut_ptr(), (width * size_of::<Sum<S>>()) as isize)
+                        (tile.as_mut_ptr(), (width * size_of::<Sum<S>>()) as isize)
                     };
                     let mut operands = Operands {
                         a,
@@ -246,7 +217,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                     }
                     if !straight {
                         let skip = top - first;
-                        let tile = &mut tile.0[skip * width..(skip + rows_done.len()) * width];
+                        let tile = &mut tile[skip * width..(skip + rows_done.len()) * width];
                         let progress = Progress { first: progress.first || add, ..progress };
                         self.finish(progress, tile, rows_done, columns_done);
                     }
@@ -257,7 +228,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
 
     /// Rows of a as tiles read them: in place where the factors of a row follow one another there, else packed.
     #[inline(always)]
-    fn rows(&self, depth: &Range<usize>, packed: &mut Vec<Line>) -> Rows<S::Factor> {
+    fn rows(&self, depth: &Range<usize>, packed: &mut Memory, staging: &mut Staging) -> Rows<S::Factor> {
         let Product { m, k, a, .. } = self.product;
         let (height, size) = (S::Tiles::<I>::HEIGHT, size_of::<S::Factor>());
         let row_step = a.row_stride as isize * size_of::<S::Memory>() as isize;
@@ -277,22 +248,22 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let rows = m.next_multiple_of(height);
         let down = a.row_stride.unsigned_abs() < a.col_stride.unsigned_abs();
         let (steps, panel_len) = if down && !S::Tiles::<I>::ROWS_ALONG_K {
-            let to = room(packed, rows * deep);
-            pack::panels::<S, I>(self.isa, a.transposed(), depth, &(0..m), height, to);
+            let to = packed.room(rows * deep);
+            pack::panels::<S, I>(self.isa, a.transposed(), depth, &(0..m), height, staging, to);
             ([1, height], deep * height)
         } else {
             // A line more than a row keeps rows from sharing places.
             let step = deep.next_multiple_of(16) + 16;
-            let to = room(packed, rows * step);
+            let to = packed.room(rows * step);
             if down {
-                pack::turned_rows::<S, I>(self.isa, a, &(0..m), depth, step, to);
+                pack::turned_rows::<S, I>(self.isa, a, &(0..m), depth, step, staging, to);
             } else {
-                pack::rows::<S, I>(self.isa, a, &(0..m), depth, step, to);
+                pack::rows::<S, I>(self.isa, a, &(0..m), depth, step, staging, to);
             }
             ([step, 1], step * height)
         };
         Rows {
-            first: packed.as_ptr().cast(),
+            first: packed.room(0).as_ptr(),
             steps: steps.map(|step| (step * size) as isize),
             panel_step: (panel_len * size) as isize,
             in_place: false,
@@ -430,10 +401,6 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         }
     }
 }
-
-/// Room for any tile.
-#[repr(align(64))]
-struct Tile<R>([R; MAX_HEIGHT * MAX_WIDTH]);
 
 /// # Safety
 /// `from` can be read, as many as `to` has.

@@ -6,11 +6,13 @@
 mod amx;
 mod blocks;
 pub mod epilogue;
+pub mod grouped;
 mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
 mod parts;
 mod scheme;
+mod scratch;
 mod vector;
 
 use std::ops::Range;
@@ -108,7 +110,7 @@ impl Placed {
 
 /// Asks for what a product takes besides its operands, about: the sums of pieces of k of products with a vector, or what
 /// each thread packs.
-fn check_room<R>(m: usize, n: usize, k: usize, gated: bool) -> Result<()> {
+fn check_room<R>(op: &'static str, m: usize, n: usize, k: usize, gated: bool) -> Result<()> {
     let size = size_of::<R>();
     let bytes = if m == 1 || n == 1 {
         let gates = if gated { size * m.max(n) } else { 0 };
@@ -117,7 +119,7 @@ fn check_room<R>(m: usize, n: usize, k: usize, gated: bool) -> Result<()> {
         let threads = parallel::threads();
         threads.min(Parts::of(m, n, k, threads).count()) * blocks::scratch_bytes(size, m, n, k, gated)
     };
-    if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op: "matmul", bytes }) }
+    if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op, bytes }) }
 }
 
 /// Products of fewer operations than this (about 0.1 ms on one thread) are never split over threads when
@@ -126,19 +128,15 @@ const SMALL: f64 = 2e7;
 
 fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
     let (m, n, k) = (problem.m as usize, problem.n as usize, problem.k as usize);
-    let load = |bias: &Bias, row: i64| -> Result<_> {
-        let address = Placed { address: bias.address, row_stride: bias.row_stride, col_stride: 0 };
-        let address = address.at(size_of::<T>(), row as usize, 0);
-        // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused
-        // an `out` that overlaps it.
-        let source = unsafe { Source::<T>::new(address, T::DTYPE, &[problem.n], &[bias.stride], 0) };
-        let mut values = zeros("matmul", n)?;
-        dispatch(Load { source: &source, to: &mut values });
-        Ok(values)
+    let load = |bias: &Bias, row: usize| {
+        let rows = Placed { address: bias.address, row_stride: bias.row_stride, col_stride: 0 };
+        // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused an `out` that
+        // overlaps it.
+        unsafe { load_bias::<T>("matmul", rows.at(size_of::<T>(), row, 0), (n, bias.stride)) }
     };
     let gated = problem.gate.is_some();
     let bias_row = |row| problem.bias.as_ref().map(|bias| load(bias, row)).transpose();
-    let bias: Option<Vec<T::Real>> = bias_row(i64::from(gated))?;
+    let bias: Option<Vec<T::Real>> = bias_row(usize::from(gated))?;
     let gate_bias = if gated { bias_row(0)? } else { None };
     let solve = |index: usize, parallel: bool| {
         let place = |matrix: &Matrix| place(matrix, T::DTYPE, &problem.batch, index);
@@ -154,19 +152,12 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
             residual: problem.residual.as_ref().map(place),
             activation: problem.activation,
         };
-        if m == 1 || n == 1 {
-            vector::solve::<T>(product, parallel);
-        } else {
-            blocks::solve::<T>(product, parallel);
-        }
+        multiply::<T>(product, parallel);
     };
     let products = problem.batch_count() as usize;
-    let operations = if gated { 4.0 } else { 2.0 } * m as f64 * n as f64 * k as f64;
-    // A nanosecond does some 100 operations of a matrix product, 10 of one with a vector, which is bound by
-    // memory, and makes a call.
-    let nanoseconds = 50.0 + operations / if m == 1 || n == 1 { 10.0 } else { 100.0 };
+    let (operations, nanoseconds) = cost(m, n, k, gated);
     if parallel::is_long(nanoseconds * products as f64) {
-        check_room::<T::Real>(m, n, k, gated)?;
+        check_room::<T::Real>("matmul", m, n, k, gated)?;
     }
     if products == 1 {
         solve(0, parallel::pays(nanoseconds));
@@ -180,6 +171,37 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
         (0..products).for_each(|index| solve(index, parallel::pays(nanoseconds)));
     }
     Ok(())
+}
+
+fn multiply<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
+    if product.m == 1 || product.n == 1 {
+        vector::solve::<T>(product, parallel);
+    } else {
+        blocks::solve::<T>(product, parallel);
+    }
+}
+
+/// Operations of a product, and about how many nanoseconds one thread takes: one does some 100 operations of a matrix
+/// product, 10 of one with a vector, which is bound by memory, and makes a call.
+fn cost(m: usize, n: usize, k: usize, gated: bool) -> (f64, f64) {
+    let operations = if gated { 4.0 } else { 2.0 } * m as f64 * n as f64 * k as f64;
+    (operations, 50.0 + operations / if m == 1 || n == 1 { 10.0 } else { 100.0 })
+}
+
+/// Values of a bias, `step` elements apart.
+///
+/// # Safety
+/// They are memory of this dtype, which nobody writes meanwhile.
+unsafe fn load_bias<T: Float>(
+    op: &'static str,
+    address: usize,
+    (count, step): (usize, i64),
+) -> Result<Vec<T::Real>> {
+    // SAFETY: the caller's promise.
+    let source = unsafe { Source::<T>::new(address, T::DTYPE, &[count as i64], &[step], 0) };
+    let mut values = zeros(op, count)?;
+    dispatch(Load { source: &source, to: &mut values });
+    Ok(values)
 }
 
 /// The matrix at `index` of the batch.

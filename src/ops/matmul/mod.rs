@@ -76,7 +76,7 @@ impl MatmulProblem {
 }
 
 impl Matrix {
-    fn is_like(&self, other: &Matrix) -> bool {
+    pub fn is_like(&self, other: &Matrix) -> bool {
         let Matrix { address, row_stride, col_stride, batch_strides } = self;
         aligned_alike(*address, other.address)
             && (*row_stride, *col_stride) == (other.row_stride, other.col_stride)

@@ -10,12 +10,14 @@ use self::entries::{describe, tile_order};
 use super::activation_backward::ActivationBackwardOptions;
 use super::arguments::{self, Keyword};
 use super::exceptions::raise;
+use super::grouped_matmul::GroupedOptions;
 use super::matmul::MatmulOptions;
-use super::{activation_backward, add, matmul, softmax, softmax_backward};
+use super::{activation_backward, add, grouped_matmul, matmul, softmax, softmax_backward};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::interop::Call;
 use crate::ops::activation_backward as ops;
+use crate::ops::grouped_matmul::OP as GROUPED_MATMUL;
 use crate::ops::softmax::Kind;
 
 const OP: &str = "explain";
@@ -23,8 +25,8 @@ const OP: &str = "explain";
 /// What `op` would do with these arguments: the facts that `tilewise.explain` shows.
 ///
 /// Args:
-///     op: "add", "softmax", "log_softmax", "matmul", "softmax_backward", "log_softmax_backward" or
-///         "activation_backward".
+///     op: "add", "softmax", "log_softmax", "matmul", "grouped_matmul", "softmax_backward",
+///         "log_softmax_backward" or "activation_backward".
 ///     arguments: dict of the operation's arguments by name; what is left out has its default.
 ///     device: None for the device the tensors are on; an index, a torch.device, "cuda" or "cuda:1" for one that
 ///         is here; or the name of a GPU that need not be, such as "h200".
@@ -158,6 +160,32 @@ pub fn explain_call<'py>(
                 if let Some(planned) = planned {
                     tile_order(&explained, &p, &planned)?;
                 }
+            }
+            GROUPED_MATMUL => {
+                let mut call = Call::planning(py, GROUPED_MATMUL, &DType::FLOATS);
+                let (a, b) = (given.required("a")?, given.required("b")?);
+                let (offsets, bias) = (given.optional("offsets")?, given.optional("bias")?);
+                let (activation, slope) = (given.optional("activation")?, given.optional("negative_slope")?);
+                let out = given.optional("out")?;
+                let options = GroupedOptions {
+                    offsets: offsets.as_ref(),
+                    bias: bias.as_ref(),
+                    activation: activation.as_ref(),
+                    negative_slope: keyword(slope.as_ref()),
+                    out: out.as_ref(),
+                };
+                let (_, p) = grouped_matmul::problem(&mut call, &a, &b, options.checked()?, &options)?;
+                let problem = PyDict::new(py);
+                problem.set_item("groups", p.groups)?;
+                problem.set_item("cut", p.cut.name())?;
+                problem.set_item("m", p.m)?;
+                problem.set_item("n", p.n)?;
+                problem.set_item("k", p.k)?;
+                problem.set_item("dtype", p.dtype.name())?;
+                problem.set_item("activation", p.activation.name())?;
+                problem.set_item("bias", p.bias.is_some())?;
+                explained.set_item("problem", problem)?;
+                describe(&explained, &call, &p, device)?;
             }
             other => {
                 return Err(Error::NotExplained { got: other.to_string() });

@@ -56,6 +56,9 @@ Box box_of(uint32_t shared, const void* map, const int32_t* coordinates, unsigne
     if (box.map.rank != rank) fail("an instruction of %u dimensions for a tensor map of %u", rank, box.map.rank);
     if (reinterpret_cast<uintptr_t>(map) % 64 != 0) fail("a tensor map that is not aligned to 64 bytes");
     memcpy(box.origin, coordinates, rank * sizeof(int32_t));
+    if (box.origin[0] * int64_t(box.map.element_bytes) % 16 != 0) {
+        fail("a box that begins between multiples of 16 bytes of a row");  // to an H200 an illegal instruction
+    }
     box.shared = shared;
     shared_pointer(shared, box.rows() * box.pitch(), box.map.swizzle_bits == 0 ? 128 : 128u << box.map.swizzle_bits);
     return box;

@@ -1,11 +1,12 @@
-//! Few rows or columns: how kernels/matmul_skinny.cu and kernels/matmul_skinny_simt.cu are launched.
+//! Few rows or columns: how kernels/matmul_skinny.cu, kernels/matmul_skinny_simt.cu and kernels/matmul_skinny_stream.cu are
+//! launched.
 
 mod params;
 mod tiles;
 
 pub use params::SkinnyParams;
 
-use tiles::{ANY_HALVES, HALVES, SIMT, SIMT_F64, Tile};
+use tiles::{ANY_HALVES, HALVES, SIMT, SIMT_F64, STREAM_K, STREAM_M, Tile};
 
 use super::blocks::FILL_CLOCKS;
 use super::cost::{self, Rate, Reading};
@@ -24,6 +25,11 @@ use crate::ops::matmul::MatmulProblem;
 pub const FEW: i64 = 64;
 /// With 64 of them matmul_mma's tiles take half as long: docs/measurements/matmul_skinny.md.
 const FEW_HALVES: i64 = 16;
+/// The most that matmul_skinny_stream.cu takes.
+const FEW_FLOATS: i64 = 8;
+const STREAM: &str = "matmul_skinny_stream";
+/// Sums of a split that each have k of their own there, at least.
+const STREAM_K_LANES: u64 = 16;
 /// k splits that are tried. Those of a cluster are among the first.
 const SPLITS: [u64; 12] = [1, 2, 4, 8, 3, 6, 12, 16, 24, 32, 64, 128];
 /// Larger ones are slower: docs/measurements/matmul_skinny.md.
@@ -99,7 +105,8 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let least = STAGES_PER_SPLIT.max(K_PER_SPLIT / u64::from(tile.k));
     let most = (steps / least).max(1);
     let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, steps));
-    let exact = if halves { 1 } else { p.k.unsigned_abs().div_ceil(MOST_K_PER_SPLIT) };
+    let most_k = if file == STREAM { STREAM_K_LANES * MOST_K_PER_SPLIT } else { MOST_K_PER_SPLIT };
+    let exact = if halves { 1 } else { p.k.unsigned_abs().div_ceil(most_k) };
     let tried: Vec<u64> = SPLITS.into_iter().filter(|count| (exact..=most).contains(count)).collect();
     let counts = match forced {
         Some(forced) => vec![forced],
@@ -158,18 +165,29 @@ fn kernels(
             ("matmul_skinny", layout, tiles)
         }
         DType::F64 => ("matmul_skinny_simt", "", &SIMT_F64[..]),
+        DType::F32 if p.n <= FEW_FLOATS => {
+            match access(&p.a, p.a.row_stride, p.a.col_stride, p.m, p.k, problem.dtype) {
+                Access::AlongK => (STREAM, "_k", &STREAM_K[..]),
+                Access::AlongMn => (STREAM, "_m", &STREAM_M[..]),
+                Access::Elements { .. } => ("matmul_skinny_simt", "", &SIMT[..]),
+            }
+        }
         _ => ("matmul_skinny_simt", "", &SIMT[..]),
     }
 }
 
 impl SkinnyChoice {
     fn name(&self) -> &'static str {
-        if self.file == "matmul_skinny" { "skinny" } else { "skinny simt" }
+        match self.file {
+            "matmul_skinny" => "skinny",
+            STREAM => "skinny stream",
+            _ => "skinny simt",
+        }
     }
 
-    /// The choice by estimates, against blocks that would take so many clocks.
-    pub fn instead(mut self, blocks: f64) -> SkinnyChoice {
-        self.why[0] = estimated((self.name(), self.clocks), ("blocks", blocks));
+    /// The choice by estimates, against another kernel that would take so many clocks.
+    pub fn instead(mut self, other: (&'static str, f64)) -> SkinnyChoice {
+        self.why[0] = estimated((self.name(), self.clocks), other);
         self
     }
 

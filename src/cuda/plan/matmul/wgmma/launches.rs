@@ -5,7 +5,8 @@ use std::mem::offset_of;
 use super::epilogue::EpilogueKind;
 use super::params::{BY_TMA, GATED, MAPS, WgmmaParams};
 use super::{
-    Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, WgmmaChoice, addressed, lead_stride, residual_lead,
+    Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, WgmmaChoice, addressed, addressed_words, lead_stride,
+    residual_lead,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
@@ -57,7 +58,10 @@ impl WgmmaChoice {
         let mut sources = Vec::new();
         let mut operand = |i: usize| {
             let (x, ((mn, mn_stride), (k, k_stride)), to) = operands[i];
-            let Some(copy) = self.copies[i] else { return addressed(x, (mn, mn_stride), (k, k_stride)) };
+            let Some(copy) = self.copies[i] else {
+                let addressed = if tile.planes == 2 { addressed_words } else { addressed };
+                return addressed(x, (mn, mn_stride), (k, k_stride));
+            };
             sources.push((x, (mn_stride, k_stride), copy, to));
             let (matrix, mn_stride, k_stride) = copy.matrix(x, to);
             addressed(&matrix, (mn, mn_stride), (copy.k(k.unsigned_abs()) as i64, k_stride))
@@ -68,15 +72,18 @@ impl WgmmaChoice {
         let half = |columns: u32| columns >> u32::from(self.gated);
         let in_every_product =
             |x: &Matrix| x.batch_strides.iter().zip(&problem.batch).all(|(&s, &n)| s != 0 || n == 1);
-        let k = self.copies[0].map_or(p.k.unsigned_abs(), |copy| copy.k(p.k.unsigned_abs()));
+        let k = |i: usize| match (self.copies[i], p.k.unsigned_abs()) {
+            (Some(copy), k) => copy.k(k),
+            (None, k) => k * u64::from(tile.planes),
+        };
         let loads = [
-            load(problem, &a, (p.m, k), (tile.m(), 1), tiles_n == 1 && in_every_product(&p.a)),
-            load(problem, &b, (p.n, k), (half(tile.n), self.pair), tiles_m == 1 && in_every_product(&p.b)),
+            load(problem, &a, (p.m, k(0)), (tile.m(), 1), tiles_n == 1 && in_every_product(&p.a)),
+            load(problem, &b, (p.n, k(1)), (half(tile.n), self.pair), tiles_m == 1 && in_every_product(&p.b)),
         ];
         let gate = problem.gate.as_ref().and_then(|x| {
             let x = addressed(x, (p.n, x.col_stride), (p.k, x.row_stride));
             let read_once = tiles_m == 1 && in_every_product(&x.as_ref()?.matrix);
-            load(problem, &x, (p.n, k), (half(tile.n), 1), read_once)
+            load(problem, &x, (p.n, k(1)), (half(tile.n), 1), read_once)
         });
         let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |load| load.stage_bytes));
         let b_stage_bytes = b_stage_bytes << u32::from(self.gated);
@@ -166,7 +173,7 @@ impl WgmmaChoice {
         };
         let whole_vectors = !store_elements && (tile.planes > 1 || params.n.is_multiple_of(8));
         let epilogue = EpilogueKind::of(problem.activation, &params, whole_vectors, tile.planes);
-        let file = if tile.planes > 1 { "matmul_bf16x6" } else { "matmul_wgmma" };
+        let file = tile.file();
         let name = format!("{file}_{}_{}_{}", tile.name, epilogue.name(), problem.dtype.suffix());
         let kernel = Kernel { file, name };
         let cluster = if self.cluster_splitk { self.splits } else { self.pair };
@@ -280,7 +287,7 @@ fn batches(x: &Matrix) -> u32 {
 /// a stride of 0 is nowhere written.
 fn map(problem: &MatmulProblem, x: &Matrix, sizes: [u64; 2], lead: u64, r#box: [u32; 2]) -> TensorMapSpec {
     let mut spec = TensorMapSpec {
-        // Of float32 the parts.
+        // Of float32 the parts, or words.
         dtype: if problem.dtype == DType::F32 { DType::BF16 } else { problem.dtype },
         address: x.address,
         rank: if problem.batch.is_empty() { 2 } else { MAX_DIMS },

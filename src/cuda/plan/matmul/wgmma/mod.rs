@@ -4,8 +4,11 @@ pub mod bf16x6;
 mod cost;
 mod epilogue;
 pub mod fit;
+mod floats;
+pub mod grouped;
 mod launches;
 mod params;
+pub mod tf32;
 
 pub use launches::Launches;
 pub use params::{MAPS, WgmmaParams};
@@ -24,6 +27,8 @@ use crate::ops::matmul::MatmulProblem;
 
 /// BLOCK_K, BOX_BYTES, MAX_STAGES, HEADER_BYTES and STORE_BYTES of kernels/common/wgmma_tile.cuh.
 const BLOCK_K: u64 = 64;
+/// Multiply-adds of halves of one multiprocessor in a clock.
+const MULTIPLY_ADDS: f64 = 2048.0;
 const BOX_BYTES: u32 = 8192;
 const BOX_COLUMNS: u32 = 64;
 const MAX_STAGES: u32 = 16;
@@ -45,7 +50,8 @@ pub struct Tile {
     blocks: u32,
     /// Whether there is a kernel with cluster split-K.
     has_cluster_splitk: bool,
-    /// Stages of a block of k: one of halves, and one of each part of float32.
+    /// Stages of a block of k, and words of 16 bits of an element: one of halves, two of float32 as it is (TF32), and one of
+    /// each part of float32.
     planes: u32,
 }
 
@@ -72,6 +78,20 @@ pub const TILES: [Tile; 15] = [
 impl Tile {
     pub fn m(&self) -> u32 {
         64 * self.consumers * self.m_steps
+    }
+
+    /// Where two are below each other, their blocks may share b.
+    fn has_pairs(&self) -> bool {
+        self.planes < 3
+    }
+
+    /// Kernels of this tile.
+    fn file(&self) -> &'static str {
+        match self.planes {
+            1 => "matmul_wgmma",
+            2 => "matmul_wgmma_tf32",
+            _ => "matmul_bf16x6",
+        }
     }
 
     fn boxes(&self) -> u32 {
@@ -130,6 +150,13 @@ pub struct Overrides {
     /// Whether blocks work in pairs; if not, k splits are no cluster either.
     pub cluster: Option<bool>,
     pub group_m: Option<u32>,
+}
+
+impl Overrides {
+    /// The tile's name.
+    pub fn tile_name(&self) -> Option<&'static str> {
+        self.tile.and_then(|tile| TILES.get(tile)).map(|tile| tile.name)
+    }
 }
 
 /// An operand that the copy engine can address.
@@ -296,6 +323,15 @@ fn addressed(x: &Matrix, (mn, mn_stride): (i64, i64), (k, k_stride): (i64, i64))
     let (mn_major, lead) =
         k_major.or_else(|| lead_of((mn, mn_stride), (k, k_stride)).map(|lead| (true, lead)))?;
     Some(Addressed { matrix: x.clone(), mn_major, lead })
+}
+
+/// The same of float32, as words of 16 bits: only where k is what lies side by side.
+fn addressed_words(x: &Matrix, (mn, mn_stride): (i64, i64), (k, k_stride): (i64, i64)) -> Option<Addressed> {
+    let doubled = |stride: i64| stride.checked_mul(2);
+    let batch_strides = x.batch_strides.iter().map(|&stride| doubled(stride)).collect::<Option<_>>()?;
+    let x = Matrix { batch_strides, ..x.clone() };
+    let unit_stride = if k == 1 { 1 } else { k_stride };
+    addressed(&x, (mn, doubled(mn_stride)?), (doubled(k)?, unit_stride)).filter(|x| !x.mn_major)
 }
 
 /// Bytes from one row to the next, for rows along a dimension of unit stride, if all of it suits the copy engine.

@@ -1,0 +1,211 @@
+"""grouped_matmul: its derivatives, which are grouped products themselves, to any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import tilewise
+from tilewise import _core
+
+from . import fakes, formulas
+from .recording import Done, Function, Run, is_forward, plus
+
+ops = torch.ops.tilewise
+
+
+class GroupedMatmul(Function):
+    """Of an activation whose slope its result tells, or none."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        run: Run | Done,
+        a: Any,
+        b: Any,
+        offsets: Any,
+        bias: Any,
+        activation: str | None,
+        slope: float,
+    ) -> Any:
+        result = run(a, b, offsets, bias=bias, activation=activation, negative_slope=slope)  # type: ignore[operator]
+        ctx.how = activation, slope
+        _, a_needed, b_needed, *_ = ctx.needs_input_grad
+        saved = result if activation else None
+        ctx.save_for_backward(a if b_needed else None, b if a_needed else None, offsets, saved)
+        ctx.cut = cut(a, b)
+        if is_forward():
+            ctx.save_for_forward(a, b, offsets, saved)
+        return result
+
+    @staticmethod
+    def jvp(
+        ctx: Any, _run: Any, a_tangent: Any, b_tangent: Any, _offsets: Any, bias_tangent: Any, *_: Any
+    ) -> Any:
+        a, b, offsets, saved = ctx.saved_tensors
+        activation, slope = ctx.how
+        by_a = by_b = None
+        if a_tangent is not None:
+            by_a = tilewise.grouped_matmul(a_tangent, b, offsets, bias=bias_tangent)
+            bias_tangent = None
+        if b_tangent is not None:
+            by_b = tilewise.grouped_matmul(a, b_tangent, offsets, bias=bias_tangent)
+            bias_tangent = None
+        tangent = plus(by_a, by_b)
+        if tangent is None:
+            tangent = tilewise.grouped_matmul(torch.zeros_like(a), b, offsets, bias=bias_tangent)
+        if not activation:
+            return tangent
+        options = {"negative_slope": slope, "saved_is": "output"}
+        return _core.activation_backward(tangent, saved, activation, **options)[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        a, b, offsets, saved = ctx.saved_tensors
+        activation, slope = ctx.how
+        _, a_needed, b_needed, _, bias_needed, *_ = ctx.needs_input_grad
+        if activation:
+            options = {"negative_slope": slope, "saved_is": "output"}
+            grad = _core.activation_backward(grad, saved, activation, **options)[0]
+        a_grad = b_grad = bias_grad = None
+        if ctx.cut == "k":
+            if a_needed:
+                a_grad = tilewise.grouped_matmul(b, grad.mT, offsets).mT
+            if b_needed:
+                b_grad = tilewise.grouped_matmul(a.mT, grad, offsets)
+        else:
+            if a_needed:
+                a_grad = tilewise.grouped_matmul(grad, b.mT, offsets)
+            if b_needed:
+                b_grad = tilewise.grouped_matmul(a.mT, grad, offsets)
+        if bias_needed:
+            bias_grad = grad.sum(-2) if ctx.cut != "rows" else sums_of_rows(grad, offsets)
+        return None, a_grad, b_grad, None, bias_grad, None, None
+
+
+def cut(a: Any, b: Any) -> str:
+    """What offsets cut: rows, k, or nothing of a batch."""
+    return "nothing" if a.dim() == 3 else "rows" if b.dim() == 3 else "k"
+
+
+def sums_of_rows(t: Any, offsets: Any) -> Any:
+    """Of each group's rows, in float32 for halves, rounded once."""
+    ones = t.new_ones(1, 1).expand(1, t.shape[0])
+    return tilewise.grouped_matmul(ones, t, offsets).squeeze(-2)
+
+
+def record(
+    run: Run,
+    a: Any,
+    b: Any,
+    offsets: Any = None,
+    bias: Any = None,
+    *,
+    activation: str | None = None,
+    negative_slope: float = 0.01,
+) -> Any:
+    return GroupedMatmul.apply(run, a, b, offsets, bias, activation, negative_slope)
+
+
+def result_suffices(activation: str | None, slope: float) -> bool:
+    """Whether gradients need no more of the activation than its result."""
+    return _core.check_matmul_options(activation=activation, negative_slope=slope)
+
+
+def recorded(
+    a: Any,
+    b: Any,
+    offsets: Any = None,
+    *,
+    bias: Any = None,
+    activation: str | None = None,
+    negative_slope: float = 0.01,
+) -> Any:
+    """The public function where gradients are all that a call needs torch for."""
+    if result_suffices(activation, negative_slope):
+        return record(
+            _core.grouped_matmul, a, b, offsets, bias, activation=activation, negative_slope=negative_slope
+        )
+    pre = record(_core.grouped_matmul, a, b, offsets, bias)
+    return formulas.ACTIVATIONS[activation](pre, negative_slope)  # type: ignore[index]
+
+
+def with_pre_activation(*args: Any, activation: str, negative_slope: float = 0.01) -> Any:
+    return formulas.ACTIVATIONS[activation](ops.grouped_matmul(*args), negative_slope)
+
+
+def kernel(a: Any, b: Any, offsets: Any = None, bias: Any = None, **options: Any) -> Any:
+    return _core.on_memory(_core.grouped_matmul, a, b, offsets, bias=bias, **options)
+
+
+def function(
+    a: Any,
+    b: Any,
+    offsets: Any = None,
+    *,
+    bias: Any = None,
+    activation: Any = None,
+    negative_slope: Any = 0.01,
+    out: Any = None,
+) -> Any:
+    """The public function, made by torch's dispatcher."""
+    options = {"activation": activation, "negative_slope": negative_slope}
+    if out is None:
+        return ops.grouped_matmul(a, b, offsets, bias, **options)
+    ops.grouped_matmul(a, b, offsets, bias, **options, out=out)
+    return out
+
+
+def fake(
+    a: Any,
+    b: Any,
+    offsets: Any = None,
+    bias: Any = None,
+    *,
+    activation: Any = None,
+    negative_slope: float = 0.01,
+) -> Any:
+    fakes.check_alike(a, b, bias)
+    _core.check_matmul_options(activation=activation, negative_slope=negative_slope)
+    dims = a.dim(), b.dim(), offsets is not None
+    torch._check(
+        dims in ((2, 3, True), (2, 2, True), (3, 3, False)),
+        lambda: f"grouped_matmul: shapes {a.shape} and {b.shape} do not fit",
+    )
+    torch._check(
+        a.shape[-1] == b.shape[-2], lambda: f"grouped_matmul: sizes of k in {a.shape} and {b.shape} differ"
+    )
+    groups = b.shape[0] if b.dim() == 3 else offsets.shape[0]
+    if offsets is not None:
+        torch._check_type(offsets.dtype == torch.int32, lambda: "grouped_matmul: offsets must be int32")
+        torch._check(
+            tuple(offsets.shape) == (groups,), lambda: f"grouped_matmul: offsets must have shape {(groups,)}"
+        )
+    else:
+        torch._check(a.shape[0] == groups, lambda: f"grouped_matmul: batches {a.shape} and {b.shape} differ")
+    expected = groups, b.shape[-1]
+    if bias is not None:
+        torch._check(
+            tuple(bias.shape) == expected, lambda: f"grouped_matmul: bias must have shape {expected}"
+        )
+    return a.new_empty(
+        (a.shape[0], b.shape[-1]) if dims == (2, 3, True) else (groups, a.shape[-2], b.shape[-1])
+    )
+
+
+def batched(
+    info: Any, in_dims: Any, a: Any, b: Any, offsets: Any = None, bias: Any = None, **options: Any
+) -> Any:
+    """torch.func.vmap: a call for each, as each has groups of its own."""
+
+    def of(t: Any, at: int | None, i: int) -> Any:
+        return t if at is None else t.select(at, i)
+
+    given = (a, b, offsets, bias)
+    places = (*in_dims, None, None)[:4]
+    results = [
+        ops.grouped_matmul(*(of(t, at, i) for t, at in zip(given, places, strict=True)), **options)
+        for i in range(info.batch_size)
+    ]
+    return torch.stack(results), 0

@@ -1,0 +1,94 @@
+//! Which kernel a problem gets, on every device.
+
+use smallvec::smallvec;
+
+use super::*;
+use crate::cuda::device::examples;
+use crate::cuda::plan::launch::ALIGNMENT;
+use crate::ops::grouped_matmul::{Operands, output, problem};
+use crate::ops::matmul::Activation;
+use crate::tensor::{Device, Dims, TensorView, layout};
+
+fn view(dtype: DType, shape: &[i64], address: usize) -> TensorView {
+    let shape = Dims::from_slice(shape);
+    let strides = layout::contiguous_strides(&shape);
+    TensorView {
+        address: address * ALIGNMENT,
+        dtype,
+        device: Device::Cuda(0),
+        shape,
+        strides,
+        writable: true,
+    }
+}
+
+fn transposed(mut t: TensorView) -> TensorView {
+    let rank = t.rank();
+    t.shape.swap(rank - 2, rank - 1);
+    t.strides.swap(rank - 2, rank - 1);
+    t
+}
+
+fn posed(a: &TensorView, b: &TensorView, groups: i64) -> GroupedMatmulProblem {
+    let offsets = TensorView { strides: smallvec![1], ..view(DType::I32, &[groups], 1 << 40) };
+    let operands = Operands { a, b, offsets: Some(&offsets), bias: None };
+    let spec = output(operands).unwrap();
+    let out = TensorView { address: 1 << 50, ..spec.view() };
+    problem(operands, Activation::None, &spec, &out).unwrap()
+}
+
+fn kernel(problem: &GroupedMatmulProblem, device: &DeviceFacts) -> String {
+    choose(problem, device, None).main().kernel.name.clone()
+}
+
+#[test]
+fn tiles_suit_the_mean_group() {
+    let h200 = examples::h200();
+    for (groups, rows, k, n, tile) in [
+        (8, 4096, 4096, 14336, "128x256"),
+        (64, 8192, 2048, 1408, "128x192"),
+        (128, 8192, 2048, 768, "128x128"),
+        (256, 512, 7168, 2048, "64x128"),
+        (2, 512, 64, 256, "64x128"),
+    ] {
+        let (a, b) = (view(DType::BF16, &[rows, k], 1 << 20), view(DType::BF16, &[groups, k, n], 1 << 30));
+        let name = format!("grouped_matmul_wgmma_rows_{tile}_none_bf16");
+        assert_eq!(kernel(&posed(&a, &b, groups), &h200), name);
+    }
+}
+
+#[test]
+fn what_is_cut_is_not_along_the_unit_stride() {
+    let h200 = examples::h200();
+    let rows = |a: TensorView| posed(&a, &view(DType::F16, &[4, 128, 256], 1 << 30), 4);
+    assert!(kernel(&rows(view(DType::F16, &[1024, 128], 1 << 20)), &h200).contains("wgmma_rows"));
+    let columns = transposed(view(DType::F16, &[128, 1024], 1 << 20));
+    assert_eq!(kernel(&rows(columns), &h200), "grouped_matmul_mma_64x64_any_f16");
+    let y = view(DType::F16, &[1024, 256], 1 << 30);
+    let depth = |a: TensorView| posed(&a, &y, 4);
+    assert!(
+        kernel(&depth(transposed(view(DType::F16, &[1024, 128], 1 << 20))), &h200).contains("wgmma_depth")
+    );
+    let along = kernel(&depth(view(DType::F16, &[128, 1024], 1 << 20)), &h200);
+    assert_eq!(along, "grouped_matmul_mma_64x64_any_f16");
+}
+
+#[test]
+fn every_device_has_a_kernel() {
+    for device in examples::all() {
+        for dtype in DType::FLOATS {
+            let (a, b) = (view(dtype, &[300, 64], 1 << 20), view(dtype, &[5, 64, 200], 1 << 30));
+            let plan = choose(&posed(&a, &b, 5), &device, None);
+            let launch = plan.main();
+            assert!(launch.shared_bytes <= device.shared_bytes_per_block, "{launch}");
+            assert!(launch.grid[0] > 0 && launch.kernel.name.starts_with("grouped_matmul_"), "{launch}");
+        }
+    }
+}
+
+#[test]
+fn there_are_never_more_tiles_than_blocks() {
+    let (a, b) = (view(DType::F32, &[100, 8], 1 << 20), view(DType::F32, &[7, 8, 65], 1 << 30));
+    // 100 rows in 7 groups and a rest: at most 1 whole tile, and 7 or 8 partial ones, of two columns.
+    assert_eq!(most_tiles(&posed(&a, &b, 7), (64, 64)), (1 + 8) * 2);
+}

@@ -1,0 +1,76 @@
+"""grouped_matmul on a GPU: every tile, offsets that change under a captured graph, no wait for the device."""
+
+from functools import partial
+
+import pytest
+import tilewise as tw
+import torch
+from support import reference
+from support.tolerance import assert_identical, assert_rounded
+from tilewise import _core
+
+BUILT = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "grouped_matmul_wgmma"]
+TILES = sorted({kernel[4] for kernel in BUILT})
+halves = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+
+
+def ends_of(sizes, device):
+    return torch.tensor(sizes, device=device).cumsum(0).to(torch.int32)
+
+
+@halves
+@pytest.mark.parametrize("tile", TILES)
+def test_every_tile(device, dtype, tile):
+    torch.manual_seed(4)
+    for sizes in ([64, 128, 0, 192, 256], [1, 300, 63, 65, 0, 129, 7], [2000]):
+        offsets, total = ends_of(sizes, device), sum(sizes) + 5
+        for n, k in ((520, 200), (100, 72)):
+            a = torch.randn(total, k, device=device).to(dtype)
+            b = torch.randn(len(sizes), k, n, device=device).to(dtype)
+            bias = torch.randn(len(sizes), n, device=device).to(dtype)
+            y = torch.randn(total, n, device=device).to(dtype)
+            calls = [
+                ((a, b, offsets), {}),
+                ((a, b.mT.contiguous().mT, offsets), {"bias": bias, "activation": "relu"}),
+                ((a, b, offsets), {"bias": bias, "activation": "gelu"}),
+                ((a.T, y, offsets), {}),
+                ((a.T, y, offsets), {"bias": bias, "activation": "silu"}),
+            ]
+            for args, options in calls:
+                _core.force_matmul_kernel("wgmma", tile=tile)
+                got = tw.grouped_matmul(*args, **options)
+                assert_rounded(got, *reference.grouped_matmul(*args, **options), f"{sizes} {n} {k}:")
+
+
+@pytest.mark.gpu
+@halves
+def test_offsets_change_under_a_captured_graph(dtype):
+    a, b = torch.randn(300, 64, device="cuda").to(dtype), torch.randn(5, 64, 264, device="cuda").to(dtype)
+    offsets = ends_of([60] * 5, "cuda")
+    x = torch.randn(300, 136, device="cuda").to(dtype)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        rows = tw.grouped_matmul(a, b, offsets, activation="silu")
+        depth = tw.grouped_matmul(x.T, rows, offsets)
+    for sizes in ([60] * 5, [0, 0, 300, 0, 0], [1, 2, 3, 4, 5], [299, 0, 1, 0, 0], [0] * 5):
+        offsets.copy_(ends_of(sizes, "cuda"))
+        rows.fill_(float("nan"))
+        graph.replay()
+        assert_rounded(rows, *reference.grouped_matmul(a, b, offsets, activation="silu"), f"{sizes}:")
+        assert_identical(depth, tw.grouped_matmul(x.T, rows, offsets), f"{sizes}:")
+
+
+@pytest.mark.gpu
+def test_nobody_waits_for_the_device():
+    a, b = torch.randn(64, 32, device="cuda"), torch.randn(3, 32, 16, device="cuda")
+    offsets = ends_of([10, 20, 30], "cuda")
+    torch.cuda.synchronize()
+    for dtype in (torch.bfloat16, torch.float32):
+        call = partial(tw.grouped_matmul, a.to(dtype), b.to(dtype), offsets)
+        call()
+        torch.cuda._sleep(50_000_000)
+        busy = torch.cuda.Event()
+        call()
+        busy.record()
+        assert not busy.query()
+        torch.cuda.synchronize()

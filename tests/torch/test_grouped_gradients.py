@@ -1,0 +1,124 @@
+"""grouped_matmul inside torch: gradients, compile, autocast, fake tensors, transforms, the module."""
+
+import pytest
+import tilewise as tw
+import tilewise.torch
+import torch
+from support import reference
+from support.tolerance import assert_identical, assert_rounded
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import gradcheck, gradgradcheck
+
+ACTIVATIONS = [None, "relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
+
+
+def made(*shape, device="cpu", dtype=torch.float64):
+    return torch.randn(*shape, device=device, dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def ends(*sizes, device="cpu"):
+    return torch.tensor(sizes, device=device).cumsum(0).to(torch.int32)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradients_of_every_order(device, activation):
+    offsets = ends(3, 0, 4, device=device)
+    a, b, bias = (made(*shape, device=device) for shape in ((8, 5), (3, 5, 4), (3, 4)))
+    x, y = made(6, 8, device=device), made(8, 4, device=device)
+
+    def rows(a, b, bias):
+        return tw.grouped_matmul(a, b, offsets, bias=bias, activation=activation)
+
+    for inputs in ((a, b, bias), (x, y, bias)):
+        assert gradcheck(rows, inputs, check_forward_ad=activation in (None, "relu", "silu"))
+        assert gradgradcheck(rows, inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_are_those_of_a_loop(device, dtype):
+    sizes = (70, 0, 1, 130)
+    offsets = ends(*sizes, device=device)
+    a, b, bias = (made(*shape, device=device, dtype=dtype) for shape in ((210, 64), (4, 64, 72), (4, 72)))
+    seed = torch.randn(210, 72, device=device, dtype=torch.float64).to(dtype)
+    tw.grouped_matmul(a, b, offsets, bias=bias).backward(seed)
+    expected = reference.grouped_matmul(seed, b.detach().mT, offsets)
+    assert_rounded(a.grad, *expected)
+    assert_rounded(b.grad, *reference.grouped_matmul(a.detach().T, seed, offsets))
+    sums = reference.grouped_matmul(seed.new_ones(1, 210), seed, offsets)
+    assert_rounded(bias.grad, *(part.squeeze(1) for part in sums))
+    assert (a.grad[201:] == 0).all()
+
+
+def test_compiled_into_one_graph(device):
+    offsets = ends(3, 0, 4, device=device)
+    a, b, bias = (made(*shape, device=device, dtype=torch.float32) for shape in ((9, 5), (3, 5, 4), (3, 4)))
+
+    def step(a, b, bias, offsets):
+        return tw.grouped_matmul(a, b, offsets, bias=bias, activation="silu") * 2
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    got, expected = compiled(a, b, bias, offsets), step(a, b, bias, offsets)
+    torch.testing.assert_close(got, expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(got.square().sum(), (a, b, bias)),
+        torch.autograd.grad(expected.square().sum(), (a, b, bias)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_operator_and_fakes_agree(device):
+    offsets = ends(3, 0, 4, device=device)
+    cases = [((9, 5), (3, 5, 4), offsets), ((6, 8), (8, 4), offsets), ((3, 2, 5), (3, 5, 4), None)]
+    for a, b, at in cases:
+        a, b = torch.randn(a, device=device), torch.randn(b, device=device)
+        bias = torch.randn(3, 4, device=device)
+        for options in ({}, {"activation": "gelu"}):
+            torch.library.opcheck(
+                torch.ops.tilewise.grouped_matmul.default,
+                (a, b, at, bias),
+                options,
+                test_utils=("test_schema", "test_faketensor"),
+            )
+    meta = tw.grouped_matmul(a.to("meta"), b.to("meta"))
+    assert meta.shape == (3, 2, 4)
+    with FakeTensorMode() as mode, pytest.raises(RuntimeError):
+        tw.grouped_matmul(mode.from_tensor(a), mode.from_tensor(b)[:, 1:])
+
+
+def test_autocast(device):
+    offsets = ends(3, 0, 4, device=device)
+    a, b = torch.randn(7, 5, device=device), torch.randn(3, 5, 4, device=device)
+    with torch.autocast(device.partition(":")[0], torch.bfloat16):
+        got = tw.grouped_matmul(a, b, offsets)
+        by_operator = torch.ops.tilewise.grouped_matmul(a, b, offsets)
+    assert got.dtype == torch.bfloat16
+    assert_identical(got, tw.grouped_matmul(a.bfloat16(), b.bfloat16(), offsets))
+    assert_identical(by_operator, got)
+
+
+def test_vmap(device):
+    a, b = torch.randn(2, 7, 5, device=device), torch.randn(3, 5, 4, device=device)
+    offsets = torch.stack([ends(3, 0, 4, device=device), ends(1, 5, 1, device=device)])
+    got = torch.func.vmap(tw.grouped_matmul, in_dims=(0, None, 0))(a, b, offsets)
+    for i in range(2):
+        assert_identical(got[i], tw.grouped_matmul(a[i], b, offsets[i]))
+
+
+def test_layer_of_experts(device):
+    layer = tilewise.torch.GroupedLinear(3, 5, 4, activation="silu", device=device)
+    assert {name: tuple(p.shape) for name, p in layer.named_parameters()} == {
+        "weight": (3, 4, 5),
+        "bias": (3, 4),
+    }
+    assert layer.weight.abs().max() <= 5**-0.5
+    assert "activation='silu'" in repr(layer)
+    x, offsets = torch.randn(7, 5, device=device), ends(3, 0, 4, device=device)
+    got = layer(x, offsets)
+    for g, (begin, end) in enumerate(reference.group_ranges(offsets, 7)):
+        one = torch.nn.functional.silu(x[begin:end] @ layer.weight[g].T + layer.bias[g])
+        torch.testing.assert_close(got[begin:end], one)
+    got.sum().backward()
+    assert layer.weight.grad[1].eq(0).all()
+    assert layer.bias.grad[1].eq(0).all()
+    assert tilewise.torch.GroupedLinear(2, 3, 4, bias=False).bias is None
