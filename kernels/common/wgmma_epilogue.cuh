@@ -140,6 +140,7 @@ template <class S, EpilogueKind F> struct Epilogue {
         constexpr uint32_t LATE = 8;
         if (!S::CAN_TMA_STORE || p.addends.residual_vector != BY_TMA) return;
         if (block != min(LATE, blocks - 1) || warp % 4 != 0 || !ptx::elect()) return;
+        ptx::wait_for_grid_before();
         ptx::tma_store_wait_read();
         const int32_t row = item.row + int32_t(warp / 4) * 64, first = column_of(item);
         const int32_t boxes = min(BOXES, (int32_t(p.n) - first + 63) / 64);
