@@ -9,8 +9,7 @@
 // boxes by multicast; or the blocks of a cluster are the k splits of a tile and reduce through distributed shared
 // memory (common/wgmma_splitk.cuh). Base and strides are multiples of 16 bytes; m, n, k are any.
 // Variants, matmul_wgmma_{rows x columns of a block}_{epilogue}_{dtype}: src/cuda/plan/matmul/wgmma/mod.rs chooses the
-// tile, wgmma/epilogue.rs beside it the epilogue (EpilogueKind in common/wgmma_epilogue.cuh). Smaller tiles fill the device
-// where tiles are few; 64x64, 64x128 and 128x64 fit twice on a multiprocessor.
+// tile, wgmma/epilogue.rs beside it the epilogue. Smaller tiles fill the device where tiles are few; three fit twice.
 // Hazard: an arrival at another block's barrier must not be a release at cluster scope, which costs 1000 clocks a
 // stage: it waits for all earlier accesses of the thread.
 // Measurements: docs/measurements/matmul_wgmma.md
