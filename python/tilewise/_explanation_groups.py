@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Groups:
-    """The tiles of a grouped_matmul. Where its groups end the host does not know of a GPU's tensors: then there
+    """The tiles of a grouped_matmul. Where its groups end on a GPU the host does not know: then there
     are bounds."""
 
     least_tiles: int

@@ -166,8 +166,7 @@ impl Problem for GroupedMatmulProblem {
 
 /// What shapes are accepted, for messages.
 pub const WITH_OFFSETS: &str = "do not fit offsets; accepted: (T, K) with (G, K, N), whose rows are cut, and (M, T) with (T, N), whose k is";
-pub const WITHOUT_OFFSETS: &str =
-    "do not fit without offsets; accepted: (G, M, K) with (G, K, N)";
+pub const WITHOUT_OFFSETS: &str = "do not fit without offsets; accepted: (G, M, K) with (G, K, N)";
 
 /// The operands of one call.
 #[derive(Clone, Copy, Debug)]

@@ -415,6 +415,14 @@ def grouped_cases() -> Iterator[Case]:
         for name, of in {"": b, ", b^T": b.mT.contiguous().mT}.items():
             call = lambda a=a, b=of: tw.grouped_matmul(a, b, offsets)  # noqa: E731
             yield f"grouped_matmul {dtype} large groups{name}", on_kernel("blocks", call)
+        sizes_of = [(70, 33, 17), (1, 130, 64), (128, 64, 40), (5, 3, 0), (200, 1, 9)] * 7
+        lists = (
+            [random(m, k, dtype=dtype) for m, _, k in sizes_of],
+            [random(n, k, dtype=dtype).T for _, n, k in sizes_of],
+        )
+        biases = [random(n, dtype=dtype) for _, n, _ in sizes_of]
+        listed = lambda x=lists, bias=biases: tw.grouped_matmul(*x, bias=bias, activation="silu")  # noqa: E731
+        yield f"grouped_matmul {dtype} lists", listed
 
 
 # By the first word of their names.

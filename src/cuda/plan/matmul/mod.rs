@@ -127,7 +127,7 @@ fn choose_at(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Opt
         Route::Skinny(choice) => {
             let launches = choice.launches(p, device, workspace);
             let reduce = launches.reduce.map(|plan| plan.launch(bases));
-            let bytes = choice.workspace_bytes(&p);
+            let bytes = choice.workspace_bytes(p);
             Choice::of(&launches.multiply, bases).before(reduce).with_workspace(bytes)
         }
         Route::Copied(choice) => {
@@ -137,10 +137,10 @@ fn choose_at(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Opt
             Choice::of(&launches.multiply, bases).after(Some(repack)).with_workspace(bytes)
         }
         Route::Bf16x6(choice) => {
-            choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(&p))
+            choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }
         Route::Wgmma(choice) => {
-            choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(&p))
+            choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }
     }
 }

@@ -12,7 +12,14 @@ use crate::tensor::{Device, Dims, TensorView, layout};
 fn view(dtype: DType, shape: &[i64], address: usize) -> TensorView {
     let shape = Dims::from_slice(shape);
     let strides = layout::contiguous_strides(&shape);
-    TensorView { address: address * ALIGNMENT, dtype, device: Device::Cuda(0), shape, strides, writable: true }
+    TensorView {
+        address: address * ALIGNMENT,
+        dtype,
+        device: Device::Cuda(0),
+        shape,
+        strides,
+        writable: true,
+    }
 }
 
 fn transposed(mut t: TensorView) -> TensorView {
@@ -59,7 +66,9 @@ fn what_is_cut_is_not_along_the_unit_stride() {
     assert_eq!(kernel(&rows(columns), &h200), "grouped_matmul_mma_64x64_any_f16");
     let y = view(DType::F16, &[1024, 256], 1 << 30);
     let depth = |a: TensorView| posed(&a, &y, 4);
-    assert!(kernel(&depth(transposed(view(DType::F16, &[1024, 128], 1 << 20))), &h200).contains("wgmma_depth"));
+    assert!(
+        kernel(&depth(transposed(view(DType::F16, &[1024, 128], 1 << 20))), &h200).contains("wgmma_depth")
+    );
     let along = kernel(&depth(view(DType::F16, &[128, 1024], 1 << 20)), &h200);
     assert_eq!(along, "grouped_matmul_mma_64x64_any_f16");
 }
