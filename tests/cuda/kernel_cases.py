@@ -402,11 +402,14 @@ def grouped_cases() -> Iterator[Case]:
                 a, b.mT, offsets, bias=bias, activation="leaky_relu"
             )
             yield f"{name} rows, bias", forced(rectified)
-            smooth = lambda a=a, b=b, bias=bias: tw.grouped_matmul(  # noqa: E731
-                a.T.contiguous().T, b, offsets, bias=bias, activation="silu"
-            )
-            yield f"{name} columns, silu", forced(smooth)
-            yield f"{name} k", forced(lambda x=x, y=y: tw.grouped_matmul(x.T, y, offsets))
+            for layout, rows in {"rows": a, "columns": a.T.contiguous().T}.items():
+                smooth = lambda a=rows, b=b, bias=bias: tw.grouped_matmul(  # noqa: E731
+                    a, b, offsets, bias=bias, activation="silu"
+                )
+                yield f"{name} {layout}, silu", forced(smooth)
+            for activation in (None, "gelu"):
+                call = lambda x=x, y=y, f=activation: tw.grouped_matmul(x.T, y, offsets, activation=f)  # noqa: E731
+                yield f"{name} k, {activation}", forced(call)
             along = lambda x=x, y=y: tw.grouped_matmul(  # noqa: E731
                 x.T.contiguous(), y.T.contiguous().T, offsets, activation="gelu"
             )
