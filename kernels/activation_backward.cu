@@ -10,6 +10,7 @@
 //             go down a slice of the rows; each prefetches AT_ONCE vectors of each input to its own ring in shared memory (cp.async), so no
 //             thread waits for another. Several rows of a contiguous misaligned tensor are taken as one longer row.
 //   element   any strides and rank; AT_ONCE elements of each input in registers.
+//   gated     both gradients of activation(saved) * up, of contiguous tensors: three reads and two writes an element.
 //   sums      second launch for more than one slice: adds the slices' sums, in an order given by shape and device.
 // Hazard: from sm_90 on sums may begin early, and waits for the first launch before it reads.
 // Measurements: docs/measurements/activation_backward.md
@@ -40,10 +41,11 @@ template <int Rank> struct ActivationParams {
     uint32_t slices;  // of the rows, for each index of the other dims. sums: of all
     uint32_t rank;    // at least 1
     uint32_t unused;
-    Dim<3> dims[Rank];  // over rows; strides of grad, saved and out
+    uint64_t up, up_out;  // gated: the other factor and its gradient
+    Dim<3> dims[Rank];    // over rows; strides of grad, saved and out
 };
-static_assert(sizeof(ActivationParams<INLINE_RANK>) == 136 + 48 * INLINE_RANK, "");
-static_assert(sizeof(ActivationParams<MAX_RANK>) == 136 + 48 * MAX_RANK && sizeof(ActivationParams<MAX_RANK>) < 4096,
+static_assert(sizeof(ActivationParams<INLINE_RANK>) == 152 + 48 * INLINE_RANK, "");
+static_assert(sizeof(ActivationParams<MAX_RANK>) == 152 + 48 * MAX_RANK && sizeof(ActivationParams<MAX_RANK>) < 4096,
               "");
 
 template <class T> __device__ __forceinline__ T* pointer(uint64_t address) { return reinterpret_cast<T*>(address); }
@@ -94,6 +96,53 @@ template <class T> __device__ __forceinline__ void flat(const ActivationParams<I
         // Fewer than 16 bytes after the last vector.
         const uint64_t i = vectors * E + threadIdx.x;
         if (blockIdx.x == 0 && i < p.columns) out[i] = convert<T>(derive(number(grad[i]), number(saved[i])));
+    });
+}
+
+// p.last vectors of p.columns elements, and what is behind them element by element.
+template <class T> __device__ __forceinline__ void gated(const ActivationParams<INLINE_RANK>& p) {
+    ptx::wait_for_grid_before();
+    using C = Arithmetic<T>;
+    constexpr int E = lanes_of<T>;
+    const auto slope = static_cast<C>(p.slope);
+    const T *grad = pointer<const T>(p.grad), *saved = pointer<const T>(p.saved), *up = pointer<const T>(p.up);
+    T *out = pointer<T>(p.out), *up_out = pointer<T>(p.up_out);
+    const uint64_t first = static_cast<uint64_t>(blockIdx.x) * (FLAT_THREADS * FLAT_VECTORS) + threadIdx.x;
+    Vector g[FLAT_VECTORS] = {}, v[FLAT_VECTORS] = {}, u[FLAT_VECTORS] = {};
+#pragma unroll
+    for (int i = 0; i < FLAT_VECTORS; ++i) {
+        const uint64_t at = first + i * FLAT_THREADS;
+        ptx::load_global_if<16>(at < p.last, grad + at * E, g[i].word);
+        ptx::load_global_if<16>(at < p.last, saved + at * E, v[i].word);
+        ptx::load_global_if<16>(at < p.last, up + at * E, u[i].word);
+    }
+    with_derivative(p.kind, slope, [&](auto derive) {
+#pragma unroll
+        for (int i = 0; i < FLAT_VECTORS; ++i) {
+            const uint64_t at = first + i * FLAT_THREADS;
+            C x[E], y[E], z[E];
+            widen<T>(g[i], x);
+            widen<T>(v[i], y);
+            widen<T>(u[i], z);
+#pragma unroll
+            for (int e = 0; e < E; ++e) z[e] *= derive(x[e], y[e]);
+            activate<T>(y, p.kind, slope);
+#pragma unroll
+            for (int e = 0; e < E; ++e) y[e] *= x[e];
+            if (at < p.last) {
+                store(out + at * E, z);
+                store(up_out + at * E, y);
+            }
+        }
+        const uint64_t step = static_cast<uint64_t>(gridDim.x) * FLAT_THREADS;
+        uint64_t i = p.last * E + static_cast<uint64_t>(blockIdx.x) * FLAT_THREADS + threadIdx.x;
+        for (; i < p.columns; i += step) {
+            const C x = number(grad[i]);
+            C y[1] = {number(saved[i])};
+            out[i] = convert<T>(number(up[i]) * derive(x, y[0]));
+            activate<T>(y, p.kind, slope);
+            up_out[i] = convert<T>(x * y[0]);
+        }
     });
 }
 
@@ -249,6 +298,7 @@ template <class T> __device__ __forceinline__ void add_slices(const ActivationPa
     KERNEL((FLAT_THREADS, 8), flat_##T, INLINE_RANK) { flat<T>(p); }                                                \
     KERNEL((THREADS, sizeof(T) == 8 ? 2 : 3), vector_##T, INLINE_RANK) { by_rows<T, lanes_of<T>, INLINE_RANK>(p); } \
     KERNEL((THREADS, sizeof(T) == 8 ? 2 : 4), element_##T, MAX_RANK) { by_rows<T, 1, MAX_RANK>(p); }                \
+    KERNEL((FLAT_THREADS, 6), gated_##T, INLINE_RANK) { gated<T>(p); }                                              \
     KERNEL((THREADS), sums_##T, INLINE_RANK) { add_slices<T>(p); }
 
 EXPORT(f16)

@@ -3,11 +3,12 @@
 // Copies operands of a matmul that TMA cannot address for matmul_wgmma.cu, or that matmul_mma.cu cannot read in vectors
 // of 16 bytes (odd stride, misaligned base, no unit stride), to the workspace.
 //
-// The copy's rows are a multiple of 8 elements of 16 bits, of 64 if they are long, along the dimension of the smaller
-// stride. A batch dimension of stride 0 is copied once. One launch copies both operands; an element is 2 bytes read and
-// 2 written.
+// The copy's rows are a multiple of 8 elements, of 64 if they are long, along the dimension of the smaller stride; of
+// float32 for matmul_wgmma_tf32.cu always along k. A batch dimension of stride 0 is copied once. One launch copies both
+// operands; an element is read and written once.
 //
-// The kernel has no variants; src/cuda/plan/matmul/copied/mod.rs decides whether to copy.
+// Variants: matmul_repack_i16, of halves; matmul_repack_i32, of float32. src/cuda/plan/matmul/copied/mod.rs and
+// src/cuda/plan/matmul/wgmma decide whether to copy.
 // Hazard: outside of graphs the product begins early (common/ptx/grid.cuh), and waits for the copies.
 // Measurements: docs/measurements/matmul_repack.md
 
@@ -19,7 +20,7 @@
 struct RepackParams {
     RepackOperand operand[2];
     uint32_t first_blocks;  // that copy the first operand
-    uint32_t unused;
+    uint32_t transposed;    // bit i, of float32: operand i is contiguous across its copy's rows
 };
 static_assert(sizeof(RepackParams) == 312, "mirrored in Rust");
 
@@ -62,4 +63,46 @@ extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i16(c
         }
     }
     ptx::store_global<16>(static_cast<uint16_t*>(x.to) + index * 8, word);
+}
+
+// Where the elements of 32 rows by 64 of k wait, of a transposed operand.
+constexpr int WARP_ROWS = 32, BLOCK_VECTORS = REPACK_THREADS / WARP_ROWS, TRANSPOSED_ROW = BLOCK_VECTORS * 8 + 1;
+
+// A lane has a vector of 8 of k: side by side in memory, or, of a transposed operand, of one of 32 rows, so that lanes read
+// neighbours; through shared memory lanes write neighbours, too.
+extern "C" __global__ void __launch_bounds__(REPACK_THREADS) matmul_repack_i32(const __grid_constant__ RepackParams p) {
+    __shared__ uint32_t transposed[WARP_ROWS * TRANSPOSED_ROW];
+    ptx::wait_for_grid_before();
+    ptx::let_next_grid_begin();
+    const bool second = blockIdx.x >= p.first_blocks, transposes = p.transposed >> second & 1;
+    const RepackOperand& x = p.operand[second];
+    uint64_t index = uint64_t(blockIdx.x - (second ? p.first_blocks : 0)) * REPACK_THREADS + threadIdx.x;
+    if (index >= x.vectors) return;  // of a transposed operand, blocks are whole
+    const uint64_t warp = index / WARP_ROWS, rows = transposes ? x.by_across.quotient(warp) : 0;
+    const uint64_t first = rows * WARP_ROWS * x.across + (warp - rows * x.across);  // of the warp's
+    if (transposes) index = first + threadIdx.x % WARP_ROWS * x.across;
+    const RepackVector at = x.at(index);
+    const float* from = static_cast<const float*>(x.from) + at.from;
+    const uint32_t left = at.row < x.from_rows && at.col < x.cols ? x.cols - at.col : 0;
+    uint32_t word[8] = {};
+    if (x.col_stride == 1 && left >= 8 && reinterpret_cast<uint64_t>(from) % 16 == 0) {
+        ptx::load_global<16>(from, word);
+        ptx::load_global<16>(from + 4, word + 4);
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; ++i) ptx::load_global_if<4>(i < left, from + i * x.col_stride, &word[i]);
+    }
+    if (transposes) {
+        const int lane = threadIdx.x % WARP_ROWS, vector = threadIdx.x / WARP_ROWS;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) transposed[lane * TRANSPOSED_ROW + vector * 8 + i] = word[i];
+        __syncthreads();
+        const int row = threadIdx.x / BLOCK_VECTORS, column = threadIdx.x % BLOCK_VECTORS;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) word[i] = transposed[row * TRANSPOSED_ROW + column * 8 + i];
+        index = first - vector + row * x.across + column;
+    }
+    uint32_t* to = static_cast<uint32_t*>(x.to) + index * 8;
+    ptx::store_global<16>(to, word);
+    ptx::store_global<16>(to + 4, word + 4);
 }

@@ -1,6 +1,6 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// matmul without tensor cores, any strides: out = act(a @ b + bias). float32 and float64 in IEEE multiply-adds of their
+// matmul without tensor cores, any strides: out = act(a @ b + bias) + residual. float32 and float64 in IEEE multiply-adds of their
 // own precision; float16 and bfloat16 summed in float32, for devices before sm_80. 2 m n k flops.
 //
 // 256 threads share a tile of the result, each TM x TN of it in registers, so that TM + TN values from shared memory
@@ -96,8 +96,12 @@ __device__ __forceinline__ void multiply_tile(const Params& p, Work<T>& work) {
 #pragma unroll
             for (int j = 0; j < S::TN; ++j) block.accumulator[i][j] = sum[i][j];
     } else if constexpr (same_type<T, Acc>) {
-        block.multiply(p, work, shared, p.k, [&](int part) { exchange_sums<S>(p, kept, block, part > 0, true); });
-        if (p.k > S::PART_K) exchange_sums<S>(p, kept, block, true, false);
+        // Where `out` holds the residual, it is no place for sums: one chain of them then.
+        const bool parts = p.addends.residual != p.out;
+        block.multiply(p, work, shared, p.k, [&](int part) {
+            if (parts) exchange_sums<S>(p, kept, block, part > 0, true);
+        });
+        if (parts && p.k > S::PART_K) exchange_sums<S>(p, kept, block, true, false);
     } else {  // a half is no place for a sum
         block.multiply(p, work, shared, p.k, [](int) {});
     }
@@ -165,9 +169,9 @@ MATMUL(64x64, f64, Double64x64, 2, MAX_RANK)
         grouped_matmul_simt_64x64_list_##T(const __grid_constant__ ListedParams p) { \
         listed_matmul<T, S>(p);                                                      \
     }
-GROUPED(f32, Float64x64, 3)
+GROUPED(f32, Float64x64, 2)
 GROUPED(f64, Double64x64, 2)
-LISTED_PRODUCTS(f32, Float64x64, 3)
+LISTED_PRODUCTS(f32, Float64x64, 2)
 LISTED_PRODUCTS(f64, Double64x64, 2)
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
@@ -175,8 +179,8 @@ MATMUL(128x128, f16, Float128x128, 2, MAX_RANK)
 MATMUL(64x64, f16, Float64x64, 3, INLINE_RANK)
 MATMUL(128x128, bf16, Float128x128, 2, MAX_RANK)
 MATMUL(64x64, bf16, Float64x64, 3, INLINE_RANK)
-GROUPED(f16, Float64x64, 3)
-GROUPED(bf16, Float64x64, 3)
-LISTED_PRODUCTS(f16, Float64x64, 3)
-LISTED_PRODUCTS(bf16, Float64x64, 3)
+GROUPED(f16, Float64x64, 2)
+GROUPED(bf16, Float64x64, 2)
+LISTED_PRODUCTS(f16, Float64x64, 2)
+LISTED_PRODUCTS(bf16, Float64x64, 2)
 #endif

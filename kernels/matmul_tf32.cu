@@ -1,4 +1,4 @@
-// targets: 80 90 100 120 ptx:80
+// targets: 80 100 120 ptx:80
 //
 // matmul of float32 on tensor cores where the caller permits it (precision="tf32"): operands are rounded to 10 bits of
 // mantissa on their way to the tensor core, sums are float32. out = act(a @ b + bias), 2 m n k flops.

@@ -1,6 +1,7 @@
 // targets: 90a
 //
-// matmul of float16 and bfloat16 on Hopper's tensor cores (wgmma), summed in float32: out = act(a @ b + bias).
+// matmul of float16 and bfloat16 on Hopper's tensor cores (wgmma), summed in float32: out = act(a @ b + bias) + residual,
+// or act(a @ gate + bias) * (a @ b + bias) + residual, where half of a tile's columns are the gate's.
 //
 // Persistent blocks take tiles in grouped order (common/tile_order.cuh). Two producer threads, one an operand, fill a
 // ring of stages in shared memory by TMA (common/wgmma_mainloop.cuh); 1 to 3 consumer warpgroups multiply stages and
@@ -31,10 +32,11 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
     // Instruction-cache warm-up: the first time nothing is multiplied and nothing stored, so that the epilogue's instructions
     // arrive while the first boxes do. Instructions of the longer epilogues lie behind what a launch fetches, and arrive
     // later than the end of a long k; so those do it for a short k only.
-    constexpr uint32_t SHORT = F == EpilogueKind::none ? ~0u : F == EpilogueKind::general ? 12 : 24;  // of k, in blocks
+    constexpr uint32_t SHORT = F == EpilogueKind::none ? ~0u : Epilogue<S, F>::LOOP ? 12 : 24;  // of k, in blocks
     for (bool warm_up = p.split_blocks <= SHORT; work.left(); warm_up = false) {
         const Item& item = work.item;
         epilogue.load_bias(item, warm_up);
+        if constexpr (Epilogue<S, F>::RESIDUAL) epilogue.load_residual(item, warm_up);
         multiply<S>(p, pair, d, shared, ring, warm_up ? 0 : item.k_end - item.k_begin);
         epilogue.write(d, item, warm_up);
         if (!warm_up) work.next();
@@ -63,29 +65,47 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(
     EXPORT_EPILOGUE(T, NAME, bias_relu)                \
     EXPORT_EPILOGUE(T, NAME, general)
 
-// Tiles with cluster split-K: small ones, which few rows take.
-#define EXPORT_SPLITK(T, NAME, ...) \
-    EXPORT(T, NAME, __VA_ARGS__)    \
-    EXPORT_EPILOGUE(T, NAME, splitk)
-
 // Consumers, 64 rows of each so many times, columns, blocks on a multiprocessor. The same list is TILES in
 // src/cuda/plan/matmul/wgmma/mod.rs.
-#define TILES(T)                            \
-    EXPORT_SPLITK(T, 64x64, 1, 1, 64, 2)    \
-    EXPORT_SPLITK(T, 64x128, 1, 1, 128, 2)  \
-    EXPORT(T, 64x256, 1, 1, 256, 1)         \
-    EXPORT_SPLITK(T, 128x64, 2, 1, 64, 2)   \
-    EXPORT(T, 128x96, 2, 1, 96, 1)          \
-    EXPORT(T, 192x96, 3, 1, 96, 1)          \
-    EXPORT_SPLITK(T, 128x128, 2, 1, 128, 1) \
-    EXPORT(T, 128x160, 2, 1, 160, 1)        \
-    EXPORT(T, 128x176, 2, 1, 176, 1)        \
-    EXPORT(T, 128x192, 2, 1, 192, 1)        \
-    EXPORT(T, 128x256, 2, 1, 256, 1)        \
-    EXPORT(T, 192x128, 3, 1, 128, 1)        \
-    EXPORT(T, 192x192, 3, 1, 192, 1)        \
-    EXPORT(T, 256x128, 2, 2, 128, 1)        \
+#define TILES(T)                     \
+    EXPORT(T, 64x64, 1, 1, 64, 2)    \
+    EXPORT(T, 64x128, 1, 1, 128, 2)  \
+    EXPORT(T, 64x256, 1, 1, 256, 1)  \
+    EXPORT(T, 128x64, 2, 1, 64, 2)   \
+    EXPORT(T, 128x96, 2, 1, 96, 1)   \
+    EXPORT(T, 192x96, 3, 1, 96, 1)   \
+    EXPORT(T, 128x128, 2, 1, 128, 1) \
+    EXPORT(T, 128x160, 2, 1, 160, 1) \
+    EXPORT(T, 128x176, 2, 1, 176, 1) \
+    EXPORT(T, 128x192, 2, 1, 192, 1) \
+    EXPORT(T, 128x256, 2, 1, 256, 1) \
+    EXPORT(T, 192x128, 3, 1, 128, 1) \
+    EXPORT(T, 192x192, 3, 1, 192, 1) \
+    EXPORT(T, 256x128, 2, 2, 128, 1) \
     EXPORT(T, 256x192, 2, 2, 192, 1)
+
+// Cluster split-K for small tiles, which few rows take; a residual for tiles whose registers have room for it; a gate where
+// half of the columns are whole boxes.
+#define MORE_EPILOGUES(T)                 \
+    EXPORT_EPILOGUE(T, 64x64, splitk)     \
+    EXPORT_EPILOGUE(T, 64x128, splitk)    \
+    EXPORT_EPILOGUE(T, 128x64, splitk)    \
+    EXPORT_EPILOGUE(T, 128x128, splitk)   \
+    EXPORT_EPILOGUE(T, 64x64, residual)   \
+    EXPORT_EPILOGUE(T, 64x128, residual)  \
+    EXPORT_EPILOGUE(T, 128x128, residual) \
+    EXPORT_EPILOGUE(T, 128x192, residual) \
+    EXPORT_EPILOGUE(T, 128x256, residual) \
+    EXPORT_EPILOGUE(T, 192x192, residual) \
+    EXPORT_EPILOGUE(T, 256x128, residual) \
+    EXPORT_EPILOGUE(T, 64x128, gated)     \
+    EXPORT_EPILOGUE(T, 64x256, gated)     \
+    EXPORT_EPILOGUE(T, 128x128, gated)    \
+    EXPORT_EPILOGUE(T, 128x256, gated)    \
+    EXPORT_EPILOGUE(T, 192x128, gated)    \
+    EXPORT_EPILOGUE(T, 256x128, gated)
 
 TILES(f16)
 TILES(bf16)
+MORE_EPILOGUES(f16)
+MORE_EPILOGUES(bf16)

@@ -1,5 +1,5 @@
-// The epilogue of matmul's kernels: bias and activation, on accumulators in registers and in their own precision (float32,
-// or float64 for float64), one rounding, and the store of neighbouring elements.
+// The epilogue of matmul's kernels: bias, activation and residual, on accumulators in registers and in their own precision
+// (float32, or float64 for float64), one rounding, and the store of neighbouring elements.
 #pragma once
 
 #include <cstdint>
@@ -100,18 +100,90 @@ __device__ __forceinline__ void activate(Acc (&v)[N], uint32_t kind, Acc slope) 
     }
 }
 
-// The epilogue of N neighbouring elements, of which `count` exist: bias (null: none), activation, one rounding, store.
-// `vector`: N elements of out can be stored as one vector.
-template <class T, int N, class Acc>
-__device__ __forceinline__ void apply_epilogue(Acc (&v)[N], const T* bias, int64_t bias_step, uint32_t kind, Acc slope,
-                                               T* out, int64_t out_step, int count, bool vector) {
-    if (bias != nullptr) {
-#pragma unroll
-        for (int e = 0; e < N; ++e) {
-            if (e < count) v[e] += convert<Acc>(bias[e * bias_step]);
+// What comes after the activation, as kernels are told. Strides in elements. `wide` is a matrix in the accumulators' type for
+// each product: the first of the two launches of a gated product leaves its results there, which are the second's factors.
+// Mirrored in src/cuda/plan/matmul/addends.rs.
+enum WideKind : uint32_t { WIDE_NONE, WIDE_RESULTS, WIDE_FACTORS };
+struct Addends {
+    const void* residual;  // null: none
+    void* wide;
+    int64_t residual_row, residual_col;
+    int64_t wide_row, wide_col, wide_product;
+    uint32_t wide_kind;
+    uint32_t residual_vector;  // neighbouring columns (or what lies next to each other in `out`) may be read at once
+
+    __device__ __forceinline__ bool any() const { return residual != nullptr || wide != nullptr; }
+};
+static_assert(sizeof(Addends) == 64, "mirrored in Rust");
+
+// The same for a run of elements; null: none.
+template <class T, class Acc> struct Run {
+    const T* residual = nullptr;
+    Acc* wide = nullptr;
+    int64_t residual_step = 0, wide_step = 0;
+    uint32_t wide_kind = WIDE_NONE;
+    bool residual_vector = false;
+
+    Run() = default;
+    // From (row, col) of a product on, `down` or along its rows. residual_offset: of the product.
+    __device__ __forceinline__ Run(const Addends& x, int64_t row, int64_t col, uint64_t product,
+                                   int64_t residual_offset, bool down) {
+        if (x.residual != nullptr) {
+            residual =
+                static_cast<const T*>(x.residual) + residual_offset + row * x.residual_row + col * x.residual_col;
+            residual_step = down ? x.residual_row : x.residual_col;
+            residual_vector = x.residual_vector;
+        }
+        if (x.wide != nullptr) {
+            wide = static_cast<Acc*>(x.wide) + int64_t(product) * x.wide_product + row * x.wide_row + col * x.wide_col;
+            wide_step = down ? x.wide_row : x.wide_col;
+            wide_kind = x.wide_kind;
         }
     }
-    activate<T>(v, kind, slope);
+};
+
+// N elements `every` apart, of which those within `count` exist: times the factors, plus the residual. False: they are
+// stored, where results are kept as they are.
+template <int N, class T, class Acc>
+__device__ __forceinline__ bool add_run(Acc (&v)[N], const Run<T, Acc>& run, int every, int count) {
+    if (run.wide_kind == WIDE_FACTORS) {
+#pragma unroll
+        for (int e = 0; e < N; ++e) {
+            if (e * every < count) v[e] *= run.wide[e * every * run.wide_step];
+        }
+    }
+    if (run.residual != nullptr) {
+        if (run.residual_vector && every == 1 && count >= N) {
+            const auto pack = load_pack<T, N>(run.residual);
+#pragma unroll
+            for (int e = 0; e < N; ++e) v[e] += convert<Acc>(pack.v[e]);
+        } else {
+#pragma unroll
+            for (int e = 0; e < N; ++e) {
+                if (e * every < count) v[e] += convert<Acc>(run.residual[e * every * run.residual_step]);
+            }
+        }
+    }
+    if (run.wide_kind != WIDE_RESULTS) return true;
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+        if (e * every < count) run.wide[e * every * run.wide_step] = v[e];
+    }
+    return false;
+}
+
+template <int N, class T, class Acc>
+__device__ __forceinline__ void add_bias(Acc (&v)[N], const T* bias, int64_t bias_step, int count) {
+    if (bias == nullptr) return;
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+        if (e < count) v[e] += convert<Acc>(bias[e * bias_step]);
+    }
+}
+
+// One rounding and the store of N neighbouring elements, of which `count` exist. `vector`: they can be stored as one vector.
+template <int N, class T, class Acc>
+__device__ __forceinline__ void store_run(const Acc (&v)[N], T* out, int64_t out_step, int count, bool vector) {
     Pack<T, N> pack;
 #pragma unroll
     for (int e = 0; e < N; ++e) pack.v[e] = convert<T>(v[e]);
@@ -123,4 +195,14 @@ __device__ __forceinline__ void apply_epilogue(Acc (&v)[N], const T* bias, int64
     for (int e = 0; e < N; ++e) {
         if (e < count) out[e * out_step] = pack.v[e];
     }
+}
+
+// The epilogue of N neighbouring elements, of which `count` exist: bias (null: none), activation, what is added, store.
+template <int N, class T, class Acc>
+__device__ __forceinline__ void apply_epilogue(Acc (&v)[N], const T* bias, int64_t bias_step, uint32_t kind, Acc slope,
+                                               const Run<T, Acc>& run, T* out, int64_t out_step, int count,
+                                               bool vector) {
+    add_bias(v, bias, bias_step, count);
+    activate<T>(v, kind, slope);
+    if (add_run(v, run, 1, count)) store_run(v, out, out_step, count, vector);
 }

@@ -9,7 +9,7 @@ struct GroupedMatmulParams {
     MatmulParams<1> matmul;  // of all groups together; the batch has their strides
     Groups groups;
 };
-static_assert(sizeof(GroupedMatmulParams) == 336 && offsetof(GroupedMatmulParams, groups) == 288, "mirrored in Rust");
+static_assert(sizeof(GroupedMatmulParams) == 408 && offsetof(GroupedMatmulParams, groups) == 360, "mirrored in Rust");
 
 // What the block works on; `own` becomes the parameters of its group alone. False where there is nothing left.
 template <int BM, int BN, class T>
@@ -27,7 +27,8 @@ __device__ __forceinline__ bool find_grouped(const GroupedMatmulParams& p, Work<
     if (!any) return false;
     const GroupTile tile = found;
     own = p.matmul;
-    const Dim<3>& group = p.matmul.batch[0];
+    own.addends = {};  // known to be none, or the copy would lie in memory
+    const Dim<4>& group = p.matmul.batch[0];
     const bool in_group = tile.group < p.groups.count;
     const int64_t index = in_group ? int64_t(tile.group) : 0;
     const int64_t first = p.groups.cut == CUT_ROWS ? tile.begin : 0;

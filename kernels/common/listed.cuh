@@ -37,7 +37,9 @@ __device__ __forceinline__ void find_listed(const ListedParams& p, Work<T>& work
     const uint32_t tile = blockIdx.x - x.first_block, tile_n = tile / x.tiles_m;
     own.a_row = x.a_row, own.a_col = x.a_col, own.b_row = x.b_row, own.b_col = x.b_col;
     own.out_row = x.out_row, own.out_col = x.out_col;
+    own.out = x.out;
     own.bias = x.bias, own.bias_row = 0, own.bias_col = x.bias_col;
+    own.addends = {};
     own.k = x.k;
     own.negative_slope = p.negative_slope;
     own.activation = p.activation;
@@ -50,4 +52,5 @@ __device__ __forceinline__ void find_listed(const ListedParams& p, Work<T>& work
     work.a = static_cast<const T*>(x.a) + work.row * x.a_row;
     work.b = static_cast<const T*>(x.b) + work.col * x.b_col;
     work.out = static_cast<T*>(x.out);
+    work.block = blockIdx.x;
 }

@@ -11,8 +11,8 @@
 #include "ptx/grid.cuh"
 #include "tile_order.cuh"
 
-// out[i, j] = act(sum over k of a[i, k] b[k, j] + bias[i, j]) for every index of the batch. Strides in elements. Mirrored
-// in src/cuda/plan/matmul/params.rs. The batch comes last: dimensions that a kernel does not declare are not copied by
+// out[i, j] = act(sum over k of a[i, k] b[k, j] + bias[i, j]) + residual[i, j] for every index of the batch. Strides in
+// elements. Mirrored in src/cuda/plan/matmul/params.rs. The batch comes last: dimensions that a kernel does not declare are not copied by
 // a launch. "any" 128x128, simt 128x128 and simt 64x64 for float64 have MAX_RANK of them.
 template <int Rank> struct MatmulParams {
     const void* a;
@@ -31,12 +31,14 @@ template <int Rank> struct MatmulParams {
     uint32_t out_vector;          // a thread's neighbouring columns may be written at once
     uint32_t batch_rank;          // at least 1
     uint32_t unused;
-    Dim<3> batch[Rank];  // outermost first; strides of a, b, out
+    Addends addends;
+    Dim<4> batch[Rank];  // outermost first; strides of a, b, out, residual
 };
-static_assert(sizeof(MatmulParams<INLINE_RANK>) == 240 + 48 * INLINE_RANK, "mirrored in Rust");
-static_assert(sizeof(MatmulParams<MAX_RANK>) == 240 + 48 * MAX_RANK && sizeof(MatmulParams<MAX_RANK>) < 4096, "");
+static_assert(sizeof(Dim<4>) == 56, "mirrored in src/cuda/plan/index.rs");
+static_assert(sizeof(MatmulParams<INLINE_RANK>) == 304 + 56 * INLINE_RANK, "mirrored in Rust");
+static_assert(sizeof(MatmulParams<MAX_RANK>) == 304 + 56 * MAX_RANK && sizeof(MatmulParams<MAX_RANK>) < 4096, "");
 static_assert(offsetof(MatmulParams<1>, a_row) == 56 && offsetof(MatmulParams<1>, negative_slope) == 120, "");
-static_assert(offsetof(MatmulParams<1>, order) == 152 && offsetof(MatmulParams<1>, batch_rank) == 232, "");
+static_assert(offsetof(MatmulParams<1>, order) == 152 && offsetof(MatmulParams<1>, addends) == 240, "");
 
 // What one block works on.
 template <class T>
@@ -46,6 +48,7 @@ struct Work {
     T* out;            // (0, 0) of this product's result
     int64_t row, col;  // where the tile starts in the result
     int rows, cols;    // how much of the tile lies inside the result
+    uint64_t block;    // the tile, counted through all products
 };
 
 // Of tile number `block` of all products.
@@ -55,6 +58,7 @@ __device__ __forceinline__ void find_tile(const Params& p, uint64_t block, Work<
     const uint32_t pid = uint32_t(block - product * p.order.tiles_m * p.order.tiles_n);
     const Tile tile = p.order.at(pid);
     const auto offset = locate(p.batch, p.batch_rank, product);
+    work.block = block;
     work.row = int64_t(tile.m) * BM;
     work.col = int64_t(tile.n) * BN;
     work.rows = int(min(p.m - work.row, int64_t(BM)));
@@ -74,8 +78,8 @@ __device__ __forceinline__ bool find_work(const Params& p, Work<T>& work) {
 }
 
 // The epilogue of the elements (row, col + e * step) of the tile, whose accumulators are v[e]. Its elements may be apart,
-// which makes it another code than the one in epilogue.cuh.
-template <int N, class T, class Acc, class Params>
+// which makes it another code than the one in epilogue.cuh. ADDENDS: whether something may be added.
+template <bool ADDENDS = true, int N, class T, class Acc, class Params>
 __device__ __forceinline__ void apply_epilogue(const Params& p, const Work<T>& work, int row, int col, int step,
                                                Acc (&v)[N]) {
     if (row >= work.rows) return;
@@ -88,6 +92,12 @@ __device__ __forceinline__ void apply_epilogue(const Params& p, const Work<T>& w
         }
     }
     activate<T>(v, p.activation, Acc(p.negative_slope));
+    if (ADDENDS && p.addends.any()) {
+        const uint64_t product = p.per_product.quotient(work.block);
+        const int64_t offset = locate(p.batch, p.batch_rank, product).at[3];
+        const Run<T, Acc> run(p.addends, work.row + row, work.col + col, product, offset, false);
+        if (!add_run(v, run, step, int(work.cols - col))) return;
+    }
     T* out = work.out + (work.row + row) * p.out_row + work.col * p.out_col;
     if (p.out_vector && step == 1 && col + N <= work.cols) {
         Pack<T, N> pack;

@@ -23,6 +23,8 @@ struct Shape {
     static constexpr int K_STEPS = K_BYTES / 32;  // an mma takes 32 bytes of k
     // Steps from one part of the next tile's copies to another: fewer parts, where sums take the registers.
     static constexpr int COPY_EVERY = WM * WN > 64 * 64 ? 2 : 1;
+    static constexpr bool ADDENDS =
+        BM * BN < 192 * 192;  // the plan sends what is added to other tiles: no registers are left
     static_assert(WM % 16 == 0 && WN % 16 == 0 && K_STEPS % 2 == 0, "whole pieces, two sets of fragments");
 
     template <Major A> using SharedA = SharedTile<BM, BK, sizeof(T), A>;
@@ -111,7 +113,7 @@ template <class S, Major A, Major B> struct Warp {
 #pragma unroll
                     for (int e = 0; e < 4; ++e) v[e] = at[e * LANES];
                 }
-                apply_epilogue(p, work, row + i * 16 + r, col + first, step, v);
+                apply_epilogue<S::ADDENDS>(p, work, row + i * 16 + r, col + first, step, v);
             }
             __syncwarp();
 #pragma unroll
@@ -125,9 +127,15 @@ template <class S, Major A, Major B> struct Warp {
 };
 
 // The sum over k of a tile, in `warp`. The copiers fill buffers: copies run STAGES - 1 tiles of k ahead of the
-// arithmetic, fragments one step. Afterwards nobody uses the ring any more.
-template <class S, Major A, Major B, class CopierA, class CopierB>
-__device__ __forceinline__ void multiply(Warp<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, int64_t k) {
+// arithmetic, fragments one step. Afterwards nobody uses the ring any more. `between` is called after each part of k but the
+// last, where a shape has parts, with what is left of k.
+struct OnePart {
+    __device__ __forceinline__ void operator()(int64_t) const {}
+};
+template <template <class, Major, Major> class W, class S, Major A, Major B, class CopierA, class CopierB,
+          class Between = OnePart>
+__device__ __forceinline__ void multiply(W<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, int64_t k,
+                                         Between between = {}) {
     constexpr int STAGES = S::STAGES, STEPS = S::K_STEPS, EVERY = S::COPY_EVERY, PARTS = STEPS / EVERY;
     constexpr uint32_t STAGE_BYTES = S::template STAGE_BYTES<A, B>;
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));
@@ -167,6 +175,10 @@ __device__ __forceinline__ void multiply(Warp<S, A, B>& warp, CopierA& copy_a, C
             warp.read(next % 2, shared + read_stage * STAGE_BYTES, next);
             if (next % EVERY == 0) fetch(left - (STAGES - !last) * S::BK, write_stage, next / EVERY, PARTS);
             warp.multiply(step % 2);
+        }
+        if constexpr (!same_type<Between, OnePart>) {
+            const int64_t rest = left - S::BK;
+            if (rest > 0 && (k - rest) % S::PART_K == 0) between(rest);
         }
     }
     // A wait is only for what was committed, and the last parts were not: their zeros would land in what the epilogue

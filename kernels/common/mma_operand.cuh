@@ -19,7 +19,7 @@ struct AsyncCopier {
     static constexpr int COUNT = Shared::ROWS / ROW_STEP * EACH_ROW;  // copies a thread and tile
     static_assert(THREADS % COLUMNS == 0 && Shared::ROWS % ROW_STEP == 0, "every thread copies alike");
     static_assert(EACH_ROW == 1 || MAJOR == Major::MN, "along k, rows are short");
-    static_assert(ROW_STEP % Shared::PERIOD == 0, "every row of a thread is permuted alike");
+    static_assert(ROW_STEP % Shared::PERIOD == 0 || Shared::PERIOD % ROW_STEP == 0, "an XOR permutes a thread's rows");
 
     const T* source;   // this thread's next vector
     int64_t row_step;  // elements from one of its rows to the next
@@ -28,12 +28,14 @@ struct AsyncCopier {
     int mn_left;       // from its first vector to the operand's end
     uint32_t offset;   // of its first vector in shared memory
 
-    // `tile` is element (0, k = 0) of the tile, `lead` the stride of the dimension that has no unit stride.
-    __device__ __forceinline__ AsyncCopier(const T* tile, int64_t lead, int mn_left) : row_step(lead * ROW_STEP) {
+    // `tile` is element (0, k = 0) of the tile, `lead` the stride of the dimension that has no unit stride; `unit` that of the
+    // other, where elements are copied alone.
+    __device__ __forceinline__ AsyncCopier(const T* tile, int64_t lead, int mn_left, int64_t unit = 1)
+        : row_step(lead * ROW_STEP) {
         const int row = threadIdx.x / COLUMNS, vector = threadIdx.x % COLUMNS;
-        source = tile + row * lead + vector * Shared::EACH;
+        source = tile + row * lead + vector * Shared::EACH * unit;
         offset = Shared::offset(row, vector);
-        turn = MAJOR == Major::K ? BK - MN * lead : 0;
+        turn = MAJOR == Major::K ? BK * unit - MN * lead : 0;
         k = MAJOR == Major::K ? vector * Shared::EACH : row;
         this->mn_left = mn_left - (MAJOR == Major::K ? row : vector * Shared::EACH);
     }
@@ -47,11 +49,16 @@ struct AsyncCopier {
             if (i * parts / COUNT != part) continue;
             const int row = i / EACH_ROW * ROW_STEP, column = i % EACH_ROW * COLUMNS;
             const bool there = row < rows && (column == 0 || column * Shared::EACH < mn_left);
-            const uint32_t to = shared + offset + row * Shared::ROW_BYTES + column * 16;
+            const uint32_t to = shared + row_offset(row) + column * 16;
             ptx::cp_async_16(to, source + column * Shared::EACH, there);
             if (i % EACH_ROW + 1 == EACH_ROW) source += row_step;
         }
         if (MAJOR == Major::K && part + 1 == parts) source += turn;
+    }
+
+    // In shared memory, of this thread's vector in one of its rows.
+    __device__ __forceinline__ uint32_t row_offset(int row) const {
+        return (offset ^ (Shared::swizzle(row) << 4)) + row * Shared::ROW_BYTES;
     }
 };
 

@@ -11,10 +11,10 @@ enum class Major { K, MN };
 // (16x8 each) both halves of k first.
 enum class Side { A, B };
 
-// MN x BK elements of BYTES each, 2 or 4, as rows of 16-byte vectors along the unit stride. Vectors are
+// MN x BK elements of BYTES each, 2, 4 or 8, as rows of 16-byte vectors along the unit stride. Vectors are
 // permuted within a row by an XOR with the row's number, so that what a warp reads together lies in
 // different banks: eight rows of an 8x8 matrix of 16-bit elements at one vector column (ldmatrix), or four rows
-// of eight 4-byte elements, two vectors each, where ldmatrix cannot transpose.
+// of eight 4-byte elements, two vectors each, where ldmatrix cannot transpose. Of 8-byte elements, see DoubleTile.
 template <int MN, int BK, int BYTES_EACH, Major MAJOR>
 struct SharedTile {
     static constexpr int EACH = 16 / BYTES_EACH;  // elements of a vector
@@ -23,10 +23,12 @@ struct SharedTile {
     static constexpr int ROW_BYTES = VECTORS * 16;
     static constexpr int BYTES = ROWS * ROW_BYTES;
     static constexpr bool TRANSPOSABLE = MAJOR == Major::K || BYTES_EACH == 2;  // by ldmatrix
-    static constexpr int PERIOD = TRANSPOSABLE ? 8 : 4;  // rows after which the permutation repeats
+    static constexpr bool DOUBLES = BYTES_EACH == 8;
+    static constexpr int PERIOD = TRANSPOSABLE != DOUBLES ? 8 : 4;  // rows after which the permutation repeats
     static_assert(VECTORS % (TRANSPOSABLE ? 4 : 8) == 0, "the permutation stays within a row");
 
     TILEWISE_HD static constexpr int swizzle(int row) {
+        if (DOUBLES) return MAJOR == Major::K ? (row >> 1 & 1) * 4 : (row >> 1 & 3) * 2;
         if (!TRANSPOSABLE) return (row & 3) * 2;
         return VECTORS % 8 == 4 ? (row >> 1) & 3 : row & 7;  // every other row begins in the middle of the 32 banks
     }
@@ -69,5 +71,21 @@ struct SharedTile {
     // From a lane's element of the first matrix to that of another, where ldmatrix cannot transpose.
     TILEWISE_HD static constexpr int half(int first, int mn_half, int k_half) {
         return (first ^ (mn_half * 8 * BYTES_EACH)) + k_half * EACH * ROW_BYTES;
+    }
+};
+
+// A tile of doubles. A lane reads them as vectors, two along the unit stride: of the 16 x 8 elements of a fragment those of
+// mn = 2 (lane / 4) and the next, and of k = 2 (lane % 4) and the next.
+template <int MN, int BK, Major MAJOR> struct DoubleTile : SharedTile<MN, BK, 8, MAJOR> {
+    using Base = SharedTile<MN, BK, 8, MAJOR>;
+
+    // Byte offset of a lane's first vector of the fragment at (mn, k = 0); its second lies a row further.
+    TILEWISE_HD static constexpr int fragment(int mn, int lane) {
+        return Base::element(mn + lane / 4 * 2, lane % 4 * 2);
+    }
+    // The same for the fragment 16 i further along mn and 8 j along k.
+    TILEWISE_HD static constexpr int step(int fragment, int i, int j) {
+        return MAJOR == Major::K ? (fragment ^ (j * 64)) + i * 16 * Base::ROW_BYTES
+                                 : fragment + i * 128 + j * 8 * Base::ROW_BYTES;
     }
 };

@@ -90,9 +90,14 @@ __device__ __forceinline__ void store_sums(const SkinnyParams& params, const Wor
             const T* bias =
                 p.bias == nullptr ? nullptr : static_cast<const T*>(p.bias) + i * p.bias_row + j * p.bias_col;
             T* out = work.out + i * p.out_row + j * p.out_col;
-            apply_epilogue(v, bias, params.by_rows ? p.bias_row : p.bias_col, p.activation, Acc(p.negative_slope), out,
-                           params.by_rows ? p.out_row : p.out_col, params.by_rows ? work.rows - row : work.cols - col,
-                           p.out_vector);
+            Run<T, Acc> run;
+            if (p.addends.any()) {
+                const int64_t offset = locate(p.batch, p.batch_rank, split.product).at[3];
+                run = Run<T, Acc>(p.addends, i, j, split.product, offset, params.by_rows);
+            }
+            apply_epilogue(v, bias, params.by_rows ? p.bias_row : p.bias_col, p.activation, Acc(p.negative_slope), run,
+                           out, params.by_rows ? p.out_row : p.out_col,
+                           params.by_rows ? work.rows - row : work.cols - col, p.out_vector);
             continue;
         }
         const int64_t line = params.by_rows ? work.col + col : work.row + row;

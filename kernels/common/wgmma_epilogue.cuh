@@ -1,7 +1,8 @@
-// The epilogue of matmul_wgmma.cu: bias, activation, one rounding, and stores, from accumulators in registers. A warp
-// works alone on its 16 rows, except where TMA stores a warpgroup's rows from shared memory.
+// The epilogue of matmul_wgmma.cu: bias, activation, gate, residual, one rounding, and stores, from accumulators in
+// registers. A warp works alone on its 16 rows, except where TMA stores a warpgroup's rows from shared memory.
 #pragma once
 
+#include "ptx/ldmatrix.cuh"
 #include "wgmma_shape.cuh"
 
 template <class T> __device__ __forceinline__ uint32_t pack(float low, float high) {
@@ -21,23 +22,30 @@ enum class EpilogueKind {
     bias_relu,  // bias, relu, leaky_relu of a slope that is_fraction(); still whole vectors
     splitk,     // everything, after the cluster has reduced its k splits (wgmma_splitk.cuh)
     general,    // all activations, and results by elements
+    residual,   // the same, and a residual
+    gated,      // the same of a gated product: a thread has the accumulators of both its parts
 };
 
 template <class S, EpilogueKind F> struct Epilogue {
     using T = typename S::Result;
     using Accumulators = float[S::M_STEPS][S::ACCUMULATORS];
-    static constexpr bool LOOP = F == EpilogueKind::general;
+    static constexpr bool GATE = F == EpilogueKind::gated, RESIDUAL = GATE || F == EpilogueKind::residual;
+    static constexpr bool LOOP = RESIDUAL || F == EpilogueKind::general;
     static constexpr int BIASES = S::BOXES > S::M_STEPS ? S::BOXES : S::M_STEPS;
     // Accumulators of a thread that it looks at together: 16 columns, or in a loop as many as there are registers for.
     static constexpr int ALL_ACCUMULATORS = S::M_STEPS * S::ACCUMULATORS;
-    static constexpr int UNIT = !LOOP || ALL_ACCUMULATORS > 128 ? 8 : ALL_ACCUMULATORS == 96 ? 16 : 32;
-    static constexpr int UNITS_OF_BOX = 32 / UNIT, UNITS = (S::ACCUMULATORS + UNIT - 1) / UNIT,
-                         ALL = S::M_STEPS * UNITS;
+    static constexpr int UNIT = !LOOP || ALL_ACCUMULATORS > 128 ? 8 : RESIDUAL || ALL_ACCUMULATORS == 96 ? 16 : 32;
+    // Of a step's results. With a gate the first half of the accumulators are its products, and the others b's.
+    static constexpr int ACCUMULATORS = GATE ? S::ACCUMULATORS / 2 : S::ACCUMULATORS;
+    static constexpr int BOXES = GATE ? S::BOXES / 2 : S::BOXES;
+    static constexpr int UNITS_OF_BOX = 32 / UNIT, UNITS = (ACCUMULATORS + UNIT - 1) / UNIT, ALL = S::M_STEPS * UNITS;
+    static_assert(!GATE || (S::BOXES % 2 == 0 && S::TAIL == 64), "");
 
     const WgmmaParams& p;
     const uint32_t warp, lane;
     const uint32_t staging_begin, staging;  // shared addresses of all buffers, and of this warp's
     uint32_t bias_first[BIASES], bias_second[BIASES];
+    uint32_t residual[RESIDUAL ? 4 : 1][4];  // of the next box: what the lane loads of its rows
 
     __device__ __forceinline__ Epilogue(const WgmmaParams& p, uint32_t shared)
         : p(p),
@@ -46,6 +54,10 @@ template <class S, EpilogueKind F> struct Epilogue {
           staging_begin(shared + HEADER_BYTES),
           staging(staging_begin + warp * STORE_BYTES) {}
 
+    // Of an item's first result.
+    template <class Item> __device__ __forceinline__ static int32_t column_of(const Item& item) {
+        return GATE ? item.col / 2 : item.col;
+    }
     // First of this warp's 16 rows in step i, within the tile.
     __device__ __forceinline__ int32_t row_of(int i) const {
         return ((warp / 4) * S::M_STEPS + i) * 64 + warp % 4 * 16;
@@ -58,19 +70,98 @@ template <class S, EpilogueKind F> struct Epilogue {
     template <class Item> __device__ __forceinline__ void load_bias(const Item& item, bool warm_up) {
         if (F == EpilogueKind::none || F == EpilogueKind::partial) return;
         const bool by_row = p.bias_by_row;
-        const auto place = Boxes<S>::of(p, item.col);
+        const auto place = Boxes<S>::of(p, column_of(item));
         const uint32_t size = p.bias == nullptr || warm_up ? 0 : by_row ? p.m : p.n;
         if (size > 0) ptx::wait_for_grid_before();  // the operands, for which others wait, come later
 #pragma unroll
         for (int i = 0; i < BIASES; ++i) {
             const int32_t row = item.row + row_of(i < S::M_STEPS ? i : 0) + int32_t(lane / 4);
-            const int32_t col = item.col + place.column(i < S::BOXES ? i : 0) + int32_t(lane) * 2;
+            const int32_t col = column_of(item) + place.column(i < S::BOXES ? i % BOXES : 0) + int32_t(lane) * 2;
             const uint32_t first = by_row ? row : col, second = by_row ? row + 8 : col + 1;
-            const T* bias = item.template bias<T>(p);
+            const T* bias = item.template bias<T>(p) + (GATE && i >= BOXES ? p.bias_up : 0);
             bias_first[i] = bias_second[i] = 0;
             ptx::load_global_if<2>(first < size, bias + first * p.bias_stride, &bias_first[i]);
             ptx::load_global_if<2>(second < size, bias + second * p.bias_stride, &bias_second[i]);
         }
+    }
+
+    // Where the residual of this warp's rows begins.
+    template <class Item> __device__ __forceinline__ const T* residual_of(const Item& item) const {
+        const T* at = static_cast<const T*>(p.addends.residual) + (item.row + row_of(0)) * p.addends.residual_row +
+                      column_of(item) * p.addends.residual_col;
+#pragma unroll
+        for (int k = 0; k < 3; ++k) at += item.result_batch()[k] * p.residual_batch[k];
+        return at;
+    }
+    // Asks for the rows of the box of units from `at` on, 16 bytes a lane as store_box writes them.
+    template <class Item> __device__ __forceinline__ void load_box(const Item& item, int at, bool wanted) {
+        const int32_t i = at / UNITS, column = Boxes<S>::of(p, column_of(item)).column(at % UNITS / UNITS_OF_BOX);
+        const int32_t rows = wanted ? int32_t(p.m) - item.row - row_of(i) : 0;
+        const T* from = residual_of(item) + i * 64 * p.addends.residual_row + column;
+#pragma unroll
+        for (int pass = 0; pass < 4; ++pass) {
+            const int32_t row = pass * 4 + lane / 8, vector = lane % 8 * 8;
+            const bool inside = row < rows && vector < int32_t(p.n) - column_of(item) - column;
+            ptx::load_global_if<16>(inside, from + row * p.addends.residual_row + vector, residual[pass]);
+        }
+    }
+    // Before a tile is multiplied: its first box into registers, and the others on their way to L2.
+    template <class Item> __device__ __forceinline__ void load_residual(const Item& item, bool warm_up) {
+        if (p.addends.residual == nullptr || !p.addends.residual_vector || warm_up) return;
+        ptx::wait_for_grid_before();
+        const int32_t width = min(int32_t(p.n) - column_of(item), 64 * BOXES);
+        const T* from = residual_of(item);
+#pragma unroll 1
+        for (int i = 0; i < S::M_STEPS; ++i, from += 64 * p.addends.residual_row) {
+            const int32_t row = lane / 2, rows = int32_t(p.m) - item.row - row_of(i);
+            for (int32_t at = lane % 2 * 16; row < rows && at < width; at += 32) {
+                ptx::prefetch_to_l2(from + row * p.addends.residual_row + at);
+            }
+        }
+        load_box(item, 0, true);
+    }
+    // The residual of a unit, of results at `column` within the tile; `box` is where its rows are in shared memory, if they
+    // are read in vectors.
+    template <class Item>
+    __device__ __forceinline__ void add_residual(float (&v)[UNIT], const Item& item, int i, int32_t column,
+                                                 uint32_t box, int part) const {
+        if (p.addends.residual_vector) {
+#pragma unroll
+            for (int k = 0; k < UNIT / 8; ++k) {  // of 16 columns
+                uint32_t words[4];
+                const uint32_t row = lane % 16, vector = (part * (UNIT / 8) + k) * 2 + lane / 16;
+                ptx::ldmatrix_x4(words, box + row * 128 + ((vector ^ row % 8) << 4));
+#pragma unroll
+                for (int q = 0; q < 4; ++q) {
+                    const float2 pair = unpack<T>(words[q]);
+                    v[k * 8 + q * 2] += pair.x;
+                    v[k * 8 + q * 2 + 1] += pair.y;
+                }
+            }
+            __syncwarp();
+            return;
+        }
+        const int32_t row = lane / 4, rows = int32_t(p.m) - item.row - row_of(i);
+        column += part * (UNIT / 4) * 8 + lane % 4 * 2;
+        const int32_t columns = int32_t(p.n) - column_of(item) - column;
+        const T* from = residual_of(item) + (i * 64 + row) * p.addends.residual_row + column * p.addends.residual_col;
+#pragma unroll
+        for (int e = 0; e < UNIT; ++e) {
+            const int32_t down = e / 2 % 2 * 8, along = e / 4 * 8 + e % 2;
+            if (row + down < rows && along < columns) {
+                v[e] += number(from[down * p.addends.residual_row + along * p.addends.residual_col]);
+            }
+        }
+    }
+    // The rows of a box from registers to shared memory, as `stage` has them, and the next box's on their way.
+    template <class Item> __device__ __forceinline__ void stage_residual(const Item& item, int next, uint32_t to) {
+#pragma unroll
+        for (int pass = 0; pass < 4; ++pass) {
+            const uint32_t row = pass * 4 + lane / 8, vector = lane % 8;
+            ptx::store_shared_16(to + row * 128 + ((vector ^ row % 8) << 4), residual[pass]);
+        }
+        load_box(item, next, next < ALL);
+        __syncwarp();
     }
 
     // What a tile's sums become. In two ways: each warp writes its 16 rows of 64 columns, by way of a buffer of its own; or
@@ -91,7 +182,7 @@ template <class S, EpilogueKind F> struct Epilogue {
             }
         }
         const bool has_result = S::CAN_TMA_STORE && p.tma_store;
-        const uint32_t result = staging_begin + warp / 4 * S::BOXES * BOX_BYTES;
+        const uint32_t result = staging_begin + warp / 4 * BOXES * BOX_BYTES;
         const bool leader = warp % 4 == 0 && ptx::elect();
         // The copy engine would write the rows of the next group, too.
         const bool tma_store = has_result && !(Item::IS_CUT && item.row + int32_t(warp / 4 + 1) * 64 > item.end_row(p));
@@ -100,25 +191,37 @@ template <class S, EpilogueKind F> struct Epilogue {
             if (leader) ptx::tma_store_wait_read();
             ptx::barrier_sync(RESULT_READY + warp / 4, 128);
         }
-        const auto place = Boxes<S>::of(p, item.col);
-        T* out = static_cast<T*>(p.out) + (item.row + row_of(0)) * p.out_row + item.col * p.out_col;
+        const int32_t first_column = column_of(item);
+        const auto place = Boxes<S>::of(p, first_column);
+        T* out = static_cast<T*>(p.out) + (item.row + row_of(0)) * p.out_row + first_column * p.out_col;
+        const bool adds = RESIDUAL && p.addends.residual != nullptr && !warm_up;
 #pragma unroll
         for (int k = 0; k < 3; ++k) out += item.result_batch()[k] * p.out_batch[k];
 #pragma unroll(LOOP ? 1 : ALL)
         for (int at = 0; at < (LOOP && warm_up ? UNITS_OF_BOX : ALL); ++at) {
             const int i = at / UNITS, unit = at % UNITS, box = unit / UNITS_OF_BOX, part = unit % UNITS_OF_BOX;
+            const uint32_t to = tma_store ? result + box * BOX_BYTES + warp % 4 * STORE_BYTES : buffer;
+            if (adds && p.addends.residual_vector && part == 0) stage_residual(item, at + UNITS_OF_BOX, to);
             float v[UNIT];
             take<0, ALL>(d, at, v);
             if (LOOP && (!warm_up || warp % 4 == 1)) {
                 if (p.bias != nullptr) add_bias(v, bias_of<0>(p.bias_by_row ? i : box), part);
                 activate<T>(v, p.activation, p.negative_slope);
+                if constexpr (GATE) {
+                    float w[UNIT];
+                    take<0, ALL, ACCUMULATORS>(d, at, w);
+                    if (p.bias != nullptr) add_bias(w, bias_of<0>(BOXES + box), part);
+#pragma unroll
+                    for (int e = 0; e < UNIT; ++e) v[e] *= w[e];
+                }
+                if (adds) add_residual(v, item, i, place.column(box), to, part);
             }
-            stage(v, tma_store ? result + box * BOX_BYTES + warp % 4 * STORE_BYTES : buffer, part);
+            stage(v, to, part);
             if (!tma_store && (part == UNITS_OF_BOX - 1 || unit == UNITS - 1)) {
-                const int32_t column = place.column(box), end = column + (box == S::BOXES - 1 ? S::TAIL : 64);
+                const int32_t column = place.column(box), end = column + (box == BOXES - 1 ? S::TAIL : 64);
                 store_box(buffer, out + i * 64 * p.out_row + column * p.out_col,
                           warm_up ? 0 : item.end_row(p) - item.row - row_of(i),
-                          min(int32_t(p.n) - item.col, end) - column);
+                          min(int32_t(p.n) - first_column, end) - column);
             }
         }
         if (tma_store) send(result, leader && !warm_up, item);
@@ -126,20 +229,20 @@ template <class S, EpilogueKind F> struct Epilogue {
 
     // The accumulators of unit `at`, counted through all steps of rows. Registers have no index at run time: by branches, each
     // of which halves those of [FIRST, END). (One comparison after the other becomes a predicated copy of every accumulator,
-    // a switch a table in memory.)
-    template <int FIRST, int END> __device__ __forceinline__ void take(const Accumulators& d, int at,
-                                                                       float (&v)[UNIT]) const {
+    // a switch a table in memory.) BEHIND: so many accumulators behind the first of a step.
+    template <int FIRST, int END, int BEHIND = 0>
+    __device__ __forceinline__ void take(const Accumulators& d, int at, float (&v)[UNIT]) const {
         if constexpr (END - FIRST > 1) {
             constexpr int MIDDLE = (FIRST + END) / 2;
             if (at < MIDDLE) {
-                take<FIRST, MIDDLE>(d, at, v);
+                take<FIRST, MIDDLE, BEHIND>(d, at, v);
             } else {
-                take<MIDDLE, END>(d, at, v);
+                take<MIDDLE, END, BEHIND>(d, at, v);
             }
         } else {
             constexpr int I = FIRST / UNITS, FROM = FIRST % UNITS * UNIT;
 #pragma unroll
-            for (int e = 0; e < UNIT; ++e) v[e] = FROM + e < S::ACCUMULATORS ? d[I][FROM + e] : 0.0f;
+            for (int e = 0; e < UNIT; ++e) v[e] = FROM + e < ACCUMULATORS ? d[I][BEHIND + FROM + e] : 0.0f;
         }
     }
     // Both values of step or box `which`, counted from AT.
@@ -224,8 +327,8 @@ template <class S, EpilogueKind F> struct Epilogue {
         const int32_t row = item.row + int32_t(warp / 4) * 64;
         if (!sender || row >= item.end_row(p)) return;
 #pragma unroll 1
-        for (int32_t box = 0; box < S::BOXES; ++box) {
-            const int32_t column = item.col + box * 64;
+        for (int32_t box = 0; box < BOXES; ++box) {
+            const int32_t column = column_of(item) + box * 64;
             if (column >= int32_t(p.n)) break;
             if (p.flat) {
                 ptx::tma_store_2d(p.result, result + box * BOX_BYTES, column, row);

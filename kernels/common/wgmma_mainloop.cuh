@@ -17,16 +17,18 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
     // Each block of a pair asks for half of every box of b, for both.
     const bool halves = IS_B && pair.blocks > 1;
     const int32_t skip = halves ? int32_t(pair.rank) * ((mn_major ? BLOCK_K : ROWS) / 2) : 0;
-    const int32_t boxes = mn_major ? (ROWS + 63) / 64 : 1;
+    // Half of each box of b's rows is the gate's.
+    const bool gated = IS_B && (batches & GATED);
+    const int32_t boxes = (mn_major ? (ROWS + 63) / 64 : 1 + gated) >> gated;
     for (; work.left(); work.next()) {
         const auto& item = work.item;
         const Boxes<S> place = Boxes<S>::of(p, item.col);
-        const int32_t mn = IS_B ? item.col + place.column(0) : item.row;
+        const int32_t mn = IS_B ? (item.col + place.column(0)) >> gated : item.row;
         int32_t batch[3];
 #pragma unroll
         for (int d = 0; d < 3; ++d) batch[d] = batches >> d & 1 ? item.batch[d] : 0;
         for (uint32_t block = item.k_begin; block < item.k_end; ++block) {
-            const int32_t k = item.first_k() + int32_t(block) * BLOCK_K;
+            const int32_t k = item.first_k() + int32_t(block) * S::STAGE_K;
             ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
             const uint32_t full = ring.full(ring.stage);
             ptx::mbarrier_arrive_expect(full, bytes);
@@ -48,6 +50,15 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
                 }
             };
             const bool tail = IS_B && S::TAIL < 64 && mn_major;
+            if (gated) {
+                for (int32_t i = 0; i < boxes; ++i) {
+                    ask(p.gate);
+                    to += BOX_BYTES;
+                    column += 64;
+                }
+                to = stage + S::A_BYTES + S::B_BYTES / 2;
+                column = mn_major ? mn : k;
+            }
 #pragma unroll 1
             for (int32_t i = 0; i < boxes - tail; ++i) {
                 ask(IS_B ? p.b : p.a);
@@ -110,7 +121,9 @@ __device__ __forceinline__ void multiply_stages(const WgmmaParams& p, Accumulato
     }
 #pragma unroll
     for (int i = 0; i < S::M_STEPS; ++i) ptx::wgmma_pin(d[i]);
-    if (p.a_mn) {
+    if constexpr (same_type<typename S::T, f32>) {  // K-major only
+        multiply_group<S, false, false>(d, a, b, accumulate);
+    } else if (p.a_mn) {
         if (p.b_mn) {
             multiply_group<S, true, true>(d, a, b, accumulate);
         } else {

@@ -19,8 +19,9 @@
 #include "tile_order.cuh"
 #include "wgmma_tile.cuh"
 
-// out[i, j] = act(sum over k of a[i, k] b[k, j] + bias) for every index of the batch. Strides in elements. Mirrored in
-// src/cuda/plan/matmul/wgmma/params.rs.
+// out[i, j] = act(sum over k of a[i, k] b[k, j] + bias) + residual for every index of the batch. With a gate, half of a
+// tile's columns are products with it, and the other half those with b: items count columns of both. Strides in
+// elements. Mirrored in src/cuda/plan/matmul/wgmma/params.rs.
 struct alignas(64) WgmmaParams {
     TileOrder order;        // of a product's tiles, or pairs of them
     uint32_t items;         // tiles of all products, or pairs of them, for each k split without cluster split-K
@@ -28,12 +29,13 @@ struct alignas(64) WgmmaParams {
     uint32_t longer_splits;
     uint32_t pair;  // 2: blocks whose tiles lie below each other are a cluster; 1: they are not
     uint32_t stages;
-    uint32_t stages_at;             // in shared memory
-    uint32_t a_stage_bytes;         // of a that arrive for one block of k
-    uint32_t b_stage_bytes;         // of b
-    uint32_t a_mn, b_mn;            // the unit stride is along m or n, not along k
-    uint32_t flat;                  // no batch: maps have two dimensions, not five
-    uint32_t a_batches, b_batches;  // bit d: the operand has that dimension of the batch, and is not broadcast along it
+    uint32_t stages_at;      // in shared memory
+    uint32_t a_stage_bytes;  // of a that arrive for one block of k
+    uint32_t b_stage_bytes;  // of b
+    uint32_t a_mn, b_mn;     // the unit stride is along m or n, not along k
+    uint32_t flat;           // no batch: maps have two dimensions, not five
+    uint32_t a_batches,
+        b_batches;  // bit d: the operand has that dimension of the batch, and is not broadcast; GATED of b
     uint32_t products;
     uint32_t batch_size[2];  // of the two inner dimensions
     // So far, two lines of the constant caches, what there is to know before the first box.
@@ -55,12 +57,20 @@ struct alignas(64) WgmmaParams {
     Divisor by_split;     // items of a k split
     Divisor by_product;   // items of a product
     Divisor by_batch[2];  // of the two inner dimensions
+    Addends addends;
+    int64_t residual_batch[3];  // innermost dimension first
+    int64_t bias_up;            // from the gate's bias to b's
+    uint32_t unused_too[8];
     TensorMap a, b;
     TensorMap b_tail;  // of b's last box, where b lies by rows and that is narrower than 64 columns
     TensorMap result;  // with tma_store
+    TensorMap gate;
 };
-static_assert(sizeof(WgmmaParams) == 832 && offsetof(WgmmaParams, m) == 128, "mirrored in Rust");
-static_assert(offsetof(WgmmaParams, store_elements) == 220 && offsetof(WgmmaParams, a) == 320, "mirrored in Rust");
+static_assert(sizeof(WgmmaParams) == 1088 && offsetof(WgmmaParams, m) == 128, "mirrored in Rust");
+static_assert(offsetof(WgmmaParams, store_elements) == 220 && offsetof(WgmmaParams, addends) == 320, "");
+static_assert(offsetof(WgmmaParams, a) == 448, "mirrored in Rust");
+// In b_batches, of the two lines that come first.
+enum : uint32_t { GATED = 8 };
 
 // Barriers by number; 0 is that of __syncthreads. RESULT_READY + i is the one of consumer warpgroup i; cluster split-K
 // has one for all.
@@ -70,8 +80,9 @@ template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS_>
 struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     using T = Element;
     using Result = Element;
-    static constexpr int BLOCKS = BLOCKS_;  // on one multiprocessor
-    static constexpr uint32_t PLANES = 1;   // stages of a block of k
+    static constexpr int BLOCKS = BLOCKS_;                         // on one multiprocessor
+    static constexpr int STAGE_K = BLOCK_K * 2 / sizeof(Element);  // elements of k in a stage
+    static constexpr uint32_t PLANES = 1;                          // stages of a block of k
     static constexpr bool HAS_PAIRS = true;
     static constexpr int THREADS = 128 * CONSUMERS + 128;
     static constexpr int ACCUMULATORS = BN / 2;  // of a thread, for 64 rows

@@ -1,4 +1,4 @@
-// The epilogue of float32 results of wgmma: bias, activation, and stores from the accumulators to memory, each of whole
+// The epilogue of float32 results of wgmma: bias, activation, residual, and stores from the accumulators to memory, each of whole
 // sectors of 32 bytes of 8 rows.
 #pragma once
 
@@ -41,6 +41,7 @@ template <class S, EpilogueKind F> struct StoreEpilogue : Epilogue<S, F> {
                         if (p.activation == ACT_LEAKY_RELU) leaky_relu_of_fraction(v, p.negative_slope);
                     }
                 }
+                if (LOOP && p.addends.any() && !warm_up) add_addends(v, item, row, col + columns);
                 store(v, row, col + columns, warm_up ? 0 : int32_t(p.m), out + columns * p.out_col);
             }
         }
@@ -64,6 +65,19 @@ private:
                 v[i + e] += one;
                 v[i + 2 + e] += one;
             }
+        }
+    }
+
+    // By pairs of columns, as `store` has them.
+    __device__ __forceinline__ void add_addends(float (&v)[UNIT], const Item& item, int32_t row, int32_t col) const {
+        int64_t offset = 0;
+#pragma unroll
+        for (int k = 0; k < 3; ++k) offset += item.batch[k] * p.residual_batch[k];
+#pragma unroll
+        for (int i = 0; i < UNIT; i += 2) {
+            const int32_t at_row = row + i / 2 % 2 * 8, at_col = col + i / 4 * 8;
+            const Run<float, float> run(p.addends, at_row, at_col, item.product, offset, false);
+            add_run(reinterpret_cast<float (&)[2]>(v[i]), run, 1, at_row < int32_t(p.m) ? int32_t(p.n) - at_col : 0);
         }
     }
 

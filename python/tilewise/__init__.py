@@ -8,6 +8,7 @@ Importing this loads neither torch nor numpy nor a CUDA library; the driver is l
 that needs it. What runs where: docs/architecture.md. The operations themselves: src/python/.
 """
 
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from . import _dynamo  # noqa: F401 (hears of torch.compile)
@@ -79,10 +80,12 @@ if not TYPE_CHECKING:  # or a type checker would take every misspelt name for An
         return sorted({*globals(), *__all__})
 
     def __getattr__(name: str) -> Any:
-        """Loads tilewise.explain when it is first asked for: what it needs has no place in a bare import."""
+        """Loads tilewise.explain and tilewise.torch (where torch is installed) when first asked for."""
         if name == "explain":
             from .explanation import explain
 
             globals()[name] = explain
             return explain
+        if name == "torch" and importlib.util.find_spec("torch"):
+            return importlib.import_module(".torch", __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

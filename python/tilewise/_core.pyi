@@ -42,6 +42,7 @@ __all__ = [
     "log_softmax_backward",
     "matmul",
     "on_memory",
+    "recorded",
     "softmax",
     "softmax_backward",
     "variants",
@@ -84,9 +85,12 @@ class UnsupportedError(TilewiseError, NotImplementedError): ...
 class CudaError(TilewiseError, RuntimeError): ...
 class OutOfMemoryError(TilewiseError, MemoryError): ...
 
+@overload
 def add(
     x: _Tensor, y: _Tensor | float | _NumpyScalar, *, alpha: float = 1, out: _Tensor | None = None
 ) -> _Tensor: ...
+@overload
+def add(x: float | _NumpyScalar, y: _Tensor, *, out: _Tensor | None = None) -> _Tensor: ...
 def softmax(
     x: _Tensor, dim: SupportsIndex = -1, *, dtype: _DType = None, out: _Tensor | None = None
 ) -> _Tensor: ...
@@ -98,6 +102,8 @@ def matmul(
     b: _Tensor,
     *,
     bias: _Tensor | None = None,
+    gate: _Tensor | None = None,
+    residual: _Tensor | None = None,
     activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None = None,
     negative_slope: float = 0.01,
     precision: Literal["ieee", "tf32"] = "ieee",
@@ -127,6 +133,7 @@ def grouped_matmul(
 ) -> _Tensor: ...
 def implement_operators(recorder: Callable[[str], Callable[..., Any]]) -> list[str]: ...
 def on_memory(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result: ...
+def recorded(ctx: Any, *tensors: Any) -> Any: ...
 def softmax_backward(
     grad: _Tensor,
     output: _Tensor,
@@ -151,6 +158,7 @@ def activation_backward(
     negative_slope: float = 0.01,
     saved_is: Literal["output", "pre_activation"] = "output",
     bias: bool = False,
+    up: _Tensor | None = None,
 ) -> tuple[_Tensor, _Tensor | None]: ...
 
 @type_check_only

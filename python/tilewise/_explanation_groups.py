@@ -10,8 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Groups:
-    """The tiles of a grouped_matmul. Where its groups end on a GPU the host does not know: then there
-    are bounds."""
+    """The tiles of a grouped_matmul: bounds, where only a GPU knows where its groups end."""
 
     least_tiles: int
     most_tiles: int

@@ -224,7 +224,9 @@ _OPERATIONS = (
 def _name(op: Any) -> str:
     """Of one of our own: others' functions may have the same name."""
     name = getattr(op, "__name__", None)
-    return name if isinstance(name, str) and op is getattr(_core, name, None) else repr(op)
+    if isinstance(name, str) and op is getattr(_core, name, None):
+        return name
+    return f"{type(op).__name__} {name}" if name else repr(op)
 
 
 def _typed(op: str, facts: Mapping[str, Any]) -> Explanation:

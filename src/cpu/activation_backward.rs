@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use super::element::Element;
 use super::float::Float;
 use super::isa::{Isa, Kernel, dispatch};
-use super::matmul::epilogue::{Activate, gelu_tanh_polynomial, sigmoid_and_slope};
+use super::matmul::epilogue::{self, Activate, gelu_tanh_polynomial, sigmoid_and_slope};
 use super::memory::zeros;
 use super::operand::{BLOCK, Source, Target};
 use super::{parallel, widened};
@@ -51,6 +51,7 @@ fn solve<T: Float<Real: Activate>>(problem: &ActivationBackwardProblem) -> Resul
         grad: source(&problem.grad),
         saved: problem.saved.as_ref().map(source),
         out: problem.out.as_ref().map(target),
+        up: problem.up.as_ref().map(|up| (source(&up.factor), target(&up.gradient))),
         activation: problem.activation,
         columns,
     };
@@ -104,6 +105,8 @@ struct Work<T> {
     grad: Source<T>,
     saved: Option<Source<T>>,
     out: Option<Target<T>>,
+    /// The other factor, and its gradient.
+    up: Option<(Source<T>, Target<T>)>,
     activation: Activation,
     columns: usize,
 }
@@ -118,6 +121,7 @@ struct Piece {
 struct Scratch<R> {
     grad: Vec<R>,
     saved: Vec<R>,
+    up: Vec<R>,
     sums: Vec<R>,
 }
 
@@ -158,12 +162,28 @@ impl<T: Float<Real: Activate>> Work<T> {
     /// Elements from `start` on: whole rows, or a part of one.
     #[inline(always)]
     fn visit<I: Isa>(&self, isa: I, start: usize, len: usize, scratch: &mut Scratch<T::Real>) {
-        let Scratch { grad, saved, sums } = scratch;
+        let Scratch { grad, saved, up, sums } = scratch;
         grad.resize(len, T::Real::default());
         widened::load(isa, &self.grad, start, grad);
         if let Some(source) = &self.saved {
             let saved = widened::read(isa, source, start, len, saved);
+            if let Some((_, gradient)) = &self.up {
+                up.clear();
+                up.extend_from_slice(saved);
+                epilogue::apply(isa, self.activation, None, up);
+                for (up, &grad) in up.iter_mut().zip(&*grad) {
+                    *up = *up * grad;
+                }
+                // SAFETY: as of `out` below.
+                unsafe { widened::store(isa, gradient, start, up) };
+            }
             derive(isa, self.activation, saved, grad);
+        }
+        if let Some((factor, _)) = &self.up {
+            widened::load(isa, factor, start, up);
+            for (grad, &up) in grad.iter_mut().zip(&*up) {
+                *grad = *grad * up;
+            }
         }
         if let Some(out) = &self.out {
             // SAFETY: every piece is visited by one thread, which holds no other slice of the output.

@@ -3,24 +3,55 @@
 // LLVM keeps arrays in registers where indices are plain.
 #![allow(clippy::needless_range_loop)]
 
-/// A register of sums, and the instructions that add products to it.
-pub trait Register: Copy + 'static {
+/// Tiles of sums, and the instructions that compute them.
+pub trait Tiles: 'static {
     /// What is multiplied: a number, or several along k.
     type Factor: Copy + Default + Send + Sync + 'static;
     type Sum: Copy + Default;
+
+    /// Rows of a tile, at most [`MAX_HEIGHT`].
+    const HEIGHT: usize;
+    /// Columns of a tile, at most [`MAX_WIDTH`].
+    const WIDTH: usize;
+    /// Whether the factors of a row of a have to follow one another.
+    const ROWS_ALONG_K: bool = false;
+
+    /// Writes a block of [`BLOCK`] rows and columns with rows as columns. Steps from a row to the next are in factors.
+    ///
+    /// # Safety
+    /// As of all functions here and of [`Register`]: the CPU has the instructions; pointers are good for what is read or
+    /// written, of any alignment.
+    #[inline(always)]
+    unsafe fn transpose(from: *const Self::Factor, from_step: usize, to: *mut Self::Factor, to_step: usize) {
+        for i in 0..BLOCK {
+            for j in 0..BLOCK {
+                // SAFETY: the caller's promise.
+                unsafe { to.add(i * to_step + j).write(from.add(j * from_step + i).read()) };
+            }
+        }
+    }
+
+    /// What [`multiply`] says, with `HEIGHT` rows.
+    ///
+    /// # Safety
+    /// As of `multiply`.
+    unsafe fn tile<const KEEP: bool>(operands: Operands<Self::Factor, Self::Sum>);
+}
+
+pub const MAX_HEIGHT: usize = 32;
+pub const MAX_WIDTH: usize = 32;
+
+/// A register of sums, and the instructions that add products to it. The sums of a tile's row take two, and a tile leaves
+/// a few registers free.
+pub trait Register: Tiles + Copy {
     /// A register of factors.
     type Operand: Copy;
 
     /// Sums in a register.
-    const LEN: usize;
-    /// Rows of a tile, whose sums take two registers each, and which leaves a few registers free.
-    const HEIGHT: usize;
-    /// Columns of a tile.
-    const WIDTH: usize = 2 * Self::LEN;
+    const LEN: usize = Self::WIDTH / 2;
 
     /// # Safety
-    /// As of all functions here: the CPU has the instructions; pointers are good for what is read or written, of any
-    /// alignment.
+    /// As of all functions here.
     unsafe fn zero() -> Self;
     /// # Safety
     /// As of `zero`.
@@ -40,26 +71,6 @@ pub trait Register: Copy + 'static {
     /// # Safety
     /// As of `zero`.
     unsafe fn store(self, to: *mut Self::Sum);
-
-    /// Writes a block of [`BLOCK`] rows and columns with rows as columns. Steps from a row to the next are in factors.
-    ///
-    /// # Safety
-    /// As of `zero`.
-    #[inline(always)]
-    unsafe fn transpose(from: *const Self::Factor, from_step: usize, to: *mut Self::Factor, to_step: usize) {
-        for i in 0..BLOCK {
-            for j in 0..BLOCK {
-                // SAFETY: the caller's promise.
-                unsafe { to.add(i * to_step + j).write(from.add(j * from_step + i).read()) };
-            }
-        }
-    }
-
-    /// [`multiply`] of `HEIGHT` rows, compiled for the register's instructions.
-    ///
-    /// # Safety
-    /// As of `multiply`.
-    unsafe fn tile<const KEEP: bool>(operands: Operands<Self::Factor, Self::Sum>);
 }
 
 /// Rows and columns that are transposed at a time.
@@ -160,11 +171,7 @@ macro_rules! register {
         $store:ident, $add:ident, $fused:ident, $transpose:path
     ) => {
         impl Register for $register {
-            type Factor = $number;
-            type Sum = $number;
             type Operand = Self;
-            const LEN: usize = $len;
-            const HEIGHT: usize = $height;
 
             // SAFETY, of all: the caller's promise.
             #[inline(always)]
@@ -202,6 +209,14 @@ macro_rules! register {
                 // SAFETY: as above.
                 unsafe { $store(to, self) }
             }
+        }
+
+        impl Tiles for $register {
+            type Factor = $number;
+            type Sum = $number;
+            const HEIGHT: usize = $height;
+            const WIDTH: usize = 2 * $len;
+
             #[inline(always)]
             unsafe fn transpose(from: *const $number, from_step: usize, to: *mut $number, to_step: usize) {
                 // SAFETY: as above.
@@ -220,7 +235,7 @@ macro_rules! register {
 pub mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{Operands, Register, multiply};
+    use super::{Operands, Register, Tiles, multiply};
 
     register!(__m256: f32, 8, height 6, _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
         _mm256_add_ps, _mm256_fmadd_ps, transpose_4);
@@ -231,7 +246,7 @@ pub mod x86 {
     register!(__m512d: f64, 8, height 12, _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,
         _mm512_add_pd, _mm512_fmadd_pd, transpose_8);
 
-    /// [`Register::transpose`] of elements of four bytes.
+    /// [`Tiles::transpose`] of elements of four bytes.
     ///
     /// # Safety
     /// As there; the CPU has AVX.
@@ -268,7 +283,7 @@ pub mod x86 {
         }
     }
 
-    /// [`Register::transpose`] of elements of eight bytes.
+    /// [`Tiles::transpose`] of elements of eight bytes.
     ///
     /// # Safety
     /// As there; the CPU has AVX.
@@ -298,11 +313,7 @@ pub mod x86 {
 macro_rules! array {
     ($number:ty, $len:expr) => {
         impl Register for [$number; $len] {
-            type Factor = $number;
-            type Sum = $number;
             type Operand = Self;
-            const LEN: usize = $len;
-            const HEIGHT: usize = 6;
 
             #[inline(always)]
             unsafe fn zero() -> Self {
@@ -349,6 +360,14 @@ macro_rules! array {
                 // SAFETY: the caller's promise.
                 unsafe { to.cast::<Self>().write_unaligned(self) }
             }
+        }
+
+        impl Tiles for [$number; $len] {
+            type Factor = $number;
+            type Sum = $number;
+            const HEIGHT: usize = 6;
+            const WIDTH: usize = 2 * $len;
+
             #[inline(always)]
             unsafe fn tile<const KEEP: bool>(operands: Operands<$number, $number>) {
                 // SAFETY: the caller's promise.

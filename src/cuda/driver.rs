@@ -302,6 +302,7 @@ pub fn encode_tensor_map(op: &'static str, spec: &TensorMapSpec) -> Result<Tenso
     use sys::CUtensorMapDataType_enum as Type;
     let element = match spec.dtype {
         DType::F16 => Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        DType::F32 => Type::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
         _ => Type::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
     };
     let mut map = sys::CUtensorMap { opaque: [0; 16] };

@@ -181,6 +181,10 @@ fn shape(launch: &Launch, early: bool) -> Shape {
 /// Whether TILEWISE_LOG asks for a line a launch; read once.
 fn logged() -> bool {
     static LOGGED: OnceLock<bool> = OnceLock::new();
-    *LOGGED
-        .get_or_init(|| std::env::var("TILEWISE_LOG").is_ok_and(|log| log.split(',').any(|w| w == "launch")))
+    *LOGGED.get_or_init(|| {
+        let log = std::env::var("TILEWISE_LOG").unwrap_or_default();
+        let unknown = log.split(',').filter(|word| !matches!(*word, "" | "launch"));
+        unknown.for_each(|word| eprintln!("tilewise: TILEWISE_LOG={word:?} is not known; accepted: launch"));
+        log.split(',').any(|word| word == "launch")
+    })
 }

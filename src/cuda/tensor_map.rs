@@ -15,8 +15,8 @@ impl TensorMap {
 /// Most dimensions of a map: two of a matrix and three of a batch.
 pub const MAX_DIMS: usize = 5;
 
-/// What a tensor map is made from: a tensor of 16-bit elements, innermost dimension first, and the box that one
-/// instruction copies. Boxes lie in shared memory as rows of 128 bytes, in the permutation that wgmma reads.
+/// What a tensor map is made from: a tensor of 16-bit elements, or of float32 that is rounded to TF32 on its way, innermost
+/// dimension first, and the box that one instruction copies. Boxes lie in shared memory as rows of 128 bytes, in the permutation that wgmma reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TensorMapSpec {
     pub dtype: DType,

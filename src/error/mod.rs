@@ -70,6 +70,8 @@ pub enum Error {
         "{op}: `x` has dtype {got}; accepted without dtype=: {accepted}. Pass one of these as dtype=, to which x is converted while it is read"
     )]
     NeedsDType { op: &'static str, got: DType, accepted: String },
+    #[error("{op}: `{argument}` is a complex number; accepted: a tensor of real numbers, bool, int or float")]
+    ComplexNumber { op: &'static str, argument: &'static str },
     #[error("{op}: `{argument}` must be a number (bool, int or float), got {got}")]
     NotANumber { op: &'static str, argument: &'static str, got: String },
     #[error("{op}: `{argument}` must be an integer, got {got}")]
@@ -94,8 +96,10 @@ pub enum Error {
         "matmul: `{argument}` is 0-dimensional; it must have at least one dimension. Multiply by a number with `*` instead"
     )]
     ZeroDimensional { argument: &'static str },
-    #[error("matmul: `bias` has shape {}, but must have shape ({expected},), one value per column of the result", display_dims(.got))]
-    BiasShape { got: Dims, expected: i64 },
+    #[error("matmul: `bias` has shape {}, but must have shape {}, one value per column of the result{}", display_dims(.got), display_dims(.expected), if .expected.len() > 1 { ", first the gate's" } else { "" })]
+    BiasShape { got: Dims, expected: Dims },
+    #[error("matmul: `residual` has shape {}, which does not broadcast to the result's shape {}; sizes must be equal or 1, counted from the last dimension", display_dims(.got), display_dims(.expected))]
+    ResidualShape { got: Dims, expected: Dims },
     #[error("grouped_matmul: a of shape {} and b of shape {} {forms}", display_dims(.a), display_dims(.b))]
     GroupedShapes { a: Dims, b: Dims, forms: &'static str },
     #[error(
@@ -194,9 +198,11 @@ pub enum Error {
 
     // --- option; but for the first `got` is as its caller wrote it, a string in quotes
     #[error(
-        "explain: op={got:?} is not known; accepted: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"grouped_matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
+        "explain: op={got:?} is not known; accepted: tilewise's functions and their names: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"grouped_matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
     )]
     NotExplained { got: String },
+    #[error("add: `alpha` multiplies y, and x is a number; pass add(y, x) with y multiplied already")]
+    AlphaBesideNumber,
     #[error("{op}: activation={got} is not known; accepted: None, {}", list(known))]
     Activation { op: &'static str, got: String, known: &'static [&'static str] },
     #[error("{op}: saved_is={got} is not known; accepted: \"output\", \"pre_activation\"")]
@@ -257,6 +263,7 @@ impl Error {
             | OutDType { .. }
             | DTypeArgument { .. }
             | NeedsDType { .. }
+            | ComplexNumber { .. }
             | NotANumber { .. }
             | NotAnInteger { .. }
             | AlphaKind { .. }
@@ -267,6 +274,7 @@ impl Error {
             | BatchNotBroadcastable { .. }
             | ZeroDimensional { .. }
             | BiasShape { .. }
+            | ResidualShape { .. }
             | GroupedShapes { .. }
             | GroupedArgument { .. }
             | Listed { .. }
@@ -291,7 +299,11 @@ impl Error {
             | GpuTooOld { .. }
             | GpuNotBuiltFor { .. }
             | UnknownGpu { .. } => Family::Device,
-            NotExplained { .. } | Activation { .. } | SavedIs { .. } | Precision { .. } => Family::Option,
+            NotExplained { .. }
+            | AlphaBesideNumber
+            | Activation { .. }
+            | SavedIs { .. }
+            | Precision { .. } => Family::Option,
             TensorKind { .. } | NeedsPreActivation { .. } | Producer { .. } | ResultRefused { .. } => {
                 Family::Unsupported
             }

@@ -24,6 +24,7 @@ fn every_error() -> Vec<Error> {
         OutDType { op, got: DType::F32, expected: DType::BF16 },
         DTypeArgument { op, got: "int32".into(), accepted: crate::dtype::list(&DType::FLOATS) },
         NeedsDType { op, got: DType::I64, accepted: crate::dtype::list(&DType::FLOATS) },
+        ComplexNumber { op: "add", argument: "y" },
         NotANumber { op: "add", argument: "alpha", got: "str".into() },
         NotAnInteger { op, argument: "dim", got: "float".into() },
         AlphaKind {
@@ -39,7 +40,9 @@ fn every_error() -> Vec<Error> {
         InnerSizesDiffer { a: smallvec![2, 3], b: smallvec![4], inner_a: 3, inner_b: 4 },
         BatchNotBroadcastable { a: smallvec![2], b: smallvec![3] },
         ZeroDimensional { argument: "a" },
-        BiasShape { got: smallvec![1, 8], expected: 8 },
+        BiasShape { got: smallvec![1, 8], expected: smallvec![8] },
+        BiasShape { got: smallvec![8], expected: smallvec![2, 8] },
+        ResidualShape { got: smallvec![3, 8], expected: smallvec![2, 8] },
         GroupedShapes {
             a: smallvec![4, 3],
             b: smallvec![2, 5, 6],
@@ -92,6 +95,7 @@ fn every_error() -> Vec<Error> {
         GpuNotBuiltFor { op, device: cuda, major: 9, minor: 0, built: vec![] },
         UnknownGpu { got: "\"h900\"".into(), known: &crate::cuda::device::PUBLISHED },
         NotExplained { got: "mul".into() },
+        AlphaBesideNumber,
         Activation { op: "matmul", got: "\"tanh\"".into(), known: &Act::NAMES },
         SavedIs { op: "activation_backward", got: "\"input\"".into() },
         Precision { got: "\"bf16\"".into() },

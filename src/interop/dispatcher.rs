@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyBool, PyDict, PyTuple};
 
 use super::builtin::{Attribute, Builtin, Method, truth};
+use super::stable;
 use crate::error::Handler;
 use crate::tensor::Device;
 
@@ -27,7 +28,7 @@ pub struct Dispatcher {
     autocast_keys: [Py<PyAny>; 2],
     is_grad_enabled: Builtin,
     is_inference_mode_enabled: Builtin,
-    are_transforms_active: Py<PyAny>,
+    are_transforms_active: Builtin,
     is_inference: Method,
     /// What the module torch.autograd.forward_ad holds.
     forward_ad: Py<PyDict>,
@@ -92,7 +93,7 @@ impl Dispatcher {
             autocast_keys: [key("AutocastCPU")?, key("AutocastCUDA")?],
             is_grad_enabled: Builtin::of(torch.getattr("is_grad_enabled")?),
             is_inference_mode_enabled: Builtin::of(torch.getattr("is_inference_mode_enabled")?),
-            are_transforms_active: native.getattr("_are_functorch_transforms_active")?.unbind(),
+            are_transforms_active: Builtin::of(native.getattr("_are_functorch_transforms_active")?),
             is_inference: Method::of(&probe, "is_inference")?,
             forward_ad: autograd
                 .getattr("forward_ad")?
@@ -118,9 +119,11 @@ impl Dispatcher {
         if self.has_torch_function(object)? {
             return Ok(true);
         }
-        for taker in &self.takers {
-            if taker.asks(py)? {
-                return Ok(true);
+        if stable::is_disturbed() != Some(false) {
+            for taker in &self.takers {
+                if taker.asks(py)? {
+                    return Ok(true);
+                }
             }
         }
         // torch's own guard: -1 outside of every dual_level.
@@ -144,7 +147,7 @@ impl Dispatcher {
 
     /// Inside torch.func, whatever its tensors look like.
     pub fn is_transformed(&self, py: Python<'_>) -> PyResult<bool> {
-        self.are_transforms_active.bind(py).call0()?.is_truthy()
+        Ok(stable::is_disturbed() != Some(false) && self.are_transforms_active.asks(py)?)
     }
 
     /// Whether torch has other dtypes in mind for an operation on these lists.

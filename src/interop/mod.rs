@@ -7,7 +7,7 @@
 //! of an earlier call go a shorter way (`memo`). Calls that torch's dispatcher makes come by its stable C ABI ([`stable`]).
 
 mod allocate;
-mod builtin;
+pub mod builtin;
 mod call;
 mod descriptor;
 mod dispatcher;
@@ -26,8 +26,8 @@ pub use call::{Call, Tensor};
 pub use dispatcher::{Autocast, on_memory};
 pub use memo::CallContext;
 pub use source::loaded_module;
-pub use torch::autocast;
 pub use torch::threads as torch_threads;
+pub use torch::{Facts as TorchFacts, autocast, facts as torch_facts};
 
 use crate::dtype::DType;
 

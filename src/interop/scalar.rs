@@ -140,7 +140,7 @@ pub fn index(argument: Argument, object: &Bound<'_, PyAny>) -> Result<i64> {
 /// Refuses what is neither a tensor nor a number.
 pub fn not_an_operand(argument: Argument, object: &Bound<'_, PyAny>) -> Error {
     if object.is_instance_of::<PyComplex>() {
-        return descriptor::not_accepted(argument, "complex".into());
+        return Error::ComplexNumber { op: argument.op, argument: argument.name };
     }
     Error::NotATensor { op: argument.op, argument: argument.name, got: type_name(object) }
 }

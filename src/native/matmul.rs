@@ -29,10 +29,10 @@ impl Operator for Matmul {
         let a = call.input("a", &a)?;
         let b = call.input("b", &b)?;
         let bias = bias.as_ref().map(|bias| call.input("bias", bias)).transpose()?;
-        let spec = ops::matmul::output(&a, &b, bias.as_ref())?;
+        let operands = Operands { a: &a, b: &b, bias: bias.as_ref(), gate: None, residual: None };
+        let spec = ops::matmul::output(&operands)?;
         let out = call.output(&spec)?;
-        let operands = Operands { a: &a, b: &b, bias: bias.as_ref(), out: &out.view };
-        let problem = ops::matmul::problem(&operands, activation, precision, &spec)?;
+        let problem = ops::matmul::problem(&operands, &out.view, activation, precision, &spec)?;
         solve(&call, &problem, [out])
     }
 }

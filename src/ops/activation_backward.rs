@@ -1,5 +1,5 @@
 //! The gradient of `activation(v + bias)` with respect to v, from that of its result, and with it the
-//! gradient of bias: the same, summed over all dimensions but the last.
+//! gradient of bias: the same, summed over all dimensions but the last. Or the gradients of `activation(v) * up`.
 
 use super::matmul::Activation;
 use super::output::OutputSpec;
@@ -46,6 +46,15 @@ pub struct ActivationBackwardProblem {
     pub saved: Option<Strided>,
     pub out: Option<Strided>,
     pub bias: Option<BiasGradient>,
+    /// Where the result was `activation(saved) * up`: `out` is then also multiplied by up, and there is the gradient of up.
+    /// All tensors are contiguous, and no bias's gradient is wanted.
+    pub up: Option<Up>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Up {
+    pub factor: Strided,
+    pub gradient: Strided,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,12 +91,17 @@ impl Problem for ActivationBackwardProblem {
     fn addresses(&self) -> Addresses {
         let of = |operand: &Option<Strided>| operand.as_ref().map_or(0, |t| t.address);
         let bias = self.bias.as_ref().map_or(0, |bias| bias.address);
-        Addresses::from([self.grad.address, of(&self.saved), of(&self.out), bias].as_slice())
+        let [up, up_out] = self.up.as_ref().map_or([0; 2], |up| [up.factor.address, up.gradient.address]);
+        Addresses::from([self.grad.address, of(&self.saved), of(&self.out), bias, up, up_out].as_slice())
     }
 
     fn is_like(&self, other: &ActivationBackwardProblem) -> bool {
-        let ActivationBackwardProblem { device, dtype, activation, columns, rows, grad, saved, out, bias } =
-            self;
+        let ActivationBackwardProblem { device, dtype, activation, columns, rows, .. } = self;
+        let ActivationBackwardProblem { grad, saved, out, bias, up, .. } = self;
+        let same_up = match (up, &other.up) {
+            (Some(a), Some(b)) => a.factor.is_like(&b.factor) && a.gradient.is_like(&b.gradient),
+            (a, b) => a.is_none() && b.is_none(),
+        };
         let alike = |a: &Option<Strided>, b: &Option<Strided>| match (a, b) {
             (Some(a), Some(b)) => a.is_like(b),
             (a, b) => a.is_none() && b.is_none(),
@@ -103,10 +117,14 @@ impl Problem for ActivationBackwardProblem {
             && alike(saved, &other.saved)
             && alike(out, &other.out)
             && same_bias
+            && same_up
     }
 
     fn place(&mut self, addresses: &[usize]) {
-        if let &[grad, saved, out, bias] = addresses {
+        if let &[grad, saved, out, bias, up, up_out] = addresses {
+            if let Some(of) = &mut self.up {
+                (of.factor.address, of.gradient.address) = (up, up_out);
+            }
             self.grad.address = grad;
             for (operand, address) in [(&mut self.saved, saved), (&mut self.out, out)] {
                 operand.iter_mut().for_each(|operand| operand.address = address);
@@ -178,6 +196,42 @@ pub fn problem(
         grad: operand(grad, grad_strides),
         saved: saved.map(|t| operand(t, saved_strides)),
         out: out.map(|t| operand(t, out_strides)),
+        up: None,
         bias: bias.map(|t| BiasGradient { address: t.address, stride: along(t) }),
+    }
+}
+
+/// The specification of both gradients of `activation(saved) * up`.
+pub fn gated_output(grad: &TensorView, saved: &TensorView, up: &TensorView) -> Result<OutputSpec> {
+    check_float(OP, "grad", grad)?;
+    for (argument, t) in [("grad", grad), ("saved", saved), ("up", up)] {
+        check_alike(OP, argument, t, grad)?;
+        if !layout::is_row_major(&t.shape, &t.strides) {
+            let (got, remedy) = ("with gaps or in another order".into(), "pass its .contiguous()");
+            return Err(Error::Storage { op: OP, argument, got, remedy });
+        }
+    }
+    Ok(OutputSpec::contiguous(grad.shape.clone(), grad.dtype, grad.device))
+}
+
+/// The outputs, of saved and of up, are fresh.
+pub fn gated_problem(
+    [grad, saved, up]: [&TensorView; 3],
+    activation: Activation,
+    [out, up_out]: [&TensorView; 2],
+) -> ActivationBackwardProblem {
+    let operand =
+        |t: &TensorView| Strided { address: t.address, dtype: t.dtype, strides: Dims::from_slice(&[1]) };
+    ActivationBackwardProblem {
+        device: grad.device,
+        dtype: grad.dtype,
+        activation,
+        columns: layout::len(&grad.shape),
+        rows: Dims::new(),
+        grad: operand(grad),
+        saved: Some(operand(saved)),
+        out: Some(operand(out)),
+        bias: None,
+        up: Some(Up { factor: operand(up), gradient: operand(up_out) }),
     }
 }

@@ -44,9 +44,15 @@ impl Display for MatmulProblem {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let MatmulProblem { m, n, k, dtype, .. } = self;
         match self.batch_count() {
-            1 => write!(f, "{m} x {n} x {k} {dtype}"),
-            count => write!(f, "{count} of {m} x {n} x {k} {dtype}"),
+            1 => write!(f, "{m} x {n} x {k} {dtype}")?,
+            count => write!(f, "{count} of {m} x {n} x {k} {dtype}")?,
         }
+        for (given, name) in [(self.gate.is_some(), "gate"), (self.residual.is_some(), "residual")] {
+            if given {
+                write!(f, ", {name}")?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -83,8 +83,24 @@ impl GroupedMatmulProblem {
             return None;
         }
         let GroupedMatmulProblem { device, dtype, groups, m, n, k, a, b, out, activation, .. } = self.clone();
-        let (batch, bias, precision) = ([groups].into_iter().collect(), None, Precision::Ieee);
-        Some(MatmulProblem { device, dtype, m, n, k, batch, a, b, out, bias, activation, precision })
+        Some(MatmulProblem {
+            device,
+            dtype,
+            m,
+            n,
+            k,
+            batch: [groups].into_iter().collect(),
+            a,
+            b,
+            out,
+            bias: None,
+            gate: None,
+            residual: None,
+            residual_is_out: false,
+            wide: None,
+            activation,
+            precision: Precision::Ieee,
+        })
     }
 }
 

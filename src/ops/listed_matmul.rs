@@ -6,8 +6,10 @@ use super::{Addresses, Problem};
 use crate::dtype::DType;
 use crate::tensor::Device;
 
-/// Products of a problem at most: each has four addresses, which a launch counts in a byte (`Relocation`).
-pub const MOST: usize = 60;
+/// Addresses of a product.
+const ADDRESSES: usize = 6;
+/// Products of a problem at most: a launch counts their addresses, and that of a workspace, in a byte (`Relocation`).
+pub const MOST: usize = 252 / ADDRESSES;
 
 /// At least one product, all of one dtype and device.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +45,7 @@ impl Problem for ListedMatmulProblem {
     }
 
     fn place(&mut self, addresses: &[usize]) {
-        for (product, own) in self.products.iter_mut().zip(addresses.chunks(4)) {
+        for (product, own) in self.products.iter_mut().zip(addresses.chunks(ADDRESSES)) {
             product.place(own);
         }
     }

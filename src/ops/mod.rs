@@ -75,7 +75,7 @@ impl Strided {
 
 /// Of a problem's operands in the order of the operation's arguments, the result's last; 0 for none. There is room for one
 /// of a workspace.
-pub type Addresses = SmallVec<[usize; 6]>;
+pub type Addresses = SmallVec<[usize; 8]>;
 
 /// What all problems have in common: they are solved on a device, and one that was solved before may come again with
 /// its operands elsewhere.

@@ -122,17 +122,17 @@ fn softmax_separates_rows_from_the_dimension() {
 }
 
 fn matmul_problem(a: &TensorView, b: &TensorView) -> matmul::MatmulProblem {
-    let spec = matmul::output(a, b, None).unwrap();
-    let out = result_of(&spec);
-    let operands = Operands { a, b, bias: None, out: &out };
-    matmul::problem(&operands, Activation::None, Precision::Ieee, &spec).unwrap()
+    let operands = Operands { a, b, bias: None, gate: None, residual: None };
+    let spec = matmul::output(&operands).unwrap();
+    matmul::problem(&operands, &result_of(&spec), Activation::None, Precision::Ieee, &spec).unwrap()
 }
 
 #[test]
 fn matmul_shapes_are_torchs() {
     let shape = |a: &[i64], b: &[i64]| {
         let (a, b) = (tensor(64, DType::F32, a), tensor(64, DType::F32, b));
-        matmul::output(&a, &b, None).map(|s| s.shape.to_vec())
+        let operands = Operands { a: &a, b: &b, bias: None, gate: None, residual: None };
+        matmul::output(&operands).map(|s| s.shape.to_vec())
     };
     assert_eq!(shape(&[3], &[3]).unwrap(), Vec::<i64>::new());
     assert_eq!(shape(&[2, 3], &[3]).unwrap(), [2]);

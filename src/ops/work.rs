@@ -129,9 +129,14 @@ impl Workload for ActivationBackwardProblem {
         let read = |operand: &Strided| bytes(moved(&shape, &operand.strides), operand.dtype);
         let out = if self.out.is_some() { elements } else { 0 };
         let sums = if self.bias.is_some() { columns } else { 0 };
-        let each = u64::from(self.out.is_some()) + u64::from(self.bias.is_some());
+        let up = self.up.as_ref().map_or(0, |up| read(&up.factor));
+        let out = if self.up.is_some() { 2 * out } else { out };
+        let each =
+            u64::from(self.out.is_some()) + u64::from(self.bias.is_some()) + 2 * u64::from(self.up.is_some());
         Work {
-            bytes_read: read(&self.grad).saturating_add(self.saved.as_ref().map_or(0, read)),
+            bytes_read: [self.saved.as_ref().map_or(0, read), up]
+                .into_iter()
+                .fold(read(&self.grad), u64::saturating_add),
             bytes_written: bytes(out.saturating_add(sums), self.dtype),
             operations: elements.saturating_mul(each),
         }
@@ -157,10 +162,16 @@ impl Workload for MatmulProblem {
         let bias =
             self.bias.as_ref().map_or(0, |bias| bytes(if bias.stride == 0 { 1 } else { n }, self.dtype));
         let elements = products.saturating_mul(m).saturating_mul(n);
+        let gate = self.gate.as_ref().map_or(0, |gate| read(gate, k, n));
+        let residual = self.residual.as_ref().map_or(0, |residual| read(residual, m, n));
+        let (a, b) = (read(&self.a, m, k), read(&self.b, k, n));
+        let count = if self.gate.is_some() { 2 } else { 1 };
         Work {
-            bytes_read: read(&self.a, m, k).saturating_add(read(&self.b, k, n)).saturating_add(bias),
+            bytes_read: [b, gate, residual, bias.saturating_mul(count)]
+                .into_iter()
+                .fold(a, u64::saturating_add),
             bytes_written: bytes(elements, self.dtype),
-            operations: elements.saturating_mul(k.saturating_mul(2)),
+            operations: elements.saturating_mul(k.saturating_mul(2 * count)),
         }
     }
 

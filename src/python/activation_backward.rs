@@ -23,11 +23,12 @@ use crate::ops::activation_backward::{self as ops, ActivationBackwardProblem};
 ///     saved_is: "output", which will do for relu and for leaky_relu with a slope of 0 or more, or
 ///         "pre_activation", which is v + bias.
 ///     bias: whether the gradient of bias is wanted.
+///     up: what a gated product multiplies activation(v) by. `saved` is then v, and all are contiguous; bias is ignored.
 ///
 /// Returns:
 ///     (grad * activation'(v), its sum over all dimensions but the last, of shape (n,), or None). Both are
 ///     computed in float32 (float64 for float64) and rounded once. Without an activation the first is grad
-///     itself.
+///     itself. With up: (grad * up * activation'(v), grad * activation(v)).
 ///
 /// Raises:
 ///     DTypeError: not a tensor, dtypes that differ or are not floating.
@@ -41,10 +42,12 @@ use crate::ops::activation_backward::{self as ops, ActivationBackwardProblem};
 #[pyfunction]
 #[pyo3(
     signature = (
-        grad, saved, activation, *, negative_slope = Keyword::Default, saved_is = Keyword::Default, bias = false
+        grad, saved, activation, *, negative_slope = Keyword::Default, saved_is = Keyword::Default, bias = false,
+        up = None
     ),
-    text_signature = "(grad, saved, activation, *, negative_slope=0.01, saved_is='output', bias=False)"
+    text_signature = "(grad, saved, activation, *, negative_slope=0.01, saved_is='output', bias=False, up=None)"
 )]
+#[allow(clippy::too_many_arguments, reason = "Python's own")]
 pub fn activation_backward<'py>(
     py: Python<'py>,
     grad: &Bound<'py, PyAny>,
@@ -53,6 +56,7 @@ pub fn activation_backward<'py>(
     negative_slope: Keyword<'_, 'py>,
     saved_is: Keyword<'_, 'py>,
     bias: bool,
+    up: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let none = py.None().into_bound(py);
     let mut kept = None;
@@ -61,7 +65,7 @@ pub fn activation_backward<'py>(
     let run = || -> Result<Bound<'py, PyAny>> {
         let mut call = Call::new(py, ops::OP, &DType::FLOATS);
         let options =
-            ActivationBackwardOptions { saved: Some(saved), activation, negative_slope, saved_is, bias };
+            ActivationBackwardOptions { saved: Some(saved), activation, negative_slope, saved_is, bias, up };
         let ((out, sums), problem) = problem(&mut call, grad, &options)?;
         let results = match (out, sums) {
             (Some(out), sums) => solve_with(call, out, sums, problem)?.0,
@@ -75,6 +79,7 @@ pub fn activation_backward<'py>(
         ("negative_slope", negative_slope.given()),
         ("saved_is", saved_is.given()),
         ("bias", given(Some(&bias))),
+        ("up", given(up)),
     ];
     finish(py, run(), [grad, saved, activation.unwrap_or(&none)], keywords)
 }
@@ -88,9 +93,10 @@ pub struct ActivationBackwardOptions<'a, 'py> {
     pub negative_slope: Keyword<'a, 'py>,
     pub saved_is: Keyword<'a, 'py>,
     pub bias: bool,
+    pub up: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// The gradient, and that of bias.
+/// The gradient, and that of bias, or of up.
 pub type Gradients<'py> = (Option<Output<'py>>, Option<Output<'py>>);
 
 /// As `add::problem`.
@@ -102,8 +108,16 @@ pub fn problem<'py>(
     let slope = options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
     let applied = arguments::activation(ops::OP, options.activation, slope.as_f64())?;
     let saved_is = options.saved_is.saved_is()?;
-    call.classify([Some(grad), options.saved])?;
+    call.classify([Some(grad), options.saved, options.up])?;
     let grad = call.input("grad", grad)?;
+    if let (Some(saved), Some(up)) = (options.saved, options.up) {
+        let (saved, up) = (call.input("saved", saved)?, call.input("up", up)?);
+        let spec = ops::gated_output(&grad.view, &saved.view, &up.view)?;
+        let (out, up_out) = (call.output(&spec, None, &grad)?, call.output(&spec, None, &grad)?);
+        let inputs = [&grad.view, &saved.view, &up.view].map(|view| view.as_ref());
+        let problem = ops::gated_problem(inputs, applied, [&out.view, &up_out.view]);
+        return Ok(((Some(out), Some(up_out)), problem));
+    }
     let saved = options.saved.filter(|_| options.activation.is_some());
     let saved = saved.map(|saved| call.input("saved", saved)).transpose()?;
     let saved = saved.as_ref().map(|t| t.view.as_ref());

@@ -3,10 +3,12 @@
 use pyo3::prelude::*;
 
 use super::arguments::{Keyword, given};
-use super::routing::{Recorder, finish};
+use super::exceptions::raise;
+use super::recording::{Recorded, Recorder};
+use super::routing::finish;
 use super::run::{Known, solve};
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
 use crate::interop::scalar::is_number;
 use crate::interop::{Argument, Autocast, Call, Output};
@@ -17,10 +19,10 @@ use crate::ops::{self, Scalar};
 ///
 /// Args:
 ///     x: tensor of any shape. dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16,
-///         float32, float64.
+///         float32, float64. Or a number beside a tensor y: `add(2, y)` is `add(y, 2)`.
 ///     y: tensor whose shape broadcasts with x's, or a number. A 0-dimensional CPU tensor may stand
 ///         beside a CUDA x.
-///     alpha: number that multiplies y. A float needs a floating result.
+///     alpha: number that multiplies y. A float needs a floating result. Not beside a number x.
 ///     out: where to write the result: of its shape, dtype and device, and either exactly x or y or
 ///         memory of its own.
 ///
@@ -31,6 +33,7 @@ use crate::ops::{self, Scalar};
 ///
 /// Raises:
 ///     DTypeError: not a tensor, a dtype that is not accepted, or an alpha that does not suit the result.
+///     OptionError: an alpha beside a number x.
 ///     ShapeError: shapes do not broadcast, or `out` has the wrong one.
 ///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
@@ -52,6 +55,7 @@ pub fn add<'py>(
     alpha: Keyword<'_, 'py>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let (x, y) = number_last(x, y, &alpha).map_err(|error| raise(py, error))?;
     let mut kept = None;
     let alpha =
         alpha.settled_number(Argument { op: "add", name: "alpha", accepted: &DType::ALL }, &mut kept)?;
@@ -63,26 +67,44 @@ pub fn add<'py>(
         let (tensors, options) = ([Some(x), addend], [given(number), alpha.given()]);
         let arguments = Arguments { op: "add", tensors, options, out, autocast: Autocast::Nowhere };
         let found = memo::call(&ADDS, &arguments, Known::solve)?;
-        if let Memoised::Made(result) = found {
-            return Ok(result);
-        }
-        let mut call = Call::new(py, "add", &DType::ALL).recordable();
-        let (out, problem) = problem(&mut call, x, y, &alpha, out)?;
-        let recorded = call.is_recorded();
-        let (result, known) = solve(call, out, problem)?;
-        if !recorded {
-            if matches!(found, Memoised::New) && !known.problem().takes_default_dtype() {
-                memo::remember(&ADDS, &arguments, &result, known);
+        let (result, recorded) = match found {
+            Memoised::Made { result, recorded } => (result, recorded),
+            Memoised::New | Memoised::Otherwise => {
+                let mut call = Call::new(py, "add", &DType::ALL).recordable();
+                let (out, problem) = problem(&mut call, x, y, &alpha, out)?;
+                let recorded = call.is_recorded();
+                let (result, known) = solve(call, out, problem)?;
+                if matches!(found, Memoised::New) && !known.problem().takes_default_dtype() {
+                    memo::remember(&ADDS, &arguments, &result, recorded, known);
+                }
+                (result, recorded)
             }
+        };
+        if !recorded {
             return Ok(result);
         }
-        static ADD: Recorder = Recorder::new("Add");
-        Ok(match alpha.given() {
-            Some(alpha) => ADD.record(py, ((result,), x, y, alpha)),
-            None => ADD.record(py, ((result,), x, y, 1)),
-        }?)
+        static ADD: Recorder = Recorder::new("RecordedAdd");
+        let how = alpha.given().map(|alpha| alpha.to_owned());
+        let tensors = match addend {
+            Some(y) => (x, y).into_pyobject(py)?,
+            None => (x,).into_pyobject(py)?,
+        };
+        Ok(ADD.record(py, &tensors, Recorded { results: result, how, saved: None, materialized: true })?)
     };
     finish(py, run(), [x, y], [("alpha", alpha.given()), ("out", given(out))])
+}
+
+/// x and y, or y and x where x is a number and y is not: without an alpha their order does not matter.
+fn number_last<'a, 'py>(
+    x: &'a Bound<'py, PyAny>,
+    y: &'a Bound<'py, PyAny>,
+    alpha: &Keyword<'_, 'py>,
+) -> Result<(&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>)> {
+    match (is_number(x) && !is_number(y), alpha.given()) {
+        (false, _) => Ok((x, y)),
+        (true, None) => Ok((y, x)),
+        (true, Some(_)) => Err(Error::AlphaBesideNumber),
+    }
 }
 
 /// From the arguments of a call to the problem it poses and the output that will hold the result: what runs the operation
@@ -95,6 +117,7 @@ pub fn problem<'py>(
     alpha: &Keyword<'_, 'py>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> Result<(Output<'py>, AddProblem)> {
+    let (x, y) = number_last(x, y, alpha)?;
     let alpha = alpha.number(call.argument("alpha"), Scalar::Int(1))?;
     let number = call.number("y", y)?;
     call.classify([Some(x), Some(y).filter(|_| number.is_none()), out])?;

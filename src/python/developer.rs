@@ -11,7 +11,7 @@ use crate::cuda::forced;
 use crate::cuda::plan::matmul;
 use crate::cuda::plan::matmul::blocks::{self, TILE_NAMES};
 use crate::cuda::plan::matmul::skinny;
-use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, bf16x6, fit};
+use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, bf16x6, fit, tf32};
 use crate::cuda::plan::variants::{ADD, Forcible, MATMUL, SOFTMAX, find};
 use crate::cuda::plan_cache;
 use crate::interop::torch_threads;
@@ -123,14 +123,14 @@ pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
 ///
 /// Args:
 ///     kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
-///         bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "skinny" (kernels/matmul_skinny.cu and matmul_skinny_simt.cu: up to
+///         bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "tf32" (kernels/matmul_wgmma_tf32.cu: the same with precision="tf32"), "skinny" (kernels/matmul_skinny.cu and matmul_skinny_simt.cu: up to
 ///         16 rows or columns of halves, 64 of others), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
 ///         element), or None to leave the choice to the plan again.
-///     tile: for "blocks" (of halves), "wgmma" and "bf16x6": rows x columns of a block, such as "128x256"; None: the plan's.
-///     splits: for "wgmma", "bf16x6" and "skinny": k splits; None: the plan's.
-///     cluster: for "wgmma": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for split-K through memory where
+///     tile: for "blocks" (of halves and float64), "wgmma", "bf16x6" and "tf32": rows x columns of a block, such as "128x256"; None: the plan's.
+///     splits: for "wgmma", "bf16x6", "tf32" and "skinny": k splits; None: the plan's.
+///     cluster: for "wgmma" and "tf32": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for split-K through memory where
 ///         the splits could be a cluster.
-///     group_m: for "wgmma" and "bf16x6": rows of tiles that blocks visit together; None: the plan's.
+///     group_m: for "wgmma", "bf16x6" and "tf32": rows of tiles that blocks visit together; None: the plan's.
 ///
 /// Raises:
 ///     ValueError: any other kernel or tile.
@@ -148,24 +148,19 @@ pub fn force_matmul_kernel(
     cluster: Option<bool>,
     group_m: Option<u32>,
 ) -> PyResult<()> {
+    let of_tiles = |tiles: &[&str]| -> PyResult<Overrides> {
+        let tile = tile.map(|tile| tile_index(tile, tiles)).transpose()?;
+        Ok(Overrides { tile, splits, cluster, group_m })
+    };
     let forced = match kernel {
         None => None,
         Some("blocks") => {
             let index = tile.map(|tile| tile_index(tile, &TILE_NAMES)).transpose()?;
             Some(matmul::Forced::Blocks(blocks::Overrides { tile: index.map(|index| TILE_NAMES[index]) }))
         }
-        Some("wgmma") => Some(matmul::Forced::Wgmma(Overrides {
-            tile: tile.map(|tile| tile_index(tile, &wgmma_tiles())).transpose()?,
-            splits,
-            cluster,
-            group_m,
-        })),
-        Some("bf16x6") => Some(matmul::Forced::Bf16x6(Overrides {
-            tile: tile.map(|tile| tile_index(tile, &bf16x6::TILES.map(|tile| tile.name))).transpose()?,
-            splits,
-            cluster,
-            group_m,
-        })),
+        Some("wgmma") => Some(matmul::Forced::Wgmma(of_tiles(&wgmma_tiles())?)),
+        Some("bf16x6") => Some(matmul::Forced::Bf16x6(of_tiles(&bf16x6::TILES.map(|tile| tile.name))?)),
+        Some("tf32") => Some(matmul::Forced::Tf32(of_tiles(&tf32::TILES.map(|tile| tile.name))?)),
         Some("skinny") => Some(matmul::Forced::Skinny(skinny::Overrides { splits, cluster })),
         Some("copied") => Some(matmul::Forced::Copied),
         Some(other) => return Err(unknown("kernel", other, MATMUL.iter().map(|(name, _)| *name))),

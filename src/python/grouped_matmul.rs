@@ -94,14 +94,14 @@ fn run<'py>(
     let (tensors, given) = ([Some(a), Some(b), offsets, bias], [given(activation), negative_slope.given()]);
     let arguments = Arguments { op: OP, tensors, options: given, out, autocast };
     let found = memo::call(&GROUPED, &arguments, Known::solve)?;
-    if let Memoised::Made(result) = found {
+    if let Memoised::Made { result, .. } = found {
         return Ok(result);
     }
     let mut call = Call::new(py, OP, &DType::FLOATS).with_autocast(autocast);
     let (out, problem) = problem(&mut call, a, b, options.checked()?, options)?;
     let (result, known) = solve(call, out, problem)?;
     if matches!(found, Memoised::New) {
-        memo::remember(&GROUPED, &arguments, &result, known);
+        memo::remember(&GROUPED, &arguments, &result, false, known);
     }
     Ok(result)
 }

@@ -117,10 +117,10 @@ pub fn problem<'py>(
             );
             return Err(Error::Listed { argument: "a", got });
         }
-        let spec = matmul::output(&a.view, &b.view, bias)?;
+        let operands = Operands { a: &a.view, b: &b.view, bias, gate: None, residual: None };
+        let spec = matmul::output(&operands)?;
         let out = call.output(&spec, out_of(i), &a)?;
-        let operands = Operands { a: &a.view, b: &b.view, bias, out: &out.view };
-        products.push(matmul::problem(&operands, activation, Precision::Ieee, &spec)?);
+        products.push(matmul::problem(&operands, &out.view, activation, Precision::Ieee, &spec)?);
         outputs.push(out);
     }
     if let Some(differs) = products.iter().find(|product| product.dtype != products[0].dtype) {

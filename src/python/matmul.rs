@@ -1,25 +1,32 @@
 //! matmul, as Python sees it.
 
 use pyo3::IntoPyObjectExt;
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use super::arguments::{self, Keyword, given};
 use super::exceptions::raise;
-use super::routing::{Recorder, finish};
+use super::recording::{Recorded, Recorder};
+use super::routing::{Entry, finish};
 use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
-use crate::interop::{Argument, Autocast, Call, Output, autocast};
+use crate::interop::{Argument, Autocast, Call, Output, TorchFacts, autocast, torch_facts};
 use crate::ops::matmul::{Activation, MatmulProblem, Operands, Precision};
 use crate::ops::{self, Scalar};
 
-/// `activation(a @ b + bias)`, with the shapes of torch.matmul.
+/// `activation(a @ b + bias) + residual`, with the shapes of torch.matmul; with a gate,
+/// `activation(a @ gate + bias[0]) * (a @ b + bias[1]) + residual`.
 ///
 /// Args:
 ///     a: tensor of shape (..., m, k) or (k,). dtypes: float16, bfloat16, float32, float64.
 ///     b: tensor of shape (..., k, n) or (k,), of a's dtype. Leading dimensions broadcast.
-///     bias: tensor of shape (n,) of a's dtype, added to every row.
+///     bias: tensor of shape (n,) of a's dtype, added to every row; with a gate of shape (2, n), the gate's row and b's.
+///     gate: tensor of b's shape and a's dtype, which the activation is applied to the product with. It and b may be halves
+///         of one weight, such as `w[:, :n]` and `w[:, n:]`: nothing is copied.
+///     residual: tensor of a's dtype that broadcasts to the result, of any strides, or `out` itself.
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
 ///     negative_slope: what leaky_relu multiplies negative values by.
 ///     precision: "ieee" multiplies float32 as float32; "tf32" may round float32 inputs to 10 bits of
@@ -29,12 +36,12 @@ use crate::ops::{self, Scalar};
 /// Returns:
 ///     A tensor of a's library, device and dtype, of shape (..., m, n), without m or n where a or b is
 ///     1-dimensional; or `out`. float16 and bfloat16 are accumulated in float32 and rounded once, after
-///     bias and activation.
+///     bias, activation, gate and residual.
 ///
 /// Raises:
 ///     DTypeError: not a tensor, dtypes that differ or are not floating.
-///     ShapeError: sizes do not fit, bias is not (n,), or `out` has the wrong shape.
-///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
+///     ShapeError: sizes do not fit, bias is not (n,), gate is not of b's shape, or `out` has the wrong shape.
+///     LayoutError: `out` is read-only or overlaps an input without being the residual; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
 ///     OptionError: an activation or precision that is not known.
 ///
@@ -48,16 +55,20 @@ use crate::ops::{self, Scalar};
 #[pyfunction]
 #[pyo3(
     signature = (
-        a, b, *, bias = None, activation = None, negative_slope = Keyword::Default,
-        precision = Keyword::Default, out = None
+        a, b, *, bias = None, gate = None, residual = None, activation = None,
+        negative_slope = Keyword::Default, precision = Keyword::Default, out = None
     ),
-    text_signature = "(a, b, *, bias=None, activation=None, negative_slope=0.01, precision='ieee', out=None)"
+    text_signature = "(a, b, *, bias=None, gate=None, residual=None, activation=None, negative_slope=0.01, \
+                      precision='ieee', out=None)"
 )]
+#[allow(clippy::too_many_arguments, reason = "Python's own")]
 pub fn matmul<'py>(
     py: Python<'py>,
     a: &Bound<'py, PyAny>,
     b: &Bound<'py, PyAny>,
     bias: Option<&Bound<'py, PyAny>>,
+    gate: Option<&Bound<'py, PyAny>>,
+    residual: Option<&Bound<'py, PyAny>>,
     activation: Option<&Bound<'py, PyAny>>,
     negative_slope: Keyword<'_, 'py>,
     precision: Keyword<'_, 'py>,
@@ -65,7 +76,7 @@ pub fn matmul<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut kept = None;
     let negative_slope = negative_slope.settled_number(SLOPE, &mut kept)?;
-    let options = MatmulOptions { bias, activation, negative_slope, precision, out };
+    let options = MatmulOptions { bias, gate, residual, activation, negative_slope, precision, out };
     match run(py, a, b, &options, Autocast::Everywhere) {
         Err(Error::NeedsTorch { by: Handler::Autocast, .. }) => in_lower_precision(py, a, b, &options),
         result => finish(py, result, [a, b], options.keywords()),
@@ -80,36 +91,88 @@ fn run<'py>(
     autocast: Autocast,
 ) -> Result<Bound<'py, PyAny>> {
     thread_local! {
-        static MATMULS: Memo<Known<MatmulProblem>, 3, 3> = const { Memo::new(Vec::new()) };
+        static MATMULS: Memo<Known<MatmulProblem>, 5, 3> = const { Memo::new(Vec::new()) };
     }
-    let &MatmulOptions { bias, activation, negative_slope, precision, out } = options;
-    let (tensors, given) =
-        ([Some(a), Some(b), bias], [given(activation), negative_slope.given(), precision.given()]);
+    let &MatmulOptions { bias, gate, residual, activation, negative_slope, precision, out } = options;
+    let tensors = [Some(a), Some(b), bias, gate, residual];
+    let given = [given(activation), negative_slope.given(), precision.given()];
     let arguments = Arguments { op: "matmul", tensors, options: given, out, autocast };
     let found = memo::call(&MATMULS, &arguments, Known::solve)?;
-    if let Memoised::Made(result) = found {
-        return Ok(result);
-    }
-    let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast(autocast).recordable();
-    let checked @ (activation, _) = options.checked()?;
-    let (out, problem) = problem(&mut call, a, b, checked, options)?;
-    let recorded = call.is_recorded();
-    let (result, known) = solve(call, out, problem)?;
-    if !recorded {
-        if matches!(found, Memoised::New) {
-            memo::remember(&MATMULS, &arguments, &result, known);
+    let (result, recorded) = match found {
+        Memoised::Made { result, recorded } => (result, recorded),
+        Memoised::New | Memoised::Otherwise => {
+            let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast(autocast).recordable();
+            let (out, problem) = problem(&mut call, a, b, options.checked()?, options)?;
+            let recorded = call.is_recorded();
+            let (result, known) = solve(call, out, problem)?;
+            if matches!(found, Memoised::New) {
+                memo::remember(&MATMULS, &arguments, &result, recorded, known);
+            }
+            (result, recorded)
         }
-        return Ok(result);
+    };
+    match recorded {
+        true => Ok(record(py, a, b, options, result)?),
+        false => Ok(result),
     }
-    static MATMUL: Recorder = Recorder::new("Matmul");
-    let [name, slope, precision] = given;
-    let slope = slope.map_or_else(|| 0.01.into_bound_py_any(py), |slope| Ok(slope.to_owned()))?;
-    let precision = precision.map_or_else(|| "ieee".into_bound_py_any(py), |how| Ok(how.to_owned()))?;
-    if activation.result_suffices() {
-        return Ok(MATMUL.record(py, ((result,), a, b, bias, name, slope, precision))?);
+}
+
+/// Shows autograd a product. Of an activation whose slope its result does not tell, `result` is what it is still to be
+/// applied to: gradients of gradients find their way by that.
+fn record<'py>(
+    py: Python<'py>,
+    a: &Bound<'py, PyAny>,
+    b: &Bound<'py, PyAny>,
+    options: &MatmulOptions<'_, 'py>,
+    result: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static MATMUL: Recorder = Recorder::new("RecordedMatmul");
+    static ACTIVATIONS: Entry<3> = Entry::new(["autograd", "formulas", "ACTIVATIONS"]);
+    let &MatmulOptions { bias, activation, negative_slope, precision, .. } = options;
+    let suffices = match activation {
+        Some(_) => options.checked().map_err(|error| raise(py, error))?.0.result_suffices(),
+        None => true,
+    };
+    let slope = || match negative_slope.given() {
+        Some(slope) => Ok(slope.to_owned()),
+        None => 0.01.into_bound_py_any(py),
+    };
+    let (of_a, of_b) = (torch_facts(a)?, torch_facts(b)?);
+    let kept = |tensor: &Bound<'py, PyAny>, by: &TorchFacts| by.requires_grad.then(|| tensor.clone());
+    let (for_b, for_a) = (kept(a, &of_b), kept(b, &of_a));
+    let (results, saved, saved_is) = match activation {
+        None => (result, None, "output"),
+        Some(_) if suffices => (result.clone(), Some(result), "output"),
+        Some(name) => {
+            let slope = slope()?;
+            let applied = ACTIVATIONS.get(py)?.get_item(name)?.call1((&result, slope))?;
+            let both = (applied, &result).into_pyobject(py)?.into_any();
+            (both, Some(result), "pre_activation")
+        }
+    };
+    let dims = (of_a.rank, of_b.rank);
+    let how = match (activation, precision.given(), dims) {
+        (None, None, (2, 2)) => None,
+        (_, precision, _) => {
+            let precision =
+                precision.map_or_else(|| intern!(py, "ieee").clone().into_any(), |p| p.to_owned());
+            let applied = (activation, slope()?, saved_is);
+            Some((dims, precision, applied).into_pyobject(py)?.into_any())
+        }
+    };
+    let tensors = match bias {
+        Some(bias) => (a, b, bias).into_pyobject(py)?,
+        None => (a, b).into_pyobject(py)?,
+    };
+    let saved = Some(match saved {
+        Some(saved) => (for_b, for_a, saved).into_pyobject(py)?,
+        None => (for_b, for_a).into_pyobject(py)?,
+    });
+    let returned = MATMUL.record(py, &tensors, Recorded { results, how, saved, materialized: false })?;
+    match returned.cast::<PyTuple>() {
+        Ok(both) => both.get_item(0),
+        Err(_) => Ok(returned),
     }
-    let both = MATMUL.record(py, ((py.None(), result), a, b, bias, name, slope, precision))?;
-    Ok(both.get_item(0)?)
 }
 
 /// Under torch.autocast, as torch.matmul.
@@ -123,12 +186,13 @@ fn in_lower_precision<'py>(
     let lowered = match options.out {
         // What is written to an `out` is not converted.
         Some(_) => None,
-        None => autocast::lowered([Some(a), Some(b), options.bias])?,
+        None => autocast::lowered([Some(a), Some(b), options.bias, options.gate, options.residual])?,
     };
-    let Some([Some(a), Some(b), bias]) = lowered else {
+    let Some([Some(a), Some(b), bias, gate, residual]) = lowered else {
         return finish(py, by_python(), [a, b], options.keywords());
     };
-    let options = MatmulOptions { bias: bias.as_ref(), ..*options };
+    let (bias, gate, residual) = (bias.as_ref(), gate.as_ref(), residual.as_ref());
+    let options = MatmulOptions { bias, gate, residual, ..*options };
     let result = match run(py, &a, &b, &options, Autocast::Nowhere) {
         Err(Error::NeedsTorch { .. }) => by_python(),
         result => result,
@@ -159,7 +223,8 @@ pub fn check_matmul_options(
     negative_slope: Keyword<'_, '_>,
     precision: Keyword<'_, '_>,
 ) -> PyResult<bool> {
-    let options = MatmulOptions { bias: None, activation, negative_slope, precision, out: None };
+    let (bias, gate, residual, out) = (None, None, None, None);
+    let options = MatmulOptions { bias, gate, residual, activation, negative_slope, precision, out };
     let checked = options.checked().map_err(|error| raise(py, error));
     checked.map(|(activation, _)| activation.result_suffices())
 }
@@ -168,6 +233,8 @@ pub fn check_matmul_options(
 #[derive(Debug)]
 pub struct MatmulOptions<'a, 'py> {
     pub bias: Option<&'a Bound<'py, PyAny>>,
+    pub gate: Option<&'a Bound<'py, PyAny>>,
+    pub residual: Option<&'a Bound<'py, PyAny>>,
     pub activation: Option<&'a Bound<'py, PyAny>>,
     pub negative_slope: Keyword<'a, 'py>,
     pub precision: Keyword<'a, 'py>,
@@ -177,9 +244,11 @@ pub struct MatmulOptions<'a, 'py> {
 pub const SLOPE: Argument = Argument { op: "matmul", name: "negative_slope", accepted: &DType::FLOATS };
 
 impl<'a, 'py> MatmulOptions<'a, 'py> {
-    fn keywords(&self) -> [(&'static str, Option<Borrowed<'a, 'py, PyAny>>); 5] {
+    fn keywords(&self) -> [(&'static str, Option<Borrowed<'a, 'py, PyAny>>); 7] {
         [
             ("bias", given(self.bias)),
+            ("gate", given(self.gate)),
+            ("residual", given(self.residual)),
             ("activation", given(self.activation)),
             ("negative_slope", self.negative_slope.given()),
             ("precision", self.precision.given()),
@@ -203,19 +272,27 @@ pub fn problem<'py>(
     (activation, precision): (Activation, Precision),
     options: &MatmulOptions<'_, 'py>,
 ) -> Result<(Output<'py>, MatmulProblem)> {
-    call.classify([Some(a), Some(b), options.bias, options.out])?;
+    call.classify([Some(a), Some(b), options.bias, options.gate, options.residual, options.out])?;
     let a = call.input("a", a)?;
     let b = call.input("b", b)?;
     let bias = options.bias.map(|bias| call.input("bias", bias)).transpose()?;
-    let bias = bias.as_ref().map(|t| t.view.as_ref());
-    let spec = ops::matmul::output(&a.view, &b.view, bias)?;
+    let gate = options.gate.map(|gate| call.input("gate", gate)).transpose()?;
+    let residual = options.residual.map(|residual| call.input("residual", residual)).transpose()?;
+    let [bias, gate, residual] = [&bias, &gate, &residual].map(|t| t.as_ref().map(|t| t.view.as_ref()));
+    let operands = Operands { a: &a.view, b: &b.view, bias, gate, residual };
+    let spec = ops::matmul::output(&operands)?;
     // Autograd has to see what such an activation is of, and applies it.
     let activation = match call.is_recorded() && !activation.result_suffices() {
         true => Activation::None,
         false => activation,
     };
     let out = call.output(&spec, options.out, &a)?;
-    let operands = Operands { a: &a.view, b: &b.view, bias, out: &out.view };
-    let problem = ops::matmul::problem(&operands, activation, precision, &spec)?;
+    // Their gradients are those of several recorded calls.
+    if let Some(argument) = gate.map(|_| "gate").or(residual.map(|_| "residual"))
+        && call.is_recorded()
+    {
+        return Err(Error::NeedsTorch { op: "matmul", argument, by: Handler::Autograd });
+    }
+    let problem = ops::matmul::problem(&operands, &out.view, activation, precision, &spec)?;
     Ok((out, problem))
 }

@@ -11,6 +11,7 @@ mod info;
 mod listed_matmul;
 mod matmul;
 mod native;
+mod recording;
 mod routing;
 mod run;
 mod softmax;
@@ -41,6 +42,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(explain::explain_call, module)?,
         wrap_pyfunction!(info::devices, module)?,
         wrap_pyfunction!(info::build_info, module)?,
+        wrap_pyfunction!(recording::recorded, module)?,
         wrap_pyfunction!(routing::on_memory, module)?,
         wrap_pyfunction!(native::implement_operators, module)?,
         wrap_pyfunction!(developer::choices_made, module)?,

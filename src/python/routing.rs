@@ -4,7 +4,6 @@
 //! It is imported whole and under one lock, the package's own: a thread that imports one of its modules can get another
 //! thread's half made ones.
 
-use pyo3::call::PyCallArgs;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
@@ -32,24 +31,6 @@ pub fn finish<'py, const P: usize, const K: usize>(
     module(py, by)?.getattr(op)?.call(PyTuple::new(py, positional)?, Some(&options))
 }
 
-/// A class of tilewise.torch.autograd that is shown results which are there already.
-pub struct Recorder(Entry<3>);
-
-impl Recorder {
-    pub const fn new(class: &'static str) -> Recorder {
-        Recorder(Entry::new(["autograd", class, "apply"]))
-    }
-
-    /// `arguments` begin with the result, in a tuple.
-    pub fn record<'py>(
-        &self,
-        py: Python<'py>,
-        arguments: impl PyCallArgs<'py>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.0.get(py)?.call1(arguments)
-    }
-}
-
 fn module(py: Python<'_>, by: Handler) -> PyResult<&Bound<'_, PyAny>> {
     static OPERATORS: Entry<1> = Entry::new(["operators"]);
     static RECORDED: Entry<1> = Entry::new(["recorded"]);
@@ -63,17 +44,17 @@ fn module(py: Python<'_>, by: Handler) -> PyResult<&Bound<'_, PyAny>> {
 }
 
 /// Something in tilewise.torch: the attributes that lead to it, looked up once.
-struct Entry<const N: usize> {
+pub struct Entry<const N: usize> {
     path: [&'static str; N],
     found: PyOnceLock<Py<PyAny>>,
 }
 
 impl<const N: usize> Entry<N> {
-    const fn new(path: [&'static str; N]) -> Entry<N> {
+    pub const fn new(path: [&'static str; N]) -> Entry<N> {
         Entry { path, found: PyOnceLock::new() }
     }
 
-    fn get<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyAny>> {
+    pub fn get<'py>(&self, py: Python<'py>) -> PyResult<&Bound<'py, PyAny>> {
         if let Some(found) = self.found.get(py) {
             return Ok(found.bind(py));
         }

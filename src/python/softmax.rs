@@ -1,9 +1,11 @@
 //! softmax and log_softmax, as Python sees them.
 
+use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::arguments::{self, Keyword, given};
-use super::routing::{Recorder, finish};
+use super::recording::{Recorded, Recorder};
+use super::routing::finish;
 use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
@@ -115,26 +117,36 @@ fn along_dim<'py>(
         let (tensors, options) = ([Some(x)], [dim.given(), given(dtype)]);
         let arguments = Arguments { op: kind.name(), tensors, options, out, autocast };
         let found = memo::call(known_calls, &arguments, Known::solve)?;
-        if let Memoised::Made(result) = found {
-            return Ok(result);
-        }
-        let mut call = Call::new(py, kind.name(), &DType::FLOATS).with_autocast(autocast).recordable();
-        let (out, problem) = problem(&mut call, kind, x, &dim, dtype, out)?;
-        let recorded = call.is_recorded();
-        let (result, known) = solve(call, out, problem)?;
-        if !recorded {
-            if matches!(found, Memoised::New) {
-                memo::remember(known_calls, &arguments, &result, known);
+        let (result, recorded) = match found {
+            Memoised::Made { result, recorded } => (result, recorded),
+            Memoised::New | Memoised::Otherwise => {
+                let mut call =
+                    Call::new(py, kind.name(), &DType::FLOATS).with_autocast(autocast).recordable();
+                let (out, problem) = problem(&mut call, kind, x, &dim, dtype, out)?;
+                let recorded = call.is_recorded();
+                let (result, known) = solve(call, out, problem)?;
+                if matches!(found, Memoised::New) {
+                    memo::remember(known_calls, &arguments, &result, recorded, known);
+                }
+                (result, recorded)
             }
+        };
+        if !recorded {
             return Ok(result);
         }
-        static SOFTMAX: Recorder = Recorder::new("Softmax");
-        static LOG_SOFTMAX: Recorder = Recorder::new("LogSoftmax");
+        static SOFTMAX: Recorder = Recorder::new("RecordedSoftmax");
+        static LOG_SOFTMAX: Recorder = Recorder::new("RecordedLogSoftmax");
         let recorder = if kind == Kind::Softmax { &SOFTMAX } else { &LOG_SOFTMAX };
-        Ok(match dim.given() {
-            Some(dim) => recorder.record(py, ((result,), x, dim, dtype)),
-            None => recorder.record(py, ((result,), x, -1, dtype)),
-        }?)
+        let own_dtype = || x.getattr(intern!(py, "dtype"));
+        let how = match (dim.given(), dtype) {
+            (None, None) => None,
+            (Some(dim), None) => Some((dim, py.None()).into_pyobject(py)?.into_any()),
+            (Some(dim), Some(_)) => Some((dim, own_dtype()?).into_pyobject(py)?.into_any()),
+            (None, Some(_)) => Some((-1, own_dtype()?).into_pyobject(py)?.into_any()),
+        };
+        let saved = Some((&result,).into_pyobject(py)?);
+        let shown = Recorded { results: result, how, saved, materialized: true };
+        Ok(recorder.record(py, &(x,).into_pyobject(py)?, shown)?)
     };
     let result = match run(dtype, Autocast::Gpus) {
         // Kept in float32, to which x is converted while it is read.

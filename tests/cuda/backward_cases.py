@@ -110,6 +110,12 @@ def activation_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
                 f"activation_backward {dtype} {name}",
                 lambda g=grad, v=saved, o=options: _core.activation_backward(g, v, "silu", **o),
             )
+        for count in (18480, 1001):
+            grad, saved, up = (random(count + 1, dtype=dtype)[count % 2 : count] for _ in range(3))
+            yield (
+                f"activation_backward {dtype} gated {count}",
+                lambda g=grad, v=saved, u=up: _core.activation_backward(g, v, "silu", up=u),
+            )
         grad = random(1, 1, dtype=dtype).expand(300, 40)
         yield (
             f"activation_backward {dtype} expanded",

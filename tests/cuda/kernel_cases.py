@@ -16,6 +16,7 @@ from functools import partial
 from itertools import chain, islice, product
 
 import backward_cases
+import gated_cases
 import tilewise as tw
 import torch
 from tilewise import _core
@@ -256,16 +257,21 @@ def blocks_cases() -> Iterator[Case]:
 
 
 def tile_cases() -> Iterator[Case]:
-    """Every tile of matmul_mma, also those that the plan keeps for larger products."""
+    """Every tile of matmul_mma and matmul_dmma, also those that the plan keeps for larger products."""
     device = _core.devices()[0]
-    built = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == "matmul_mma"]
-    kernels = [kernel.split("_") for kernel in built if not kernel.startswith("grouped_")]
-    tiles = {tile for _, _, tile, layout, _ in kernels if layout != "any"}
-    for dtype, tile, layout in product(FLOATS[:2], sorted(tiles), LAYOUTS):
-        if device["compute_capability"] >= (8, 0):
-            a, b = operand(200, 136, dtype, layout[0] == "t"), operand(136, 264, dtype, layout[1] == "t")
-            call = on_kernel("blocks", lambda a=a, b=b: tw.matmul(a, b), tile=tile)
-            yield f"matmul blocks {dtype} {tile} {layout}", call
+    for file, dtypes in (("matmul_mma", FLOATS[:2]), ("matmul_dmma", FLOATS[3:])):
+        built = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == file]
+        kernels = [kernel.split("_") for kernel in built if not kernel.startswith("grouped_")]
+        tiles = {tile for _, _, tile, layout, _ in kernels if not layout.startswith("any")}
+        for dtype, tile, layout in product(dtypes, sorted(tiles), LAYOUTS):
+            if device["compute_capability"] >= (8, 0):
+                a, b = operand(200, 136, dtype, layout[0] == "t"), operand(136, 264, dtype, layout[1] == "t")
+                call = on_kernel("blocks", lambda a=a, b=b: tw.matmul(a, b), tile=tile)
+                yield f"matmul blocks {dtype} {tile} {layout}", call
+    for layout in LAYOUTS:  # of float64, one element at a time
+        a = operand(131, 67, torch.float64, layout[0] == "t")
+        b = operand(67, 129, torch.float64, layout[1] == "t")
+        yield f"matmul torch.float64 odd {layout}", lambda a=a, b=b: tw.matmul(a, b)
 
 
 def wgmma_cases() -> Iterator[Case]:
@@ -340,6 +346,31 @@ def bf16x6_cases() -> Iterator[Case]:
         yield f"{name} not finite", forced(again)
         deep = lambda: tw.matmul(random(65, 1000, dtype=torch.float32), random(1000, 66, dtype=torch.float32))  # noqa: E731
         yield f"{name} deep", forced(deep)
+
+
+def tf32_cases() -> Iterator[Case]:
+    """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
+    multiply = partial(tw.matmul, precision="tf32")
+    kernels = [
+        k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma_tf32"
+    ]
+    for tile, pairs in product(sorted({tile for _, _, _, tile, *_ in kernels}), [False, True]):
+        name = f"matmul tf32 {tile}{' in pairs' if pairs else ''}"
+        forced = partial(on_kernel, "tf32", tile=tile, cluster=pairs)
+        for layout in LAYOUTS:
+            a = operand(200, 136, torch.float32, layout[0] == "t")
+            b = operand(136, 264, torch.float32, layout[1] == "t")
+            yield f"{name} {layout}", forced(lambda a=a, b=b: multiply(a, b))
+        bias = random(264, dtype=torch.float32)
+        rectified = lambda a=a, b=b, bias=bias: multiply(a, b, bias=bias, activation="leaky_relu")  # noqa: E731
+        yield f"{name} bias", forced(rectified)
+        x, w, bias = (random(*shape, dtype=torch.float32) for shape in ((3, 70, 33), (33, 77), (77,)))
+        fused = lambda x=x, w=w, bias=bias: multiply(x, w, bias=bias, activation="gelu")  # noqa: E731
+        yield f"{name} odd batch", forced(fused)
+        columns = lambda x=x, w=w: multiply(w.T, x.mT, out=torch.empty_like(x @ w).mT)  # noqa: E731
+        yield f"{name} columns", forced(columns)
+        deep = random(100, 520, dtype=torch.float32), random(520, 72, dtype=torch.float32)
+        yield f"{name} splits", forced(lambda x=deep: multiply(*x), splits=3)
 
 
 def skinny_cases() -> Iterator[Case]:
@@ -442,7 +473,9 @@ GENERATORS = (
             blocks_cases,
             tile_cases,
             wgmma_cases,
+            partial(gated_cases.matmul_cases, random, operand, on_kernel),
             bf16x6_cases,
+            tf32_cases,
             skinny_cases,
             copied_cases,
         )

@@ -80,6 +80,12 @@ def checked_gradients(function):
     @functools.wraps(function)
     def call(grad, saved, activation, **options):
         got, bias = function(grad, saved, activation, **options)
+        if "up" in options:
+            for result, expected in zip(
+                (got, bias), backward.gated(grad, saved, options["up"], activation), strict=True
+            ):
+                assert_rounded(result, *expected)
+            return got, bias
         expected, error = backward.activation(grad, grad if saved is None else saved, activation)
         assert_rounded(got, expected, error)
         if bias is not None:

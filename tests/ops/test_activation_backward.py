@@ -157,3 +157,30 @@ def test_repeats_bit_by_bit(device):
     )
     assert_identical(first[0], second[0])
     assert_identical(first[1], second[1])
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+@dtypes
+def test_both_gradients_of_a_gate(device, activation, dtype):
+    for shape in [*SHAPES, (0, 4), (2000, 300)]:
+        grad, pre = sample(shape, dtype, device)
+        up = torch.randn(shape, device=device).to(dtype)
+        of_pre, of_up = activation_backward(grad, pre, activation, saved_is="pre_activation", up=up)
+        expected = backward.gated(grad, pre, up, activation)
+        assert_rounded(of_pre, *expected[0], f"{shape} gate")
+        assert_rounded(of_up, *expected[1], f"{shape} up")
+    # Off the boundaries of vectors.
+    grad, pre, up = (torch.randn(1001, device=device).to(dtype)[1:] for _ in range(3))
+    got = activation_backward(grad, pre, activation, saved_is="pre_activation", up=up)
+    for result, expected in zip(got, backward.gated(grad, pre, up, activation), strict=True):
+        assert_rounded(result, *expected, "misaligned")
+
+
+def test_a_gates_tensors_are_contiguous_and_alike(device):
+    x = torch.ones(4, 6, device=device)
+    with pytest.raises(tw.LayoutError, match="`saved`"):
+        activation_backward(x, x.T.contiguous().T, "silu", up=x)
+    with pytest.raises(tw.ShapeError, match="`up`"):
+        activation_backward(x, x, "silu", up=x[:2])
+    with pytest.raises(tw.DTypeError, match="`up`"):
+        activation_backward(x, x, "silu", up=x.double())

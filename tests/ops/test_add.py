@@ -117,3 +117,25 @@ def test_the_result_keeps_the_memory_order_of_its_inputs(device, memory_format):
     got = tw.add(x, y)
     assert got.stride() == torch.add(x, y).stride()
     assert_identical(got, torch.add(x, y))
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+@pytest.mark.parametrize("number", [True, 3, -0.75])
+def test_a_number_may_come_first(device, dtype, number):
+    y = values((5, 7), dtype, device)
+    assert_identical(tw.add(number, y), torch.add(y, number))
+    assert_identical(tw.add(number, y.mT), torch.add(y.mT, number))
+
+
+def test_a_number_may_come_first_in_gradients_graphs_and_plans(device):
+    y = torch.randn(5, 7, device=device, requires_grad=True)
+    (grad,) = torch.autograd.grad(tw.add(2, y).sum(), y)
+    assert grad.tolist() == torch.ones(5, 7).tolist()
+    compiled = torch.compile(lambda y: tw.add(2, y), fullgraph=True, backend="aot_eager")
+    assert_identical(compiled(y.detach()), y.detach() + 2)
+    with torch.device("meta"):
+        assert tw.add(2, torch.empty(3, 4)).shape == (3, 4)
+    assert tw.explain("add", 2, y).problem == tw.explain("add", y, 2).problem
+    out = torch.empty(5, 7, device=device)
+    assert tw.add(2, y.detach(), out=out) is out
+    assert_identical(out, y.detach() + 2)

@@ -88,6 +88,12 @@ CASES = [
         lambda: tw.add(x, x.to(torch.complex64)),
     ),
     (
+        "ComplexNumber",
+        DTYPE,
+        "add: `y` is a complex number; accepted: a tensor of real numbers, bool, int or float",
+        lambda: tw.add(x, 1j),
+    ),
+    (
         "DTypesDiffer",
         DTYPE,
         "matmul: `b` has dtype float64, but a has float32; they must be alike. Convert one of them first",
@@ -361,9 +367,15 @@ CASES = [
         lambda: tw.explain(tw.add, x, 1, device="h900"),
     ),
     (
+        "AlphaBesideNumber",
+        OPTION,
+        "add: `alpha` multiplies y, and x is a number; pass add(y, x) with y multiplied already",
+        lambda: tw.add(2, x, alpha=3),
+    ),
+    (
         "NotExplained",
         OPTION,
-        'explain: op="mul" is not known; accepted: "add", "softmax", "log_softmax", "matmul", "grouped_matmul", "softmax_backward", "log_softmax_backward", "activation_backward"',
+        'explain: op="mul" is not known; accepted: tilewise\'s functions and their names: "add", "softmax", "log_softmax", "matmul", "grouped_matmul", "softmax_backward", "log_softmax_backward", "activation_backward"',
         lambda: tw.explain("mul", x),
     ),
     (

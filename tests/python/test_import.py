@@ -37,6 +37,15 @@ def test_import_loads_neither_torch_nor_numpy_nor_a_cuda_library():
     """)
 
 
+def test_the_layers_are_imported_when_first_asked_for():
+    fresh.run("""
+        import sys
+        import tilewise
+        assert "tilewise.torch" not in sys.modules
+        assert tilewise.torch.Linear(2, 3).weight.shape == (3, 2)
+    """)
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("_xxsubinterpreters") is None, reason="Python 3.13 and newer name it otherwise"
 )

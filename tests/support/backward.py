@@ -1,7 +1,9 @@
 """The gradients in float64 by torch, with the error their arithmetic may add to the final rounding."""
 
 import torch
+import torch.nn.functional as F
 
+from support.reference import ACTIVATIONS
 from support.tolerance import ARITHMETIC
 
 _BACKWARD = {
@@ -52,3 +54,16 @@ def column_sums(reference, error, dtype):
     terms, errors = reference.reshape(-1, columns), error.reshape(-1, columns)
     size = terms.abs().sum(0).nan_to_num(0.0, posinf=0.0)
     return terms.sum(0), errors.sum(0) + 64 * ARITHMETIC[dtype] * size
+
+
+def gated(grad, pre, up, name, negative_slope=0.01):
+    """Both gradients of activation(pre) * up, each with its error."""
+    step = ARITHMETIC[grad.dtype]
+    of_pre, error = activation(grad, pre, name, negative_slope)
+    u, v = up.double(), pre.double()
+    value = F.leaky_relu(v, negative_slope) if name == "leaky_relu" else ACTIVATIONS[name](v)
+    of_pre, error = of_pre * u, error * u.abs() + step * (of_pre * u).abs()
+    of_up = grad.double() * value
+    # The activation is some of its argument, to a few roundings of that.
+    up_error = 16 * step * grad.double().abs() * (v.abs() + value.abs())
+    return (of_pre, error.nan_to_num(0.0, posinf=0.0)), (of_up, up_error.nan_to_num(0.0, posinf=0.0))

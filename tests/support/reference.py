@@ -46,7 +46,24 @@ ACTIVATIONS = {
 }
 
 
-def matmul(a, b, bias=None, activation=None, tf32=False):
+def matmul(a, b, bias=None, activation=None, tf32=False, gate=None, residual=None):
+    """act(a @ b + bias) + residual, or act(a @ gate + bias[0]) * (a @ b + bias[1]) + residual."""
+    step = ARITHMETIC[a.dtype]
+    if gate is None:
+        value, error = product(a, b, bias, activation, tf32)
+    else:
+        gate_bias, up_bias = (None, None) if bias is None else bias
+        gates, gates_error = product(a, gate, gate_bias, activation, tf32)
+        up, up_error = product(a, b, up_bias, None, tf32)
+        value = gates * up
+        error = gates_error * up.abs() + gates.abs() * up_error + gates_error * up_error + step * value.abs()
+    if residual is not None:
+        value = value + residual.double()
+        error = error + step * (value.abs() + residual.double().abs())
+    return value, error.nan_to_num(0.0, posinf=0.0)
+
+
+def product(a, b, bias, activation, tf32):
     """act(a @ b + bias); the error grows with the root of K, as partial sums of either sign do."""
     k = a.shape[-1]
     step = ARITHMETIC[a.dtype]

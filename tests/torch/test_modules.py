@@ -55,6 +55,13 @@ def test_a_layer_with_a_wrong_option_is_not_made(options, error, words, device):
             tilewise.torch.Linear(2, 3, activation="silu")
 
 
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_an_input_that_does_not_fit_is_told_of_as_input_and_weight(device, activation):
+    layer = tilewise.torch.Linear(5, 3, activation=activation, device=device)
+    with pytest.raises(tw.ShapeError, match=r"input of shape \(2, 4\) .* weight of shape \(3, 5\)"):
+        layer(torch.ones(2, 4, device=device))
+
+
 def test_linear_begins_as_torchs_does():
     torch.manual_seed(7)
     ours = tilewise.torch.Linear(5, 7, activation="gelu", dtype=torch.float64)

@@ -1,4 +1,4 @@
-// wgmma (sm_90a): four warps multiply a 64 x 16 tile by a 16 x N tile, both in shared memory, and add to 64 x N
+// wgmma (sm_90a): four warps multiply a 64 x 16 tile by a 16 x N tile (of floats 64 x 8 by 8 x N), both in shared memory, and add to 64 x N
 // accumulators in their registers. The instruction only starts the work; accumulators may be looked at after the
 // group it belongs to has been waited for.
 //
@@ -89,11 +89,28 @@ template <int N> struct Wgmma;
         : "l"(a), "l"(b), "r"(uint32_t(accumulate)), "n"(int(A_MN)), "n"(int(B_MN)))
 // clang-format on
 
+// Of floats, whose upper 19 bits count (TF32), 8 of k, K-major.
+// clang-format off
+#define INSTRUCTION_TF32(N, COUNT, A, B, ACCUMULATE, TRANSPOSE_A, TRANSPOSE_B)                                      \
+    asm volatile(                                                                                                   \
+        "{\n"                                                                                                       \
+        ".reg .pred accumulate;\n"                                                                                  \
+        "setp.ne.b32 accumulate, %" #ACCUMULATE ", 0;\n"                                                            \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" REGISTERS_##COUNT "}, %" #A ", %" #B            \
+        ", accumulate, 1, 1;\n"                                                                                     \
+        "}"                                                                                                         \
+        : OPERANDS_##COUNT                                                                                          \
+        : "l"(a), "l"(b), "r"(uint32_t(accumulate)))
+// clang-format on
+
 #define WIDTH(N, COUNT, ...)                                                                                     \
     template <> struct Wgmma<N> {                                                                                \
         template <class T, bool A_MN, bool B_MN>                                                                 \
         static __device__ __forceinline__ void add(float (&d)[COUNT], uint64_t a, uint64_t b, bool accumulate) { \
-            if constexpr (same_type<T, f16>) {                                                                   \
+            if constexpr (same_type<T, f32>) {                                                                   \
+                static_assert(!A_MN && !B_MN, "");                                                               \
+                INSTRUCTION_TF32(N, COUNT, __VA_ARGS__);                                                         \
+            } else if constexpr (same_type<T, f16>) {                                                            \
                 INSTRUCTION("f16", N, COUNT, __VA_ARGS__);                                                       \
             } else {                                                                                             \
                 INSTRUCTION("bf16", N, COUNT, __VA_ARGS__);                                                      \
@@ -114,5 +131,6 @@ WIDTH(256, 128, 128, 129, 130, 131, 132)
 #undef D4
 #undef WIDTH
 #undef INSTRUCTION
+#undef INSTRUCTION_TF32
 
 }  // namespace ptx

@@ -37,9 +37,13 @@ class Call:
         """The same call as a torch user writes it."""
         options = dict(self.options)
         bias, activation = options.pop("bias", None), options.pop("activation", None)
+        gate, residual = options.pop("gate", None), options.pop("residual", None)
         function = partial(getattr(torch, self.op), *self.args, **options)
-        if bias is not None:
-            function = partial(torch.addmm, bias, *self.args)
+        if gate is not None:
+            a, activate = self.args[0], ACTIVATIONS[activation]
+            return lambda: activate(a @ gate) * function()
+        if bias is not None or (residual is not None and activation is None and residual.dim() == 2):
+            function = partial(torch.addmm, residual if bias is None else bias, *self.args)
         if activation is None:
             return function
         activate = ACTIVATIONS[activation]
@@ -73,8 +77,8 @@ class Call:
         wide = torch.finfo(torch.float64 if self.args[0].dtype == torch.float64 else torch.float32)
         smallest = info.tiny * info.eps
         if self.op == "matmul":
-            # A sum over k terms of size 1, accumulated in an unknown order.
-            return 2 * info.eps, 8 * wide.eps * int(self.args[0].shape[-1])
+            # A sum over k terms of size 1, accumulated in an unknown order; with a gate times another one.
+            return 2 * info.eps, 8 * wide.eps * int(self.args[0].shape[-1]) * self._factor()
         if self.op == "softmax":
             # Roundings of exp of a difference of up to ten or so, and of a long sum.
             return max(2 * info.eps, 64 * wide.eps), smallest
@@ -87,7 +91,11 @@ class Call:
             return 0.0
         # Partial sums of terms of size 1, where k is split. On an H200 torch's bfloat16 product of 8191^3 was
         # off by about 1.2 * eps * sqrt(k).
-        return 4 * info.eps * math.sqrt(self.args[0].shape[-1])
+        return 4 * info.eps * math.sqrt(self.args[0].shape[-1]) * self._factor()
+
+    def _factor(self) -> float:
+        """What a gate makes of the errors of a product."""
+        return 8 * math.sqrt(self.args[0].shape[-1]) if "gate" in self.options else 1.0
 
     # --- the least cost
 
@@ -105,14 +113,16 @@ class Call:
 
     def min_bytes(self) -> int:
         """Every input element read once (an expanded one too), every result element written once."""
-        tensors = [t for t in (*self.args, self.options.get("bias")) if torch.is_tensor(t)]
+        fused = [self.options.get(name) for name in ("bias", "gate", "residual")]
+        tensors = [t for t in (*self.args, *fused) if torch.is_tensor(t)]
         read = sum(_stored_elements(t) * int(t.element_size()) for t in tensors)
         return read + math.prod(self.result_shape()) * int(self.result_dtype().itemsize)
 
     def flops(self) -> int:
         if self.op != "matmul":
             return 0
-        return 2 * math.prod(self.result_shape()) * int(self.args[0].shape[-1])
+        products = 2 if "gate" in self.options else 1
+        return products * 2 * math.prod(self.result_shape()) * int(self.args[0].shape[-1])
 
 
 def describe(error: float) -> str | None:

@@ -148,6 +148,12 @@ _LLM = [(512, 4096, 4096), (2048, 14336, 4096), (4096, 4096, 14336)]
 _WEIGHTS = [(4096, 4096), (14336, 4096), (4096, 14336), (7168, 2048), (32000, 4096)]
 _FEW_ROWS = [(m, n, k) for n, k in _WEIGHTS for m in (1, 2, 4, 8, 16, 32, 64)]
 
+# Of the MLP of such a model, with the two products of its first half in one call; and what a residual costs.
+_FUSED = {
+    "gated": [(4096, 14336, 4096), (2048, 14336, 4096), *((m, 14336, 4096) for m in (1, 4, 16, 64))],
+    "residual": [(4096, 4096, 4096), (4096, 4096, 14336), (16, 4096, 14336)],
+}
+
 
 def _matmul(cuda: bool, quick: bool) -> Iterator[Case]:
     if not cuda:
@@ -161,6 +167,9 @@ def _matmul(cuda: bool, quick: bool) -> Iterator[Case]:
     for extra in ("leaky_relu", "bias"):
         for n in (4096,) if quick else (1024, 4096, 8192):
             yield _matmul_case(torch.bfloat16, (n, n, n), extra=extra)
+    for extra, shapes in _FUSED.items():
+        for shape in shapes[:1] if quick else shapes:
+            yield _matmul_case(torch.bfloat16, shape, "nt", extra)
     for shape in [(16, 4096, 4096), _LLM[1]] if quick else [*_FEW_ROWS, *_LLM]:
         yield _matmul_case(torch.bfloat16, shape, "nt")
     for shape in _ODD[:1] if quick else [*_ODD, (8192, 8192, 64), (512, 512, 65536)]:
@@ -176,8 +185,9 @@ def _matmul_cpu(quick: bool) -> Iterator[Case]:
         for n in (64, 256) if quick else (64, 128, 256, 512, 1024, 2048):
             if n < 2048 or dtype.itemsize > 2:
                 yield _matmul_case(dtype, (n, n, n))
-        for n in (256,) if quick else (128, 512):
-            yield _matmul_case(dtype, (n, n, n), extra="leaky_relu")
+        for extra in ("leaky_relu", *_FUSED):
+            for n in (256,) if quick else (128, 512):
+                yield _matmul_case(dtype, (n, n, n), extra=extra)
         for layout in ("nt",) if quick else ("nt", "tn", "tt"):
             yield _matmul_case(dtype, (512, 512, 512), layout)
         for layout in ("nn", "nt"):
@@ -200,6 +210,10 @@ def _matmul_call(
     m, n, k = shape
     a = random(device, dtype, m, k) if layout[0] == "n" else random(device, dtype, k, m).T
     b = random(device, dtype, k, n) if layout[1] == "n" else random(device, dtype, n, k).T
+    if extra == "gated":
+        return Call("matmul", (a, b), {"gate": random(device, dtype, n, k).T, "activation": "silu"})
+    if extra == "residual":
+        return Call("matmul", (a, b), {"residual": random(device, dtype, m, n)})
     if extra == "bias":
         return Call("matmul", (a, b), {"bias": random(device, dtype, n)})
     return Call("matmul", (a, b), {"activation": extra} if extra else {})

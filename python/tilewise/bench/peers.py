@@ -74,7 +74,7 @@ def _triton(call: Call) -> Thunk | None:
         return partial(baseline.add, *tensors) if plain else None
     if call.op == "softmax":
         return partial(baseline.softmax, tensors[0]) if _rows(call) and tensors[0].shape[1] <= 65536 else None
-    if call.op != "matmul" or "bias" in call.options or tensors[0].dim() != 2:
+    if call.op != "matmul" or {"bias", "gate", "residual"} & {*call.options} or tensors[0].dim() != 2:
         return None
     return partial(baseline.matmul, tensors[0], tensors[1], call.options.get("activation", ""))
 

@@ -19,9 +19,9 @@ if not hasattr(torch.library, "register_vmap"):
 # All of the package, so that nobody imports a module of it: a thread that did would hold that module's lock
 # while it waits for the package's, and one that imports the package the other way around.
 # For src/python/routing.rs and ../_dynamo.py:
-from . import autocast, autograd, library, operators, recorded  # noqa: F401
-from .modules import GroupedLinear, Linear, LogSoftmax, Softmax
+from . import autocast, autograd, gated, library, operators, recorded  # noqa: F401
+from .modules import GatedMLP, GroupedLinear, Linear, LogSoftmax, Softmax
 
 library.register()
 
-__all__ = ["GroupedLinear", "Linear", "LogSoftmax", "Softmax"]
+__all__ = ["GatedMLP", "GroupedLinear", "Linear", "LogSoftmax", "Softmax"]

@@ -78,14 +78,15 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     return higher_precision
 
 
-def matmul(a: Any, b: Any, *, bias: Any = None, **options: Any) -> Any:
+def matmul(a: Any, b: Any, **options: Any) -> Any:
     device = a.device.type
     # As in torch, what is written to an `out` is not converted.
     if "out" not in options:
         dtype = torch.get_autocast_dtype(device)
-        a, b, bias = lowered(a, device, dtype), lowered(b, device, dtype), lowered(bias, device, dtype)
+        a, b = lowered(a, device, dtype), lowered(b, device, dtype)
+        options = {name: lowered(given, device, dtype) for name, given in options.items()}
     with without_autocast(device):
-        return _core.matmul(a, b, bias=bias, **options)
+        return _core.matmul(a, b, **options)
 
 
 def grouped_matmul(a: Any, b: Any, *, offsets: Any = None, bias: Any = None, **options: Any) -> Any:

@@ -2,6 +2,10 @@
 
 Formulas call the public functions again, which find the right way
 themselves: memory, or another recorded call when gradients of gradients are wanted.
+
+Below each of them is the one for results that are there already, of calls that are recorded for gradients and
+need nothing else of torch: it is applied to the tensors alone, from src/python/recording.rs, which keeps in
+its context what `forward` of the other does.
 """
 
 from __future__ import annotations
@@ -12,70 +16,89 @@ import tilewise
 from tilewise import _core
 
 from . import formulas
-from .recording import Done, Function, Run, is_forward, keep, plus
+from .recording import Function, Run, is_forward, keep, plus
 
 
 class Add(Function):
     @staticmethod
-    def forward(ctx: Any, run: Run | Done, x: Any, y: Any, alpha: Any) -> Any:
+    def forward(ctx: Any, x: Any, y: Any, run: Run, alpha: Any) -> Any:
         given = alpha is not None
-        if given and alpha != 1:
-            ctx.alpha = alpha
-        if isinstance(run, tuple):
-            return run[0]
+        if given:
+            ctx.how = alpha
         result = run(x, y, alpha=alpha) if given else run(x, y)
         if is_forward():
             ctx.save_for_forward(result)
         return result
 
     @staticmethod
-    def jvp(ctx: Any, _run: Any, x_tangent: Any, y_tangent: Any, _alpha: Any) -> Any:
+    def jvp(ctx: Any, x_tangent: Any, y_tangent: Any, *_: Any) -> Any:
         (result,) = ctx.saved_tensors
-        tangent = plus(x_tangent, None if y_tangent is None else y_tangent * getattr(ctx, "alpha", 1))
+        tangent = plus(x_tangent, None if y_tangent is None else y_tangent * getattr(ctx, "how", 1))
         return tangent.to(result.dtype).expand(result.shape)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         # Autograd itself sums over broadcast dimensions and converts to the inputs' dtypes.
-        _, x_needed, y_needed, _ = ctx.needs_input_grad
+        x_needed, y_needed, *_ = *ctx.needs_input_grad, False
         x_grad = grad if x_needed else None
-        alpha = getattr(ctx, "alpha", 1)
+        alpha = getattr(ctx, "how", 1)
         y_grad = (grad if alpha == 1 else grad * alpha) if y_needed else None
-        return None, x_grad, y_grad, None
+        return x_grad, y_grad, None, None
+
+
+class RecordedAdd(Add):
+    forward = _core.recorded
+
+
+# Of softmax and log_softmax: dim, and the dtype of x where it is not the result's.
+LAST = -1, None
 
 
 class Softmax(Function):
     @staticmethod
-    def forward(ctx: Any, run: Run | Done, x: Any, dim: int, dtype: Any) -> Any:
-        output = run[0] if isinstance(run, tuple) else run(x, dim, dtype=dtype)
+    def forward(ctx: Any, x: Any, run: Run, dim: int, dtype: Any) -> Any:
+        output = run(x, dim, dtype=dtype)
         keep(ctx, output)
-        ctx.dim, ctx.dtype = dim, x.dtype
+        ctx.how = dim, x.dtype
         return output
 
     @staticmethod
-    def jvp(ctx: Any, _run: Any, tangent: Any, *_: Any) -> Any:
-        (output,) = ctx.saved_tensors
+    def jvp(ctx: Any, tangent: Any, *_: Any) -> Any:
+        (output,), (dim, _) = ctx.saved_tensors, ctx.how
         # Its matrix of derivatives is symmetric.
-        return tilewise.softmax_backward(tangent.to(output.dtype), output, ctx.dim)
+        return tilewise.softmax_backward(tangent.to(output.dtype), output, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        (output,) = ctx.saved_tensors
-        return None, tilewise.softmax_backward(grad, output, ctx.dim, dtype=ctx.dtype), None, None
+        (output,), (dim, dtype) = ctx.saved_tensors, getattr(ctx, "how", LAST)
+        return tilewise.softmax_backward(grad, output, dim, dtype=dtype), None, None, None
+
+
+class RecordedSoftmax(Softmax):
+    forward = _core.recorded
 
 
 class LogSoftmax(Function):
     forward = Softmax.forward
 
     @staticmethod
-    def jvp(ctx: Any, _run: Any, tangent: Any, *_: Any) -> Any:
-        (output,) = ctx.saved_tensors
-        return formulas.log_softmax_tangent(tangent.to(output.dtype), output, ctx.dim)
+    def jvp(ctx: Any, tangent: Any, *_: Any) -> Any:
+        (output,), (dim, _) = ctx.saved_tensors, ctx.how
+        return formulas.log_softmax_tangent(tangent.to(output.dtype), output, dim)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        (output,) = ctx.saved_tensors
-        return None, tilewise.log_softmax_backward(grad, output, ctx.dim, dtype=ctx.dtype), None, None
+        (output,), (dim, dtype) = ctx.saved_tensors, getattr(ctx, "how", LAST)
+        return tilewise.log_softmax_backward(grad, output, dim, dtype=dtype), None, None, None
+
+
+class RecordedLogSoftmax(LogSoftmax):
+    forward = _core.recorded
+
+
+# Of a product of matrices without an activation: their dimensions, the precision; activation, its slope, and
+# what is saved.
+PLAIN = (2, 2), "ieee", (None, 0.01, "output")
 
 
 class Matmul(Function):
@@ -85,34 +108,28 @@ class Matmul(Function):
     @staticmethod
     def forward(
         ctx: Any,
-        run: Run | Done,
         a: Any,
         b: Any,
         bias: Any,
+        run: Run,
         activation: str | None,
         slope: float,
         precision: str,
     ) -> Any:
         ctx.set_materialize_grads(False)
-        if not isinstance(run, tuple):
-            results = run(a, b, bias, activation=activation, negative_slope=slope, precision=precision)
-        elif activation is None or len(run) == 1:
-            results = run[0]
-        else:
-            pre = run[1]
-            results = formulas.ACTIVATIONS[activation](pre, slope), pre
+        results = run(a, b, bias, activation=activation, negative_slope=slope, precision=precision)
         pair = isinstance(results, tuple)
         saved = results[1] if pair else results if activation else None
         saved_is = "pre_activation" if pair else "output"
         ctx.how = (a.dim(), b.dim()), precision, (activation, slope, saved_is)
-        _, a_needed, b_needed, *_ = ctx.needs_input_grad
+        a_needed, b_needed, *_ = ctx.needs_input_grad
         ctx.save_for_backward(a if b_needed else None, b if a_needed else None, saved)
         if is_forward():
             ctx.save_for_forward(a, b, saved)
         return results
 
     @staticmethod
-    def jvp(ctx: Any, _run: Any, a_tangent: Any, b_tangent: Any, bias_tangent: Any, *_: Any) -> Any:
+    def jvp(ctx: Any, a_tangent: Any, b_tangent: Any, bias_tangent: Any, *_: Any) -> Any:
         a, b, saved = ctx.saved_tensors
         dims, precision, (activation, slope, saved_is) = ctx.how
         by_a = by_b = None
@@ -138,9 +155,9 @@ class Matmul(Function):
 
     @staticmethod
     def backward(ctx: Any, out_grad: Any, pre_grad: Any = None) -> Any:
-        a, b, saved = ctx.saved_tensors
-        _, a_needed, b_needed, bias_needed, *_ = ctx.needs_input_grad
-        dims, precision, (activation, slope, saved_is) = ctx.how
+        a, b, saved, *_ = *ctx.saved_tensors, None
+        a_needed, b_needed, bias_needed, *_ = *ctx.needs_input_grad, False
+        dims, precision, (activation, slope, saved_is) = getattr(ctx, "how", PLAIN)
         grad, pre_grad, saved = (formulas.as_matrix(t, dims) for t in (out_grad, pre_grad, saved))
         bias_grad = None
         if grad is not None:
@@ -159,22 +176,26 @@ class Matmul(Function):
             return (None,) * 7
         a_grad = formulas.matmul_a_grad(grad, b, dims, precision) if a_needed else None
         b_grad = formulas.matmul_b_grad(grad, a, dims, precision) if b_needed else None
-        return None, a_grad, b_grad, bias_grad, None, None, None
+        return a_grad, b_grad, bias_grad, None, None, None, None
+
+
+class RecordedMatmul(Matmul):
+    forward = _core.recorded
 
 
 # The operators' own arguments, after the function to run below autograd.
 
 
 def record_add(run: Run, x: Any, y: Any, *, alpha: Any = None) -> Any:
-    return Add.apply(run, x, y, alpha)
+    return Add.apply(x, y, run, alpha)
 
 
 def record_softmax(run: Run, x: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    return Softmax.apply(run, x, dim, dtype)
+    return Softmax.apply(x, run, dim, dtype)
 
 
 def record_log_softmax(run: Run, x: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    return LogSoftmax.apply(run, x, dim, dtype)
+    return LogSoftmax.apply(x, run, dim, dtype)
 
 
 def record_matmul(
@@ -187,4 +208,4 @@ def record_matmul(
     negative_slope: float = 0.01,
     precision: str = "ieee",
 ) -> Any:
-    return Matmul.apply(run, a, b, bias, activation, negative_slope, precision)
+    return Matmul.apply(a, b, bias, run, activation, negative_slope, precision)

@@ -248,14 +248,18 @@ def undifferentiated(op: Any) -> Implementation:
     names = [argument.name for argument in op._schema.arguments]
 
     def autograd_kernel(keyset: Any, *args: Any, **options: Any) -> None:
-        for name, given in (*zip(names, args, strict=False), *options.items()):
-            gradient = needs_gradient(given)
-            if gradient or has_tangent(given):
-                raise tilewise.UnsupportedError(
-                    f"{public_name}: `out` does not support automatic differentiation, but `{name}` "
-                    f"{'requires grad' if gradient else 'has a tangent'}; call without `out`, or pass "
-                    f"{'its .detach()' if gradient else 'its primal'}"
-                )
+        refuse_derivatives(public_name, {**dict(zip(names, args, strict=False)), **options})
         below_autograd(op, keyset)(*args, **options)
 
     return autograd_kernel
+
+
+def refuse_derivatives(public_name: str, arguments: dict[str, Any]) -> None:
+    for name, given in arguments.items():
+        gradient = needs_gradient(given)
+        if gradient or has_tangent(given):
+            raise tilewise.UnsupportedError(
+                f"{public_name}: `out` does not support automatic differentiation, but `{name}` "
+                f"{'requires grad' if gradient else 'has a tangent'}; call without `out`, or pass "
+                f"{'its .detach()' if gradient else 'its primal'}"
+            )

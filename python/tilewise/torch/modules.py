@@ -82,14 +82,22 @@ class Linear(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         weight, bias = self.weight, self.bias
         if type(weight) in FOR_MATMUL and type(bias) in FOR_MATMUL:
-            return tilewise.matmul(
-                x,
-                weight.mT,
-                bias=bias,
-                activation=self.activation,
-                negative_slope=self.negative_slope,
-                precision=self.precision,
-            )
+            try:
+                return tilewise.matmul(
+                    x,
+                    weight.mT,
+                    bias=bias,
+                    activation=self.activation,
+                    negative_slope=self.negative_slope,
+                    precision=self.precision,
+                )
+            except tilewise.ShapeError:
+                if x.shape[-1:] == weight.shape[-1:]:
+                    raise
+                raise tilewise.ShapeError(
+                    f"Linear: an input of shape {tuple(x.shape)} does not fit a weight of shape "
+                    f"{tuple(weight.shape)}: the last sizes must be equal"
+                ) from None
         product = torch.nn.functional.linear(x, weight, bias)
         if self.activation is None:
             return product
@@ -181,6 +189,69 @@ class GroupedLinear(torch.nn.Module):
             f"{groups}, in_features={in_features}, out_features={out_features}, "
             f"bias={self.bias is not None}, activation={self.activation!r}"
         )
+
+
+class GatedMLP(torch.nn.Module):
+    """`down_proj(activation(gate_proj(x)) * up_proj(x))`: the MLP of Llama, Mistral, Gemma and Qwen.
+
+    Two calls of `tilewise.matmul` (gate and up are one). A layer with hooks, or that something has put in the
+    place of one of the three torch.nn.Linear, is called as it is.
+
+    Args:
+        hidden_size: size of the input's and the output's last dimension.
+        intermediate_size: columns of gate and up.
+        activation: "silu", "gelu", "gelu_tanh", "relu", "leaky_relu" or None.
+        bias: whether the layers have biases.
+        device: of the parameters.
+        dtype: of the parameters.
+
+    Raises:
+        OptionError: an activation that is not known.
+
+    Shapes:
+        (..., hidden_size) to (..., hidden_size); `residual`, which is added, broadcasts to the result.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: Activation | None = "silu",
+        *,
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        _core.check_matmul_options(activation=activation)
+        options = {"bias": bias, "device": device, "dtype": dtype}
+        self.gate_proj = torch.nn.Linear(hidden_size, intermediate_size, **options)
+        self.up_proj = torch.nn.Linear(hidden_size, intermediate_size, **options)
+        self.down_proj = torch.nn.Linear(intermediate_size, hidden_size, **options)
+        self.activation = activation
+
+    def forward(self, x: Any, residual: Any = None) -> Any:
+        gate, up, down = self.gate_proj, self.up_proj, self.down_proj
+        if is_plain(gate) and is_plain(up) and (gate.bias is None) == (up.bias is None):
+            bias = None if gate.bias is None else torch.stack((gate.bias, up.bias))
+            options = {"gate": gate.weight.mT, "bias": bias, "activation": self.activation}
+            h = tilewise.matmul(x, up.weight.mT, **options)
+        else:
+            h = gate(x) if self.activation is None else formulas.ACTIVATIONS[self.activation](gate(x), 0.01)
+            h = h * up(x)
+        if is_plain(down):
+            return tilewise.matmul(h, down.weight.mT, bias=down.bias, residual=residual)
+        return down(h) if residual is None else down(h) + residual
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation!r}"
+
+
+def is_plain(layer: Any) -> bool:
+    """Whether a product is all that a call of the layer is."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    known = type(layer) is torch.nn.Linear and "forward" not in layer.__dict__ and not any(hooks)
+    return known and type(layer.weight) in FOR_MATMUL and type(layer.bias) in FOR_MATMUL
 
 
 class Softmax(torch.nn.Module):

@@ -10,12 +10,15 @@ from typing import Any
 
 import torch
 
-from . import grouped
+from . import gated, grouped, library
 
 ops = torch.ops.tilewise
+NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
 
 
 def add(x: Any, y: Any, *, alpha: Any = 1, out: Any = None) -> Any:
+    if isinstance(x, NUMBERS) and alpha == 1:
+        x, y = y, x
     if out is None:
         # As torch's graphs are read: an alpha that is none is not in them.
         return ops.add(x, y) if type(alpha) is int and alpha == 1 else ops.add(x, y, alpha=alpha)
@@ -42,12 +45,20 @@ def matmul(
     b: Any,
     *,
     bias: Any = None,
+    gate: Any = None,
+    residual: Any = None,
     activation: Any = None,
     negative_slope: Any = 0.01,
     precision: Any = "ieee",
     out: Any = None,
 ) -> Any:
     options = {"activation": activation, "negative_slope": negative_slope, "precision": precision}
+    if gate is not None or residual is not None:
+        given = {"a": a, "b": b, "bias": bias, "gate": gate, "residual": residual, "out": out}
+        if out is not None:
+            library.refuse_derivatives("matmul", given)
+        result = gated.matmul(matmul, gated.joined, a, b, bias=bias, gate=gate, residual=residual, **options)
+        return result if out is None else out.copy_(result)
     if out is None:
         return ops.matmul(a, b, bias, **options)
     ops.matmul(a, b, bias, **options, out=out)
@@ -83,7 +94,10 @@ def activation_backward(
     negative_slope: Any = 0.01,
     saved_is: Any = "output",
     bias: bool = False,
+    up: Any = None,
 ) -> tuple[Any, Any]:
+    if up is not None:
+        return gated.gradients(grad, saved, up, activation, negative_slope)
     options = {"negative_slope": negative_slope, "saved_is": saved_is}
     if activation is None:
         # An operator may not return its argument.

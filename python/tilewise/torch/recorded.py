@@ -1,6 +1,6 @@
 """The public functions for calls that need torch for nothing but gradients: recorded by autograd directly,
-which takes a third of the time that torch's dispatcher takes. (add, softmax, log_softmax and matmul are shown
-to autograd when they have a result, by src/python/.)
+which takes a third of the time that torch's dispatcher takes. (add, softmax, log_softmax, and matmul without
+gate and residual, are shown to autograd when they have a result, by src/python/.)
 
 While autograd runs what it records, gradients are off, and tilewise's own functions do no more than compute.
 """
@@ -11,10 +11,11 @@ from functools import partial
 
 from tilewise import _core
 
-from . import grouped, operators, second_order
+from . import gated, grouped, operators, second_order
 
 softmax_backward = partial(second_order.record_softmax_backward, _core.softmax_backward)
 log_softmax_backward = partial(second_order.record_log_softmax_backward, _core.log_softmax_backward)
+matmul = partial(gated.matmul, _core.matmul, gated.record)
 grouped_matmul = grouped.recorded
 # Only gradients of gradients come here.
 activation_backward = operators.activation_backward

@@ -37,6 +37,3 @@ def plus(a: Any, b: Any) -> Any:
 
 # Calls an operation below autograd, with the operation's own arguments.
 Run = Callable[..., Any]
-# Holds the result that a call on memory has come to already; or None and what an activation is still to be
-# applied to.
-Done = tuple[Any, ...]

@@ -1,16 +1,18 @@
 //! Matrix times matrix. A part of the output is done by blocks of k, of columns and of rows: a panel of rows of a stays in
 //! the first-level cache and a block of columns of b, packed, in the second, while tiles of sums go through registers; bias,
-//! activation and rounding follow on a tile whose last sums are in.
+//! activation, gate, residual and rounding follow on a tile whose last sums are in.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::ptr;
 
+#[cfg(target_arch = "x86_64")]
+use super::pairs::Pairs;
 use super::parts::{even, split};
 use super::scheme::{InRegisters, Scheme, Widened};
+use super::scratch::{self, Memory, Scratch, Staging};
 use super::*;
 use crate::cpu::element::Element;
-use crate::cpu::register::{Operands, Register, prefetch};
+use crate::cpu::register::{MAX_WIDTH, Operands, Tiles, prefetch};
 
 /// Bytes of factors along k in a block. The length depends on nothing else, since it decides the order of sums.
 const DEPTH: usize = 2048;
@@ -38,8 +40,10 @@ impl Factor for f64 {}
 impl Factor for bf16 {
     fn solve_part(product: Product<'_, f32>) {
         #[cfg(target_arch = "x86_64")]
-        if pairs::has_pairs() {
-            return solve_part::<pairs::Pairs>(product);
+        if amx::is_usable() {
+            return solve_part::<Pairs<amx::Amx>>(product);
+        } else if pairs::has_avx512_bf16() {
+            return solve_part::<Pairs<pairs::Sums>>(product);
         }
         solve_part::<Widened<bf16>>(product);
     }
@@ -57,42 +61,14 @@ pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
 }
 
 fn solve_part<S: Scheme>(product: Product<'_, Sum<S>>) {
-    let mut scratch = SCRATCH.take();
-    dispatch(Part::<S> { product, scratch: &mut scratch });
-    SCRATCH.set(scratch);
-}
-
-/// Memory that a thread keeps from one product to the next: a few MiB.
-#[derive(Default)]
-struct Scratch {
-    a: Vec<Line>,
-    b: Vec<Line>,
-    sums: Vec<Line>,
-}
-
-thread_local! {
-    static SCRATCH: Cell<Scratch> = Cell::default();
-}
-
-/// A cache line.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-/// The first `len` elements of a memory, which grows where it is too short. To be of numbers.
-fn room<F: Copy>(memory: &mut Vec<Line>, len: usize) -> &mut [F] {
-    let lines = (len * size_of::<F>()).div_ceil(size_of::<Line>());
-    if memory.len() < lines {
-        *memory = vec![Line([0; 64]); lines];
-    }
-    // SAFETY: so many bytes are there and initialised, aligned for any number, of which any bits are one.
-    unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr().cast(), len) }
+    scratch::with(|scratch| dispatch(Part::<S> { product, scratch }));
 }
 
 /// Bytes that a thread takes for a product of `Factor`s or sums of so many bytes, at most.
-pub fn scratch_bytes(size: usize, m: usize, n: usize, k: usize) -> usize {
+pub fn scratch_bytes(size: usize, m: usize, n: usize, k: usize, gated: bool) -> usize {
     let (m, n, deep) = (m.min(ROWS) + 16, n.min(COLUMNS), k.min(DEPTH / size) + 16);
-    size * (m * deep + if k > DEPTH / size { m * n } else { 0 }) + 2 * BLOCK
+    let sums = usize::from(k > DEPTH / size) + usize::from(gated);
+    size * (m * deep + sums * m * n) + 2 * BLOCK
 }
 
 /// A part of a product on one thread.
@@ -129,54 +105,72 @@ struct Progress {
     last: bool,
     /// Where sums of earlier blocks of k lie, row by row.
     sums: Placed,
+    /// Where the sums of the product with the gate lie, row by row.
+    gates: Placed,
 }
 
 impl<S: Scheme, I: Isa> Block<'_, S, I> {
     #[inline(always)]
-    fn solve(&self, Scratch { a, b, sums }: &mut Scratch) {
-        let Product { m, n, k, out, .. } = self.product;
+    fn solve(&self, scratch: &mut Scratch) {
+        let Product { m, n, k, out, gate, residual, .. } = self.product;
         // Of factors, as all that is named `deep`.
         let deep = k.div_ceil(S::DEPTH);
         let pieces = deep.div_ceil(DEPTH / size_of::<S::Factor>()).max(1);
-        let in_place = S::Memory::DTYPE == <Sum<S>>::DTYPE && out.col_stride == 1;
-        let sums = if in_place || pieces == 1 {
-            out
-        } else {
-            let memory = room::<Sum<S>>(sums, m * n).as_mut_ptr();
-            Placed { address: memory.expose_provenance(), row_stride: n as i64, col_stride: 1 }
+        // The residual may be what `out` holds.
+        let in_place = S::Memory::DTYPE == <Sum<S>>::DTYPE && out.col_stride == 1 && residual.is_none();
+        let kept = |memory: &mut Memory| {
+            let address = memory.room::<Sum<S>>(m * n).as_mut_ptr().expose_provenance();
+            Placed { address, row_stride: n as i64, col_stride: 1 }
         };
-        for piece in 0..pieces {
-            let depth =
-                S::DEPTH * split(deep, pieces, piece)..k.min(S::DEPTH * split(deep, pieces, piece + 1));
-            let progress = Progress { first: piece == 0, last: piece + 1 == pieces, sums };
-            self.add_up(&depth, progress, a, b);
+        let sums = if in_place || pieces == 1 { out } else { kept(&mut scratch.sums) };
+        let gates = if gate.is_some() { kept(&mut scratch.gates) } else { out };
+        // The gate first, whose sums are kept as they are.
+        for gating in [true, false] {
+            let product = match gate {
+                Some(gate) if gating => Product { b: gate.b, ..self.product },
+                None if gating => continue,
+                _ => self.product,
+            };
+            let block = Block::<S, I> { isa: self.isa, product };
+            for piece in 0..pieces {
+                let depth =
+                    S::DEPTH * split(deep, pieces, piece)..k.min(S::DEPTH * split(deep, pieces, piece + 1));
+                let (first, last) = (piece == 0, piece + 1 == pieces && !gating);
+                let progress = Progress { first, last, sums: if gating { gates } else { sums }, gates };
+                block.add_up(&depth, progress, scratch);
+            }
         }
     }
 
     /// Adds the products of some of k to the sums.
     #[inline(always)]
-    fn add_up(&self, depth: &Range<usize>, progress: Progress, a: &mut Vec<Line>, b: &mut Vec<Line>) {
+    fn add_up(&self, depth: &Range<usize>, progress: Progress, scratch: &mut Scratch) {
+        let Scratch { a, b, tile, staging, .. } = scratch;
         let Product { m, n, .. } = self.product;
-        let (height, width) = (S::Register::<I>::HEIGHT, S::Register::<I>::WIDTH);
+        let (height, width) = (S::Tiles::<I>::HEIGHT, S::Tiles::<I>::WIDTH);
         let deep = depth.len().div_ceil(S::DEPTH);
-        let rows = self.rows(depth, a);
-        let Product { out, bias, activation, .. } = self.product;
-        let is_plain = bias.is_none() && activation == Activation::None && out.col_stride == 1;
+        let rows = self.rows(depth, a, staging);
+        let Product { out, bias, gate, residual, activation, .. } = self.product;
+        let is_plain = bias.is_none()
+            && gate.is_none()
+            && residual.is_none()
+            && activation == Activation::None
+            && out.col_stride == 1;
         let is_straight = !progress.last || (is_plain && S::Memory::DTYPE == <Sum<S>>::DTYPE);
-        let mut tile = Tile([Sum::<S>::default(); 12 * 32]);
+        let tile = tile.room::<Sum<S>>(height * width);
         let panel_len = deep * width;
         let wide = (BLOCK / size_of::<S::Factor>() / panel_len.max(1)).clamp(1, 16) * width;
         // A block of b that is used once is not worth a copy.
         let direct = size_of::<S::Memory>() == size_of::<S::Factor>() && self.product.b.col_stride == 1;
         for columns in even(n.div_ceil(width), wide / width) {
             let columns = columns.start * width..n.min(columns.end * width);
-            let packed = room::<S::Factor>(b, columns.len().div_ceil(width) * panel_len);
+            let packed = b.room::<S::Factor>(columns.len().div_ceil(width) * panel_len);
             // Whole panels that can be read where they lie are, and copied on the way.
             let whole = if direct { columns.len() / width } else { 0 };
             let rest = columns.start + whole * width..columns.end;
             if !rest.is_empty() {
                 let to = &mut packed[whole * panel_len..];
-                pack::panels::<S, I>(self.isa, self.product.b, depth, &rest, width, to);
+                pack::panels::<S, I>(self.isa, self.product.b, depth, &rest, width, staging, to);
             }
             for top in (0..m).step_by(height) {
                 // The last rows are done with those before them, as far as there are such.
@@ -197,7 +191,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                     let (to, to_step) = if straight {
                         (sums, sums_step)
                     } else {
-                        (tile.0.as_mut_ptr(), (width * size_of::<Sum<S>>()) as isize)
+                        (tile.as_mut_ptr(), (width * size_of::<Sum<S>>()) as isize)
                     };
                     let mut operands = Operands {
                         a,
@@ -216,14 +210,14 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                         operands.b = ptr::with_exposed_provenance(address);
                         operands.b_step = self.product.b.row_stride as isize * size as isize;
                         // SAFETY: a proof that the CPU has the instructions is at hand; see above of what is read.
-                        unsafe { S::Register::<I>::tile::<true>(operands) };
+                        unsafe { S::Tiles::<I>::tile::<true>(operands) };
                     } else {
                         // SAFETY: as above.
-                        unsafe { S::Register::<I>::tile::<false>(operands) };
+                        unsafe { S::Tiles::<I>::tile::<false>(operands) };
                     }
                     if !straight {
                         let skip = top - first;
-                        let tile = &mut tile.0[skip * width..(skip + rows_done.len()) * width];
+                        let tile = &mut tile[skip * width..(skip + rows_done.len()) * width];
                         let progress = Progress { first: progress.first || add, ..progress };
                         self.finish(progress, tile, rows_done, columns_done);
                     }
@@ -234,9 +228,9 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
 
     /// Rows of a as tiles read them: in place where the factors of a row follow one another there, else packed.
     #[inline(always)]
-    fn rows(&self, depth: &Range<usize>, packed: &mut Vec<Line>) -> Rows<S::Factor> {
+    fn rows(&self, depth: &Range<usize>, packed: &mut Memory, staging: &mut Staging) -> Rows<S::Factor> {
         let Product { m, k, a, .. } = self.product;
-        let (height, size) = (S::Register::<I>::HEIGHT, size_of::<S::Factor>());
+        let (height, size) = (S::Tiles::<I>::HEIGHT, size_of::<S::Factor>());
         let row_step = a.row_stride as isize * size_of::<S::Memory>() as isize;
         let is_factors = size_of::<S::Memory>() * S::DEPTH == size && k.is_multiple_of(S::DEPTH);
         // Rows that share their places in the first-level cache leave none there to others.
@@ -252,19 +246,24 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         }
         let deep = depth.len().div_ceil(S::DEPTH);
         let rows = m.next_multiple_of(height);
-        let (steps, panel_len) = if a.row_stride.unsigned_abs() < a.col_stride.unsigned_abs() {
-            let to = room(packed, rows * deep);
-            pack::panels::<S, I>(self.isa, a.transposed(), depth, &(0..m), height, to);
+        let down = a.row_stride.unsigned_abs() < a.col_stride.unsigned_abs();
+        let (steps, panel_len) = if down && !S::Tiles::<I>::ROWS_ALONG_K {
+            let to = packed.room(rows * deep);
+            pack::panels::<S, I>(self.isa, a.transposed(), depth, &(0..m), height, staging, to);
             ([1, height], deep * height)
         } else {
             // A line more than a row keeps rows from sharing places.
             let step = deep.next_multiple_of(16) + 16;
-            let to = room(packed, rows * step);
-            pack::rows::<S, I>(self.isa, a, &(0..m), depth, step, to);
+            let to = packed.room(rows * step);
+            if down {
+                pack::turned_rows::<S, I>(self.isa, a, &(0..m), depth, step, staging, to);
+            } else {
+                pack::rows::<S, I>(self.isa, a, &(0..m), depth, step, staging, to);
+            }
             ([step, 1], step * height)
         };
         Rows {
-            first: packed.as_ptr().cast(),
+            first: packed.room(0).as_ptr(),
             steps: steps.map(|step| (step * size) as isize),
             panel_step: (panel_len * size) as isize,
             in_place: false,
@@ -276,8 +275,8 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
     fn prefetch(&self, progress: Progress, top: usize, column: usize) {
         let size = size_of::<Sum<S>>();
         let mut row = ptr::without_provenance::<u8>(progress.sums.at(size, top, column));
-        for _ in 0..S::Register::<I>::HEIGHT {
-            for line in 0..(S::Register::<I>::WIDTH * size).div_ceil(64) {
+        for _ in 0..S::Tiles::<I>::HEIGHT {
+            for line in 0..(S::Tiles::<I>::WIDTH * size).div_ceil(64) {
                 prefetch(row.wrapping_add(64 * line));
             }
             row = row.wrapping_offset(progress.sums.row_stride as isize * size as isize);
@@ -288,7 +287,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
     /// sums are.
     #[inline(always)]
     fn finish(&self, progress: Progress, tile: &mut [Sum<S>], rows: Range<usize>, columns: Range<usize>) {
-        let width = S::Register::<I>::WIDTH;
+        let width = S::Tiles::<I>::WIDTH;
         // With a length that is known moves are single instructions.
         if columns.len() == width {
             self.finish_columns(progress, tile, rows, columns.start, width);
@@ -306,8 +305,8 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         column: usize,
         count: usize,
     ) {
-        let width = S::Register::<I>::WIDTH;
-        let Product { out, bias, activation, .. } = self.product;
+        let width = S::Tiles::<I>::WIDTH;
+        let Product { out, bias, gate, residual, activation, .. } = self.product;
         let (size, sum_size) = (size_of::<S::Memory>(), size_of::<Sum<S>>());
         let sums = ptr::with_exposed_provenance_mut::<Sum<S>>(progress.sums.at(sum_size, rows.start, column));
         let sums_step = progress.sums.row_stride as isize;
@@ -335,7 +334,46 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                 }
             }
         }
-        epilogue::apply(self.isa, activation, None, tile);
+        match gate {
+            None => epilogue::apply(self.isa, activation, None, tile),
+            Some(Gate { bias, .. }) => {
+                let bias = bias.map(|bias| &bias[column..][..count]);
+                let mut gates = [Sum::<S>::default(); MAX_WIDTH];
+                let gates = &mut gates[..count];
+                for i in 0..rows.len() {
+                    let from = progress.gates.at(sum_size, rows.start + i, column);
+                    let from = ptr::with_exposed_provenance::<u8>(from);
+                    // SAFETY: sums of the block, written before those of b.
+                    unsafe { ptr::copy_nonoverlapping(from, gates.as_mut_ptr().cast(), count * sum_size) };
+                    epilogue::apply(self.isa, activation, bias, gates);
+                    let tile = &mut tile[i * width..][..count];
+                    for j in 0..count {
+                        tile[j] = tile[j] * gates[j];
+                    }
+                }
+            }
+        }
+        if let Some(residual) = residual {
+            let mut read = [S::Memory::default(); MAX_WIDTH];
+            let mut wide = [Sum::<S>::default(); MAX_WIDTH];
+            let (read, wide) = (&mut read[..count], &mut wide[..count]);
+            for i in 0..rows.len() {
+                let from = residual.at(size, rows.start + i, column);
+                let from = ptr::with_exposed_provenance::<S::Memory>(from);
+                for (j, read) in read.iter_mut().enumerate() {
+                    // SAFETY: the residual broadcasts to the result's shape, and the caller keeps it alive; where it is the
+                    // result, this row of it has not been written yet.
+                    *read = unsafe {
+                        from.wrapping_offset(j as isize * residual.col_stride as isize).read_unaligned()
+                    };
+                }
+                S::Memory::widen(self.isa, read, wide);
+                let tile = &mut tile[i * width..][..count];
+                for j in 0..count {
+                    tile[j] = tile[j] + wide[j];
+                }
+            }
+        }
         let first = ptr::with_exposed_provenance_mut::<S::Memory>(out.at(size, rows.start, column));
         let is_sum = S::Memory::DTYPE == <Sum<S>>::DTYPE;
         for i in 0..rows.len() {
@@ -346,7 +384,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                 unsafe { copy_to(tile, to.cast()) };
                 continue;
             }
-            let mut rounded = [S::Memory::default(); 32];
+            let mut rounded = [S::Memory::default(); MAX_WIDTH];
             let rounded = &mut rounded[..count];
             S::Memory::narrow(self.isa, tile, rounded);
             // SAFETY: a problem's output is memory of the given shape that the caller keeps alive, and each row of a tile is
@@ -363,10 +401,6 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         }
     }
 }
-
-/// Room for any tile.
-#[repr(align(64))]
-struct Tile<R>([R; 12 * 32]);
 
 /// # Safety
 /// `from` can be read, as many as `to` has.

@@ -53,13 +53,13 @@ fn grouped<T: Factor>(problem: &GroupedMatmulProblem) -> Result<()> {
     };
     let costs = ranges.iter().map(|&range| {
         let (m, k) = rows_and_depth(problem, range);
-        cost(m, n, k)
+        cost(m, n, k, false)
     });
     let costs: Vec<(f64, f64)> = costs.collect();
     let largest = ranges.iter().map(|&range| rows_and_depth(problem, range)).max_by_key(|&(m, k)| m * k);
     let all: f64 = costs.iter().map(|&(_, nanoseconds)| nanoseconds).sum();
     if let Some((m, k)) = largest.filter(|_| parallel::is_long(all)) {
-        check_room::<T::Real>(OP, m, n, k)?;
+        check_room::<T::Real>(OP, m, n, k, false)?;
     }
     if parallel::pays(all) {
         // One after the other those that are worth all threads, and then the rest at once.
@@ -118,6 +118,8 @@ fn product<'a, T: Factor>(
         b: place(&problem.b, depth, 0),
         out: place(&problem.out, row, 0),
         bias,
+        gate: None,
+        residual: None,
         activation: problem.activation,
     }
 }

@@ -1,7 +1,9 @@
-//! matmul: products of matrices in tiles of registers ([`blocks`], [`parts`]) of factors ([`scheme`], [`pairs`]) that are
+//! matmul: products of matrices in tiles of registers ([`blocks`], [`parts`]) of factors ([`scheme`], [`pairs`], [`amx`]) that are
 //! packed where that pays ([`pack`]), products with a vector ([`vector`]), and what is done to an accumulator before it is
 //! rounded ([`epilogue`]).
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod blocks;
 pub mod epilogue;
 pub mod grouped;
@@ -10,6 +12,7 @@ mod pack;
 mod pairs;
 mod parts;
 mod scheme;
+mod scratch;
 mod vector;
 
 use std::ops::Range;
@@ -49,7 +52,17 @@ struct Product<'a, R> {
     out: Placed,
     /// One value a column.
     bias: Option<&'a [R]>,
+    /// What the activation is applied to, instead of to the product with b.
+    gate: Option<Gate<'a, R>>,
+    residual: Option<Placed>,
     activation: Activation,
+}
+
+/// A second matrix of b's shape, and its own bias.
+#[derive(Clone, Copy)]
+struct Gate<'a, R> {
+    b: Placed,
+    bias: Option<&'a [R]>,
 }
 
 impl<'a, R> Product<'a, R> {
@@ -61,7 +74,14 @@ impl<'a, R> Product<'a, R> {
             a: Placed { address: self.a.at(size, rows.start, 0), ..self.a },
             b: Placed { address: self.b.at(size, 0, columns.start), ..self.b },
             out: Placed { address: self.out.at(size, rows.start, columns.start), ..self.out },
-            bias: self.bias.map(|bias| &bias[columns]),
+            bias: self.bias.map(|bias| &bias[columns.clone()]),
+            residual: self
+                .residual
+                .map(|residual| Placed { address: residual.at(size, rows.start, columns.start), ..residual }),
+            gate: self.gate.map(|Gate { b, bias }| Gate {
+                b: Placed { address: b.at(size, 0, columns.start), ..b },
+                bias: bias.map(|bias| &bias[columns]),
+            }),
             ..self
         }
     }
@@ -90,13 +110,14 @@ impl Placed {
 
 /// Asks for what a product takes besides its operands, about: the sums of pieces of k of products with a vector, or what
 /// each thread packs.
-fn check_room<R>(op: &'static str, m: usize, n: usize, k: usize) -> Result<()> {
+fn check_room<R>(op: &'static str, m: usize, n: usize, k: usize, gated: bool) -> Result<()> {
     let size = size_of::<R>();
     let bytes = if m == 1 || n == 1 {
-        size * 2 * m.max(n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT)
+        let gates = if gated { size * m.max(n) } else { 0 };
+        gates + size * 2 * m.max(n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT)
     } else {
         let threads = parallel::threads();
-        threads.min(Parts::of(m, n, k, threads).count()) * blocks::scratch_bytes(size, m, n, k)
+        threads.min(Parts::of(m, n, k, threads).count()) * blocks::scratch_bytes(size, m, n, k, gated)
     };
     if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op, bytes }) }
 }
@@ -107,10 +128,16 @@ const SMALL: f64 = 2e7;
 
 fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
     let (m, n, k) = (problem.m as usize, problem.n as usize, problem.k as usize);
-    // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused an `out` that
-    // overlaps it.
-    let load = |bias: &Bias| unsafe { load_bias::<T>("matmul", bias.address, (n, bias.stride)) };
-    let bias: Option<Vec<T::Real>> = problem.bias.as_ref().map(load).transpose()?;
+    let load = |bias: &Bias, row: usize| {
+        let rows = Placed { address: bias.address, row_stride: bias.row_stride, col_stride: 0 };
+        // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused an `out` that
+        // overlaps it.
+        unsafe { load_bias::<T>("matmul", rows.at(size_of::<T>(), row, 0), (n, bias.stride)) }
+    };
+    let gated = problem.gate.is_some();
+    let bias_row = |row| problem.bias.as_ref().map(|bias| load(bias, row)).transpose();
+    let bias: Option<Vec<T::Real>> = bias_row(usize::from(gated))?;
+    let gate_bias = if gated { bias_row(0)? } else { None };
     let solve = |index: usize, parallel: bool| {
         let place = |matrix: &Matrix| place(matrix, T::DTYPE, &problem.batch, index);
         let product = Product {
@@ -121,14 +148,16 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
             b: place(&problem.b),
             out: place(&problem.out),
             bias: bias.as_deref(),
+            gate: problem.gate.as_ref().map(|gate| Gate { b: place(gate), bias: gate_bias.as_deref() }),
+            residual: problem.residual.as_ref().map(place),
             activation: problem.activation,
         };
         multiply::<T>(product, parallel);
     };
     let products = problem.batch_count() as usize;
-    let (operations, nanoseconds) = cost(m, n, k);
+    let (operations, nanoseconds) = cost(m, n, k, gated);
     if parallel::is_long(nanoseconds * products as f64) {
-        check_room::<T::Real>("matmul", m, n, k)?;
+        check_room::<T::Real>("matmul", m, n, k, gated)?;
     }
     if products == 1 {
         solve(0, parallel::pays(nanoseconds));
@@ -154,8 +183,8 @@ fn multiply<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
 
 /// Operations of a product, and about how many nanoseconds one thread takes: one does some 100 operations of a matrix
 /// product, 10 of one with a vector, which is bound by memory, and makes a call.
-fn cost(m: usize, n: usize, k: usize) -> (f64, f64) {
-    let operations = 2.0 * m as f64 * n as f64 * k as f64;
+fn cost(m: usize, n: usize, k: usize, gated: bool) -> (f64, f64) {
+    let operations = if gated { 4.0 } else { 2.0 } * m as f64 * n as f64 * k as f64;
     (operations, 50.0 + operations / if m == 1 || n == 1 { 10.0 } else { 100.0 })
 }
 

@@ -5,10 +5,11 @@ use std::ptr;
 
 use super::Placed;
 use super::scheme::Scheme;
+use super::scratch::Staging;
 use crate::cpu::element::Element;
 use crate::cpu::isa::Isa;
 use crate::cpu::operand::{MATRIX, Source};
-use crate::cpu::register::{BLOCK, Register, prefetch};
+use crate::cpu::register::{BLOCK, Tiles, prefetch};
 
 /// Elements of a row that are copied at a time, about, and so many rows.
 const WIDE: usize = 256;
@@ -23,6 +24,7 @@ pub fn panels<S: Scheme, I: Isa>(
     depth: &Range<usize>,
     columns: &Range<usize>,
     width: usize,
+    staging: &mut Staging,
     to: &mut [S::Factor],
 ) {
     let len = depth.len().div_ceil(S::DEPTH) * width;
@@ -31,9 +33,9 @@ pub fn panels<S: Scheme, I: Isa>(
         to[(columns.len() - rest) / width * len..][..len].fill(S::Factor::default());
     }
     if matrix.row_stride == 1 && matrix.col_stride != 1 {
-        transposed::<S, I>(isa, matrix, depth, columns, width, to);
+        transposed::<S, I>(isa, matrix, depth, columns, width, staging, to);
     } else {
-        straight::<S, I>(isa, matrix, depth, columns, width, to);
+        straight::<S, I>(isa, matrix, depth, columns, width, staging, to);
     }
 }
 
@@ -45,13 +47,14 @@ fn straight<S: Scheme, I: Isa>(
     depth: &Range<usize>,
     columns: &Range<usize>,
     width: usize,
+    staging: &mut Staging,
     to: &mut [S::Factor],
 ) {
     let (k, n) = (depth.len(), columns.len());
     let len = k.div_ceil(S::DEPTH) * width;
     let source = matrix.source::<S::Memory>(depth, columns);
-    let mut memory = [S::Memory::default(); MATRIX];
-    let mut buffer = [S::Factor::default(); MATRIX];
+    let memory = staging.elements.room(MATRIX);
+    let buffer = staging.factors.room::<S::Factor>(MATRIX);
     let zeros = [S::Memory::default(); WIDE];
     let wide = WIDE / width * width;
     for column in (0..n).step_by(wide) {
@@ -66,7 +69,7 @@ fn straight<S: Scheme, I: Isa>(
                     }
                 }
             }
-            let lines = source.matrix(row * n + column, [rows, count], &mut memory);
+            let lines = source.matrix(row * n + column, [rows, count], memory);
             let mut factors: [&[S::Factor]; ROWS] = [&[]; ROWS];
             let mut buffers = buffer.chunks_exact_mut(WIDE);
             for (i, factors) in (0..rows).step_by(S::DEPTH).zip(&mut factors) {
@@ -102,18 +105,19 @@ fn transposed<S: Scheme, I: Isa>(
     depth: &Range<usize>,
     columns: &Range<usize>,
     width: usize,
+    staging: &mut Staging,
     to: &mut [S::Factor],
 ) {
     let (k, n) = (depth.len(), columns.len());
     let len = k.div_ceil(S::DEPTH) * width;
     let source = matrix.transposed().source::<S::Memory>(columns, depth);
-    let mut memory = [S::Memory::default(); MATRIX];
-    let mut block = [[S::Factor::default(); 2 * BLOCK]; BLOCK];
+    let memory = staging.elements.room(MATRIX);
+    let block = staging.factors.room::<[S::Factor; 2 * BLOCK]>(BLOCK);
     for first in (0..n).step_by(BLOCK) {
         let count = BLOCK.min(n - first);
         let step = 2 * BLOCK * S::DEPTH;
         for row in (0..k).step_by(step) {
-            let lines = source.matrix(first * k + row, [count, step.min(k - row)], &mut memory);
+            let lines = source.matrix(first * k + row, [count, step.min(k - row)], memory);
             let deep = step.min(k - row).div_ceil(S::DEPTH);
             for (i, factors) in block[..count].iter_mut().enumerate() {
                 S::along(isa, lines.row(i), &mut factors[..deep]);
@@ -127,8 +131,8 @@ fn transposed<S: Scheme, I: Isa>(
                 // and the panel.
                 unsafe {
                     let from = block.as_ptr().cast();
-                    S::Register::<I>::transpose(from, 2 * BLOCK, to.as_mut_ptr(), width);
-                    S::Register::<I>::transpose(
+                    S::Tiles::<I>::transpose(from, 2 * BLOCK, to.as_mut_ptr(), width);
+                    S::Tiles::<I>::transpose(
                         from.wrapping_add(BLOCK),
                         2 * BLOCK,
                         to[BLOCK * width..].as_mut_ptr(),
@@ -156,11 +160,12 @@ pub fn rows<S: Scheme, I: Isa>(
     rows: &Range<usize>,
     depth: &Range<usize>,
     step: usize,
+    staging: &mut Staging,
     to: &mut [S::Factor],
 ) {
     let k = depth.len();
     let source = matrix.source::<S::Memory>(rows, depth);
-    let mut memory = [S::Memory::default(); MATRIX];
+    let memory = staging.elements.room(MATRIX);
     for column in (0..k).step_by(MATRIX) {
         let len = MATRIX.min(k - column);
         for (row, to) in (0..rows.len()).zip(to.chunks_mut(step)) {
@@ -171,8 +176,53 @@ pub fn rows<S: Scheme, I: Isa>(
                     prefetch(ptr::without_provenance::<u8>(next.wrapping_add(at)));
                 }
             }
-            let line = source.matrix(row * k + column, [1, len], &mut memory);
+            let line = source.matrix(row * k + column, [1, len], memory);
             S::along(isa, line.row(0), &mut to[column / S::DEPTH..][..len.div_ceil(S::DEPTH)]);
+        }
+    }
+}
+
+/// [`rows`] of a matrix whose columns are contiguous, for factors that are never elements themselves: a few columns at a
+/// time are transposed.
+#[inline(always)]
+pub fn turned_rows<S: Scheme, I: Isa>(
+    isa: I,
+    matrix: Placed,
+    rows: &Range<usize>,
+    depth: &Range<usize>,
+    step: usize,
+    staging: &mut Staging,
+    to: &mut [S::Factor],
+) {
+    let (k, m) = (depth.len(), rows.len());
+    let source = matrix.transposed().source::<S::Memory>(depth, rows);
+    let memory = staging.elements.room(MATRIX);
+    let block = staging.factors.room::<[S::Factor; WIDE]>(BLOCK);
+    let zeros = [S::Memory::default(); WIDE];
+    for column in (0..k).step_by(BLOCK * S::DEPTH) {
+        let columns = (BLOCK * S::DEPTH).min(k - column);
+        let deep = columns.div_ceil(S::DEPTH);
+        for row in (0..m).step_by(WIDE) {
+            let count = WIDE.min(m - row);
+            let lines = source.matrix(column * m + row, [columns, count], memory);
+            for (i, factors) in (0..columns).step_by(S::DEPTH).zip(&mut *block) {
+                let next = if i + 1 < columns { lines.row(i + 1) } else { &zeros[..count] };
+                S::across(isa, [lines.row(i), next], factors);
+            }
+            let to = &mut to[row * step + column / S::DEPTH..];
+            for i in (0..count).step_by(BLOCK) {
+                if deep == BLOCK && i + BLOCK <= count {
+                    let to = &mut to[i * step..][..(BLOCK - 1) * step + BLOCK];
+                    // SAFETY: the CPU has the instructions, since there is an `isa`; both ends are within the block and `to`.
+                    unsafe { S::Tiles::<I>::transpose(block[0][i..].as_ptr(), WIDE, to.as_mut_ptr(), step) };
+                    continue;
+                }
+                for (i, to) in (i..count.min(i + BLOCK)).zip(to[i * step..].chunks_mut(step)) {
+                    for (to, factors) in to.iter_mut().zip(&block[..deep]) {
+                        *to = factors[i];
+                    }
+                }
+            }
         }
     }
 }

@@ -1,37 +1,32 @@
-//! Pairs of bfloat16 by AVX512-BF16, which multiplies neighbours along k and adds them to a float32 sum in one instruction:
-//! half as many instructions as in float32. Subnormal numbers count as zero in it, as in torch's products on such CPUs.
+//! Pairs of bfloat16, neighbours along k, which AMX ([`super::amx`]) and AVX512-BF16 multiply and add to a float32 sum in one
+//! instruction. Subnormal numbers count as zero in both, as in torch's products on such CPUs.
 
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 use std::mem::transmute;
 
 use half::bf16;
 
+use super::amx;
 use super::scheme::Scheme;
 use crate::cpu::isa::{Isa, has_avx512};
 use crate::cpu::register::x86::transpose_4;
-use crate::cpu::register::{Operands, Register, multiply};
+use crate::cpu::register::{Operands, Register, Tiles, multiply};
 
-/// Whether this CPU has the instructions, and no AMX: on the one such CPU that was measured they took twice the time of float32
-/// (docs/measurements/cpu.md).
-pub fn has_pairs() -> bool {
-    is_x86_feature_detected!("avx512bf16") && has_avx512() && !has_amx()
+/// Whether this CPU has AVX512-BF16, and no AMX: on the one CPU with both that was measured it takes twice the time of
+/// float32 (docs/measurements/cpu.md).
+pub fn has_avx512_bf16() -> bool {
+    is_x86_feature_detected!("avx512bf16") && has_avx512() && !amx::is_there()
 }
 
-fn has_amx() -> bool {
-    const LEAF: u32 = 7;
-    const AMX_BF16: u32 = 1 << 22;
-    // CPUs with AVX-512 have the leaf.
-    __cpuid_count(LEAF, 0).edx & AMX_BF16 != 0
-}
+/// Products of pairs by `T`, to be used where the CPU has its instructions.
+pub struct Pairs<T>(PhantomData<T>);
 
-/// To be used where [`has_pairs`] holds.
-pub struct Pairs;
-
-impl Scheme for Pairs {
+impl<T: Tiles<Factor = [bf16; 2], Sum = f32>> Scheme for Pairs<T> {
     type Memory = bf16;
     type Factor = [bf16; 2];
     const DEPTH: usize = 2;
-    type Register<I: Isa> = Sums;
+    type Tiles<I: Isa> = T;
 
     #[inline(always)]
     fn across<'a, I: Isa>(
@@ -54,16 +49,12 @@ impl Scheme for Pairs {
     }
 }
 
-/// Sums of products of pairs.
+/// Sums of products of pairs by AVX512-BF16.
 #[derive(Clone, Copy)]
 pub struct Sums(__m512);
 
 impl Register for Sums {
-    type Factor = [bf16; 2];
-    type Sum = f32;
     type Operand = __m512bh;
-    const LEN: usize = 16;
-    const HEIGHT: usize = 12;
 
     #[inline(always)]
     unsafe fn zero() -> Sums {
@@ -100,6 +91,14 @@ impl Register for Sums {
         // SAFETY: the caller's promise.
         unsafe { _mm512_storeu_ps(to, self.0) }
     }
+}
+
+impl Tiles for Sums {
+    type Factor = [bf16; 2];
+    type Sum = f32;
+    const HEIGHT: usize = 12;
+    const WIDTH: usize = 32;
+
     #[inline(always)]
     unsafe fn transpose(from: *const [bf16; 2], from_step: usize, to: *mut [bf16; 2], to_step: usize) {
         // SAFETY: the caller's promise.

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::epilogue::Activate;
 use crate::cpu::float::{Float, Real};
 use crate::cpu::isa::Isa;
-use crate::cpu::register::Register;
+use crate::cpu::register::{Register, Tiles};
 
 /// The registers of a number.
 pub trait InRegisters: Real {
@@ -26,7 +26,7 @@ pub trait Scheme: 'static {
     type Factor: Copy + Default + Send + Sync + 'static;
     /// Neighbours along k in a factor.
     const DEPTH: usize;
-    type Register<I: Isa>: Register<Factor = Self::Factor, Sum = <Self::Memory as Float>::Real>;
+    type Tiles<I: Isa>: Tiles<Factor = Self::Factor, Sum = <Self::Memory as Float>::Real>;
 
     /// Factors of one or, if they hold two elements, two rows: `rows` themselves if that is what they are, else a copy
     /// in `buffer`.
@@ -47,7 +47,7 @@ impl<T: Float<Real: Activate + InRegisters>> Scheme for Widened<T> {
     type Memory = T;
     type Factor = T::Real;
     const DEPTH: usize = 1;
-    type Register<I: Isa> = <T::Real as InRegisters>::Register<I>;
+    type Tiles<I: Isa> = <T::Real as InRegisters>::Register<I>;
 
     #[inline(always)]
     fn across<'a, I: Isa>(isa: I, [row, _]: [&'a [T]; 2], buffer: &'a mut [T::Real]) -> &'a [T::Real] {

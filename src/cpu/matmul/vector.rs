@@ -33,11 +33,35 @@ struct Problem<'a, T: Float> {
     out: Target<T>,
     /// One value a result, or one for all.
     bias: Option<&'a [T::Real]>,
+    gate_bias: Option<&'a [T::Real]>,
+    gates: Gates<'a, T::Real>,
+    residual: Option<Source<T>>,
     activation: Activation,
 }
 
+/// The sums of the product with the gate, which comes before that with b.
+#[derive(Clone, Copy)]
+enum Gates<'a, R> {
+    None,
+    /// They are what is computed: the address of as many numbers as there are results.
+    To(usize),
+    Are(&'a [R]),
+}
+
 pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: bool) {
-    let Product { m, n, k, a, b, out, bias, activation } = product;
+    let Some(gate) = product.gate else { return sum_up::<T>(product, Gates::None, parallel) };
+    let mut gates = vec![T::Real::default(); product.m.max(product.n)];
+    let to = Gates::To(gates.as_mut_ptr().expose_provenance());
+    sum_up::<T>(Product { b: gate.b, ..product }, to, parallel);
+    sum_up::<T>(product, Gates::Are(&gates), parallel);
+}
+
+fn sum_up<T: Float<Real: Activate>>(
+    product: Product<'_, T::Real>,
+    gates: Gates<'_, T::Real>,
+    parallel: bool,
+) {
+    let Product { m, n, k, a, b, out, bias, gate, residual, activation } = product;
     // A row times a matrix is the transposed matrix times a column.
     let (len, matrix, vector, vector_stride, out_stride) = if n == 1 {
         (m, a, b, b.row_stride, out.row_stride)
@@ -61,6 +85,12 @@ pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: 
             vector: Source::new(vector.address, T::DTYPE, &[k as i64], &[vector_stride], 0),
             out: Target::new(out.address, &[len as i64], &[out_stride]),
             bias,
+            gate_bias: gate.and_then(|gate| gate.bias),
+            gates,
+            residual: residual.map(|x| {
+                let stride = if n == 1 { x.row_stride } else { x.col_stride };
+                Source::new(x.address, T::DTYPE, &[len as i64], &[stride], out.address)
+            }),
             activation,
         }
     };
@@ -298,13 +328,39 @@ impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Finish { problem, start, sums } = self;
-        let bias = match problem.bias {
+        let count = sums.len();
+        let of_results = |bias: Option<&[T::Real]>| match bias {
             // One column has one bias, which every result shares.
-            Some(&[one]) => Some(vec![one; sums.len()]),
-            Some(bias) => Some(bias[start..start + sums.len()].to_vec()),
+            Some(&[one]) => Some(vec![one; count]),
+            Some(bias) => Some(bias[start..start + count].to_vec()),
             None => None,
         };
-        epilogue::apply(isa, problem.activation, bias.as_deref(), sums);
+        let bias = of_results(problem.bias);
+        match problem.gates {
+            Gates::None => epilogue::apply(isa, problem.activation, bias.as_deref(), sums),
+            Gates::To(address) => {
+                let to = std::ptr::with_exposed_provenance_mut::<T::Real>(address).wrapping_add(start);
+                // SAFETY: there is room for all results, of which each is finished by one thread.
+                unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), to, count) };
+                return;
+            }
+            Gates::Are(gates) => {
+                let mut gates = gates[start..start + count].to_vec();
+                let gate_bias = of_results(problem.gate_bias);
+                epilogue::apply(isa, problem.activation, gate_bias.as_deref(), &mut gates);
+                epilogue::apply(isa, Activation::None, bias.as_deref(), sums);
+                for (sum, gate) in sums.iter_mut().zip(gates) {
+                    *sum = *sum * gate;
+                }
+            }
+        }
+        if let Some(residual) = &problem.residual {
+            let mut values = vec![T::Real::default(); count];
+            widened::load(isa, residual, start, &mut values);
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum = *sum + value;
+            }
+        }
         // SAFETY: tiles are disjoint and each is finished by one thread, which holds no slice of it.
         unsafe { widened::store(isa, &problem.out, start, sums) };
     }

@@ -37,9 +37,9 @@ fn activate(activation: Activation, v: f64) -> f64 {
 
 fn solve(a: &Tensor, b: &Tensor, bias: Option<&Tensor>, activation: Activation, out: &mut Tensor) {
     let (a, b, bias) = (a.view(), b.view(), bias.map(Tensor::view));
-    let spec = output(&a, &b, bias.as_ref()).unwrap();
-    let operands = Operands { a: &a, b: &b, bias: bias.as_ref(), out: &out.view_mut() };
-    run(&problem(&operands, activation, Precision::Ieee, &spec).unwrap()).unwrap();
+    let operands = Operands { a: &a, b: &b, bias: bias.as_ref(), gate: None, residual: None };
+    let spec = output(&operands).unwrap();
+    run(&problem(&operands, &out.view_mut(), activation, Precision::Ieee, &spec).unwrap()).unwrap();
 }
 
 /// Checks a @ b for matrices, and for vectors seen as matrices by the caller's index functions.

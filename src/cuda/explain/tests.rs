@@ -65,7 +65,11 @@ fn product(
         a: matrix((1 << 40) + off, m, k, has(1)),
         b,
         out: matrix(3 << 40, m, n, has(2)),
-        bias: has(5).then_some(Bias { address: 4 << 40, stride: 1 }),
+        bias: has(5).then_some(Bias { address: 4 << 40, stride: 1, row_stride: 0 }),
+        gate: None,
+        residual: None,
+        residual_is_out: false,
+        wide: None,
         activation: Activation::None,
         precision,
     }
@@ -268,11 +272,11 @@ fn explained(draw: &mut Draw, device: &DeviceFacts) -> Option<(Work, Explanation
             };
             let (a, b) = (of(draw, m, k)?, of(draw, k, n)?);
             let bias = (draw.below(3) == 0).then(|| tensor(draw, float, &[n]));
-            let spec = matmul::output(&a, &b, bias.as_ref()).ok()?;
+            let operands = Operands { a: &a, b: &b, bias: bias.as_ref(), gate: None, residual: None };
+            let spec = matmul::output(&operands).ok()?;
             let out = imagined(&spec);
-            let operands = Operands { a: &a, b: &b, bias: bias.as_ref(), out: &out };
             let precision = draw.of(&[Precision::Ieee, Precision::Tf32]);
-            let p = matmul::problem(&operands, Activation::Relu, precision, &spec).ok()?;
+            let p = matmul::problem(&operands, &out, Activation::Relu, precision, &spec).ok()?;
             let work = fits(p.work())?;
             Some((work, explain(&p, device), format!("{a:?} {b:?}")))
         }

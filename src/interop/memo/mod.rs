@@ -7,7 +7,8 @@
 //! | shapes, strides, dtypes, devices | `Layout`, for each tensor |
 //! | addresses modulo 16; whether `out` is an input | `Layout`; `Entry::aliases` |
 //! | options | by identity: numbers, strings and dtypes are immutable |
-//! | class, modes, subclass, gradients, inference, negation | asked of torch at each call: `Arguments::describe` |
+//! | class, modes, subclass, inference, negation | asked of torch at each call: `Arguments::describe` |
+//! | whether a gradient is recorded | asked likewise, and compared: `Entry::recorded` |
 //! | autocast, current GPU, stream, whether `out` may be written | asked at each call: `Entry::make` |
 //! | torch's default dtype | not kept: such sums are not remembered |
 //! | what backends see besides, such as addresses modulo 128 | by what is kept of the call: `K` |
@@ -29,7 +30,7 @@ use super::torch::{Torch, TorchClass, threads};
 use super::{Argument, Autocast, allocate, dispatcher};
 use crate::backend::Resources;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Handler, Result};
 use crate::ops::output::OutputSpec;
 use crate::tensor::Device;
 
@@ -57,6 +58,8 @@ pub struct Entry<K, const T: usize, const O: usize> {
     out: Option<Layout>,
     /// Which tensors are `out` itself.
     aliases: [bool; T],
+    /// Whether a gradient was recorded: the problem of an operation may be another one then.
+    recorded: bool,
     /// What a result is allocated from where there is no `out`: shape, strides and dtype.
     result: Option<Py<PyTuple>>,
     device: Device,
@@ -66,7 +69,11 @@ pub struct Entry<K, const T: usize, const O: usize> {
 /// What came of looking for an earlier call.
 #[derive(Debug)]
 pub enum Memoised<'py> {
-    Made(Bound<'py, PyAny>),
+    Made {
+        result: Bound<'py, PyAny>,
+        /// Whether it is still to be shown to autograd.
+        recorded: bool,
+    },
     /// There was none.
     New,
     /// More than memory has to be asked, or where it is was not to the purpose.
@@ -121,7 +128,8 @@ pub fn call<'py, K, const T: usize, const O: usize>(
         // Borrowed already: something that this thread runs within a call calls us, such as a finalizer.
         let Ok(mut entries) = memo.try_borrow_mut() else { return Ok(Memoised::Otherwise) };
         // Large: filled in where it is.
-        let mut operands = Operands { tensors: [const { None }; T], out: None, elsewhere: true };
+        let mut operands =
+            Operands { tensors: [const { None }; T], out: None, recorded: false, elsewhere: true };
         if arguments.describe(&mut operands).is_none() {
             return Ok(Memoised::Otherwise);
         }
@@ -135,7 +143,8 @@ pub fn call<'py, K, const T: usize, const O: usize>(
 }
 
 impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
-    /// All that is to be compared, if the call is no business of torch's dispatcher, and none of autograd's.
+    /// All that is to be compared, if the call is no business of torch's dispatcher, and of autograd's no sooner than there is
+    /// a result.
     fn describe(&self, operands: &mut Operands<T>) -> Option<()> {
         if dispatcher::is_on_memory() {
             return None;
@@ -144,7 +153,7 @@ impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
             torch_class(tensor)?;
         }
         let argument = Argument { op: self.op, name: "x", accepted: &DType::ALL };
-        let (mut first, mut of_all) = (true, None);
+        let (mut first, mut of_all, mut recorded) = (true, None, false);
         let mut take =
             |tensor: Option<&Bound<'py, PyAny>>, described: &mut Option<Described>| -> Option<()> {
                 let Some(tensor) = tensor else { return Some(()) };
@@ -153,8 +162,10 @@ impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
                 if std::mem::take(&mut first) && dispatcher.takes_all(tensor).ok()? {
                     return None;
                 }
-                if !matches!(dispatcher.handler(class.overrides, tensor), Ok(None)) {
-                    return None;
+                match dispatcher.handler(class.overrides, tensor).ok()? {
+                    None => {}
+                    Some(Handler::Autograd) => recorded = true,
+                    Some(_) => return None,
                 }
                 let place = gpus.place(tensor);
                 let &mut (known, elsewhere) =
@@ -174,7 +185,12 @@ impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
         }
         take(self.out, &mut operands.out)?;
         operands.elsewhere = of_all.is_none_or(|(_, elsewhere)| elsewhere);
-        Some(())
+        operands.recorded = recorded;
+        let apart = || -> Option<bool> {
+            let class = torch_class(self.tensors[0]?)?;
+            Some(self.out.is_none() && !class.torch.dispatcher.is_transformed(self.tensors[0]?.py()).ok()?)
+        };
+        (!recorded || apart()?).then_some(())
     }
 }
 
@@ -182,6 +198,7 @@ impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
 struct Operands<const T: usize> {
     tensors: [Option<Described>; T],
     out: Option<Described>,
+    recorded: bool,
     /// On another GPU than the current one.
     elsewhere: bool,
 }
@@ -206,6 +223,7 @@ impl<K, const T: usize, const O: usize> Entry<K, T, O> {
         self.tensors.iter().zip(&operands.tensors).all(same_layout)
             && same_layout((&self.out, &operands.out))
             && self.options.iter().zip(&arguments.options).all(same_object)
+            && self.recorded == operands.recorded
             && (self.out.is_none() || self.aliases == operands.begin_where_out_does())
     }
 
@@ -255,7 +273,7 @@ impl<K, const T: usize, const O: usize> Entry<K, T, O> {
         if let Some(out) = arguments.out {
             torch.dispatcher.overwritten(out)?;
         }
-        Ok(Memoised::Made(result))
+        Ok(Memoised::Made { result, recorded: self.recorded })
     }
 
     /// Whether an `out` at this address shares no byte with an input that it is not itself.
@@ -269,14 +287,16 @@ impl<K, const T: usize, const O: usize> Entry<K, T, O> {
     }
 }
 
-/// Remembers a call that was new. `result`: what it returned; `known`: what solves its problem.
+/// Remembers a call that was new. `result`: what it returned; `recorded`: whether a gradient is; `known`: what solves its
+/// problem.
 pub fn remember<'py, K, const T: usize, const O: usize>(
     memo: &'static LocalKey<Memo<K, T, O>>,
     arguments: &Arguments<'_, 'py, T, O>,
     result: &Bound<'py, PyAny>,
+    recorded: bool,
     known: K,
 ) {
-    let Some(entry) = arguments.entry(result, known) else { return };
+    let Some(entry) = arguments.entry(result, recorded, known) else { return };
     let keep = |memo: &Memo<K, T, O>| {
         let Ok(mut entries) = memo.try_borrow_mut() else { return Vec::new() };
         let rest = entries.len().min(ENTRIES - 1);
@@ -289,7 +309,7 @@ pub fn remember<'py, K, const T: usize, const O: usize>(
 }
 
 impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
-    fn entry<K>(&self, result: &Bound<'py, PyAny>, known: K) -> Option<Entry<K, T, O>> {
+    fn entry<K>(&self, result: &Bound<'py, PyAny>, recorded: bool, known: K) -> Option<Entry<K, T, O>> {
         let (of_result, spec, at) = Layout::of(self.op, result)?;
         let mut tensors = [const { None }; T];
         let mut aliases = [false; T];
@@ -307,7 +327,8 @@ impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
             Some(_) => (Some(of_result), None),
             None => (None, Some(torch_class(result)?.torch.asked(result.py(), &spec).ok()?.unbind())),
         };
-        Some(Entry { tensors, options, out, aliases, result: asked, device: spec.device, known })
+        let device = spec.device;
+        Some(Entry { tensors, options, out, aliases, recorded, result: asked, device, known })
     }
 }
 

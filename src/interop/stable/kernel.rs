@@ -43,6 +43,12 @@ pub struct Shared {
 
 pub static SHARED: OnceLock<Shared> = OnceLock::new();
 
+/// Whether a mode, a transform or a tracer may have a say in this thread's calls; None where that is not to be seen without
+/// asking torch.
+pub fn is_disturbed() -> Option<bool> {
+    SHARED.get().map(|shared| shared.private.is_disturbed())
+}
+
 /// One operator's kernels, for backends and for autograd.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernels {

@@ -13,6 +13,6 @@ mod tensor;
 pub use abi::Abi;
 pub use arguments::DTypeNumber;
 pub use call::{Call, Output};
-pub use kernel::{Kernels, Operator, Results};
+pub use kernel::{Kernels, Operator, Results, is_disturbed};
 pub use library::implement;
 pub use tensor::Tensor;

@@ -19,7 +19,7 @@ use pyo3::types::{PyTuple, PyType};
 pub use refusal::first_line;
 use refusal::{explain, is_true, nested};
 
-use super::builtin::{Attribute, Method};
+use super::builtin::{Attribute, Method, truth};
 use super::dispatcher::{self, Dispatcher, Overrides};
 use super::exchange::Table;
 use super::source::loaded_module;
@@ -39,6 +39,8 @@ pub struct Torch {
     autocast: AutocastState,
     data_ptr: Method,
     dtype: Attribute,
+    requires_grad: Attribute,
+    rank: Attribute,
     /// What stands for "no __torch_function__".
     no_torch_function: Py<PyAny>,
     get_default_dtype: Py<PyAny>,
@@ -76,6 +78,8 @@ impl Torch {
             autocast: AutocastState::of(module)?,
             data_ptr: Method::of(&probe, "data_ptr")?,
             dtype: Attribute::of(&module.getattr("Tensor")?, "dtype")?,
+            requires_grad: Attribute::of(&module.getattr("Tensor")?, "requires_grad")?,
+            rank: Attribute::of(&module.getattr("Tensor")?, "ndim")?,
             no_torch_function: module.getattr("_C")?.getattr("_disabled_torch_function_impl")?.unbind(),
             get_default_dtype: attribute("get_default_dtype")?,
             allocators: Allocators::of(module)?,
@@ -132,6 +136,22 @@ impl Torch {
         let dtype = self.get_default_dtype.bind(py).call0()?;
         Ok(self.dtype_of(&dtype).unwrap_or(DType::F32))
     }
+}
+
+/// What recording a tensor's part in a call asks of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    pub requires_grad: bool,
+    pub rank: i64,
+}
+
+/// `tensor` must be torch's.
+pub fn facts(tensor: &Bound<'_, PyAny>) -> PyResult<Facts> {
+    let Some(torch) = Torch::get(tensor.py())? else {
+        return Err(PyException::new_err("torch is not imported"));
+    };
+    let requires_grad = truth(&torch.requires_grad.read(tensor)?)?;
+    Ok(Facts { requires_grad, rank: torch.rank.read(tensor)?.extract()? })
 }
 
 /// Runs what is no part of the caller's program, and not for its modes to see or to change.

@@ -1,8 +1,11 @@
-//! matmul: out = activation(a @ b + bias), with torch.matmul's shapes.
+//! matmul: out = activation(a @ b + bias) + residual, or with a gate, activation(a @ gate + bias[0]) * (a @ b + bias[1]) +
+//! residual, with torch.matmul's shapes.
 
 mod options;
 
 pub use options::{Activation, Precision};
+
+use smallvec::SmallVec;
 
 use super::output::{OutputSpec, check_out};
 use super::{Addresses, Problem, aligned_alike};
@@ -22,8 +25,9 @@ pub struct Matrix {
     pub batch_strides: Dims,
 }
 
-/// out[n] (m x n) = activation(a[n] (m x k) @ b[n] (k x n) + bias), for every index of `batch` (merged;
-/// empty means one product). k may be 0.
+/// out[n] (m x n) = activation(a[n] (m x k) @ b[n] (k x n) + bias) + residual[n], for every index of `batch` (merged;
+/// empty means one product). k may be 0. With a gate, of b's shape, the activation is that of a[n] @ gate[n] + gate's bias,
+/// and is multiplied by a[n] @ b[n] + bias.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatmulProblem {
     pub device: Device,
@@ -36,15 +40,32 @@ pub struct MatmulProblem {
     pub b: Matrix,
     pub out: Matrix,
     pub bias: Option<Bias>,
+    pub gate: Option<Matrix>,
+    pub residual: Option<Matrix>,
+    /// The residual is where the result will be: nothing else may be written there before it is read.
+    pub residual_is_out: bool,
+    /// Only plans have it.
+    pub wide: Option<Wide>,
     pub activation: Activation,
     pub precision: Precision,
 }
 
-/// One value per column of the result; `stride` in elements, 0 if one value serves all.
+/// A matrix of each product in the type of its sums, dense and row by row, through which the two products of a gated one meet
+/// where one kernel does not compute both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wide {
+    pub address: usize,
+    /// The result goes there, unrounded. If not, it is multiplied by what is there, after the activation.
+    pub is_result: bool,
+}
+
+/// One value per column of the result; `stride` in elements, 0 if one value serves all. With a gate there are two: the
+/// gate's, and `row_stride` behind it b's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bias {
     pub address: usize,
     pub stride: i64,
+    pub row_stride: i64,
 }
 
 impl MatmulProblem {
@@ -65,8 +86,8 @@ impl Matrix {
 
 impl Bias {
     fn is_like(&self, other: &Bias) -> bool {
-        let Bias { address, stride } = self;
-        aligned_alike(*address, other.address) && *stride == other.stride
+        let Bias { address, stride, row_stride } = self;
+        aligned_alike(*address, other.address) && (*stride, *row_stride) == (other.stride, other.row_stride)
     }
 }
 
@@ -88,38 +109,62 @@ impl Problem for MatmulProblem {
     }
 
     fn addresses(&self) -> Addresses {
+        let of = |x: &Option<Matrix>| x.as_ref().map_or(0, |x| x.address);
         let bias = self.bias.as_ref().map_or(0, |bias| bias.address);
-        Addresses::from([self.a.address, self.b.address, bias, self.out.address].as_slice())
+        let (gate, residual) = (of(&self.gate), of(&self.residual));
+        Addresses::from([self.a.address, self.b.address, bias, gate, residual, self.out.address].as_slice())
     }
 
     fn is_like(&self, other: &MatmulProblem) -> bool {
-        let MatmulProblem { device, dtype, m, n, k, batch, a, b, out, bias, activation, precision } = self;
-        let bias_alike = match (bias, &other.bias) {
-            (Some(bias), Some(other)) => bias.is_like(other),
-            (bias, other) => bias.is_none() && other.is_none(),
-        };
+        let MatmulProblem { device, dtype, m, n, k, batch, a, b, out, .. } = self;
+        let MatmulProblem { bias, gate, residual, activation, precision, .. } = self;
+        fn alike<T>(x: &Option<T>, y: &Option<T>, alike: impl FnOnce(&T, &T) -> bool) -> bool {
+            match (x, y) {
+                (Some(x), Some(y)) => alike(x, y),
+                (x, y) => x.is_none() && y.is_none(),
+            }
+        }
         (*device, *dtype, *m, *n, *k, *precision)
             == (other.device, other.dtype, other.m, other.n, other.k, other.precision)
             && *batch == other.batch
             && a.is_like(&other.a)
             && b.is_like(&other.b)
             && out.is_like(&other.out)
-            && bias_alike
+            && alike(bias, &other.bias, Bias::is_like)
+            && alike(gate, &other.gate, Matrix::is_like)
+            && alike(residual, &other.residual, Matrix::is_like)
+            && self.residual_is_out == other.residual_is_out
             && activation.is_same(other.activation)
     }
 
     fn place(&mut self, addresses: &[usize]) {
-        if let &[a, b, bias, out] = addresses {
+        if let &[a, b, bias, gate, residual, out] = addresses {
             (self.a.address, self.b.address, self.out.address) = (a, b, out);
             if let Some(of) = &mut self.bias {
                 of.address = bias;
+            }
+            for (of, address) in [(&mut self.gate, gate), (&mut self.residual, residual)] {
+                if let Some(of) = of {
+                    of.address = address;
+                }
             }
         }
     }
 }
 
+/// The operands of one call, but for its result.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands<'a> {
+    pub a: &'a TensorView,
+    pub b: &'a TensorView,
+    pub bias: Option<&'a TensorView>,
+    pub gate: Option<&'a TensorView>,
+    pub residual: Option<&'a TensorView>,
+}
+
 /// Shape and dtype of a @ b.
-pub fn output(a: &TensorView, b: &TensorView, bias: Option<&TensorView>) -> Result<OutputSpec> {
+pub fn output(operands: &Operands<'_>) -> Result<OutputSpec> {
+    let &Operands { a, b, bias, gate, residual } = operands;
     for (argument, t) in [("a", a), ("b", b)] {
         if !t.dtype.is_float() {
             let accepted = dtype::list(&DType::FLOATS);
@@ -129,9 +174,11 @@ pub fn output(a: &TensorView, b: &TensorView, bias: Option<&TensorView>) -> Resu
             return Err(Error::ZeroDimensional { argument });
         }
     }
-    let differ = |argument, got| Error::DTypesDiffer { op: OP, argument, got, other: "a", expected: a.dtype };
-    if b.dtype != a.dtype {
-        return Err(differ("b", b.dtype));
+    for (argument, t) in [("b", Some(b)), ("bias", bias), ("gate", gate), ("residual", residual)] {
+        if let Some(t) = t.filter(|t| t.dtype != a.dtype) {
+            let (got, expected) = (t.dtype, a.dtype);
+            return Err(Error::DTypesDiffer { op: OP, argument, got, other: "a", expected });
+        }
     }
     let (inner_a, inner_b) = (a.shape[a.rank() - 1], b.shape[b.rank().saturating_sub(2)]);
     if inner_a != inner_b {
@@ -151,14 +198,22 @@ pub fn output(a: &TensorView, b: &TensorView, bias: Option<&TensorView>) -> Resu
     if shape.iter().try_fold(1i64, |n, &s| n.checked_mul(s)).is_none() {
         return Err(Error::TooLarge { op: OP, shape });
     }
+    if let Some(gate) = gate.filter(|gate| gate.shape != b.shape) {
+        let (got, expected) = (gate.shape.clone(), b.shape.clone());
+        return Err(Error::ShapesDiffer { op: OP, argument: "gate", got, other: "b", expected });
+    }
     if let Some(bias) = bias {
-        if bias.dtype != a.dtype {
-            return Err(differ("bias", bias.dtype));
-        }
         let columns = if b.rank() > 1 { b.shape[b.rank() - 1] } else { 1 };
-        if bias.shape.as_slice() != [columns] {
-            return Err(Error::BiasShape { got: bias.shape.clone(), expected: columns });
+        let expected =
+            if gate.is_some() { Dims::from_slice(&[2, columns]) } else { Dims::from_slice(&[columns]) };
+        if bias.shape != expected {
+            return Err(Error::BiasShape { got: bias.shape.clone(), expected });
         }
+    }
+    if let Some(residual) = residual
+        && layout::broadcast(&[&residual.shape, &shape]).as_ref() != Some(&shape)
+    {
+        return Err(Error::ResidualShape { got: residual.shape.clone(), expected: shape });
     }
     Ok(OutputSpec::contiguous(shape, a.dtype, a.device))
 }
@@ -167,27 +222,17 @@ fn batch_of(shape: &[i64]) -> &[i64] {
     &shape[..shape.len().saturating_sub(2)]
 }
 
-/// The operands of one call.
-#[derive(Debug)]
-pub struct Operands<'a> {
-    pub a: &'a TensorView,
-    pub b: &'a TensorView,
-    pub bias: Option<&'a TensorView>,
-    pub out: &'a TensorView,
-}
-
 pub fn problem(
     operands: &Operands<'_>,
+    out: &TensorView,
     activation: Activation,
     precision: Precision,
     spec: &OutputSpec,
 ) -> Result<MatmulProblem> {
-    let Operands { a, b, bias, out } = *operands;
-    let (a_input, b_input) = (("a", a, false), ("b", b, false));
-    match bias {
-        Some(bias) => check_out(OP, spec, out, &[a_input, b_input, ("bias", bias, false)])?,
-        None => check_out(OP, spec, out, &[a_input, b_input])?,
-    }
+    let Operands { a, b, bias, gate, residual } = *operands;
+    let inputs = [("a", Some(a)), ("b", Some(b)), ("bias", bias), ("gate", gate), ("residual", residual)];
+    let inputs = inputs.into_iter().filter_map(|(name, t)| Some((name, t?, name == "residual")));
+    check_out(OP, spec, out, &inputs.collect::<SmallVec<[_; 5]>>())?;
 
     let (a_rank, b_rank) = (a.rank(), b.rank());
     let k = a.shape[a_rank - 1];
@@ -211,8 +256,17 @@ pub fn problem(
         let lead = t.rank().saturating_sub(2);
         layout::broadcast_strides(&t.shape[..lead], &t.strides[..lead], batch)
     };
-    let merged = layout::merge(batch, [&read(a), &read(b), &out.strides[..tail]]);
-    let [a_batch, b_batch, out_batch] = merged.strides;
+    let of_residual = residual.map(|t| layout::broadcast_strides(&t.shape, &t.strides, &spec.shape));
+    let of_residual = of_residual.as_deref().unwrap_or(&out.strides);
+    // What there is not steps like what there is.
+    let (a_steps, b_steps) = (read(a), read(b));
+    let gate_steps = gate.map_or_else(|| b_steps.clone(), &read);
+    let steps = [&a_steps, &b_steps, &gate_steps[..], &of_residual[..tail], &out.strides[..tail]];
+    let merged = layout::merge(batch, steps);
+    let [a_batch, b_batch, gate_batch, residual_batch, out_batch] = merged.strides;
+    let mut of_residual = of_residual[tail..].iter().rev().copied();
+    let residual_col = if b_rank > 1 { of_residual.next().unwrap_or(0) } else { 0 };
+    let residual_row = of_residual.next().unwrap_or(0);
     let matrix = |t: &TensorView, row_stride, col_stride, batch_strides| Matrix {
         address: t.address,
         row_stride,
@@ -229,7 +283,18 @@ pub fn problem(
         a: matrix(a, a_row, a.strides[a_rank - 1], a_batch),
         b: matrix(b, b.strides[b_rank.saturating_sub(2)], b_col, b_batch),
         out: matrix(out, out_row, out_col, out_batch),
-        bias: bias.map(|t| Bias { address: t.address, stride: t.strides[0] }),
+        bias: bias.map(|t| Bias {
+            address: t.address,
+            stride: t.strides[t.rank() - 1],
+            row_stride: if t.rank() > 1 { t.strides[0] } else { 0 },
+        }),
+        gate: gate.map(|t| {
+            let col = if b_rank > 1 { t.strides[b_rank - 1] } else { 0 };
+            matrix(t, t.strides[b_rank.saturating_sub(2)], col, gate_batch)
+        }),
+        residual: residual.map(|t| matrix(t, residual_row, residual_col, residual_batch)),
+        residual_is_out: residual.is_some_and(|t| t.address == out.address),
+        wide: None,
         activation,
         precision,
     };
@@ -240,24 +305,28 @@ pub fn problem(
 /// A batch that b does not see and whose steps continue a's and out's rows is only more rows: one larger
 /// product instead of many small ones (x of shape (batch, tokens, features) times a weight).
 fn fold_batch_into_rows(problem: &mut MatmulProblem) {
-    while let (Some(&size), Some(&a), Some(&b), Some(&out)) = (
-        problem.batch.last(),
-        problem.a.batch_strides.last(),
-        problem.b.batch_strides.last(),
-        problem.out.batch_strides.last(),
-    ) {
-        let one_row = problem.m == 1;
-        let continues = a == problem.m * problem.a.row_stride && out == problem.m * problem.out.row_stride;
-        if b != 0 || !(one_row || continues) {
+    while let Some(&size) = problem.batch.last() {
+        let MatmulProblem { m, a, b, out, gate, residual, .. } = &mut *problem;
+        let step = |x: &Matrix| x.batch_strides.last().copied().unwrap_or(0);
+        let one_row = *m == 1;
+        let weights = [Some(&*b), gate.as_ref()].into_iter().flatten().all(|x| step(x) == 0);
+        let continues = {
+            let mut rows = [Some(&*a), residual.as_ref(), Some(&*out)].into_iter().flatten();
+            rows.all(|x| step(x) == *m * x.row_stride)
+        };
+        if !weights || !(one_row || continues) {
             return;
         }
-        if one_row {
-            (problem.a.row_stride, problem.out.row_stride) = (a, out);
+        for x in [Some(&mut *a), residual.as_mut(), Some(&mut *out)].into_iter().flatten() {
+            if one_row {
+                x.row_stride = x.batch_strides.last().copied().unwrap_or(0);
+            }
+            x.batch_strides.pop();
+        }
+        for x in [Some(&mut *b), gate.as_mut()].into_iter().flatten() {
+            x.batch_strides.pop();
         }
         problem.m *= size;
         problem.batch.pop();
-        for matrix in [&mut problem.a, &mut problem.b, &mut problem.out] {
-            matrix.batch_strides.pop();
-        }
     }
 }

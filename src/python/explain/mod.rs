@@ -109,7 +109,7 @@ pub fn explain_call<'py>(
                 let mut call = Call::planning(py, ops::OP, &DType::FLOATS);
                 let (grad, saved) = (given.required("grad")?, given.optional("saved")?);
                 let (activation, slope) = (given.optional("activation")?, given.optional("negative_slope")?);
-                let saved_is = given.optional("saved_is")?;
+                let (saved_is, up) = (given.optional("saved_is")?, given.optional("up")?);
                 let bias = given.optional("bias")?.is_some_and(|bias| bias.is_truthy().unwrap_or(false));
                 let options = ActivationBackwardOptions {
                     saved: saved.as_ref(),
@@ -117,6 +117,7 @@ pub fn explain_call<'py>(
                     negative_slope: keyword(slope.as_ref()),
                     saved_is: keyword(saved_is.as_ref()),
                     bias,
+                    up: up.as_ref(),
                 };
                 let (_, p) = activation_backward::problem(&mut call, &grad, &options)?;
                 let problem = PyDict::new(py);
@@ -133,9 +134,12 @@ pub fn explain_call<'py>(
                 let (a, b) = (given.required("a")?, given.required("b")?);
                 let (bias, activation) = (given.optional("bias")?, given.optional("activation")?);
                 let (slope, precision) = (given.optional("negative_slope")?, given.optional("precision")?);
+                let (gate, residual) = (given.optional("gate")?, given.optional("residual")?);
                 let out = given.optional("out")?;
                 let options = MatmulOptions {
                     bias: bias.as_ref(),
+                    gate: gate.as_ref(),
+                    residual: residual.as_ref(),
                     activation: activation.as_ref(),
                     negative_slope: keyword(slope.as_ref()),
                     precision: keyword(precision.as_ref()),
@@ -150,6 +154,8 @@ pub fn explain_call<'py>(
                 problem.set_item("dtype", p.dtype.name())?;
                 problem.set_item("activation", p.activation.name())?;
                 problem.set_item("bias", p.bias.is_some())?;
+                problem.set_item("gate", p.gate.is_some())?;
+                problem.set_item("residual", p.residual.is_some())?;
                 explained.set_item("problem", problem)?;
                 let planned = describe(&explained, &call, &p, device)?;
                 if let Some(planned) = planned {

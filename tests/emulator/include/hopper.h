@@ -41,9 +41,11 @@ void wrote_shared(uint32_t shared, unsigned bytes);
 void fence_async_proxy();
 
 // d += a b of one warp's 16 rows; the tiles are described by 64 bits each.
+enum class Element { f16, bf16, tf32 };
 struct WarpgroupProduct {
     unsigned n;
-    bool bf16, a_mn_major, b_mn_major, accumulate;
+    Element element;
+    bool a_mn_major, b_mn_major, accumulate;
     uint64_t a, b;
     float* d;  // n / 2 of them
 };

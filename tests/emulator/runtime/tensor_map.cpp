@@ -6,6 +6,7 @@
 namespace {
 
 constexpr int SUCCESS = 0, INVALID_VALUE = 1;
+constexpr unsigned TFLOAT32 = 11;
 constexpr uint8_t ELEMENT_BYTES[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};  // of CUtensorMapDataType
 
 bool aligned(const void* p, unsigned bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
@@ -21,6 +22,7 @@ extern "C" __attribute__((visibility("default"))) int cuTensorMapEncodeTiled(
     image.tag = image.TAG;
     image.rank = static_cast<uint8_t>(rank);
     image.element_bytes = ELEMENT_BYTES[type];
+    image.rounds_to_tf32 = type == TFLOAT32;
     image.swizzle_bits = static_cast<uint8_t>(swizzle);  // of 32, 64, 128 bytes
     image.base = static_cast<unsigned char*>(base);
     const uint32_t row_bytes = box[0] * image.element_bytes;

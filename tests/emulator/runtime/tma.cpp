@@ -64,11 +64,22 @@ Box box_of(uint32_t shared, const void* map, const int32_t* coordinates, unsigne
     return box;
 }
 
+// Ties away from zero; infinities and NaN stay what they are.
+void round_to_tf32(unsigned char* chunk) {
+    uint32_t bits[4];
+    memcpy(bits, chunk, 16);
+    for (uint32_t& word : bits) {
+        if ((word & 0x7f800000u) != 0x7f800000u) word = (word + 0x1000u) & 0xffffe000u;
+    }
+    memcpy(chunk, bits, 16);
+}
+
 std::function<void()> landing(const Box& box, uint32_t barrier) {
     return [box, barrier] {
-        box.for_each_chunk([](unsigned char* chunk, const unsigned char* from, unsigned begin, unsigned end) {
+        box.for_each_chunk([&box](unsigned char* chunk, const unsigned char* from, unsigned begin, unsigned end) {
             memset(chunk, 0, 16);
             if (begin < end) memcpy(chunk + begin, from + begin, end - begin);
+            if (box.map.rounds_to_tf32) round_to_tf32(chunk);
         });
         mbarrier_receive(barrier, box.rows() * box.row_bytes());
     };

@@ -10,7 +10,7 @@ struct TensorMapImage {
     uint32_t tag;
     uint8_t rank, element_bytes;
     uint8_t swizzle_bits;  // of a row's number that are mixed into the 16-byte chunk's: 3 for 128 bytes
-    uint8_t unused;
+    uint8_t rounds_to_tf32;
     unsigned char* base;
     uint32_t last[5];      // index of each dimension, innermost first
     uint16_t box[5];

@@ -12,7 +12,8 @@ namespace emulator {
 
 namespace {
 
-constexpr unsigned K = 16;
+// Elements of k of a product: 32 bytes.
+constexpr unsigned k_of(Element element) { return element == Element::tf32 ? 8 : 16; }
 
 // The fields of a 64-bit description of a tile.
 struct Tile {
@@ -25,13 +26,31 @@ struct Tile {
     }
 
     // Elements (mn, k), as floats: out[mn * mn_step + k * k_step], for `count` of mn from `first` on.
-    void read(bool mn_major, bool bf16, unsigned first, unsigned count, float* out, unsigned mn_step, unsigned k_step) const {
+    void read(bool mn_major, Element element, unsigned first, unsigned count, float* out, unsigned mn_step,
+              unsigned k_step) const {
+        const bool bf16 = element == Element::bf16;
+        const unsigned K = k_of(element);
         const auto chunk = [&](uint32_t at, auto store) {
             at ^= (at >> 7 & 7) << 4;
             uint16_t bits[8];
             memcpy(bits, shared_pointer(at, 16, 16), 16);
             for (unsigned i = 0; i < 8; ++i) store(i, bf16 ? __bfloat162float({bits[i]}) : __half2float({bits[i]}));
         };
+        if (element == Element::tf32) {
+            if (mn_major) fail("a tile of floats that is not K-major");
+            for (unsigned mn = first; mn < first + count; ++mn) {
+                for (unsigned k = 0; k < K; k += 4) {
+                    uint32_t at = start + mn / 8 * stride + mn % 8 * 128 + k * 4, bits[4];
+                    at ^= (at >> 7 & 7) << 4;
+                    memcpy(bits, shared_pointer(at, 16, 16), 16);
+                    for (unsigned i = 0; i < 4; ++i) {
+                        bits[i] &= 0xffffe000u;  // a tf32 has no more bits
+                        memcpy(&out[(mn - first) * mn_step + (k + i) * k_step], &bits[i], 4);
+                    }
+                }
+            }
+            return;
+        }
         if (mn_major) {
             for (unsigned k = 0; k < K; ++k) {
                 for (unsigned mn = first; mn < first + count; mn += 8) {
@@ -73,9 +92,10 @@ void WgmmaPipeline::step(unsigned place) {
     const auto [p, group] = works_.front();
     works_.pop_front();
     // On the heap: a kernel's thread has a small stack.
+    const unsigned K = k_of(p.element);
     std::vector<float> a(16 * K), b(K * 256);
-    Tile(p.a).read(p.a_mn_major, p.bf16, place * 16, 16, a.data(), K, 1);
-    Tile(p.b).read(p.b_mn_major, p.bf16, 0, p.n, b.data(), 1, 256);
+    Tile(p.a).read(p.a_mn_major, p.element, place * 16, 16, a.data(), K, 1);
+    Tile(p.b).read(p.b_mn_major, p.element, 0, p.n, b.data(), 1, 256);
     auto& values = accumulators_[p.d].values;
     for (unsigned row = 0; row < 16; ++row) {
         double sums[256] = {};

@@ -47,13 +47,15 @@ pub struct ActivationParams {
     slices: u32,
     rank: u32,
     unused: u32,
+    up: u64,
+    up_out: u64,
     dims: [Dim<3>; MAX_RANK],
 }
 
 // The same numbers are asserted in activation_backward.cu.
-const _: () = assert!(offset_of!(ActivationParams, dims) == 136);
+const _: () = assert!(offset_of!(ActivationParams, dims) == 152);
 const _: () =
-    assert!(size_of::<ActivationParams>() == 136 + 48 * MAX_RANK && size_of::<ActivationParams>() < 4096);
+    assert!(size_of::<ActivationParams>() == 152 + 48 * MAX_RANK && size_of::<ActivationParams>() < 4096);
 
 // SAFETY: repr(C) numbers without padding, in the order and of the types of activation_backward.cu's
 // ActivationParams<MAX_RANK>; size and the offset of the last field are asserted here and there.
@@ -64,6 +66,8 @@ unsafe impl KernelParams for ActivationParams {
         offset_of!(ActivationParams, out),
         offset_of!(ActivationParams, bias),
         offset_of!(ActivationParams, partials),
+        offset_of!(ActivationParams, up),
+        offset_of!(ActivationParams, up_out),
     ];
 }
 
@@ -78,6 +82,9 @@ pub fn choose(problem: &ActivationBackwardProblem, device: &DeviceFacts) -> Choi
 
 /// The launches, in their order, and the bytes of memory that they need at `partials` for the sums of slices.
 fn plan(p: &ActivationBackwardProblem, device: &DeviceFacts, partials: usize) -> (Plan, Option<Plan>, u64) {
+    if p.up.is_some() {
+        return (gated(p), None, 0);
+    }
     if p.bias.is_none() && p.saved.is_some() && contiguous(p) {
         return (flat(p), None, 0);
     }
@@ -150,11 +157,33 @@ fn flat(p: &ActivationBackwardProblem) -> Plan {
     launch(p, "flat", vectors.div_ceil(FLAT_THREADS * FLAT_VECTORS).max(1), FLAT_THREADS, params, Some(why))
 }
 
+/// Both gradients of `activation(saved) * up`: a thread's vectors as in `flat`, if all tensors begin with one.
+fn gated(p: &ActivationBackwardProblem) -> Plan {
+    let columns = p.columns.unsigned_abs();
+    let lanes = VECTOR_BYTES / p.dtype.size() as u64;
+    let up = p.up.iter().flat_map(|up| [&up.factor, &up.gradient]);
+    let all = operands(p).into_iter().flatten().chain(up);
+    let vectors = all.map(|t| t.address).all(|address| address.is_multiple_of(VECTOR_BYTES as usize));
+    let params = ActivationParams {
+        rows: 1,
+        columns,
+        last: if vectors { columns / lanes } else { 0 },
+        tiles: 1,
+        slices: 1,
+        across: FLAT_THREADS as u32,
+        ..params(p)
+    };
+    let why = Reason::plain("gated", None, "no other kernel has both gradients of a gate's product");
+    let blocks = columns.div_ceil(lanes * FLAT_THREADS * FLAT_VECTORS);
+    launch(p, "gated", blocks.max(1), FLAT_THREADS, params, Some(why))
+}
+
 /// What does not depend on how the work is shared.
 fn params(p: &ActivationBackwardProblem) -> ActivationParams {
     let [grad, saved, out] = operands(p).map(|t| t.map_or(0, |t| t.address as u64));
     let (kind, slope) = activation(p.activation);
     let (dims, rank) = index::dims(&[], [&[], &[], &[]]);
+    let up = p.up.as_ref();
     ActivationParams {
         grad,
         saved,
@@ -176,6 +205,8 @@ fn params(p: &ActivationBackwardProblem) -> ActivationParams {
         slices: 0,
         rank,
         unused: 0,
+        up: up.map_or(0, |up| up.factor.address as u64),
+        up_out: up.map_or(0, |up| up.gradient.address as u64),
         dims,
     }
 }

@@ -19,6 +19,7 @@ fn problem(dtype: DType, rows: i64, columns: i64, row_stride: i64, bias: bool) -
         saved: Some(at(1 << 30)),
         out: Some(at(1 << 40)),
         bias: bias.then_some(BiasGradient { address: 1 << 50, stride: 1 }),
+        up: None,
     }
 }
 

@@ -1,7 +1,7 @@
-//! One block a tile: matmul_mma.cu, matmul_tf32.cu and matmul_simt.cu, and which of their tiles.
+//! One block a tile: matmul_mma.cu, matmul_tf32.cu, matmul_dmma.cu and matmul_simt.cu, and which of their tiles.
 
 use super::cost::{self, Rate, Reading};
-use super::{Access, MatmulParams, Oriented, estimated, products};
+use super::{Access, MatmulParams, Oriented, estimated, k_fast, products};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::MAX_RANK;
 use crate::cuda::plan::limits::INLINE_RANK;
@@ -60,6 +60,13 @@ const MMA_ANY_TILES: [Tile; 2] = [
     Tile { name: "64x64",   m:  64, n:  64, threads: 256, stage_bytes:  8_192, stages: [2; 2], blocks: 2, rank: INLINE_RANK, ahead:  64, alone: 0.15, together: 0.25 },
 ];
 #[rustfmt::skip]
+const DMMA_TILES: [Tile; 3] = [
+    Tile { name: "128x64",  m: 128, n:  64, threads: 128, stage_bytes: 24_576, stages: [4; 2], blocks: 2, rank: INLINE_RANK, ahead: 384, alone: 0.66, together: 0.84 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 128, stage_bytes: 16_384, stages: [5; 2], blocks: 2, rank: INLINE_RANK, ahead: 512, alone: 0.55, together: 0.81 },
+    Tile { name: "64x32",   m:  64, n:  32, threads: 128, stage_bytes: 12_288, stages: [5; 2], blocks: 3, rank: INLINE_RANK, ahead: 512, alone: 0.40, together: 0.74 },
+];
+const DMMA_ANY_TILES: [Tile; 1] = [DMMA_TILES[1]];
+#[rustfmt::skip]
 const SIMT_TILES: [Tile; 2] = [
     Tile { name: "128x128", m: 128, n: 128, threads: 256, stage_bytes:      0, stages: [0; 2], blocks: 2, rank: MAX_RANK,    ahead:  64, alone: 0.70, together: 0.85 },
     Tile { name: "64x64",   m:  64, n:  64, threads: 256, stage_bytes:      0, stages: [0; 2], blocks: 3, rank: INLINE_RANK, ahead: 128, alone: 0.45, together: 0.70 },
@@ -91,11 +98,11 @@ pub struct Overrides {
     pub tile: Option<&'static str>,
 }
 
-pub const TILE_NAMES: [&str; MMA_TILES.len()] = {
-    let mut names = [""; MMA_TILES.len()];
+pub const TILE_NAMES: [&str; MMA_TILES.len() + 2] = {
+    let mut names = [DMMA_TILES[0].name, DMMA_TILES[2].name, "", "", "", "", "", "", ""];
     let mut i = 0;
-    while i < names.len() {
-        names[i] = MMA_TILES[i].name;
+    while i < MMA_TILES.len() {
+        names[2 + i] = MMA_TILES[i].name;
         i += 1;
     }
     names
@@ -128,19 +135,26 @@ pub(super) fn planned(
 fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &DeviceFacts) -> BlocksChoice {
     let [a, b] = p.accesses(problem.dtype);
     let by_elements = |bytes| [("contiguous aligned bytes", u64::from(bytes)), ("needed", 16)];
-    let (layout, why_elements) = match (a, b) {
-        _ if problem.batch.len() > INLINE_RANK => {
-            let metrics = [("batch dimensions", problem.batch.len() as u64), ("at most", INLINE_RANK as u64)];
-            ("_any", Some(("there are many batch dimensions", metrics)))
+    let rank = problem.batch.len();
+    let why_elements = match (a, b) {
+        _ if rank > INLINE_RANK => {
+            let metrics = [("batch dimensions", rank as u64), ("at most", INLINE_RANK as u64)];
+            Some(("there are many batch dimensions", metrics))
         }
-        (Access::Elements { bytes }, _) => ("_any", Some((p.cannot_load[0], by_elements(bytes)))),
-        (_, Access::Elements { bytes }) => ("_any", Some((p.cannot_load[1], by_elements(bytes)))),
-        (Access::AlongK, Access::AlongK) => ("_kk", None),
-        (Access::AlongK, Access::AlongMn) => ("_kn", None),
-        (Access::AlongMn, Access::AlongK) => ("_mk", None),
-        (Access::AlongMn, Access::AlongMn) => ("_mn", None),
+        (Access::Elements { bytes }, _) => Some((p.cannot_load[0], by_elements(bytes))),
+        (_, Access::Elements { bytes }) => Some((p.cannot_load[1], by_elements(bytes))),
+        _ => None,
+    };
+    let layout = match (a, b) {
+        _ if why_elements.is_some() => "_any",
+        (Access::AlongK, Access::AlongK) => "_kk",
+        (Access::AlongK, _) => "_kn",
+        (_, Access::AlongK) => "_mk",
+        _ => "_mn",
     };
     let tensor_cores = device.compute_capability >= (8, 0);
+    // On compute capability 9.0 matmul_wgmma_tf32.cu does.
+    let takes_tf32 = tensor_cores && device.compute_capability != (9, 0);
     let capability = [("compute capability's major", device.compute_capability.0.into()), ("needed", 8)];
     let (file, tiles, layout, rate, why) = match (problem.dtype, problem.precision) {
         (DType::F16 | DType::BF16, _) if tensor_cores => match why_elements {
@@ -153,12 +167,30 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
                 ("matmul_mma", &MMA_TILES[..], layout, Rate::halves(device), why)
             }
         },
-        (DType::F32, Precision::Tf32) if tensor_cores && why_elements.is_none() => {
+        (DType::F32, Precision::Tf32) if takes_tf32 && why_elements.is_none() => {
             let why = Reason::new("tf32", "simt", "tensor cores may round to TF32", capability);
             ("matmul_tf32", &TF32_TILES[..], layout, Rate::tf32(device), why)
         }
+        (DType::F64, _) if takes_doubles(device) && rank <= INLINE_RANK => {
+            let why = Reason::new("dmma", "simt", "tensor cores take float64", capability);
+            match why_elements {
+                Some(_) => {
+                    ("matmul_dmma", &DMMA_ANY_TILES[..], any_layout(p), Rate::double_matrices(device), why)
+                }
+                None => ("matmul_dmma", &DMMA_TILES[..], layout, Rate::double_matrices(device), why),
+            }
+        }
         (DType::F64, _) => {
-            let why = Reason::plain("simt", None, "no other kernel takes float64");
+            let why = match why_elements {
+                Some((because, metrics)) if takes_doubles(device) => {
+                    Reason::new("simt", "dmma", because, metrics)
+                }
+                _ => Reason::plain(
+                    "simt",
+                    "dmma",
+                    "float64 has tensor cores on compute capability 8.0 and 9.0 only",
+                ),
+            };
             ("matmul_simt", &SIMT_F64_TILES[..], "", Rate::doubles(device), why)
         }
         (dtype, precision) => {
@@ -168,6 +200,9 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
                     "tf32",
                     "float32 is rounded to TF32 only where precision=\"tf32\" allows it",
                 ),
+                (DType::F32, Precision::Tf32, _) if tensor_cores && !takes_tf32 => {
+                    Reason::plain("simt", "wgmma tf32", "its sizes or batch are not those of wgmma")
+                }
                 (DType::F32, Precision::Tf32, Some((because, metrics))) if tensor_cores => {
                     Reason::new("simt", "tf32", because, metrics)
                 }
@@ -186,10 +221,21 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
     let takes = |tile: &&Tile| {
         tile.shared_bytes(device) <= device.shared_bytes_per_block && tile.rank >= problem.batch.len()
     };
+    // The large tile leaves sums of parts of k where the residual still is; another has no registers left for addends.
+    let keeps_residual = |tile: &&Tile| {
+        let sums_in_out = file == "matmul_simt" && problem.dtype == DType::F32 && tile.m == 128;
+        let adds = problem.residual.is_some() || problem.wide.is_some();
+        (!(problem.residual_is_out && sums_in_out) || problem.batch.len() > INLINE_RANK)
+            && !(adds && tile.name == "192x192")
+    };
     let along = |size: i64, tile: u32| size.unsigned_abs().div_ceil(tile.into());
     let counts = |tile: &&Tile| along(p.m, tile.m).saturating_mul(along(p.n, tile.n)) < MOST_TILES;
     let asked = tiles.iter().filter(takes).find(|tile| overrides.tile == Some(tile.name));
-    let candidates = tiles.iter().filter(takes).filter(|tile| asked.is_none_or(|asked| asked == *tile));
+    let candidates = tiles
+        .iter()
+        .filter(takes)
+        .filter(keeps_residual)
+        .filter(|tile| asked.is_none_or(|asked| asked == *tile));
     let timed = candidates.filter(counts).map(|tile| (tile, estimate(tile, p, products, rate, device)));
     // Every tile has the same bytes to wait for.
     let reason = |(tile, computing): (&Tile, f64), (next, other): (&Tile, f64)| {
@@ -201,6 +247,23 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
     let (best, next) = least_two(timed).unwrap_or_else(|| (any(), None));
     let why = [Some(why), next.map(|next| reason(best, next))].into_iter().flatten().collect();
     BlocksChoice { file, tile: best.0, layout, computing: best.1, why }
+}
+
+/// Whether matmul_dmma.cu has code for the device, and it tensor cores for that: others have a few for compatibility.
+fn takes_doubles(device: &DeviceFacts) -> bool {
+    matches!(device.compute_capability, (8, 0) | (9, 0))
+}
+
+/// Of doubles that are copied one at a time: along the smaller stride.
+fn any_layout(p: &Oriented) -> &'static str {
+    let a_k = k_fast(p.a.row_stride, p.a.col_stride, p.m, p.k);
+    let b_k = k_fast(p.b.col_stride, p.b.row_stride, p.n, p.k);
+    match (a_k, b_k) {
+        (true, true) => "_anykk",
+        (true, false) => "_anykn",
+        (false, true) => "_anymk",
+        (false, false) => "_anymn",
+    }
 }
 
 /// Blocks of this tile that one multiprocessor runs at the same time; a block's shared memory comes with

@@ -26,6 +26,7 @@ const HALVES: f64 = 1270.0;
 const TF32: f64 = HALVES / 2.0;
 const FLOATS: f64 = 128.0;
 const DOUBLES: f64 = 64.0;
+const DOUBLE_MATRICES: f64 = 128.0;
 
 /// Multiply-adds of one multiprocessor in a clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,6 +51,11 @@ impl Rate {
 
     pub fn floats(device: &DeviceFacts) -> Rate {
         Rate::new(device, FLOATS, (DType::F32, Precision::Ieee, false))
+    }
+
+    /// Of tensor cores.
+    pub fn double_matrices(device: &DeviceFacts) -> Rate {
+        Rate::new(device, DOUBLE_MATRICES, (DType::F64, Precision::Ieee, true))
     }
 
     pub fn doubles(device: &DeviceFacts) -> Rate {

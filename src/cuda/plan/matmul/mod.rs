@@ -1,8 +1,10 @@
 //! How a GPU multiplies: which kernel, which tile, in what order.
 
+mod addends;
 pub mod blocks;
 pub mod copied;
 mod cost;
+mod gated;
 pub mod grouped;
 mod operands;
 mod params;
@@ -11,6 +13,7 @@ mod repack;
 pub mod skinny;
 pub mod wgmma;
 
+use addends::Addends;
 pub use blocks::plan;
 use operands::{Access, Oriented, access, alignment, allows_vectors, down_columns, k_fast};
 pub use params::MatmulParams;
@@ -18,7 +21,7 @@ pub use params::MatmulParams;
 use super::reason::Reason;
 use super::{Bases, Choice};
 use crate::cuda::device::DeviceFacts;
-use crate::ops::matmul::{Activation, MatmulProblem, Matrix, Precision};
+use crate::ops::matmul::{Activation, MatmulProblem, Matrix};
 use crate::ops::work::Workload;
 
 /// Kernels that a developer may ask for where the plan would choose others.
@@ -30,6 +33,8 @@ pub enum Forced {
     Wgmma(wgmma::Overrides),
     /// matmul_bf16x6.cu, where it can do the problem.
     Bf16x6(wgmma::Overrides),
+    /// matmul_wgmma_tf32.cu, where it can do the problem.
+    Tf32(wgmma::Overrides),
     /// matmul_skinny.cu or matmul_skinny_simt.cu, where there are few rows or columns.
     Skinny(skinny::Overrides),
     /// matmul_mma.cu on copies of what it could only read element by element.
@@ -42,13 +47,14 @@ pub enum Route {
     Blocks(blocks::Overrides),
     Wgmma(wgmma::WgmmaChoice),
     Bf16x6(wgmma::bf16x6::Bf16x6Choice),
+    Tf32(wgmma::tf32::Tf32Choice),
     Skinny(skinny::SkinnyChoice),
     Copied(copied::CopiedChoice),
 }
 
 /// On compute capability 9.0, halves go to matmul_wgmma.cu without an estimate of other kernels, but for small problems
 /// whose operands it would have to copy; among its tiles and splits wgmma/cost.rs decides. float32 goes to matmul_bf16x6.cu
-/// there where that is estimated to be done before the blocks, or the kernels of few rows.
+/// there where that is estimated to be done before the blocks, or the kernels of few rows; as TF32 to matmul_wgmma_tf32.cu.
 /// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle;
 /// operands that those blocks would read element by element are copied first where they are used often enough;
 /// everything else goes to the blocks as it is.
@@ -58,6 +64,7 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
         Some(Forced::Bf16x6(overrides)) => {
             wgmma::bf16x6::choose(problem, device, overrides).map(Route::Bf16x6)
         }
+        Some(Forced::Tf32(overrides)) => wgmma::tf32::choose(problem, device, overrides).map(Route::Tf32),
         Some(Forced::Skinny(overrides)) => skinny::choose(problem, device, overrides).map(Route::Skinny),
         Some(Forced::Copied) => copied::choose(problem, device).map(Route::Copied),
         Some(Forced::Blocks(overrides)) => Some(Route::Blocks(overrides)),
@@ -76,10 +83,17 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
     let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
     let skinny = few.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
     let blocks = || blocks::clocks(problem, &Oriented::new(problem), device);
-    if let Some(choice) = float32_from_parts(problem, device) {
+    if let Some(choice) = wgmma::tf32::choose(problem, device, wgmma::Overrides::default()) {
+        // Few rows wait for the other operand, which float32's own kernel reads from any layout.
+        return Some(match skinny.filter(|skinny| skinny.clocks() < choice.clocks()) {
+            Some(skinny) => Route::Skinny(skinny.instead(("wgmma tf32", choice.clocks()))),
+            None => Route::Tf32(choice.unasked()),
+        });
+    }
+    if let Some(choice) = wgmma::bf16x6::choose(problem, device, wgmma::Overrides::default()) {
         let (blocks, own) = (blocks() * PLAINLY, choice.clocks());
         return match skinny.filter(|choice| choice.clocks() < blocks) {
-            Some(skinny) if skinny.clocks() <= own => Some(Route::Skinny(skinny.instead(blocks))),
+            Some(skinny) if skinny.clocks() <= own => Some(Route::Skinny(skinny.instead(("blocks", blocks)))),
             Some(skinny) => Some(Route::Bf16x6(choice.instead(("skinny simt", skinny.clocks())))),
             None => (own < blocks).then(|| Route::Bf16x6(choice.instead(("blocks", blocks)))),
         };
@@ -87,24 +101,13 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
     if let Some(choice) = skinny {
         let blocks = blocks();
         if choice.clocks() * PLAINLY < blocks {
-            return Some(Route::Skinny(choice.instead(blocks)));
+            return Some(Route::Skinny(choice.instead(("blocks", blocks))));
         }
     }
     let choice = copied::choose(problem, device)?;
     let by_elements = blocks::computing(problem, &Oriented::new(problem), device);
     (choice.clocks() * PLAINLY < by_elements)
         .then(|| Route::Copied(choice.instead(by_elements, problem, device)))
-}
-
-/// Where the caller asks for float32's own products, or TF32's kernel cannot read the operands.
-fn float32_from_parts(problem: &MatmulProblem, device: &DeviceFacts) -> Option<wgmma::bf16x6::Bf16x6Choice> {
-    let by_elements = |access| matches!(access, Access::Elements { .. });
-    let tf32 = problem.precision == Precision::Tf32
-        && !Oriented::new(problem).accesses(problem.dtype).into_iter().any(by_elements);
-    if tf32 {
-        return None;
-    }
-    wgmma::bf16x6::choose(problem, device, wgmma::Overrides::default())
 }
 
 /// How much faster an estimate must be for a kernel to replace one that has been measured; and how much faster float32 in
@@ -116,14 +119,27 @@ const FEW_BYTES: u64 = 1 << 18;
 /// The launches of `route`, decided once for a problem and a device.
 pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
     let (p, bases) = Bases::of(problem);
+    if p.gate.is_some() {
+        return gated::choose(&p, &bases, device, forced);
+    }
     choose_at(&p, &bases, device, forced)
 }
 
-/// The same for a problem at `bases`.
+/// The same for a problem at `bases`, without a gate.
 fn choose_at(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
-    let workspace = bases.workspace();
-    match route(p, device, forced) {
-        Route::Blocks(overrides) => Choice::of(&plan(p, overrides, device), bases),
+    of_route(&route(p, device, forced), p, bases, bases.workspace(), device)
+}
+
+/// The launches of a problem at `bases`, with memory from `workspace` on.
+fn of_route(
+    route: &Route,
+    p: &MatmulProblem,
+    bases: &Bases,
+    workspace: usize,
+    device: &DeviceFacts,
+) -> Choice {
+    match route {
+        Route::Blocks(overrides) => Choice::of(&plan(p, *overrides, device), bases),
         Route::Skinny(choice) => {
             let launches = choice.launches(p, device, workspace);
             let reduce = launches.reduce.map(|plan| plan.launch(bases));
@@ -139,6 +155,7 @@ fn choose_at(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Opt
         Route::Bf16x6(choice) => {
             choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }
+        Route::Tf32(choice) => choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p)),
         Route::Wgmma(choice) => {
             choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }

@@ -1,7 +1,7 @@
 //! The operands of a product as kernels take them, and how they can be loaded.
 
 use crate::dtype::DType;
-use crate::ops::matmul::{MatmulProblem, Matrix};
+use crate::ops::matmul::{MatmulProblem, Matrix, Wide};
 
 /// How an operand reaches shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,7 @@ const CANNOT_LOAD: [&str; 2] =
     ["a cannot be loaded in 16-byte vectors", "b cannot be loaded in 16-byte vectors"];
 
 /// The problem, transposed so that the result's rows are what is contiguous: out^T = b^T a^T otherwise.
+#[derive(Debug)]
 pub struct Oriented {
     pub m: i64,
     pub n: i64,
@@ -30,6 +31,9 @@ pub struct Oriented {
     pub bias: usize,
     pub bias_row: i64,
     pub bias_col: i64,
+    pub residual: Option<Matrix>,
+    pub wide: Option<Wide>,
+    pub transposed: bool,
     /// What to say of `a`, and of `b`, under their callers' names.
     pub cannot_load: [&'static str; 2],
     /// Of a and b: whether rows end with padding up to whole vectors, zeros that may be read.
@@ -53,6 +57,9 @@ impl Oriented {
             bias,
             bias_row: 0,
             bias_col,
+            residual: p.residual.clone(),
+            wide: p.wide,
+            transposed: false,
             cannot_load: CANNOT_LOAD,
             padded: [false; 2],
         }
@@ -74,6 +81,8 @@ impl Oriented {
             out: transposed(&p.out),
             bias_row: straight.bias_col,
             bias_col: 0,
+            residual: p.residual.as_ref().map(transposed),
+            transposed: true,
             cannot_load: [CANNOT_LOAD[1], CANNOT_LOAD[0]],
             ..straight
         }

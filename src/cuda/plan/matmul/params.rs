@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem::{offset_of, size_of};
 
+use super::addends::{self, Addends};
 use super::{Oriented, activation, k_fast, products};
 use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::index::{self, Dim, Divisor, MAX_RANK};
@@ -44,17 +45,18 @@ pub struct MatmulParams<const RANK: usize = MAX_RANK> {
     /// At least 1.
     pub batch_rank: u32,
     pub unused: u32,
-    /// Strides of a, b, out.
-    pub batch: [Dim<3>; RANK],
+    pub addends: Addends,
+    /// Strides of a, b, out, residual.
+    pub batch: [Dim<4>; RANK],
 }
 
 const _: () = {
-    assert!(size_of::<MatmulParams>() == 240 + 48 * MAX_RANK && size_of::<MatmulParams>() < 4096);
-    assert!(size_of::<MatmulParams<1>>() == 240 + 48);
+    assert!(size_of::<MatmulParams>() == 304 + 56 * MAX_RANK && size_of::<MatmulParams>() < 4096);
+    assert!(size_of::<MatmulParams<1>>() == 304 + 56);
     assert!(offset_of!(MatmulParams, a_row) == 56);
     assert!(offset_of!(MatmulParams, negative_slope) == 120);
     assert!(offset_of!(MatmulParams, order) == 152);
-    assert!(offset_of!(MatmulParams, batch_rank) == 232);
+    assert!(offset_of!(MatmulParams, addends) == 240);
 };
 
 impl<const RANK: usize> MatmulParams<RANK> {
@@ -69,7 +71,8 @@ impl<const RANK: usize> MatmulParams<RANK> {
         let tiles_m = along(p.m, tile.0).unwrap_or(u32::MAX);
         let tiles_n = along(p.n, tile.1).unwrap_or(u32::MAX);
         let per_product = u64::from(tiles_m) * u64::from(tiles_n);
-        let strides = [&p.a, &p.b, &p.out].map(|x| x.batch_strides.as_slice());
+        let residual = p.residual.as_ref().unwrap_or(&p.out);
+        let strides = [&p.a, &p.b, &p.out, residual].map(|x| x.batch_strides.as_slice());
         let (batch, batch_rank) = index::dims(&problem.batch, strides);
         let (activation, negative_slope) = activation(problem.activation);
         MatmulParams {
@@ -98,6 +101,7 @@ impl<const RANK: usize> MatmulParams<RANK> {
             out_vector: u32::from(p.rows_allow_vectors(problem.dtype)),
             batch_rank,
             unused: 0,
+            addends: Addends::along_rows(p, problem.dtype),
             batch,
         }
     }
@@ -110,11 +114,13 @@ unsafe impl KernelParams for MatmulParams {
 }
 
 /// Where the addresses lie, whatever the rank.
-pub(super) const ADDRESSES: [usize; 4] = [
+pub(super) const ADDRESSES: [usize; 6] = [
     offset_of!(MatmulParams, a),
     offset_of!(MatmulParams, b),
     offset_of!(MatmulParams, bias),
     offset_of!(MatmulParams, out),
+    offset_of!(MatmulParams, addends) + addends::ADDRESSES[0],
+    offset_of!(MatmulParams, addends) + addends::ADDRESSES[1],
 ];
 
 impl<const RANK: usize> fmt::Debug for MatmulParams<RANK> {
@@ -127,6 +133,7 @@ impl<const RANK: usize> fmt::Debug for MatmulParams<RANK> {
             .field("out", &(self.out, self.out_row, self.out_col))
             .field("batch", &batch)
             .field("bias", &(self.bias, self.bias_row, self.bias_col))
+            .field("addends", &self.addends)
             .field("activation", &(self.activation, self.negative_slope))
             .field("blocks", &self.blocks)
             .field("order", &self.order.settings())

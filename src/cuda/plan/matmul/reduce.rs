@@ -3,6 +3,7 @@
 use std::mem::{offset_of, size_of};
 
 use super::activation;
+use super::addends::{self, Addends};
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
 use crate::ops::matmul::MatmulProblem;
 
@@ -19,6 +20,9 @@ pub struct ReduceParams {
     out_row: i64,
     out_col: i64,
     out_batch: [i64; 3],
+    residual_batch: [i64; 3],
+    bias_up: i64,
+    addends: Addends,
     quads: u64,
     negative_slope: f64,
     m: u32,
@@ -31,16 +35,21 @@ pub struct ReduceParams {
     activation: u32,
     bias_by_row: u32,
     out_vector: u32,
-    unused: u32,
+    gate_width: u32,
 }
 
-const _: () = assert!(size_of::<ReduceParams>() == 136 && offset_of!(ReduceParams, m) == 88);
+const _: () = assert!(size_of::<ReduceParams>() == 232 && offset_of!(ReduceParams, m) == 184);
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of matmul_reduce.cu's
 // ReduceParams; the size is asserted here and there.
 unsafe impl KernelParams for ReduceParams {
-    const ADDRESSES: &'static [usize] =
-        &[offset_of!(ReduceParams, partials), offset_of!(ReduceParams, bias), offset_of!(ReduceParams, out)];
+    const ADDRESSES: &'static [usize] = &[
+        offset_of!(ReduceParams, partials),
+        offset_of!(ReduceParams, bias),
+        offset_of!(ReduceParams, out),
+        offset_of!(ReduceParams, addends) + addends::ADDRESSES[0],
+        offset_of!(ReduceParams, addends) + addends::ADDRESSES[1],
+    ];
 }
 
 /// The partial sums of all k splits, one split after the other, and the result of their sum.
@@ -65,16 +74,25 @@ pub struct Splits {
     pub bias: usize,
     pub bias_row: i64,
     pub bias_col: i64,
+    /// From the gate's bias to b's.
+    pub bias_up: i64,
+    pub addends: Addends,
+    /// Columns of a tile that are the gate's, and as many behind them b's; 0: no gate.
+    pub gate_width: u32,
 }
 
 /// At most three batch dimensions.
 pub fn plan(problem: &MatmulProblem, splits: &Splits) -> LaunchPlan<ReduceParams> {
     let mut batch_size = [1; 3];
-    let mut out_batch = [0; 3];
+    let (mut out_batch, mut residual_batch) = ([0; 3], [0; 3]);
+    let residual = problem.residual.as_ref().unwrap_or(&problem.out);
     for (i, (&size, &stride)) in
         problem.batch.iter().zip(&problem.out.batch_strides).rev().take(3).enumerate()
     {
         (batch_size[i], out_batch[i]) = (size as u32, stride);
+    }
+    for (to, &stride) in residual_batch.iter_mut().zip(residual.batch_strides.iter().rev()) {
+        *to = stride;
     }
     let quads = u64::from(splits.m) * u64::from(splits.n.div_ceil(4)) * u64::from(splits.products);
     let (activation, negative_slope) = activation(problem.activation);
@@ -86,6 +104,9 @@ pub fn plan(problem: &MatmulProblem, splits: &Splits) -> LaunchPlan<ReduceParams
         out_row: splits.out_row,
         out_col: splits.out_col,
         out_batch,
+        residual_batch,
+        bias_up: splits.bias_up,
+        addends: splits.addends,
         quads,
         negative_slope,
         m: splits.m,
@@ -98,7 +119,7 @@ pub fn plan(problem: &MatmulProblem, splits: &Splits) -> LaunchPlan<ReduceParams
         activation,
         bias_by_row: u32::from(splits.bias_row != 0),
         out_vector: u32::from(splits.out_vector),
-        unused: 0,
+        gate_width: splits.gate_width,
     };
     let kernel = Kernel { file: "matmul_reduce", name: format!("matmul_reduce_{}", problem.dtype.suffix()) };
     // More blocks than a grid has are an error of the launch.

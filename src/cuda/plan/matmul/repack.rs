@@ -37,10 +37,18 @@ pub const OPERAND_ADDRESSES: [usize; 2] = [offset_of!(RepackOperand, from), offs
 pub struct RepackParams {
     operand: [RepackOperand; 2],
     first_blocks: u32,
-    unused: u32,
+    /// Bit i, of float32: operand i is contiguous across its copy's rows.
+    transposed: u32,
 }
 
 const _: () = assert!(size_of::<RepackParams>() == 312 && offset_of!(RepackParams, first_blocks) == 304);
+
+impl RepackParams {
+    #[cfg(test)]
+    pub fn transposed(&self) -> u32 {
+        self.transposed
+    }
+}
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of matmul_repack.cu's RepackParams; the
 // size is asserted here and there.
@@ -57,11 +65,14 @@ const THREADS: u32 = 256;
 const VECTOR: u64 = 8;
 /// Vectors of a line of the caches, which a box's row of as many bytes then is, and not two halves of two.
 const LINE: u64 = 8;
+/// Rows that a warp of matmul_repack_i32 transposes at a time.
+const WARP_ROWS: u64 = 32;
 /// Of k, that the planes of float32 are interleaved by: BLOCK_K of kernels/common/wgmma_tile.cuh.
 const BLOCK_K: u64 = 64;
 
 /// One operand's copy: matrices of rows of `cols` elements, padded to whole vectors, and to whole lines where that is
-/// little. Of float32 three planes, interleaved along k by the 64, which k is padded to.
+/// little. Of float32, whose k is padded to a multiple of 64, three planes of 16 bits, interleaved along k by the 64; or
+/// two, which are the elements themselves, along k.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dense {
     /// Of a plane; the padding of k is in `rows` or, of vectors, in `across`.
@@ -75,6 +86,8 @@ pub struct Dense {
     batch: [u64; 3],
     /// Whether k is what lies side by side.
     pub k_major: bool,
+    /// Whether it is not so in the operand.
+    transposed: bool,
 }
 
 /// Vectors of a row of so many elements.
@@ -87,11 +100,13 @@ impl Dense {
     /// Of an operand that is `mn` by `k`, in a batch of at most three dimensions.
     pub fn new(x: &Matrix, mn: (i64, i64), k: (i64, i64), batch: &[i64], planes: u64) -> Dense {
         let ((mn, mn_stride), (k, k_stride)) = (mn, k);
-        let k_major = super::k_fast(mn_stride, k_stride, mn, k);
+        let k_fast = super::k_fast(mn_stride, k_stride, mn, k);
+        let (k_major, transposed) = (k_fast || planes == 2, !k_fast && planes == 2);
         let (rows, cols) = if k_major { (mn, k) } else { (k, mn) };
         let (from_rows, cols) = (rows.unsigned_abs(), cols.unsigned_abs());
         let whole = |k: u64| if planes > 1 { k.next_multiple_of(BLOCK_K) } else { k };
         let (rows, across) = match k_major {
+            true if transposed => (from_rows.next_multiple_of(WARP_ROWS), across(whole(cols))),
             true => (from_rows, across(whole(cols))),
             false => (whole(from_rows), across(cols)),
         };
@@ -99,7 +114,7 @@ impl Dense {
         for (size, (&n, &stride)) in sizes.iter_mut().zip(batch.iter().zip(&x.batch_strides).rev()) {
             *size = if stride == 0 { 1 } else { n.unsigned_abs() };
         }
-        Dense { rows, across, from_rows, cols, planes, batch: sizes, k_major }
+        Dense { rows, across, from_rows, cols, planes, batch: sizes, k_major, transposed }
     }
 
     pub fn row_bytes(&self) -> u64 {
@@ -168,12 +183,16 @@ pub type Source<'a> = (&'a Matrix, (i64, i64), Dense, usize);
 
 pub fn plan(sources: &[Source<'_>]) -> LaunchPlan<RepackParams> {
     let mut operand = [RepackOperand::default(); 2];
-    for (operand, (x, (mn_stride, k_stride), copy, to)) in operand.iter_mut().zip(sources) {
-        *operand = copy.operand(x, *mn_stride, *k_stride, *to);
+    let (mut transposed, mut words) = (0, 1);
+    for (i, (x, (mn_stride, k_stride), copy, to)) in sources.iter().enumerate().take(2) {
+        operand[i] = copy.operand(x, *mn_stride, *k_stride, *to);
+        transposed |= u32::from(copy.transposed) << i;
+        words = copy.planes;
     }
     let [first, second] =
         operand.map(|o| u32::try_from(o.vectors.div_ceil(u64::from(THREADS))).unwrap_or(u32::MAX));
-    let kernel = Kernel { file: "matmul_repack", name: "matmul_repack_i16".into() };
-    let params = RepackParams { operand, first_blocks: first, unused: 0 };
+    let name = if words == 2 { "matmul_repack_i32" } else { "matmul_repack_i16" };
+    let kernel = Kernel { file: "matmul_repack", name: name.into() };
+    let params = RepackParams { operand, first_blocks: first, transposed };
     LaunchPlan::new(kernel, first.saturating_add(second), THREADS, 0, params)
 }

@@ -27,6 +27,10 @@ pub(super) fn problem(dtype: DType, batch: i64, m: i64, k: i64, n: i64) -> Matmu
         b: matrix(2 << 40, k, n),
         out: matrix(3 << 40, m, n),
         bias: None,
+        gate: None,
+        residual: None,
+        residual_is_out: false,
+        wide: None,
         activation: Activation::None,
         precision: Precision::Ieee,
     }
@@ -79,7 +83,10 @@ fn choices() {
             (BF16, (1, 63, 63, 63), "matmul_mma_64x64_any_bf16"),
             (F32, (1, 4096, 4096, 4096), "matmul_simt_128x128_f32"),
             (F32, (1, 512, 512, 512), "matmul_simt_64x64_f32"),
-            (F64, (1, 4096, 4096, 4096), "matmul_simt_64x64_f64"),
+            (F64, (1, 4096, 4096, 4096), "matmul_dmma_128x64_kn_f64"),
+            (F64, (1, 1024, 1024, 1024), "matmul_dmma_64x64_kn_f64"),
+            (F64, (1, 256, 256, 256), "matmul_dmma_64x32_kn_f64"),
+            (F64, (1, 4095, 4095, 4095), "matmul_dmma_64x64_anykn_f64"),
         ],
     );
     check(
@@ -87,6 +94,7 @@ fn choices() {
         &[
             (BF16, (1, 8192, 8192, 8192), "matmul_mma_128x256_kn_bf16"),
             (BF16, (1, 2048, 2048, 2048), "matmul_mma_128x192_kn_bf16"),
+            (F64, (1, 4096, 4096, 4096), "matmul_dmma_128x64_kn_f64"),
         ],
     );
     // 99 KB of shared memory a block leave out the larger tiles.
@@ -97,6 +105,7 @@ fn choices() {
                 (F16, (1, 8192, 8192, 8192), "matmul_mma_128x128_kn_f16"),
                 (F16, (1, 256, 256, 256), "matmul_mma_32x64_kn_f16"),
                 (F32, (1, 8192, 8192, 8192), "matmul_simt_128x128_f32"),
+                (F64, (1, 8192, 8192, 8192), "matmul_simt_64x64_f64"),
             ],
         );
     }
@@ -114,8 +123,15 @@ fn choices() {
 #[test]
 fn a_tile_that_is_asked_for_is_taken_where_it_can_be() {
     let p = problem(DType::F16, 1, 512, 512, 512);
-    for tile in blocks::TILE_NAMES {
-        for device in examples::all() {
+    for device in examples::all() {
+        for tile in ["128x64", "64x64", "64x32"] {
+            let p = problem(DType::F64, 1, 512, 512, 512);
+            let asked = super::plan(&p, blocks::Overrides { tile: Some(tile) }, &device);
+            let there = asked.kernel.name.contains(&format!("dmma_{tile}_"));
+            let cores = [(8, 0), (9, 0)].contains(&device.compute_capability);
+            assert_eq!(there, cores, "{tile} on {}", device.name);
+        }
+        for tile in blocks::TILE_NAMES.into_iter().filter(|tile| !["128x64", "64x32"].contains(tile)) {
             let asked = super::plan(&p, blocks::Overrides { tile: Some(tile) }, &device);
             let there = asked.kernel.name.contains(&format!("mma_{tile}_"));
             // 99 KB are too little for the large tiles' rings; tensor cores before 8.0 are not used at all.
@@ -169,6 +185,14 @@ fn layouts() {
     assert_eq!(kernel(&floats, examples::t4()), "matmul_simt_128x128_f32");
     floats.b.row_stride = 1025;
     assert_eq!(kernel(&floats, examples::a100()), "matmul_simt_64x64_f32");
+    // Doubles that are copied alone go along the smaller stride.
+    let mut doubles = problem(DType::F64, 1, 256, 256, 256);
+    assert_eq!(layout(&doubles), "kn");
+    doubles.b.row_stride = 257;
+    assert_eq!(layout(&doubles), "anykn");
+    (doubles.a.row_stride, doubles.a.col_stride) = (2, 513);
+    (doubles.b.row_stride, doubles.b.col_stride) = (1, 256);
+    assert_eq!(layout(&doubles), "anymk");
     // A dimension of size 1 has no stride worth looking at.
     let mut row = problem(DType::F16, 1, 1, 256, 512);
     row.a.row_stride = 3;
@@ -182,7 +206,7 @@ fn layouts() {
 fn a_result_by_columns_is_computed_transposed() {
     let mut p = problem(DType::BF16, 1, 512, 256, 1024);
     (p.out.row_stride, p.out.col_stride) = (1, 512);
-    p.bias = Some(Bias { address: 4 << 40, stride: 1 });
+    p.bias = Some(Bias { address: 4 << 40, stride: 1, row_stride: 0 });
     let transposed = plan(&p, &examples::h200());
     let q = &transposed.params;
     assert_eq!((q.m, q.n, q.k), (1024, 512, 256));
@@ -295,7 +319,38 @@ template <int MN, int BK, int WARP> void both() {
     tile<MN, BK / 2, WARP, 4, Major::K>();
     tile<MN, BK / 2, WARP, 4, Major::MN>();
 }
+// Of doubles: what a lane reads for a fragment of 16 by 8, two vectors along the unit stride.
+template <int MN, Major MAJOR> void doubles() {
+    using S = DoubleTile<MN, 16, MAJOR>;
+    std::set<int> elements;
+    for (int mn = 0; mn < MN; ++mn)
+        for (int k = 0; k < 16; ++k) elements.insert(S::element(mn, k));
+    check(int(elements.size()) == MN * 16 && *elements.begin() == 0 && *elements.rbegin() == S::BYTES - 8,
+          "doubles overlap or leave the tile");
+    for (int first = 0; first < S::ROWS * S::VECTORS; first += 8) {
+        int written[8];
+        for (int t = 0; t < 8; ++t) written[t] = S::offset((first + t) / S::VECTORS, (first + t) % S::VECTORS);
+        check(together(written), "copies of doubles have bank conflicts");
+    }
+    for (int i = 0; i < MN / 16; ++i)
+        for (int j = 0; j < 2; ++j)
+            for (int second = 0; second < 2; ++second)
+                for (int lanes = 0; lanes < 32; lanes += 8) {
+                    int read[8];
+                    for (int lane = lanes; lane < lanes + 8; ++lane) {
+                        const int mn = i * 16 + lane / 4 * 2, k = j * 8 + lane % 4 * 2;
+                        const int at = S::step(S::fragment(i / 2 * 32, lane), i % 2, j) + second * S::ROW_BYTES;
+                        read[lane % 8] = at;
+                        check(MAJOR == Major::K ? at == S::element(mn + second, k) && at + 8 == S::element(mn + second, k + 1)
+                                                : at == S::element(mn, k + second) && at + 8 == S::element(mn + 1, k + second),
+                              "a lane reads other doubles");
+                    }
+                    check(together(read), "reads of doubles have bank conflicts");
+                }
+}
 int main() {
+    doubles<128, Major::K>(), doubles<128, Major::MN>(), doubles<64, Major::K>(), doubles<64, Major::MN>();
+    doubles<32, Major::K>(), doubles<32, Major::MN>();
     both<128, 64, 64>(), both<256, 64, 64>(), both<128, 32, 64>(), both<128, 32, 32>();
     both<64, 64, 32>(), both<64, 64, 16>(), both<32, 64, 32>(), both<64, 32, 32>(), both<64, 32, 16>();
     tile<64, 128, 16, 2, Major::K>(), tile<64, 128, 16, 2, Major::MN>(), tile<16, 128, 16, 2, Major::K>();
@@ -320,15 +375,19 @@ fn launches_are_placed_where_they_would_be_planned() {
         (2, 255, 255, 255),
         (1, 4095, 4095, 4095),
     ];
-    let mut routes = [0; 5];
-    for (device, dtype) in examples::all().iter().flat_map(|d| DType::FLOATS.map(|dtype| (d, dtype))) {
+    let mut routes = [0; 6];
+    let ieee = DType::FLOATS.map(|dtype| (dtype, Precision::Ieee));
+    let dtypes = || ieee.into_iter().chain([(DType::F32, Precision::Tf32)]);
+    for (device, (dtype, precision)) in
+        examples::all().iter().flat_map(|d| dtypes().map(move |dtype| (d, dtype)))
+    {
         for ((shape, transposed), off) in
             shapes.iter().flat_map(|s| [(s, false), (s, true)]).zip([0, 2, 16].into_iter().cycle())
         {
             let &(batch, m, k, n) = shape;
-            let mut p = problem(dtype, batch, m, k, n);
+            let mut p = MatmulProblem { precision, ..problem(dtype, batch, m, k, n) };
             p.a.address += off * dtype.size();
-            p.bias = Some(Bias { address: (4 << 40) + dtype.size(), stride: 1 });
+            p.bias = Some(Bias { address: (4 << 40) + dtype.size(), stride: 1, row_stride: 0 });
             if transposed {
                 (p.out.row_stride, p.out.col_stride) = (1, m);
             }
@@ -367,9 +426,18 @@ fn launches_are_placed_where_they_would_be_planned() {
                         .iter()
                         .for_each(|plan| assert_eq!(of(last).typed(&addresses), *plan));
                 }
-                Route::Wgmma(wgmma) => {
-                    routes[3] += 1;
-                    let planned = wgmma.launches(&p, device, WORKSPACE);
+                route @ (Route::Wgmma(_) | Route::Tf32(_)) => {
+                    let planned = match route {
+                        Route::Wgmma(choice) => {
+                            routes[3] += 1;
+                            choice.launches(&p, device, WORKSPACE)
+                        }
+                        Route::Tf32(choice) => {
+                            routes[5] += 1;
+                            choice.launches(&p, device, WORKSPACE)
+                        }
+                        _ => unreachable!(),
+                    };
                     planned.repack.iter().for_each(|plan| assert_eq!(of(0).typed(&addresses), *plan));
                     assert_eq!(choice.plan(&p, WORKSPACE), planned.multiply);
                     let last = choice.launches.len() - 1;

@@ -2,6 +2,8 @@
 // for each mma; a tensor core's own are a little worse.
 #pragma once
 
+#include <cmath>
+
 #include "dtype.cuh"
 #include "emulator.h"
 
@@ -57,6 +59,36 @@ inline void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32
                              emulator::Site site = emulator::Site::here()) {
     Mma mine = {d, a, b};
     emulator::together("mma.m16n8k8", site, ~0u, true, &mine, mma_of_warp<f32>);
+}
+
+struct DoubleMma {
+    double (&d)[4];
+    const double (&a)[4];
+    const double (&b)[2];
+};
+
+inline void double_mma_of_warp(void* const (&lanes)[32], uint32_t) {
+    double a[16][8], b[8][8];
+    for (int lane = 0; lane < 32; ++lane) {
+        const auto& mine = *static_cast<DoubleMma*>(lanes[lane]);
+        for (int k = 0; k < 2; ++k) {
+            for (int half = 0; half < 2; ++half) a[lane / 4 + half * 8][lane % 4 + k * 4] = mine.a[k * 2 + half];
+            b[lane % 4 + k * 4][lane / 4] = mine.b[k];
+        }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+        const auto& mine = *static_cast<DoubleMma*>(lanes[lane]);
+        for (int e = 0; e < 4; ++e) {
+            const int row = lane / 4 + e / 2 * 8, col = lane % 4 * 2 + e % 2;
+            for (int k = 0; k < 8; ++k) mine.d[e] = std::fma(a[row][k], b[k][col], mine.d[e]);
+        }
+    }
+}
+
+inline void mma_m16n8k8_f64(double (&d)[4], const double (&a)[4], const double (&b)[2],
+                            emulator::Site site = emulator::Site::here()) {
+    DoubleMma mine = {d, a, b};
+    emulator::together("mma.m16n8k8", site, ~0u, true, &mine, double_mma_of_warp);
 }
 
 // Ties away from zero; infinities and NaN stay what they are.

@@ -25,7 +25,9 @@ template <int N> struct Wgmma {
     template <class T, bool A_MN, bool B_MN>
     static void add(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate,
                     emulator::Site site = emulator::Site::here()) {
-        emulator::wgmma({N, same_type<T, bf16>, A_MN, B_MN, accumulate, a, b, d}, site);
+        using emulator::Element;
+        constexpr Element element = same_type<T, f32> ? Element::tf32 : same_type<T, bf16> ? Element::bf16 : Element::f16;
+        emulator::wgmma({N, element, A_MN, B_MN, accumulate, a, b, d}, site);
     }
 };
 

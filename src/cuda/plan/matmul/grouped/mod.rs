@@ -42,9 +42,26 @@ pub(super) fn whole(problem: &GroupedMatmulProblem) -> MatmulProblem {
         }
     }
     let [a, b, out] = of;
-    let bias = problem.bias.as_ref().map(|bias| Bias { address: bias.address, stride: bias.stride });
-    let (batch, precision) = ([groups].into_iter().collect(), Precision::Ieee);
-    MatmulProblem { device, dtype, m, n, k, batch, a, b, out, bias, activation, precision }
+    let bias =
+        problem.bias.as_ref().map(|bias| Bias { address: bias.address, stride: bias.stride, row_stride: 0 });
+    MatmulProblem {
+        device,
+        dtype,
+        m,
+        n,
+        k,
+        batch: [groups].into_iter().collect(),
+        a,
+        b,
+        out,
+        bias,
+        gate: None,
+        residual: None,
+        residual_is_out: false,
+        wide: None,
+        activation,
+        precision: Precision::Ieee,
+    }
 }
 
 /// Tiles that there are at most, whatever the offsets say.

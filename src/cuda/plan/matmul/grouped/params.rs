@@ -65,8 +65,8 @@ pub struct GroupedWgmmaParams {
 
 const _: () = {
     assert!(size_of::<Groups>() == 48);
-    assert!(size_of::<GroupedMatmulParams>() == 336 && offset_of!(GroupedMatmulParams, groups) == 288);
-    assert!(size_of::<GroupedWgmmaParams>() == 896 && offset_of!(GroupedWgmmaParams, groups) == 832);
+    assert!(size_of::<GroupedMatmulParams>() == 408 && offset_of!(GroupedMatmulParams, groups) == 360);
+    assert!(size_of::<GroupedWgmmaParams>() == 1152 && offset_of!(GroupedWgmmaParams, groups) == 1088);
     assert!(offset_of!(GroupedMatmulParams, matmul) == 0 && offset_of!(GroupedWgmmaParams, wgmma) == 0);
 };
 
@@ -74,7 +74,7 @@ const _: () = {
 // kernels/common/grouped.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for GroupedMatmulParams {
     const ADDRESSES: &'static [usize] = &{
-        let [a, b, bias, out] = ADDRESSES;
+        let [a, b, bias, out, ..] = ADDRESSES;
         [a, b, bias, out, offset_of!(GroupedMatmulParams, groups) + offset_of!(Groups, offsets)]
     };
 }

@@ -1,17 +1,19 @@
-//! Few rows or columns: how kernels/matmul_skinny.cu and kernels/matmul_skinny_simt.cu are launched.
+//! Few rows or columns: how kernels/matmul_skinny.cu, kernels/matmul_skinny_simt.cu and kernels/matmul_skinny_stream.cu are
+//! launched.
 
 mod params;
 mod tiles;
 
 pub use params::SkinnyParams;
 
-use tiles::{ANY_HALVES, HALVES, SIMT, SIMT_F64, Tile};
+use tiles::{ANY_HALVES, HALVES, SIMT, SIMT_F64, STREAM_K, STREAM_M, Tile};
 
 use super::blocks::FILL_CLOCKS;
 use super::cost::{self, Rate, Reading};
 use super::reduce::{self, ReduceParams, Splits};
 use super::{
-    Access, MatmulParams, Oriented, access, allows_vectors, down_columns, estimated, k_fast, products,
+    Access, Addends, MatmulParams, Matrix, Oriented, access, allows_vectors, down_columns, estimated, k_fast,
+    products,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::reason::Reason;
@@ -23,6 +25,14 @@ use crate::ops::matmul::MatmulProblem;
 pub const FEW: i64 = 64;
 /// With 64 of them matmul_mma's tiles take half as long: docs/measurements/matmul_skinny.md.
 const FEW_HALVES: i64 = 16;
+/// The most that matmul_skinny_stream.cu takes.
+const FEW_FLOATS: i64 = 8;
+const STREAM: &str = "matmul_skinny_stream";
+/// Threads of a block that each have k of their own there, of weights along k; of weights across k, MOST_K_PER_SPLIT is what
+/// shared memory has room for.
+const STREAM_LANES: u64 = 128;
+/// Stages that a split has there, at least.
+const STREAM_STAGES_PER_SPLIT: u64 = 2;
 /// k splits that are tried. Those of a cluster are among the first.
 const SPLITS: [u64; 12] = [1, 2, 4, 8, 3, 6, 12, 16, 24, 32, 64, 128];
 /// Larger ones are slower: docs/measurements/matmul_skinny.md.
@@ -86,7 +96,8 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let p = oriented(problem);
     let size = problem.dtype.size();
     let fits = [p.m, p.n, p.k].iter().chain(&problem.batch).all(|&n| (1..=SIZE_LIMIT).contains(&n));
-    let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
+    let residual = p.residual.as_ref().map_or(0, |x| x.address);
+    let addresses = [p.a.address, p.b.address, p.out.address, p.bias, residual];
     if !fits || !addresses.iter().all(|address| address.is_multiple_of(size)) {
         return None;
     }
@@ -94,10 +105,19 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let tile = tiles.iter().find(|tile| p.n <= i64::from(tile.n)).or(tiles.last())?;
 
     let steps = p.k.unsigned_abs().div_ceil(u64::from(tile.k));
-    let least = STAGES_PER_SPLIT.max(K_PER_SPLIT / u64::from(tile.k));
+    let least = match file {
+        STREAM => STREAM_STAGES_PER_SPLIT,
+        _ => STAGES_PER_SPLIT.max(K_PER_SPLIT / u64::from(tile.k)),
+    };
+    let most_k = match (file, layout) {
+        (STREAM, "_k") => STREAM_LANES * MOST_K_PER_SPLIT,
+        _ => MOST_K_PER_SPLIT,
+    };
+    let exact = if halves { 1 } else { p.k.unsigned_abs().div_ceil(most_k) };
     let most = (steps / least).max(1);
-    let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, steps));
-    let exact = if halves { 1 } else { p.k.unsigned_abs().div_ceil(MOST_K_PER_SPLIT) };
+    // What is asked for may be inexact, but must fit shared memory.
+    let fewest = if layout == "_m" && file == STREAM { exact } else { 1 };
+    let forced = overrides.splits.map(|splits| u64::from(splits).clamp(fewest, steps));
     let tried: Vec<u64> = SPLITS.into_iter().filter(|count| (exact..=most).contains(count)).collect();
     let counts = match forced {
         Some(forced) => vec![forced],
@@ -156,18 +176,29 @@ fn kernels(
             ("matmul_skinny", layout, tiles)
         }
         DType::F64 => ("matmul_skinny_simt", "", &SIMT_F64[..]),
+        DType::F32 if p.n <= FEW_FLOATS => {
+            match access(&p.a, p.a.row_stride, p.a.col_stride, p.m, p.k, problem.dtype) {
+                Access::AlongK => (STREAM, "_k", &STREAM_K[..]),
+                Access::AlongMn => (STREAM, "_m", &STREAM_M[..]),
+                Access::Elements { .. } => ("matmul_skinny_simt", "", &SIMT[..]),
+            }
+        }
         _ => ("matmul_skinny_simt", "", &SIMT[..]),
     }
 }
 
 impl SkinnyChoice {
     fn name(&self) -> &'static str {
-        if self.file == "matmul_skinny" { "skinny" } else { "skinny simt" }
+        match self.file {
+            "matmul_skinny" => "skinny",
+            STREAM => "skinny stream",
+            _ => "skinny simt",
+        }
     }
 
-    /// The choice by estimates, against blocks that would take so many clocks.
-    pub fn instead(mut self, blocks: f64) -> SkinnyChoice {
-        self.why[0] = estimated((self.name(), self.clocks), ("blocks", blocks));
+    /// The choice by estimates, against another kernel that would take so many clocks.
+    pub fn instead(mut self, other: (&'static str, f64)) -> SkinnyChoice {
+        self.why[0] = estimated((self.name(), self.clocks), other);
         self
     }
 
@@ -236,6 +267,8 @@ impl SkinnyChoice {
         if by_rows {
             let vectors = allows_vectors(&p.out, p.out.row_stride, (p.n, p.out.col_stride), problem.dtype);
             product.out_vector = u32::from(vectors);
+            let allows = |x: &Matrix| allows_vectors(x, x.row_stride, (p.n, x.col_stride), problem.dtype);
+            product.addends = Addends::new(&p, p.residual.as_ref().is_some_and(allows));
         }
         let few = access(&p.b, p.b.col_stride, p.b.row_stride, p.n, p.k, problem.dtype);
         let through_memory = self.splits > 1 && !self.cluster;
@@ -286,6 +319,9 @@ impl SkinnyChoice {
                 bias: p.bias,
                 bias_row,
                 bias_col,
+                bias_up: 0,
+                addends: if by_rows { product.addends.transposed() } else { product.addends },
+                gate_width: 0,
             };
             reduce::plan(problem, &splits)
         };

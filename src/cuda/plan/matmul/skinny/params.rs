@@ -35,7 +35,7 @@ const _: () = {
 // kernels/common/skinny.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for SkinnyParams {
     const ADDRESSES: &'static [usize] = &{
-        let [a, b, bias, out] = ADDRESSES;
-        [a, b, bias, out, offset_of!(SkinnyParams, partials)]
+        let [a, b, bias, out, residual, wide] = ADDRESSES;
+        [a, b, bias, out, residual, wide, offset_of!(SkinnyParams, partials)]
     };
 }

@@ -99,14 +99,14 @@ fn every_launch_fits_and_covers() {
 #[test]
 fn the_weights_are_the_tall_operand_and_results_keep_their_places() {
     let mut p = layer(DType::F16, 8, 512, 256);
-    p.bias = Some(Bias { address: 4 << 40, stride: 1 });
+    p.bias = Some(Bias { address: 4 << 40, stride: 1, row_stride: 0 });
     let q = launched(&p, &examples::h200(), Overrides::default()).1.multiply.params;
     assert_eq!((q.product.a, q.product.a_row, q.product.a_col), (p.b.address, 256, 1));
     assert_eq!((q.product.m, q.product.n, q.product.out_row, q.product.out_col), (512, 8, 1, 512));
     assert_eq!((q.product.bias_row, q.product.bias_col, q.by_rows, q.product.out_vector), (1, 0, 1, 1));
     assert_eq!((q.width, q.height, q.b_vectors), (512, 8, 1));
     let mut p = problem(DType::F16, 1, 510, 256, 7);
-    p.bias = Some(Bias { address: 4 << 40, stride: 1 });
+    p.bias = Some(Bias { address: 4 << 40, stride: 1, row_stride: 0 });
     let overrides = Overrides { splits: Some(2), cluster: Some(false) };
     let (_, launches) = launched(&p, &examples::h200(), overrides);
     let q = &launches.multiply.params;

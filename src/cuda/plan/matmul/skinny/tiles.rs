@@ -1,4 +1,4 @@
-//! The tiles of kernels/matmul_skinny.cu and kernels/matmul_skinny_simt.cu.
+//! The tiles of kernels/matmul_skinny.cu, kernels/matmul_skinny_simt.cu and kernels/matmul_skinny_stream.cu.
 
 use crate::cuda::device::DeviceFacts;
 
@@ -31,6 +31,17 @@ pub const SIMT: [Tile; 3] = [
     Tile { name: "128x8",  m: 128, n:  8, k:  16, stages: 5, threads: 128, blocks: 4, element: 4 },
     Tile { name: "128x32", m: 128, n: 32, k:  16, stages: 4, threads: 128, blocks: 4, element: 4 },
     Tile { name: "128x64", m: 128, n: 64, k:  16, stages: 3, threads: 128, blocks: 3, element: 4 },
+];
+/// Of matmul_skinny_stream.cu, whose weights go to registers: what is in flight is a stage.
+#[rustfmt::skip]
+pub const STREAM_K: [Tile; 2] = [
+    Tile { name: "8x4",    m:   8, n:  4, k: 512, stages: 2, threads: 128, blocks: 4, element: 0 },
+    Tile { name: "8x8",    m:   8, n:  8, k: 512, stages: 2, threads: 128, blocks: 3, element: 0 },
+];
+#[rustfmt::skip]
+pub const STREAM_M: [Tile; 2] = [
+    Tile { name: "32x4",   m:  32, n:  4, k: 128, stages: 2, threads: 128, blocks: 5, element: 0 },
+    Tile { name: "32x8",   m:  32, n:  8, k: 128, stages: 2, threads: 128, blocks: 5, element: 0 },
 ];
 #[rustfmt::skip]
 pub const SIMT_F64: [Tile; 2] = [

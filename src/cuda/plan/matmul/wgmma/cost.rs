@@ -1,10 +1,8 @@
 //! How long a tile would take: what the choice among tiles and splits is made by.
 
-use super::{BLOCK_K, TILES, Tile};
+use super::{BLOCK_K, MULTIPLY_ADDS, TILES, Tile};
 use crate::cuda::device::DeviceFacts;
 
-/// Multiply-adds of one multiprocessor in a clock.
-const MULTIPLY_ADDS: f64 = 2048.0;
 /// Least blocks of k of a split: fewer end before the ring is full.
 const LEAST_K_BLOCKS: u64 = 8;
 const MAX_SPLITS: u64 = 32;

@@ -1,6 +1,7 @@
 //! The epilogue of a product: one of the kernels of a tile's shape.
 
 use super::params::WgmmaParams;
+use crate::cuda::plan::matmul::addends::Addends;
 use crate::ops::matmul::Activation;
 
 /// `EpilogueKind` of kernels/common/wgmma_epilogue.cuh: a kernel for each, since one kernel for all has
@@ -12,11 +13,13 @@ pub enum EpilogueKind {
     SplitK,
     BiasRelu,
     General,
+    Residual,
+    Gated,
 }
 
 impl EpilogueKind {
     /// `whole_vectors`: no result is stored by elements.
-    pub fn of(activation: Activation, p: &WgmmaParams, whole_vectors: bool) -> EpilogueKind {
+    pub fn of(activation: Activation, p: &WgmmaParams, whole_vectors: bool, planes: u32) -> EpilogueKind {
         let simple = match activation {
             Activation::None | Activation::Relu => true,
             Activation::LeakyRelu { negative_slope } => is_fraction(negative_slope as f32),
@@ -25,6 +28,10 @@ impl EpilogueKind {
         match (whole_vectors && simple, activation) {
             _ if p.cluster_splitk() => EpilogueKind::SplitK,
             _ if p.splits > 1 => EpilogueKind::Partial,
+            _ if p.is_gated() => EpilogueKind::Gated,
+            // Of float32, one kernel has all.
+            _ if p.addends.residual != 0 && planes == 1 => EpilogueKind::Residual,
+            _ if p.addends != Addends::default() => EpilogueKind::General,
             (true, Activation::None) if p.bias == 0 => EpilogueKind::None,
             (true, _) => EpilogueKind::BiasRelu,
             (false, _) => EpilogueKind::General,
@@ -39,6 +46,8 @@ impl EpilogueKind {
             EpilogueKind::SplitK => "splitk",
             EpilogueKind::BiasRelu => "bias_relu",
             EpilogueKind::General => "general",
+            EpilogueKind::Residual => "residual",
+            EpilogueKind::Gated => "gated",
         }
     }
 }

@@ -3,13 +3,16 @@
 use std::mem::offset_of;
 
 use super::epilogue::EpilogueKind;
-use super::params::{MAPS, WgmmaParams};
-use super::{Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, WgmmaChoice, addressed, lead_stride};
+use super::params::{GATED, MAPS, WgmmaParams};
+use super::{
+    Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, WgmmaChoice, addressed, addressed_words, lead_stride,
+};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
+use crate::cuda::plan::matmul::addends::Addends;
 use crate::cuda::plan::matmul::reduce::{self, ReduceParams, Splits};
 use crate::cuda::plan::matmul::repack::{self, RepackParams, Source};
-use crate::cuda::plan::matmul::{Matrix, Oriented, activation};
+use crate::cuda::plan::matmul::{Matrix, Oriented, activation, alignment};
 use crate::cuda::plan::tile_order::TileOrder;
 use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, TensorMap, TensorMapSpec};
@@ -54,7 +57,10 @@ impl WgmmaChoice {
         let mut sources = Vec::new();
         let mut operand = |i: usize| {
             let (x, ((mn, mn_stride), (k, k_stride)), to) = operands[i];
-            let Some(copy) = self.copies[i] else { return addressed(x, (mn, mn_stride), (k, k_stride)) };
+            let Some(copy) = self.copies[i] else {
+                let addressed = if tile.planes == 2 { addressed_words } else { addressed };
+                return addressed(x, (mn, mn_stride), (k, k_stride));
+            };
             sources.push((x, (mn_stride, k_stride), copy, to));
             let (matrix, mn_stride, k_stride) = copy.matrix(x, to);
             addressed(&matrix, (mn, mn_stride), (copy.k(k.unsigned_abs()) as i64, k_stride))
@@ -62,14 +68,25 @@ impl WgmmaChoice {
         let (a, b) = (operand(0), operand(1));
 
         let (tiles_m, tiles_n) = self.tiles(p);
+        let half = |columns: u32| columns >> u32::from(self.gated);
         let in_every_product =
             |x: &Matrix| x.batch_strides.iter().zip(&problem.batch).all(|(&s, &n)| s != 0 || n == 1);
-        let k = self.copies[0].map_or(p.k.unsigned_abs(), |copy| copy.k(p.k.unsigned_abs()));
+        let k = |i: usize| match (self.copies[i], p.k.unsigned_abs()) {
+            (Some(copy), k) => copy.k(k),
+            (None, k) => k * u64::from(tile.planes),
+        };
         let loads = [
-            load(problem, &a, (p.m, k), (tile.m(), 1), tiles_n == 1 && in_every_product(&p.a)),
-            load(problem, &b, (p.n, k), (tile.n, self.pair), tiles_m == 1 && in_every_product(&p.b)),
+            load(problem, &a, (p.m, k(0)), (tile.m(), 1), tiles_n == 1 && in_every_product(&p.a)),
+            load(problem, &b, (p.n, k(1)), (half(tile.n), self.pair), tiles_m == 1 && in_every_product(&p.b)),
         ];
+        let gate = problem.gate.as_ref().and_then(|x| {
+            let x = addressed(x, (p.n, x.col_stride), (p.k, x.row_stride));
+            let read_once = tiles_m == 1 && in_every_product(&x.as_ref()?.matrix);
+            load(problem, &x, (p.n, k(1)), (half(tile.n), 1), read_once)
+        });
+        let loads = if tile.planes == 2 { loads.map(|load| load.map(Load::of_floats)) } else { loads };
         let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |load| load.stage_bytes));
+        let b_stage_bytes = b_stage_bytes << u32::from(self.gated);
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
         let result = out_lead.filter(|_| self.tma_store);
         let result = result.map(|lead| map(problem, &p.out, [p.n as u64, p.m as u64], lead, [64, 64]));
@@ -78,14 +95,24 @@ impl WgmmaChoice {
             1 => out_lead.is_none(),
             _ => !p.rows_allow_vectors(problem.dtype),
         };
-        let stages = tile.stages(self.resident, self.tma_store, device);
-        let stages_at = tile.fixed_bytes(self.tma_store);
+        let stages = tile.stages(self.resident, self.tma_store, self.gated, device);
+        let stages_at = tile.fixed_bytes(self.tma_store, self.gated);
         let products = problem.batch_count() as u32;
         let mut batch_size = [1; BATCH_DIMS];
         let mut out_batch = [0; BATCH_DIMS];
         for (i, (&size, &stride)) in problem.batch.iter().zip(&p.out.batch_strides).rev().enumerate() {
             (batch_size[i], out_batch[i]) = (size as u32, stride);
         }
+        // Whole vectors of 16 bytes: a tile that is not split does not look for the ends of rows.
+        let residual_vector = p.residual.as_ref().is_some_and(|x| {
+            let lead = if p.m > 1 { x.row_stride } else { 0 };
+            x.col_stride == 1 && alignment(x, lead, problem.dtype) as usize == ALIGNMENT
+        });
+        let addends = match tile.planes {
+            1 => Addends::new(p, residual_vector && (p.n % 8 == 0 || self.splits > 1)),
+            _ => Addends::along_rows(p, problem.dtype),
+        };
+        let bias_up = problem.bias.as_ref().filter(|_| self.gated).map_or(0, |bias| bias.row_stride);
         let (kind, slope) = activation(problem.activation);
         let tiles = tiles_m * tiles_n * products;
         let items = if self.cluster_splitk { tiles } else { tiles * self.splits };
@@ -120,7 +147,7 @@ impl WgmmaChoice {
             bias_by_row: u32::from(p.bias_row != 0),
             store_elements: store_elements.into(),
             a_batches: batches(&p.a),
-            b_batches: batches(&p.b),
+            b_batches: batches(&p.b) | if self.gated { GATED } else { 0 },
             pair: self.pair,
             b_stage_bytes,
             stages_at,
@@ -128,14 +155,18 @@ impl WgmmaChoice {
             splits: self.splits,
             cluster_splitk: self.cluster_splitk.into(),
             unused: [0; 5],
+            addends,
+            residual_batch: p.residual.as_ref().map_or([0; BATCH_DIMS], batch_strides),
+            bias_up,
+            unused_too: [0; 8],
         };
         let blocks = match self.cluster_splitk {
             true => tiles * self.splits,
             false => items.min(device.multiprocessors * self.resident / self.pair) * self.pair,
         };
         let whole_vectors = !store_elements && (tile.planes > 1 || params.n.is_multiple_of(8));
-        let epilogue = EpilogueKind::of(problem.activation, &params, whole_vectors);
-        let file = if tile.planes > 1 { "matmul_bf16x6" } else { "matmul_wgmma" };
+        let epilogue = EpilogueKind::of(problem.activation, &params, whole_vectors, tile.planes);
+        let file = tile.file();
         let name = format!("{file}_{}_{}_{}", tile.name, epilogue.name(), problem.dtype.suffix());
         let kernel = Kernel { file, name };
         let cluster = if self.cluster_splitk { self.splits } else { self.pair };
@@ -168,11 +199,15 @@ impl WgmmaChoice {
             bias: p.bias,
             bias_row: p.bias_row,
             bias_col: p.bias_col,
+            bias_up,
+            addends,
+            gate_width: if self.gated { half(tile.n) } else { 0 },
         };
         let reduce = (self.splits > 1 && !self.cluster_splitk).then(|| reduce::plan(problem, &splits));
         let [a_map, b_map] = loads.map(|load| load.map(|load| load.map));
         let b_tail = loads[1].and_then(|load| load.tail);
-        (Launches { repack: None, maps: [a_map, b_map, b_tail, result], multiply, reduce }, sources)
+        let maps = [a_map, b_map, b_tail, result, gate.map(|load| load.map)];
+        (Launches { repack: None, maps, multiply, reduce }, sources)
     }
 }
 
@@ -204,6 +239,16 @@ struct Load {
     stage_bytes: u32,
 }
 
+impl Load {
+    /// The same of float32, of words of which it is: what the copy engine loads it rounds to TF32.
+    fn of_floats(mut self) -> Load {
+        self.map.dtype = DType::F32;
+        self.map.sizes[0] /= 2;
+        self.map.r#box[0] /= 2;
+        self
+    }
+}
+
 /// `rows` of a tile, along m or n; blocks of a cluster, `sharing` of them, ask for equal parts of them.
 fn load(
     problem: &MatmulProblem,
@@ -225,6 +270,15 @@ fn load(
     let most = if sharing > 1 { rows } else { mn.next_multiple_of(8).min(rows.into()) as u32 };
     let map = to_map([k, mn], [block_k, most / sharing]);
     Some(Load { map, tail: None, stage_bytes: most * block_k * 2 })
+}
+
+/// A matrix's strides along the batch.
+pub fn batch_strides(x: &Matrix) -> [i64; BATCH_DIMS] {
+    let mut strides = [0; BATCH_DIMS];
+    for (to, from) in strides.iter_mut().zip(x.batch_strides.iter().rev()) {
+        *to = *from;
+    }
+    strides
 }
 
 /// Bit d: the matrix has the batch's dimension d, innermost first, and is not broadcast along it.

@@ -4,9 +4,11 @@ pub mod bf16x6;
 mod cost;
 mod epilogue;
 pub mod fit;
+mod floats;
 pub mod grouped;
 mod launches;
 mod params;
+pub mod tf32;
 
 pub use launches::Launches;
 pub use params::{MAPS, WgmmaParams};
@@ -25,6 +27,8 @@ use crate::ops::matmul::MatmulProblem;
 
 /// BLOCK_K, BOX_BYTES, MAX_STAGES, HEADER_BYTES and STORE_BYTES of kernels/common/wgmma_tile.cuh.
 const BLOCK_K: u64 = 64;
+/// Multiply-adds of halves of one multiprocessor in a clock.
+const MULTIPLY_ADDS: f64 = 2048.0;
 const BOX_BYTES: u32 = 8192;
 const BOX_COLUMNS: u32 = 64;
 const MAX_STAGES: u32 = 16;
@@ -46,7 +50,8 @@ pub struct Tile {
     blocks: u32,
     /// Whether there is a kernel with cluster split-K.
     has_cluster_splitk: bool,
-    /// Stages of a block of k: one of halves, and one of each part of float32.
+    /// Stages of a block of k, and words of 16 bits of an element: one of halves, two of float32 as it is (TF32), and one of
+    /// each part of float32.
     planes: u32,
 }
 
@@ -75,8 +80,33 @@ impl Tile {
         64 * self.consumers * self.m_steps
     }
 
+    /// Where two are below each other, their blocks may share b.
+    fn has_pairs(&self) -> bool {
+        self.planes < 3
+    }
+
+    /// Kernels of this tile.
+    fn file(&self) -> &'static str {
+        match self.planes {
+            1 => "matmul_wgmma",
+            2 => "matmul_wgmma_tf32",
+            _ => "matmul_bf16x6",
+        }
+    }
+
     fn boxes(&self) -> u32 {
         self.n.div_ceil(BOX_COLUMNS)
+    }
+
+    /// Whether there is a kernel of a gated product: half of the columns are whole boxes.
+    fn has_gate(&self) -> bool {
+        self.planes == 1 && self.n.is_multiple_of(2 * BOX_COLUMNS)
+    }
+
+    /// Whether there is one that adds a residual: the others' registers have no room for it, or they are seldom chosen.
+    fn has_residual(&self) -> bool {
+        let names = ["256x128", "128x256", "192x192", "128x192", "128x128", "64x128", "64x64"];
+        self.planes > 1 || names.contains(&self.name)
     }
 
     /// Whether the kernel can put all of a result together in shared memory, for the copy engine to take.
@@ -85,9 +115,9 @@ impl Tile {
     }
 
     /// Shared memory besides the stages.
-    fn fixed_bytes(&self, tma_store: bool) -> u32 {
+    fn fixed_bytes(&self, tma_store: bool, gated: bool) -> u32 {
         let result = match tma_store {
-            true => self.m() * self.boxes() * ROW_BYTES,
+            true => self.m() * (self.boxes() >> u32::from(gated)) * ROW_BYTES,
             false if self.planes == 1 => 4 * self.consumers * STORE_BYTES,
             // float32 goes from registers to memory.
             false => 0,
@@ -100,9 +130,10 @@ impl Tile {
     }
 
     /// As many as `blocks` of them on a multiprocessor have room for.
-    fn stages(&self, blocks: u32, tma_store: bool, device: &DeviceFacts) -> u32 {
+    fn stages(&self, blocks: u32, tma_store: bool, gated: bool, device: &DeviceFacts) -> u32 {
         let share = (device.shared_bytes_per_multiprocessor / blocks).saturating_sub(1024);
-        let room = share.min(device.shared_bytes_per_block).saturating_sub(self.fixed_bytes(tma_store));
+        let room =
+            share.min(device.shared_bytes_per_block).saturating_sub(self.fixed_bytes(tma_store, gated));
         (room / self.stage_bytes()).min(MAX_STAGES)
     }
 }
@@ -152,6 +183,8 @@ pub struct WgmmaChoice {
     resident: u32,
     /// The epilogue stores by TMA while the next tile is multiplied.
     tma_store: bool,
+    /// Half of the tiles' columns are the gate's.
+    gated: bool,
     /// Of a and b, where they cannot be addressed as they are.
     copies: [Option<repack::Dense>; 2],
     why: Vec<Reason>,
@@ -182,11 +215,16 @@ impl Read {
 pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<WgmmaChoice> {
     let p = Oriented::new(problem);
     let fits = [p.m, p.n, p.k].iter().all(|&size| (1..=SIZE_LIMIT).contains(&size));
-    let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
+    let of = |x: &Option<Matrix>| x.as_ref().map_or(0, |x| x.address);
+    let addresses = [p.a.address, p.b.address, p.out.address, p.bias, of(&problem.gate), of(&p.residual)];
     let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(2));
+    let gated = problem.gate.is_some();
     let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
     // Code for 9.0a runs on nothing else.
-    if device.compute_capability != (9, 0) || !halves || !fits || !elements_lie_whole {
+    if device.compute_capability != (9, 0) || !halves || !fits || !elements_lie_whole || p.wide.is_some() {
+        return None;
+    }
+    if gated && (p.n > SIZE_LIMIT / 2 || !gate_is_alike(problem, &p)) {
         return None;
     }
     if problem.batch.len() > BATCH_DIMS || problem.batch.iter().any(|&n| n > SIZE_LIMIT) {
@@ -201,8 +239,13 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     }
     let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
     let products = problem.batch_count().unsigned_abs();
-    let size = Size { m, n, k, products, off_lines: [a.off_lines, b.off_lines], b_by_rows: b.mn_major };
-    let candidates = (0..TILES.len()).filter(|&tile| overrides.tile.is_none_or(|only| only == tile));
+    let columns = if gated { 2 * n } else { n };
+    let off_lines = [a.off_lines, b.off_lines];
+    let size = Size { m, n: columns, k, products, off_lines, b_by_rows: b.mn_major };
+    let candidates = (0..TILES.len())
+        .filter(|&tile| overrides.tile.is_none_or(|only| only == tile))
+        .filter(|&tile| !gated || TILES[tile].has_gate());
+    let residual = p.residual.is_some() && !gated;
     // Each tile with the number of k splits that suits it.
     let timed = candidates.filter_map(|tile| {
         let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, size.k_blocks()));
@@ -210,9 +253,12 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         let least = forced.unwrap_or(1);
         let counts = SPLITS.into_iter().filter(|splits| (least..most).contains(splits)).chain([most]);
         let pairs = [1, 2].into_iter().filter(|&pair| match overrides.cluster {
+            _ if gated && pair > 1 => false,
             Some(cluster) => cluster == (pair > 1),
             None => pair == 1 || size.tiles(&TILES[tile], 1).0 > 1,
         });
+        // The sums of splits are finished elsewhere.
+        let counts = counts.filter(|&splits| splits > 1 || !residual || TILES[tile].has_residual());
         let works = counts.flat_map(|splits| {
             pairs.clone().map(move |pair| {
                 let work = Work { tile, splits, pair, cluster_splitk: false };
@@ -257,7 +303,15 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let tma_store = rows_of_vectors && cost::tma_store(&size, &work, device);
     let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
     let (splits, cluster_splitk) = (work.splits as u32, work.cluster_splitk);
-    Some(WgmmaChoice { tile, splits, pair, cluster_splitk, group_m, resident, tma_store, copies, why })
+    Some(WgmmaChoice { tile, splits, pair, cluster_splitk, group_m, resident, tma_store, gated, copies, why })
+}
+
+/// Whether a gated product's other matrix can be read where and as b is, and the result's rows are the caller's.
+fn gate_is_alike(problem: &MatmulProblem, p: &Oriented) -> bool {
+    let Some(gate) = &problem.gate else { return true };
+    let of = |x: &Matrix| addressed(x, (p.n, x.col_stride), (p.k, x.row_stride)).map(|x| x.mn_major);
+    let is_broadcast = |x: &Matrix| x.batch_strides.iter().map(|&stride| stride == 0).collect::<Vec<_>>();
+    !p.transposed && of(gate).is_some() && of(gate) == of(&p.b) && is_broadcast(gate) == is_broadcast(&p.b)
 }
 
 /// The operand as the copy engine can address it, if it can.
@@ -267,6 +321,15 @@ fn addressed(x: &Matrix, (mn, mn_stride): (i64, i64), (k, k_stride): (i64, i64))
     let (mn_major, lead) =
         k_major.or_else(|| lead_of((mn, mn_stride), (k, k_stride)).map(|lead| (true, lead)))?;
     Some(Addressed { matrix: x.clone(), mn_major, lead })
+}
+
+/// The same of float32, as words of 16 bits: only where k is what lies side by side.
+fn addressed_words(x: &Matrix, (mn, mn_stride): (i64, i64), (k, k_stride): (i64, i64)) -> Option<Addressed> {
+    let doubled = |stride: i64| stride.checked_mul(2);
+    let batch_strides = x.batch_strides.iter().map(|&stride| doubled(stride)).collect::<Option<_>>()?;
+    let x = Matrix { batch_strides, ..x.clone() };
+    let unit_stride = if k == 1 { 1 } else { k_stride };
+    addressed(&x, (mn, doubled(mn_stride)?), (doubled(k)?, unit_stride)).filter(|x| !x.mn_major)
 }
 
 /// Bytes from one row to the next, for rows along a dimension of unit stride, if all of it suits the copy engine.
@@ -286,9 +349,14 @@ impl WgmmaChoice {
         [copied[0], copied[1], self.partial_bytes(problem)].map(|bytes| bytes.next_multiple_of(256))
     }
 
+    /// Of the tiles: with a gate, also the gate's.
+    fn columns(&self, p: &Oriented) -> u64 {
+        p.n.unsigned_abs() << u32::from(self.gated)
+    }
+
     /// Rows and columns of tiles, or of pairs of them.
     fn tiles(&self, p: &Oriented) -> (u32, u32) {
-        let [m, n] = [p.m, p.n].map(i64::unsigned_abs);
+        let (m, n) = (p.m.unsigned_abs(), self.columns(p));
         let tiles_m = m.div_ceil(u64::from(self.tile.m() * self.pair));
         (tiles_m as u32, n.div_ceil(u64::from(self.tile.n)) as u32)
     }
@@ -314,7 +382,7 @@ impl WgmmaChoice {
         }
         let (p, tile) = (Oriented::new(problem), self.tile);
         let height = p.m.unsigned_abs().next_multiple_of(u64::from(tile.m() * self.pair));
-        let width = p.n.unsigned_abs().next_multiple_of(u64::from(tile.n));
+        let width = self.columns(&p).next_multiple_of(u64::from(tile.n));
         [width, problem.batch_count().unsigned_abs(), u64::from(self.splits), 4]
             .iter()
             .fold(height, |bytes, factor| bytes.saturating_mul(*factor))

@@ -5,10 +5,13 @@ use std::mem::{offset_of, size_of};
 
 use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::index::Divisor;
+use crate::cuda::plan::matmul::addends::{self, Addends};
 use crate::cuda::plan::tile_order::TileOrder;
 use crate::cuda::tensor_map::TensorMap;
 
-pub const MAPS: usize = 4;
+pub const MAPS: usize = 5;
+/// Bit of `b_batches`.
+pub const GATED: u32 = 8;
 
 /// `WgmmaParams` of kernels/common/wgmma_shape.cuh. Strides in elements, batch dimensions innermost first.
 #[repr(C, align(64))]
@@ -64,26 +67,41 @@ pub struct WgmmaParams {
     pub by_split: Divisor,
     pub by_product: Divisor,
     pub by_batch: [Divisor; 2],
-    /// Of a, b, its last box if that is narrower than others, and the result with tma_store. Filled in when the kernel
-    /// is launched.
+    pub addends: Addends,
+    pub residual_batch: [i64; 3],
+    /// From the gate's bias to b's.
+    pub bias_up: i64,
+    pub unused_too: [u32; 8],
+    /// Of a, b, its last box if that is narrower than others, the result with tma_store, and the gate. Filled in when the
+    /// kernel is launched.
     pub maps: [TensorMap; MAPS],
 }
 
 const _: () = {
-    assert!(size_of::<WgmmaParams>() == 832);
+    assert!(size_of::<WgmmaParams>() == 1088);
     assert!(offset_of!(WgmmaParams, m) == 128);
     assert!(offset_of!(WgmmaParams, store_elements) == 220);
-    assert!(offset_of!(WgmmaParams, maps) == 320);
+    assert!(offset_of!(WgmmaParams, addends) == 320);
+    assert!(offset_of!(WgmmaParams, maps) == 448);
 };
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of WgmmaParams in
 // kernels/common/wgmma_shape.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for WgmmaParams {
-    const ADDRESSES: &'static [usize] =
-        &[offset_of!(WgmmaParams, bias), offset_of!(WgmmaParams, out), offset_of!(WgmmaParams, partials)];
+    const ADDRESSES: &'static [usize] = &[
+        offset_of!(WgmmaParams, bias),
+        offset_of!(WgmmaParams, out),
+        offset_of!(WgmmaParams, partials),
+        offset_of!(WgmmaParams, addends) + addends::ADDRESSES[0],
+        offset_of!(WgmmaParams, addends) + addends::ADDRESSES[1],
+    ];
 }
 
 impl WgmmaParams {
+    pub fn is_gated(&self) -> bool {
+        self.b_batches & GATED != 0
+    }
+
     /// Whether the parts of k are a cluster.
     pub fn cluster_splitk(&self) -> bool {
         self.cluster_splitk != 0
@@ -103,6 +121,7 @@ impl fmt::Debug for WgmmaParams {
             .field("items, split_blocks", &(self.items, self.split_blocks, self.longer_splits))
             .field("splits", &(self.splits, self.cluster_splitk))
             .field("partials", &self.partials)
+            .field("addends, gated", &(self.addends, self.is_gated()))
             .field("a_mn, b_mn", &(self.a_mn, self.b_mn))
             .finish_non_exhaustive()
     }

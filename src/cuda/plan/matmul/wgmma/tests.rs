@@ -245,7 +245,7 @@ fn results_whose_rows_are_no_whole_aligned_vectors_are_stored_by_elements() {
 fn a_result_by_columns_has_its_bias_by_rows() {
     let mut p = bf16(512, 1024, 256);
     (p.out.row_stride, p.out.col_stride) = (1, 512);
-    p.bias = Some(Bias { address: 4 << 40, stride: 3 });
+    p.bias = Some(Bias { address: 4 << 40, stride: 3, row_stride: 0 });
     let (_, launches) = chosen(&p, Overrides::default());
     let q = &launches.multiply.params;
     assert_eq!((q.m, q.n, q.bias_by_row, q.bias_stride, q.store_elements), (1024, 512, 1, 3, 0));
@@ -260,7 +260,7 @@ fn a_kernel_for_each_epilogue() {
         rest.rsplit_once('_').unwrap().0.to_string()
     };
     let with = |activation, biased: bool| {
-        let bias = biased.then_some(Bias { address: 4 << 40, stride: 1 });
+        let bias = biased.then_some(Bias { address: 4 << 40, stride: 1, row_stride: 0 });
         MatmulProblem { activation, bias, ..bf16(512, 512, 512) }
     };
     let leaky = |negative_slope| Activation::LeakyRelu { negative_slope };
@@ -344,8 +344,8 @@ fn the_kernels_shared_memory_is_this_large() {
         .iter()
         .map(|t| {
             let tail = t.n - 64 * (t.boxes() - 1);
-            let buffers = t.fixed_bytes(false) - HEADER_BYTES;
-            let result = if t.can_tma_store() { t.fixed_bytes(true) - HEADER_BYTES } else { 0 };
+            let buffers = t.fixed_bytes(false, false) - HEADER_BYTES;
+            let result = if t.can_tma_store() { t.fixed_bytes(true, false) - HEADER_BYTES } else { 0 };
             format!("{} {buffers} {result} {HEADER_BYTES} {} {tail}", t.m(), t.stage_bytes())
         })
         .collect();

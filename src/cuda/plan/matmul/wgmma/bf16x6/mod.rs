@@ -1,23 +1,19 @@
 //! float32 from bfloat16 parts: how kernels/matmul_split.cu and kernels/matmul_bf16x6.cu are launched.
 
-mod cost;
 mod params;
 
 pub use params::{Bf16x6Params, SplitParams};
 
-use cost::{Size, Work};
-
+use super::floats::Model;
 use super::launches::Launches as ProductLaunches;
+use super::launches::batch_strides;
 use super::repack::{self, RepackOperand};
 use super::{BATCH_DIMS, Oriented, Overrides, SIZE_LIMIT, Tile, WgmmaChoice, estimated};
 use crate::cuda::device::DeviceFacts;
-use crate::cuda::plan::reason::{Reason, least_two};
-use crate::cuda::plan::tile_order::group_m;
 use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::matmul::{MatmulProblem, Precision};
 use crate::ops::work::Arithmetic;
-use params::batch_strides;
 
 /// The same list as in matmul_bf16x6.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
@@ -26,6 +22,19 @@ pub const TILES: [Tile; 3] = [
     Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 1, has_cluster_splitk: true, planes: PARTS },
     Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true, planes: PARTS },
 ];
+const MODEL: Model = Model {
+    name: "bf16x6",
+    instead_of: "simt",
+    tiles: &TILES,
+    rates: &[0.874, 0.796, 0.571],
+    products: PRODUCTS,
+    start: START,
+    start_behind_copies: START,
+    copying: 2.5,
+};
+const START: f64 = 16_100.0;
+/// Products of two parts.
+const PRODUCTS: u32 = 6;
 /// PARTS of kernels/common/bf16x3.cuh.
 const PARTS: u32 = 3;
 /// Share of the device's memory that the parts may take.
@@ -61,7 +70,8 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     }
     let p = Oriented::new(problem);
     let fits = [p.m, p.n, p.k].iter().chain(&problem.batch).all(|&size| (1..=SIZE_LIMIT).contains(&size));
-    let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
+    let residual = p.residual.as_ref().map_or(0, |x| x.address);
+    let addresses = [p.a.address, p.b.address, p.out.address, p.bias, residual];
     let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(problem.dtype.size()));
     if !fits || !elements_lie_whole {
         return None;
@@ -71,62 +81,15 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         repack::Dense::new(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride), &problem.batch, parts),
         repack::Dense::new(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride), &problem.batch, parts),
     ];
-    let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
+    let k = p.k.unsigned_abs();
     let copied = copies.iter().fold(0u64, |sum, copy| sum.saturating_add(copy.bytes()));
     if copied > device.memory_bytes / MEMORY || copies[0].k(k) > SIZE_LIMIT.unsigned_abs() {
         return None;
     }
-    let size = Size { m, n, k, products: problem.batch_count().unsigned_abs(), copied };
-    let candidates = (0..TILES.len()).filter(|&tile| overrides.tile.is_none_or(|only| only == tile));
-    // Each tile with the number of k splits that suits it.
-    let timed = candidates.filter_map(|tile| {
-        let splits = match overrides.splits {
-            Some(splits) => vec![u64::from(splits).clamp(1, size.k_blocks())],
-            None => cost::splits(&size, tile, device),
-        };
-        let works = splits.into_iter().map(|splits| {
-            let wanted = overrides.splits.is_some() || cost::pays_in_cluster(&size, tile, splits, device);
-            let cluster_splitk = wanted && overrides.cluster.is_none() && matches!(splits, 2 | 4 | 8);
-            Work { tile, splits, cluster_splitk }
-        });
-        let times = works.map(|work| (work, cost::clocks(&size, &work, device)));
-        times.min_by(|x, y| x.1.total_cmp(&y.1))
-    });
-    let ((work, clocks), next) = least_two(timed)?;
-    let (tile, splits) = (&TILES[work.tile], work.splits);
-    let mut why = vec![Reason::asked_for(NAME, "simt")];
-    why.extend(next.map(|(next, other)| estimated((tile.name, clocks), (TILES[next.tile].name, other))));
-    if splits > 1 && overrides.splits.is_none() {
-        let whole = cost::clocks(&size, &Work { splits: 1, cluster_splitk: false, ..work }, device);
-        why.push(estimated(("k splits", clocks), ("no k splits", whole)));
-    }
-
-    let (tiles_m, tiles_n) = size.tiles(work.tile);
-    let items = size.all_tiles(work.tile).checked_mul(splits)?;
-    // Blocks count items in 31 bits, a grid's step beyond the last.
-    if items > u64::from(u32::MAX / 4) {
-        return None;
-    }
-    let resident = if items > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
-    let concurrent = device.multiprocessors * resident;
-    let grouped = || group_m(tiles_m as u32, tiles_n as u32, (tile.m(), tile.n), concurrent);
-    let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
-    let product = WgmmaChoice {
-        tile,
-        splits: splits as u32,
-        pair: 1,
-        cluster_splitk: work.cluster_splitk,
-        group_m,
-        resident,
-        tma_store: false,
-        copies: copies.map(Some),
-        why,
-    };
+    let (product, clocks) = MODEL.choose(problem, device, overrides, copies.map(Some))?;
     let split_blocks = blocks_to_split(copies.map(|copy| copy.vectors()), device);
     Some(Bf16x6Choice { product, split_blocks, clocks })
 }
-
-const NAME: &str = "bf16x6";
 
 /// Of each operand as many as its share of those that run at once.
 fn blocks_to_split(vectors: [u64; 2], device: &DeviceFacts) -> [u32; 2] {
@@ -142,7 +105,7 @@ fn blocks_to_split(vectors: [u64; 2], device: &DeviceFacts) -> [u32; 2] {
 impl Bf16x6Choice {
     /// The choice by estimates, against another kernel that would take so many clocks.
     pub fn instead(mut self, other: (&'static str, f64)) -> Bf16x6Choice {
-        self.product.why[0] = estimated((NAME, self.clocks), other);
+        self.product.why[0] = estimated((MODEL.name, self.clocks), other);
         self
     }
 
@@ -213,7 +176,7 @@ impl Launches {
             .with_workspace(workspace)
             .computing_in(
                 Arithmetic { dtype: DType::BF16, precision: Precision::Ieee, matrix: true },
-                cost::PRODUCTS,
+                PRODUCTS,
             )
     }
 }

@@ -4,7 +4,6 @@ use std::mem::{offset_of, size_of};
 
 use super::super::WgmmaParams;
 use crate::cuda::plan::KernelParams;
-use crate::cuda::plan::matmul::Matrix;
 use crate::cuda::plan::matmul::repack::{OPERAND_ADDRESSES, RepackOperand};
 
 /// `SplitParams` of matmul_split.cu.
@@ -54,10 +53,10 @@ pub struct Bf16x6Params {
 }
 
 const _: () = {
-    assert!(size_of::<Bf16x6Params>() == 960);
-    assert!(offset_of!(Bf16x6Params, a) == 832);
-    assert!(offset_of!(Bf16x6Params, extremes) == 928);
-    assert!(offset_of!(Bf16x6Params, k) == 944);
+    assert!(size_of::<Bf16x6Params>() == 1216);
+    assert!(offset_of!(Bf16x6Params, a) == 1088);
+    assert!(offset_of!(Bf16x6Params, extremes) == 1184);
+    assert!(offset_of!(Bf16x6Params, k) == 1200);
 };
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of Bf16x6Params in
@@ -67,19 +66,12 @@ unsafe impl KernelParams for Bf16x6Params {
         WgmmaParams::ADDRESSES[0],
         WgmmaParams::ADDRESSES[1],
         WgmmaParams::ADDRESSES[2],
+        WgmmaParams::ADDRESSES[3],
+        WgmmaParams::ADDRESSES[4],
         offset_of!(Bf16x6Params, a),
         offset_of!(Bf16x6Params, b),
         offset_of!(Bf16x6Params, extremes),
     ];
 }
 
-const _: () = assert!(WgmmaParams::ADDRESSES.len() == 3 && offset_of!(Bf16x6Params, wgmma) == 0);
-
-/// A matrix's strides along the batch.
-pub fn batch_strides(x: &Matrix) -> [i64; 3] {
-    let mut strides = [0; 3];
-    for (to, from) in strides.iter_mut().zip(x.batch_strides.iter().rev()) {
-        *to = *from;
-    }
-    strides
-}
+const _: () = assert!(WgmmaParams::ADDRESSES.len() == 5 && offset_of!(Bf16x6Params, wgmma) == 0);

@@ -103,6 +103,7 @@ fn others_do_what_they_do_sooner() {
             "bf16x6"
         }
         Route::Skinny(_) => "skinny",
+        Route::Tf32(_) => "tf32",
         Route::Blocks(_) => "blocks",
         _ => "other",
     };
@@ -111,10 +112,7 @@ fn others_do_what_they_do_sooner() {
     assert_eq!(taken(&floats(4097, 4097, 4097)), "bf16x6");
     assert_eq!(taken(&floats(32, 32, 32)), "blocks");
     assert_eq!(taken(&floats(8, 4096, 4096)), "skinny");
-    // TF32's own kernel, but for operands that it cannot read.
-    let tf32 = |n| MatmulProblem { precision: Precision::Tf32, ..floats(n, n, n) };
-    assert_eq!(taken(&tf32(4096)), "blocks");
-    assert_eq!(taken(&tf32(4095)), "bf16x6");
+    assert_eq!(taken(&MatmulProblem { precision: Precision::Tf32, ..floats(512, 512, 512) }), "tf32");
     assert_eq!(taken(&problem(DType::F64, 1, 512, 512, 512)), "blocks");
     // The parts would take too much memory: an eighth of the device's is the most.
     assert_eq!(taken(&floats(65_536, 65_536, 65_536)), "blocks");

@@ -1,0 +1,111 @@
+"""matmul with a gate or a residual where torch has to see it: two products, and what joins them in torch's
+own operations. So gradients of every order, torch.compile, torch.func and subclasses have nothing more to
+know; but each of these operations rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import tilewise
+from tilewise import _core
+
+from . import formulas
+from .recording import Function, is_forward
+
+
+def matmul(
+    product: Callable[..., Any],
+    join: Callable[..., Any],
+    a: Any,
+    b: Any,
+    *,
+    bias: Any = None,
+    gate: Any = None,
+    residual: Any = None,
+    activation: Any = None,
+    negative_slope: Any = 0.01,
+    precision: Any = "ieee",
+) -> Any:
+    """By `product`, a matmul without either; `join` is what makes the result of a gate's product and b's."""
+    check(a, b, bias, gate, residual)
+    options = {"activation": activation, "negative_slope": negative_slope}
+    if gate is None:
+        result = product(a, b, bias=bias, precision=precision, **options)
+    else:
+        if activation is not None and activation not in formulas.ACTIVATIONS:
+            return product(a, gate, precision=precision, **options)  # which refuses it
+        gate_bias, up_bias = (None, None) if bias is None else bias.unbind(0)
+        v = product(a, gate, bias=gate_bias, precision=precision)
+        result = join(v, product(a, b, bias=up_bias, precision=precision), activation, negative_slope)
+    if residual is None:
+        return result
+    if torch.broadcast_shapes(residual.shape, result.shape) != result.shape:
+        raise tilewise.ShapeError(
+            f"matmul: `residual` has shape {tuple(residual.shape)}, which does not broadcast to the result's "
+            f"shape {tuple(result.shape)}; sizes must be equal or 1, counted from the last dimension"
+        )
+    # Under autocast the product may be of a lower precision than what was given.
+    return result + residual.to(result.dtype)
+
+
+def check(a: Any, b: Any, bias: Any, gate: Any, residual: Any) -> None:
+    if gate is not None and gate.shape != b.shape:
+        raise tilewise.ShapeError(
+            f"matmul: `gate` has shape {tuple(gate.shape)}, but b has shape {tuple(b.shape)}; "
+            "they must be alike"
+        )
+    columns = b.shape[-1] if b.dim() > 1 else 1
+    if gate is not None and bias is not None and tuple(bias.shape) != (2, columns):
+        raise tilewise.ShapeError(
+            f"matmul: `bias` has shape {tuple(bias.shape)}, but must have shape (2, {columns}), "
+            "one value per column of the result, first the gate's"
+        )
+    if torch.is_autocast_enabled(a.device.type):
+        return
+    for name, given in (("gate", gate), ("residual", residual)):
+        if given is not None and given.dtype != a.dtype:
+            raise tilewise.DTypeError(
+                f"matmul: `{name}` has dtype {str(given.dtype).partition('.')[2]}, but a has "
+                f"{str(a.dtype).partition('.')[2]}; they must be alike. Convert one of them first"
+            )
+
+
+def joined(v: Any, up: Any, activation: Any, slope: Any) -> Any:
+    return (v if activation is None else formulas.ACTIVATIONS[activation](v, slope)) * up
+
+
+def gradients(grad: Any, v: Any, up: Any, activation: Any, slope: Any) -> tuple[Any, Any]:
+    """Of v and up, by operations that have gradients themselves."""
+    if activation is None:
+        return grad * up, grad * v
+    options = {"negative_slope": slope, "saved_is": "pre_activation"}
+    of_v, _ = _core.activation_backward(grad * up, v, activation, **options)
+    return of_v, grad * formulas.ACTIVATIONS[activation](v, slope)
+
+
+class Joined(Function):
+    """`joined`, whose two gradients are one kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Any, up: Any, activation: Any, slope: Any) -> Any:
+        ctx.save_for_backward(v, up)
+        ctx.how = activation, slope
+        return joined(v, up, activation, slope)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        v, up = ctx.saved_tensors
+        activation, slope = ctx.how
+        # Where these gradients get some of their own, or may not be taken for their memory.
+        if torch.is_grad_enabled() or not all(t.is_contiguous() for t in (v, up)):
+            return *gradients(grad, v, up, activation, slope), None, None
+        options = {"negative_slope": slope, "saved_is": "pre_activation", "up": up}
+        return *_core.activation_backward(grad.contiguous(), v, activation, **options), None, None
+
+
+def record(v: Any, up: Any, activation: Any, slope: Any) -> Any:
+    return (joined if is_forward() else Joined.apply)(v, up, activation, slope)

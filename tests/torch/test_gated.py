@@ -1,0 +1,142 @@
+"""matmul with a gate or a residual inside torch: gradients, torch.compile, torch.func, autocast; GatedMLP."""
+
+import pytest
+import tilewise as tw
+import tilewise.torch
+import torch
+import torch.nn.functional as F
+
+ACTIVATIONS = {
+    None: lambda v: v,
+    "relu": F.relu,
+    "leaky_relu": F.leaky_relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda v: F.gelu(v, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+def expected(a, b, bias=None, gate=None, residual=None, activation=None):
+    act = ACTIVATIONS[activation]
+    if gate is None:
+        result = act(a @ b if bias is None else a @ b + bias)
+    else:
+        gate_bias, up_bias = (0, 0) if bias is None else bias
+        result = act(a @ gate + gate_bias) * (a @ b + up_bias)
+    return result if residual is None else result + residual
+
+
+def operands(device, *, leaf=False, dtype=torch.float64):
+    shapes = {"a": (6, 5), "b": (5, 4), "gate": (5, 4), "bias": (2, 4), "residual": (1, 4)}
+    return {
+        name: torch.randn(shape, dtype=dtype, device=device, requires_grad=leaf)
+        for name, shape in shapes.items()
+    }
+
+
+@pytest.mark.parametrize("activation", list(ACTIVATIONS))
+def test_gradients_of_two_orders(device, activation):
+    given = operands(device, leaf=True)
+    call = lambda *values: tw.matmul(**dict(zip(given, values, strict=True)), activation=activation)  # noqa: E731
+    torch.testing.assert_close(call(*given.values()), expected(**given, activation=activation))
+    assert torch.autograd.gradcheck(call, tuple(given.values()))
+    assert torch.autograd.gradgradcheck(call, tuple(given.values()))
+
+
+def test_gradients_of_a_residual_alone(device):
+    given = operands(device, leaf=True)
+    a, b, residual = given["a"], given["b"], given["residual"]
+    call = lambda a, b, residual: tw.matmul(a, b, residual=residual, activation="gelu")  # noqa: E731
+    assert torch.autograd.gradcheck(call, (a, b, residual))
+
+
+def test_one_that_needs_a_gradient_is_enough(device):
+    for name in ("gate", "residual"):
+        given = operands(device)
+        given[name].requires_grad_()
+        tw.matmul(**given, activation="silu").sum().backward()
+        assert given[name].grad is not None
+        with pytest.raises(tw.UnsupportedError, match="automatic differentiation"):
+            tw.matmul(**given, out=torch.empty(6, 4, dtype=torch.float64, device=device))
+
+
+def test_compiled_into_one_graph(device):
+    given = operands(device, dtype=torch.float32)
+    for options in ({}, {"gate": given["gate"], "bias": given["bias"]}):
+        compiled = torch.compile(lambda a, b, r, o=options: tw.matmul(a, b, residual=r, **o), fullgraph=True)
+        got = compiled(given["a"], given["b"], given["residual"])
+        want = expected(given["a"], given["b"], residual=given["residual"], **options)
+        torch.testing.assert_close(got, want)
+
+
+def test_vmap_and_jvp(device):
+    given = operands(device)
+    a = torch.randn(3, 6, 5, dtype=torch.float64, device=device)
+    rest = {name: value for name, value in given.items() if name != "a"}
+    got = torch.func.vmap(lambda a: tw.matmul(a, **rest, activation="silu"))(a)
+    torch.testing.assert_close(got, expected(a, **rest, activation="silu"))
+    primal, tangent = torch.func.jvp(lambda a: tw.matmul(a, **rest, activation="silu"), (a[0],), (a[1],))
+    want = torch.func.jvp(lambda a: expected(a, **rest, activation="silu"), (a[0],), (a[1],))
+    torch.testing.assert_close((primal, tangent), want)
+
+
+def test_autocast(device):
+    given = operands(device, dtype=torch.float32)
+    kind = torch.device(device).type
+    with torch.autocast(kind, torch.bfloat16):
+        got = tw.matmul(**given, activation="silu")
+        grads = {name: value.clone().requires_grad_() for name, value in given.items()}
+        recorded = tw.matmul(**grads, activation="silu")
+    assert got.dtype == recorded.dtype == torch.bfloat16
+    torch.testing.assert_close(got.float(), expected(**given, activation="silu"), rtol=0.1, atol=0.1)
+    torch.testing.assert_close(recorded, got, rtol=0.05, atol=0.1)
+
+
+def test_fake_tensors_and_refusals():
+    given = {name: value.to("meta") for name, value in operands("cpu").items()}
+    result = tw.matmul(**given, activation="silu")
+    assert (result.shape, result.dtype, result.device.type) == ((6, 4), torch.float64, "meta")
+    leaf = operands("cpu", leaf=True)
+    with pytest.raises(tw.ShapeError, match="`gate` has shape"):
+        tw.matmul(**{**given, "gate": given["gate"][:, :3]})
+    with pytest.raises(tw.ShapeError, match="`residual` has shape"):
+        tw.matmul(leaf["a"], leaf["b"], residual=torch.ones(7, 4, dtype=torch.float64))
+    with pytest.raises(tw.OptionError, match="activation="):
+        tw.matmul(**leaf, activation="tanh")
+
+
+class PlainMLP(torch.nn.Module):
+    def __init__(self, hidden, intermediate, bias):
+        super().__init__()
+        self.gate_proj = torch.nn.Linear(hidden, intermediate, bias=bias)
+        self.up_proj = torch.nn.Linear(hidden, intermediate, bias=bias)
+        self.down_proj = torch.nn.Linear(intermediate, hidden, bias=bias)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_gated_mlp_is_a_llama_mlp(device, bias):
+    plain = PlainMLP(24, 40, bias).to(device)
+    mlp = tilewise.torch.GatedMLP(24, 40, bias=bias, device=device)
+    mlp.load_state_dict(plain.state_dict())
+    x = torch.randn(2, 7, 24, device=device)
+    with torch.no_grad():
+        torch.testing.assert_close(mlp(x), plain(x))
+        torch.testing.assert_close(mlp(x, residual=x), plain(x) + x)
+    mlp(x, residual=x).square().sum().backward()
+    (plain(x) + x).square().sum().backward()
+    for (name, mine), theirs in zip(mlp.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, msg=name)
+
+
+def test_what_is_put_in_the_place_of_a_layer_is_called(device):
+    mlp = tilewise.torch.GatedMLP(8, 16, device=device)
+    x = torch.randn(3, 8, device=device)
+    before = mlp(x)
+    mlp.gate_proj.register_forward_hook(lambda *_: None)
+    mlp.down_proj = torch.nn.Sequential(mlp.down_proj)
+    torch.testing.assert_close(mlp(x, residual=x), before + x)
+    with pytest.raises(tw.OptionError):
+        tilewise.torch.GatedMLP(8, 16, activation="tanh")
