@@ -10,11 +10,12 @@
 //           loads of single elements.
 //   tile    128x256 large results; 192x192, 128x192, 96x192 results that those fill more evenly; 128x128 two blocks a
 //           multiprocessor, and devices with 99 KB of shared memory; 64x64 few tiles; 32x64 few rows.
-// grouped_matmul_mma_{tile}_{layout}_{dtype}: the same for the groups of common/grouped.cuh.
+// grouped_matmul_mma_{tile}_{layout}_{dtype}: the same for the groups of common/grouped.cuh; list_any: for lists.
 // Where matmul_wgmma.cu runs, this kernel has only what TMA cannot address and is too small to copy.
 // Measurements: docs/measurements/matmul_mma.md
 
 #include "grouped.cuh"
+#include "listed.cuh"
 #include "mma_block.cuh"
 
 // Any strides and any alignment: two buffers, the next tile's elements held in registers meanwhile.
@@ -70,6 +71,13 @@ template <class S> __device__ __forceinline__ void grouped_any(const GroupedMatm
     MatmulParams<1> own;
     if (find_grouped<S::BM, S::BN>(p, work, own)) multiply_any<S>(own, work);
 }
+template <class S> __device__ __forceinline__ void listed_any(const ListedParams& p) {
+    ptx::wait_for_grid_before();
+    Work<typename S::T> work;
+    MatmulParams<1> own;
+    find_listed<S::BM, S::BN>(p, work, own);
+    multiply_any<S>(own, work);
+}
 template <class S, Major A, Major B> __device__ __forceinline__ void grouped_async(const GroupedMatmulParams& p) {
     ptx::wait_for_grid_before();
     Work<typename S::T> work;
@@ -116,6 +124,11 @@ template <class T> using Any64x64 = Shape<T, 64, 64, 64, 32, 16, 2, 2>;
         grouped_matmul_mma_##tile##_any_##T(const __grid_constant__ GroupedMatmulParams p) {  \
         grouped_any<Any##tile<T>>(p);                                                         \
     }
+#define LISTED_ANY(tile, T)                                                                   \
+    extern "C" __global__ void __launch_bounds__(Any##tile<T>::THREADS, Any##tile<T>::BLOCKS) \
+        grouped_matmul_mma_##tile##_list_any_##T(const __grid_constant__ ListedParams p) {    \
+        listed_any<Any##tile<T>>(p);                                                          \
+    }
 // Vectors are whole along what is not cut.
 #define GROUPED_LAYOUTS(tile, T)      \
     GROUPED_ASYNC(tile, kk, K, K, T)  \
@@ -138,7 +151,8 @@ template <class T> using Any64x64 = Shape<T, 64, 64, 64, 32, 16, 2, 2>;
     MATMUL_ANY(64x64, T, INLINE_RANK) \
     GROUPED_LAYOUTS(128x128, T)       \
     GROUPED_LAYOUTS(64x64, T)         \
-    GROUPED_ANY(64x64, T)
+    GROUPED_ANY(64x64, T)             \
+    LISTED_ANY(64x64, T)
 
 MATMUL_DTYPE(f16)
 MATMUL_DTYPE(bf16)

@@ -11,10 +11,11 @@
 // Variants, matmul_simt_{tile}_{dtype}, chosen in src/cuda/plan/matmul/blocks.rs:
 //   128x128  8 x 8 values a thread, for results that fill the device.
 //   64x64    4 x 4 a thread: four times the blocks for smaller results, and always float64, for lack of registers.
-// grouped_matmul_simt_64x64_{dtype}: the same for the groups of common/grouped.cuh.
+// grouped_matmul_simt_64x64_{dtype}, .._list_{dtype}: the same for the groups of common/grouped.cuh, for lists.
 // Measurements: docs/measurements/matmul_simt.md
 
 #include "grouped.cuh"
+#include "listed.cuh"
 #include "simt_block.cuh"
 
 // Adds to a thread's sums what `out` holds of earlier parts of k, if there are any, and stores them there, if more follow.
@@ -136,6 +137,14 @@ template <class T, class S> __device__ __forceinline__ void grouped_matmul(const
     if (find_grouped<S::BM, S::BN>(p, work, own)) multiply_tile<T, S>(own, work);
 }
 
+template <class T, class S> __device__ __forceinline__ void listed_matmul(const ListedParams& p) {
+    ptx::wait_for_grid_before();
+    Work<T> work;
+    MatmulParams<1> own;
+    find_listed<S::BM, S::BN>(p, work, own);
+    multiply_tile<T, S>(own, work);
+}
+
 //                                   BM   BN BK TM TN lanes threads stages
 using Float128x128 = SimtShape<float, 128, 128, 8, 8, 8, 4, 256, 3>;
 using Float64x64 = SimtShape<float, 64, 64, 16, 4, 4, 4, 256, 3>;
@@ -155,8 +164,15 @@ MATMUL(64x64, f64, Double64x64, 2, MAX_RANK)
         grouped_matmul_simt_64x64_##T(const __grid_constant__ GroupedMatmulParams p) { \
         grouped_matmul<T, S>(p);                                                       \
     }
+#define LISTED_PRODUCTS(T, S, BLOCKS)                                                \
+    extern "C" __global__ void __launch_bounds__(S::THREADS, BLOCKS)                 \
+        grouped_matmul_simt_64x64_list_##T(const __grid_constant__ ListedParams p) { \
+        listed_matmul<T, S>(p);                                                      \
+    }
 GROUPED(f32, Float64x64, 2)
 GROUPED(f64, Double64x64, 2)
+LISTED_PRODUCTS(f32, Float64x64, 2)
+LISTED_PRODUCTS(f64, Double64x64, 2)
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ < 800
 MATMUL(128x128, f16, Float128x128, 2, MAX_RANK)
@@ -165,4 +181,6 @@ MATMUL(128x128, bf16, Float128x128, 2, MAX_RANK)
 MATMUL(64x64, bf16, Float64x64, 3, INLINE_RANK)
 GROUPED(f16, Float64x64, 2)
 GROUPED(bf16, Float64x64, 2)
+LISTED_PRODUCTS(f16, Float64x64, 2)
+LISTED_PRODUCTS(bf16, Float64x64, 2)
 #endif

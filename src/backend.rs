@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::ops::Problem as _;
 use crate::ops::activation_backward::ActivationBackwardProblem;
 use crate::ops::add::AddProblem;
 use crate::ops::grouped_matmul::GroupedMatmulProblem;
+use crate::ops::listed_matmul::ListedMatmulProblem;
 use crate::ops::matmul::MatmulProblem;
 use crate::ops::softmax::SoftmaxProblem;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
@@ -56,6 +58,12 @@ impl Operation for MatmulProblem {
 impl Operation for GroupedMatmulProblem {
     fn run_on_cpu(&self) -> Result<()> {
         cpu::matmul::grouped::run(self)
+    }
+}
+
+impl Operation for ListedMatmulProblem {
+    fn run_on_cpu(&self) -> Result<()> {
+        self.products.iter().filter(|product| !product.is_empty()).try_for_each(cpu::matmul::run)
     }
 }
 

@@ -27,6 +27,7 @@ __device__ __forceinline__ bool find_grouped(const GroupedMatmulParams& p, Work<
     if (!any) return false;
     const GroupTile tile = found;
     own = p.matmul;
+    own.addends = {};  // known to be none, or the copy would lie in memory
     const Dim<4>& group = p.matmul.batch[0];
     const bool in_group = tile.group < p.groups.count;
     const int64_t index = in_group ? int64_t(tile.group) : 0;

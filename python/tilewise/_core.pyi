@@ -109,6 +109,18 @@ def matmul(
     precision: Literal["ieee", "tf32"] = "ieee",
     out: _Tensor | None = None,
 ) -> _Tensor: ...
+@overload
+def grouped_matmul(
+    a: Sequence[_Tensor],
+    b: Sequence[_Tensor],
+    offsets: None = None,
+    *,
+    bias: Sequence[_Tensor] | None = None,
+    activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None = None,
+    negative_slope: float = 0.01,
+    out: Sequence[_Tensor] | None = None,
+) -> list[_Tensor]: ...
+@overload
 def grouped_matmul(
     a: _Tensor,
     b: _Tensor,

@@ -18,6 +18,8 @@ _UNTOUCHED = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000} if sys.pl
 def described(argument: str, value: Any) -> Any:
     """A tensor that the core can look at: gradients play no part, and what has no memory gets addresses
     that are never touched."""
+    if isinstance(value, (list, tuple)):
+        return [described(argument, one) for one in value]
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return value

@@ -27,6 +27,7 @@ use crate::ops::Problem;
 use crate::ops::activation_backward::ActivationBackwardProblem;
 use crate::ops::add::AddProblem;
 use crate::ops::grouped_matmul::GroupedMatmulProblem;
+use crate::ops::listed_matmul::ListedMatmulProblem;
 use crate::ops::matmul::MatmulProblem;
 use crate::ops::softmax::SoftmaxProblem;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
@@ -71,5 +72,6 @@ planned! {
     SoftmaxBackwardProblem: |p, device| plan::softmax_backward::choose(p, device, forced::softmax());
     MatmulProblem: |p, device| plan::matmul::choose(p, device, forced::matmul());
     GroupedMatmulProblem: |p, device| plan::matmul::grouped::choose(p, device, forced::matmul());
+    ListedMatmulProblem: |p, device| plan::matmul::grouped::listed::choose(p, device, forced::matmul());
     ActivationBackwardProblem: plan::activation_backward::choose;
 }

@@ -106,6 +106,10 @@ pub enum Error {
         "grouped_matmul: `{argument}` has shape {}, but must have shape {}, {meaning}", display_dims(.got), display_dims(.expected)
     )]
     GroupedArgument { argument: &'static str, got: Dims, expected: Dims, meaning: &'static str },
+    #[error(
+        "grouped_matmul: `{argument}` is {got}; lists hold a matrix of each product, and have one length"
+    )]
+    Listed { argument: &'static str, got: String },
     #[error("{op}: `out` has shape {}, but the result has shape {}; pass an `out` of that shape", display_dims(.got), display_dims(.expected))]
     OutShape { op: &'static str, got: Dims, expected: Dims },
     #[error("{op}: `{argument}` has {rank} dimensions; at most {most} are accepted. Merge some with reshape")]
@@ -273,6 +277,7 @@ impl Error {
             | ResidualShape { .. }
             | GroupedShapes { .. }
             | GroupedArgument { .. }
+            | Listed { .. }
             | OutShape { .. }
             | ShapesDiffer { .. }
             | TooManyDimensions { .. }

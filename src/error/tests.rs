@@ -54,6 +54,7 @@ fn every_error() -> Vec<Error> {
             expected: smallvec![2, 8],
             meaning: "a row for each group",
         },
+        Listed { argument: "b", got: "a list of 3, but a one of 2".into() },
         OutShape { op, got: smallvec![3], expected: smallvec![2, 3] },
         TooManyDimensions { op, argument, rank: 65, most: 64 },
         ShapesDiffer {

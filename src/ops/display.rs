@@ -5,6 +5,7 @@ use std::fmt::{Display, Formatter, Result};
 use super::activation_backward::ActivationBackwardProblem;
 use super::add::{AddProblem, AddendProblem};
 use super::grouped_matmul::{Cut, GroupedMatmulProblem};
+use super::listed_matmul::ListedMatmulProblem;
 use super::matmul::MatmulProblem;
 use super::softmax::SoftmaxProblem;
 use super::softmax_backward::SoftmaxBackwardProblem;
@@ -63,5 +64,12 @@ impl Display for GroupedMatmulProblem {
             Cut::Depth => write!(f, "{groups} groups of {m} x {n} x {k} in all {dtype}"),
             Cut::Nothing => write!(f, "{groups} of {m} x {n} x {k} {dtype}"),
         }
+    }
+}
+
+impl Display for ListedMatmulProblem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str("list of")?;
+        self.products.iter().try_for_each(|product| write!(f, " {product},"))
     }
 }

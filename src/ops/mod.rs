@@ -5,6 +5,7 @@ pub mod activation_backward;
 pub mod add;
 mod display;
 pub mod grouped_matmul;
+pub mod listed_matmul;
 pub mod matmul;
 pub mod output;
 pub mod softmax;

@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 use super::arguments::{self, Keyword, given};
+use super::listed_matmul::{self, is_listed};
 use super::routing::finish;
 use super::run::{Known, solve};
 use crate::dtype::DType;
@@ -18,21 +19,24 @@ use crate::ops::matmul::Activation;
 /// Groups are of rows, as in a mixture of experts: rows `offsets[g - 1]` to `offsets[g]` of `a` meet `b[g]`.
 /// Or of steps of k, as in the gradient of the experts' weights: those columns of `a` meet those rows of `b`
 /// in `out[g]`. Or, without offsets, of a batch. Offsets are read on the tensors' own device, at no moment
-/// by the host.
+/// by the host. Or each group has matrices of its own sizes and layouts, in lists.
 ///
 /// Args:
-///     a: tensor of shape (T, K), or (M, T), or (G, M, K). dtypes: float16, bfloat16, float32, float64.
-///     b: tensor of a's dtype, of shape (G, K, N), or (T, N), or (G, K, N).
+///     a: tensor of shape (T, K), or (M, T), or (G, M, K); or a list of matrices. dtypes: float16, bfloat16,
+///         float32, float64.
+///     b: tensor of a's dtype, of shape (G, K, N), or (T, N), or (G, K, N); or a list of as many matrices.
 ///     offsets: int32 tensor of shape (G,): where each group ends; the first begins at 0. Groups may be
 ///         empty. Whatever it holds is taken for its running maximum within 0 to T.
-///     bias: tensor of shape (G, N) of a's dtype, whose row g is added to every row of group g.
+///     bias: tensor of shape (G, N) of a's dtype, whose row g is added to every row of group g; with lists, a
+///         list of tensors of shape (N,).
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
 ///     negative_slope: what leaky_relu multiplies negative values by.
-///     out: where to write the result: of its shape, dtype and device, and memory of its own.
+///     out: where to write the result: of its shape, dtype and device, and memory of its own;
+///         with lists, a list of such.
 ///
 /// Returns:
 ///     A tensor of a's library, device and dtype, of shape (T, N), whose rows behind the last group are
-///     zeros; or (G, M, N); or `out`. float16 and bfloat16 are accumulated in float32 and rounded once,
+///     zeros; or (G, M, N); or `out`; with lists, a list of them. float16 and bfloat16 are accumulated in float32 and rounded once,
 ///     after bias and activation.
 ///
 /// Raises:
@@ -67,6 +71,9 @@ pub fn grouped_matmul<'py>(
     let mut kept = None;
     let negative_slope = negative_slope.settled_number(SLOPE, &mut kept)?;
     let options = GroupedOptions { offsets, bias, activation, negative_slope, out };
+    if is_listed(a) {
+        return finish(py, listed_matmul::run(py, a, b, &options), [a, b], options.keywords());
+    }
     match run(py, a, b, &options, Autocast::Everywhere) {
         Err(Error::NeedsTorch { by: Handler::Autocast, .. }) => in_lower_precision(py, a, b, &options),
         result => finish(py, result, [a, b], options.keywords()),

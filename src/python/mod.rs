@@ -8,6 +8,7 @@ mod exceptions;
 mod explain;
 mod grouped_matmul;
 mod info;
+mod listed_matmul;
 mod matmul;
 mod native;
 mod recording;

@@ -40,6 +40,18 @@ pub fn solve<'py, P: Operation>(
     Ok((result, known))
 }
 
+/// As `solve`, of as many results as there are.
+pub fn solve_all<'py, P: Operation>(
+    call: Call<'py>,
+    outputs: Vec<Output<'py>>,
+    problem: P,
+) -> Result<Vec<Bound<'py, PyAny>>> {
+    let prepared = call.ask(|| backend::prepare(&problem))?;
+    let workspace = call.workspace(prepared.workspace_bytes())?;
+    let address = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
+    call.run_all(outputs, problem.steps(), |resources| prepared.run(&problem, address, resources))
+}
+
 /// A result, and a second one if there is one.
 pub type Results<'py> = (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 

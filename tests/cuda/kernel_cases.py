@@ -437,11 +437,14 @@ def grouped_cases() -> Iterator[Case]:
                 a, b.mT, offsets, bias=bias, activation="leaky_relu"
             )
             yield f"{name} rows, bias", forced(rectified)
-            smooth = lambda a=a, b=b, bias=bias: tw.grouped_matmul(  # noqa: E731
-                a.T.contiguous().T, b, offsets, bias=bias, activation="silu"
-            )
-            yield f"{name} columns, silu", forced(smooth)
-            yield f"{name} k", forced(lambda x=x, y=y: tw.grouped_matmul(x.T, y, offsets))
+            for layout, rows in {"rows": a, "columns": a.T.contiguous().T}.items():
+                smooth = lambda a=rows, b=b, bias=bias: tw.grouped_matmul(  # noqa: E731
+                    a, b, offsets, bias=bias, activation="silu"
+                )
+                yield f"{name} {layout}, silu", forced(smooth)
+            for activation in (None, "gelu"):
+                call = lambda x=x, y=y, f=activation: tw.grouped_matmul(x.T, y, offsets, activation=f)  # noqa: E731
+                yield f"{name} k, {activation}", forced(call)
             along = lambda x=x, y=y: tw.grouped_matmul(  # noqa: E731
                 x.T.contiguous(), y.T.contiguous().T, offsets, activation="gelu"
             )
@@ -450,6 +453,14 @@ def grouped_cases() -> Iterator[Case]:
         for name, of in {"": b, ", b^T": b.mT.contiguous().mT}.items():
             call = lambda a=a, b=of: tw.grouped_matmul(a, b, offsets)  # noqa: E731
             yield f"grouped_matmul {dtype} large groups{name}", on_kernel("blocks", call)
+        sizes_of = [(70, 33, 17), (1, 130, 64), (128, 64, 40), (5, 3, 0), (200, 1, 9)] * 7
+        lists = (
+            [random(m, k, dtype=dtype) for m, _, k in sizes_of],
+            [random(n, k, dtype=dtype).T for _, n, k in sizes_of],
+        )
+        biases = [random(n, dtype=dtype) for _, n, _ in sizes_of]
+        listed = lambda x=lists, bias=biases: tw.grouped_matmul(*x, bias=bias, activation="silu")  # noqa: E731
+        yield f"grouped_matmul {dtype} lists", listed
 
 
 # By the first word of their names.

@@ -47,7 +47,8 @@ def on_the_emulator(function: Callable) -> Callable:
         out = kwargs.get("out")
         if out is not None and not isinstance(out, torch.Tensor):
             return function(*args, **kwargs)
-        tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+        given = [one for v in (*args, *kwargs.values()) for one in (v if isinstance(v, list) else [v])]
+        tensors = [v for v in given if isinstance(v, torch.Tensor)]
         if not all(type(t) is torch.Tensor and t.device.type == "cpu" for t in tensors) or any(
             t.requires_grad or t.is_inference() or (out is not None and t is not out and share_memory(t, out))
             for t in tensors
@@ -57,6 +58,8 @@ def on_the_emulator(function: Callable) -> Callable:
         made: dict[int, arrays.Array] = {}
 
         def moved(value):
+            if isinstance(value, list):
+                return [moved(one) for one in value]
             # A scalar tensor on the CPU may stand beside tensors on a GPU.
             if not isinstance(value, torch.Tensor):
                 return value
@@ -71,6 +74,8 @@ def on_the_emulator(function: Callable) -> Callable:
         seen = watchers[0](function.__name__, args, kwargs)
         result = function(*args, **kwargs)
         watchers[1](seen)
+        if isinstance(result, list):
+            return result
         if isinstance(result, tuple):
             return tuple(r.tensor() if isinstance(r, arrays.Array) else r for r in result)
         if out is None:

@@ -48,6 +48,11 @@ def checked(name: str, function):
 
     def call(*args, **kwargs):
         got = function(*args, **kwargs)
+        if isinstance(got, list):
+            biases = kwargs.get("bias") or [None] * len(got)
+            for one, a, b, bias in zip(got, *args, biases, strict=True):
+                assert_rounded(one, *reference.matmul(a, b, bias, kwargs.get("activation")))
+            return got
         if not got.dtype.is_floating_point:
             assert_identical(got, torch.add(*args))
             return got

@@ -209,6 +209,12 @@ CASES = [
         lambda: tw.grouped_matmul(x, torch.ones(4, 3, 5)),
     ),
     (
+        "Listed",
+        SHAPE,
+        "grouped_matmul: `b` is a list of 1, but a one of 2; lists hold a matrix of each product, and have one length",
+        lambda: tw.grouped_matmul([x, x], [x.mT]),
+    ),
+    (
         "GroupedArgument",
         SHAPE,
         "grouped_matmul: `bias` has shape (5,), but must have shape (4, 5), a row for each group",

@@ -60,17 +60,17 @@ def test_a_device_that_this_build_is_not_for_is_named():
 
 
 def test_tiles_of_groups_are_counted_as_far_as_the_host_may_know():
-    a, b = meta(4096, 512), meta(8, 512, 1024)
+    a, b = meta(4096, 512), meta(8, 512, 2048)
     on_the_device = tw.explain(tw.grouped_matmul, a, b, meta(8, dtype=torch.int32), device="h200")
     assert on_the_device.plan.settings["tile_m"] == 128
     assert on_the_device.plan.settings["tile_n"] == 256
     groups = on_the_device.groups
-    assert (groups.least_tiles, groups.most_tiles, groups.tiles) == (32 * 4, (32 + 9) * 4, None)
+    assert (groups.least_tiles, groups.most_tiles, groups.tiles) == (32 * 8, (32 + 9) * 8, None)
     assert "at most" in str(on_the_device)
     ends = torch.tensor([1, 1, 130, 4000, 4000, 4000, 4000, 4000], dtype=torch.int32)
     known = groups_on_the_host(a, b, ends)
     # 1, 129 and 3870 rows in groups, 96 in none.
-    assert known.tiles == (1 + 2 + 31 + 1) * 4
+    assert known.tiles == (1 + 2 + 31 + 1) * 8
     assert known.largest_group == 3870 * 8 * 100 // 4000
     depth = tw.explain(
         "grouped_matmul", meta(512, 4096), meta(4096, 256), meta(8, dtype=torch.int32), device="h200"

@@ -13,6 +13,8 @@ import torch
 
 from tilewise import _core
 
+from . import grouped
+
 ops = torch.ops.tilewise
 
 # What autocast converts.
@@ -88,6 +90,8 @@ def matmul(a: Any, b: Any, **options: Any) -> Any:
 
 
 def grouped_matmul(a: Any, b: Any, *, offsets: Any = None, bias: Any = None, **options: Any) -> Any:
+    if isinstance(a, (list, tuple)):
+        return grouped.listed(a, b, offsets, bias, **options)
     device = a.device.type
     if "out" not in options:
         dtype = torch.get_autocast_dtype(device)

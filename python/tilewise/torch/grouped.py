@@ -108,6 +108,19 @@ def record(
     return GroupedMatmul.apply(run, a, b, offsets, bias, activation, negative_slope)
 
 
+def listed(
+    a: Any, b: Any, offsets: Any = None, bias: Any = None, out: Any = None, **options: Any
+) -> list[Any]:
+    """Lists where a call needs more of torch than memory: a product at a time, each with a way of its own."""
+    biases, outs = bias or [None] * len(a), out or [None] * len(a)
+    if offsets is not None or not len(a) == len(b) == len(biases) == len(outs):
+        raise tilewise.ShapeError("grouped_matmul: lists hold a matrix of each product, and have one length")
+    return [
+        tilewise.matmul(x, y, bias=one, out=to, **options)
+        for x, y, one, to in zip(a, b, biases, outs, strict=True)
+    ]
+
+
 def result_suffices(activation: str | None, slope: float) -> bool:
     """Whether gradients need no more of the activation than its result."""
     return _core.check_matmul_options(activation=activation, negative_slope=slope)
@@ -123,6 +136,8 @@ def recorded(
     negative_slope: float = 0.01,
 ) -> Any:
     """The public function where gradients are all that a call needs torch for."""
+    if isinstance(a, (list, tuple)):
+        return listed(a, b, offsets, bias, activation=activation, negative_slope=negative_slope)
     if result_suffices(activation, negative_slope):
         return record(
             _core.grouped_matmul, a, b, offsets, bias, activation=activation, negative_slope=negative_slope
@@ -151,6 +166,8 @@ def function(
 ) -> Any:
     """The public function, made by torch's dispatcher."""
     options = {"activation": activation, "negative_slope": negative_slope}
+    if isinstance(a, (list, tuple)):
+        return listed(a, b, offsets, bias, out, **options)
     if out is None:
         return ops.grouped_matmul(a, b, offsets, bias, **options)
     ops.grouped_matmul(a, b, offsets, bias, **options, out=out)

@@ -89,14 +89,25 @@ impl<'py> Call<'py> {
         steps: i64,
         solve: impl FnOnce(Resources) -> Result<()> + Send,
     ) -> Result<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
+        let mut results = self.run_all([out].into_iter().chain(second).collect(), steps, solve)?.into_iter();
+        let none = || Error::NoMemory { op: "run", argument: "out" };
+        Ok((results.next().ok_or_else(none)?, results.next()))
+    }
+
+    /// The same of as many results as there are.
+    pub fn run_all(
+        self,
+        outputs: Vec<Output<'py>>,
+        steps: i64,
+        solve: impl FnOnce(Resources) -> Result<()> + Send,
+    ) -> Result<Vec<Bound<'py, PyAny>>> {
         let stream = self.stream()?;
-        let device = out.view.device;
+        let device = self.first.as_ref().map_or(Device::Cpu, |first| first.device);
         let resources = Resources { stream, workers: self.workers() };
         without_gil(self.py, device, steps, || solve(resources))?;
-        let result = out.finish(self.op);
-        let second = second.map(|out| out.finish(self.op)).transpose();
+        let results: Vec<_> = outputs.into_iter().map(|out| out.finish(self.op)).collect();
         producer::release(self.py, self.op, device, stream, self.holds)?;
-        Ok((result?, second?))
+        results.into_iter().collect()
     }
 
     /// The threads that the library of the tensors lends.

@@ -12,12 +12,13 @@ use super::arguments::{self, Keyword};
 use super::exceptions::raise;
 use super::grouped_matmul::GroupedOptions;
 use super::matmul::MatmulOptions;
-use super::{activation_backward, add, grouped_matmul, matmul, softmax, softmax_backward};
+use super::{activation_backward, add, grouped_matmul, listed_matmul, matmul, softmax, softmax_backward};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::interop::Call;
 use crate::ops::activation_backward as ops;
 use crate::ops::grouped_matmul::OP as GROUPED_MATMUL;
+use crate::ops::listed_matmul::MOST;
 use crate::ops::softmax::Kind;
 
 const OP: &str = "explain";
@@ -174,6 +175,17 @@ pub fn explain_call<'py>(
                     negative_slope: keyword(slope.as_ref()),
                     out: out.as_ref(),
                 };
+                if listed_matmul::is_listed(&a) {
+                    let lists = listed_matmul::Lists::of(&a, &b, &options)?;
+                    let some = 0..lists.count().min(MOST);
+                    let (_, p) = listed_matmul::problem(&mut call, &lists, some, options.checked()?)?;
+                    let problem = PyDict::new(py);
+                    problem.set_item("products", p.products.len())?;
+                    problem.set_item("cut", "nothing")?;
+                    explained.set_item("problem", problem)?;
+                    describe(&explained, &call, &p, device)?;
+                    return Ok(explained);
+                }
                 let (_, p) = grouped_matmul::problem(&mut call, &a, &b, options.checked()?, &options)?;
                 let problem = PyDict::new(py);
                 problem.set_item("groups", p.groups)?;

@@ -1,5 +1,6 @@
 //! grouped_matmul on a GPU: on Hopper's tensor cores (wgmma/grouped.rs) where they take the operands, or a block a tile.
 
+pub mod listed;
 mod params;
 
 pub use params::{GroupedMatmulParams, GroupedWgmmaParams, Groups};

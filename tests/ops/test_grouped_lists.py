@@ -1,0 +1,92 @@
+"""grouped_matmul of lists: products of any sizes, layouts and number, against each alone in float64."""
+
+import pytest
+import tilewise as tw
+import torch
+from support import reference, views
+from support.tolerance import FLOATS, assert_identical, assert_rounded
+
+dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+SIZES = [(70, 33, 17), (1, 130, 64), (128, 64, 40), (5, 3, 0), (0, 4, 5), (200, 1, 9), (64, 64, 64)]
+
+
+def randn(*shape, dtype, device):
+    return torch.randn(*shape, dtype=torch.float64, device=device).to(dtype)
+
+
+def lists_of(sizes, dtype, device):
+    a = [randn(m, k, dtype=dtype, device=device) for m, _, k in sizes]
+    b = [randn(k, n, dtype=dtype, device=device) for _, n, k in sizes]
+    return a, b, [randn(n, dtype=dtype, device=device) for _, n, _ in sizes]
+
+
+def check(a, b, bias=None, **options):
+    got = tw.grouped_matmul(a, b, bias=bias, **options)
+    assert len(got) == len(a)
+    for i, one in enumerate(got):
+        expected = reference.matmul(a[i], b[i], None if bias is None else bias[i], options.get("activation"))
+        assert_rounded(one, *expected, f"product {i}:")
+    return got
+
+
+@dtypes
+@pytest.mark.parametrize("count", [1, 7, 33, 70])
+def test_any_sizes_and_number(device, dtype, count):
+    a, b, bias = lists_of((SIZES * 10)[:count], dtype, device)
+    check(a, b)
+    check(tuple(a), tuple(b), bias, activation="gelu")
+
+
+@dtypes
+def test_large_and_small_ones(device, dtype):
+    a, b, bias = lists_of([(520, 264, 200), (3, 5, 7), (300, 300, 300), (64, 8, 16)], dtype, device)
+    check(a, b, bias, activation="relu")
+
+
+@dtypes
+@pytest.mark.parametrize("make", views.MAKERS, ids=views.name)
+def test_operands_in_any_memory(device, dtype, make):
+    a, b, bias = lists_of([(17, 20, 24), (66, 9, 40)], dtype, device)
+    check([make(x) for x in a], [make(x) for x in b], bias)
+
+
+@dtypes
+def test_into_lists_of_results(device, dtype):
+    a, b, _ = lists_of(SIZES, dtype, device)
+    out = [torch.full((m, n), float("nan"), dtype=dtype, device=device) for m, n, _ in SIZES]
+    got = tw.grouped_matmul(a, b, out=out)
+    assert all(x is y for x, y in zip(got, out, strict=True))
+    for one, alone in zip(out, tw.grouped_matmul(a, b), strict=True):
+        assert_identical(one, alone)
+
+
+def test_lists_of_nothing():
+    assert tw.grouped_matmul([], []) == []
+
+
+def test_what_is_refused(device):
+    a, b, bias = lists_of([(2, 3, 4), (5, 6, 7)], torch.float32, device)
+    offsets = torch.zeros(2, dtype=torch.int32, device=device)
+    for args, options in [
+        ((a, b[:1]), {}),
+        ((a, b[0]), {}),
+        ((a, b, offsets), {}),
+        ((a, b), {"bias": bias[:1]}),
+        ((a, b[::-1]), {}),
+        (([a[0][None], a[1]], b), {}),
+    ]:
+        with pytest.raises(tw.ShapeError):
+            tw.grouped_matmul(*args, **options)
+    with pytest.raises(tw.DTypeError):
+        tw.grouped_matmul([a[0], a[1].double()], [b[0], b[1].double()])
+
+
+def test_gradients(device):
+    a, b, _ = lists_of([(2, 3, 4), (5, 6, 7)], torch.float32, device)
+    ours = [t.clone().requires_grad_() for t in (*a, *b)]
+    sum(y.square().sum() for y in tw.grouped_matmul(ours[:2], ours[2:], activation="silu")).backward()
+    theirs = [t.clone().requires_grad_() for t in (*a, *b)]
+    silu = torch.nn.functional.silu
+    sum(silu(x @ y).square().sum() for x, y in zip(theirs[:2], theirs[2:], strict=True)).backward()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
