@@ -80,6 +80,10 @@ def test_parts_of_k(k):
             guarded.assert_rest_untouched()
         check(a, b, "columns:", out=torch.full((n, m), float("nan"), dtype=F64, device=DEVICE).mT)
         check(randn(2, m, k, dtype=F64), b, "batch:")
+        added = randn(m, n, dtype=F64)
+        expected = tw.matmul(a, b, residual=added)
+        got = tw.matmul(a, b, residual=added, out=added)  # where no sums of parts may be meanwhile
+        torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("tile", TILES)

@@ -65,6 +65,8 @@ const DMMA_TILES: [Tile; 3] = [
     Tile { name: "64x64",   m:  64, n:  64, threads: 128, stage_bytes: 16_384, stages: [5; 2], blocks: 2, rank: INLINE_RANK, ahead: 512, alone: 0.55, together: 0.81 },
     Tile { name: "64x32",   m:  64, n:  32, threads: 128, stage_bytes: 12_288, stages: [5; 2], blocks: 3, rank: INLINE_RANK, ahead: 512, alone: 0.40, together: 0.74 },
 ];
+/// PART_K of kernels/common/dmma_block.cuh.
+const DMMA_PART_K: i64 = 1024;
 const DMMA_ANY_TILES: [Tile; 1] = [DMMA_TILES[1]];
 #[rustfmt::skip]
 const SIMT_TILES: [Tile; 2] = [
@@ -153,6 +155,8 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
         _ => "_mn",
     };
     let tensor_cores = device.compute_capability >= (8, 0);
+    // matmul_dmma leaves sums of parts of k in the result's memory.
+    let sums_over_residual = problem.residual_is_out && p.k > DMMA_PART_K;
     // On compute capability 9.0 matmul_wgmma_tf32.cu does.
     let takes_tf32 = tensor_cores && device.compute_capability != (9, 0);
     let capability = [("compute capability's major", device.compute_capability.0.into()), ("needed", 8)];
@@ -171,7 +175,7 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
             let why = Reason::new("tf32", "simt", "tensor cores may round to TF32", capability);
             ("matmul_tf32", &TF32_TILES[..], layout, Rate::tf32(device), why)
         }
-        (DType::F64, _) if takes_doubles(device) && rank <= INLINE_RANK => {
+        (DType::F64, _) if takes_doubles(device) && rank <= INLINE_RANK && !sums_over_residual => {
             let why = Reason::new("dmma", "simt", "tensor cores take float64", capability);
             match why_elements {
                 Some(_) => {
@@ -182,6 +186,9 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
         }
         (DType::F64, _) => {
             let why = match why_elements {
+                _ if takes_doubles(device) && sums_over_residual => {
+                    Reason::plain("simt", "dmma", "sums of parts of k would be where the residual is")
+                }
                 Some((because, metrics)) if takes_doubles(device) => {
                     Reason::new("simt", "dmma", because, metrics)
                 }
