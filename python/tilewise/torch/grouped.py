@@ -10,7 +10,7 @@ import tilewise
 from tilewise import _core
 
 from . import fakes, formulas
-from .recording import Done, Function, Run, is_forward, plus
+from .recording import Function, Run, is_forward, plus
 
 ops = torch.ops.tilewise
 
@@ -21,7 +21,7 @@ class GroupedMatmul(Function):
     @staticmethod
     def forward(
         ctx: Any,
-        run: Run | Done,
+        run: Run,
         a: Any,
         b: Any,
         offsets: Any,
@@ -29,7 +29,7 @@ class GroupedMatmul(Function):
         activation: str | None,
         slope: float,
     ) -> Any:
-        result = run(a, b, offsets, bias=bias, activation=activation, negative_slope=slope)  # type: ignore[operator]
+        result = run(a, b, offsets, bias=bias, activation=activation, negative_slope=slope)
         ctx.how = activation, slope
         _, a_needed, b_needed, *_ = ctx.needs_input_grad
         saved = result if activation else None
