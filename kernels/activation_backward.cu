@@ -6,9 +6,8 @@
 //
 // Variants, chosen in src/cuda/plan/activation_backward/mod.rs:
 //   flat      no sums, contiguous tensors: vectors of 16 bytes, a block for each tile, no loop.
-//   vector    contiguous columns, rows with one alignment. `across` neighbouring threads have neighbouring vectors, and
-//             go down a slice of the rows; each prefetches AT_ONCE vectors of each input to its own ring in shared memory (cp.async), so no
-//             thread waits for another. Several rows of a contiguous misaligned tensor are taken as one longer row.
+//   vector    contiguous columns, rows with one alignment. `across` neighbouring threads have neighbouring vectors, and go
+//             down a slice of the rows; each prefetches AT_ONCE vectors to its own ring in shared memory. Several rows of a contiguous misaligned tensor are taken as one longer row.
 //   element   any strides and rank; AT_ONCE elements of each input in registers.
 //   gated     both gradients of activation(saved) * up, of contiguous tensors: three reads and two writes an element.
 //   sums      second launch for more than one slice: adds the slices' sums, in an order given by shape and device.

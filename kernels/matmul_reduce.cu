@@ -53,9 +53,10 @@ template <class T, class Acc> __device__ __forceinline__ void matmul_reduce(cons
     const uint64_t plane = uint64_t(p.height) * p.width;
     ptx::wait_for_grid_before();
     const uint32_t place = p.gate_width == 0 ? col : col + col / p.gate_width * p.gate_width;
+    constexpr int AT_ONCE = sizeof(Acc) == 8 ? 4 : 8;  // of more float64 Turing's registers would spill
     const auto sum = [&](Acc(&v)[4], uint32_t place) {
         const Acc* split = static_cast<const Acc*>(p.partials) + product * plane + uint64_t(row) * p.width + place;
-#pragma unroll 8
+#pragma unroll AT_ONCE
         for (uint32_t i = 0; i < p.splits; ++i) {
             const auto w = load_pack<Acc, 4>(split + i * plane * p.products);
 #pragma unroll
@@ -89,7 +90,7 @@ template <class T, class Acc> __device__ __forceinline__ void matmul_reduce(cons
 }
 
 #define EXPORT(T, Acc)                                              \
-    extern "C" __global__ void __launch_bounds__(REDUCE_THREADS)    \
+    extern "C" __global__ void __launch_bounds__(REDUCE_THREADS, 4) \
         matmul_reduce_##T(const __grid_constant__ ReduceParams p) { \
         matmul_reduce<T, Acc>(p);                                   \
     }

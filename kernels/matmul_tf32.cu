@@ -7,7 +7,8 @@
 // others are multiplied in full precision by matmul_simt.cu. ldmatrix cannot transpose 4-byte elements: operands
 // without unit stride along k are read from shared memory one element at a time.
 //
-// Variants, matmul_tf32_{tile}_{layout}_f32, are named and chosen as in matmul_mma.cu.
+// Variants, matmul_tf32_{tile}_{layout}_f32, are named and chosen as in matmul_mma.cu. Compute capability 9.0 has
+// matmul_wgmma_tf32.cu instead.
 // Measurements: docs/measurements/matmul_tf32.md
 
 #include "mma_block.cuh"

@@ -9,8 +9,7 @@
 // boxes by multicast; or the blocks of a cluster are the k splits of a tile and reduce through distributed shared
 // memory (common/wgmma_splitk.cuh). Base and strides are multiples of 16 bytes; m, n, k are any.
 // Variants, matmul_wgmma_{rows x columns of a block}_{epilogue}_{dtype}: src/cuda/plan/matmul/wgmma/mod.rs chooses the
-// tile, wgmma/epilogue.rs beside it the epilogue (EpilogueKind in common/wgmma_epilogue.cuh). Smaller tiles fill the device
-// where tiles are few; 64x64, 64x128 and 128x64 fit twice on a multiprocessor.
+// tile, wgmma/epilogue.rs beside it the epilogue. Smaller tiles fill the device where tiles are few; three fit twice.
 // Hazard: an arrival at another block's barrier must not be a release at cluster scope, which costs 1000 clocks a
 // stage: it waits for all earlier accesses of the thread.
 // Measurements: docs/measurements/matmul_wgmma.md
@@ -32,12 +31,15 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
     // Instruction-cache warm-up: the first time nothing is multiplied and nothing stored, so that the epilogue's instructions
     // arrive while the first boxes do. Instructions of the longer epilogues lie behind what a launch fetches, and arrive
     // later than the end of a long k; so those do it for a short k only.
-    constexpr uint32_t SHORT = F == EpilogueKind::none ? ~0u : Epilogue<S, F>::LOOP ? 12 : 24;  // of k, in blocks
+    constexpr uint32_t SHORT = F == EpilogueKind::none ? ~0u : Epilogue<S, F>::ANY ? 12 : 24;  // of k, in blocks
     for (bool warm_up = p.split_blocks <= SHORT; work.left(); warm_up = false) {
         const Item& item = work.item;
         epilogue.load_bias(item, warm_up);
         if constexpr (Epilogue<S, F>::RESIDUAL) epilogue.load_residual(item, warm_up);
-        multiply<S>(p, pair, d, shared, ring, warm_up ? 0 : item.k_end - item.k_begin);
+        const uint32_t blocks = warm_up ? 0 : item.k_end - item.k_begin;
+        multiply<S>(p, pair, d, shared, ring, blocks, [&](uint32_t block, const Ring&) {
+            if constexpr (Epilogue<S, F>::RESIDUAL) epilogue.ask_for_residual(item, block, blocks);
+        });
         epilogue.write(d, item, warm_up);
         if (!warm_up) work.next();
     }
@@ -84,8 +86,8 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(
     EXPORT(T, 256x128, 2, 2, 128, 1) \
     EXPORT(T, 256x192, 2, 2, 192, 1)
 
-// Cluster split-K for small tiles, which few rows take; a residual for tiles whose registers have room for it; a gate where
-// half of the columns are whole boxes.
+// Cluster split-K for small tiles, which few rows take; a residual for large tiles that have it come by TMA, and small ones;
+// a gate where half of the columns are whole boxes.
 #define MORE_EPILOGUES(T)                 \
     EXPORT_EPILOGUE(T, 64x64, splitk)     \
     EXPORT_EPILOGUE(T, 64x128, splitk)    \
@@ -96,8 +98,6 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(
     EXPORT_EPILOGUE(T, 128x128, residual) \
     EXPORT_EPILOGUE(T, 128x192, residual) \
     EXPORT_EPILOGUE(T, 128x256, residual) \
-    EXPORT_EPILOGUE(T, 192x192, residual) \
-    EXPORT_EPILOGUE(T, 256x128, residual) \
     EXPORT_EPILOGUE(T, 64x128, gated)     \
     EXPORT_EPILOGUE(T, 64x256, gated)     \
     EXPORT_EPILOGUE(T, 128x128, gated)    \

@@ -104,13 +104,14 @@ __device__ __forceinline__ void activate(Acc (&v)[N], uint32_t kind, Acc slope) 
 // each product: the first of the two launches of a gated product leaves its results there, which are the second's factors.
 // Mirrored in src/cuda/plan/matmul/addends.rs.
 enum WideKind : uint32_t { WIDE_NONE, WIDE_RESULTS, WIDE_FACTORS };
+enum : uint32_t { BY_TMA = 2 };
 struct Addends {
     const void* residual;  // null: none
     void* wide;
     int64_t residual_row, residual_col;
     int64_t wide_row, wide_col, wide_product;
     uint32_t wide_kind;
-    uint32_t residual_vector;  // neighbouring columns (or what lies next to each other in `out`) may be read at once
+    uint32_t residual_vector;  // what lies next to each other in `out` may be read at once; or BY_TMA
 
     __device__ __forceinline__ bool any() const { return residual != nullptr || wide != nullptr; }
 };

@@ -30,11 +30,12 @@ template <class S, EpilogueKind F> struct Epilogue {
     using T = typename S::Result;
     using Accumulators = float[S::M_STEPS][S::ACCUMULATORS];
     static constexpr bool GATE = F == EpilogueKind::gated, RESIDUAL = GATE || F == EpilogueKind::residual;
-    static constexpr bool LOOP = RESIDUAL || F == EpilogueKind::general;
+    static constexpr bool LOOP = F == EpilogueKind::general;
+    static constexpr bool ANY = LOOP || RESIDUAL;  // all activations, and results by elements
     static constexpr int BIASES = S::BOXES > S::M_STEPS ? S::BOXES : S::M_STEPS;
     // Accumulators of a thread that it looks at together: 16 columns, or in a loop as many as there are registers for.
     static constexpr int ALL_ACCUMULATORS = S::M_STEPS * S::ACCUMULATORS;
-    static constexpr int UNIT = !LOOP || ALL_ACCUMULATORS > 128 ? 8 : RESIDUAL || ALL_ACCUMULATORS == 96 ? 16 : 32;
+    static constexpr int UNIT = !LOOP || ALL_ACCUMULATORS > 128 ? 8 : ALL_ACCUMULATORS == 96 ? 16 : 32;
     // Of a step's results. With a gate the first half of the accumulators are its products, and the others b's.
     static constexpr int ACCUMULATORS = GATE ? S::ACCUMULATORS / 2 : S::ACCUMULATORS;
     static constexpr int BOXES = GATE ? S::BOXES / 2 : S::BOXES;
@@ -46,13 +47,25 @@ template <class S, EpilogueKind F> struct Epilogue {
     const uint32_t staging_begin, staging;  // shared addresses of all buffers, and of this warp's
     uint32_t bias_first[BIASES], bias_second[BIASES];
     uint32_t residual[RESIDUAL ? 4 : 1][4];  // of the next box: what the lane loads of its rows
+    uint32_t residual_phase = 0;
 
     __device__ __forceinline__ Epilogue(const WgmmaParams& p, uint32_t shared)
         : p(p),
           warp(__shfl_sync(~0u, threadIdx.x / 32, 0)),
           lane(threadIdx.x % 32),
           staging_begin(shared + HEADER_BYTES),
-          staging(staging_begin + warp * STORE_BYTES) {}
+          staging(staging_begin + warp * STORE_BYTES) {
+        if constexpr (RESIDUAL && S::CAN_TMA_STORE) {
+            if (warp % 4 == 0 && ptx::elect()) {
+                ptx::mbarrier_init(residual_is_there(), 1);
+                ptx::fence_mbarrier_init();
+            }
+        }
+    }
+    // The barrier that completes when the residual of the warpgroup's rows has arrived by TMA, behind the ring's.
+    __device__ __forceinline__ uint32_t residual_is_there() const {
+        return staging_begin - HEADER_BYTES + 512 + warp / 4 * 8;
+    }
 
     // Of an item's first result.
     template <class Item> __device__ __forceinline__ static int32_t column_of(const Item& item) {
@@ -107,7 +120,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
     // Before a tile is multiplied: its first box into registers, and the others on their way to L2.
     template <class Item> __device__ __forceinline__ void load_residual(const Item& item, bool warm_up) {
-        if (p.addends.residual == nullptr || !p.addends.residual_vector || warm_up) return;
+        if (p.addends.residual == nullptr || p.addends.residual_vector != 1 || warm_up) return;
         ptx::wait_for_grid_before();
         const int32_t width = min(int32_t(p.n) - column_of(item), 64 * BOXES);
         const T* from = residual_of(item);
@@ -119,6 +132,31 @@ template <class S, EpilogueKind F> struct Epilogue {
             }
         }
         load_box(item, 0, true);
+    }
+    // While a tile is multiplied, one thread of a warpgroup asks for the residual of its rows, to where their results will lie:
+    // late enough that the tile before it has long been taken from there.
+    template <class Item>
+    __device__ __forceinline__ void ask_for_residual(const Item& item, uint32_t block, uint32_t blocks) const {
+        constexpr uint32_t LATE = 8;
+        if (!S::CAN_TMA_STORE || p.addends.residual_vector != BY_TMA) return;
+        if (block != min(LATE, blocks - 1) || warp % 4 != 0 || !ptx::elect()) return;
+        ptx::wait_for_grid_before();
+        ptx::tma_store_wait_read();
+        const int32_t row = item.row + int32_t(warp / 4) * 64, first = column_of(item);
+        const int32_t boxes = min(BOXES, (int32_t(p.n) - first + 63) / 64);
+        int32_t batch[3];
+#pragma unroll
+        for (int d = 0; d < 3; ++d) batch[d] = p.residual_batches >> d & 1 ? item.batch[d] : 0;
+        ptx::mbarrier_arrive_expect(residual_is_there(), boxes * BOX_BYTES);
+        uint32_t to = staging_begin + warp / 4 * BOXES * BOX_BYTES;
+#pragma unroll 1
+        for (int32_t box = 0; box < boxes; ++box, to += BOX_BYTES) {
+            if (p.flat) {
+                ptx::tma_load_2d(to, p.residual, residual_is_there(), first + box * 64, row);
+            } else {
+                ptx::tma_load_5d(to, p.residual, residual_is_there(), first + box * 64, row, batch);
+            }
+        }
     }
     // The residual of a unit, of results at `column` within the tile; `box` is where its rows are in shared memory, if they
     // are read in vectors.
@@ -173,14 +211,23 @@ template <class S, EpilogueKind F> struct Epilogue {
             if (!warm_up) store_partials(d, item);
             return;
         }
-        if (F == EpilogueKind::bias_relu && !warm_up) {
+        if ((F == EpilogueKind::bias_relu || RESIDUAL) && !warm_up) {
             if (p.bias != nullptr) add_bias(d);
 #pragma unroll
             for (int i = 0; i < S::M_STEPS; ++i) {
-                if (p.activation == ACT_RELU) relu(d[i]);
-                if (p.activation == ACT_LEAKY_RELU) leaky_relu_of_fraction(d[i], p.negative_slope);
+                if constexpr (RESIDUAL) {
+                    auto& v = reinterpret_cast<float (&)[ACCUMULATORS]>(d[i]);
+                    activate<T>(v, p.activation, p.negative_slope);
+#pragma unroll
+                    for (int e = 0; GATE && e < ACCUMULATORS; ++e) v[e] *= d[i][ACCUMULATORS + e];
+                } else {
+                    if (p.activation == ACT_RELU) relu(d[i]);
+                    if (p.activation == ACT_LEAKY_RELU) leaky_relu_of_fraction(d[i], p.negative_slope);
+                }
             }
         }
+        const bool adds = RESIDUAL && p.addends.residual != nullptr && !warm_up;
+        const bool by_tma = S::CAN_TMA_STORE && adds && p.addends.residual_vector == BY_TMA;
         const bool has_result = S::CAN_TMA_STORE && p.tma_store;
         const uint32_t result = staging_begin + warp / 4 * BOXES * BOX_BYTES;
         const bool leader = warp % 4 == 0 && ptx::elect();
@@ -188,34 +235,30 @@ template <class S, EpilogueKind F> struct Epilogue {
         const bool tma_store = has_result && !(Item::IS_CUT && item.row + int32_t(warp / 4 + 1) * 64 > item.end_row(p));
         const uint32_t buffer = Item::IS_CUT && has_result ? result + warp % 4 * STORE_BYTES : staging;
         if (has_result) {
-            if (leader) ptx::tma_store_wait_read();
+            if (leader && !by_tma) ptx::tma_store_wait_read();
             ptx::barrier_sync(RESULT_READY + warp / 4, 128);
+        }
+        if (by_tma) {
+            ptx::mbarrier_wait(residual_is_there(), residual_phase);
+            residual_phase ^= 1;
         }
         const int32_t first_column = column_of(item);
         const auto place = Boxes<S>::of(p, first_column);
         T* out = static_cast<T*>(p.out) + (item.row + row_of(0)) * p.out_row + first_column * p.out_col;
-        const bool adds = RESIDUAL && p.addends.residual != nullptr && !warm_up;
 #pragma unroll
         for (int k = 0; k < 3; ++k) out += item.result_batch()[k] * p.out_batch[k];
 #pragma unroll(LOOP ? 1 : ALL)
         for (int at = 0; at < (LOOP && warm_up ? UNITS_OF_BOX : ALL); ++at) {
             const int i = at / UNITS, unit = at % UNITS, box = unit / UNITS_OF_BOX, part = unit % UNITS_OF_BOX;
             const uint32_t to = tma_store ? result + box * BOX_BYTES + warp % 4 * STORE_BYTES : buffer;
-            if (adds && p.addends.residual_vector && part == 0) stage_residual(item, at + UNITS_OF_BOX, to);
+            if (adds && p.addends.residual_vector == 1 && part == 0) stage_residual(item, at + UNITS_OF_BOX, to);
             float v[UNIT];
             take<0, ALL>(d, at, v);
             if (LOOP && (!warm_up || warp % 4 == 1)) {
                 if (p.bias != nullptr) add_bias(v, bias_of<0>(p.bias_by_row ? i : box), part);
                 activate<T>(v, p.activation, p.negative_slope);
-                if constexpr (GATE) {
-                    float w[UNIT];
-                    take<0, ALL, ACCUMULATORS>(d, at, w);
-                    if (p.bias != nullptr) add_bias(w, bias_of<0>(BOXES + box), part);
-#pragma unroll
-                    for (int e = 0; e < UNIT; ++e) v[e] *= w[e];
-                }
-                if (adds) add_residual(v, item, i, place.column(box), to, part);
             }
+            if (adds) add_residual(v, item, i, place.column(box), to, part);
             stage(v, to, part);
             if (!tma_store && (part == UNITS_OF_BOX - 1 || unit == UNITS - 1)) {
                 const int32_t column = place.column(box), end = column + (box == BOXES - 1 ? S::TAIL : 64);
@@ -229,20 +272,20 @@ template <class S, EpilogueKind F> struct Epilogue {
 
     // The accumulators of unit `at`, counted through all steps of rows. Registers have no index at run time: by branches, each
     // of which halves those of [FIRST, END). (One comparison after the other becomes a predicated copy of every accumulator,
-    // a switch a table in memory.) BEHIND: so many accumulators behind the first of a step.
-    template <int FIRST, int END, int BEHIND = 0>
-    __device__ __forceinline__ void take(const Accumulators& d, int at, float (&v)[UNIT]) const {
+    // a switch a table in memory.)
+    template <int FIRST, int END> __device__ __forceinline__ void take(const Accumulators& d, int at,
+                                                                       float (&v)[UNIT]) const {
         if constexpr (END - FIRST > 1) {
             constexpr int MIDDLE = (FIRST + END) / 2;
             if (at < MIDDLE) {
-                take<FIRST, MIDDLE, BEHIND>(d, at, v);
+                take<FIRST, MIDDLE>(d, at, v);
             } else {
-                take<MIDDLE, END, BEHIND>(d, at, v);
+                take<MIDDLE, END>(d, at, v);
             }
         } else {
             constexpr int I = FIRST / UNITS, FROM = FIRST % UNITS * UNIT;
 #pragma unroll
-            for (int e = 0; e < UNIT; ++e) v[e] = FROM + e < ACCUMULATORS ? d[I][BEHIND + FROM + e] : 0.0f;
+            for (int e = 0; e < UNIT; ++e) v[e] = FROM + e < ACCUMULATORS ? d[I][FROM + e] : 0.0f;
         }
     }
     // Both values of step or box `which`, counted from AT.
@@ -280,9 +323,10 @@ template <class S, EpilogueKind F> struct Epilogue {
             for (int i = 0; i < S::M_STEPS; ++i) add_row_bias(d[i], bias_first[i] | bias_second[i] << 16);
             return;
         }
+        constexpr int OF_STEP = S::ACCUMULATORS / UNIT;  // of a gate and of b
 #pragma unroll
-        for (int at = 0; at < ALL; ++at) {
-            const int i = at / UNITS, unit = at % UNITS, box = unit / UNITS_OF_BOX;
+        for (int at = 0; at < S::M_STEPS * OF_STEP; ++at) {
+            const int i = at / OF_STEP, unit = at % OF_STEP, box = unit / UNITS_OF_BOX;
             add_column_bias(reinterpret_cast<float (&)[UNIT]>(d[i][unit * UNIT]),
                             bias_first[box] | bias_second[box] << 16, unit % UNITS_OF_BOX);
         }
@@ -305,7 +349,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     __device__ __forceinline__ void store_box(uint32_t buffer, T* out, int32_t rows, int32_t width) const {
         __syncwarp();
         // A vector that ends outside the result is written by elements.
-        if (LOOP && (p.store_elements || (width < 64 && width % 8 != 0))) {
+        if (ANY && (p.store_elements || (width < 64 && width % 8 != 0))) {
             copy_elements(buffer, out, rows, width);
         } else {
 #pragma unroll

@@ -29,13 +29,12 @@ struct alignas(64) WgmmaParams {
     uint32_t longer_splits;
     uint32_t pair;  // 2: blocks whose tiles lie below each other are a cluster; 1: they are not
     uint32_t stages;
-    uint32_t stages_at;      // in shared memory
-    uint32_t a_stage_bytes;  // of a that arrive for one block of k
-    uint32_t b_stage_bytes;  // of b
-    uint32_t a_mn, b_mn;     // the unit stride is along m or n, not along k
-    uint32_t flat;           // no batch: maps have two dimensions, not five
-    uint32_t a_batches,
-        b_batches;  // bit d: the operand has that dimension of the batch, and is not broadcast; GATED of b
+    uint32_t stages_at;             // in shared memory
+    uint32_t a_stage_bytes;         // of a that arrive for one block of k
+    uint32_t b_stage_bytes;         // of b
+    uint32_t a_mn, b_mn;            // the unit stride is along m or n, not along k
+    uint32_t flat;                  // no batch: maps have two dimensions, not five
+    uint32_t a_batches, b_batches;  // bit d: the operand is not broadcast along that dimension of the batch; b's GATED
     uint32_t products;
     uint32_t batch_size[2];  // of the two inner dimensions
     // So far, two lines of the constant caches, what there is to know before the first box.
@@ -60,13 +59,15 @@ struct alignas(64) WgmmaParams {
     Addends addends;
     int64_t residual_batch[3];  // innermost dimension first
     int64_t bias_up;            // from the gate's bias to b's
-    uint32_t unused_too[8];
+    uint32_t residual_batches;  // as a_batches
+    uint32_t unused_too[7];
     TensorMap a, b;
     TensorMap b_tail;  // of b's last box, where b lies by rows and that is narrower than 64 columns
     TensorMap result;  // with tma_store
     TensorMap gate;
+    TensorMap residual;  // if it is read BY_TMA
 };
-static_assert(sizeof(WgmmaParams) == 1088 && offsetof(WgmmaParams, m) == 128, "mirrored in Rust");
+static_assert(sizeof(WgmmaParams) == 1216 && offsetof(WgmmaParams, m) == 128, "mirrored in Rust");
 static_assert(offsetof(WgmmaParams, store_elements) == 220 && offsetof(WgmmaParams, addends) == 320, "");
 static_assert(offsetof(WgmmaParams, a) == 448, "mirrored in Rust");
 // In b_batches, of the two lines that come first.

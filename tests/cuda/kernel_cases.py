@@ -272,6 +272,10 @@ def tile_cases() -> Iterator[Case]:
         a = operand(131, 67, torch.float64, layout[0] == "t")
         b = operand(67, 129, torch.float64, layout[1] == "t")
         yield f"matmul torch.float64 odd {layout}", lambda a=a, b=b: tw.matmul(a, b)
+    for columns in (66, 67):  # sums in parts of k
+        deep = random(70, 2100, dtype=torch.float64), random(2100, columns, dtype=torch.float64)
+        call = on_kernel("blocks", lambda x=deep: tw.matmul(*x, activation="relu"))
+        yield f"matmul torch.float64 deep, {columns} columns", call
 
 
 def wgmma_cases() -> Iterator[Case]:

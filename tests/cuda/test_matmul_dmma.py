@@ -68,6 +68,20 @@ def test_epilogues_and_results_anywhere(tile):
             guarded.assert_rest_untouched()
 
 
+@pytest.mark.parametrize("k", [2050] if EMULATED else [1023, 1024, 1025, 2048, 2050, 3100])
+def test_parts_of_k(k):
+    """Sums of earlier parts are in the memory of the result, read only then, and nothing beside it."""
+    for m, n in [(66, 70), (65, 67)]:
+        a, b, bias = randn(m, k, dtype=F64), randn(k, n, dtype=F64), randn(n, dtype=F64)
+        for tile in TILES:
+            guarded = Guarded((m, n), F64, DEVICE, Guarded.CUTS[0])
+            guarded.out.fill_(float("nan"))
+            check(a, b, "", tile, bias=bias, activation="gelu", out=guarded.out)
+            guarded.assert_rest_untouched()
+        check(a, b, "columns:", out=torch.full((n, m), float("nan"), dtype=F64, device=DEVICE).mT)
+        check(randn(2, m, k, dtype=F64), b, "batch:")
+
+
 @pytest.mark.parametrize("tile", TILES)
 def test_what_float64_holds_is_exact(tile):
     _core.force_matmul_kernel("blocks", tile=tile)

@@ -112,7 +112,7 @@ def test_batches(device, dtype):
         check(a, b, "expanded", residual=residual[..., :1, :].expand(shape), gate=gate, bias=bias)
         check(a, b, "transposed", residual=views.reversed_order(residual), gate=gate, activation="gelu")
     many = normal(2, 1, 3, 1, 2, 9, 16, dtype=dtype, device=device)
-    b, gate = (normal(2, 1, 1, 16, 24, dtype=dtype, device=device) for _ in range(2))
+    b, gate = (normal(2, 1, 1, 1, 1, 16, 24, dtype=dtype, device=device) for _ in range(2))
     check(many, b, "many dimensions", gate=gate, residual=normal(24, dtype=dtype, device=device))
 
 

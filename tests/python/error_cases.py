@@ -229,6 +229,12 @@ CASES = [
         lambda: tw.grouped_matmul(x, torch.ones(4, 3, 5), torch.ones(4, dtype=torch.int64)),
     ),
     (
+        "ResidualShape",
+        SHAPE,
+        "matmul: `residual` has shape (3, 2), which does not broadcast to the result's shape (2, 2); sizes must be equal or 1, counted from the last dimension",
+        lambda: tw.matmul(x, x.mT, residual=torch.ones(3, 2)),
+    ),
+    (
         "OutShape",
         SHAPE,
         "softmax: `out` has shape (6,), but the result has shape (2, 3); pass an `out` of that shape",

@@ -39,7 +39,8 @@ def test_signatures_are_readable():
     assert str(inspect.signature(tw.softmax)) == "(x, dim=-1, *, dtype=None, out=None)"
     assert str(inspect.signature(tw.log_softmax)) == "(x, dim=-1, *, dtype=None, out=None)"
     assert str(inspect.signature(tw.matmul)) == (
-        "(a, b, *, bias=None, activation=None, negative_slope=0.01, precision='ieee', out=None)"
+        "(a, b, *, bias=None, gate=None, residual=None, activation=None, negative_slope=0.01, "
+        "precision='ieee', out=None)"
     )
 
 

@@ -14,6 +14,7 @@ import tilewise
 from tilewise import _core
 
 from . import formulas
+from .autocast import KEYS
 from .recording import Function, is_forward
 
 
@@ -64,7 +65,7 @@ def check(a: Any, b: Any, bias: Any, gate: Any, residual: Any) -> None:
             f"matmul: `bias` has shape {tuple(bias.shape)}, but must have shape (2, {columns}), "
             "one value per column of the result, first the gate's"
         )
-    if torch.is_autocast_enabled(a.device.type):
+    if a.device.type in KEYS and torch.is_autocast_enabled(a.device.type):
         return
     for name, given in (("gate", gate), ("residual", residual)):
         if given is not None and given.dtype != a.dtype:

@@ -454,3 +454,38 @@ fn launches_are_placed_where_they_would_be_planned() {
     }
     assert!(routes.iter().all(|&count| count > 0), "{routes:?}");
 }
+
+#[test]
+fn a_gate_is_in_one_kernel_where_it_can_be_read_as_b_is() {
+    let kernels = |p: &MatmulProblem, device: &DeviceFacts| {
+        let choice = choose(p, device, None);
+        let names: Vec<_> = choice.launches.iter().map(|launch| launch.kernel.name.clone()).collect();
+        (names, choice.workspace)
+    };
+    let gated = |dtype| {
+        let p = problem(dtype, 1, 4096, 256, 1024);
+        MatmulProblem { gate: Some(Matrix { address: 5 << 40, ..p.b.clone() }), ..p }
+    };
+    let (names, workspace) = kernels(&gated(DType::BF16), &examples::h200());
+    assert!(names.len() == 1 && names[0].contains("_gated_") && workspace == 0, "{names:?}");
+    let mut other = gated(DType::BF16);
+    other.gate = Some(Matrix { address: 5 << 40, row_stride: 1, col_stride: 256, ..other.b.clone() });
+    for (p, device) in [
+        (other, examples::h200()),
+        (gated(DType::F16), examples::a100()),
+        (gated(DType::F64), examples::h200()),
+    ] {
+        let sum_bytes = if p.dtype == DType::F64 { 8 } else { 4 };
+        let (names, workspace) = kernels(&p, &device);
+        assert!(names.len() >= 2 && workspace >= 4096 * 1024 * sum_bytes, "{names:?} {workspace}");
+    }
+}
+
+#[test]
+fn no_sums_are_left_where_the_residual_still_is() {
+    let mut p = problem(DType::F32, 1, 4096, 4096, 4096);
+    assert!(plan(&p, &examples::a100()).kernel.name.contains("128x128"));
+    p.residual = Some(p.out.clone());
+    p.residual_is_out = true;
+    assert!(plan(&p, &examples::a100()).kernel.name.contains("64x64"));
+}

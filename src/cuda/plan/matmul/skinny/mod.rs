@@ -28,9 +28,9 @@ const FEW_HALVES: i64 = 16;
 /// The most that matmul_skinny_stream.cu takes.
 const FEW_FLOATS: i64 = 8;
 const STREAM: &str = "matmul_skinny_stream";
-/// Threads of a block that each have k of their own there, of weights along k; of weights across k, MOST_K_PER_SPLIT is what
-/// shared memory has room for.
-const STREAM_LANES: u64 = 128;
+/// Bytes of the few rows of a split, of weights along k: what L1 keeps, for up to 4 and up to 8 of them. Each thread has k of
+/// its own, so that chains are short. Of weights across k, MOST_K_PER_SPLIT is what shared memory has room for.
+const STREAM_FEW_BYTES: [u64; 2] = [1 << 16, 1 << 15];
 /// Stages that a split has there, at least.
 const STREAM_STAGES_PER_SPLIT: u64 = 2;
 /// k splits that are tried. Those of a cluster are among the first.
@@ -110,7 +110,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         _ => STAGES_PER_SPLIT.max(K_PER_SPLIT / u64::from(tile.k)),
     };
     let most_k = match (file, layout) {
-        (STREAM, "_k") => STREAM_LANES * MOST_K_PER_SPLIT,
+        (STREAM, "_k") => STREAM_FEW_BYTES[usize::from(tile.n > 4)] / (4 * p.n.unsigned_abs()),
         _ => MOST_K_PER_SPLIT,
     };
     let exact = if halves { 1 } else { p.k.unsigned_abs().div_ceil(most_k) };

@@ -46,7 +46,10 @@ fn choices() {
             (F16, (16, 4096, 14336), "", 1),
             (BF16, (16, 4096, 4097), "", 1),
             (BF16, (16, 64, 65536), "", 1),
-            (F32, (1, 4096, 4096), "128x8", 16),
+            (F32, (1, 4096, 4096), "8x4_k", 1),
+            (F32, (8, 4096, 4096), "8x8_k", 4),
+            (F32, (8, 4096, 14336), "8x8_k", 14),
+            (F32, (16, 4096, 4096), "128x32", 4),
             (F64, (1, 4096, 4096), "64x8", 8),
             (BF16, (65, 4096, 4096), "", 1),
             (BF16, (64, 64, 64), "", 1),
@@ -54,7 +57,7 @@ fn choices() {
     );
     check(&examples::a100(), &[(BF16, (1, 4096, 4096), "", 1)]);
     check(&examples::l4(), &[(F16, (1, 4096, 4096), "", 1), (F16, (1, 64, 65536), "64x16_k", 128)]);
-    let decoded = [(F16, (1, 4096, 4096), "128x8", 16), (F32, (1, 4096, 4096), "128x8", 16)];
+    let decoded = [(F16, (1, 4096, 4096), "128x8", 16), (F32, (1, 4096, 4096), "8x4_k", 1)];
     check(&examples::t4(), &decoded);
     check(&examples::t4(), &[(F32, (1, 64, 65536), "128x8", 64)]);
     // Whole tiles of 64x64 would multiply 64 rows of float64, of which such a device does few.
@@ -126,6 +129,13 @@ fn layouts() {
     assert_eq!(name(&p), "matmul_skinny_64x16_k_bf16");
     p.b.address += 2;
     assert_eq!(name(&p), "matmul_skinny_64x16_anyk_bf16");
+    let mut p = problem(DType::F32, 1, 4, 2048, 512);
+    assert_eq!(name(&p), "matmul_skinny_stream_32x4_m_f32");
+    // Shared memory has room for 1024 of k of the few rows.
+    let forced = Overrides { splits: Some(1), cluster: None };
+    assert_eq!(launched(&p, &examples::h200(), forced).1.multiply.params.k_per_split, 1024);
+    p.b.row_stride = 513;
+    assert_eq!(name(&p), "matmul_skinny_simt_128x8_f32");
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::mem::offset_of;
 
 use super::epilogue::EpilogueKind;
-use super::params::{GATED, MAPS, WgmmaParams};
+use super::params::{BY_TMA, GATED, MAPS, WgmmaParams};
 use super::{
     Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, WgmmaChoice, addressed, addressed_words, lead_stride,
+    residual_lead,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
@@ -112,6 +113,12 @@ impl WgmmaChoice {
             1 => Addends::new(p, residual_vector && (p.n % 8 == 0 || self.splits > 1)),
             _ => Addends::along_rows(p, problem.dtype),
         };
+        let by_tma = p.residual.as_ref().zip(residual_lead(p)).filter(|_| self.tma_store);
+        let residual = by_tma.map(|(x, lead)| map(problem, x, [p.n as u64, p.m as u64], lead, [64, 64]));
+        let addends = match residual {
+            Some(_) => Addends { residual_vector: BY_TMA, ..addends },
+            None => addends,
+        };
         let bias_up = problem.bias.as_ref().filter(|_| self.gated).map_or(0, |bias| bias.row_stride);
         let (kind, slope) = activation(problem.activation);
         let tiles = tiles_m * tiles_n * products;
@@ -158,7 +165,8 @@ impl WgmmaChoice {
             addends,
             residual_batch: p.residual.as_ref().map_or([0; BATCH_DIMS], batch_strides),
             bias_up,
-            unused_too: [0; 8],
+            residual_batches: p.residual.as_ref().map_or(0, batches),
+            unused_too: [0; 7],
         };
         let blocks = match self.cluster_splitk {
             true => tiles * self.splits,
@@ -206,7 +214,7 @@ impl WgmmaChoice {
         let reduce = (self.splits > 1 && !self.cluster_splitk).then(|| reduce::plan(problem, &splits));
         let [a_map, b_map] = loads.map(|load| load.map(|load| load.map));
         let b_tail = loads[1].and_then(|load| load.tail);
-        let maps = [a_map, b_map, b_tail, result, gate.map(|load| load.map)];
+        let maps = [a_map, b_map, b_tail, result, gate.map(|load| load.map), residual];
         (Launches { repack: None, maps, multiply, reduce }, sources)
     }
 }

@@ -103,9 +103,9 @@ impl Tile {
         self.planes == 1 && self.n.is_multiple_of(2 * BOX_COLUMNS)
     }
 
-    /// Whether there is one that adds a residual: the others' registers have no room for it, or they are seldom chosen.
+    /// Whether there is one that adds a residual: large tiles that have it come by TMA, and small ones.
     fn has_residual(&self) -> bool {
-        let names = ["256x128", "128x256", "192x192", "128x192", "128x128", "64x128", "64x64"];
+        let names = ["128x256", "128x192", "128x128", "64x128", "64x64"];
         self.planes > 1 || names.contains(&self.name)
     }
 
@@ -300,7 +300,9 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let concurrent = device.multiprocessors * resident / pair;
     let grouped = || group_m(tiles_m as u32, tiles_n as u32, (tile.m() * pair, tile.n), concurrent);
     let rows_of_vectors = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).is_some();
-    let tma_store = rows_of_vectors && cost::tma_store(&size, &work, device);
+    // Then the residual can come by TMA, too.
+    let adds = tile.can_tma_store() && work.splits == 1 && residual_lead(&p).is_some();
+    let tma_store = rows_of_vectors && (adds || cost::tma_store(&size, &work, device));
     let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
     let (splits, cluster_splitk) = (work.splits as u32, work.cluster_splitk);
     Some(WgmmaChoice { tile, splits, pair, cluster_splitk, group_m, resident, tma_store, gated, copies, why })
@@ -340,6 +342,11 @@ fn lead_stride(x: &Matrix, (unit, unit_stride): (i64, i64), (lead, lead_stride):
     let in_range = lead_stride > 0 && steps().all(|&step| step >= 0 && (step as u64) < STRIDE_LIMIT / 2);
     let aligned = alignment(x, lead_stride, DType::F16) as usize == ALIGNMENT;
     ((unit == 1 || unit_stride == 1) && in_range && aligned).then(|| lead_stride as u64 * 2)
+}
+
+/// Bytes from one row of the residual to the next, if the copy engine can address it.
+fn residual_lead(p: &Oriented) -> Option<u64> {
+    p.residual.as_ref().and_then(|x| lead_stride(x, (p.n, x.col_stride), (p.m, x.row_stride)))
 }
 
 impl WgmmaChoice {

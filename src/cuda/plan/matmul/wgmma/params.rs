@@ -9,7 +9,9 @@ use crate::cuda::plan::matmul::addends::{self, Addends};
 use crate::cuda::plan::tile_order::TileOrder;
 use crate::cuda::tensor_map::TensorMap;
 
-pub const MAPS: usize = 5;
+pub const MAPS: usize = 6;
+/// `BY_TMA` of kernels/common/epilogue.cuh.
+pub const BY_TMA: u32 = 2;
 /// Bit of `b_batches`.
 pub const GATED: u32 = 8;
 
@@ -71,14 +73,15 @@ pub struct WgmmaParams {
     pub residual_batch: [i64; 3],
     /// From the gate's bias to b's.
     pub bias_up: i64,
-    pub unused_too: [u32; 8],
-    /// Of a, b, its last box if that is narrower than others, the result with tma_store, and the gate. Filled in when the
+    pub residual_batches: u32,
+    pub unused_too: [u32; 7],
+    /// Of a, b, its last box if that is narrower than others, the result with tma_store, the gate, and the residual that is read by TMA. Filled in when the
     /// kernel is launched.
     pub maps: [TensorMap; MAPS],
 }
 
 const _: () = {
-    assert!(size_of::<WgmmaParams>() == 1088);
+    assert!(size_of::<WgmmaParams>() == 1216);
     assert!(offset_of!(WgmmaParams, m) == 128);
     assert!(offset_of!(WgmmaParams, store_elements) == 220);
     assert!(offset_of!(WgmmaParams, addends) == 320);

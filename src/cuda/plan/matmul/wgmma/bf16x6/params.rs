@@ -53,10 +53,10 @@ pub struct Bf16x6Params {
 }
 
 const _: () = {
-    assert!(size_of::<Bf16x6Params>() == 1216);
-    assert!(offset_of!(Bf16x6Params, a) == 1088);
-    assert!(offset_of!(Bf16x6Params, extremes) == 1184);
-    assert!(offset_of!(Bf16x6Params, k) == 1200);
+    assert!(size_of::<Bf16x6Params>() == 1344);
+    assert!(offset_of!(Bf16x6Params, a) == 1216);
+    assert!(offset_of!(Bf16x6Params, extremes) == 1312);
+    assert!(offset_of!(Bf16x6Params, k) == 1328);
 };
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of Bf16x6Params in

@@ -22,7 +22,7 @@ const MODEL: Model = Model {
     name: "wgmma tf32",
     instead_of: "tf32",
     tiles: &TILES,
-    rates: &[0.88, 0.84, 0.72, 0.50],
+    rates: &[0.88, 0.84, 0.60, 0.50],
     products: 2,
     start: 8_400.0,
     start_behind_copies: 14_000.0,
