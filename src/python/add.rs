@@ -8,7 +8,7 @@ use super::recording::{Recorded, Recorder};
 use super::routing::finish;
 use super::run::{Known, solve};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Handler, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
 use crate::interop::scalar::is_number;
 use crate::interop::{Argument, Autocast, Call, Output};
@@ -69,6 +69,9 @@ pub fn add<'py>(
         let found = memo::call(&ADDS, &arguments, Known::solve)?;
         let (result, recorded) = match found {
             Memoised::Made { result, recorded } => (result, recorded),
+            Memoised::Autocast => {
+                return Err(Error::NeedsTorch { op: "add", argument: "x", by: Handler::Autocast });
+            }
             Memoised::New | Memoised::Otherwise => {
                 let mut call = Call::new(py, "add", &DType::ALL).recordable();
                 let (out, problem) = problem(&mut call, x, y, &alpha, out)?;

@@ -100,6 +100,9 @@ fn run<'py>(
     let found = memo::call(&MATMULS, &arguments, Known::solve)?;
     let (result, recorded) = match found {
         Memoised::Made { result, recorded } => (result, recorded),
+        Memoised::Autocast => {
+            return Err(Error::NeedsTorch { op: "matmul", argument: "a", by: Handler::Autocast });
+        }
         Memoised::New | Memoised::Otherwise => {
             let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast(autocast).recordable();
             let (out, problem) = problem(&mut call, a, b, options.checked()?, options)?;

@@ -119,6 +119,9 @@ fn along_dim<'py>(
         let found = memo::call(known_calls, &arguments, Known::solve)?;
         let (result, recorded) = match found {
             Memoised::Made { result, recorded } => (result, recorded),
+            Memoised::Autocast => {
+                return Err(Error::NeedsTorch { op: kind.name(), argument: "x", by: Handler::Autocast });
+            }
             Memoised::New | Memoised::Otherwise => {
                 let mut call =
                     Call::new(py, kind.name(), &DType::FLOATS).with_autocast(autocast).recordable();

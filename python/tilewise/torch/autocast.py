@@ -2,10 +2,13 @@
 
 The public functions come here where autocast is all that is to be seen to, so far as is known, and call
 tilewise's own again. The operators have kernels of the same meaning.
+
+What is converted of a Linear's parameters is kept until autocast ends, as torch's own operations keep it.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +17,7 @@ import torch
 from tilewise import _core
 
 from . import grouped
+from .recording import is_forward
 
 ops = torch.ops.tilewise
 
@@ -32,6 +36,71 @@ def register(library: Any) -> None:
     # Only on GPUs is softmax on torch's list of what float32 is kept for.
     library.impl("softmax", in_float32(ops.softmax.default), "AutocastCUDA")
     library.impl("log_softmax", in_float32(ops.log_softmax.default), "AutocastCUDA")
+
+
+# Whether it is for some device.
+is_on = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
+
+# What is kept of parameters, by marks: by parameters, dtype and modes, with their state at that time.
+# A mark is a weak reference to something that torch itself keeps until autocast ends, and dies with it:
+# torch does not say otherwise when that is.
+KEPT: dict[Any, dict[Any, tuple[Any, Any, Any]]] = {}
+MARK: Any = None
+
+
+def kept(weight: Any, bias: Any) -> tuple[Any, Any]:
+    """A layer's parameters for an operation that autocast computes in a lower precision."""
+    global MARK
+    if type(weight) is not torch.nn.Parameter or (bias is not None and type(bias) is not torch.nn.Parameter):
+        return weight, bias
+    device = "cuda" if weight.is_cuda else "cpu" if weight.is_cpu else ""
+    if not device or is_changing(device, weight):
+        return weight, bias
+    made = KEPT.get(MARK)
+    if made is None:
+        MARK, made = mark(device)
+    dtype = torch.get_autocast_dtype(device)
+    key = id(weight), id(bias), dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    state = weight._version, weight.requires_grad, bias is not None and (bias._version, bias.requires_grad)
+    found = made.get(key)
+    if found is None or found[1] != state:
+        # As torch, which converts what is not trained each time.
+        pair = tuple(
+            lowered(t, device, dtype) if t is not None and t.requires_grad else t for t in (weight, bias)
+        )
+        # With the parameters themselves, which the key is not to outlive.
+        found = made[key] = (weight, bias), state, pair
+    return found[2]  # type: ignore[no-any-return]
+
+
+def is_changing(device: str, t: Any) -> bool:
+    """Whether autocast is off, or its cache, or what converts now does not hold for a later call."""
+    return (
+        not torch.is_autocast_enabled(device)
+        or not torch.is_autocast_cache_enabled()
+        or torch.overrides.has_torch_function_unary(t)
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._is_tracing()
+        or is_forward()
+        # A graph would go on reading what was converted outside of it, after autocast has ended.
+        or (device == "cuda" and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def mark(device: str) -> tuple[Any, dict[Any, Any]]:
+    # Of no elements, so that nothing is computed.
+    with torch.inference_mode(False), torch.enable_grad():
+        a, b = (
+            torch.nn.Parameter(torch.empty(shape, dtype=torch.float32, device=device))
+            for shape in ((0, 1), (1, 0))
+        )
+        converted = torch.mm(a, b).grad_fn._saved_self
+    # A builtin: no code in Python runs while torch lets go of what it has kept, with a lock held.
+    found = weakref.ref(converted, KEPT.pop)
+    made: dict[Any, Any] = {}
+    KEPT[found] = made
+    return found, made
 
 
 def without_autocast(device: str) -> Any:

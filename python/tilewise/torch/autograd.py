@@ -3,9 +3,9 @@
 Formulas call the public functions again, which find the right way
 themselves: memory, or another recorded call when gradients of gradients are wanted.
 
-Below each of them is the one for results that are there already, of calls that are recorded for gradients and
-need nothing else of torch: it is applied to the tensors alone, from src/python/recording.rs, which keeps in
-its context what `forward` of the other does.
+Below each of them is the one for results that are there already, of calls that are recorded for gradients
+and need nothing else of torch: it is applied to the tensors alone, from src/python/recording.rs, which keeps
+in its context what `forward` of the other does.
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ class RecordedLogSoftmax(LogSoftmax):
     forward = _core.recorded
 
 
-# Of a product of matrices without an activation: their dimensions, the precision; activation, its slope, and
-# what is saved.
+# Of matrices without an activation: dimensions, precision; activation, its slope, what is saved.
 PLAIN = (2, 2), "ieee", (None, 0.01, "output")
 
 

@@ -11,7 +11,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 import tilewise
 from tilewise import _core
 
-from . import formulas
+from . import autocast, formulas
 
 Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
 Precision = Literal["ieee", "tf32"]
@@ -81,6 +81,9 @@ class Linear(torch.nn.Module):
 
     def forward(self, x: Any) -> Any:
         weight, bias = self.weight, self.bias
+        # Constant where this is traced.
+        if not torch.compiler.is_compiling() and autocast.is_on():
+            weight, bias = autocast.kept(weight, bias)
         if type(weight) in FOR_MATMUL and type(bias) in FOR_MATMUL:
             try:
                 return tilewise.matmul(

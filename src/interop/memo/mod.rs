@@ -9,7 +9,8 @@
 //! | options | by identity: numbers, strings and dtypes are immutable |
 //! | class, modes, subclass, inference, negation | asked of torch at each call: `Arguments::describe` |
 //! | whether a gradient is recorded | asked likewise, and compared: `Entry::recorded` |
-//! | autocast, current GPU, stream, whether `out` may be written | asked at each call: `Entry::make` |
+//! | autocast | asked at each call: `call` |
+//! | current GPU, stream, whether `out` may be written | asked at each call: `Entry::make` |
 //! | torch's default dtype | not kept: such sums are not remembered |
 //! | what backends see besides, such as addresses modulo 128 | by what is kept of the call: `K` |
 
@@ -18,7 +19,7 @@ mod layout;
 use std::cell::RefCell;
 use std::thread::LocalKey;
 
-use dlpark::ffi::DLTensor;
+use dlpark::ffi::{DLDeviceType, DLTensor};
 use layout::{Described, Layout, torch_class};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
@@ -74,6 +75,8 @@ pub enum Memoised<'py> {
         /// Whether it is still to be shown to autograd.
         recorded: bool,
     },
+    /// torch.autocast has other dtypes in mind.
+    Autocast,
     /// There was none.
     New,
     /// More than memory has to be asked, or where it is was not to the purpose.
@@ -132,6 +135,9 @@ pub fn call<'py, K, const T: usize, const O: usize>(
             Operands { tensors: [const { None }; T], out: None, recorded: false, elsewhere: true };
         if arguments.describe(&mut operands).is_none() {
             return Ok(Memoised::Otherwise);
+        }
+        if arguments.is_autocast(&operands)? {
+            return Ok(Memoised::Autocast);
         }
         let Some(found) = entries.iter().position(|entry| entry.is_like(arguments, &operands)) else {
             return Ok(Memoised::New);
@@ -194,6 +200,21 @@ impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
     }
 }
 
+impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
+    fn is_autocast(&self, operands: &Operands<T>) -> Result<bool> {
+        let (Some(Some(first)), Some(Some(Described { class, raw }))) =
+            (self.tensors.first(), operands.tensors.first())
+        else {
+            return Ok(false);
+        };
+        let device = match raw.device.device_type {
+            DLDeviceType::CPU => Device::Cpu,
+            _ => Device::Cuda(raw.device.device_id),
+        };
+        Ok(class.torch.dispatcher.is_autocast(first.py(), self.autocast, device)?)
+    }
+}
+
 /// The tensors of a call.
 struct Operands<const T: usize> {
     tensors: [Option<Described>; T],
@@ -239,9 +260,6 @@ impl<K, const T: usize, const O: usize> Entry<K, T, O> {
             return Ok(Memoised::Otherwise);
         };
         let (py, torch) = (like.py(), class.torch);
-        if torch.dispatcher.is_autocast(py, arguments.autocast, self.device)? {
-            return Ok(Memoised::Otherwise);
-        }
         let address = |tensor: &Option<Described>| tensor.as_ref().map_or(0, Described::address);
         let mut addresses: SmallVec<[usize; 4]> = operands.tensors.iter().map(address).collect();
         let result = match (arguments.out, &self.result) {
