@@ -60,6 +60,17 @@ def test_one_that_needs_a_gradient_is_enough(device):
             tw.matmul(**given, out=torch.empty(6, 4, dtype=torch.float64, device=device))
 
 
+def test_a_call_that_is_known_without_gradients_gets_them(device):
+    given = operands(device)
+    for _ in range(3):
+        plain = tw.matmul(**given, activation="silu")
+    leaves = {name: value.clone().requires_grad_() for name, value in given.items()}
+    result = tw.matmul(**leaves, activation="silu")
+    torch.testing.assert_close(result, plain)
+    result.sum().backward()
+    assert all(leaf.grad is not None for leaf in leaves.values())
+
+
 def test_compiled_into_one_graph(device):
     given = operands(device, dtype=torch.float32)
     for options in ({}, {"gate": given["gate"], "bias": given["bias"]}):
