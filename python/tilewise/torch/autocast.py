@@ -70,7 +70,7 @@ def kept(weight: Any, bias: Any) -> tuple[Any, Any]:
         )
         # With the parameters themselves, which the key is not to outlive.
         found = made[key] = (weight, bias), state, pair
-    return found[2]  # type: ignore[no-any-return]
+    return found[2]
 
 
 def is_changing(device: str, t: Any) -> bool:

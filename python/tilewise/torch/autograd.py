@@ -39,7 +39,7 @@ class Add(Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         # Autograd itself sums over broadcast dimensions and converts to the inputs' dtypes.
-        x_needed, y_needed, *_ = *ctx.needs_input_grad, False
+        x_needed, y_needed = (*ctx.needs_input_grad, False)[:2]
         x_grad = grad if x_needed else None
         alpha = getattr(ctx, "how", 1)
         y_grad = (grad if alpha == 1 else grad * alpha) if y_needed else None
@@ -47,11 +47,11 @@ class Add(Function):
 
 
 class RecordedAdd(Add):
-    forward = _core.recorded
+    forward: Any = _core.recorded
 
 
 # Of softmax and log_softmax: dim, and the dtype of x where it is not the result's.
-LAST = -1, None
+LAST: Any = -1, None
 
 
 class Softmax(Function):
@@ -75,7 +75,7 @@ class Softmax(Function):
 
 
 class RecordedSoftmax(Softmax):
-    forward = _core.recorded
+    forward: Any = _core.recorded
 
 
 class LogSoftmax(Function):
@@ -93,11 +93,11 @@ class LogSoftmax(Function):
 
 
 class RecordedLogSoftmax(LogSoftmax):
-    forward = _core.recorded
+    forward: Any = _core.recorded
 
 
 # Of matrices without an activation: dimensions, precision; activation, its slope, what is saved.
-PLAIN = (2, 2), "ieee", (None, 0.01, "output")
+PLAIN: Any = (2, 2), "ieee", (None, 0.01, "output")
 
 
 class Matmul(Function):
@@ -154,8 +154,8 @@ class Matmul(Function):
 
     @staticmethod
     def backward(ctx: Any, out_grad: Any, pre_grad: Any = None) -> Any:
-        a, b, saved, *_ = *ctx.saved_tensors, None
-        a_needed, b_needed, bias_needed, *_ = *ctx.needs_input_grad, False
+        a, b, saved = (*ctx.saved_tensors, None)[:3]
+        a_needed, b_needed, bias_needed = (*ctx.needs_input_grad, False)[:3]
         dims, precision, (activation, slope, saved_is) = getattr(ctx, "how", PLAIN)
         grad, pre_grad, saved = (formulas.as_matrix(t, dims) for t in (out_grad, pre_grad, saved))
         bias_grad = None
@@ -179,7 +179,7 @@ class Matmul(Function):
 
 
 class RecordedMatmul(Matmul):
-    forward = _core.recorded
+    forward: Any = _core.recorded
 
 
 # The operators' own arguments, after the function to run below autograd.
