@@ -155,9 +155,7 @@ fn of_route(
         Route::Bf16x6(choice) => {
             choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }
-        Route::Tf32(choice) => {
-            choice.launches(&p, device, workspace).choice(&bases, choice.workspace_bytes(&p))
-        }
+        Route::Tf32(choice) => choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p)),
         Route::Wgmma(choice) => {
             choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }
