@@ -272,6 +272,10 @@ def tile_cases() -> Iterator[Case]:
         a = operand(131, 67, torch.float64, layout[0] == "t")
         b = operand(67, 129, torch.float64, layout[1] == "t")
         yield f"matmul torch.float64 odd {layout}", lambda a=a, b=b: tw.matmul(a, b)
+    # Sums of parts of k have no place where the residual is.
+    a, b = random(130, 1040, dtype=torch.float64), random(1040, 72, dtype=torch.float64)
+    call = lambda out: tw.matmul(a, b, residual=out, out=out)  # noqa: E731
+    yield "matmul torch.float64 residual in place", lambda: call(random(130, 72, dtype=torch.float64))
     for columns in (66, 67):  # sums in parts of k
         deep = random(70, 2100, dtype=torch.float64), random(2100, columns, dtype=torch.float64)
         call = on_kernel("blocks", lambda x=deep: tw.matmul(*x, activation="relu"))
@@ -380,7 +384,14 @@ def tf32_cases() -> Iterator[Case]:
 def skinny_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 and above, split-K goes through memory."""
     for dtype in FLOATS:
-        for few, n, k in [(1, 200, 1040), (7, 131, 520), (16, 256, 1032), (20, 264, 520), (33, 200, 1040)]:
+        for few, n, k in [
+            (1, 200, 1040),
+            (6, 200, 520),
+            (7, 131, 520),
+            (16, 256, 1032),
+            (20, 264, 520),
+            (33, 200, 1040),
+        ]:
             x, bias = random(few, k, dtype=dtype), random(n, dtype=dtype)
             for name, weights in {
                 "k": random(n, k, dtype=dtype).T,

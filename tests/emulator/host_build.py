@@ -134,11 +134,13 @@ def registration(file: Path, preprocessed: str) -> str:
 
 
 def target(file: Path, capability: int) -> int | None:
-    """The newest of the file's targets that the device runs: code for 9.0a runs on 9.0 alone."""
+    """The newest of the file's targets whose machine code the device runs, as that for 9.0a on 9.0 alone."""
     line = file.read_text().splitlines()[0]
-    found = re.findall(r" (?:ptx:)?(\d+)(a?)\b", line)
-    usable = [int(n) for n, exact in found if (int(n) == capability if exact else int(n) <= capability)]
-    return max(usable, default=None)
+    found = [(int(n), exact) for n, exact in re.findall(r" (\d+)(a?)\b", line)]
+    first = capability // 10 * 10
+    return max(
+        (n for n, exact in found if n == capability or (not exact and first <= n < capability)), default=None
+    )
 
 
 def kernel_file(file: Path, capability: int, library: Path) -> None:
