@@ -132,9 +132,13 @@ template <class T, class S, class Params> __device__ __forceinline__ void matmul
 
 template <class T, class S> __device__ __forceinline__ void grouped_matmul(const GroupedMatmulParams& p) {
     ptx::wait_for_grid_before();
+    __shared__ MatmulParams<1> own;  // in a thread's own memory it would be a stack
     Work<T> work;
-    MatmulParams<1> own;
-    if (find_grouped<S::BM, S::BN>(p, work, own)) multiply_tile<T, S>(own, work);
+    MatmulParams<1> found;
+    if (!find_grouped<S::BM, S::BN>(p, work, found)) return;
+    if (threadIdx.x == 0) own = found;
+    __syncthreads();
+    multiply_tile<T, S>(own, work);
 }
 
 template <class T, class S> __device__ __forceinline__ void listed_matmul(const ListedParams& p) {

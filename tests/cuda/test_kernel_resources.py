@@ -11,7 +11,7 @@ KERNELS = Path(__file__).parents[2] / "kernels"
 TARGETS = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 FROM_SM_80 = {"matmul_mma", "matmul_skinny", "matmul_repack"}
 # What uses instructions of one architecture alone, or serves only what does.
-ONLY_SM_90A = {"matmul_bf16x6", "matmul_split", "matmul_wgmma", "matmul_wgmma_tf32"}
+ONLY_SM_90A = {"grouped_matmul_wgmma", "matmul_bf16x6", "matmul_split", "matmul_wgmma", "matmul_wgmma_tf32"}
 # What is planned only where a multiprocessor has 228 KB of shared memory, or tensor cores for float64; TF32
 # on Hopper has a file of its own.
 SOME = {
@@ -71,7 +71,7 @@ def test_every_target_has_the_same_kernels(kernels):
         if kernel["file"] not in SOME:
             built.setdefault(kernel["target"], set()).add(kernel["kernel"])
     # Without tensor cores for bfloat16, sm_75 multiplies halves with kernels of its own.
-    older = {name for name in built["sm_75"] if not name.startswith("matmul")}
+    older = {name for name in built["sm_75"] if not name.startswith(("matmul", "grouped_matmul"))}
     for target in TARGETS[1:]:
         assert built[target] == built["sm_80"]
         assert older <= built[target]
@@ -80,4 +80,4 @@ def test_every_target_has_the_same_kernels(kernels):
 def test_names_follow_the_rule(kernels):
     for kernel in kernels:
         op = kernel["file"].split("_")[0]
-        assert re.fullmatch(rf"{op}(_[a-z0-9]+)+", kernel["kernel"]), kernel["kernel"]
+        assert re.fullmatch(rf"(grouped_)?{op}(_[a-z0-9]+)+", kernel["kernel"]), kernel["kernel"]

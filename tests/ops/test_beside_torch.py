@@ -180,6 +180,8 @@ def test_the_product_of_vectors_stays_a_number_beside_a_bias(device):
         assert got.item() == 4.0
 
 
-def test_the_first_operand_is_a_tensor(device):
-    with pytest.raises(tw.DTypeError, match="`x` is of type int"):
-        tw.add(1, torch.ones(2, device=device))
+def test_a_number_comes_first_without_alpha(device):
+    y = torch.ones(2, device=device)
+    assert torch.add(1, y, alpha=3).tolist() == [4.0, 4.0]
+    with pytest.raises(tw.OptionError, match="x is a number"):
+        tw.add(1, y, alpha=3)

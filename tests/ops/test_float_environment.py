@@ -5,6 +5,7 @@ Neither an earlier call nor another thread has a say.
 
 import json
 import platform
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +20,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 MODES = ["gradual", "flush", "upward"]
+
+# AMX and AVX512-BF16, which have neither subnormal numbers nor modes.
+CPU = Path("/proc/cpuinfo")
+BFLOAT16 = CPU.exists() and ("amx_bf16" in CPU.read_text() or "avx512_bf16" in CPU.read_text())
 
 # Sizes just large enough for threads: subnormal numbers are slow. Inputs are made of bits, since arithmetic
 # on them would depend on the mode.
@@ -133,6 +138,8 @@ def test_modes_make_a_difference(serial):
             "matrix times vector",
         ):
             key = f"{what} torch.{dtype}"
+            if key == "matmul torch.bfloat16" and BFLOAT16:
+                continue
             assert serial["gradual"][key] != serial["flush"][key], key
             assert serial["gradual"][key] != serial["upward"][key] or dtype == "bfloat16", key
 
