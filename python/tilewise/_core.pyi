@@ -86,11 +86,7 @@ class CudaError(TilewiseError, RuntimeError): ...
 class OutOfMemoryError(TilewiseError, MemoryError): ...
 
 def add(
-    x: _Tensor | float | _NumpyScalar,
-    y: _Tensor | float | _NumpyScalar,
-    *,
-    alpha: float = 1,
-    out: _Tensor | None = None,
+    x: _Tensor, y: _Tensor | float | _NumpyScalar, *, alpha: float = 1, out: _Tensor | None = None
 ) -> _Tensor: ...
 def softmax(
     x: _Tensor, dim: SupportsIndex = -1, *, dtype: _DType = None, out: _Tensor | None = None

@@ -47,6 +47,9 @@ def checked(name: str, function):
     from support.tolerance import assert_identical, assert_rounded
 
     def call(*args, **kwargs):
+        options = {k: v for k, v in kwargs.items() if k != "out"}
+        if options.get("residual") is not None:  # which may be `out`
+            options["residual"] = options["residual"].clone()
         got = function(*args, **kwargs)
         if isinstance(got, list):
             biases = kwargs.get("bias") or [None] * len(got)
@@ -56,7 +59,6 @@ def checked(name: str, function):
         if not got.dtype.is_floating_point:
             assert_identical(got, torch.add(*args))
             return got
-        options = {k: v for k, v in kwargs.items() if k != "out"}
         if name == "add":
             options["dtype"] = got.dtype
         if options.pop("precision", None) == "tf32":
