@@ -7,7 +7,7 @@
 // float32 for matmul_wgmma_tf32.cu always along k. A batch dimension of stride 0 is copied once. One launch copies both
 // operands; an element is read and written once.
 //
-// Variants: matmul_repack_i16, of halves; matmul_repack_i32, of float32. src/cuda/plan/matmul/copied/mod.rs and
+// Variants: matmul_repack_i16, of fp16/bf16; matmul_repack_i32, of float32. src/cuda/plan/matmul/copied/mod.rs and
 // src/cuda/plan/matmul/wgmma decide whether to copy.
 // Hazard: outside of graphs the product begins early (common/ptx/grid.cuh), and waits for the copies.
 // Measurements: docs/measurements/matmul_repack.md

@@ -90,7 +90,7 @@ def cut(a: Any, b: Any) -> str:
 
 
 def sums_of_rows(t: Any, offsets: Any) -> Any:
-    """Of each group's rows, in float32 for halves, rounded once."""
+    """Of each group's rows, in float32 for fp16/bf16, rounded once."""
     ones = t.new_ones(1, 1).expand(1, t.shape[0])
     return tilewise.grouped_matmul(ones, t, offsets).squeeze(-2)
 

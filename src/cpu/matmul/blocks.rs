@@ -256,7 +256,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             let step = deep.next_multiple_of(16) + 16;
             let to = packed.room(rows * step);
             if down {
-                pack::turned_rows::<S, I>(self.isa, a, &(0..m), depth, step, staging, to);
+                pack::transposed_rows::<S, I>(self.isa, a, &(0..m), depth, step, staging, to);
             } else {
                 pack::rows::<S, I>(self.isa, a, &(0..m), depth, step, staging, to);
             }

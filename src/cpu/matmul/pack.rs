@@ -185,7 +185,7 @@ pub fn rows<S: Scheme, I: Isa>(
 /// [`rows`] of a matrix whose columns are contiguous, for factors that are never elements themselves: a few columns at a
 /// time are transposed.
 #[inline(always)]
-pub fn turned_rows<S: Scheme, I: Isa>(
+pub fn transposed_rows<S: Scheme, I: Isa>(
     isa: I,
     matrix: Placed,
     rows: &Range<usize>,

@@ -18,7 +18,7 @@ pub struct Model {
     pub tiles: &'static [Tile],
     /// Share of the tensor cores' rate that each of them reaches.
     pub rates: &'static [f64],
-    /// Multiply-adds of halves in whose time the kernel does one of its own.
+    /// Multiply-adds of bf16 in whose time the kernel does one of its own.
     pub products: u32,
     /// Clocks until the first product begins; the same behind copies, but for what memory takes.
     pub start: f64,

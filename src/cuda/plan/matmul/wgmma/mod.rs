@@ -27,7 +27,7 @@ use crate::ops::matmul::MatmulProblem;
 
 /// BLOCK_K, BOX_BYTES, MAX_STAGES, HEADER_BYTES and STORE_BYTES of kernels/common/wgmma_tile.cuh.
 const BLOCK_K: u64 = 64;
-/// Multiply-adds of halves of one multiprocessor in a clock.
+/// Multiply-adds of fp16/bf16 of one multiprocessor in a clock.
 const MULTIPLY_ADDS: f64 = 2048.0;
 const BOX_BYTES: u32 = 8192;
 const BOX_COLUMNS: u32 = 64;
@@ -50,7 +50,7 @@ pub struct Tile {
     blocks: u32,
     /// Whether there is a kernel with cluster split-K.
     has_cluster_splitk: bool,
-    /// Stages of a block of k, and words of 16 bits of an element: one of halves, two of float32 as it is (TF32), and one of
+    /// Stages of a block of k, and words of 16 bits of an element: one of fp16/bf16, two of float32 as it is (TF32), and one of
     /// each part of float32.
     planes: u32,
 }
