@@ -10,7 +10,6 @@ from typing import (
     TypeAlias,
     TypedDict,
     TypeVar,
-    overload,
     type_check_only,
 )
 
@@ -68,6 +67,8 @@ class _NumpyScalar(Protocol):
 # torch.Tensor, numpy.ndarray, or any object with __dlpack__ and __dlpack_device__. The result is of the
 # same type as the first tensor.
 _Tensor = TypeVar("_Tensor", bound=_DLPack)
+# A tensor, or a list of them.
+_Operands = TypeVar("_Operands", bound=_DLPack | Sequence[_DLPack])
 
 _Result = TypeVar("_Result")
 
@@ -106,28 +107,16 @@ def matmul(
     precision: Literal["ieee", "tf32"] = "ieee",
     out: _Tensor | None = None,
 ) -> _Tensor: ...
-@overload
 def grouped_matmul(
-    a: Sequence[_Tensor],
-    b: Sequence[_Tensor],
-    offsets: None = None,
+    a: _Operands,
+    b: _Operands,
+    offsets: _DLPack | None = None,
     *,
-    bias: Sequence[_Tensor] | None = None,
+    bias: _Operands | None = None,
     activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None = None,
     negative_slope: float = 0.01,
-    out: Sequence[_Tensor] | None = None,
-) -> list[_Tensor]: ...
-@overload
-def grouped_matmul(
-    a: _Tensor,
-    b: _Tensor,
-    offsets: _Tensor | None = None,
-    *,
-    bias: _Tensor | None = None,
-    activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None = None,
-    negative_slope: float = 0.01,
-    out: _Tensor | None = None,
-) -> _Tensor: ...
+    out: _Operands | None = None,
+) -> _Operands: ...
 def implement_operators(recorder: Callable[[str], Callable[..., Any]]) -> list[str]: ...
 def on_memory(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result: ...
 def recorded(ctx: Any, *tensors: Any) -> Any: ...

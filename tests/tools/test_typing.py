@@ -32,6 +32,8 @@ RIGHT = [
     "assert_type(tw.add(x, 1), NDArray[np.float32])",
     "assert_type(tw.add(x, np.float32(2)), NDArray[np.float32])",
     "assert_type(tw.add(t, t, alpha=2, out=t), torch.Tensor)",
+    "assert_type(tw.grouped_matmul(t, t, t), torch.Tensor)",
+    "assert_type(tw.grouped_matmul([t], [t]), list[torch.Tensor])",
     "assert_type(tw.softmax(t, -2, dtype=torch.float32), torch.Tensor)",
     "assert_type(tw.softmax(x, np.int64(1), dtype='float32'), NDArray[np.float32])",
     "assert_type(tw.matmul(x, x.T, activation='gelu', precision='tf32'), NDArray[np.float32])",
