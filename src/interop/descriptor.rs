@@ -113,7 +113,11 @@ pub fn not_accepted(argument: Argument, got: String) -> Error {
 }
 
 fn dtype(argument: Argument, raw: DLDataType) -> Result<DType> {
-    DType::from_dlpack(raw.code.0, raw.bits, raw.lanes).ok_or_else(|| not_accepted(argument, dtype_name(raw)))
+    known_dtype(raw).ok_or_else(|| not_accepted(argument, dtype_name(raw)))
+}
+
+pub fn known_dtype(raw: DLDataType) -> Option<DType> {
+    DType::from_dlpack(raw.code.0, raw.bits, raw.lanes)
 }
 
 /// The name a DLPack type has in Python, as far as it has one.

@@ -4,6 +4,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use smallvec::SmallVec;
 
 use super::arguments::{self, Keyword, given};
 use super::exceptions::raise;
@@ -132,10 +133,8 @@ fn record<'py>(
     static MATMUL: Recorder = Recorder::new("RecordedMatmul");
     static ACTIVATIONS: Entry<3> = Entry::new(["autograd", "formulas", "ACTIVATIONS"]);
     let &MatmulOptions { bias, activation, negative_slope, precision, .. } = options;
-    let suffices = match activation {
-        Some(_) => options.checked().map_err(|error| raise(py, error))?.0.result_suffices(),
-        None => true,
-    };
+    let (checked, how_precise) = options.checked().map_err(|error| raise(py, error))?;
+    let suffices = checked.result_suffices();
     let slope = || match negative_slope.given() {
         Some(slope) => Ok(slope.to_owned()),
         None => 0.01.into_bound_py_any(py),
@@ -154,13 +153,15 @@ fn record<'py>(
         }
     };
     let dims = (of_a.rank, of_b.rank);
-    let how = match (activation, precision.given(), dims) {
-        (None, None, (2, 2)) => None,
-        (_, precision, _) => {
+    // To be asked here of what is not saved.
+    let by_columns = of_b.requires_grad && !of_a.requires_grad && lies_by_columns(b)?;
+    let how = match (activation, how_precise, dims, by_columns) {
+        (None, Precision::Ieee, (2, 2), false) => None,
+        _ => {
             let precision =
-                precision.map_or_else(|| intern!(py, "ieee").clone().into_any(), |p| p.to_owned());
+                precision.given().map_or_else(|| intern!(py, "ieee").clone().into_any(), |p| p.to_owned());
             let applied = (activation, slope()?, saved_is);
-            Some((dims, precision, applied).into_pyobject(py)?.into_any())
+            Some((dims, precision, applied, by_columns).into_pyobject(py)?.into_any())
         }
     };
     let tensors = match bias {
@@ -176,6 +177,16 @@ fn record<'py>(
         Ok(both) => both.get_item(0),
         Err(_) => Ok(returned),
     }
+}
+
+/// As formulas.lies_by_columns.
+fn lies_by_columns(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let strides: SmallVec<[i64; 4]> = tensor
+        .call_method0(intern!(tensor.py(), "stride"))?
+        .try_iter()?
+        .map(|n| n?.extract())
+        .collect::<PyResult<_>>()?;
+    Ok(matches!(strides[..], [.., rows, columns] if rows == 1 && columns != 1))
 }
 
 /// Under torch.autocast, as torch.matmul.

@@ -365,13 +365,14 @@ def tf32_cases() -> Iterator[Case]:
     for tile, pairs in product(sorted({tile for _, _, _, tile, *_ in kernels}), [False, True]):
         name = f"matmul tf32 {tile}{' in pairs' if pairs else ''}"
         forced = partial(on_kernel, "tf32", tile=tile, cluster=pairs)
+        whole = partial(forced, splits=1)
         for layout in LAYOUTS:
             a = operand(200, 136, torch.float32, layout[0] == "t")
             b = operand(136, 264, torch.float32, layout[1] == "t")
-            yield f"{name} {layout}", forced(lambda a=a, b=b: multiply(a, b))
+            yield f"{name} {layout}", whole(lambda a=a, b=b: multiply(a, b))
         bias = random(264, dtype=torch.float32)
         rectified = lambda a=a, b=b, bias=bias: multiply(a, b, bias=bias, activation="leaky_relu")  # noqa: E731
-        yield f"{name} bias", forced(rectified)
+        yield f"{name} bias", whole(rectified)
         x, w, bias = (random(*shape, dtype=torch.float32) for shape in ((3, 70, 33), (33, 77), (77,)))
         fused = lambda x=x, w=w, bias=bias: multiply(x, w, bias=bias, activation="gelu")  # noqa: E731
         yield f"{name} odd batch", forced(fused)

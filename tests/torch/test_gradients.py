@@ -175,6 +175,24 @@ def test_at_zero_of_either_sign(device, activation, slope):
     assert torch.equal(torch.autograd.grad(got, a, seed)[0], torch.autograd.grad(expected, a, seed)[0])
 
 
+@pytest.mark.parametrize("way", ["recorded", "operators"])
+@pytest.mark.parametrize("activation", [None, "gelu"])
+@pytest.mark.parametrize("a_needed", [True, False])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_gradients_lie_as_their_tensors_do(device, batch, a_needed, activation, way):
+    """So autograd keeps them and sums them up without a copy in another order."""
+    matmul = {"recorded": tw.matmul, "operators": torch.ops.tilewise.matmul}[way]
+    for transposed in (False, True):
+        a, b = leaf(*batch, 5, 6, device=device), leaf(*batch, 7, 6, device=device)
+        b = b.mT if not transposed else leaf(*batch, 6, 7, device=device)
+        a = (a if transposed else leaf(*batch, 6, 5, device=device).mT).requires_grad_(True)
+        a = a if a_needed else a.detach()
+        inputs = [a, b] if a_needed else [b]
+        y = matmul(a, b, activation=activation)
+        for grad, t in zip(torch.autograd.grad(y, inputs, torch.randn_like(y)), inputs, strict=True):
+            assert grad.stride() == t.stride()
+
+
 @activations
 def test_one_tensor_is_saved_for_an_activation(activation):
     name, slope, _ = ACTIVATIONS[activation]

@@ -62,6 +62,21 @@ def test_an_input_that_does_not_fit_is_told_of_as_input_and_weight(device, activ
         layer(torch.ones(2, 4, device=device))
 
 
+def test_linear_with_parameters_of_another_kind(device):
+    """A weight that is computed, one that was replaced, a bias that was taken away."""
+    x = torch.randn(3, 4, device=device)
+    layer = tilewise.torch.Linear(4, 5, activation="relu", device=device)
+    twin = copy.deepcopy(layer)
+    torch.nn.utils.parametrizations.weight_norm(layer)
+    torch.testing.assert_close(layer(x), twin(x))
+    expected = torch.func.functional_call(twin, {"weight": 2 * twin.weight, "bias": 2 * twin.bias}, x)
+    torch.testing.assert_close(expected, 2 * twin(x))
+    without = torch.relu(torch.nn.functional.linear(x, twin.weight))
+    del twin.bias
+    twin.bias = None
+    torch.testing.assert_close(twin(x), without)
+
+
 def test_linear_begins_as_torchs_does():
     torch.manual_seed(7)
     ours = tilewise.torch.Linear(5, 7, activation="gelu", dtype=torch.float64)

@@ -49,13 +49,14 @@ MARK: Any = None
 
 
 def kept(weight: Any, bias: Any) -> tuple[Any, Any]:
-    """A layer's parameters for an operation that autocast computes in a lower precision."""
+    """The transpose of a layer's weight, and its bias, for an operation that autocast computes in a lower
+    precision."""
     global MARK
     if type(weight) is not torch.nn.Parameter or (bias is not None and type(bias) is not torch.nn.Parameter):
-        return weight, bias
+        return weight.mT, bias
     device = "cuda" if weight.is_cuda else "cpu" if weight.is_cpu else ""
     if not device or is_changing(device, weight):
-        return weight, bias
+        return weight.mT, bias
     made = KEPT.get(MARK)
     if made is None:
         MARK, made = mark(device)
@@ -65,9 +66,10 @@ def kept(weight: Any, bias: Any) -> tuple[Any, Any]:
     found = made.get(key)
     if found is None or found[1] != state:
         # As torch, which converts what is not trained each time.
-        pair = tuple(
+        lower, lower_bias = (
             lowered(t, device, dtype) if t is not None and t.requires_grad else t for t in (weight, bias)
         )
+        pair = lower.mT, lower_bias
         # With the parameters themselves, which the key is not to outlive.
         found = made[key] = (weight, bias), state, pair
     return found[2]

@@ -96,8 +96,9 @@ class RecordedLogSoftmax(LogSoftmax):
     forward: Any = _core.recorded
 
 
-# Of matrices without an activation: dimensions, precision; activation, its slope, what is saved.
-PLAIN: Any = (2, 2), "ieee", (None, 0.01, "output")
+# Of matrices without an activation: dimensions, precision; activation, its slope, what is saved; whether b
+# lies by columns, where it is not saved itself.
+PLAIN: Any = (2, 2), "ieee", (None, 0.01, "output"), False
 
 
 class Matmul(Function):
@@ -120,7 +121,8 @@ class Matmul(Function):
         pair = isinstance(results, tuple)
         saved = results[1] if pair else results if activation else None
         saved_is = "pre_activation" if pair else "output"
-        ctx.how = (a.dim(), b.dim()), precision, (activation, slope, saved_is)
+        by_columns = formulas.lies_by_columns(b)
+        ctx.how = (a.dim(), b.dim()), precision, (activation, slope, saved_is), by_columns
         a_needed, b_needed, *_ = ctx.needs_input_grad
         ctx.save_for_backward(a if b_needed else None, b if a_needed else None, saved)
         if is_forward():
@@ -130,7 +132,7 @@ class Matmul(Function):
     @staticmethod
     def jvp(ctx: Any, a_tangent: Any, b_tangent: Any, bias_tangent: Any, *_: Any) -> Any:
         a, b, saved = ctx.saved_tensors
-        dims, precision, (activation, slope, saved_is) = ctx.how
+        dims, precision, (activation, slope, saved_is), _ = ctx.how
         by_a = by_b = None
         if a_tangent is not None:
             by_a = tilewise.matmul(a_tangent, b, bias=bias_tangent, precision=precision)
@@ -156,7 +158,7 @@ class Matmul(Function):
     def backward(ctx: Any, out_grad: Any, pre_grad: Any = None) -> Any:
         a, b, saved = (*ctx.saved_tensors, None)[:3]
         a_needed, b_needed, bias_needed = (*ctx.needs_input_grad, False)[:3]
-        dims, precision, (activation, slope, saved_is) = getattr(ctx, "how", PLAIN)
+        dims, precision, (activation, slope, saved_is), b_by_columns = getattr(ctx, "how", PLAIN)
         grad, pre_grad, saved = (formulas.as_matrix(t, dims) for t in (out_grad, pre_grad, saved))
         bias_grad = None
         if grad is not None:
@@ -173,8 +175,11 @@ class Matmul(Function):
             bias_grad = _core.activation_backward(grad, None, None, bias=bias_needed)[1]
         if grad is None:
             return (None,) * 7
-        a_grad = formulas.matmul_a_grad(grad, b, dims, precision) if a_needed else None
-        b_grad = formulas.matmul_b_grad(grad, a, dims, precision) if b_needed else None
+        # As the operands lie, so that their gradients are kept and summed up without a copy.
+        a_by_columns = a is not None and formulas.lies_by_columns(a)
+        b_by_columns = b_by_columns or (b is not None and formulas.lies_by_columns(b))
+        a_grad = formulas.matmul_a_grad(grad, b, dims, precision, a_by_columns) if a_needed else None
+        b_grad = formulas.matmul_b_grad(grad, a, dims, precision, b_by_columns) if b_needed else None
         return a_grad, b_grad, bias_grad, None, None, None, None
 
 

@@ -74,16 +74,27 @@ def of_bias(bias: Any, a: Any, b: Any, dims: tuple[int, int]) -> Any:
 # Where an operand's batch was broadcast, autograd itself sums its gradient.
 
 
-def matmul_a_grad(grad: Any, b: Any, dims: tuple[int, int], precision: Any) -> Any:
+def lies_by_columns(t: Any) -> bool:
+    """Whether a matrix, or a batch of some, is the transpose of one that lies by rows."""
+    return bool(t.dim() >= 2 and t.stride(-2) == 1 != t.stride(-1))
+
+
+def matmul_a_grad(grad: Any, b: Any, dims: tuple[int, int], precision: Any, by_columns: bool) -> Any:
     b = b.unsqueeze(-1) if dims[1] == 1 else b
-    a_grad = tilewise.matmul(grad, b.mT, precision=precision)
+    a_grad = product(grad, b.mT, precision, by_columns)
     return a_grad.squeeze(-2) if dims[0] == 1 else a_grad
 
 
-def matmul_b_grad(grad: Any, a: Any, dims: tuple[int, int], precision: Any) -> Any:
+def matmul_b_grad(grad: Any, a: Any, dims: tuple[int, int], precision: Any, by_columns: bool) -> Any:
     a = a.unsqueeze(-2) if dims[0] == 1 else a
     if dims[1] <= 2 and dims[0] > 2:
         # One product that sums over the batch, instead of a product for each of it.
         a, grad = a.flatten(0, -2), grad.flatten(0, -2)
-    b_grad = tilewise.matmul(a.mT, grad, precision=precision)
+    b_grad = product(a.mT, grad, precision, by_columns)
     return b_grad.squeeze(-1) if dims[1] == 1 else b_grad
+
+
+def product(a: Any, b: Any, precision: Any, by_columns: bool) -> Any:
+    if by_columns:
+        return tilewise.matmul(b.mT, a.mT, precision=precision).mT
+    return tilewise.matmul(a, b, precision=precision)

@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 use super::call::without_gil;
 use super::scalar::is_number;
 use super::torch::{Torch, TorchClass, threads};
-use super::{Argument, Autocast, allocate, dispatcher};
+use super::{Argument, Autocast, allocate, descriptor, dispatcher};
 use crate::backend::Resources;
 use crate::dtype::DType;
 use crate::error::{Handler, Result};
@@ -201,6 +201,7 @@ impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
 }
 
 impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
+    /// Whether torch.autocast has dtypes in mind that the tensors do not have already.
     fn is_autocast(&self, operands: &Operands<T>) -> Result<bool> {
         let (Some(Some(first)), Some(Some(Described { class, raw }))) =
             (self.tensors.first(), operands.tensors.first())
@@ -211,7 +212,17 @@ impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
             DLDeviceType::CPU => Device::Cpu,
             _ => Device::Cuda(raw.device.device_id),
         };
-        Ok(class.torch.dispatcher.is_autocast(first.py(), self.autocast, device)?)
+        let (py, torch) = (first.py(), class.torch);
+        if !torch.dispatcher.is_autocast(py, self.autocast, device)? {
+            return Ok(false);
+        }
+        if self.autocast != Autocast::Everywhere {
+            return Ok(true);
+        }
+        let lower = torch.autocast_dtype(py, device != Device::Cpu)?;
+        let is_lower =
+            |tensor: &Described| lower.is_some() && descriptor::known_dtype(tensor.raw.dtype) == lower;
+        Ok(!operands.tensors.iter().flatten().all(is_lower))
     }
 }
 

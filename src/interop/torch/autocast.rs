@@ -27,6 +27,15 @@ impl AutocastState {
     }
 }
 
+impl Torch {
+    /// The dtype in which autocast computes matmuls; None of an older torch, or of a dtype that is none of ours.
+    pub fn autocast_dtype(&self, py: Python<'_>, on_cuda: bool) -> PyResult<Option<DType>> {
+        let Some(dtype_on) = &self.autocast.dtype_on else { return Ok(None) };
+        let device = if on_cuda { intern!(py, "cuda") } else { intern!(py, "cpu") };
+        Ok(self.dtype_of(&dtype_on.bind(py).call1((device,))?))
+    }
+}
+
 /// The tensors in the precision of operations that autocast computes in a lower one; None if that is to be seen to in
 /// Python. The first decides on the device: what lies elsewhere stays as it is.
 pub fn lowered<'py, const N: usize>(
@@ -38,12 +47,9 @@ pub fn lowered<'py, const N: usize>(
     let (py, state) = (first.py(), &torch.autocast);
     let on_cuda = |tensor: &Bound<'py, PyAny>| truth(&state.is_cuda.read(tensor)?);
     let cuda = on_cuda(first)?;
-    let Some(dtype_on) = &state.dtype_on else { return Ok(None) };
-    let device = if cuda { intern!(py, "cuda") } else { intern!(py, "cpu") };
-    let dtype = dtype_on.bind(py).call1((device,))?;
-    let convert = match torch.dtype_of(&dtype) {
-        Some(DType::F16) => intern!(py, "half"),
-        Some(DType::BF16) => intern!(py, "bfloat16"),
+    let (dtype, convert) = match torch.autocast_dtype(py, cuda)? {
+        Some(dtype @ DType::F16) => (dtype, intern!(py, "half")),
+        Some(dtype @ DType::BF16) => (dtype, intern!(py, "bfloat16")),
         _ => return Ok(None),
     };
     let mut all = [const { None }; N];
@@ -52,9 +58,9 @@ pub fn lowered<'py, const N: usize>(
         if plain(tensor).is_none() {
             return Ok(None);
         }
-        let own = torch.dtype.read(tensor)?;
-        let converted = torch.dtype_of(&own).is_some_and(|own| CONVERTED.contains(&own));
-        let stays = own.is(&dtype) || !converted || on_cuda(tensor)? != cuda;
+        let own = torch.dtype_of(&torch.dtype.read(tensor)?);
+        let converted = own.is_some_and(|own| CONVERTED.contains(&own));
+        let stays = own == Some(dtype) || !converted || on_cuda(tensor)? != cuda;
         *lowered = Some(if stays { tensor.clone() } else { tensor.call_method0(convert)? });
     }
     Ok(Some(all))
