@@ -81,7 +81,10 @@ def lies_by_columns(t: Any) -> bool:
 
 def matmul_a_grad(grad: Any, b: Any, dims: tuple[int, int], precision: Any, by_columns: bool) -> Any:
     b = b.unsqueeze(-1) if dims[1] == 1 else b
-    a_grad = product(grad, b.mT, precision, by_columns)
+    if by_columns:
+        a_grad = tilewise.matmul(b, grad.mT, precision=precision).mT
+    else:
+        a_grad = tilewise.matmul(grad, b.mT, precision=precision)
     return a_grad.squeeze(-2) if dims[0] == 1 else a_grad
 
 
@@ -90,11 +93,8 @@ def matmul_b_grad(grad: Any, a: Any, dims: tuple[int, int], precision: Any, by_c
     if dims[1] <= 2 and dims[0] > 2:
         # One product that sums over the batch, instead of a product for each of it.
         a, grad = a.flatten(0, -2), grad.flatten(0, -2)
-    b_grad = product(a.mT, grad, precision, by_columns)
-    return b_grad.squeeze(-1) if dims[1] == 1 else b_grad
-
-
-def product(a: Any, b: Any, precision: Any, by_columns: bool) -> Any:
     if by_columns:
-        return tilewise.matmul(b.mT, a.mT, precision=precision).mT
-    return tilewise.matmul(a, b, precision=precision)
+        b_grad = tilewise.matmul(grad.mT, a, precision=precision).mT
+    else:
+        b_grad = tilewise.matmul(a.mT, grad, precision=precision)
+    return b_grad.squeeze(-1) if dims[1] == 1 else b_grad

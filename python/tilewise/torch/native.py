@@ -17,6 +17,8 @@ import torch
 
 from tilewise import _core
 
+from .recording import is_forward
+
 # Keys of every tensor, or of every thread, that no operator of ours has a kernel for.
 FALLTHROUGH = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.BackendSelect
@@ -33,14 +35,27 @@ def implement() -> list[str]:
 
 
 def recorder(name: str) -> Callable[..., Any]:
-    keywords = [argument.name for argument in RECORDERS[name][0]._schema.arguments if argument.kwarg_only]
+    op, kernel = RECORDERS[name]
+    keywords = [argument.name for argument in op._schema.arguments if argument.kwarg_only]
 
     def record(*given: Any) -> Any:
         positional = len(given) - len(keywords)
         options = dict(zip(keywords, given[positional:], strict=True))
-        return RECORDERS[name][1](keyset(given), *given[:positional], **options)
+        if is_for_subclasses_alone(given):
+            with torch._C._AutoDispatchBelowAutograd():
+                return op(*given[:positional], **options)
+        return kernel(keyset(given), *given[:positional], **options)
 
     return record
+
+
+def is_for_subclasses_alone(given: tuple[Any, ...]) -> bool:
+    """Whether no mode, transform or derivative has a say in a call."""
+    if is_forward() or torch._C._dispatch_tls_local_include_set() != FALLTHROUGH:
+        return False
+    return not (
+        torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in given)
+    )
 
 
 def keyset(given: tuple[Any, ...]) -> Any:

@@ -22,15 +22,22 @@ def register() -> None:
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.experimental import register_sharding
 
-    register_sharding([ops.add.Tensor, ops.add.alpha])(add)
-    register_sharding(ops.add.Scalar)(add_number)
-    register_sharding([ops.softmax.default, ops.log_softmax.default])(along_dim)
-    register_sharding([ops.softmax_backward.default, ops.log_softmax_backward.default])(along_dim_backward)
-    register_sharding(ops.matmul.default)(matmul)
-    register_sharding(ops.matmul_with_pre_activation.default)(matmul_with_pre_activation)
-    register_sharding(ops.activation_backward.default)(activation_backward)
-    # What is found for one activation is not to be taken for another.
+    rules: dict[Any, list[Any]] = {
+        add: [ops.add.Tensor, ops.add.alpha],
+        add_number: [ops.add.Scalar],
+        along_dim: [ops.softmax.default, ops.log_softmax.default],
+        along_dim_backward: [ops.softmax_backward.default, ops.log_softmax_backward.default],
+        matmul: [ops.matmul.default],
+        matmul_with_pre_activation: [ops.matmul_with_pre_activation.default],
+        activation_backward: [ops.activation_backward.default],
+    }
     schemas = DTensor._op_dispatcher.sharding_propagator.op_to_schema_info
+    for rule, overloads in rules.items():
+        register_sharding(overloads)(rule)
+        for overload in overloads:
+            # No argument is a list of tensors, for which torch would look in Python at each call.
+            schemas[overload].needs_pytree = False
+    # What is found for one activation is not to be taken for another.
     schemas[ops.matmul.default].static_kwargkey = ["activation"]
     schemas[ops.activation_backward.default].static_kwargkey = ["bias"]
     modules.FOR_MATMUL.add(DTensor)
