@@ -15,7 +15,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
 use crate::interop::{Argument, Autocast, Call, Output, TorchFacts, autocast, torch_facts};
-use crate::ops::matmul::{Activation, MatmulProblem, Operands, Precision};
+use crate::ops::matmul::{Activation, DEFAULT_SLOPE, MatmulProblem, Operands, Precision};
 use crate::ops::{self, Scalar};
 
 /// `activation(a @ b + bias) + residual`, with the shapes of torch.matmul; with a gate,
@@ -137,7 +137,7 @@ fn record<'py>(
     let suffices = checked.result_suffices();
     let slope = || match negative_slope.given() {
         Some(slope) => Ok(slope.to_owned()),
-        None => 0.01.into_bound_py_any(py),
+        None => DEFAULT_SLOPE.into_bound_py_any(py),
     };
     let (of_a, of_b) = (torch_facts(a)?, torch_facts(b)?);
     let kept = |tensor: &Bound<'py, PyAny>, by: &TorchFacts| by.requires_grad.then(|| tensor.clone());
@@ -223,7 +223,8 @@ fn in_lower_precision<'py>(
 ///     Whether gradients need no more of the activation than its result.
 ///
 /// Raises:
-///     OptionError: an activation or precision that is not known. DTypeError: a slope that is no number.
+///     OptionError: an activation or precision that is not known, a slope beside another activation than
+///         leaky_relu. DTypeError: a slope that is no number.
 ///
 /// Lives in src/python/matmul.rs; asked by tilewise.torch.
 #[pyfunction]
@@ -272,7 +273,7 @@ impl<'a, 'py> MatmulOptions<'a, 'py> {
 
     /// Those that are no tensors.
     pub fn checked(&self) -> Result<(Activation, Precision)> {
-        let slope = self.negative_slope.number(SLOPE, Scalar::Float(0.01))?;
+        let slope = self.negative_slope.number(SLOPE, Scalar::Float(DEFAULT_SLOPE))?;
         let activation = arguments::activation("matmul", self.activation, slope.as_f64())?;
         Ok((activation, self.precision.precision()?))
     }
