@@ -169,4 +169,4 @@ def check_dim(dim: int, rank: int) -> None:
 
 def check_shapes(fit: Any, message: Callable[[], str]) -> None:
     """`fit` may be symbolic: it is then taken for true, and guarded."""
-    torch._check_with(tilewise.ShapeError, fit, message)  # type: ignore[no-untyped-call]
+    torch._check_with(tilewise.ShapeError, fit, message)
