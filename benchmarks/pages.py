@@ -1,4 +1,4 @@
-"""Writes docs/performance.md, its pictures, and the README's figures from the records in benchmarks/results.
+"""Writes docs/performance.md, its pictures, and the figures of README and notebooks from benchmarks/results.
 
 python benchmarks/pages.py            write them
 python benchmarks/pages.py --check    write nothing; name what is out of date, and exit with 1 if anything is
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 from tilewise.bench import charts, kinds, plot, record, report
-from tilewise.bench.record import OVERHEAD, Run
+from tilewise.bench.record import COPY, OVERHEAD, Measurement, Run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE, IMAGES = Path("benchmarks/results"), Path("docs/performance.md"), Path("docs/images")
+NOTEBOOKS = Path("examples/notebooks")
 BEGIN, END = "<!-- figures: written by benchmarks/pages.py -->", "<!-- end of figures -->"
 INTRODUCTION = """\
 # Performance
@@ -200,6 +202,32 @@ def figures(found: dict[str, Run]) -> str:
     return "\n".join([*lines, f"Every case, the gradients, and how it was measured: [{PAGE}]({PAGE})."])
 
 
+# In prose: `<!-- record: add; contiguous 2^28; bfloat16; us -->366.9<!-- -->`.
+QUOTED = re.compile(r"(<!-- record: (\S+); ([^;]+); (\S+); (\S+) -->)[^<]*(<!-- -->)")
+VALUES: dict[str, Callable[[Run, Measurement], str]] = {
+    "date": lambda run, m: str(run.facts["date"]),
+    "us": lambda run, m: f"{m.milliseconds['tilewise'] * 1e3:.1f}",
+    "torch_us": lambda run, m: f"{m.milliseconds['torch'] * 1e3:.1f}",
+    "GB/s": lambda run, m: f"{m.rate() / 1e9:.0f}",
+    "TFLOP/s": lambda run, m: f"{m.rate() / 1e12:.0f}",
+    "speedup": lambda run, m: f"{m.ratios['torch']:.2f}",
+    "%_of_copy": lambda run, m: f"{100 * m.ratios[COPY]:.0f}",
+}
+
+
+def quoted(text: str, found: dict[str, Run]) -> str:
+    """The text with its figures from the newest record of a GPU that has the case."""
+    gpus = [run for run in found.values() if run.facts["device"] != "CPU"]
+    newest = {m.key: (run, m) for run in reversed(gpus) for m in run.measurements if not m.failed}
+
+    def value(match: re.Match[str]) -> str:
+        begin, op, case, dtype, unit, end = match.groups()
+        run, m = newest[op, case, dtype]
+        return begin + VALUES[unit](run, m) + end
+
+    return QUOTED.sub(value, text)
+
+
 PRINTED_BY = "python -m tilewise.bench all"
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 
@@ -224,6 +252,8 @@ def write(root: Path, check: bool) -> list[str]:
     before, _, rest = readme.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     texts = {PAGE: performance(found), Path("README.md"): f"{before}{BEGIN}\n{figures(found)}\n{END}{after}"}
+    for notebook in sorted((root / NOTEBOOKS).glob("*.ipynb")):
+        texts[notebook.relative_to(root)] = quoted(notebook.read_text(), found)
     wanted = [picture for stem, run in found.items() for picture in pictures(stem, run)]
     stale = []
     for path, text in texts.items():

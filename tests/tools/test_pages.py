@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -131,3 +132,34 @@ def test_newer_records_come_first_and_a_cpu_is_not_the_readmes(checkout):
     assert list(found) == ["cpu", "small"]
     assert "softmax" not in pages.figures(found)
     assert pages.performance(found).index("2026-02-03") < pages.performance(found).index("2026-01-02")
+
+
+def test_figures_in_notebooks_are_the_newest_records(checkout):
+    notebook = checkout / pages.NOTEBOOKS / "a.ipynb"
+    notebook.parent.mkdir(parents=True)
+    quoted = "it takes <!-- record: add; contiguous 2^20; bfloat16; us -->1.0<!-- --> us, the speedup is "
+    quoted += "<!-- record: add; contiguous 2^20; bfloat16; speedup --><!-- -->"
+    notebook.write_text(quoted)
+    assert "examples/notebooks/a.ipynb" in pages.write(checkout, check=True)
+    pages.write(checkout, check=False)
+    assert "us -->0.3<!-- --> us" in notebook.read_text()
+    assert "speedup -->1.00<!-- -->" in notebook.read_text()
+    assert pages.write(checkout, check=True) == []
+
+
+def test_no_notebook_has_a_figure_of_a_gpu_without_its_record_or_its_date():
+    for notebook in (ROOT / pages.NOTEBOOKS).glob("*.ipynb"):
+        for cell in json.loads(notebook.read_text())["cells"]:
+            text = "".join(cell["source"])
+            if cell["cell_type"] == "markdown" and "Measured, on an NVIDIA H200" in text:
+                dated = re.search(r"\d+ (November|December) 2026|; date -->", text)
+                assert dated, (notebook.name, text)
+
+
+def test_the_decoder_block_of_the_readme_is_that_of_its_page():
+    rows = [line.split("|")[1:] for line in (ROOT / "README.md").read_text().splitlines() if "width" in line]
+    figures = [[cell.strip() for cell in row[1:5]] for row in rows if len(row) > 5]
+    assert len(figures) == 6
+    page = (ROOT / "docs/measurements/decoder_block.md").read_text()
+    shown = [[cell.strip() for cell in line.split("|")[2:6]] for line in page.splitlines()]
+    assert all(row in shown for row in figures)
