@@ -42,7 +42,7 @@ class Device:
     clock_hertz: float | None
     """The highest clock of the SMs; None where the driver does not say."""
     memory_bytes_per_second: float | None
-    """As NVIDIA promises of the product, or else of the memory's pins, by their clock and width."""
+    """NVIDIA's figure for this GPU, or else the memory's clock times its bus width."""
     targets: tuple[str, ...]
     """Which of build_info()["targets"] it runs: none if this build was made for other GPUs."""
 

@@ -31,7 +31,7 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 ///         list of tensors of shape (N,).
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
 ///     negative_slope: what leaky_relu multiplies negative values by.
-///     out: where to write the result: of its shape, dtype and device, and memory of its own;
+///     out: where to write the result: of its shape, dtype and device, overlapping no input;
 ///         with lists, a list of such.
 ///
 /// Returns:

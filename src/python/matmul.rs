@@ -25,14 +25,15 @@ use crate::ops::{self, Scalar};
 ///     a: tensor of shape (..., m, k) or (k,). dtypes: float16, bfloat16, float32, float64.
 ///     b: tensor of shape (..., k, n) or (k,), of a's dtype. Leading dimensions broadcast.
 ///     bias: tensor of shape (n,) of a's dtype, added to every row; with a gate of shape (2, n), the gate's row and b's.
-///     gate: tensor of b's shape and a's dtype, which the activation is applied to the product with. It and b may be halves
+///     gate: tensor of b's shape and a's dtype, which the activation is applied to the product with. It and b may be views
 ///         of one weight, such as `w[:, :n]` and `w[:, n:]`: nothing is copied.
 ///     residual: tensor of a's dtype that broadcasts to the result, of any strides, or `out` itself.
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
 ///     negative_slope: what leaky_relu multiplies negative values by.
 ///     precision: "ieee" multiplies float32 as float32; "tf32" may round float32 inputs to 10 bits of
 ///         mantissa where the device has hardware for that.
-///     out: where to write the result: of its shape, dtype and device, and memory of its own.
+///     out: where to write the result: of its shape, dtype and device. It must be the residual, or not overlap any
+///         input.
 ///
 /// Returns:
 ///     A tensor of a's library, device and dtype, of shape (..., m, n), without m or n where a or b is

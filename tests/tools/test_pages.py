@@ -151,6 +151,8 @@ def test_no_notebook_has_a_figure_of_a_gpu_without_its_record_or_its_date():
     for notebook in (ROOT / pages.NOTEBOOKS).glob("*.ipynb"):
         for cell in json.loads(notebook.read_text())["cells"]:
             text = "".join(cell["source"])
+            # A line that begins with a comment would end its paragraph.
+            assert "\n<!--" not in text, notebook.name
             if cell["cell_type"] == "markdown" and "Measured, on an NVIDIA H200" in text:
                 dated = re.search(r"\d+ (November|December) 2026|; date -->", text)
                 assert dated, (notebook.name, text)

@@ -108,7 +108,7 @@ def _liger(call: Call) -> Thunk | None:
 
 
 def _upcast(call: Call) -> Thunk | None:
-    """What users do where torch multiplies halves one by one: a matmul in float32, rounded back."""
+    """What users do where torch multiplies fp16 and bf16 one by one: a matmul in float32, rounded back."""
     if call.op != "matmul" or call.args[0].dtype.itemsize != 2 or call.args[0].device.type != "cpu":
         return None
     (a, b), dtype = call.args, call.args[0].dtype
