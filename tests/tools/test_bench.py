@@ -394,3 +394,13 @@ def test_unknown_words_are_refused(arguments, capsys):
 def test_no_such_case(capsys):
     assert bench.main(["add", "--device", "cpu", "--only", "2^99"]) == 2
     assert "2^99" in capsys.readouterr().err
+
+
+def test_a_ceiling_that_is_noise_is_none(monkeypatch):
+    monkeypatch.setattr(timing, "waited", iter(range(10**6)).__next__)
+    found = measure.ceilings(torch.device("cpu"), timing.CpuClock(), {"float32"})
+    assert found == record.Ceilings(0.0, {})
+    assert report.ceilings_line(found) == "copy: noise"
+    m = record.Measurement("add", "case", "float32", 1 << 28, 0, {"tilewise": 1.0, "torch": 2.0})
+    m.compare(found)
+    assert m.ratios == {"torch": 2.0}

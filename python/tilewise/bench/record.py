@@ -31,6 +31,7 @@ CPU_SOURCES = ("src/cpu/**/*.rs",)
 class Ceilings:
     """The best rates of the device in this run: of a large copy, of torch's matmuls in each dtype."""
 
+    # 0: its time was noise.
     copy_bytes_per_second: float
     flops_per_second: dict[str, float]
 
@@ -84,7 +85,8 @@ class Measurement:
         self.best_peer = min((p for p in self.peers if p in sure), key=sure.__getitem__, default=None)
         if self.op == OVERHEAD or (cpu and not self.flops and self.bytes < CACHED):
             return
-        self.ratios["of copy ceiling"] = self.bytes / ours * 1e3 / ceilings.copy_bytes_per_second
+        if ceilings.copy_bytes_per_second:
+            self.ratios["of copy ceiling"] = self.bytes / ours * 1e3 / ceilings.copy_bytes_per_second
         if self.flops and (peak := ceilings.flops_per_second.get(self.dtype)):
             self.ratios["of matmul ceiling"] = self.rate() / peak
 

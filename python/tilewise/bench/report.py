@@ -72,7 +72,8 @@ def ceilings_line(ceilings: Ceilings) -> str:
     matmuls = [
         f"{name} matmul {flops / 1e12:.1f} TFLOP/s" for name, flops in ceilings.flops_per_second.items()
     ]
-    return ", ".join([f"copy {ceilings.copy_bytes_per_second / 1e9:.0f} GB/s", *matmuls])
+    copied = ceilings.copy_bytes_per_second
+    return ", ".join([f"copy {copied / 1e9:.0f} GB/s" if copied else "copy: noise", *matmuls])
 
 
 def show(op: str, measurements: Sequence[Measurement]) -> None:
