@@ -46,6 +46,8 @@ def _add(m: Measurement) -> str:
 
 
 def _matmul(m: Measurement) -> str:
+    if m.case.startswith("batch "):
+        return "batched"
     found = re.match(r"(?:(\d+)\^3|(\d+)x(\d+)x(\d+)) [nt]{2}(?: (\w+))?$", m.case)
     if found is None:
         return "other"

@@ -76,7 +76,13 @@ def _triton(call: Call) -> Thunk | None:
         return partial(baseline.softmax, tensors[0]) if _rows(call) and tensors[0].shape[1] <= 65536 else None
     if call.op != "matmul" or {"bias", "gate", "residual"} & {*call.options} or tensors[0].dim() != 2:
         return None
-    return partial(baseline.matmul, tensors[0], tensors[1], call.options.get("activation", ""))
+    activation = call.options.get("activation", "")
+    # The tutorial's kernel has no other.
+    return (
+        partial(baseline.matmul, tensors[0], tensors[1], activation)
+        if activation in ("", "leaky_relu")
+        else None
+    )
 
 
 def _quack(call: Call) -> Thunk | None:
