@@ -116,8 +116,8 @@ def add(
         y: tensor whose shape broadcasts with x's, or a number. A 0-dimensional CPU tensor may stand
             beside a CUDA x.
         alpha: number that multiplies y. A float needs a floating result. Not beside a number x.
-        out: where to write the result: of its shape, dtype and device, and either exactly x or y or
-            memory of its own.
+        out: where to write the result: of its shape, dtype and device. It must be one of the
+            inputs, or not overlap any.
 
     Returns:
         A tensor of x's library on x's device, of the broadcast shape and of dtype
@@ -149,8 +149,7 @@ def softmax(
         dim: the dimension whose elements sum to one; negative counts from the last.
         dtype: dtype to convert x to while it is read, and of the result: a torch.dtype, a numpy dtype or
             a name such as "float32".
-        out: where to write the result: of its shape, dtype and device, and either exactly x or memory of
-            its own.
+        out: where to write the result: of its shape, dtype and device. It must be x, or not overlap it.
 
     Returns:
         A tensor of x's library, device and shape, of `dtype` or else x's; or `out`. Computed in float32
@@ -184,8 +183,7 @@ def log_softmax(
         dim: the dimension whose exponentials sum to one; negative counts from the last.
         dtype: dtype to convert x to while it is read, and of the result: a torch.dtype, a numpy dtype or
             a name such as "float32".
-        out: where to write the result: of its shape, dtype and device, and either exactly x or memory of
-            its own.
+        out: where to write the result: of its shape, dtype and device. It must be x, or not overlap it.
 
     Returns:
         A tensor of x's library, device and shape, of `dtype` or else x's; or `out`. Computed in float32
@@ -220,14 +218,15 @@ def matmul(
         a: tensor of shape (..., m, k) or (k,). dtypes: float16, bfloat16, float32, float64.
         b: tensor of shape (..., k, n) or (k,), of a's dtype. Leading dimensions broadcast.
         bias: tensor of shape (n,) of a's dtype, added to every row; with a gate of shape (2, n), the gate's row and b's.
-        gate: tensor of b's shape and a's dtype, which the activation is applied to the product with. It and b may be halves
+        gate: tensor of b's shape and a's dtype, which the activation is applied to the product with. It and b may be views
             of one weight, such as `w[:, :n]` and `w[:, n:]`: nothing is copied.
         residual: tensor of a's dtype that broadcasts to the result, of any strides, or `out` itself.
         activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
         negative_slope: what leaky_relu multiplies negative values by.
         precision: "ieee" multiplies float32 as float32; "tf32" may round float32 inputs to 10 bits of
             mantissa where the device has hardware for that.
-        out: where to write the result: of its shape, dtype and device, and memory of its own.
+        out: where to write the result: of its shape, dtype and device. It must be the residual, or not overlap any
+            input.
 
     Returns:
         A tensor of a's library, device and dtype, of shape (..., m, n), without m or n where a or b is
@@ -277,7 +276,7 @@ def grouped_matmul(
             list of tensors of shape (N,).
         activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
         negative_slope: what leaky_relu multiplies negative values by.
-        out: where to write the result: of its shape, dtype and device, and memory of its own;
+        out: where to write the result: of its shape, dtype and device, overlapping no input;
             with lists, a list of such.
 
     Returns:
@@ -358,8 +357,8 @@ def softmax_backward(
         dim: the forward's dim.
         dtype: dtype of the forward's x, where the forward converted it: a torch.dtype, a numpy dtype or a
             name such as "float16".
-        out: where to write the result: of its shape, dtype and device, and either exactly grad or output
-            or memory of its own.
+        out: where to write the result: of its shape, dtype and device. It must be one of the inputs, or not
+            overlap any.
 
     Returns:
         A tensor of grad's library, device and shape, of `dtype` or else grad's; or `out`. Computed in
@@ -396,8 +395,8 @@ def log_softmax_backward(
         dim: the forward's dim.
         dtype: dtype of the forward's x, where the forward converted it: a torch.dtype, a numpy dtype or a
             name such as "float16".
-        out: where to write the result: of its shape, dtype and device, and either exactly grad or output
-            or memory of its own.
+        out: where to write the result: of its shape, dtype and device. It must be one of the inputs, or not
+            overlap any.
 
     Returns:
         A tensor of grad's library, device and shape, of `dtype` or else grad's; or `out`. Computed in
