@@ -95,13 +95,13 @@ test-torch: $(VENV)/.pip $(WHEELS)/all/.built  ## the tests that concern torch, 
 	$(PIP) --python target/torch/$(VERSION)/bin/python install --quiet --no-deps --force-reinstall $(WHEELS)/all/*.whl
 	OMP_WAIT_POLICY=passive target/torch/$(VERSION)/bin/python -m pytest -n 2 --dist worksteal tests/torch tests/interop
 
-bench: $(VENV)/.benching  ## time every operation against torch and others (quick set; see README for the full one)
+bench: $(VENV)/.benching  ## time every operation against torch and others (quick set; docs/measuring.md has the full one)
 	$(BIN)/python -m tilewise.bench all --quick
 
 docs: $(VENV)/.developing  ## build the site into .site (mkdocs serve shows it while you write)
 	$(BIN)/python -m mkdocs build
 
-figures: $(VENV)/.developing  ## write docs/performance.md and the README's figures from benchmarks/results
+figures: $(VENV)/.developing  ## write docs/performance.md, pictures, and figures of README and notebooks from benchmarks/results
 	$(BIN)/python benchmarks/pages.py
 
 clean:  ## remove the environment and everything built

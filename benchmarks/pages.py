@@ -1,4 +1,4 @@
-"""Writes docs/performance.md, its pictures, and the README's figures from the records in benchmarks/results.
+"""Writes docs/performance.md, its pictures, and the figures of README and notebooks from benchmarks/results.
 
 python benchmarks/pages.py            write them
 python benchmarks/pages.py --check    write nothing; name what is out of date, and exit with 1 if anything is
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import statistics
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,11 +17,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 from PIL import Image
-from tilewise.bench import charts, plot, record, report
-from tilewise.bench.record import OVERHEAD, Run
+from tilewise.bench import charts, kinds, plot, record, report
+from tilewise.bench.record import COPY, OVERHEAD, Measurement, Run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE, IMAGES = Path("benchmarks/results"), Path("docs/performance.md"), Path("docs/images")
+NOTEBOOKS = Path("examples/notebooks")
 BEGIN, END = "<!-- figures: written by benchmarks/pages.py -->", "<!-- end of figures -->"
 INTRODUCTION = """\
 # Performance
@@ -33,8 +34,32 @@ Every result was compared with torch in float64 before it was timed. tilewise an
 run. On a GPU the times are device time between two events, medians, with the L2 cache flushed before each
 call; on a CPU, wall time.
 
+A speedup is a peer's time over tilewise's: above 1, tilewise is faster. Speedups of different kinds of
+problem have no common mean: find the kind of yours, and expect what lies between its quartiles.
+
 {legend}
 """
+# What a kind's name leaves open.
+KINDS = """\
+- *aligned*: rows of both operands are whole vectors of 16 bytes; *odd sizes* and *misaligned*: they are not.
+- *few rows*: at most 64, as of the steps of a decoder; *small*: less than 2 MiB, the time of a launch.
+- *other dims*: softmax along another dimension than the last; *transposed*: x and the result have
+  different orders in memory.
+"""
+# Of the README's table; the gradients stand on the page.
+SHORT = ("matmul", "grouped", "softmax", "add", OVERHEAD)
+TITLES = {"grouped": "grouped_matmul", OVERHEAD: "host time of a call"}
+COLUMNS = (
+    "kind",
+    "dtype",
+    "cases",
+    "lowest",
+    "lower quartile",
+    "median",
+    "upper quartile",
+    "highest",
+    "case of the lowest",
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +67,7 @@ class Picture:
     """A file of docs/images and what is drawn into it."""
 
     run: Run
+    op: str
     name: str
     alt: str
     size: tuple[float, float]
@@ -56,7 +82,8 @@ class Picture:
         data = self.run.as_json()
         drawn = [plot.title(self.run), data["cases"], data["ceilings"]]
         figures = json.dumps(drawn, sort_keys=True).encode()
-        return hashlib.sha256(figures + Path(str(charts.__file__)).read_bytes()).hexdigest()
+        code = b"".join(Path(str(module.__file__)).read_bytes() for module in (charts, kinds))
+        return hashlib.sha256(figures + code).hexdigest()
 
     def is_current(self, root: Path) -> bool:
         file = root / self.path
@@ -90,7 +117,8 @@ def pictures(stem: str, run: Run) -> Iterator[Picture]:
     for section in plot.sections(run):
         name = section.name.replace(" ", "-")
         alt = f"{section.name} on {run.device}, {run.facts['date']}"
-        yield Picture(run, f"{stem}-{name}.png", alt, (plot.WIDTH, section.height + 0.4), section.draw)
+        op = section.name.split(" ")[0]
+        yield Picture(run, op, f"{stem}-{name}.png", alt, (plot.WIDTH, section.height + 0.4), section.draw)
 
 
 def linked(picture: Picture) -> str:
@@ -101,7 +129,7 @@ def linked(picture: Picture) -> str:
 
 def performance(found: dict[str, Run]) -> str:
     """The text of docs/performance.md."""
-    lines = [INTRODUCTION.format(legend=report.LEGEND)]
+    lines = [INTRODUCTION.format(legend=report.LEGEND), KINDS]
     for stem, run in found.items():
         facts, environment = run.facts, run.facts["environment"]
         lines += [f"## {run.device}, {facts['date']}", ""]
@@ -111,52 +139,110 @@ def performance(found: dict[str, Run]) -> str:
         ]
         lines += [f"- driver: {report.flat(environment['driver'])}; Python {environment['python']}"]
         lines += [f"- packages: {report.flat(environment['packages'])}"]
+        lines += [f"- peers: {', '.join(peers(run))}"]
         lines += [f"- ceilings of this run: {report.ceilings_line(run.ceilings)}"]
         lines += [f"- record: `{RESULTS / stem}.json`"]
         lines += [f"- note: {facts['note']}"] if "note" in facts else []
-        lines += ["", *map(linked, pictures(stem, run))]
+        lines.append("")
         for op in run.operations:
-            lines += [f"### {op}", "", report.markdown_table(*report.rows(run.of(op)), report.LEFT), ""]
-            if op == OVERHEAD:
-                parts = [part.row for part in report.parts(run.of(op))]
-                lines += [
-                    report.markdown_table(report.PARTS_COLUMNS, parts, report.LEFT),
-                    "",
-                    report.PARTS_LEGEND,
-                    "",
-                ]
+            lines += [f"### {op}", "", *spreads(run, op)]
+            drawn = [p for p in pictures(stem, run) if p.op == op]
+            lines += [*map(linked, drawn), *folded(run, op)]
         if failures := [problem for m in run.measurements for problem in report.problems(m)]:
             lines += ["### Without a time", "", *(f"- {failure}" for failure in failures), ""]
     return "\n".join(lines)
 
 
+def peers(run: Run) -> list[str]:
+    """Those that any case was compared with, and no others."""
+    return list(dict.fromkeys(peer for m in run.measurements for peer in m.peers))
+
+
+def spreads(run: Run, op: str) -> list[str]:
+    """A line for each kind and dtype: the speedup over torch."""
+    rows = [
+        [s.kind, s.dtype, str(s.cases), *(f"{r:.2f}" for r in (s.lowest, *s.quartiles, s.highest)), s.worst]
+        for s in kinds.spreads(run.of(op))
+    ]
+    return ["Speedup over torch:", "", report.markdown_table(COLUMNS, rows, 2), ""] if rows else []
+
+
+def folded(run: Run, op: str) -> list[str]:
+    """Every case, behind a line to be opened."""
+    lines = ['<details markdown="1">', f"<summary>every case of {op}</summary>", ""]
+    lines += [report.markdown_table(*report.rows(run.of(op)), report.LEFT), ""]
+    if op == OVERHEAD:
+        parts = [part.row for part in report.parts(run.of(op))]
+        lines += [
+            report.markdown_table(report.PARTS_COLUMNS, parts, report.LEFT),
+            "",
+            report.PARTS_LEGEND,
+            "",
+        ]
+    return [*lines, "</details>", ""]
+
+
 def figures(found: dict[str, Run]) -> str:
-    """What stands in the README: of every operation the newest figures of a GPU."""
+    """What stands in the README: of every operation the newest speedups over torch on a GPU, by kind."""
+    parts: dict[str, list[str]] = {}
+    for op in SHORT:
+        newest = next((r for r in found.values() if r.of(op) and r.facts["device"] != "CPU"), None)
+        if newest is not None:
+            version = newest.facts["environment"]["packages"]["torch"]
+            title = f"One {newest.device}, {newest.facts['date']}, torch {version}"
+            parts.setdefault(title, []).extend(short(newest, op))
     lines: list[str] = []
-    for op in charts.SIZES:
-        newest = next(((s, r) for s, r in found.items() if r.of(op) and r.facts["device"] != "CPU"), None)
-        if newest is None:
-            continue
-        stem, run = newest
-        lines += ["", f"{op} on one {run.device}, {run.facts['date']}:", "", *summary(run, op)]
-        lines += [f"\n![{p.alt}]({p.path})" for p in pictures(stem, run) if p.alt.startswith(f"{op} by size")]
-    return "\n".join(
-        [*lines, "", f"All figures, how they were made, and what has changed since: [{PAGE}]({PAGE})."]
-    ).strip()
+    for title, rows in parts.items():
+        lines += [
+            f"{title}; `{PRINTED_BY}`:",
+            "",
+            "| operation | kind of problem | " + " | ".join(DTYPES) + " |",
+        ]
+        lines += ["| :-- | :-- |" + " --: |" * len(DTYPES), *rows, ""]
+    return "\n".join([*lines, f"Every case, the gradients, and how it was measured: [{PAGE}]({PAGE})."])
 
 
-def summary(run: Run, op: str) -> list[str]:
-    """A line for each dtype: torch's time over tilewise's, and the extremes."""
-    rows = []
-    for dtype in dict.fromkeys(m.dtype for m in run.of(op)):
-        ratios = {m.case: m.ratios["torch"] for m in run.of(op) if m.dtype == dtype and "torch" in m.ratios}
-        if ratios:
-            by_ratio = sorted(ratios, key=ratios.__getitem__)
-            ends = [f"{ratios[case]:.2f} ({case})" for case in (by_ratio[0], by_ratio[-1])]
-            mean = statistics.geometric_mean(ratios.values())
-            rows.append([dtype, str(len(ratios)), f"{mean:.2f}", *ends])
-    columns = ("dtype", "cases", "torch's time over tilewise's, geometric mean", "lowest", "highest")
-    return [report.markdown_table(columns, rows)] if rows else []
+# In prose: `<!-- record: add; contiguous 2^28; bfloat16; us -->366.9<!-- -->`.
+QUOTED = re.compile(r"(<!-- record: (\S+); ([^;]+); (\S+); (\S+) -->)[^<]*(<!-- -->)")
+VALUES: dict[str, Callable[[Run, Measurement], str]] = {
+    "date": lambda run, m: str(run.facts["date"]),
+    "us": lambda run, m: f"{m.milliseconds['tilewise'] * 1e3:.1f}",
+    "torch_us": lambda run, m: f"{m.milliseconds['torch'] * 1e3:.1f}",
+    "GB/s": lambda run, m: f"{m.rate() / 1e9:.0f}",
+    "TFLOP/s": lambda run, m: f"{m.rate() / 1e12:.0f}",
+    "speedup": lambda run, m: f"{m.ratios['torch']:.2f}",
+    "%_of_copy": lambda run, m: f"{100 * m.ratios[COPY]:.0f}",
+}
+
+
+def quoted(text: str, found: dict[str, Run]) -> str:
+    """The text with its figures from the newest record of a GPU that has the case."""
+    gpus = [run for run in found.values() if run.facts["device"] != "CPU"]
+    newest = {m.key: (run, m) for run in reversed(gpus) for m in run.measurements if not m.failed}
+
+    def value(match: re.Match[str]) -> str:
+        begin, op, case, dtype, unit, end = match.groups()
+        run, m = newest[op, case, dtype]
+        return begin + VALUES[unit](run, m) + end
+
+    return QUOTED.sub(value, text)
+
+
+PRINTED_BY = "python -m tilewise.bench all"
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+def short(run: Run, op: str) -> list[str]:
+    """A row for each kind: of each dtype the median, and the quartiles of more than three cases."""
+    by_kind: dict[str, dict[str, str]] = {}
+    for s in kinds.spreads(run.of(op)):
+        low, median, high = s.quartiles
+        spread = f" ({low:.2f} to {high:.2f})" if s.cases > 3 else ""
+        by_kind.setdefault(s.kind, {})[s.dtype] = f"{median:.2f}{spread}"
+    return [
+        f"| {TITLES.get(op, op)} | {kind} | " + " | ".join(cells.get(dtype, "") for dtype in DTYPES) + " |"
+        for kind, cells in by_kind.items()
+    ]
 
 
 def write(root: Path, check: bool) -> list[str]:
@@ -166,6 +252,8 @@ def write(root: Path, check: bool) -> list[str]:
     before, _, rest = readme.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     texts = {PAGE: performance(found), Path("README.md"): f"{before}{BEGIN}\n{figures(found)}\n{END}{after}"}
+    for notebook in sorted((root / NOTEBOOKS).glob("*.ipynb")):
+        texts[notebook.relative_to(root)] = quoted(notebook.read_text(), found)
     wanted = [picture for stem, run in found.items() for picture in pictures(stem, run)]
     stale = []
     for path, text in texts.items():

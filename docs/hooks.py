@@ -1,18 +1,20 @@
 """Fills pages from the files that own a fact, so that none is written down twice.
 
-    <!-- section: README.md Worth knowing -->   what stands under that heading
+    <!-- section: README.md Limits -->          what stands under that heading
     <!-- file: CONTRIBUTING.md -->              the file, without its title
     <!-- head: kernels/add.cu -->               the head of a kernel file, and its page of measurements
     <!-- errors -->                             every class of error with its recorded messages
     <!-- variants -->                           the table of variants that a developer can force
-    <!-- kernels -->                            a list of the kernels' pages
+    <!-- kernels -->                            a list of the kernels' pages, by operation
     <!-- measurements -->                       a list of the pages of measurements
 
-A kernel without a page of its own in docs/how gets one of its head alone.
+A kernel without a page of its own in docs/how gets one of its head alone, a notebook one of its cells.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -29,12 +31,40 @@ DIRECTIVE = re.compile(
 PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
-    "docs/performance.md": "performance.md",
+    "examples/README.md": "notebooks/index.md",
 }
+
+
+# By the beginnings of the names of their kernels; the longest that fits counts.
+OPERATIONS = {
+    "add": "add",
+    "softmax": "softmax and log_softmax",
+    "softmax_backward": "Gradients",
+    "activation_backward": "Gradients",
+    "matmul": "matmul",
+    "grouped_matmul": "grouped_matmul",
+}
+NOTEBOOKS = "examples/notebooks"
+FOLDED = '<details markdown="1">\n<summary>code</summary>\n\n{}\n\n</details>'
 
 
 def kernels() -> list[Path]:
     return sorted((ROOT / "kernels").glob("*.cu"))
+
+
+def by_operation(names: list[str]) -> dict[str, list[str]]:
+    """Names of kernels under the heading of their operation; of other pages under a heading of their own."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        fitting = [begin for begin in OPERATIONS if name.startswith(begin)]
+        heading = OPERATIONS[max(fitting, key=len)] if fitting else "Whole models, host and CPU"
+        groups.setdefault(heading, []).append(name)
+    order = [*dict.fromkeys(OPERATIONS.values())]
+    return dict(sorted(groups.items(), key=lambda group: order.index(group[0]) if group[0] in order else -1))
+
+
+def notebooks() -> list[Path]:
+    return sorted((ROOT / NOTEBOOKS).glob("*.ipynb"))
 
 
 def page_of(kernel: Path) -> str:
@@ -50,9 +80,17 @@ def measured() -> list[str]:
 def on_config(config: Any) -> Any:
     for entry in config["nav"]:
         if "How it works" in entry:
-            entry["How it works"] += [page_of(kernel) for kernel in kernels()]
+            groups = by_operation([kernel.stem for kernel in kernels()])
+            entry["How it works"] += [
+                {heading: [f"how/{name}.md" for name in names]} for heading, names in groups.items()
+            ]
         if "Measurements" in entry:
-            entry["Measurements"] += [f"measurements/{name}.md" for name in measured()]
+            entry["Measurements"] += [
+                {heading: [f"measurements/{name}.md" for name in names]}
+                for heading, names in by_operation(measured()).items()
+            ]
+        if "Notebooks" in entry:
+            entry["Notebooks"] += [f"notebooks/{notebook.stem}.md" for notebook in notebooks()]
     return config
 
 
@@ -62,7 +100,39 @@ def on_files(files: Files, *, config: Any) -> Files:
             name = f"kernels/{kernel.name}"
             content = f"# {kernel.stem}\n\n<!-- head: {name} -->\n"
             files.append(File.generated(config, page_of(kernel), content=content))
+    for notebook in notebooks():
+        text, pictures = page_of_notebook(notebook)
+        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=text))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"notebooks/{name}", content=picture))
     return files
+
+
+def page_of_notebook(path: Path) -> tuple[str, dict[str, bytes]]:
+    """Its cells and their outputs as Markdown, and the pictures that it shows."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for number, cell in enumerate(json.loads(path.read_text())["cells"], 1):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        code = f"```python\n{source}\n```"
+        # As in JupyterLab: a cell that only draws is folded.
+        folded = cell["metadata"].get("jupyter", {}).get("source_hidden", False)
+        parts.append(FOLDED.format(code) if folded else code)
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/png" in data:
+                name = f"{path.stem}-{number}.png"
+                pictures[name] = base64.b64decode("".join(data["image/png"]))
+                parts.append(f"![what the cell draws]({name})")
+            elif "text/html" in data:
+                parts.append("".join(data["text/html"]))
+            else:
+                text = "".join(output.get("text", data.get("text/plain", "")))
+                parts.append(f"```text\n{text.rstrip()}\n```")
+    return linked("\n\n".join(parts) + "\n", f"notebooks/{path.stem}.md"), pictures
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:
@@ -75,7 +145,10 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         if kind == "head":
             return f'```text title="{name}"\n{head(name)}\n```{link(name)}'
         if kind == "measurements":
-            return "\n".join(f"- [{stem}]({stem}.md)" for stem in measured())
+            return "\n".join(
+                f"- {heading}: " + ", ".join(f"[{stem}]({stem}.md)" for stem in stems)
+                for heading, stems in by_operation(measured()).items()
+            )
         return {"errors": errors, "variants": variants, "kernels": listed}[kind]()
 
     return DIRECTIVE.sub(filled, markdown)
@@ -122,6 +195,10 @@ def linked(text: str, page: str) -> str:
         words, target = match.groups()
         if target in PAGES:
             return f"[{words}]({up}{PAGES[target]})"
+        if target.startswith("docs/") and target.endswith(".md"):
+            return f"[{words}]({up}{target.removeprefix('docs/')})"
+        if target.removeprefix("notebooks/").endswith(".ipynb"):
+            return f"[{words}]({up}notebooks/{Path(target).stem}.md)"
         return (
             words if words.startswith("`") else f"{words} (`{target}`)" if words != target else f"`{target}`"
         )
@@ -132,9 +209,14 @@ def linked(text: str, page: str) -> str:
 
 def listed() -> str:
     lines = []
-    for kernel in kernels():
-        sentence = re.split(r"[:.](?:\s|$)", " ".join(head(f"kernels/{kernel.name}").split()), maxsplit=1)[0]
-        lines.append(f"- [{kernel.stem}]({kernel.stem}.md): {sentence}")
+    for heading, names in by_operation([kernel.stem for kernel in kernels()]).items():
+        lines += [f"### {heading}", ""]
+        for name in names:
+            # The first paragraph's first sentence: what the kernel computes.
+            paragraph = " ".join(head(f"kernels/{name}.cu").split("\n\n")[0].split())
+            sentence = re.split(r"(?<=[.:])\s", paragraph, maxsplit=1)[0].rstrip(":.")
+            lines.append(f"- [{name}]({name}.md): {sentence}")
+        lines.append("")
     return "\n".join(lines)
 
 

@@ -75,26 +75,130 @@ _Result = TypeVar("_Result")
 # A torch.dtype, a numpy dtype or scalar type, or a name such as "float32".
 _DType: TypeAlias = Any
 
-class TilewiseError(Exception): ...
-class DTypeError(TilewiseError, TypeError): ...
-class ShapeError(TilewiseError, ValueError): ...
-class DimError(ShapeError, IndexError): ...
-class LayoutError(TilewiseError, ValueError): ...
-class DeviceError(TilewiseError, ValueError): ...
-class OptionError(TilewiseError, ValueError): ...
-class UnsupportedError(TilewiseError, NotImplementedError): ...
-class CudaError(TilewiseError, RuntimeError): ...
-class OutOfMemoryError(TilewiseError, MemoryError): ...
+class TilewiseError(Exception):
+    """Base of every error that tilewise raises itself. After one, nothing was written and the next call works."""
+
+class DTypeError(TilewiseError, TypeError):
+    """An argument is not a tensor or number, or is of a dtype that the operation does not take."""
+
+class ShapeError(TilewiseError, ValueError):
+    """Shapes do not fit together, or `out` does not have the shape of the result."""
+
+class DimError(ShapeError, IndexError):
+    """A dim is out of range."""
+
+class LayoutError(TilewiseError, ValueError):
+    """Memory is stored in a way that cannot be used: not strided, misaligned, read-only or overlapping."""
+
+class DeviceError(TilewiseError, ValueError):
+    """Tensors are on different or unsupported devices, of different libraries, or without memory; or no usable GPU is there."""
+
+class OptionError(TilewiseError, ValueError):
+    """An option such as activation= has a value that is none of those there are."""
+
+class UnsupportedError(TilewiseError, NotImplementedError):
+    """The request makes sense, but is not supported (yet)."""
+
+class CudaError(TilewiseError, RuntimeError):
+    """The CUDA driver reported an error, possibly of work queued earlier."""
+
+class OutOfMemoryError(TilewiseError, MemoryError):
+    """An operation needs more memory besides its operands than there is."""
 
 def add(
     x: _Tensor, y: _Tensor | float | _NumpyScalar, *, alpha: float = 1, out: _Tensor | None = None
-) -> _Tensor: ...
+) -> _Tensor:
+    """`x + alpha * y`, as torch.add.
+
+    Args:
+        x: tensor of any shape. dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16,
+            float32, float64. Or a number beside a tensor y: `add(2, y)` is `add(y, 2)`.
+        y: tensor whose shape broadcasts with x's, or a number. A 0-dimensional CPU tensor may stand
+            beside a CUDA x.
+        alpha: number that multiplies y. A float needs a floating result. Not beside a number x.
+        out: where to write the result: of its shape, dtype and device. It must be one of the
+            inputs, or not overlap any.
+
+    Returns:
+        A tensor of x's library on x's device, of the broadcast shape and of dtype
+        torch.result_type(x, y); or `out`. float16 and bfloat16 are added in float32 and rounded once;
+        integers wrap.
+
+    Raises:
+        DTypeError: not a tensor, a dtype that is not accepted, or an alpha that does not suit the result.
+        OptionError: an alpha beside a number x.
+        ShapeError: shapes do not broadcast, or `out` has the wrong one.
+        LayoutError: `out` is read-only or overlaps an input; memory is not strided.
+        DeviceError: tensors of different devices or libraries.
+
+    Example:
+        >>> tilewise.add(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]), alpha=2)
+        tensor([21., 42.])
+
+    Meaning: src/ops/add.rs. CPU: src/cpu/add.rs. CUDA: kernels/add.cu, planned in src/cuda/plan/add/mod.rs.
+    """
+
 def softmax(
     x: _Tensor, dim: SupportsIndex = -1, *, dtype: _DType = None, out: _Tensor | None = None
-) -> _Tensor: ...
+) -> _Tensor:
+    """Softmax along one dimension, as torch.softmax.
+
+    Args:
+        x: tensor of any shape. dtypes: float16, bfloat16, float32, float64; with `dtype` also bool, uint8,
+            int8, int16, int32, int64.
+        dim: the dimension whose elements sum to one; negative counts from the last.
+        dtype: dtype to convert x to while it is read, and of the result: a torch.dtype, a numpy dtype or
+            a name such as "float32".
+        out: where to write the result: of its shape, dtype and device. It must be x, or not overlap it.
+
+    Returns:
+        A tensor of x's library, device and shape, of `dtype` or else x's; or `out`. Computed in float32
+        (float64 for float64) with the maximum subtracted, and rounded once. A row of only -inf gives NaN,
+        as in torch.
+
+    Raises:
+        DTypeError: not a tensor, a `dtype` that is not floating, or none beside integers.
+        DimError: `dim` is out of range.
+        ShapeError, LayoutError: `out` has the wrong shape, is read-only or overlaps x.
+        DeviceError: tensors of different devices or libraries.
+
+    Example:
+        >>> tilewise.softmax(torch.zeros(2, 4))
+        tensor([[0.2500, 0.2500, 0.2500, 0.2500],
+                [0.2500, 0.2500, 0.2500, 0.2500]])
+
+    Meaning: src/ops/softmax.rs. CPU: src/cpu/softmax/. CUDA: kernels/softmax*.cu, chosen in
+    src/cuda/plan/softmax/choose/.
+    """
+
 def log_softmax(
     x: _Tensor, dim: SupportsIndex = -1, *, dtype: _DType = None, out: _Tensor | None = None
-) -> _Tensor: ...
+) -> _Tensor:
+    """Logarithm of softmax along one dimension, as torch.log_softmax: `x - max - log(sum(exp(x - max)))`,
+    never the logarithm of a rounded softmax.
+
+    Args:
+        x: tensor of any shape. dtypes: float16, bfloat16, float32, float64; with `dtype` also bool, uint8,
+            int8, int16, int32, int64.
+        dim: the dimension whose exponentials sum to one; negative counts from the last.
+        dtype: dtype to convert x to while it is read, and of the result: a torch.dtype, a numpy dtype or
+            a name such as "float32".
+        out: where to write the result: of its shape, dtype and device. It must be x, or not overlap it.
+
+    Returns:
+        A tensor of x's library, device and shape, of `dtype` or else x's; or `out`. Computed in float32
+        (float64 for float64) and rounded once.
+
+    Raises:
+        As softmax.
+
+    Example:
+        >>> tilewise.log_softmax(torch.zeros(4))
+        tensor([-1.3863, -1.3863, -1.3863, -1.3863])
+
+    Lives where softmax lives.
+    """
+
 def matmul(
     a: _Tensor,
     b: _Tensor,
@@ -106,7 +210,45 @@ def matmul(
     negative_slope: float = 0.01,
     precision: Literal["ieee", "tf32"] = "ieee",
     out: _Tensor | None = None,
-) -> _Tensor: ...
+) -> _Tensor:
+    """`activation(a @ b + bias) + residual`, with the shapes of torch.matmul; with a gate,
+    `activation(a @ gate + bias[0]) * (a @ b + bias[1]) + residual`.
+
+    Args:
+        a: tensor of shape (..., m, k) or (k,). dtypes: float16, bfloat16, float32, float64.
+        b: tensor of shape (..., k, n) or (k,), of a's dtype. Leading dimensions broadcast.
+        bias: tensor of shape (n,) of a's dtype, added to every row; with a gate of shape (2, n), the gate's row and b's.
+        gate: tensor of b's shape and a's dtype, which the activation is applied to the product with. It and b may be views
+            of one weight, such as `w[:, :n]` and `w[:, n:]`: nothing is copied.
+        residual: tensor of a's dtype that broadcasts to the result, of any strides, or `out` itself.
+        activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
+        negative_slope: what leaky_relu multiplies negative values by.
+        precision: "ieee" multiplies float32 as float32; "tf32" may round float32 inputs to 10 bits of
+            mantissa where the device has hardware for that.
+        out: where to write the result: of its shape, dtype and device. It must be the residual, or not overlap any
+            input.
+
+    Returns:
+        A tensor of a's library, device and dtype, of shape (..., m, n), without m or n where a or b is
+        1-dimensional; or `out`. float16 and bfloat16 are accumulated in float32 and rounded once, after
+        bias, activation, gate and residual.
+
+    Raises:
+        DTypeError: not a tensor, dtypes that differ or are not floating.
+        ShapeError: sizes do not fit, bias is not (n,), gate is not of b's shape, or `out` has the wrong shape.
+        LayoutError: `out` is read-only or overlaps an input without being the residual; memory is not strided.
+        DeviceError: tensors of different devices or libraries.
+        OptionError: an activation or precision that is not known.
+
+    Example:
+        >>> tilewise.matmul(torch.eye(2), torch.tensor([[1.0, -2.0], [3.0, 4.0]]), activation="relu")
+        tensor([[1., 0.],
+                [3., 4.]])
+
+    Meaning: src/ops/matmul/mod.rs. CPU: src/cpu/matmul/. CUDA: kernels/matmul_*.cu, planned in
+    src/cuda/plan/matmul/mod.rs.
+    """
+
 def grouped_matmul(
     a: _Operands,
     b: _Operands,
@@ -116,10 +258,89 @@ def grouped_matmul(
     activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None = None,
     negative_slope: float = 0.01,
     out: _Operands | None = None,
-) -> _Operands: ...
-def implement_operators(recorder: Callable[[str], Callable[..., Any]]) -> list[str]: ...
-def on_memory(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result: ...
-def recorded(ctx: Any, *tensors: Any) -> Any: ...
+) -> _Operands:
+    """`activation(a @ b + bias)` for each of many groups, in one launch.
+
+    Groups are of rows, as in a mixture of experts: rows `offsets[g - 1]` to `offsets[g]` of `a` meet `b[g]`.
+    Or of steps of k, as in the gradient of the experts' weights: those columns of `a` meet those rows of `b`
+    in `out[g]`. Or, without offsets, of a batch. Offsets are read on the tensors' own device, at no moment
+    by the host. Or each group has matrices of its own sizes and layouts, in lists.
+
+    Args:
+        a: tensor of shape (T, K), or (M, T), or (G, M, K); or a list of matrices. dtypes: float16, bfloat16,
+            float32, float64.
+        b: tensor of a's dtype, of shape (G, K, N), or (T, N), or (G, K, N); or a list of as many matrices.
+        offsets: int32 tensor of shape (G,): where each group ends; the first begins at 0. Groups may be
+            empty. Whatever it holds is taken for its running maximum within 0 to T.
+        bias: tensor of shape (G, N) of a's dtype, whose row g is added to every row of group g; with lists, a
+            list of tensors of shape (N,).
+        activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
+        negative_slope: what leaky_relu multiplies negative values by.
+        out: where to write the result: of its shape, dtype and device, overlapping no input;
+            with lists, a list of such.
+
+    Returns:
+        A tensor of a's library, device and dtype, of shape (T, N), whose rows behind the last group are
+        zeros; or (G, M, N); or `out`; with lists, a list of them. float16 and bfloat16 are accumulated in float32 and rounded once,
+        after bias and activation.
+
+    Raises:
+        DTypeError: not a tensor, dtypes that differ or are not floating, offsets that are not int32.
+        ShapeError: shapes do not fit, bias is not (G, N), or `out` has the wrong shape.
+        LayoutError: `out` is read-only or overlaps an input; memory is not strided.
+        DeviceError: tensors of different devices or libraries.
+        OptionError: an activation that is not known.
+
+    Example:
+        >>> tokens, experts = torch.ones(3, 2), torch.tensor([1.0, 10.0]).expand(2, 1, 2).mT.expand(2, 2, 1)
+        >>> tilewise.grouped_matmul(tokens, experts, torch.tensor([1, 3], dtype=torch.int32)).T
+        tensor([[11., 11., 11.]])
+
+    Meaning: src/ops/grouped_matmul.rs. CPU: src/cpu/matmul/grouped.rs. CUDA: kernels/grouped_matmul_*.cu,
+    planned in src/cuda/plan/matmul/grouped/mod.rs.
+    """
+
+def implement_operators(recorder: Callable[[str], Callable[..., Any]]) -> list[str]:
+    """Registers kernels of torch.ops.tilewise with torch's dispatcher that need no Python, for CPUs and GPUs.
+
+    Args:
+        recorder: returns for the name of an operator, overload included, the function that makes its calls which are more
+            than memory: recorded for gradients, or under a mode, a transform or with a subclass. Its arguments are the
+            schema's, by position.
+
+    Returns:
+        The names of the operators that have such kernels; none where torch lacks what they take.
+
+    Lives in src/python/native.rs; asked by tilewise.torch. Kernels: src/native/, by src/interop/stable/.
+    """
+
+def on_memory(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
+    """Calls one of tilewise's functions with torch tensors taken for what is in their memory: without gradients,
+    modes, subclasses or autocast, all of which torch's dispatcher has seen to where this is called.
+
+    Args:
+        function: add, softmax, log_softmax or matmul.
+        *args, **kwargs: passed on.
+
+    Returns:
+        What `function` returns.
+
+    Lives in src/python/routing.rs; takes effect in src/interop/dispatcher.rs.
+    """
+
+def recorded(ctx: Any, *tensors: Any) -> Any:
+    """The `forward` of the classes by which tilewise records results that are there already.
+
+    Args:
+        ctx: the context of a torch.autograd.Function.
+        *tensors: what the result was made of.
+
+    Returns:
+        The result.
+
+    Lives in src/python/recording.rs; called by torch for the classes of tilewise.torch.autograd.
+    """
+
 def softmax_backward(
     grad: _Tensor,
     output: _Tensor,
@@ -127,7 +348,37 @@ def softmax_backward(
     *,
     dtype: _DType = None,
     out: _Tensor | None = None,
-) -> _Tensor: ...
+) -> _Tensor:
+    """Gradient of softmax: `output * (grad - sum(output * grad))` with the sum along `dim`.
+
+    Args:
+        grad: gradient of the forward's result. dtypes: float16, bfloat16, float32, float64.
+        output: the forward's result, of grad's shape and dtype.
+        dim: the forward's dim.
+        dtype: dtype of the forward's x, where the forward converted it: a torch.dtype, a numpy dtype or a
+            name such as "float16".
+        out: where to write the result: of its shape, dtype and device. It must be one of the inputs, or not
+            overlap any.
+
+    Returns:
+        A tensor of grad's library, device and shape, of `dtype` or else grad's; or `out`. Computed in
+        float32 (float64 for float64) and rounded once.
+
+    Raises:
+        DTypeError: not a tensor, dtypes that differ or are not floating.
+        DimError: `dim` is out of range.
+        ShapeError, LayoutError: shapes differ; `out` has the wrong shape, is read-only or overlaps an input.
+        DeviceError: tensors of different devices or libraries.
+
+    Example:
+        >>> y = tilewise.softmax(torch.zeros(2))
+        >>> tilewise.softmax_backward(torch.tensor([1.0, 0.0]), y)
+        tensor([ 0.2500, -0.2500])
+
+    Meaning: src/ops/softmax_backward.rs. CPU: src/cpu/softmax/backward/. CUDA: kernels/softmax_backward.cu and
+    kernels/softmax_backward_strided.cu, planned in src/cuda/plan/softmax_backward/.
+    """
+
 def log_softmax_backward(
     grad: _Tensor,
     output: _Tensor,
@@ -135,7 +386,33 @@ def log_softmax_backward(
     *,
     dtype: _DType = None,
     out: _Tensor | None = None,
-) -> _Tensor: ...
+) -> _Tensor:
+    """Gradient of log_softmax: `grad - exp(output) * sum(grad)` with the sum along `dim`.
+
+    Args:
+        grad: gradient of the forward's result. dtypes: float16, bfloat16, float32, float64.
+        output: the forward's result, of grad's shape and dtype.
+        dim: the forward's dim.
+        dtype: dtype of the forward's x, where the forward converted it: a torch.dtype, a numpy dtype or a
+            name such as "float16".
+        out: where to write the result: of its shape, dtype and device. It must be one of the inputs, or not
+            overlap any.
+
+    Returns:
+        A tensor of grad's library, device and shape, of `dtype` or else grad's; or `out`. Computed in
+        float32 (float64 for float64) and rounded once.
+
+    Raises:
+        As softmax_backward.
+
+    Example:
+        >>> y = tilewise.log_softmax(torch.zeros(2))
+        >>> tilewise.log_softmax_backward(torch.tensor([1.0, 0.0]), y)
+        tensor([ 0.5000, -0.5000])
+
+    Lives where softmax_backward lives.
+    """
+
 def activation_backward(
     grad: _Tensor,
     saved: _Tensor | None,
@@ -145,7 +422,34 @@ def activation_backward(
     saved_is: Literal["output", "pre_activation"] = "output",
     bias: bool = False,
     up: _Tensor | None = None,
-) -> tuple[_Tensor, _Tensor | None]: ...
+) -> tuple[_Tensor, _Tensor | None]:
+    """Gradient of `activation(v + bias)`, matmul's epilogue, with respect to v and, if wanted, bias.
+
+    Args:
+        grad: gradient of the result, of shape (..., n). dtypes: float16, bfloat16, float32, float64.
+        saved: what the forward kept, of grad's shape and dtype; ignored without an activation.
+        activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu".
+        negative_slope: that of leaky_relu.
+        saved_is: "output", which will do for relu and for leaky_relu with a slope of 0 or more, or
+            "pre_activation", which is v + bias.
+        bias: whether the gradient of bias is wanted.
+        up: what a gated product multiplies activation(v) by. `saved` is then v, and all are contiguous; bias is ignored.
+
+    Returns:
+        (grad * activation'(v), its sum over all dimensions but the last, of shape (n,), or None). Both are
+        computed in float32 (float64 for float64) and rounded once. Without an activation the first is grad
+        itself. With up: (grad * up * activation'(v), grad * activation(v)).
+
+    Raises:
+        DTypeError: not a tensor, dtypes that differ or are not floating.
+        ShapeError: shapes differ.
+        DeviceError: tensors of different devices or libraries.
+        OptionError: a name that is not known.
+        UnsupportedError: an output that does not tell the gradient.
+
+    Meaning: src/ops/activation_backward.rs. CPU: src/cpu/activation_backward.rs. CUDA:
+    kernels/activation_backward.cu, planned in src/cuda/plan/activation_backward/mod.rs.
+    """
 
 @type_check_only
 class _Device(TypedDict):
@@ -203,14 +507,128 @@ class _Variants(TypedDict):
 
 def check_matmul_options(
     *, activation: str | None = None, negative_slope: float = 0.01, precision: str = "ieee"
-) -> bool: ...
-def explain(op: str, arguments: dict[str, Any], device: Any = None) -> dict[str, Any]: ...
-def devices() -> list[_Device]: ...
-def build_info() -> _BuildInfo: ...
-def choices_made() -> int: ...
-def variants() -> _Variants: ...
-def force_add_schedule(schedule: str | None) -> None: ...
-def force_softmax(variant: str | None, parameter: int = 1) -> None: ...
+) -> bool:
+    """Raises what matmul would for these options, before there are operands.
+
+    Args:
+        activation, negative_slope, precision: those of matmul.
+
+    Returns:
+        Whether gradients need no more of the activation than its result.
+
+    Raises:
+        OptionError: an activation or precision that is not known, a slope beside another activation than
+            leaky_relu. DTypeError: a slope that is no number.
+
+    Lives in src/python/matmul.rs; asked by tilewise.torch.
+    """
+
+def explain(op: str, arguments: dict[str, Any], device: Any = None) -> dict[str, Any]:
+    """What `op` would do with these arguments: the facts that `tilewise.explain` shows.
+
+    Args:
+        op: "add", "softmax", "log_softmax", "matmul", "grouped_matmul", "softmax_backward",
+            "log_softmax_backward" or "activation_backward".
+        arguments: dict of the operation's arguments by name; what is left out has its default.
+        device: None for the device the tensors are on; an index, a torch.device, "cuda" or "cuda:1" for one that
+            is here; or the name of a GPU that need not be, such as "h200".
+
+    Returns:
+        A dict: problem, work and, by where it would run, cpu, or device, plan, why, occupancy, ceiling and
+        tile_order (matmul only), each a dict, but why, a list of dicts, as are before and after, the launches
+        around the plan's. What is not known is left out; without elements there is no plan.
+
+    Raises:
+        As the operation; DeviceError: a device that is not known; OptionError: another op; TypeError: a missing
+            argument.
+
+    Lives in src/python/explain/mod.rs; plans are made in src/cuda/plan/.
+    """
+
+def devices() -> list[_Device]:
+    """The CUDA devices that the driver shows, in its order; none without a driver or a device.
+
+    Returns:
+        A list of dicts: index, name, compute_capability (major, minor), multiprocessors; of one multiprocessor,
+        threads, blocks, registers and shared_bytes; shared_bytes_per_block, l2_bytes, memory_bytes; and
+        clock_hz, memory_clock_hz, memory_bus_bits (None where the driver does not say), and
+        memory_bytes_per_second (NVIDIA's figure for products that explain knows; else what those two make);
+        targets, which of build_info()'s it runs: none if this build was made for other GPUs.
+
+    Raises:
+        CudaError: there is a driver, but it fails.
+
+    Example:
+        >>> [d["name"] for d in tilewise.devices()]
+        ['NVIDIA H200']
+
+    Lives in src/python/info.rs; the driver is asked in src/cuda/driver.rs.
+    """
+
+def build_info() -> _BuildInfo:
+    """What this build was made of: version, nvcc, GPU targets, and what every kernel needs.
+
+    Returns:
+        A dict: version; nvcc (the compiler's version, None in a build without kernels); targets (sm_* for
+        machine code, compute_* for PTX);
+        kernels, a list of dicts with file, kernel, target, registers (per thread), shared_bytes (static,
+        per block), stack_bytes and spill_bytes (per thread), as ptxas reported them.
+
+    Example:
+        >>> sum(k["spill_bytes"] for k in tilewise.build_info()["kernels"])
+        0
+
+    Lives in src/python/info.rs; build.rs compiles the kernels and writes the figures down.
+    """
+
+def choices_made() -> int:
+    """How often this process has chosen how to solve a problem on a GPU: once for each problem that is new to its thread.
+
+    Lives in src/python/developer.rs, of src/cuda/plan_cache.rs.
+    """
+
+def variants() -> _Variants:
+    """The variants that `force_add_schedule`, `force_softmax` and `force_matmul_kernel` know, by operation.
+
+    Returns:
+        For each operation a list of dictionaries: name and about (text); of softmax also parameter (what it counts, or
+        ""), values (parameters worth a try), row_length (elements of a row that the variant can do, or 0) and columns
+        (whether it does rows that are not contiguous).
+
+    Lives in src/python/developer.rs, of src/cuda/plan/variants.rs.
+    """
+
+def force_add_schedule(schedule: str | None) -> None:
+    """Makes contiguous additions on GPUs use one schedule, for the whole process.
+
+    Args:
+        schedule: "fixed_grid" (one block a tile), "grid_stride" (as many blocks as run at once, which loop over tiles),
+            or None to leave the choice to the plan again.
+
+    Raises:
+        ValueError: any other name.
+
+    Lives in src/python/developer.rs; takes effect in src/cuda/plan/add/mod.rs.
+    """
+
+def force_softmax(variant: str | None, parameter: int = 1) -> None:
+    """Makes softmax and log_softmax on GPUs use one variant of their kernels, for the whole process, wherever it can
+    do the call.
+
+    Args:
+        variant: a name in `variants()["softmax"]`, or None to leave the choice to the plan again.
+        parameter: what that entry's "parameter" counts; of no matter where it is "".
+
+    For the gradients "misaligned", "smem", "short" and, for other dims, "split" can be forced in the same way; any other
+    variant excludes these four.
+
+    Raises:
+        ValueError: any other name.
+
+    Lives in src/python/developer.rs; takes effect in src/cuda/plan/softmax/choose/mod.rs and
+    src/cuda/plan/softmax_backward/; the variants are described in kernels/softmax*.cu.
+    """
+
 def force_matmul_kernel(
     kernel: str | None,
     *,
@@ -218,10 +636,51 @@ def force_matmul_kernel(
     splits: int | None = None,
     cluster: bool | None = None,
     group_m: int | None = None,
-) -> None: ...
+) -> None:
+    """Makes matmul on GPUs use one kind of kernel, for the whole process, where that can do the problem.
+
+    Args:
+        kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
+            bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "tf32" (kernels/matmul_wgmma_tf32.cu: the same with precision="tf32"), "skinny" (kernels/matmul_skinny.cu and matmul_skinny_simt.cu: up to
+            16 rows or columns of halves, 64 of others), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
+            element), or None to leave the choice to the plan again.
+        tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6" and "tf32": rows x columns of a block, such as "128x256"; None: the plan's.
+        splits: for "wgmma", "bf16x6", "tf32" and "skinny": k splits; None: the plan's.
+        cluster: for "wgmma" and "tf32": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for split-K through memory where
+            the splits could be a cluster.
+        group_m: for "wgmma", "bf16x6" and "tf32": rows of tiles that blocks visit together; None: the plan's.
+
+    Raises:
+        ValueError: any other kernel or tile.
+
+    Lives in src/python/developer.rs; takes effect in src/cuda/plan/matmul/mod.rs.
+    """
+
 def wgmma_clocks(
     plans: Sequence[tuple[int, int, int, str, int, int, bool, tuple[bool, bool, bool]]],
     constants: Mapping[str, float],
-) -> list[float]: ...
-def wgmma_model() -> dict[str, float]: ...
-def withhold_torch_threads(withheld: bool) -> None: ...
+) -> list[float]:
+    """What the model expects plans of kernels/matmul_wgmma.cu to take on an H200, in clocks.
+
+    Args:
+        plans: (m, n, k, tile, splits, blocks of a pair: 1 or 2, whether the splits are a cluster, (rows of a, of b off the
+            lines of the caches, b contiguous along n)) of each.
+        constants: to be used in place of some of `wgmma_model()`.
+
+    Raises:
+        ValueError: a tile or constant that is not known.
+
+    Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/fit.rs.
+    """
+
+def wgmma_model() -> dict[str, float]:
+    """The constants of the model by which the plan chooses among tiles and splits of kernels/matmul_wgmma.cu, by name.
+
+    Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/fit.rs; benchmarks/fit_matmul.py fits them.
+    """
+
+def withhold_torch_threads(withheld: bool) -> None:
+    """Keeps calls on torch tensors from torch's threads, as if torch did not lend them, for the whole process; or not.
+
+    Lives in src/python/developer.rs; takes effect in src/interop/torch/threads.rs.
+    """

@@ -1,7 +1,8 @@
-"""What can be said of a grouped_matmul's tiles without waiting for a device."""
+"""The tiles of a matmul, and what can be said of a grouped_matmul's without waiting for a device."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -48,6 +49,17 @@ def groups_of(facts: Mapping[str, Any], offsets: Any) -> dict[str, Any]:
         "waves": (most if tiles is None else tiles) * columns / at_once,
         "largest_group": largest,
     }
+
+
+def rounds_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The tiles of a matmul whose blocks each compute several, and how many rounds they take."""
+    plan = facts["plan"]
+    tiles = plan["tiles_m"] * plan["tiles_n"] * facts["problem"]["batch"] * plan.get("splits", 1)
+    blocks = math.prod(plan["grid"])
+    if tiles <= blocks:
+        return {}
+    rounds = -(-tiles // blocks)
+    return {"tiles": tiles, "waves": rounds, "last_wave": tiles / blocks - (rounds - 1)}
 
 
 def sizes_of(offsets: Any, total: int) -> list[int] | None:

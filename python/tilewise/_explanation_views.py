@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ._explanation_groups import Groups
-    from .explanation import Ceiling, Device, Explanation, Occupancy, Plan, TileOrder, Work
+    from .explanation import Ceiling, Device, Explanation, Plan, Reason, TileOrder, Work
 
 Rows = list[tuple[str, str]]
+# Threads.
+WARP = 32
 
 
 def text(explanation: Explanation) -> str:
@@ -61,13 +63,13 @@ def _sections(explanation: Explanation) -> Iterator[tuple[str, Rows]]:
     elif e.device is not None:
         yield "plan", [("kernel", "none: the result has no elements")]
     if e.occupancy is not None:
-        yield "occupancy", _occupancy(e.occupancy)
+        yield "occupancy", _occupancy(e)
     if e.tile_order is not None:
         yield "tile order", _tile_order(e.tile_order)
     if e.groups is not None:
         yield "tiles of groups", _groups(e.groups)
     if e.ceiling is not None:
-        yield "at the device's ceilings", _ceiling(e.ceiling)
+        yield "time", _time(e.ceiling, e.estimated_seconds)
 
 
 def _work(work: Work) -> Rows:
@@ -75,7 +77,7 @@ def _work(work: Work) -> Rows:
         ("bytes read", _amount(work.bytes_read, "B")),
         ("bytes written", _amount(work.bytes_written, "B")),
         ("operations", _amount(work.operations, "flop")),
-        ("intensity", f"{work.intensity:.3g} flop/B"),
+        ("intensity", f"{_short(work.intensity)} flop/B"),
     ]
 
 
@@ -84,7 +86,7 @@ def _device(device: Device) -> Rows:
     rows = [
         ("name", device.name),
         ("compute capability", f"{major}.{minor}"),
-        ("multiprocessors", str(device.multiprocessors)),
+        ("SMs", str(device.multiprocessors)),
     ]
     if device.memory_bytes_per_second is not None:
         rows.append(("memory", _amount(device.memory_bytes_per_second, "B/s")))
@@ -99,15 +101,23 @@ def _plan(explanation: Explanation) -> Rows:
     if (plan := e.plan) is not None:
         rows += [
             ("kernel", f"{plan.kernel} ({plan.file})"),
-            *[("why", str(reason)) for reason in e.why],
+            *[("why", _reason(reason, e.device)) for reason in e.why],
             ("grid", _dims(plan.grid)),
             ("block", _dims(plan.block)),
             ("shared memory", _shared(plan)),
         ]
         if plan.registers is not None:
-            rows.append(("registers", f"{plan.registers} a thread ({plan.compiled_for})"))
+            rows.append(("registers", f"{plan.registers}/thread ({plan.compiled_for})"))
         rows += [(name, str(value)) for name, value in plan.settings.items()]
     return rows + [("then", _other(plan)) for plan in e.after]
+
+
+def _reason(reason: Reason, device: Device | None) -> str:
+    """With the times of a cost model instead of its clock cycles, where the clock is known."""
+    if reason.clocks is None or device is None or device.clock_hertz is None:
+        return str(reason)
+    ours, other = (f"{1e6 * clocks / device.clock_hertz:,.1f} µs" for clocks in reason.clocks)
+    return f"{reason.chosen} rather than {reason.over}: lowest estimated time, {ours} against {other}"
 
 
 def _dims(dims: tuple[int, int, int]) -> str:
@@ -125,19 +135,30 @@ def _shared(plan: Plan) -> str:
     ) + ", per block"
 
 
-def _occupancy(occupancy: Occupancy) -> Rows:
-    blocks, share = occupancy.blocks_per_multiprocessor, occupancy.threads_used
-    held = f"{blocks} block{'s' * (blocks > 1)} a multiprocessor, {share:.0%} of its threads"
-    return [
-        ("at once", f"{held}; limited by {occupancy.limited_by}"),
-        ("waves", f"{occupancy.waves}; the last fills {occupancy.last_wave:.0%} of the device"),
-    ]
+def _occupancy(explanation: Explanation) -> Rows:
+    occupancy, device, plan = explanation.occupancy, explanation.device, explanation.plan
+    if occupancy is None or device is None or plan is None:
+        return []
+    blocks = occupancy.blocks_per_multiprocessor
+    x, y, z = plan.block
+    warps, most = blocks * -(-x * y * z // WARP), device.threads_per_multiprocessor // WARP
+    resident = f"{blocks} block{'s' * (blocks > 1)}/SM, occupancy {warps / most:.0%} ({warps}/{most} warps)"
+    rows = [("resident", f"{resident}; limited by {occupancy.limited_by}")]
+    if occupancy.tiles is None:
+        return [
+            *rows,
+            ("waves", f"{occupancy.waves}; the last fills {occupancy.last_wave:.0%} of the device"),
+        ]
+    grid = plan.grid[0] * plan.grid[1] * plan.grid[2]
+    tiles = f"{occupancy.tiles} on {grid} blocks, {occupancy.tiles / grid:.2f} per block"
+    tail = f"{occupancy.waves}; in the last, {occupancy.last_wave:.0%} of the blocks have a tile"
+    return [*rows, ("tiles", tiles), ("rounds of tiles", tail)]
 
 
 def _tile_order(order: TileOrder) -> Rows:
     def shown(strips: tuple[int, int]) -> str:
         rows, columns = strips
-        return f"{rows} rows of a, {columns} columns of b: {_amount(order.elements(strips), 'elements')}"
+        return f"{rows} rows of a, {columns} columns of b: {_short(order.elements(strips) / 1e6)} M elements"
 
     return [
         ("blocks at once", str(order.blocks_at_once)),
@@ -156,16 +177,23 @@ def _groups(groups: Groups) -> Rows:
     return rows
 
 
-def _ceiling(ceiling: Ceiling) -> Rows:
-    return [
-        ("memory", _amount(ceiling.memory_seconds, "s")),
-        ("arithmetic", _amount(ceiling.arithmetic_seconds, "s")),
+def _time(ceiling: Ceiling, estimated: float | None) -> Rows:
+    rows = [
+        ("memory roof", _amount(ceiling.memory_seconds, "s")),
+        ("arithmetic roof", _amount(ceiling.arithmetic_seconds, "s")),
         ("bound by", ceiling.bound_by),
     ]
+    return rows if estimated is None else [*rows, ("estimated", _amount(estimated, "s"))]
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _amount(value: float, unit: str) -> str:
-    """With an SI prefix: 1234567 B is 1.23 MB."""
+    """With an SI prefix: 1234567 B is 1.23 MB. No device tells times below a nanosecond apart."""
+    if unit == "s" and 0 < value < 1e-9:
+        return "below 1 ns"
     prefixes = ("n", "µ", "m", "", "k", "M", "G", "T", "P")
     power = 3
     value = float(value)

@@ -1,4 +1,4 @@
-"""`python -m tilewise.demo`: every operation on the best device present, beside torch: right or wrong."""
+"""`python -m tilewise.demo`: every operation on the best device present, compared with torch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 import tilewise
 
 from .bench import report
+from .bench.record import MOST_NOISE
 
 if TYPE_CHECKING:
     from .bench.calls import Call
     from .bench.timing import Clock
 
-COLUMNS = ("case", "result", "max error", "tilewise", "torch")
+COLUMNS = ("case", "result", "max error", "tilewise", "torch", "speedup")
+LEGEND = (
+    "speedup: torch's time over tilewise's; noise: more than a quarter of a time may be chance. "
+    "python -m tilewise.bench measures with more care."
+)
 
 
 @dataclass
@@ -30,13 +35,14 @@ class Row:
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status. `arguments` of the command line, without its first word; None: this process's."""
-    description = "Every operation on the best device present, beside torch: right or wrong."
+    description = "Every operation on the best device present, compared with torch."
     argparse.ArgumentParser(prog="python -m tilewise.demo", description=description).parse_args(arguments)
     try:
         import torch
     except ImportError:
         print("tilewise.demo compares with torch, which is not installed: pip install torch", file=sys.stderr)
         return 2
+    from .bench.measure import busy
     from .bench.timing import clock_for
 
     device = best_device()
@@ -50,7 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
     problems = [f"{cells[0]}: {problem}" for cells, problem in judged if problem]
     for problem in problems:
         print(problem, file=sys.stderr)
-    print(f"{len(judged) - len(problems)} of {len(judged)} right (compared with torch in float64)")
+    if device.type == "cpu" and (warning := busy()):
+        print(warning)
+    passed = len(judged) - len(problems)
+    print(f"{passed} of {len(judged)} passed: compared with torch in float64. {LEGEND}")
     return 1 if problems else 0
 
 
@@ -142,11 +151,14 @@ def judge(row: Row, clock: Clock) -> tuple[list[str], str | None]:
             else float("nan")
         )
     except Exception as raised:
-        return [row.name, "RAISED", "", "", ""], one_line(raised)
-    times = interleave({"tilewise": ours, "torch": theirs}, clock, rounds=2, budget_ms=5).median
-    cells = [f"{times[who] * 1e3:.1f} us" if who in times else "" for who in ("tilewise", "torch")]
+        return [row.name, "RAISED", "", "", "", ""], one_line(raised)
+    timings = interleave({"tilewise": ours, "torch": theirs}, clock, rounds=2, budget_ms=5)
+    times = timings.median
+    cells = [report.duration(times[who]) if who in times else "" for who in ("tilewise", "torch")]
+    sure = len(times) == 2 and max(timings.noise.values(), default=0.0) <= MOST_NOISE
+    speedup = f"{times['torch'] / times['tilewise']:.2f}x" if sure else "noise"
     problem = describe(share)
-    return [row.name, "WRONG" if problem else "right", f"{error:.1e}", *cells], problem
+    return [row.name, "WRONG" if problem else "passed", f"{error:.1e}", *cells, speedup], problem
 
 
 if __name__ == "__main__":

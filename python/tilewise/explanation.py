@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from . import _explanation_views as views
-from ._explanation_groups import Groups, groups_of
+from ._explanation_groups import Groups, groups_of, rounds_of
 from ._explanation_inputs import described
 
 if TYPE_CHECKING:
@@ -36,8 +36,13 @@ class Device:
     name: str
     compute_capability: tuple[int, int]
     multiprocessors: int
+    """SMs."""
+    threads_per_multiprocessor: int
+    """The most that an SM holds at once."""
+    clock_hertz: float | None
+    """The highest clock of the SMs; None where the driver does not say."""
     memory_bytes_per_second: float | None
-    """As NVIDIA promises of the product, or else of the memory's pins, by their clock and width."""
+    """NVIDIA's figure for this GPU, or else the memory's clock times its bus width."""
     targets: tuple[str, ...]
     """Which of build_info()["targets"] it runs: none if this build was made for other GPUs."""
 
@@ -74,8 +79,19 @@ class Reason:
     metrics: Mapping[str, int] = field(default_factory=dict)
     """What decided, and what it was compared with."""
 
+    @property
+    def clocks(self) -> tuple[int, int] | None:
+        """The estimated clock cycles of what was chosen and of the next best, where these decided."""
+        if "clocks" not in self.metrics:
+            return None
+        return self.metrics["clocks"], self.metrics["of the other"]
+
     def __str__(self) -> str:
         chosen = self.chosen if self.over is None else f"{self.chosen} rather than {self.over}"
+        if self.clocks is not None:
+            return (
+                f"{chosen}: lowest estimated time, {self.clocks[0]:,} clock cycles against {self.clocks[1]:,}"
+            )
         metrics = ", ".join(f"{name}: {value:,}" for name, value in self.metrics.items())
         return f"{chosen}: {self.because}" + (f" ({metrics})" if metrics else "")
 
@@ -87,17 +103,21 @@ class Occupancy:
     blocks_per_multiprocessor: int
     limited_by: str
     threads_used: float
-    """Share of a multiprocessor's threads."""
+    """Share of an SM's threads."""
     waves: int
-    """Rounds of as many blocks as the device holds at once."""
+    """Rounds of as many blocks as the device holds at once; of a persistent kernel, of their tiles."""
     last_wave: float
-    """Share of the device that the last round fills."""
+    """Share of the device, or of a persistent kernel's blocks, that the last round fills."""
+    tiles: int | None = None
+    """Of a persistent kernel, whose blocks each compute several of them."""
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Seconds that the work takes at the device's rates for memory and for arithmetic: those that NVIDIA
-    promises of the product, or else by clocks and units. No estimate among the reasons is below them."""
+    """The roofline: seconds that the work takes at the device's rates for memory and for arithmetic.
+
+    The rates are NVIDIA's own figures for the product, or else clocks times units. No estimate is below them.
+    """
 
     memory_seconds: float
     arithmetic_seconds: float
@@ -159,6 +179,13 @@ class Explanation:
         return {name: value for name, value in asdict(self).items() if value is not None and value != ()}
 
     @property
+    def estimated_seconds(self) -> float | None:
+        """By the cost model that chose the plan, at the highest clock; None where no cost model did."""
+        clocks = [reason.clocks[0] for reason in self.why if reason.clocks is not None]
+        clock = self.device.clock_hertz if self.device is not None else None
+        return clocks[-1] / clock if clocks and clock else None
+
+    @property
     def launches(self) -> tuple[Plan, ...]:
         """All launches of the call, in their order."""
         return () if self.plan is None else (*self.before, self.plan, *self.after)
@@ -212,6 +239,8 @@ def explain(
     facts = _core.explain(name, given, device)
     if name == "grouped_matmul" and "plan" in facts and facts["problem"]["cut"] != "nothing":
         facts["groups"] = groups_of(facts, kwargs.get("offsets", args[2] if len(args) > 2 else None))
+    if "tile_order" in facts:
+        facts["occupancy"] |= rounds_of(facts)
     return _typed(name, facts)
 
 

@@ -205,6 +205,10 @@ pub enum Error {
     AlphaBesideNumber,
     #[error("{op}: activation={got} is not known; accepted: None, {}", list(known))]
     Activation { op: &'static str, got: String, known: &'static [&'static str] },
+    #[error(
+        "{op}: negative_slope={got} belongs to activation=\"leaky_relu\", but activation is {activation}; leave negative_slope out, or pass that activation"
+    )]
+    Slope { op: &'static str, got: f64, activation: String },
     #[error("{op}: saved_is={got} is not known; accepted: \"output\", \"pre_activation\"")]
     SavedIs { op: &'static str, got: String },
     #[error("matmul: precision={got} is not known; accepted: \"ieee\", \"tf32\"")]
@@ -302,6 +306,7 @@ impl Error {
             NotExplained { .. }
             | AlphaBesideNumber
             | Activation { .. }
+            | Slope { .. }
             | SavedIs { .. }
             | Precision { .. } => Family::Option,
             TensorKind { .. } | NeedsPreActivation { .. } | Producer { .. } | ResultRefused { .. } => {

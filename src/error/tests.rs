@@ -97,6 +97,7 @@ fn every_error() -> Vec<Error> {
         NotExplained { got: "mul".into() },
         AlphaBesideNumber,
         Activation { op: "matmul", got: "\"tanh\"".into(), known: &Act::NAMES },
+        Slope { op: "matmul", got: 0.3, activation: "None".into() },
         SavedIs { op: "activation_backward", got: "\"input\"".into() },
         Precision { got: "\"bf16\"".into() },
         NeedsTorch { op, argument, by: Handler::Autograd },

@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::interop::{Argument, Call, Output};
 use crate::ops::Scalar;
 use crate::ops::activation_backward::{self as ops, ActivationBackwardProblem};
+use crate::ops::matmul::DEFAULT_SLOPE;
 
 /// Gradient of `activation(v + bias)`, matmul's epilogue, with respect to v and, if wanted, bias.
 ///
@@ -105,7 +106,8 @@ pub fn problem<'py>(
     grad: &Bound<'py, PyAny>,
     options: &ActivationBackwardOptions<'_, 'py>,
 ) -> Result<(Gradients<'py>, ActivationBackwardProblem)> {
-    let slope = options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(0.01))?;
+    let slope =
+        options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(DEFAULT_SLOPE))?;
     let applied = arguments::activation(ops::OP, options.activation, slope.as_f64())?;
     let saved_is = options.saved_is.saved_is()?;
     call.classify([Some(grad), options.saved, options.up])?;

@@ -23,8 +23,8 @@ use crate::ops::{self, Scalar};
 ///     y: tensor whose shape broadcasts with x's, or a number. A 0-dimensional CPU tensor may stand
 ///         beside a CUDA x.
 ///     alpha: number that multiplies y. A float needs a floating result. Not beside a number x.
-///     out: where to write the result: of its shape, dtype and device, and either exactly x or y or
-///         memory of its own.
+///     out: where to write the result: of its shape, dtype and device. It must be one of the
+///         inputs, or not overlap any.
 ///
 /// Returns:
 ///     A tensor of x's library on x's device, of the broadcast shape and of dtype

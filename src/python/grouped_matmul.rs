@@ -12,7 +12,7 @@ use crate::interop::memo::{self, Arguments, Memo, Memoised};
 use crate::interop::{Argument, Autocast, Call, Output, autocast};
 use crate::ops::Scalar;
 use crate::ops::grouped_matmul::{self as ops, GroupedMatmulProblem, OP, Operands};
-use crate::ops::matmul::Activation;
+use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 
 /// `activation(a @ b + bias)` for each of many groups, in one launch.
 ///
@@ -31,7 +31,7 @@ use crate::ops::matmul::Activation;
 ///         list of tensors of shape (N,).
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
 ///     negative_slope: what leaky_relu multiplies negative values by.
-///     out: where to write the result: of its shape, dtype and device, and memory of its own;
+///     out: where to write the result: of its shape, dtype and device, overlapping no input;
 ///         with lists, a list of such.
 ///
 /// Returns:
@@ -154,7 +154,7 @@ impl<'a, 'py> GroupedOptions<'a, 'py> {
     }
 
     pub fn checked(&self) -> Result<Activation> {
-        let slope = self.negative_slope.number(SLOPE, Scalar::Float(0.01))?;
+        let slope = self.negative_slope.number(SLOPE, Scalar::Float(DEFAULT_SLOPE))?;
         arguments::activation(OP, self.activation, slope.as_f64())
     }
 }

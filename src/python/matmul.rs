@@ -15,7 +15,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
 use crate::interop::{Argument, Autocast, Call, Output, TorchFacts, autocast, torch_facts};
-use crate::ops::matmul::{Activation, MatmulProblem, Operands, Precision};
+use crate::ops::matmul::{Activation, DEFAULT_SLOPE, MatmulProblem, Operands, Precision};
 use crate::ops::{self, Scalar};
 
 /// `activation(a @ b + bias) + residual`, with the shapes of torch.matmul; with a gate,
@@ -25,14 +25,15 @@ use crate::ops::{self, Scalar};
 ///     a: tensor of shape (..., m, k) or (k,). dtypes: float16, bfloat16, float32, float64.
 ///     b: tensor of shape (..., k, n) or (k,), of a's dtype. Leading dimensions broadcast.
 ///     bias: tensor of shape (n,) of a's dtype, added to every row; with a gate of shape (2, n), the gate's row and b's.
-///     gate: tensor of b's shape and a's dtype, which the activation is applied to the product with. It and b may be halves
+///     gate: tensor of b's shape and a's dtype, which the activation is applied to the product with. It and b may be views
 ///         of one weight, such as `w[:, :n]` and `w[:, n:]`: nothing is copied.
 ///     residual: tensor of a's dtype that broadcasts to the result, of any strides, or `out` itself.
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
 ///     negative_slope: what leaky_relu multiplies negative values by.
 ///     precision: "ieee" multiplies float32 as float32; "tf32" may round float32 inputs to 10 bits of
 ///         mantissa where the device has hardware for that.
-///     out: where to write the result: of its shape, dtype and device, and memory of its own.
+///     out: where to write the result: of its shape, dtype and device. It must be the residual, or not overlap any
+///         input.
 ///
 /// Returns:
 ///     A tensor of a's library, device and dtype, of shape (..., m, n), without m or n where a or b is
@@ -137,7 +138,7 @@ fn record<'py>(
     let suffices = checked.result_suffices();
     let slope = || match negative_slope.given() {
         Some(slope) => Ok(slope.to_owned()),
-        None => 0.01.into_bound_py_any(py),
+        None => DEFAULT_SLOPE.into_bound_py_any(py),
     };
     let (of_a, of_b) = (torch_facts(a)?, torch_facts(b)?);
     let kept = |tensor: &Bound<'py, PyAny>, by: &TorchFacts| by.requires_grad.then(|| tensor.clone());
@@ -223,7 +224,8 @@ fn in_lower_precision<'py>(
 ///     Whether gradients need no more of the activation than its result.
 ///
 /// Raises:
-///     OptionError: an activation or precision that is not known. DTypeError: a slope that is no number.
+///     OptionError: an activation or precision that is not known, a slope beside another activation than
+///         leaky_relu. DTypeError: a slope that is no number.
 ///
 /// Lives in src/python/matmul.rs; asked by tilewise.torch.
 #[pyfunction]
@@ -272,7 +274,7 @@ impl<'a, 'py> MatmulOptions<'a, 'py> {
 
     /// Those that are no tensors.
     pub fn checked(&self) -> Result<(Activation, Precision)> {
-        let slope = self.negative_slope.number(SLOPE, Scalar::Float(0.01))?;
+        let slope = self.negative_slope.number(SLOPE, Scalar::Float(DEFAULT_SLOPE))?;
         let activation = arguments::activation("matmul", self.activation, slope.as_f64())?;
         Ok((activation, self.precision.precision()?))
     }

@@ -22,8 +22,7 @@ use crate::ops::softmax::{Kind, SoftmaxProblem};
 ///     dim: the dimension whose elements sum to one; negative counts from the last.
 ///     dtype: dtype to convert x to while it is read, and of the result: a torch.dtype, a numpy dtype or
 ///         a name such as "float32".
-///     out: where to write the result: of its shape, dtype and device, and either exactly x or memory of
-///         its own.
+///     out: where to write the result: of its shape, dtype and device. It must be x, or not overlap it.
 ///
 /// Returns:
 ///     A tensor of x's library, device and shape, of `dtype` or else x's; or `out`. Computed in float32
@@ -67,8 +66,7 @@ pub fn softmax<'py>(
 ///     dim: the dimension whose exponentials sum to one; negative counts from the last.
 ///     dtype: dtype to convert x to while it is read, and of the result: a torch.dtype, a numpy dtype or
 ///         a name such as "float32".
-///     out: where to write the result: of its shape, dtype and device, and either exactly x or memory of
-///         its own.
+///     out: where to write the result: of its shape, dtype and device. It must be x, or not overlap it.
 ///
 /// Returns:
 ///     A tensor of x's library, device and shape, of `dtype` or else x's; or `out`. Computed in float32

@@ -20,8 +20,8 @@ use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 ///     dim: the forward's dim.
 ///     dtype: dtype of the forward's x, where the forward converted it: a torch.dtype, a numpy dtype or a
 ///         name such as "float16".
-///     out: where to write the result: of its shape, dtype and device, and either exactly grad or output
-///         or memory of its own.
+///     out: where to write the result: of its shape, dtype and device. It must be one of the inputs, or not
+///         overlap any.
 ///
 /// Returns:
 ///     A tensor of grad's library, device and shape, of `dtype` or else grad's; or `out`. Computed in
@@ -64,8 +64,8 @@ pub fn softmax_backward<'py>(
 ///     dim: the forward's dim.
 ///     dtype: dtype of the forward's x, where the forward converted it: a torch.dtype, a numpy dtype or a
 ///         name such as "float16".
-///     out: where to write the result: of its shape, dtype and device, and either exactly grad or output
-///         or memory of its own.
+///     out: where to write the result: of its shape, dtype and device. It must be one of the inputs, or not
+///         overlap any.
 ///
 /// Returns:
 ///     A tensor of grad's library, device and shape, of `dtype` or else grad's; or `out`. Computed in

@@ -76,7 +76,7 @@ def test_expanded_gradients(device, activation):
 @pytest.mark.parametrize("slope", [0.01, 0.0, 2.0])
 def test_the_output_tells_the_sign(device, dtype, slope):
     grad, pre = sample((60, 33), dtype, device)
-    for activation in ("relu", "leaky_relu"):
+    for activation in ("relu", "leaky_relu") if slope == 0.01 else ("leaky_relu",):
         output = tw.matmul(
             torch.eye(60, dtype=dtype, device=device), pre, activation=activation, negative_slope=slope
         )

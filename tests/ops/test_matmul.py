@@ -124,11 +124,23 @@ def test_the_default_slope_is_torchs(device):
     assert_identical(implied, tw.matmul(a, b, activation="leaky_relu", negative_slope=0.01))
 
 
-def test_negative_slope_means_nothing_without_leaky_relu(device):
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+def test_a_negative_slope_without_leaky_relu_is_refused(device, activation):
     a, b = pair(9, 8, 7, torch.float32, device)
-    assert_identical(
-        tw.matmul(a, b, activation="relu", negative_slope=5.0), tw.matmul(a, b, activation="relu")
-    )
+    offsets = torch.tensor([9], dtype=torch.int32, device=device)
+    default = tw.matmul(a, b, activation=activation, negative_slope=0.01)
+    assert_identical(default, tw.matmul(a, b, activation=activation))
+    recorded = a.clone().requires_grad_()
+    for call in (
+        lambda: tw.matmul(a, b, activation=activation, negative_slope=5.0),
+        lambda: tw.matmul(recorded, b, activation=activation, negative_slope=5.0),
+        lambda: tw.matmul(a.to("meta"), b.to("meta"), activation=activation, negative_slope=5.0),
+        lambda: tw.matmul(a.numpy(force=True), b.numpy(force=True), activation=activation, negative_slope=5),
+        lambda: tw.grouped_matmul(a, b[None], offsets, activation=activation, negative_slope=5.0),
+        lambda: tw.explain(tw.matmul, a, b, activation=activation, negative_slope=5.0),
+    ):
+        with pytest.raises(tw.OptionError, match=r"negative_slope=5 belongs to activation=\"leaky_relu\""):
+            call()
 
 
 @dtypes

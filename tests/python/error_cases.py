@@ -361,6 +361,12 @@ CASES = [
         lambda: tw.matmul(x, x.mT, activation=type("Relu", (), {"__repr__": lambda self: "relu"})()),
     ),
     (
+        "Slope",
+        OPTION,
+        'matmul: negative_slope=0.3 belongs to activation="leaky_relu", but activation is "silu"; leave negative_slope out, or pass that activation',
+        lambda: tw.matmul(x, x.mT, activation="silu", negative_slope=0.3),
+    ),
+    (
         "Precision",
         OPTION,
         'matmul: precision=None is not known; accepted: "ieee", "tf32"',

@@ -1,6 +1,8 @@
 """tilewise.explain: what it says of a call is what the call does, on GPUs that are here and that are not."""
 
 import json
+import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -284,3 +286,41 @@ def test_rich_shows_it_as_a_table():
     console = rich.Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(tw.explain(tw.matmul, meta(64, 64), meta(64, 64), device="l4"))
     assert "NVIDIA L4" in console.export_text()
+
+
+def test_the_strides_of_every_operand_are_shown():
+    added = tw.explain(tw.add, meta(64, 32), meta(32, 64).T, device="h200").problem
+    assert (added["x_strides"], added["y_strides"], added["out_strides"]) == ([32, 1], [1, 64], [32, 1])
+    assert "y_strides" not in tw.explain(tw.add, meta(64), 2, device="h200").problem
+    multiplied = tw.explain(tw.matmul, meta(64, 32), meta(16, 32).T, device="h200").problem
+    assert (multiplied["a_strides"], multiplied["b_strides"]) == ([32, 1], [1, 32])
+
+
+def test_a_persistent_kernel_tells_its_tiles_and_its_tail():
+    e = tw.explain(tw.matmul, meta(4096, 4096), meta(4096, 4096), device="h200")
+    if e.occupancy is None:
+        pytest.skip("this build has no kernels for it")
+    (blocks, *_), tiles = e.plan.grid, e.plan.settings["tiles_m"] * e.plan.settings["tiles_n"]
+    assert e.occupancy.tiles == tiles > blocks
+    assert e.occupancy.waves == math.ceil(tiles / blocks)
+    assert (e.occupancy.waves - 1 + e.occupancy.last_wave) * blocks == pytest.approx(tiles)
+    assert f"{tiles} on {blocks} blocks, {tiles / blocks:.2f} per block" in str(e)
+    warps = e.occupancy.blocks_per_multiprocessor * e.plan.block[0] // 32
+    assert f"block/SM, occupancy {warps / 64:.0%} ({warps}/64 warps)" in str(e)
+
+
+def test_an_estimated_time_stands_beside_the_roofline():
+    e = tw.explain(tw.matmul, meta(4096, 4096), meta(4096, 4096), device="h200")
+    chosen, other = e.why[-1].clocks
+    assert e.estimated_seconds == chosen / e.device.clock_hertz
+    assert e.estimated_seconds >= max(e.ceiling.memory_seconds, e.ceiling.arithmetic_seconds)
+    ours, theirs = (f"{1e6 * clocks / e.device.clock_hertz:,.1f} µs" for clocks in (chosen, other))
+    assert f"lowest estimated time, {ours} against {theirs}" in str(e)
+    assert tw.explain(tw.add, meta(64), meta(64), device="h200").estimated_seconds is None
+
+
+def test_times_and_intensities_have_units_that_people_read():
+    text = str(tw.explain(tw.add, meta(3), meta(3), device="h200"))
+    assert "below 1 ns" in text
+    assert "1,365 flop/B" in str(tw.explain(tw.matmul, meta(4096, 4096), meta(4096, 4096), device="h200"))
+    assert not re.search(r"\d\.?\d*e[-+]\d", text)

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import tilewise as tw
 from tilewise.bench import __main__ as bench
-from tilewise.bench import cases, measure, options, peers, record, timing
+from tilewise.bench import cases, measure, options, peers, record, report, timing
 from tilewise.bench.calls import Call, Case
 from tilewise.bench.gradients import ACTIVATIONS, ActivationBackward, SoftmaxBackward
 
@@ -19,7 +19,9 @@ def run(*arguments):
     return bench.main(["add", "--device", "cpu", "--quick", "--only", "2^12 float32", *arguments])
 
 
-def test_a_run_writes_its_figures(tmp_path, capsys):
+def test_a_run_writes_its_figures(tmp_path, capsys, monkeypatch):
+    # Whatever else the machine does.
+    monkeypatch.setattr(record, "MOST_NOISE", math.inf)
     file = tmp_path / "figures.json"
     assert (
         run(
@@ -78,6 +80,8 @@ def test_a_peer_that_fails_is_named_and_the_others_are_timed():
 
 def test_candidates_take_turns():
     class Clock:
+        lost = 0.0
+
         def __init__(self):
             self.turns = []
 
@@ -168,6 +172,53 @@ def test_a_case_that_does_not_fit_into_memory_is_a_failed_one(monkeypatch, capsy
     monkeypatch.setattr(Call, "reference", too_large)
     assert run() == 1
     assert "can't allocate memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("who", ["tilewise", "torch"])
+@pytest.mark.parametrize(("samples", "lost"), [([1.0, 1.0, 1.0, 9.0], 0.6), ([9.0, 9.0, 9.0, 1.0], 0.0)])
+def test_a_ratio_that_is_noise_is_left_out(who, samples, lost):
+    class Clock:
+        lost = 0.0
+
+        def warm_up(self, call):
+            return 1.0
+
+        def sample(self, call, repetitions):
+            self.lost = lost if call() == who else 0.0
+            return samples if call() == who else [2.0, 2.0, 2.0, 2.1]
+
+    candidates = {"tilewise": lambda: "tilewise", "torch": lambda: "torch", "copy": lambda: "copy"}
+    timings = timing.interleave(candidates, Clock(), rounds=3, budget_ms=4)
+    m = record.Measurement("add", "contiguous 2^12", "float32", bytes=1 << 28, flops=0)
+    m.milliseconds, m.spread, m.noise = timings.median, timings.spread, timings.noise
+    m.compare(record.Ceilings(1e12, {}))
+    assert "torch" not in m.ratios
+    assert ("copy" in m.ratios) == (who == "torch")
+    assert "noise" in report.row(m)
+    assert report.row(m)[2] != ""
+
+
+def test_a_thread_that_waits_for_a_core_is_noticed(monkeypatch):
+    waits = iter([0.0, 0.5, 1.0, 1.0])
+    monkeypatch.setattr(timing, "waited", lambda: next(waits))
+    clock = timing.CpuClock()
+    clock.sample(lambda: None, 4)
+    assert clock.lost == 1.0
+    clock.sample(lambda: None, 4)
+    assert clock.lost == 0.0
+
+
+def test_what_fits_in_a_cpus_caches_is_no_share_of_a_large_copy():
+    ceilings = record.Ceilings(1e9, {"float32": 1e12})
+    for bytes, flops, cpu, shown in (
+        (1 << 12, 0, True, False),
+        (1 << 12, 0, False, True),
+        (1 << 28, 0, True, True),
+    ):
+        m = record.Measurement("add", "case", "float32", bytes, flops, {"tilewise": 1.0, "torch": 2.0})
+        m.compare(ceilings, cpu=cpu)
+        assert ("of copy ceiling" in m.ratios) == shown
+        assert m.ratios["torch"] == 2.0
 
 
 def test_an_expanded_operand_is_read_once():
@@ -343,3 +394,13 @@ def test_unknown_words_are_refused(arguments, capsys):
 def test_no_such_case(capsys):
     assert bench.main(["add", "--device", "cpu", "--only", "2^99"]) == 2
     assert "2^99" in capsys.readouterr().err
+
+
+def test_a_ceiling_that_is_noise_is_none(monkeypatch):
+    monkeypatch.setattr(timing, "waited", iter(range(10**6)).__next__)
+    found = measure.ceilings(torch.device("cpu"), timing.CpuClock(), {"float32"})
+    assert found == record.Ceilings(0.0, {})
+    assert report.ceilings_line(found) == "copy: noise"
+    m = record.Measurement("add", "case", "float32", 1 << 28, 0, {"tilewise": 1.0, "torch": 2.0})
+    m.compare(found)
+    assert m.ratios == {"torch": 2.0}

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from matplotlib.figure import Figure
 from support.bench_run import measurement, whole_run
 from tilewise.bench import __main__ as bench
 from tilewise.bench import charts, measure, plot
@@ -18,7 +19,11 @@ def test_a_picture_of_everything(tmp_path):
     file, picture = tmp_path / "run.json", tmp_path / "all.svg"
     file.write_text(json.dumps(whole_run().as_json()))
     bench.main(["--from", str(file), "--plot", str(picture)])
-    assert len(plot.sections(whole_run())) == 6
+    sections = [section.name for section in plot.sections(whole_run())]
+    assert sections == [
+        *("add by size", "add by kind", "softmax by size", "softmax by kind"),
+        *("matmul by size", "matmul roofline", "matmul by kind", "overhead"),
+    ]
     assert picture.read_text().count("<svg") == 1
 
 
@@ -54,12 +59,26 @@ def test_every_case_with_a_peer_is_in_a_picture():
     ]
     run.settle("softmax")
     run.settle("add")
-    assert [m.case for m in charts.compared(run, "softmax")] == ["8192x8192 dim 0"]
-    assert [m.case for m in charts.compared(run, "add")] == ["64x64 + row"]
-    assert len(charts.compared(run, "matmul")) == len([m for m in run.of("matmul") if not m.failed])
-    names = [section.name for section in plot.sections(run)]
-    assert "softmax ratios" in names
-    assert "add ratios" in names
+    for op in ("softmax", "add", "matmul"):
+        drawn = [m.key for m in charts.compared(run, op)]
+        assert drawn == [m.key for m in run.of(op) if not m.failed]
+    figure = Figure()
+    charts.by_kind(figure, run, "softmax")
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["last dim, aligned", "other dims"]
+    points = [
+        line.get_xdata()[0] for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata())
+    ]
+    low, high = axes.get_xlim()
+    assert len(points) == len(charts.compared(run, "softmax"))
+    assert all(low < point < high for point in points)
+
+
+def test_bars_stay_inside_the_axes():
+    figure = Figure()
+    charts.overhead(figure, whole_run())
+    (axes,) = figure.axes
+    assert all(bar.get_y() + bar.get_height() < axes.get_ylim()[1] for bar in axes.patches)
 
 
 def test_a_lone_size_is_drawn_where_there_is_nothing_better():

@@ -1,18 +1,38 @@
 """The demo is right on every device present, and says so when it is not."""
 
+import itertools
+import os
+import re
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import tilewise as tw
 from tilewise import demo
+from tilewise.bench import timing
+
+rows = demo.rows
 
 
 def test_every_row_is_right(capsys):
     assert demo.main([]) == 0
     printed = capsys.readouterr()
     assert "WRONG" not in printed.out
+    assert re.search(r"^(\d+) of \1 passed", printed.out, re.MULTILINE)
     assert not printed.err
+
+
+def test_a_busy_machine_is_told_of_and_has_no_ratios(monkeypatch, capsys):
+    monkeypatch.setattr(os, "getloadavg", lambda: (64.0, 0.0, 0.0))
+    monkeypatch.setattr(timing, "waited", iter(range(10**6)).__next__)
+    monkeypatch.setattr(demo, "rows", lambda device: itertools.islice(rows(device), 2))
+    assert demo.main([]) == 0
+    printed = capsys.readouterr().out
+    if not torch.cuda.is_available():
+        assert "warning: other processes use this CPU (load 64.0" in printed
+        # Of each row, and what the word means.
+        assert printed.count("noise") == 2 + 1
 
 
 def test_a_wrong_row_is_named_and_fails_the_demo(monkeypatch, capsys):

@@ -1,7 +1,9 @@
 """docs/performance.md, its pictures and the README's figures are those of the committed records."""
 
 import importlib.util
+import itertools
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from support.bench_run import whole_run
+from support.bench_run import measurement, whole_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks/pages.py"
@@ -41,7 +43,8 @@ def test_what_is_committed_is_up_to_date():
 
 
 def test_a_changed_record_makes_text_and_pictures_stale(checkout):
-    written = ["docs/performance.md", "README.md", "docs/images/small-add-by-size.png"]
+    pictures = ["docs/images/small-add-by-size.png", "docs/images/small-add-by-kind.png"]
+    written = ["docs/performance.md", "README.md", *pictures]
     assert pages.main(["--check"], checkout) == 1
     assert not (checkout / pages.IMAGES).exists()
     assert pages.write(checkout, check=False) == written
@@ -58,7 +61,8 @@ def test_pictures_of_records_that_are_gone_go_too(checkout):
     (checkout / pages.RESULTS / "small.json").rename(checkout / pages.RESULTS / "renamed.json")
     stale = pages.write(checkout, check=False)
     assert "docs/images/small-add-by-size.png" in stale
-    assert [file.name for file in (checkout / pages.IMAGES).iterdir()] == ["renamed-add-by-size.png"]
+    names = sorted(file.name for file in (checkout / pages.IMAGES).iterdir())
+    assert names == ["renamed-add-by-kind.png", "renamed-add-by-size.png"]
 
 
 def test_the_readme_keeps_what_was_written_by_hand(checkout):
@@ -68,8 +72,55 @@ def test_the_readme_keeps_what_was_written_by_hand(checkout):
     head, tail = before.partition(pages.BEGIN)[0], before.partition(pages.END)[2]
     assert after.startswith(head)
     assert after.endswith(tail)
-    assert "add on one NVIDIA H200, 2026-01-02" in after
-    assert "| bfloat16 | 5 | 1.00 |" in after
+    assert "One NVIDIA H200, 2026-01-02, torch 2.11.0" in after
+    assert "| add | contiguous | 1.00 (1.00 to 1.00) |" in after
+
+
+def test_a_speedup_is_summed_up_with_its_own_kind_alone(checkout):
+    run = whole_run()
+    run.measurements = [
+        measurement("matmul", f"{n}^3 nn", bytes=1, flops=1, tilewise=1.0, torch=1.0 + n / 1e6)
+        for n in (512, 1024, 2048, 4096)
+    ]
+    odd = [measurement("matmul", f"{n}^3 nn", bytes=1, flops=1, tilewise=1.0, torch=5.0) for n in (513, 1023)]
+    rest = {"16x4096x4096 nt": 1.1, "4096^3 nt gated": 1.3, "64x4096x4096 nt residual": 1.2}
+    rows = [
+        measurement("matmul", case, bytes=1, flops=1, tilewise=1.0, torch=ms) for case, ms in rest.items()
+    ]
+    experts = measurement("grouped", "8x4096x14336x4096 nn even", bytes=1, flops=1, tilewise=1.0, torch=1.4)
+    run.measurements += [*odd, *rows, experts]
+    for op in run.operations:
+        run.settle(op)
+    (checkout / pages.RESULTS / "small.json").write_text(json.dumps(run.as_json()))
+    pages.write(checkout, check=False)
+    readme = (checkout / "README.md").read_text()
+    for row in (
+        "| matmul | aligned | 1.00 (1.00 to 1.00) |",
+        "| matmul | odd sizes | 5.00 |",
+        "| matmul | few rows | 1.10 |",
+        "| matmul | aligned, gated | 1.30 |",
+        "| matmul | few rows, residual | 1.20 |",
+        "| grouped_matmul | many rows a group | 1.40 |",
+    ):
+        assert row in readme
+    page = (checkout / "docs/performance.md").read_text()
+    assert "| odd sizes | bfloat16 | 2 | 5.00 | 5.00 | 5.00 | 5.00 | 5.00 | 513^3 nn |" in page
+
+
+def test_every_case_of_the_benchmark_has_a_kind():
+    torch = pytest.importorskip("torch")
+    from tilewise.bench import cases, kinds, options
+
+    for device, op in itertools.product(("cpu", "cuda"), options.OPERATIONS):
+        found = {}
+        for case in cases.cases(op, device, quick=False):
+            bytes = 0 if op in ("overhead", "grouped") else case.build(torch.device("meta")).min_bytes()
+            m = measurement(op, case.name, case.dtype, bytes=bytes)
+            found.setdefault(kinds.kind(m), []).append(case.name)
+        assert "other" not in found
+        if op == "softmax":
+            assert {"few rows", "other dims", "transposed", "last dim, aligned"} <= found.keys()
+            assert not [name for name in found["few rows"] if "dim" in name]
 
 
 def test_newer_records_come_first_and_a_cpu_is_not_the_readmes(checkout):
@@ -81,3 +132,36 @@ def test_newer_records_come_first_and_a_cpu_is_not_the_readmes(checkout):
     assert list(found) == ["cpu", "small"]
     assert "softmax" not in pages.figures(found)
     assert pages.performance(found).index("2026-02-03") < pages.performance(found).index("2026-01-02")
+
+
+def test_figures_in_notebooks_are_the_newest_records(checkout):
+    notebook = checkout / pages.NOTEBOOKS / "a.ipynb"
+    notebook.parent.mkdir(parents=True)
+    quoted = "it takes <!-- record: add; contiguous 2^20; bfloat16; us -->1.0<!-- --> us, the speedup is "
+    quoted += "<!-- record: add; contiguous 2^20; bfloat16; speedup --><!-- -->"
+    notebook.write_text(quoted)
+    assert "examples/notebooks/a.ipynb" in pages.write(checkout, check=True)
+    pages.write(checkout, check=False)
+    assert "us -->0.3<!-- --> us" in notebook.read_text()
+    assert "speedup -->1.00<!-- -->" in notebook.read_text()
+    assert pages.write(checkout, check=True) == []
+
+
+def test_no_notebook_has_a_figure_of_a_gpu_without_its_record_or_its_date():
+    for notebook in (ROOT / pages.NOTEBOOKS).glob("*.ipynb"):
+        for cell in json.loads(notebook.read_text())["cells"]:
+            text = "".join(cell["source"])
+            # A line that begins with a comment would end its paragraph.
+            assert "\n<!--" not in text, notebook.name
+            if cell["cell_type"] == "markdown" and "Measured, on an NVIDIA H200" in text:
+                dated = re.search(r"\d+ (November|December) 2026|; date -->", text)
+                assert dated, (notebook.name, text)
+
+
+def test_the_decoder_block_of_the_readme_is_that_of_its_page():
+    rows = [line.split("|")[1:] for line in (ROOT / "README.md").read_text().splitlines() if "width" in line]
+    figures = [[cell.strip() for cell in row[1:5]] for row in rows if len(row) > 5]
+    assert len(figures) == 6
+    page = (ROOT / "docs/measurements/decoder_block.md").read_text()
+    shown = [[cell.strip() for cell in line.split("|")[2:6]] for line in page.splitlines()]
+    assert all(row in shown for row in figures)

@@ -1,6 +1,7 @@
 """The site builds without a warning, and its pages hold what the files they quote say."""
 
 import html
+import json
 import os
 import re
 import subprocess
@@ -74,6 +75,8 @@ def test_a_kernel_without_a_page_is_given_one(tmp_path):
 
 def test_quoted_sections_stand_on_their_pages(site):
     for page, sentence in {
+        "supported": "All tensors of a call share library and device.",
+        "torch": "composable with reverse mode",
         "guarantees": "Work is queued on the caller's current stream of the tensors' device.",
         "architecture": "A call goes one way, downwards; nothing below knows anything above.",
         "contributing": "A comment gives a reason, not a paraphrase.",
@@ -81,6 +84,39 @@ def test_quoted_sections_stand_on_their_pages(site):
         "quickstart": "one kernel; bias and gelu in float32, rounded once",
     }.items():
         assert sentence in words(site / page / "index.html"), page
+
+
+def test_the_reference_shows_the_docstrings_of_compiled_functions(site):
+    text = words(site / "api/index.html")
+    for sentence in (
+        "x + alpha * y, as torch.add.",
+        "number that multiplies y. A float needs a floating result.",
+        "what leaky_relu multiplies negative values by.",
+    ):
+        assert sentence in text
+
+
+def test_kernels_and_their_measurements_stand_under_their_operations(site):
+    for page in ("how", "measurements"):
+        text = (site / page / "index.html").read_text()
+        places = [
+            text.index(f">{heading}<") if page == "how" else text.index(f"{heading}: <a")
+            for heading in ("softmax and log_softmax", "matmul", "grouped_matmul")
+        ]
+        assert places == sorted(places)
+
+
+def test_every_notebook_is_a_page_with_its_pictures(site):
+    notebooks = list((ROOT / "examples/notebooks").glob("*.ipynb"))
+    assert notebooks
+    for notebook in notebooks:
+        page = site / f"notebooks/{notebook.stem}/index.html"
+        cells = json.loads(notebook.read_text())["cells"]
+        assert "".join(cells[0]["source"]).splitlines()[0].lstrip("# ") in words(page)
+        shown = sum("image/png" in o.get("data", {}) for cell in cells for o in cell.get("outputs", []))
+        pictures = re.findall(r'<img[^>]* src="([^"]+)"', page.read_text())
+        assert len(pictures) >= shown > 0
+        assert all((page.parent / picture).exists() for picture in pictures)
 
 
 def test_every_public_function_is_in_the_reference(site):

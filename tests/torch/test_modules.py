@@ -21,11 +21,15 @@ FUNCTIONS = {
 }
 
 
+def slope(activation):
+    return {"negative_slope": 0.3} if activation == "leaky_relu" else {}
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("activation", FUNCTIONS)
 def test_linear(device, activation, bias):
     theirs = torch.nn.Linear(5, 7, bias, device=device)
-    ours = tilewise.torch.Linear(5, 7, bias, activation, negative_slope=0.3, device=device)
+    ours = tilewise.torch.Linear(5, 7, bias, activation, **slope(activation), device=device)
     ours.load_state_dict(theirs.state_dict())
     theirs.load_state_dict(ours.state_dict())
     x = torch.randn(2, 3, 5, device=device)
@@ -43,6 +47,8 @@ def test_linear(device, activation, bias):
         ({"activation": "swish"}, tw.OptionError, 'activation="swish" is not known; accepted: None, "relu"'),
         ({"activation": torch.relu}, tw.OptionError, "activation="),
         ({"precision": "fp8"}, tw.OptionError, 'precision="fp8" is not known'),
+        ({"negative_slope": 0.3}, tw.OptionError, "negative_slope=0.3 belongs to"),
+        ({"negative_slope": 0.3, "activation": "silu"}, tw.OptionError, 'but activation is "silu"'),
         ({"negative_slope": "steep"}, tw.DTypeError, "`negative_slope` must be a number"),
     ],
 )

@@ -1,5 +1,6 @@
 """torch.ops.tilewise: what torch's own checks of an operator ask, and that fakes tell the truth."""
 
+import re
 from random import Random
 
 import pytest
@@ -218,6 +219,37 @@ def test_fakes_refuse_what_is_refused(call):
         pytest.raises((RuntimeError, IndexError, TypeError, ValueError)),
     ):
         call(torch.ones)
+
+
+def meta(*shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: tw.add(meta(3), torch.ones(3)), tw.DeviceError, "on cpu, but another is on meta"),
+        (lambda: tw.add(torch.ones(3), meta(3)), tw.DeviceError, "on meta, but another is on cpu"),
+        (lambda: tw.matmul(meta(3, 3), torch.ones(3, 3)), tw.DeviceError, "share one device"),
+        (lambda: tw.matmul(torch.ones(3, 3), meta(3, 3)), tw.DeviceError, "share one device"),
+        (lambda: tw.matmul(meta(3, 3), meta(3, 3), bias=torch.ones(3)), tw.DeviceError, "share one device"),
+        (lambda: tw.softmax(meta(3), out=torch.ones(3)), tw.DeviceError, "share one device"),
+        (lambda: tw.softmax_backward(meta(3), torch.ones(3)), tw.DeviceError, "share one device"),
+        (lambda: tw.softmax(meta(3), dim=2), tw.DimError, "dim=2 is out of range"),
+        (lambda: tw.softmax(meta(3), dim=2**70), tw.DTypeError, "does not fit into int64"),
+        (lambda: tw.add(meta(3), 1j), tw.DTypeError, "`y` is a complex number"),
+        (lambda: tw.add(meta(3, dtype=torch.complex64), 1), tw.DTypeError, "complex64 is not accepted"),
+        (lambda: tw.matmul(meta(3, 4), meta(3, 4)), tw.ShapeError, "sizes 4 and 3 differ"),
+        (lambda: tw.matmul(meta(3, 4).half(), meta(4, 3)), tw.DTypeError, "must be alike"),
+        (lambda: tw.add(meta(3), "a"), tw.DTypeError, "`y` is of type str, not a tensor"),
+        (lambda: tw.add(meta(3), meta(3), out="a"), tw.DTypeError, "`out` is of type str, not a tensor"),
+        (lambda: tw.matmul(meta(3, 3), None), tw.DTypeError, "`b` is of type NoneType, not a tensor"),
+    ],
+)
+def test_errors_without_memory_are_of_the_same_classes_and_name_no_overload(call, error, words):
+    with pytest.raises(error, match=words) as caught:
+        call()
+    assert not re.search(r"tilewise::|overload|schema", str(caught.value))
 
 
 @pytest.mark.parametrize("option", [{"activation": "swish"}, {"precision": "fp8"}])

@@ -155,6 +155,10 @@ _FUSED = {
 }
 
 
+# Number of matmuls, and their shape: of plain batches, and of the heads of attention.
+_BATCHES = [(16, (1024, 1024, 1024)), (256, (512, 512, 128)), (96, (1000, 1000, 100))]
+
+
 def _matmul(cuda: bool, quick: bool) -> Iterator[Case]:
     if not cuda:
         yield from _matmul_cpu(quick)
@@ -167,6 +171,10 @@ def _matmul(cuda: bool, quick: bool) -> Iterator[Case]:
     for extra in ("leaky_relu", "bias"):
         for n in (4096,) if quick else (1024, 4096, 8192):
             yield _matmul_case(torch.bfloat16, (n, n, n), extra=extra)
+    for activation in () if quick else ("relu", "gelu", "gelu_tanh", "silu"):
+        yield _matmul_case(torch.bfloat16, (4096, 4096, 4096), extra=activation)
+    for batch, one in _BATCHES[:1] if quick else _BATCHES:
+        yield _batch_case(torch.bfloat16, batch, one)
     for extra, shapes in _FUSED.items():
         for shape in shapes[:1] if quick else shapes:
             yield _matmul_case(torch.bfloat16, shape, "nt", extra)
@@ -190,6 +198,7 @@ def _matmul_cpu(quick: bool) -> Iterator[Case]:
                 yield _matmul_case(dtype, (n, n, n), extra=extra)
         for layout in ("nt",) if quick else ("nt", "tn", "tt"):
             yield _matmul_case(dtype, (512, 512, 512), layout)
+        yield _batch_case(dtype, 16, (128, 128, 128))
         for layout in ("nn", "nt"):
             yield _matmul_case(dtype, (1, 1024, 1024) if quick else (1, 4096, 4096), layout)
     yield _matmul_case(torch.float32, (255, 257, 259))
@@ -202,6 +211,17 @@ def _matmul_case(
     size = f"{m}^3" if m == n == k else times(shape)
     name = f"{size} {layout} {extra}" if extra else f"{size} {layout}"
     return case("matmul", name, dtype, _matmul_call, shape, layout, extra)
+
+
+def _batch_case(dtype: torch.dtype, batch: int, shape: tuple[int, int, int]) -> Case:
+    m, n, k = shape
+    size = f"{m}^3" if m == n == k else times(shape)
+    return case("matmul", f"batch {batch} of {size} nn", dtype, _batch_call, batch, shape)
+
+
+def _batch_call(dtype: torch.dtype, batch: int, shape: tuple[int, int, int], device: torch.device) -> Call:
+    m, n, k = shape
+    return Call("matmul", (random(device, dtype, batch, m, k), random(device, dtype, batch, k, n)))
 
 
 def _matmul_call(

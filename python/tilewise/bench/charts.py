@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import Normalize
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from .kinds import FEW, kind
 from .record import COPY, OVERHEAD, Measurement, Run
 from .report import TINY, parts
 
@@ -22,9 +22,15 @@ COLOURS = {
     "quack": "#CC79A7",
     "liger": "#E69F00",
     "compile": "#56B4E9",
+    "upcast": "#F0E442",
     COPY: "#888888",
 }
-NAMES = {COPY: "copy of as many bytes", "compile": "torch.compile", "triton": "Triton tutorial"}
+NAMES = {
+    COPY: "copy of as many bytes",
+    "compile": "torch.compile",
+    "triton": "Triton tutorial",
+    "upcast": "torch in float32",
+}
 SIZES = {
     "add": "bytes read and written",
     "softmax": "row length N",
@@ -34,8 +40,10 @@ SIZES = {
     "log_softmax_backward": "row length N",
     "activation_backward": "bytes read and written",
 }
-# About the height of a block of the heat map, in rows.
-HEAT_ROWS = 16
+PEERS = tuple(who for who in COLOURS if who not in ("tilewise", COPY))
+# Of dtypes, in the order in which a run has them.
+MARKERS = "o^sDvP"
+DTYPE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def size(m: Measurement) -> float | None:
@@ -46,8 +54,8 @@ def size(m: Measurement) -> float | None:
         return None
     if "softmax" in m.op:
         found = re.fullmatch(r"(\d+)x(\d+)", m.case)
-        # A single row belongs to no series.
-        return int(found[2]) if found and int(found[1]) > 1 else None
+        # Few rows do not show the effect of their length: they have a row of their own in the other chart.
+        return int(found[2]) if found and kind(m) != FEW else None
     found = re.fullmatch(r"(\d+)\^3 nn", m.case)
     return int(found[1]) if found else None
 
@@ -69,9 +77,8 @@ def series(run: Run, op: str) -> dict[str, list[tuple[float, Measurement]]]:
 
 
 def compared(run: Run, op: str) -> list[Measurement]:
-    """The cases of the heat map: every matmul; of other operations the cases outside the series of sizes."""
-    shown = {m.key for points in series(run, op).values() for _, m in points} if op != "matmul" else set()
-    return [m for m in run.of(op) if m.peers and not m.failed and m.key not in shown]
+    """The cases that a peer has a time of."""
+    return [m for m in run.of(op) if not m.failed and any(who in m.ratios for who in PEERS)]
 
 
 def speed(figure: Any, run: Run, op: str) -> None:
@@ -186,38 +193,38 @@ def intensity(m: Measurement) -> float:
     return m.flops / m.bytes
 
 
-def heat_map(figure: Any, run: Run, op: str) -> None:
-    """Each peer's time over tilewise's, case by case."""
+def by_kind(figure: Any, run: Run, op: str) -> None:
+    """The speedup over each peer: a point a case, a row a kind of problem, a plot a peer."""
     timed = compared(run, op)
-    peers = [who for who in COLOURS if any(who in m.peers for m in timed)]
-    blocks = heat_blocks(timed)
-    # A factor of two, up or down, has the full colour.
-    norm = Normalize(-1, 1)
-    figure.suptitle(f"{op}: each peer's time over tilewise's", fontsize=11)
-    plots = figure.subplots(1, len(blocks), squeeze=False)[0]
-    for axes, block in zip(plots, blocks, strict=True):
-        ratios = np.array([[m.ratios.get(who, np.nan) for who in peers] for m in block])
-        image = axes.imshow(np.log2(ratios), cmap="RdBu", norm=norm, aspect="auto")
-        for (row, column), ratio in np.ndenumerate(ratios):
-            if np.isfinite(ratio):
-                colour = "white" if abs(np.log2(ratio)) > 0.7 else "black"
-                axes.text(column, row, f"{ratio:.2f}", ha="center", va="center", fontsize=8, color=colour)
-        axes.set_xticks(range(len(peers)), [NAMES.get(who, who) for who in peers], fontsize=8)
-        axes.set_yticks(range(len(block)), [f"{m.case}, {m.dtype}" for m in block], fontsize=8)
-        axes.set_xticks(np.arange(len(peers) + 1) - 0.5, minor=True)
-        axes.set_yticks(np.arange(len(block) + 1) - 0.5, minor=True)
-        axes.grid(which="minor", color="white", linewidth=1.5)
-        axes.tick_params(which="both", length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-    bar = figure.colorbar(image, ax=list(plots), ticks=np.log2([0.5, 0.7, 1, 1.4, 2]), aspect=25)
-    bar.ax.set_yticklabels(["0.5", "0.7", "1", "1.4", "2"], fontsize=8)
-    bar.set_label("blue: tilewise is faster", fontsize=8)
-
-
-def heat_blocks(timed: Sequence[Measurement]) -> list[Sequence[Measurement]]:
-    """The rows of the heat map in adjacent blocks of about one height, of at least four rows each."""
-    count = max(-(-len(timed) // HEAT_ROWS), min(3, len(timed) // 4))
-    height = -(-len(timed) // count)
-    return [timed[i : i + height] for i in range(0, len(timed), height)]
+    peers = [who for who in PEERS if any(who in m.ratios for m in timed)]
+    rows = list(dict.fromkeys(kind(m) for m in timed))
+    dtypes = list(dict.fromkeys(m.dtype for m in timed))
+    figure.suptitle(f"{op}: speedup by kind of problem", fontsize=11)
+    plots = figure.subplots(1, len(peers), squeeze=False, sharey=True)[0]
+    for axes, who in zip(plots, peers, strict=True):
+        for m in timed:
+            if who in m.ratios:
+                place = dtypes.index(m.dtype)
+                # Dtypes side by side within a row.
+                y = rows.index(kind(m)) + (place + 0.5) / len(dtypes) * 0.7 - 0.35
+                axes.plot(m.ratios[who], y, MARKERS[place], color=DTYPE_COLOURS[place], ms=5, alpha=0.7)
+        axes.axvline(1, color="black", lw=1)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_yticks(range(len(rows)), rows, fontsize=9)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_title(f"over {NAMES.get(who, who)}", fontsize=10)
+        axes.set_xlabel("right of 1: tilewise is faster", fontsize=9)
+        axes.grid(alpha=0.3, axis="x")
+        for row in range(1, len(rows)):
+            axes.axhline(row - 0.5, color="0.85", lw=1)
+    handles = [
+        plots[-1].plot([], [], MARKERS[place], color=DTYPE_COLOURS[place], label=dtype)[0]
+        for place, dtype in enumerate(dtypes)
+    ]
+    figure.legend(handles=handles, fontsize=8, loc="outside right upper")
 
 
 def overhead(figure: Any, run: Run) -> None:
@@ -256,5 +263,6 @@ def overhead(figure: Any, run: Run) -> None:
         axes.bar(0, 0, color="black", alpha=alpha, label=name)
     axes.set_title("host time of one call on one element", fontsize=11)
     axes.set_ylabel("time [us]")
+    axes.set_ylim(0, 1.05 * max(bar.get_y() + bar.get_height() for bar in axes.patches))
     axes.grid(alpha=0.3, axis="y")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))

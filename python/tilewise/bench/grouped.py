@@ -93,7 +93,7 @@ def cases(device: str, quick: bool) -> Iterator[Case]:
 
 def case_of(shape: Shape, dtype: torch.dtype, layout: str, spread: str = "skewed") -> Case:
     if len(shape) != 4:
-        raise ValueError(f"the shape of grouped products is GxTxNxK, four numbers, not {times(shape)}")
+        raise ValueError(f"the shape of a grouped_matmul is GxTxNxK, four numbers, not {times(shape)}")
     return case(OP, f"{times(shape)} {layout} {spread}", dtype, _call, shape, layout, spread)
 
 

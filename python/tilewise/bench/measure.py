@@ -67,7 +67,7 @@ def measure(options: argparse.Namespace, chosen: Sequence[Case], device: torch.d
                     for case in (case for case in chosen if case.op == op):
                         shown.begin(f"{case.name} {case.dtype}")
                         found = measure_case(case, device, clock_of_op, wanted, options.quick)
-                        found.compare(run.ceilings)
+                        found.compare(run.ceilings, cpu=device.type == "cpu")
                         run.measurements.append(found)
                         shown.done(run.of(op))
             finally:
@@ -84,14 +84,14 @@ def device_name(device: torch.device) -> str:
 
 
 def busy() -> str | None:
-    """A warning where other processes use the processor: they prolong host times by chance."""
+    """A warning where other processes use the CPU: they lengthen times by chance."""
     if not (hasattr(os, "getloadavg") and hasattr(os, "sched_getaffinity")):
         return None
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     # A core beside the bench's own.
     if load < 1 + cores / 4:
         return None
-    return f"the machine is busy (load {load:.1f} on {cores} cores): times on the CPU are unsure"
+    return f"warning: other processes use this CPU (load {load:.1f} on {cores} cores); its times are noisy"
 
 
 # --- one case
@@ -118,7 +118,7 @@ def measure_case(
     if case.op not in (*PRODUCTS, OVERHEAD):
         right[COPY] = same_size_copy(result.bytes, device)
     timings = interleave(right, clock, rounds=3, budget_ms=10 if quick else 40)
-    result.milliseconds, result.spread = timings.median, timings.spread
+    result.milliseconds, result.spread, result.noise = timings.median, timings.spread, timings.noise
     result.errors |= timings.errors
     return result
 
@@ -149,10 +149,11 @@ def ceilings(device: torch.device, clock: Clock, dtypes: set[str]) -> Ceilings:
         a = torch.randn((n, n), dtype=getattr(torch, name), device=device)
         timed[name] = lambda a=a: a @ a  # type: ignore[misc]
         flops[name] = 2 * n**3
-    median = interleave(timed, clock, rounds=3, budget_ms=30).median
+    timings = interleave(timed, clock, rounds=3, budget_ms=30)
+    sure = {who: ms for who, ms in timings.median.items() if timings.noise[who] <= record.MOST_NOISE}
     return Ceilings(
-        copy_bytes_per_second=total / median[COPY] * 1e3,
-        flops_per_second={name: flops[name] / median[name] * 1e3 for name in flops if name in median},
+        copy_bytes_per_second=total / sure[COPY] * 1e3 if COPY in sure else 0.0,
+        flops_per_second={name: flops[name] / sure[name] * 1e3 for name in flops if name in sure},
     )
 
 

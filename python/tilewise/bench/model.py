@@ -118,6 +118,8 @@ class Block(torch.nn.Module):
 class Steps:
     """Wall time of a step among others of its kind, with the device's work."""
 
+    lost = 0.0
+
     BATCH = 10
 
     def __init__(self, device: torch.device) -> None:

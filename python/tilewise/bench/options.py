@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
         help=f"{', '.join(OPERATIONS)}; default: all",
     )
 
-    group = result.add_argument_group("what is measured")
+    group = result.add_argument_group("cases")
     add = group.add_argument
     add("--device", choices=["cpu", "cuda"], help="default: cuda if torch sees a device")
     add("--quick", action="store_true", help="fewer cases and shorter turns: under a minute on a large GPU")
@@ -121,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
         "add:fixed_grid, add:grid_stride",
     )
 
-    group = result.add_argument_group("what becomes of it")
+    group = result.add_argument_group("output")
     add = group.add_argument
     add("--json", type=_destinations.file, metavar="FILE", help="write all measurements to FILE")
     add("--csv", type=_destinations.file, metavar="FILE", help="write all times to FILE, a line each")

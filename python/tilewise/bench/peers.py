@@ -76,7 +76,13 @@ def _triton(call: Call) -> Thunk | None:
         return partial(baseline.softmax, tensors[0]) if _rows(call) and tensors[0].shape[1] <= 65536 else None
     if call.op != "matmul" or {"bias", "gate", "residual"} & {*call.options} or tensors[0].dim() != 2:
         return None
-    return partial(baseline.matmul, tensors[0], tensors[1], call.options.get("activation", ""))
+    activation = call.options.get("activation", "")
+    # The tutorial's kernel has no other.
+    return (
+        partial(baseline.matmul, tensors[0], tensors[1], activation)
+        if activation in ("", "leaky_relu")
+        else None
+    )
 
 
 def _quack(call: Call) -> Thunk | None:
@@ -108,7 +114,7 @@ def _liger(call: Call) -> Thunk | None:
 
 
 def _upcast(call: Call) -> Thunk | None:
-    """What users do where torch multiplies halves one by one: a matmul in float32, rounded back."""
+    """What users do where torch multiplies fp16 and bf16 one by one: a matmul in float32, rounded back."""
     if call.op != "matmul" or call.args[0].dtype.itemsize != 2 or call.args[0].device.type != "cpu":
         return None
     (a, b), dtype = call.args, call.args[0].dtype

@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from . import charts
+from .kinds import kind
 from .record import OVERHEAD, Run
 from .report import parts
 
@@ -34,9 +35,8 @@ def sections(run: Run) -> list[Section]:
         if op == "matmul" and any(not m.failed for m in run.of(op)):
             found.append(Section(f"{op} roofline", 5.0, partial(charts.roofline, run=run)))
         if compared := charts.compared(run, op):
-            # At least the height of the colour scale beside it.
-            height = max(2.4, 1.0 + 0.24 * len(charts.heat_blocks(compared)[0]))
-            found.append(Section(f"{op} ratios", height, partial(charts.heat_map, run=run, op=op)))
+            height = 1.7 + 0.4 * len({kind(m) for m in compared})
+            found.append(Section(f"{op} by kind", height, partial(charts.by_kind, run=run, op=op)))
     if parts(run.of(OVERHEAD)):
         found.append(Section("overhead", 4.0, partial(charts.overhead, run=run)))
     return found

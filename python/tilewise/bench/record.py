@@ -15,6 +15,10 @@ from tilewise.info import collect
 
 from .options import OPERATIONS
 
+# A time of which more than this share may be chance says nothing beside another: its ratios are left out.
+MOST_NOISE = 0.25
+# Operands of fewer bytes stay in a CPU's caches, whose rate a large copy does not bound.
+CACHED = 64 << 20
 # The copy is a limit, not a peer: it moves as many bytes and computes nothing.
 COPY = "copy"
 OVERHEAD = "overhead"
@@ -27,6 +31,7 @@ CPU_SOURCES = ("src/cpu/**/*.rs",)
 class Ceilings:
     """The best rates of the device in this run: of a large copy, of torch's matmuls in each dtype."""
 
+    # 0: its time was noise.
     copy_bytes_per_second: float
     flops_per_second: dict[str, float]
 
@@ -40,6 +45,7 @@ class Measurement:
     flops: int
     milliseconds: dict[str, float] = field(default_factory=dict)
     spread: dict[str, float] = field(default_factory=dict)
+    noise: dict[str, float] = field(default_factory=dict)
     # Why a candidate has no time. An error of tilewise fails the run.
     errors: dict[str, str] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
@@ -54,6 +60,10 @@ class Measurement:
         return "tilewise" not in self.milliseconds
 
     @property
+    def is_noise(self) -> bool:
+        return self.noise.get("tilewise", 0.0) > MOST_NOISE
+
+    @property
     def peers(self) -> list[str]:
         return [name for name in self.milliseconds if name not in ("tilewise", COPY)]
 
@@ -61,16 +71,22 @@ class Measurement:
         """Bytes per second; of a matmul, flops per second."""
         return (self.flops or self.bytes) / self.milliseconds[who] * 1e3
 
-    def compare(self, ceilings: Ceilings) -> None:
-        """Fills `ratios`: times over tilewise's (above 1: tilewise is faster), fractions of ceilings."""
-        if self.failed:
+    def compare(self, ceilings: Ceilings, *, cpu: bool = False) -> None:
+        """Fills `ratios`: times over tilewise's (above 1: tilewise is faster), fractions of ceilings.
+
+        Without those that are noise: of a time of which too much may be chance.
+        """
+        self.ratios, self.best_peer = {}, None
+        if self.failed or self.is_noise:
             return
         ours = self.milliseconds["tilewise"]
-        self.ratios = {name: ms / ours for name, ms in self.milliseconds.items() if name != "tilewise"}
-        self.best_peer = min(self.peers, key=self.milliseconds.__getitem__, default=None)
-        if self.op == OVERHEAD:
+        sure = {name: ms for name, ms in self.milliseconds.items() if self.noise.get(name, 0.0) <= MOST_NOISE}
+        self.ratios = {name: ms / ours for name, ms in sure.items() if name != "tilewise"}
+        self.best_peer = min((p for p in self.peers if p in sure), key=sure.__getitem__, default=None)
+        if self.op == OVERHEAD or (cpu and not self.flops and self.bytes < CACHED):
             return
-        self.ratios["of copy ceiling"] = self.bytes / ours * 1e3 / ceilings.copy_bytes_per_second
+        if ceilings.copy_bytes_per_second:
+            self.ratios["of copy ceiling"] = self.bytes / ours * 1e3 / ceilings.copy_bytes_per_second
         if self.flops and (peak := ceilings.flops_per_second.get(self.dtype)):
             self.ratios["of matmul ceiling"] = self.rate() / peak
 
@@ -95,10 +111,10 @@ class Run:
         """Raises the matmul ceilings to what torch reached in the cases of `op`, and fills its ratios."""
         peaks = self.ceilings.flops_per_second
         for m in self.of(op):
-            if m.flops and "torch" in m.milliseconds:
+            if m.flops and m.noise.get("torch", 0.0) <= MOST_NOISE and "torch" in m.milliseconds:
                 peaks[m.dtype] = max(peaks.get(m.dtype, 0.0), m.rate("torch"))
         for m in self.of(op):
-            m.compare(self.ceilings)
+            m.compare(self.ceilings, cpu=self.facts["device"] == "CPU")
 
     @property
     def operations(self) -> list[str]:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import csv
 import io
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import kinds
 from .record import COPY, OVERHEAD, Ceilings, Measurement, Run
 
 COLUMNS = ("case", "dtype", "time", "rate", "torch", "best peer", "same-size copy", "of ceiling")
 LEFT = 2
 # A narrower column is no name any more.
 SHORTEST_NAME = 8
+# Of the speedup over torch.
+SPREAD_COLUMNS = ("kind", "dtype", "cases", "lower quartile", "median", "upper quartile")
+# Of a time, from which on it is shown.
+SPREAD = 0.05
 
 
 def row(m: Measurement) -> list[str]:
     if m.failed:
         return [m.case, m.dtype, "FAILED", *[""] * 5]
-    ratio = {name: f"{value:.2f}x" for name, value in m.ratios.items()}
+    spread = m.spread.get("tilewise", 0.0)
+    time = duration(m.milliseconds["tilewise"]) + (f" ±{spread:.0%}" if spread >= SPREAD else "")
+    if m.is_noise:
+        return [m.case, m.dtype, time, "", "noise", *[""] * 3]
+    ratio = {name: f"{m.ratios[name]:.2f}x" if name in m.ratios else "noise" for name in m.milliseconds}
     peer = (
         f"{ratio[m.best_peer]} {m.best_peer}"
         if m.best_peer and m.best_peer != "torch"
@@ -30,7 +38,7 @@ def row(m: Measurement) -> list[str]:
     return [
         m.case,
         m.dtype,
-        duration(m.milliseconds["tilewise"]),
+        time,
         "" if m.op == OVERHEAD else rate(m),
         ratio.get("torch", ""),
         peer,
@@ -64,7 +72,8 @@ def ceilings_line(ceilings: Ceilings) -> str:
     matmuls = [
         f"{name} matmul {flops / 1e12:.1f} TFLOP/s" for name, flops in ceilings.flops_per_second.items()
     ]
-    return ", ".join([f"copy {ceilings.copy_bytes_per_second / 1e9:.0f} GB/s", *matmuls])
+    copied = ceilings.copy_bytes_per_second
+    return ", ".join([f"copy {copied / 1e9:.0f} GB/s" if copied else "copy: noise", *matmuls])
 
 
 def show(op: str, measurements: Sequence[Measurement]) -> None:
@@ -75,8 +84,10 @@ def show(op: str, measurements: Sequence[Measurement]) -> None:
 
 
 LEGEND = (
-    "torch, best peer, same-size copy: their time over tilewise's, so above 1 tilewise is faster. "
-    "of ceiling: tilewise's rate over that of a large copy; of a matmul, over that of torch's best matmul."
+    "torch, best peer, same-size copy: speedup over them, their time over tilewise's. "
+    "of ceiling: tilewise's rate over that of a large copy; of a matmul, over that of torch's best matmul. "
+    "±: half the samples lie so close to the median, where not within 5 %. noise: more than a quarter of a "
+    "time may be chance, and no ratio is shown."
 )
 PARTS_LEGEND = (
     "Host time of one call. arguments: an empty tensor with out=; result: what leaving out= away adds; "
@@ -102,8 +113,9 @@ def summary(run: Run) -> str:
                 PARTS_LEGEND,
                 "",
             ]
-        elif against_torch := [m.ratios["torch"] for m in run.of(op) if "torch" in m.ratios]:
-            lines += [f"Geometric mean against torch: {statistics.geometric_mean(against_torch):.2f}x.", ""]
+        elif found := kinds.spreads(run.of(op)):
+            cells = [[s.kind, s.dtype, str(s.cases), *(f"{q:.2f}" for q in s.quartiles)] for s in found]
+            lines += [markdown_table(SPREAD_COLUMNS, cells, LEFT), ""]
     if failures := [problem for m in run.measurements for problem in problems(m)]:
         lines += ["## Without a time", "", *(f"- {problem}" for problem in failures), ""]
     return "\n".join(lines)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +18,9 @@ Thunk = Callable[[], Any]
 class Clock(Protocol):
     """Times single calls on one device."""
 
+    # The share of the last sample for which threads waited for a core that others had.
+    lost: float
+
     def warm_up(self, call: Thunk) -> float:
         """Runs `call` a few times and returns about how many milliseconds one takes."""
 
@@ -25,6 +30,8 @@ class Clock(Protocol):
 
 class CudaClock:
     """Device time between two events around each call; L2 holds nothing of the inputs."""
+
+    lost = 0.0
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -65,28 +72,43 @@ class CudaClock:
         return [start.elapsed_time(stop) for start, stop in events]
 
 
+def waited() -> float:
+    """Seconds for which this process's threads have waited for a core, as far as the system says."""
+    total = 0
+    for task in Path("/proc/self/task").glob("*/schedstat"):
+        # A thread may end meanwhile.
+        with suppress(OSError):
+            total += int(task.read_text().split()[1])
+    return total / 1e9
+
+
 class CpuClock:
     """Wall time of each call; caches are left as the call before left them."""
+
+    lost = 0.0
 
     def warm_up(self, call: Thunk) -> float:
         call()
         return min(self.sample(call, 2))
 
     def sample(self, call: Thunk, repetitions: int) -> list[float]:
-        # The worker threads of the candidate before may still spin on the cores.
-        time.sleep(0.005)
+        # The worker threads of the candidate before spin for some milliseconds before they sleep.
+        time.sleep(0.02)
         call()
         times = []
+        before = waited()
         for _ in range(repetitions):
             start = time.perf_counter()
             call()
             times.append((time.perf_counter() - start) * 1e3)
+        self.lost = min(1.0, (waited() - before) * 1e3 / sum(times))
         return times
 
 
 class HostClock:
     """Host time of a call: the mean of a batch without a wait in between."""
 
+    lost = 0.0
     # Fewer than a stream queues before a launch waits for the device.
     BATCH = 200
 
@@ -98,7 +120,10 @@ class HostClock:
         return self._batch(call)
 
     def sample(self, call: Thunk, repetitions: int) -> list[float]:
-        return [self._batch(call) / self.BATCH for _ in range(repetitions)]
+        before = waited()
+        batches = [self._batch(call) for _ in range(repetitions)]
+        self.lost = min(1.0, (waited() - before) * 1e3 / sum(batches))
+        return [batch / self.BATCH for batch in batches]
 
     def _batch(self, call: Thunk) -> float:
         if self.device.type == "cuda":
@@ -120,6 +145,9 @@ class Timings:
     median: dict[str, float] = field(default_factory=dict)
     # Half the samples lie within this share of the median.
     spread: dict[str, float] = field(default_factory=dict)
+    # The share of the median that chance may have added: by the fastest sample, between turns, and by waits
+    # for a core.
+    noise: dict[str, float] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
 
@@ -135,14 +163,21 @@ def interleave(candidates: Mapping[str, Thunk], clock: Clock, *, rounds: int, bu
         else:
             # An even number: CudaClock.sample treats every second call in another way.
             repetitions[name] = max(4, min(50, int(budget_ms / max(estimate, 1e-3)) // 2 * 2))
-    samples: dict[str, list[float]] = {name: [] for name in repetitions}
+    turns: dict[str, list[list[float]]] = {name: [] for name in repetitions}
+    lost = dict.fromkeys(repetitions, 0.0)
     for _ in range(rounds):
         for name in repetitions:
-            samples[name] += clock.sample(candidates[name], repetitions[name])
-    for name, times in samples.items():
+            turns[name].append(clock.sample(candidates[name], repetitions[name]))
+            lost[name] += clock.lost / rounds
+    for name, blocks in turns.items():
+        times = [time for block in blocks for time in block]
         median = statistics.median(times)
         result.median[name] = median
-        result.spread[name] = statistics.median(abs(t - median) for t in times) / median if median else 0.0
+        if median:
+            result.spread[name] = statistics.median(abs(t - median) for t in times) / median
+            of_turns = [statistics.median(block) for block in blocks]
+            by_chance = max(median - min(times), max(of_turns) - min(of_turns)) / median
+            result.noise[name] = max(by_chance, lost[name])
     return result
 
 

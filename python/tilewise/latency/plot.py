@@ -63,7 +63,7 @@ def _line(
 
 def _residuals(axes: Any, model: LatencyModel) -> None:
     unit = f" [{model.unit}]" if model.unit else ""
-    axes.set_title("what the model leaves over", fontsize=10)
+    axes.set_title("residuals", fontsize=10)
     axes.set_xlabel(f"predicted {model.title}{unit}")
     axes.set_ylabel(f"measured - predicted{unit}")
     axes.axhline(0, color="black", lw=0.8)

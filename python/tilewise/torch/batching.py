@@ -84,8 +84,9 @@ def along_dim(op: Any) -> Any:
 def matmul_with_pre_activation(
     info: Any, in_dims: Any, a: Any, b: Any, bias: Any = None, *, activation: str, **options: Any
 ) -> Any:
+    slope = options.pop("negative_slope", 0.01)
     pre, _ = matmul(info, in_dims, a, b, bias, **options)
-    return (formulas.ACTIVATIONS[activation](pre, options.get("negative_slope", 0.01)), pre), (0, 0)
+    return (formulas.ACTIVATIONS[activation](pre, slope), pre), (0, 0)
 
 
 def matmul(info: Any, in_dims: Any, a: Any, b: Any, bias: Any = None, **options: Any) -> Any:

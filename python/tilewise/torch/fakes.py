@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+import tilewise
 from tilewise import _core
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -18,8 +19,15 @@ REALS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.in
 
 
 def add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-    result = torch.add(x, y, alpha=alpha)
     operands = [t for t in (x, y) if isinstance(t, torch.Tensor)]
+    # A tensor of one number on the CPU may stand beside others.
+    check_devices(*(t for t in operands if t.dim() or t.device.type != "cpu"))
+    check_dtypes(REALS, *(t.dtype for t in operands))
+    if isinstance(y, complex):
+        raise tilewise.DTypeError(
+            "add: `y` is a complex number; accepted: a tensor of real numbers, or a number"
+        )
+    result = torch.add(x, y, alpha=alpha)
     return result.new_empty_strided(result.shape, common_order(result.shape, operands))
 
 
@@ -68,15 +76,17 @@ def compare(shape: Any, read: list[list[Any]], a: int, b: int) -> int:
 
 
 def along_dim(x: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    check_floats(dtype or x.dtype)
-    torch._check_type(x.dtype in REALS, lambda: f"dtype {x.dtype} is not accepted")
+    check_dtypes(FLOATS, dtype or x.dtype)
+    check_dtypes(REALS, x.dtype)
     check_dim(dim, x.dim())
     return x.new_empty(x.shape, dtype=dtype or x.dtype)
 
 
 def along_dim_backward(grad: Any, output: Any, dim: int = -1, *, dtype: Any = None) -> Any:
     check_alike(grad, output)
-    torch._check(grad.shape == output.shape, lambda: f"shapes {grad.shape} and {output.shape} differ")
+    check_shapes(
+        grad.shape == output.shape, lambda: f"shapes {tuple(grad.shape)} and {tuple(output.shape)} differ"
+    )
     return along_dim(grad, dim, dtype=dtype)
 
 
@@ -84,16 +94,16 @@ def matmul(
     a: Any, b: Any, bias: Any = None, *, activation: Any = None, precision: str = "ieee", **slope: Any
 ) -> Any:
     check_alike(a, b, bias)
-    _core.check_matmul_options(activation=activation, precision=precision)
-    torch._check(a.dim() > 0 and b.dim() > 0, lambda: "matmul: both operands need at least one dimension")
+    _core.check_matmul_options(activation=activation, precision=precision, **slope)
+    check_shapes(a.dim() > 0 and b.dim() > 0, lambda: "matmul: both operands need at least one dimension")
     inner = b.shape[max(b.dim() - 2, 0)]
-    torch._check(a.shape[-1] == inner, lambda: f"matmul: sizes {a.shape[-1]} and {inner} differ")
+    check_shapes(a.shape[-1] == inner, lambda: f"matmul: sizes {a.shape[-1]} and {inner} differ")
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     rows = a.shape[-2:-1]
     columns = b.shape[-1:] if b.dim() > 1 else ()
     if bias is not None:
         expected = tuple(columns) or (1,)
-        torch._check(tuple(bias.shape) == expected, lambda: f"matmul: bias must have shape {expected}")
+        check_shapes(tuple(bias.shape) == expected, lambda: f"matmul: bias must have shape {expected}")
     return a.new_empty((*batch, *rows, *columns))
 
 
@@ -112,28 +122,51 @@ def activation_backward(
 def into_out(fake: Callable[..., Any]) -> Callable[..., None]:
     def write(*args: Any, out: Any, **options: Any) -> None:
         result = fake(*args, **options)
-        torch._check_type(out.dtype == result.dtype, lambda: f"out must have dtype {result.dtype}")
-        torch._check(out.shape == result.shape, lambda: f"out must have shape {tuple(result.shape)}")
-        torch._check(out.device == result.device, lambda: f"out must be on {result.device}")
+        if out.dtype != result.dtype:
+            raise tilewise.DTypeError(f"out must have dtype {result.dtype}, not {out.dtype}")
+        check_shapes(
+            out.shape == result.shape,
+            lambda: f"out must have shape {tuple(result.shape)}, not {tuple(out.shape)}",
+        )
+        check_devices(result, out)
 
     return write
 
 
 def check_alike(first: Any, *others: Any) -> None:
-    for other in (first, *others):
-        if other is not None:
-            check_floats(other.dtype)
-            alike = other.dtype == first.dtype
-            torch._check_type(alike, lambda t=other: f"dtypes {first.dtype} and {t.dtype} differ")
-            together = other.device == first.device
-            torch._check(together, lambda t=other: f"devices {first.device} and {t.device} differ")
+    given = [first, *(t for t in others if t is not None)]
+    check_dtypes(FLOATS, *(t.dtype for t in given))
+    for other in given:
+        if other.dtype != first.dtype:
+            raise tilewise.DTypeError(
+                f"tensors have dtypes {first.dtype} and {other.dtype}; they must be alike. "
+                "Convert one of them first"
+            )
+    check_devices(*given)
 
 
-def check_floats(*dtypes: Any) -> None:
+def check_devices(*given: Any) -> None:
+    for other in given:
+        if other.device != given[0].device:
+            raise tilewise.DeviceError(
+                f"a tensor is on {other.device}, but another is on {given[0].device}; all tensors of a call "
+                "share one device. Move one of them"
+            )
+
+
+def check_dtypes(accepted: tuple[Any, ...], *dtypes: Any) -> None:
     for dtype in dtypes:
-        torch._check_type(dtype in FLOATS, lambda d=dtype: f"dtype {d} is not accepted")
+        if dtype not in accepted:
+            names = ", ".join(str(one).removeprefix("torch.") for one in accepted)
+            raise tilewise.DTypeError(f"dtype {dtype} is not accepted; accepted: {names}")
 
 
 def check_dim(dim: int, rank: int) -> None:
     size = max(rank, 1)
-    torch._check_index(-size <= dim < size, lambda: f"dim={dim} is out of range for {rank} dimensions")
+    if not -size <= dim < size:
+        raise tilewise.DimError(f"dim={dim} is out of range for {rank} dimensions")
+
+
+def check_shapes(fit: Any, message: Callable[[], str]) -> None:
+    """`fit` may be symbolic: it is then taken for true, and guarded."""
+    torch._check_with(tilewise.ShapeError, fit, message)

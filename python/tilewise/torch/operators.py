@@ -10,32 +10,60 @@ from typing import Any
 
 import torch
 
+import tilewise
+
 from . import gated, grouped, library
 
 ops = torch.ops.tilewise
 NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
 
 
+# What no operand is. Numbers of any library are for the operators to take.
+NO_OPERAND = (str, bytes, list, tuple, dict, type(None))
+
+
+def check_operands(op: str, **given: Any) -> None:
+    """Before torch's dispatcher does, whose words are of schemas and overloads."""
+    for name, operand in given.items():
+        if isinstance(operand, NO_OPERAND):
+            raise tilewise.DTypeError(
+                f"{op}: `{name}` is of type {type(operand).__name__}, not a tensor; pass a torch.Tensor"
+            )
+
+
+def check_out(op: str, out: Any) -> None:
+    if not isinstance(out, torch.Tensor):
+        raise tilewise.DTypeError(
+            f"{op}: `out` is of type {type(out).__name__}, not a tensor; pass a torch.Tensor"
+        )
+
+
 def add(x: Any, y: Any, *, alpha: Any = 1, out: Any = None) -> Any:
+    check_operands("add", x=x, y=y)
     if isinstance(x, NUMBERS) and alpha == 1:
         x, y = y, x
     if out is None:
         # As torch's graphs are read: an alpha that is none is not in them.
         return ops.add(x, y) if type(alpha) is int and alpha == 1 else ops.add(x, y, alpha=alpha)
+    check_out("add", out)
     ops.add(x, y, alpha=alpha, out=out)
     return out
 
 
 def softmax(x: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:
+    check_operands("softmax", x=x)
     if out is None:
         return ops.softmax(x, dim, dtype=as_dtype(dtype))
+    check_out("softmax", out)
     ops.softmax(x, dim, dtype=as_dtype(dtype), out=out)
     return out
 
 
 def log_softmax(x: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:
+    check_operands("log_softmax", x=x)
     if out is None:
         return ops.log_softmax(x, dim, dtype=as_dtype(dtype))
+    check_out("log_softmax", out)
     ops.log_softmax(x, dim, dtype=as_dtype(dtype), out=out)
     return out
 
@@ -52,6 +80,7 @@ def matmul(
     precision: Any = "ieee",
     out: Any = None,
 ) -> Any:
+    check_operands("matmul", a=a, b=b)
     options = {"activation": activation, "negative_slope": negative_slope, "precision": precision}
     if gate is not None or residual is not None:
         given = {"a": a, "b": b, "bias": bias, "gate": gate, "residual": residual, "out": out}
@@ -61,6 +90,7 @@ def matmul(
         return result if out is None else out.copy_(result)
     if out is None:
         return ops.matmul(a, b, bias, **options)
+    check_out("matmul", out)
     ops.matmul(a, b, bias, **options, out=out)
     return out
 

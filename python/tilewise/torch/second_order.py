@@ -1,4 +1,4 @@
-"""The derivatives of the backward operations: for gradients of gradients, and their forward derivatives."""
+"""The derivatives of the backward operations: for gradients of gradients, and their forward mode."""
 
 from __future__ import annotations
 

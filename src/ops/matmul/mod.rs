@@ -3,7 +3,7 @@
 
 mod options;
 
-pub use options::{Activation, Precision};
+pub use options::{Activation, DEFAULT_SLOPE, Precision};
 
 use smallvec::SmallVec;
 

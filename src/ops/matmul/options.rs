@@ -2,6 +2,9 @@
 
 use crate::error::{Error, Result};
 
+/// leaky_relu's, where a call does not say.
+pub const DEFAULT_SLOPE: f64 = 0.01;
+
 /// Applied in the accumulator's precision, before the one rounding to the result's dtype.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
@@ -34,8 +37,9 @@ impl Activation {
         }
     }
 
+    /// A slope of [`DEFAULT_SLOPE`] passes beside every activation: layers and operators hand their default on.
     pub fn from_name(op: &'static str, name: Option<&str>, negative_slope: f64) -> Result<Activation> {
-        Ok(match name {
+        let activation = match name {
             None => Activation::None,
             Some("relu") => Activation::Relu,
             Some("leaky_relu") => Activation::LeakyRelu { negative_slope },
@@ -45,7 +49,15 @@ impl Activation {
             Some(other) => {
                 return Err(Error::Activation { op, got: format!("{other:?}"), known: &Activation::NAMES });
             }
-        })
+        };
+        match activation {
+            Activation::LeakyRelu { .. } => Ok(activation),
+            _ if negative_slope == DEFAULT_SLOPE => Ok(activation),
+            _ => {
+                let activation = name.map_or("None".into(), |name| format!("{name:?}"));
+                Err(Error::Slope { op, got: negative_slope, activation })
+            }
+        }
     }
 
     /// Whether its gradient needs no more of it than its result, which tells whether its argument was above zero. With a

@@ -102,6 +102,8 @@ fn device_entry<'py>(py: Python<'py>, facts: &DeviceFacts) -> Result<Bound<'py, 
     entry.set_item("name", &facts.name)?;
     entry.set_item("compute_capability", facts.compute_capability)?;
     entry.set_item("multiprocessors", facts.multiprocessors)?;
+    entry.set_item("threads_per_multiprocessor", facts.threads_per_multiprocessor)?;
+    entry.set_item("clock_hertz", (facts.clock_khz > 0).then(|| f64::from(facts.clock_khz) * 1e3))?;
     entry.set_item("memory_bytes_per_second", facts.memory_bandwidth())?;
     entry.set_item("targets", module::runs_on(facts.compute_capability))?;
     Ok(entry)

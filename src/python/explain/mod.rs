@@ -17,6 +17,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::interop::Call;
 use crate::ops::activation_backward as ops;
+use crate::ops::add::AddendProblem;
 use crate::ops::grouped_matmul::OP as GROUPED_MATMUL;
 use crate::ops::listed_matmul::MOST;
 use crate::ops::softmax::Kind;
@@ -64,6 +65,9 @@ pub fn explain_call<'py>(
                 let problem = PyDict::new(py);
                 problem.set_item("shape", p.shape.as_slice())?;
                 problem.set_item("x_strides", p.x.strides.as_slice())?;
+                if let AddendProblem::Tensor(y) = &p.y {
+                    problem.set_item("y_strides", y.strides.as_slice())?;
+                }
                 problem.set_item("out_strides", p.out.strides.as_slice())?;
                 problem.set_item("dtype", p.out.dtype.name())?;
                 problem.set_item("alpha", p.alpha.as_f64())?;
@@ -151,6 +155,9 @@ pub fn explain_call<'py>(
                 problem.set_item("n", p.n)?;
                 problem.set_item("k", p.k)?;
                 problem.set_item("batch", p.batch_count())?;
+                for (name, matrix) in [("a_strides", &p.a), ("b_strides", &p.b), ("out_strides", &p.out)] {
+                    problem.set_item(name, [matrix.row_stride, matrix.col_stride])?;
+                }
                 problem.set_item("dtype", p.dtype.name())?;
                 problem.set_item("activation", p.activation.name())?;
                 problem.set_item("bias", p.bias.is_some())?;
