@@ -129,11 +129,13 @@ def matmul_on(device: str) -> Callable[..., Any]:
 
 
 def grouped_matmul_on(device: str) -> Callable[..., Any]:
-    def lower_precision(a: Any, b: Any, offsets: Any = None, bias: Any = None, **options: Any) -> Any:
+    def lower_precision(
+        a: Any, b: Any, offsets: Any = None, bias: Any = None, gate: Any = None, **options: Any
+    ) -> Any:
         dtype = torch.get_autocast_dtype(device)
-        a, b, bias = (lowered(t, device, dtype) for t in (a, b, bias))
+        a, b, bias, gate = (lowered(t, device, dtype) for t in (a, b, bias, gate))
         with without_autocast(device):
-            return ops.grouped_matmul.default(a, b, offsets, bias, **options)
+            return ops.grouped_matmul.default(a, b, offsets, bias, gate, **options)
 
     return lower_precision
 
@@ -160,15 +162,17 @@ def matmul(a: Any, b: Any, **options: Any) -> Any:
         return _core.matmul(a, b, **options)
 
 
-def grouped_matmul(a: Any, b: Any, *, offsets: Any = None, bias: Any = None, **options: Any) -> Any:
+def grouped_matmul(
+    a: Any, b: Any, *, offsets: Any = None, bias: Any = None, gate: Any = None, **options: Any
+) -> Any:
     if isinstance(a, (list, tuple)):
-        return grouped.listed(a, b, offsets, bias, **options)
+        return grouped.listed(a, b, offsets, bias, gate, **options)
     device = a.device.type
     if "out" not in options:
         dtype = torch.get_autocast_dtype(device)
-        a, b, bias = (lowered(t, device, dtype) for t in (a, b, bias))
+        a, b, bias, gate = (lowered(t, device, dtype) for t in (a, b, bias, gate))
     with without_autocast(device):
-        return _core.grouped_matmul(a, b, offsets, bias=bias, **options)
+        return _core.grouped_matmul(a, b, offsets, bias=bias, gate=gate, **options)
 
 
 softmax = in_float32(_core.softmax)

@@ -24,7 +24,16 @@ def matmul(a: Sequence[int], b: Sequence[int], *_: Any, **options: Any) -> int:
     return int(2 * math.prod(batch) * math.prod(a[-2:]) * math.prod(columns))
 
 
-def grouped_matmul(a: Sequence[int], b: Sequence[int], *_: Any, **options: Any) -> int:
+def grouped_matmul(
+    a: Sequence[int],
+    b: Sequence[int],
+    offsets: Any = None,
+    bias: Any = None,
+    gate: Any = None,
+    *_: Any,
+    **options: Any,
+) -> int:
     """As if all rows were in groups: where those end is known on the device alone."""
     batch = a[0] if len(a) == 3 else 1
-    return int(2 * batch * a[-2] * a[-1] * b[-1])
+    products = 1 if gate is None else 2
+    return int(2 * products * batch * a[-2] * a[-1] * b[-1])

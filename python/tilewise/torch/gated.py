@@ -13,8 +13,7 @@ import torch
 import tilewise
 from tilewise import _core
 
-from . import formulas
-from .autocast import KEYS
+from . import autocast, formulas
 from .recording import Function, is_forward
 
 
@@ -53,19 +52,24 @@ def matmul(
     return result + residual.to(result.dtype)
 
 
-def check(a: Any, b: Any, bias: Any, gate: Any, residual: Any) -> None:
-    if gate is not None and gate.shape != b.shape:
+def check_gate(op: str, b: Any, gate: Any) -> None:
+    if gate.shape != b.shape:
         raise tilewise.ShapeError(
-            f"matmul: `gate` has shape {tuple(gate.shape)}, but b has shape {tuple(b.shape)}; "
+            f"{op}: `gate` has shape {tuple(gate.shape)}, but b has shape {tuple(b.shape)}; "
             "they must be alike"
         )
+
+
+def check(a: Any, b: Any, bias: Any, gate: Any, residual: Any) -> None:
+    if gate is not None:
+        check_gate("matmul", b, gate)
     columns = b.shape[-1] if b.dim() > 1 else 1
     if gate is not None and bias is not None and tuple(bias.shape) != (2, columns):
         raise tilewise.ShapeError(
             f"matmul: `bias` has shape {tuple(bias.shape)}, but must have shape (2, {columns}), "
             "one value per column of the result, first the gate's"
         )
-    if a.device.type in KEYS and torch.is_autocast_enabled(a.device.type):
+    if a.device.type in autocast.KEYS and torch.is_autocast_enabled(a.device.type):
         return
     for name, given in (("gate", gate), ("residual", residual)):
         if given is not None and given.dtype != a.dtype:

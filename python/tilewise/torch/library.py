@@ -58,7 +58,7 @@ ACTIVATION_BACKWARD = (
     "float negative_slope=0.01, str saved_is='output', bool bias=False"
 )
 GROUPED_MATMUL = (
-    "Tensor a, Tensor b, Tensor? offsets=None, Tensor? bias=None, *, "
+    "Tensor a, Tensor b, Tensor? offsets=None, Tensor? bias=None, Tensor? gate=None, *, "
     "str? activation=None, float negative_slope=0.01"
 )
 ONE, TWO = "Tensor", "(Tensor, Tensor)"
