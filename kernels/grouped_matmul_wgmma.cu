@@ -53,9 +53,8 @@ __device__ __forceinline__ void grouped_matmul_wgmma(const GroupedWgmmaParams& p
     EXPORT_KERNEL(T, NAME, none, depth, true) \
     EXPORT_KERNEL(T, NAME, general, depth, true)
 
-#define EXPORT_GATED(T)                    \
-    EXPORT_KERNEL(T, 64x128, gated, rows, false)  \
-    EXPORT_KERNEL(T, 128x128, gated, rows, false) \
+#define EXPORT_GATED(T)                          \
+    EXPORT_KERNEL(T, 64x128, gated, rows, false) \
     EXPORT_KERNEL(T, 128x256, gated, rows, false)
 
 // Some of the tiles of matmul_wgmma.cu. The same list is TILES in src/cuda/plan/matmul/wgmma/grouped.rs.

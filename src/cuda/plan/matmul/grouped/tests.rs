@@ -93,22 +93,22 @@ fn every_device_has_a_kernel() {
 #[test]
 fn a_gate_is_one_launch_where_it_lies_as_b_does() {
     let h200 = examples::h200();
-    let (a, b) = (view(DType::BF16, &[4096, 128], 1 << 20), view(DType::BF16, &[8, 128, 512], 1 << 30));
-    let gate = view(DType::BF16, &[8, 128, 512], 1 << 35);
+    let (a, b) = (view(DType::BF16, &[4096, 128], 1 << 20), view(DType::BF16, &[8, 128, 1024], 1 << 30));
+    let gate = view(DType::BF16, &[8, 128, 1024], 1 << 35);
     let launches = |a: &TensorView, b: &TensorView, gate: &TensorView, device: &DeviceFacts| {
         let choice = choose(&with_gate(a, b, 8, Some(gate)), device, None);
         choice.launches.iter().map(|launch| launch.kernel.name.clone()).collect::<Vec<_>>()
     };
     assert_eq!(launches(&a, &b, &gate, &h200), ["grouped_matmul_wgmma_rows_128x256_gated_bf16"]);
-    let other = transposed(view(DType::BF16, &[8, 512, 128], 1 << 35));
+    let other = transposed(view(DType::BF16, &[8, 1024, 128], 1 << 35));
     assert_eq!(launches(&a, &b, &other, &h200).len(), 2);
-    let one_for_all = TensorView { strides: smallvec![0, 512, 1], ..gate.clone() };
+    let one_for_all = TensorView { strides: smallvec![0, 1024, 1], ..gate.clone() };
     assert_eq!(launches(&a, &b, &one_for_all, &h200).len(), 2);
     for device in examples::all() {
         for dtype in DType::FLOATS {
             let [a, b, gate] = [&a, &b, &gate].map(|x| TensorView { dtype, ..x.clone() });
             let choice = choose(&with_gate(&a, &b, 8, Some(&gate)), &device, None);
-            let wide = if dtype == DType::F64 { 8 } else { 4 } * 4096 * 512;
+            let wide = if dtype == DType::F64 { 8 } else { 4 } * 4096 * 1024;
             let workspace = if choice.launches.len() == 2 { wide } else { 0 };
             assert_eq!(choice.workspace, workspace, "{device:?} {dtype}");
         }

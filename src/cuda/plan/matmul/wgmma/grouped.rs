@@ -17,10 +17,10 @@ use crate::ops::grouped_matmul::{Cut, GroupedMatmulProblem};
 const TILES: [(Tile, bool, bool); 4] = [
     (Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 }, true,  true),
     (Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 }, false, false),
-    (Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 }, true,  true),
+    (Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 }, true,  false),
     (Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, has_cluster_splitk: false, planes: 1 }, false, true),
 ];
-/// Rows of the mean group from which each is the best: docs/measurements/grouped_matmul_wgmma.md.
+/// Rows of the mean group from which each is the best, without a gate: docs/measurements/grouped_matmul_wgmma.md.
 const ROWS: [u64; TILES.len()] = [200, 96, 32, 0];
 
 /// How a problem will be solved.
@@ -118,10 +118,11 @@ fn preferred(
 ) -> Option<(usize, Reason)> {
     let [m, n, groups] = [problem.m, problem.n, problem.groups].map(i64::unsigned_abs);
     let rows = if problem.cut == Cut::Rows { m.div_ceil(groups) } else { m };
+    let gated = problem.gate.is_some();
     let mut best = None;
     for i in tiles {
-        let (tile, least) = (&TILES[i].0, ROWS[i]);
-        let sides = result_of(tile, problem.gate.is_some());
+        let (tile, least) = (&TILES[i].0, if gated { 0 } else { ROWS[i] });
+        let sides = result_of(tile, gated);
         let count = groups * rows.div_ceil(sides.0.into()) * n.div_ceil(sides.1.into());
         let metrics = [("rows of the mean group", rows), ("tiles", count)];
         best = Some((i, Reason::new(tile.name, None, "it suits the mean group", metrics)));
