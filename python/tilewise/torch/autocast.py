@@ -32,6 +32,7 @@ KEYS = {
 def register(library: Any) -> None:
     for device, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")):
         library.impl("matmul", matmul_on(device), key)
+        library.impl("fused_matmul", fused_matmul_on(device), key)
         library.impl("grouped_matmul", grouped_matmul_on(device), key)
     # Only on GPUs is softmax on torch's list of what float32 is kept for.
     library.impl("softmax", in_float32(ops.softmax.default), "AutocastCUDA")
@@ -124,6 +125,16 @@ def matmul_on(device: str) -> Callable[..., Any]:
         a, b, bias = lowered(a, device, dtype), lowered(b, device, dtype), lowered(bias, device, dtype)
         with without_autocast(device):
             return ops.matmul.default(a, b, bias, **options)
+
+    return lower_precision
+
+
+def fused_matmul_on(device: str) -> Callable[..., Any]:
+    def lower_precision(*tensors: Any, **options: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        tensors = tuple(lowered(t, device, dtype) for t in tensors)
+        with without_autocast(device):
+            return ops.fused_matmul.default(*tensors, **options)
 
     return lower_precision
 

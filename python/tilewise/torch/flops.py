@@ -14,6 +14,7 @@ def register() -> None:
 
     ops = torch.ops.tilewise
     register_flop_formula([ops.matmul, ops.matmul_with_pre_activation])(matmul)
+    register_flop_formula(ops.fused_matmul)(fused_matmul)
     register_flop_formula(ops.grouped_matmul)(grouped_matmul)
 
 
@@ -22,6 +23,12 @@ def matmul(a: Sequence[int], b: Sequence[int], *_: Any, **options: Any) -> int:
     batch = torch.broadcast_shapes(a[:-2], b[:-2])
     columns = b[-1:] if len(b) > 1 else ()
     return int(2 * math.prod(batch) * math.prod(a[-2:]) * math.prod(columns))
+
+
+def fused_matmul(
+    a: Sequence[int], b: Sequence[int], bias: Any = None, gate: Any = None, *_: Any, **options: Any
+) -> int:
+    return matmul(a, b) * (1 if gate is None else 2)
 
 
 def grouped_matmul(

@@ -181,7 +181,7 @@ def recorded(
         return listed(a, b, offsets, bias, gate, activation=activation, negative_slope=negative_slope)
     if gate is not None:
         _core.check_matmul_options(activation=activation, negative_slope=negative_slope)
-        return in_two(recorded, gated.record, a, b, offsets, bias, gate, activation, negative_slope)
+        return in_two(recorded, gated.join, a, b, offsets, bias, gate, activation, negative_slope)
     if result_suffices(activation, negative_slope):
         return record(
             _core.grouped_matmul, a, b, offsets, bias, activation=activation, negative_slope=negative_slope

@@ -20,6 +20,7 @@ from . import (
     batching,
     fakes,
     flops,
+    gated,
     grouped,
     inductor,
     kernels,
@@ -52,6 +53,10 @@ ALONG_DIM_BACKWARD = "Tensor grad, Tensor output, int dim=-1, *, ScalarType? dty
 MATMUL = (
     "Tensor a, Tensor b, Tensor? bias=None, *, "
     "str{} activation{}, float negative_slope=0.01, str precision='ieee'"
+)
+FUSED_MATMUL = (
+    "Tensor a, Tensor b, Tensor? bias=None, Tensor? gate=None, Tensor? residual=None, *, "
+    "str? activation=None, float negative_slope=0.01, str precision='ieee'"
 )
 ACTIVATION_BACKWARD = (
     "Tensor grad, Tensor saved, str activation, *, "
@@ -87,6 +92,7 @@ OPERATORS = {
         fakes.matmul_with_pre_activation,
         autograd.record_matmul,
     ),
+    "fused_matmul": Operator(FUSED_MATMUL, ONE, gated.kernel, gated.fake, gated.record, "fused_matmul.out"),
     "grouped_matmul": Operator(
         GROUPED_MATMUL, ONE, grouped.kernel, grouped.fake, grouped.record, "grouped_matmul.out"
     ),

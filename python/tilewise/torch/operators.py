@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from . import gated, grouped, library
+from . import gated, grouped
 
 ops = torch.ops.tilewise
 NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
@@ -54,11 +55,16 @@ def matmul(
 ) -> Any:
     options = {"activation": activation, "negative_slope": negative_slope, "precision": precision}
     if gate is not None or residual is not None:
-        given = {"a": a, "b": b, "bias": bias, "gate": gate, "residual": residual, "out": out}
-        if out is not None:
-            library.refuse_derivatives("matmul", given)
-        result = gated.matmul(matmul, gated.joined, a, b, bias=bias, gate=gate, residual=residual, **options)
-        return result if out is None else out.copy_(result)
+        given = (a, b, bias, gate, residual)
+        if any(
+            is_traceable_wrapper_subclass(t) for t in given
+        ):  # which knows of the other operators, or torch's
+            result = gated.by_operators(*given, **options)
+            return result if out is None else out.copy_(result)
+        if out is None:
+            return ops.fused_matmul(*given, **options)
+        ops.fused_matmul(*given, **options, out=out)
+        return out
     if out is None:
         return ops.matmul(a, b, bias, **options)
     ops.matmul(a, b, bias, **options, out=out)
