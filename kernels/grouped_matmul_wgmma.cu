@@ -1,7 +1,8 @@
 // targets: 90a
 //
 // grouped_matmul of float16 and bfloat16 on Hopper's tensor cores: for each group out = act(a @ b + bias), where groups are
-// of rows of a, or of k; or of rows, act(a @ gate + bias) * (a @ b + bias), where half of a tile's columns are the gate's. It is matmul_wgmma.cu (its ring, products and epilogue) but for which tile comes next.
+// of rows of a, or of k; or, of rows, act(a @ gate + bias) * (a @ b + bias), where half of a tile's columns are the gate's.
+// It is matmul_wgmma.cu (its ring, products and epilogue) but for which tile comes next.
 //
 // The warp that makes the barriers then reads the groups' ends in device memory, 32 at a time, and hands this block's
 // tiles, every gridDim.x-th of all groups', to producers and consumers by slots in shared memory

@@ -211,3 +211,27 @@ def test_both_gradients_of_a_gate_are_one_kernel():
         result.backward(torch.ones_like(result))
     names = {event.name for event in profile.events()}
     assert not names & {"aten::mul", "aten::sigmoid", "aten::silu_backward"}
+
+
+def test_experts_with_gates_train_as_a_loop_of_them(device):
+    experts = [tilewise.torch.GatedMLP(6, 10, device=device).double() for _ in range(3)]
+    x, offsets = made(9, 6, device=device), ends(4, 0, 5, device=device)
+    names = [name for name, _ in experts[0].named_parameters()]
+    stacked = {
+        name: torch.stack([dict(one.named_parameters())[name] for one in experts]).detach().requires_grad_()
+        for name in names
+    }
+    gate, up, down = (stacked[f"{name}_proj.weight"].mT for name in ("gate", "up", "down"))
+    h = tw.grouped_matmul(x, up, offsets, gate=gate, activation="silu")
+    got = tw.grouped_matmul(h, down, offsets)
+    alone = torch.cat([experts[0](x[:4]), experts[2](x[4:])])
+    torch.testing.assert_close(got, alone)
+    seed = torch.randn_like(got)
+    ours = torch.autograd.grad(got, [x, *stacked.values()], seed)
+    theirs = torch.autograd.grad(alone, x, seed, retain_graph=True)
+    torch.testing.assert_close(ours[:1], theirs)
+    alone.backward(seed)
+    for name, grad in zip(names, ours[1:], strict=True):
+        for g in (0, 2):
+            torch.testing.assert_close(grad[g], dict(experts[g].named_parameters())[name].grad)
+        assert (grad[1] == 0).all()

@@ -1,7 +1,7 @@
 """tilewise inside PyTorch: registered operators, gradients, torch.compile, and modules.
 
-Importing this registers torch.ops.tilewise.{add, softmax, log_softmax, matmul, grouped_matmul} and the
-operators of their gradients. tilewise's own functions import it for the first call that needs more of a
+Importing this registers torch.ops.tilewise.{add, softmax, log_softmax, matmul, fused_matmul (gate and
+residual), grouped_matmul} and the operators of their gradients. tilewise's own functions import it for the first call that needs more of a
 tensor than its memory; user code imports it for the modules, or to name the operators.
 
     >>> import tilewise.torch

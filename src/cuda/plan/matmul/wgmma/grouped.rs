@@ -12,7 +12,8 @@ use crate::cuda::plan::{Bases, Choice, Kernel, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::grouped_matmul::{Cut, GroupedMatmulProblem};
 
-/// The same list as in grouped_matmul_wgmma.cu, the largest first; whether groups may be of k, and whether there may be a gate.
+/// The same list as in grouped_matmul_wgmma.cu, the largest first: whether groups may be of k, and whether they may have a
+/// gate.
 #[rustfmt::skip]
 const TILES: [(Tile, bool, bool); 4] = [
     (Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 }, true,  true),
