@@ -63,6 +63,7 @@ use crate::ops::matmul::Activation;
     signature = (a, b, offsets = None, *, bias = None, gate = None, activation = None, negative_slope = Keyword::Default, out = None),
     text_signature = "(a, b, offsets=None, *, bias=None, gate=None, activation=None, negative_slope=0.01, out=None)"
 )]
+#[allow(clippy::too_many_arguments, reason = "Python's own")]
 pub fn grouped_matmul<'py>(
     py: Python<'py>,
     a: &Bound<'py, PyAny>,
