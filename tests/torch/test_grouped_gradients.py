@@ -52,6 +52,15 @@ def test_gradients_are_those_of_a_loop(device, dtype):
     assert (a.grad[201:] == 0).all()
 
 
+def test_gradients_of_weights_lie_as_they_do(device):
+    offsets = ends(3, 0, 4, device=device)
+    a, batch = made(9, 5, device=device), made(3, 2, 5, device=device)
+    for b in (made(3, 5, 4, device=device), made(3, 4, 5, device=device).mT):
+        for y in (tw.grouped_matmul(a, b, offsets), tw.grouped_matmul(batch, b)):
+            grad = torch.autograd.grad(y, b, torch.ones_like(y))[0]
+            assert grad.stride() == b.stride()
+
+
 def test_compiled_into_one_graph(device):
     offsets = ends(3, 0, 4, device=device)
     a, b, bias = (made(*shape, device=device, dtype=torch.float32) for shape in ((9, 5), (3, 5, 4), (3, 4)))

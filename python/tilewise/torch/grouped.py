@@ -31,7 +31,7 @@ class GroupedMatmul(Function):
         slope: float,
     ) -> Any:
         result = run(a, b, offsets, bias=bias, activation=activation, negative_slope=slope)
-        ctx.how = activation, slope
+        ctx.how = activation, slope, formulas.lies_by_columns(b)
         _, a_needed, b_needed, *_ = ctx.needs_input_grad
         saved = result if activation else None
         ctx.save_for_backward(a if b_needed else None, b if a_needed else None, offsets, saved)
@@ -45,7 +45,7 @@ class GroupedMatmul(Function):
         ctx: Any, _run: Any, a_tangent: Any, b_tangent: Any, _offsets: Any, bias_tangent: Any, *_: Any
     ) -> Any:
         a, b, offsets, saved = ctx.saved_tensors
-        activation, slope = ctx.how
+        activation, slope, _ = ctx.how
         by_a = by_b = None
         if a_tangent is not None:
             by_a = tilewise.grouped_matmul(a_tangent, b, offsets, bias=bias_tangent)
@@ -64,7 +64,7 @@ class GroupedMatmul(Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         a, b, offsets, saved = ctx.saved_tensors
-        activation, slope = ctx.how
+        activation, slope, b_by_columns = ctx.how
         _, a_needed, b_needed, _, bias_needed, *_ = ctx.needs_input_grad
         if activation:
             options = {"negative_slope": slope, "saved_is": "output"}
@@ -78,7 +78,9 @@ class GroupedMatmul(Function):
         else:
             if a_needed:
                 a_grad = tilewise.grouped_matmul(grad, b.mT, offsets)
-            if b_needed:
+            if b_needed and b_by_columns:  # as b lies, so that it is kept and summed up without a copy
+                b_grad = tilewise.grouped_matmul(grad.mT, a, offsets).mT
+            elif b_needed:
                 b_grad = tilewise.grouped_matmul(a.mT, grad, offsets)
         if bias_needed:
             bias_grad = grad.sum(-2) if ctx.cut != "rows" else sums_of_rows(grad, offsets)
