@@ -27,10 +27,18 @@ __device__ __forceinline__ bool find_grouped(const GroupedMatmulParams& p, Work<
     if (!any) return false;
     const GroupTile tile = found;
     own = p.matmul;
-    own.addends = {};  // known to be none, or the copy would lie in memory
+    own.addends = {};  // known to have no residual, or the copy would lie in memory
     const Dim<4>& group = p.matmul.batch[0];
     const bool in_group = tile.group < p.groups.count;
     const int64_t index = in_group ? int64_t(tile.group) : 0;
+    if (p.matmul.addends.wide != nullptr) {
+        const Addends& addends = p.matmul.addends;
+        constexpr int64_t WIDE_BYTES = sizeof(T) == 8 ? 8 : 4;  // of a sum
+        const int64_t before = p.groups.cut == CUT_ROWS ? 0 : index * addends.wide_product;
+        own.addends.wide = static_cast<char*>(addends.wide) + before * WIDE_BYTES;
+        own.addends.wide_row = addends.wide_row, own.addends.wide_col = 1;
+        own.addends.wide_kind = addends.wide_kind;
+    }
     const int64_t first = p.groups.cut == CUT_ROWS ? tile.begin : 0;
     const int64_t first_k = p.groups.cut == CUT_DEPTH ? tile.begin : 0;
     const int64_t rows = p.groups.cut == CUT_ROWS ? int64_t(tile.end) : p.matmul.m;

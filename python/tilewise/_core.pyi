@@ -255,6 +255,7 @@ def grouped_matmul(
     offsets: _DLPack | None = None,
     *,
     bias: _Operands | None = None,
+    gate: _Operands | None = None,
     activation: Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"] | None = None,
     negative_slope: float = 0.01,
     out: _Operands | None = None,

@@ -60,10 +60,14 @@ impl Display for GroupedMatmulProblem {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let GroupedMatmulProblem { cut, groups, m, n, k, dtype, .. } = self;
         match cut {
-            Cut::Rows => write!(f, "{groups} groups of {m} rows x {n} x {k} {dtype}"),
-            Cut::Depth => write!(f, "{groups} groups of {m} x {n} x {k} in all {dtype}"),
-            Cut::Nothing => write!(f, "{groups} of {m} x {n} x {k} {dtype}"),
+            Cut::Rows => write!(f, "{groups} groups of {m} rows x {n} x {k} {dtype}")?,
+            Cut::Depth => write!(f, "{groups} groups of {m} x {n} x {k} in all {dtype}")?,
+            Cut::Nothing => write!(f, "{groups} of {m} x {n} x {k} {dtype}")?,
         }
+        if self.gate.is_some() {
+            f.write_str(", gate")?;
+        }
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! grouped_matmul: a product for each group of rows, or of steps of k, whose ends lie on the device.
 
-use super::matmul::{Activation, MatmulProblem, Matrix, Precision};
+use super::matmul::{Activation, MatmulProblem, Matrix, Precision, Wide, both_alike};
 use super::output::{OutputSpec, check_out};
 use super::{Addresses, Problem, aligned_alike};
 use crate::dtype::{self, DType};
@@ -39,16 +39,18 @@ pub struct Offsets {
     pub stride: i64,
 }
 
-/// One value for each group and column; strides in elements.
+/// One value for each group and column; strides in elements. With a gate there are two: the gate's, and `row_stride` behind
+/// it b's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupBias {
     pub address: usize,
     pub group_stride: i64,
+    pub row_stride: i64,
     pub stride: i64,
 }
 
-/// activation(a @ b + bias) for each group, k or m as in `Cut`. A matrix that there is one of for each group has its
-/// stride in `batch_strides`; another has none.
+/// activation(a @ b + bias) for each group, k or m as in `Cut`; with a gate, of b's shape, activation(a @ gate + its bias) *
+/// (a @ b + b's). A matrix that there is one of for each group has its stride in `batch_strides`; another has none.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupedMatmulProblem {
     pub device: Device,
@@ -64,6 +66,9 @@ pub struct GroupedMatmulProblem {
     pub out: Matrix,
     pub offsets: Option<Offsets>,
     pub bias: Option<GroupBias>,
+    pub gate: Option<Matrix>,
+    /// Only plans have it.
+    pub wide: Option<Wide>,
     pub activation: Activation,
 }
 
@@ -82,7 +87,8 @@ impl GroupedMatmulProblem {
         if self.cut != Cut::Nothing || self.bias.is_some() {
             return None;
         }
-        let GroupedMatmulProblem { device, dtype, groups, m, n, k, a, b, out, activation, .. } = self.clone();
+        let GroupedMatmulProblem { device, dtype, groups, m, n, k, a, b, out, gate, activation, .. } =
+            self.clone();
         Some(MatmulProblem {
             device,
             dtype,
@@ -94,7 +100,7 @@ impl GroupedMatmulProblem {
             b,
             out,
             bias: None,
-            gate: None,
+            gate,
             residual: None,
             residual_is_out: false,
             wide: None,
@@ -125,11 +131,12 @@ impl Problem for GroupedMatmulProblem {
     fn addresses(&self) -> Addresses {
         let offsets = self.offsets.as_ref().map_or(0, |offsets| offsets.address);
         let bias = self.bias.as_ref().map_or(0, |bias| bias.address);
-        Addresses::from([self.a.address, self.b.address, offsets, bias, self.out.address].as_slice())
+        let gate = self.gate.as_ref().map_or(0, |gate| gate.address);
+        Addresses::from([self.a.address, self.b.address, offsets, bias, gate, self.out.address].as_slice())
     }
 
     fn place(&mut self, addresses: &[usize]) {
-        if let &[a, b, offsets, bias, out] = addresses {
+        if let &[a, b, offsets, bias, gate, out] = addresses {
             (self.a.address, self.b.address, self.out.address) = (a, b, out);
             if let Some(of) = &mut self.offsets {
                 of.address = offsets;
@@ -137,46 +144,39 @@ impl Problem for GroupedMatmulProblem {
             if let Some(of) = &mut self.bias {
                 of.address = bias;
             }
+            if let Some(of) = &mut self.gate {
+                of.address = gate;
+            }
         }
     }
 
     fn is_like(&self, other: &GroupedMatmulProblem) -> bool {
-        let GroupedMatmulProblem {
-            device,
-            dtype,
-            cut,
-            groups,
-            m,
-            n,
-            k,
-            a,
-            b,
-            out,
-            offsets,
-            bias,
-            activation,
-        } = self;
-        let offsets_alike = match (offsets, &other.offsets) {
-            (Some(own), Some(other)) => {
-                aligned_alike(own.address, other.address) && own.stride == other.stride
-            }
-            (own, other) => own.is_none() && other.is_none(),
-        };
-        let bias_alike = match (bias, &other.bias) {
-            (Some(own), Some(other)) => {
-                aligned_alike(own.address, other.address)
-                    && (own.group_stride, own.stride) == (other.group_stride, other.stride)
-            }
-            (own, other) => own.is_none() && other.is_none(),
-        };
+        let GroupedMatmulProblem { device, dtype, cut, groups, m, n, k, a, b, out, .. } = self;
+        let GroupedMatmulProblem { offsets, bias, gate, activation, .. } = self;
         (*device, *dtype, *cut, *groups, *m, *n, *k)
             == (other.device, other.dtype, other.cut, other.groups, other.m, other.n, other.k)
             && a.is_like(&other.a)
             && b.is_like(&other.b)
             && out.is_like(&other.out)
-            && offsets_alike
-            && bias_alike
+            && both_alike(offsets, &other.offsets, Offsets::is_like)
+            && both_alike(bias, &other.bias, GroupBias::is_like)
+            && both_alike(gate, &other.gate, Matrix::is_like)
             && activation.is_same(other.activation)
+    }
+}
+
+impl Offsets {
+    fn is_like(&self, other: &Offsets) -> bool {
+        let Offsets { address, stride } = self;
+        aligned_alike(*address, other.address) && *stride == other.stride
+    }
+}
+
+impl GroupBias {
+    fn is_like(&self, other: &GroupBias) -> bool {
+        let GroupBias { address, group_stride, row_stride, stride } = self;
+        aligned_alike(*address, other.address)
+            && (*group_stride, *row_stride, *stride) == (other.group_stride, other.row_stride, other.stride)
     }
 }
 
@@ -191,6 +191,7 @@ pub struct Operands<'a> {
     pub b: &'a TensorView,
     pub offsets: Option<&'a TensorView>,
     pub bias: Option<&'a TensorView>,
+    pub gate: Option<&'a TensorView>,
 }
 
 /// What is cut, and the groups, rows and columns of the result and k.
@@ -210,14 +211,14 @@ fn sizes(Operands { a, b, offsets, .. }: Operands<'_>) -> Result<(Cut, [i64; 4])
 
 /// Shape and dtype of the result.
 pub fn output(operands: Operands<'_>) -> Result<OutputSpec> {
-    let Operands { a, b, offsets, bias } = operands;
+    let Operands { a, b, offsets, bias, gate } = operands;
     for (argument, t) in [("a", a), ("b", b)] {
         if !t.dtype.is_float() {
             let accepted = dtype::list(&DType::FLOATS);
             return Err(Error::DTypeNotAccepted { op: OP, argument, got: t.dtype.to_string(), accepted });
         }
     }
-    for (argument, t) in [("b", Some(b)), ("bias", bias)] {
+    for (argument, t) in [("b", Some(b)), ("bias", bias), ("gate", gate)] {
         if let Some(got) = t.map(|t| t.dtype).filter(|&dtype| dtype != a.dtype) {
             return Err(Error::DTypesDiffer { op: OP, argument, got, other: "a", expected: a.dtype });
         }
@@ -235,7 +236,14 @@ pub fn output(operands: Operands<'_>) -> Result<OutputSpec> {
         _ => Ok(()),
     };
     expect("offsets", offsets, &[groups], "the end of each group")?;
-    expect("bias", bias, &[groups, n], "a row for each group")?;
+    if let Some(gate) = gate.filter(|gate| gate.shape != b.shape) {
+        let (got, expected) = (gate.shape.clone(), b.shape.clone());
+        return Err(Error::ShapesDiffer { op: OP, argument: "gate", got, other: "b", expected });
+    }
+    match gate {
+        Some(_) => expect("bias", bias, &[groups, 2, n], "two rows for each group, first the gate's")?,
+        None => expect("bias", bias, &[groups, n], "a row for each group")?,
+    }
     let shape: Dims = match cut {
         Cut::Rows => [m, n].into_iter().collect(),
         Cut::Depth | Cut::Nothing => [groups, m, n].into_iter().collect(),
@@ -252,8 +260,8 @@ pub fn problem(
     spec: &OutputSpec,
     out: &TensorView,
 ) -> Result<GroupedMatmulProblem> {
-    let Operands { a, b, offsets, bias } = operands;
-    let given = [("a", Some(a)), ("b", Some(b)), ("offsets", offsets), ("bias", bias)];
+    let Operands { a, b, offsets, bias, gate } = operands;
+    let given = [("a", Some(a)), ("b", Some(b)), ("offsets", offsets), ("bias", bias), ("gate", gate)];
     let inputs: Vec<_> = given.into_iter().filter_map(|(name, t)| Some((name, t?, false))).collect();
     check_out(OP, spec, out, &inputs)?;
     let (cut, [groups, m, n, k]) = sizes(operands)?;
@@ -266,8 +274,12 @@ pub fn problem(
             batch_strides: Dims::from_slice(lead),
         }
     };
-    let group_bias =
-        |t: &TensorView| GroupBias { address: t.address, group_stride: t.strides[0], stride: t.strides[1] };
+    let group_bias = |t: &TensorView| GroupBias {
+        address: t.address,
+        group_stride: t.strides[0],
+        row_stride: if gate.is_some() { t.strides[1] } else { 0 },
+        stride: t.strides[t.rank() - 1],
+    };
     Ok(GroupedMatmulProblem {
         device: spec.device,
         dtype: spec.dtype,
@@ -281,6 +293,8 @@ pub fn problem(
         out: matrix(out),
         offsets: offsets.map(|t| Offsets { address: t.address, stride: t.strides[0] }),
         bias: bias.map(group_bias),
+        gate: gate.map(matrix),
+        wide: None,
         activation,
     })
 }

@@ -190,14 +190,16 @@ impl Workload for GroupedMatmulProblem {
             Cut::Nothing => [groups; 3],
         };
         let size = |count: u64, rows: u64, columns: u64| count.saturating_mul(rows).saturating_mul(columns);
-        let biases = if self.bias.is_some() { size(groups, 1, n) } else { 0 };
+        let count = if self.gate.is_some() { 2 } else { 1 };
+        let biases = if self.bias.is_some() { size(groups, count, n) } else { 0 };
         let offsets = if self.offsets.is_some() { groups.saturating_mul(4) } else { 0 };
-        let read = size(of_a, m, k).saturating_add(size(of_b, k, n)).saturating_add(biases);
+        let weights = size(of_b, k, n).saturating_mul(count);
+        let read = size(of_a, m, k).saturating_add(weights).saturating_add(biases);
         let products = if self.cut == Cut::Nothing { groups } else { 1 };
         Work {
             bytes_read: bytes(read, self.dtype).saturating_add(offsets),
             bytes_written: bytes(size(of_out, m, n), self.dtype),
-            operations: size(products, m, n).saturating_mul(k.saturating_mul(2)),
+            operations: size(products, m, n).saturating_mul(k.saturating_mul(2 * count)),
         }
     }
 

@@ -14,7 +14,8 @@ use crate::ops::Scalar;
 use crate::ops::grouped_matmul::{self as ops, GroupedMatmulProblem, OP, Operands};
 use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 
-/// `activation(a @ b + bias)` for each of many groups, in one launch.
+/// `activation(a @ b + bias)` for each of many groups, in one launch; with a gate,
+/// `activation(a @ gate + bias[:, 0]) * (a @ b + bias[:, 1])`.
 ///
 /// Groups are of rows, as in a mixture of experts: rows `offsets[g - 1]` to `offsets[g]` of `a` meet `b[g]`.
 /// Or of steps of k, as in the gradient of the experts' weights: those columns of `a` meet those rows of `b`
@@ -27,8 +28,11 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 ///     b: tensor of a's dtype, of shape (G, K, N), or (T, N), or (G, K, N); or a list of as many matrices.
 ///     offsets: int32 tensor of shape (G,): where each group ends; the first begins at 0. Groups may be
 ///         empty. Whatever it holds is taken for its running maximum within 0 to T.
-///     bias: tensor of shape (G, N) of a's dtype, whose row g is added to every row of group g; with lists, a
-///         list of tensors of shape (N,).
+///     bias: tensor of shape (G, N) of a's dtype, whose row g is added to every row of group g; with a gate,
+///         (G, 2, N), the gate's and b's. With lists, a list of tensors of shape (N,), or (2, N).
+///     gate: tensor of b's shape and a's dtype, whose product the activation is applied to, and what comes of
+///         it multiplied by that with `b`; both are one pass over `a`. The two may be halves of one tensor.
+///         With lists, a list.
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
 ///     negative_slope: what leaky_relu multiplies negative values by.
 ///     out: where to write the result: of its shape, dtype and device, overlapping no input;
@@ -37,11 +41,12 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 /// Returns:
 ///     A tensor of a's library, device and dtype, of shape (T, N), whose rows behind the last group are
 ///     zeros; or (G, M, N); or `out`; with lists, a list of them. float16 and bfloat16 are accumulated in float32 and rounded once,
-///     after bias and activation.
+///     after bias, activation and gate.
 ///
 /// Raises:
 ///     DTypeError: not a tensor, dtypes that differ or are not floating, offsets that are not int32.
-///     ShapeError: shapes do not fit, bias is not (G, N), or `out` has the wrong shape.
+///     ShapeError: shapes do not fit, the gate's is not b's, bias is not (G, N), or (G, 2, N) with a gate, or
+///         `out` has the wrong shape.
 ///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
 ///     OptionError: an activation that is not known.
@@ -55,22 +60,24 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 /// planned in src/cuda/plan/matmul/grouped/mod.rs.
 #[pyfunction]
 #[pyo3(
-    signature = (a, b, offsets = None, *, bias = None, activation = None, negative_slope = Keyword::Default, out = None),
-    text_signature = "(a, b, offsets=None, *, bias=None, activation=None, negative_slope=0.01, out=None)"
+    signature = (a, b, offsets = None, *, bias = None, gate = None, activation = None, negative_slope = Keyword::Default, out = None),
+    text_signature = "(a, b, offsets=None, *, bias=None, gate=None, activation=None, negative_slope=0.01, out=None)"
 )]
+#[allow(clippy::too_many_arguments, reason = "Python's own")]
 pub fn grouped_matmul<'py>(
     py: Python<'py>,
     a: &Bound<'py, PyAny>,
     b: &Bound<'py, PyAny>,
     offsets: Option<&Bound<'py, PyAny>>,
     bias: Option<&Bound<'py, PyAny>>,
+    gate: Option<&Bound<'py, PyAny>>,
     activation: Option<&Bound<'py, PyAny>>,
     negative_slope: Keyword<'_, 'py>,
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut kept = None;
     let negative_slope = negative_slope.settled_number(SLOPE, &mut kept)?;
-    let options = GroupedOptions { offsets, bias, activation, negative_slope, out };
+    let options = GroupedOptions { offsets, bias, gate, activation, negative_slope, out };
     if is_listed(a) {
         return finish(py, listed_matmul::run(py, a, b, &options), [a, b], options.keywords());
     }
@@ -88,10 +95,11 @@ fn run<'py>(
     autocast: Autocast,
 ) -> Result<Bound<'py, PyAny>> {
     thread_local! {
-        static GROUPED: Memo<Known<GroupedMatmulProblem>, 4, 2> = const { Memo::new(Vec::new()) };
+        static GROUPED: Memo<Known<GroupedMatmulProblem>, 5, 2> = const { Memo::new(Vec::new()) };
     }
-    let &GroupedOptions { offsets, bias, activation, negative_slope, out } = options;
-    let (tensors, given) = ([Some(a), Some(b), offsets, bias], [given(activation), negative_slope.given()]);
+    let &GroupedOptions { offsets, bias, gate, activation, negative_slope, out } = options;
+    let tensors = [Some(a), Some(b), offsets, bias, gate];
+    let given = [given(activation), negative_slope.given()];
     let arguments = Arguments { op: OP, tensors, options: given, out, autocast };
     let found = memo::call(&GROUPED, &arguments, Known::solve)?;
     if let Memoised::Made { result, .. } = found {
@@ -117,12 +125,12 @@ fn in_lower_precision<'py>(
     let lowered = match options.out {
         // What is written to an `out` is not converted.
         Some(_) => None,
-        None => autocast::lowered([Some(a), Some(b), options.bias])?,
+        None => autocast::lowered([Some(a), Some(b), options.bias, options.gate])?,
     };
-    let Some([Some(a), Some(b), bias]) = lowered else {
+    let Some([Some(a), Some(b), bias, gate]) = lowered else {
         return finish(py, by_python(), [a, b], options.keywords());
     };
-    let options = GroupedOptions { bias: bias.as_ref(), ..*options };
+    let options = GroupedOptions { bias: bias.as_ref(), gate: gate.as_ref(), ..*options };
     let result = match run(py, &a, &b, &options, Autocast::Nowhere) {
         Err(Error::NeedsTorch { .. }) => by_python(),
         result => result,
@@ -135,6 +143,7 @@ fn in_lower_precision<'py>(
 pub struct GroupedOptions<'a, 'py> {
     pub offsets: Option<&'a Bound<'py, PyAny>>,
     pub bias: Option<&'a Bound<'py, PyAny>>,
+    pub gate: Option<&'a Bound<'py, PyAny>>,
     pub activation: Option<&'a Bound<'py, PyAny>>,
     pub negative_slope: Keyword<'a, 'py>,
     pub out: Option<&'a Bound<'py, PyAny>>,
@@ -143,10 +152,11 @@ pub struct GroupedOptions<'a, 'py> {
 const SLOPE: Argument = Argument { op: OP, name: "negative_slope", accepted: &DType::FLOATS };
 
 impl<'a, 'py> GroupedOptions<'a, 'py> {
-    fn keywords(&self) -> [(&'static str, Option<Borrowed<'a, 'py, PyAny>>); 5] {
+    fn keywords(&self) -> [(&'static str, Option<Borrowed<'a, 'py, PyAny>>); 6] {
         [
             ("offsets", given(self.offsets)),
             ("bias", given(self.bias)),
+            ("gate", given(self.gate)),
             ("activation", given(self.activation)),
             ("negative_slope", self.negative_slope.given()),
             ("out", given(self.out)),
@@ -167,14 +177,15 @@ pub fn problem<'py>(
     activation: Activation,
     options: &GroupedOptions<'_, 'py>,
 ) -> Result<(Output<'py>, GroupedMatmulProblem)> {
-    let &GroupedOptions { offsets, bias, out, .. } = options;
-    call.classify([Some(a), Some(b), offsets, bias, out])?;
+    let &GroupedOptions { offsets, bias, gate, out, .. } = options;
+    call.classify([Some(a), Some(b), offsets, bias, gate, out])?;
     let a = call.input("a", a)?;
     let b = call.input("b", b)?;
     let offsets = offsets.map(|offsets| call.input("offsets", offsets)).transpose()?;
     let bias = bias.map(|bias| call.input("bias", bias)).transpose()?;
-    let [offsets, bias] = [&offsets, &bias].map(|t| t.as_ref().map(|t| t.view.as_ref()));
-    let operands = Operands { a: &a.view, b: &b.view, offsets, bias };
+    let gate = gate.map(|gate| call.input("gate", gate)).transpose()?;
+    let [offsets, bias, gate] = [&offsets, &bias, &gate].map(|t| t.as_ref().map(|t| t.view.as_ref()));
+    let operands = Operands { a: &a.view, b: &b.view, offsets, bias, gate };
     let spec = ops::output(operands)?;
     let out = call.output(&spec, out, &a)?;
     let problem = ops::problem(operands, activation, &spec, &out.view)?;

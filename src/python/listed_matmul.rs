@@ -25,6 +25,7 @@ pub struct Lists<'py> {
     a: Objects<'py>,
     b: Objects<'py>,
     bias: Option<Objects<'py>>,
+    gate: Option<Objects<'py>>,
     out: Option<Objects<'py>>,
 }
 
@@ -47,8 +48,9 @@ impl<'py> Lists<'py> {
             return Err(Error::Listed { argument: "offsets", got });
         }
         let bias = options.bias.map(|bias| taken("bias", bias, many)).transpose()?;
+        let gate = options.gate.map(|gate| taken("gate", gate, many)).transpose()?;
         let out = options.out.map(|out| taken("out", out, many)).transpose()?;
-        Ok(Lists { a, b, bias, out })
+        Ok(Lists { a, b, bias, gate, out })
     }
 }
 
@@ -98,9 +100,10 @@ pub fn problem<'py>(
     activation: Activation,
 ) -> Result<(Vec<Output<'py>>, ListedMatmulProblem)> {
     let bias_of = |i: usize| lists.bias.as_ref().map(|bias| &bias[i]);
+    let gate_of = |i: usize| lists.gate.as_ref().map(|gate| &gate[i]);
     let out_of = |i: usize| lists.out.as_ref().map(|out| &out[i]);
     for i in some.clone() {
-        call.classify([Some(&lists.a[i]), Some(&lists.b[i]), bias_of(i), out_of(i)])?;
+        call.classify([Some(&lists.a[i]), Some(&lists.b[i]), bias_of(i), gate_of(i), out_of(i)])?;
     }
     let mut products = Vec::with_capacity(some.len());
     let mut outputs: Vec<Output<'py>> = Vec::with_capacity(some.len());
@@ -108,7 +111,8 @@ pub fn problem<'py>(
         let a = call.input("a", &lists.a[i])?;
         let b = call.input("b", &lists.b[i])?;
         let bias = bias_of(i).map(|bias| call.input("bias", bias)).transpose()?;
-        let bias = bias.as_ref().map(|t| t.view.as_ref());
+        let gate = gate_of(i).map(|gate| call.input("gate", gate)).transpose()?;
+        let [bias, gate] = [&bias, &gate].map(|t| t.as_ref().map(|t| t.view.as_ref()));
         if a.view.rank() != 2 || b.view.rank() != 2 {
             let got = format!(
                 "holds at {i} a tensor of {} dimensions, and b one of {}",
@@ -117,7 +121,7 @@ pub fn problem<'py>(
             );
             return Err(Error::Listed { argument: "a", got });
         }
-        let operands = Operands { a: &a.view, b: &b.view, bias, gate: None, residual: None };
+        let operands = Operands { a: &a.view, b: &b.view, bias, gate, residual: None };
         let spec = matmul::output(&operands)?;
         let out = call.output(&spec, out_of(i), &a)?;
         products.push(matmul::problem(&operands, &out.view, activation, Precision::Ieee, &spec)?);

@@ -461,6 +461,12 @@ def grouped_cases() -> Iterator[Case]:
                 x.T.contiguous(), y.T.contiguous().T, offsets, activation="gelu"
             )
             yield f"{name} k by rows", forced(along)
+            gate, two = random(groups, k, n, dtype=dtype), random(groups, 2, n, dtype=dtype)
+            for layout, (up, other) in {"b": (b, gate), "b^T": (weights.mT, gate.mT.contiguous().mT)}.items():
+                gated = partial(tw.grouped_matmul, a, up, offsets, gate=other, bias=two, activation="silu")
+                yield f"{name} gated {layout}", forced(gated)
+            gated_k = partial(tw.grouped_matmul, x.T, y, offsets, gate=y.flip(0), activation="gelu")
+            yield f"{name} gated k", forced(gated_k)
         a, b = random(900, 136, dtype=dtype), random(groups, 136, 264, dtype=dtype)
         for name, of in {"": b, ", b^T": b.mT.contiguous().mT}.items():
             call = lambda a=a, b=of: tw.grouped_matmul(a, b, offsets)  # noqa: E731
@@ -473,6 +479,8 @@ def grouped_cases() -> Iterator[Case]:
         biases = [random(n, dtype=dtype) for _, n, _ in sizes_of]
         listed = lambda x=lists, bias=biases: tw.grouped_matmul(*x, bias=bias, activation="silu")  # noqa: E731
         yield f"grouped_matmul {dtype} lists", listed
+        gates = [b.flip(0) for b in lists[1]]
+        yield f"grouped_matmul {dtype} gated lists", partial(tw.grouped_matmul, *lists, gate=gates)
 
 
 # By the first word of their names.

@@ -42,6 +42,24 @@ def test_every_tile(device, dtype, tile):
                 assert_rounded(got, *reference.grouped_matmul(*args, **options), f"{sizes} {n} {k}:")
 
 
+@halves
+@pytest.mark.parametrize("tile", sorted({kernel[4] for kernel in BUILT if "gated" in kernel}))
+def test_every_tile_with_a_gate(device, dtype, tile):
+    torch.manual_seed(4)
+    for sizes in ([64, 128, 0, 192, 256], [1, 300, 63, 65, 0, 129, 7], [2000]):
+        offsets, total, groups = ends_of(sizes, device), sum(sizes) + 5, len(sizes)
+        for n, k in ((520, 200), (100, 72), (72, 64)):
+            a = torch.randn(total, k, device=device).to(dtype)
+            b, gate = (torch.randn(groups, k, n, device=device).to(dtype) for _ in range(2))
+            bias = torch.randn(groups, 2, n, device=device).to(dtype)
+            for up, other in ((b, gate), (b.mT.contiguous().mT, gate.mT.contiguous().mT)):
+                for options in ({}, {"bias": bias, "activation": "relu"}, {"activation": "silu"}):
+                    _core.force_matmul_kernel("wgmma", tile=tile)
+                    got = tw.grouped_matmul(a, up, offsets, gate=other, **options)
+                    expected = reference.grouped_matmul(a, up, offsets, gate=other, **options)
+                    assert_rounded(got, *expected, f"{sizes} {n} {k}:")
+
+
 @pytest.mark.gpu
 @halves
 def test_offsets_change_under_a_captured_graph(dtype):

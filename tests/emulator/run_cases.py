@@ -52,9 +52,9 @@ def checked(name: str, function):
             options["residual"] = options["residual"].clone()
         got = function(*args, **kwargs)
         if isinstance(got, list):
-            biases = kwargs.get("bias") or [None] * len(got)
-            for one, a, b, bias in zip(got, *args, biases, strict=True):
-                assert_rounded(one, *reference.matmul(a, b, bias, kwargs.get("activation")))
+            biases, gates = (kwargs.get(name) or [None] * len(got) for name in ("bias", "gate"))
+            for one, a, b, bias, gate in zip(got, *args, biases, gates, strict=True):
+                assert_rounded(one, *reference.matmul(a, b, bias, kwargs.get("activation"), gate=gate))
             return got
         if not got.dtype.is_floating_point:
             assert_identical(got, torch.add(*args))

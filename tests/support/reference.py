@@ -95,11 +95,12 @@ def group_ranges(offsets, total):
     return ranges
 
 
-def grouped_matmul(a, b, offsets=None, bias=None, activation=None):
+def grouped_matmul(a, b, offsets=None, bias=None, activation=None, gate=None):
     """A matmul for each group; rows of no group are zeros."""
 
-    def product(x, y, g):
-        return matmul(x, y, None if bias is None else bias[g], activation)
+    def product(x, y, g, part=None):
+        other = None if gate is None else gate[g if part is None else part]
+        return matmul(x, y, None if bias is None else bias[g], activation, gate=other)
 
     if offsets is None:
         pairs = [product(a[g], b[g], g) for g in range(len(a))]
@@ -111,7 +112,10 @@ def grouped_matmul(a, b, offsets=None, bias=None, activation=None):
         return tuple(torch.cat(parts) for parts in zip(*pairs, strict=True))
     else:
         ranges = group_ranges(offsets, len(b))
-        pairs = [product(a[:, begin:end], b[begin:end], g) for g, (begin, end) in enumerate(ranges)]
+        pairs = [
+            product(a[:, begin:end], b[begin:end], g, slice(begin, end))
+            for g, (begin, end) in enumerate(ranges)
+        ]
     if not pairs:
         empty = a.new_zeros(
             0, *(a.shape[:1] if a.dim() == 2 else a.shape[1:2]), b.shape[-1], dtype=torch.float64

@@ -80,6 +80,12 @@ def placements(mesh, rank):
         # Parts of the inner dimension can be summed later, but an activation is not for parts.
         split = agree(layer, [x, w, b], [columns, rows, whole], mesh)
         assert split.is_partial() == (activation is None)
+
+    def gated(x, w, gate, residual):
+        return tw.matmul(x, w, gate=gate, residual=residual, activation="silu")
+
+    assert agree(gated, [x, w, double(6, 8), b], [whole, columns, columns, rows], mesh) == columns
+    assert agree(gated, [x, w, double(6, 8), b], [rows, whole, whole, whole], mesh) == rows
     assert agree(tw.matmul, [double(2, 4, 6), double(2, 6, 8)], [rows, rows], mesh) == rows
     assert agree(tw.matmul, [double(2, 4, 6), w], [rows, whole], mesh) == rows
     assert agree(tw.matmul, [double(2, 1, 4, 6), double(4, 6, 8)], [rows, whole], mesh) == rows

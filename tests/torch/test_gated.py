@@ -5,6 +5,7 @@ import tilewise as tw
 import tilewise.torch
 import torch
 import torch.nn.functional as F
+from torch._dynamo.backends.common import aot_autograd
 
 ACTIVATIONS = {
     None: lambda v: v,
@@ -89,6 +90,92 @@ def test_vmap_and_jvp(device):
     primal, tangent = torch.func.jvp(lambda a: tw.matmul(a, **rest, activation="silu"), (a[0],), (a[1],))
     want = torch.func.jvp(lambda a: expected(a, **rest, activation="silu"), (a[0],), (a[1],))
     torch.testing.assert_close((primal, tangent), want)
+
+
+def test_vmap_of_any_argument(device):
+    given = operands(device)
+    stacked = {name: torch.randn(3, *t.shape, dtype=t.dtype, device=device) for name, t in given.items()}
+    names = list(given)
+    for batched in [*names, ("b", "gate"), ("bias", "residual"), tuple(names)]:
+        values = [stacked[name] if name in batched else given[name] for name in names]
+        in_dims = tuple(0 if name in batched else None for name in names)
+
+        def call(a, b, gate, bias, residual):
+            return tw.matmul(a, b, gate=gate, bias=bias, residual=residual, activation="silu")
+
+        got = torch.func.vmap(call, in_dims=in_dims)(*values)
+        for i in range(3):
+            one = {n: v[i] if at == 0 else v for n, v, at in zip(names, values, in_dims, strict=True)}
+            torch.testing.assert_close(got[i], expected(**one, activation="silu"), msg=f"{batched} {i}")
+    by_sample = torch.func.vmap(torch.func.grad(lambda r, a: tw.matmul(a, given["b"], residual=r).sum()))
+    got = by_sample(torch.randn(3, 4, dtype=torch.float64, device=device), stacked["a"])
+    torch.testing.assert_close(got, torch.full_like(got, 6.0))
+
+
+def test_operator_and_fakes_agree(device):
+    given = operands(device)
+    rest = given["bias"], given["gate"], given["residual"]
+    op = torch.ops.tilewise.fused_matmul.default
+    for bias, gate, residual in (rest, (None, *rest[1:]), (None, None, rest[2]), (rest[0], rest[1], None)):
+        inputs = [given["a"], given["b"], bias, gate, residual]
+        torch.library.opcheck(op, inputs, {"activation": "gelu"})
+        leaves = [None if t is None else t.clone().requires_grad_() for t in inputs]
+        torch.library.opcheck(op, leaves, {"activation": "silu"})
+
+
+def graph_of(function, *args):
+    """The calls of a compiled function's graph, below autograd."""
+    calls = []
+
+    def compiler(graph, _):
+        calls.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    with torch.no_grad():
+        backend = aot_autograd(fw_compiler=compiler)
+        result = torch.compile(function, fullgraph=True, backend=backend)(*args)
+    return result, [call for call in calls if "view" not in call and "permute" not in call]
+
+
+def test_a_compiled_mlp_is_two_fused_calls(device):
+    mlp = tilewise.torch.GatedMLP(16, 24, device=device)
+    x = torch.randn(7, 16, device=device)
+    result, calls = graph_of(lambda x: mlp(x, residual=x), x)
+    assert [call for call in calls if "transpose" not in call] == ["tilewise.fused_matmul.default"] * 2
+    torch.testing.assert_close(result, mlp(x, residual=x))
+    with torch.no_grad():
+        inductor = torch.compile(lambda x: mlp(x, residual=x), fullgraph=True)(x)
+    torch.testing.assert_close(inductor, result)
+
+
+def test_a_compiled_mlp_trains(device):
+    mlp = tilewise.torch.GatedMLP(16, 24, bias=True, device=device)
+    x = torch.randn(7, 16, device=device)
+    compiled = torch.compile(lambda x: mlp(x, residual=x), fullgraph=True, backend="aot_eager")
+    parameters = list(mlp.parameters())
+    for ours, theirs in zip(
+        torch.autograd.grad(compiled(x).square().sum(), parameters),
+        torch.autograd.grad(mlp(x, residual=x).square().sum(), parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_into_out_by_the_dispatcher(device):
+    given = operands(device)
+    out = torch.empty(6, 4, dtype=torch.float64, device=device)
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            return function(*args, **(kwargs or {}))
+
+    with Mode():
+        assert tw.matmul(**given, activation="silu", out=out) is out
+    torch.testing.assert_close(out, expected(**given, activation="silu"))
+    with Mode():
+        tw.matmul(given["a"], given["b"], residual=out, out=out)
+    twice = expected(**given, activation="silu") + given["a"] @ given["b"]
+    torch.testing.assert_close(out, twice)
 
 
 def test_autocast(device):

@@ -1,9 +1,12 @@
 """grouped_matmul inside torch: gradients, compile, autocast, fake tensors, transforms, the module."""
 
+from functools import partial
+
 import pytest
 import tilewise as tw
 import tilewise.torch
 import torch
+import torch.utils.flop_counter
 from support import reference
 from support.tolerance import assert_identical, assert_rounded
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -47,6 +50,15 @@ def test_gradients_are_those_of_a_loop(device, dtype):
     sums = reference.grouped_matmul(seed.new_ones(1, 210), seed, offsets)
     assert_rounded(bias.grad, *(part.squeeze(1) for part in sums))
     assert (a.grad[201:] == 0).all()
+
+
+def test_gradients_of_weights_lie_as_they_do(device):
+    offsets = ends(3, 0, 4, device=device)
+    a, batch = made(9, 5, device=device), made(3, 2, 5, device=device)
+    for b in (made(3, 5, 4, device=device), made(3, 4, 5, device=device).mT):
+        for y in (tw.grouped_matmul(a, b, offsets), tw.grouped_matmul(batch, b)):
+            grad = torch.autograd.grad(y, b, torch.ones_like(y))[0]
+            assert grad.stride() == b.stride()
 
 
 def test_compiled_into_one_graph(device):
@@ -122,3 +134,113 @@ def test_layer_of_experts(device):
     assert layer.weight.grad[1].eq(0).all()
     assert layer.bias.grad[1].eq(0).all()
     assert tilewise.torch.GroupedLinear(2, 3, 4, bias=False).bias is None
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradients_of_a_gate(device, activation):
+    offsets = ends(3, 0, 4, device=device)
+    a, b, gate, bias = (made(*s, device=device) for s in ((8, 5), (3, 5, 4), (3, 5, 4), (3, 2, 4)))
+    x, y, z = (made(*s, device=device) for s in ((6, 8), (8, 4), (8, 4)))
+    batch = made(3, 2, 5, device=device)
+
+    def rows(a, b, gate, bias):
+        return tw.grouped_matmul(a, b, offsets, gate=gate, bias=bias, activation=activation)
+
+    def batches(a, b, gate, bias):
+        return tw.grouped_matmul(a, b, gate=gate, bias=bias, activation=activation)
+
+    for call, inputs in (
+        (rows, (a, b, gate, bias)),
+        (rows, (x, y, z, bias)),
+        (batches, (batch, b, gate, bias)),
+    ):
+        torch.testing.assert_close(call(*inputs), call(*(t.detach() for t in inputs)))
+        assert gradcheck(call, inputs)
+        assert gradgradcheck(call, inputs)
+    primal = tuple(t.detach() for t in (a, b, gate, bias))
+    got = torch.func.jvp(rows, primal, primal)
+    by_loop = torch.func.jvp(partial(expected, offsets, activation), primal, primal)
+    torch.testing.assert_close(got, by_loop)
+
+
+def expected(offsets, activation, a, b, gate, bias):
+    act = reference.ACTIVATIONS[activation]
+    parts = [
+        act(a[begin:end] @ gate[g] + bias[g, 0]) * (a[begin:end] @ b[g] + bias[g, 1])
+        for g, (begin, end) in enumerate(reference.group_ranges(offsets, len(a)))
+    ]
+    return torch.cat([*parts, a.new_zeros(len(a) - sum(map(len, parts)), b.shape[-1])])
+
+
+def test_a_gate_inside_torch(device):
+    offsets = ends(3, 0, 4, device=device)
+    shapes = ((9, 5), (3, 5, 4), (3, 5, 4), (3, 2, 4))
+    a, b, gate, bias = (made(*s, device=device, dtype=torch.float32) for s in shapes)
+    op = torch.ops.tilewise.grouped_matmul
+
+    def step(a, b, gate, bias):
+        return tw.grouped_matmul(a, b, offsets, gate=gate, bias=bias, activation="silu")
+
+    inputs = a, b, gate, bias
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*inputs), step(*inputs))
+    for ours, theirs in zip(
+        torch.autograd.grad(compiled(*inputs).square().sum(), inputs),
+        torch.autograd.grad(step(*inputs).square().sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+    a, b, gate, bias = inputs = tuple(t.detach() for t in inputs)
+    for options in ({}, {"activation": "gelu"}):
+        torch.library.opcheck(op.default, (a, b, offsets, bias, gate), options)
+    assert tw.grouped_matmul(a.to("meta"), b.to("meta"), offsets.to("meta"), gate=gate.to("meta")).shape == (
+        9,
+        4,
+    )
+    stacked = torch.stack([a, 2 * a])
+    got = torch.func.vmap(lambda a: step(a, b, gate, bias))(stacked)
+    torch.testing.assert_close(got, torch.stack([step(x, b, gate, bias) for x in stacked]))
+    kind = device.partition(":")[0]
+    with torch.autocast(kind, torch.bfloat16):
+        lower, by_operator = step(*inputs), op(a, b, offsets, bias, gate, activation="silu")
+    halves = tuple(t.bfloat16() for t in inputs)
+    assert_identical(lower, step(*halves))
+    assert_identical(by_operator, lower)
+    with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+        op(a, b, offsets, bias, gate)
+    assert counter.get_total_flops() == 2 * 2 * 9 * 5 * 4
+
+
+def test_both_gradients_of_a_gate_are_one_kernel():
+    """Of its elementwise part: nothing of torch's runs beside grouped products."""
+    offsets = ends(30, 0, 34)
+    a, b, gate = (made(*s, dtype=torch.float32) for s in ((64, 40), (3, 40, 24), (3, 40, 24)))
+    result = tw.grouped_matmul(a, b, offsets, gate=gate, activation="silu")
+    with torch.profiler.profile() as profile:
+        result.backward(torch.ones_like(result))
+    names = {event.name for event in profile.events()}
+    assert not names & {"aten::mul", "aten::sigmoid", "aten::silu_backward"}
+
+
+def test_experts_with_gates_train_as_a_loop_of_them(device):
+    experts = [tilewise.torch.GatedMLP(6, 10, device=device).double() for _ in range(3)]
+    x, offsets = made(9, 6, device=device), ends(4, 0, 5, device=device)
+    names = [name for name, _ in experts[0].named_parameters()]
+    stacked = {
+        name: torch.stack([dict(one.named_parameters())[name] for one in experts]).detach().requires_grad_()
+        for name in names
+    }
+    gate, up, down = (stacked[f"{name}_proj.weight"].mT for name in ("gate", "up", "down"))
+    h = tw.grouped_matmul(x, up, offsets, gate=gate, activation="silu")
+    got = tw.grouped_matmul(h, down, offsets)
+    alone = torch.cat([experts[0](x[:4]), experts[2](x[4:])])
+    torch.testing.assert_close(got, alone)
+    seed = torch.randn_like(got)
+    ours = torch.autograd.grad(got, [x, *stacked.values()], seed)
+    theirs = torch.autograd.grad(alone, x, seed, retain_graph=True)
+    torch.testing.assert_close(ours[:1], theirs)
+    alone.backward(seed)
+    for name, grad in zip(names, ours[1:], strict=True):
+        for g in (0, 2):
+            torch.testing.assert_close(grad[g], dict(experts[g].named_parameters())[name].grad)
+        assert (grad[1] == 0).all()

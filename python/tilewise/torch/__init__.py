@@ -1,8 +1,9 @@
 """tilewise inside PyTorch: registered operators, gradients, torch.compile, and modules.
 
-Importing this registers torch.ops.tilewise.{add, softmax, log_softmax, matmul, grouped_matmul} and the
-operators of their gradients. tilewise's own functions import it for the first call that needs more of a
-tensor than its memory; user code imports it for the modules, or to name the operators.
+Importing this registers torch.ops.tilewise.{add, softmax, log_softmax, matmul, fused_matmul, grouped_matmul}
+and the operators of their gradients; fused_matmul is matmul with a gate or a residual. tilewise's own
+functions import it for the first call that needs more of a tensor than its memory; user code imports it for
+the modules, or to name the operators.
 
     >>> import tilewise.torch
     >>> layer = tilewise.torch.Linear(512, 2048, activation="gelu")

@@ -32,6 +32,7 @@ KEYS = {
 def register(library: Any) -> None:
     for device, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")):
         library.impl("matmul", matmul_on(device), key)
+        library.impl("fused_matmul", fused_matmul_on(device), key)
         library.impl("grouped_matmul", grouped_matmul_on(device), key)
     # Only on GPUs is softmax on torch's list of what float32 is kept for.
     library.impl("softmax", in_float32(ops.softmax.default), "AutocastCUDA")
@@ -128,12 +129,24 @@ def matmul_on(device: str) -> Callable[..., Any]:
     return lower_precision
 
 
-def grouped_matmul_on(device: str) -> Callable[..., Any]:
-    def lower_precision(a: Any, b: Any, offsets: Any = None, bias: Any = None, **options: Any) -> Any:
+def fused_matmul_on(device: str) -> Callable[..., Any]:
+    def lower_precision(*tensors: Any, **options: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
-        a, b, bias = (lowered(t, device, dtype) for t in (a, b, bias))
+        tensors = tuple(lowered(t, device, dtype) for t in tensors)
         with without_autocast(device):
-            return ops.grouped_matmul.default(a, b, offsets, bias, **options)
+            return ops.fused_matmul.default(*tensors, **options)
+
+    return lower_precision
+
+
+def grouped_matmul_on(device: str) -> Callable[..., Any]:
+    def lower_precision(
+        a: Any, b: Any, offsets: Any = None, bias: Any = None, gate: Any = None, **options: Any
+    ) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        a, b, bias, gate = (lowered(t, device, dtype) for t in (a, b, bias, gate))
+        with without_autocast(device):
+            return ops.grouped_matmul.default(a, b, offsets, bias, gate, **options)
 
     return lower_precision
 
@@ -160,15 +173,17 @@ def matmul(a: Any, b: Any, **options: Any) -> Any:
         return _core.matmul(a, b, **options)
 
 
-def grouped_matmul(a: Any, b: Any, *, offsets: Any = None, bias: Any = None, **options: Any) -> Any:
+def grouped_matmul(
+    a: Any, b: Any, *, offsets: Any = None, bias: Any = None, gate: Any = None, **options: Any
+) -> Any:
     if isinstance(a, (list, tuple)):
-        return grouped.listed(a, b, offsets, bias, **options)
+        return grouped.listed(a, b, offsets, bias, gate, **options)
     device = a.device.type
     if "out" not in options:
         dtype = torch.get_autocast_dtype(device)
-        a, b, bias = (lowered(t, device, dtype) for t in (a, b, bias))
+        a, b, bias, gate = (lowered(t, device, dtype) for t in (a, b, bias, gate))
     with without_autocast(device):
-        return _core.grouped_matmul(a, b, offsets, bias=bias, **options)
+        return _core.grouped_matmul(a, b, offsets, bias=bias, gate=gate, **options)
 
 
 softmax = in_float32(_core.softmax)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import fakes, formulas, grouped
+from . import fakes, formulas, gated, grouped
 
 ops = torch.ops.tilewise
 
@@ -20,6 +20,7 @@ def register(library: Any) -> None:
         "log_softmax": along_dim(ops.log_softmax.default),
         "matmul": matmul,
         "matmul_with_pre_activation": matmul_with_pre_activation,
+        "fused_matmul": fused_matmul,
         "grouped_matmul": grouped.batched,
         "softmax_backward": along_dim(ops.softmax_backward.default),
         "log_softmax_backward": along_dim(ops.log_softmax_backward.default),
@@ -107,6 +108,47 @@ def matmul(info: Any, in_dims: Any, a: Any, b: Any, bias: Any = None, **options:
             result = formulas.ACTIVATIONS[activation](result, options.get("negative_slope", 0.01))
     result = result if dims[0] > 1 else result.squeeze(-2)
     return result if dims[1] > 1 else result.squeeze(-1), 0
+
+
+def fused_matmul(
+    info: Any,
+    in_dims: Any,
+    *given: Any,
+    activation: Any = None,
+    negative_slope: float = 0.01,
+    precision: str = "ieee",
+) -> Any:
+    """By matmul: a bias, gate or residual of each product's own is none of the kernel's."""
+    a, b, bias, gate, residual = (*given, None, None, None)[:5]
+    a_at, b_at, bias_at, gate_at, residual_at = (*in_dims, None, None, None)[:5]
+    activated = {"activation": activation, "negative_slope": negative_slope}
+    ones = [sample(t, at) for t, at in zip(given, in_dims, strict=False)]
+    shape = gated.fake(*ones, **activated, precision=precision).shape
+
+    def product(y: Any, y_at: Any, bias: Any, bias_at: Any, **options: Any) -> Any:
+        if a_at is None and y_at is None and bias_at is None:
+            return ops.matmul(a, y, bias, **options)
+        return matmul(info, (a_at, y_at, bias_at), a, y, bias, **options)[0]
+
+    if gate is None:
+        result = product(b, b_at, bias, bias_at, **activated, precision=precision)
+    else:
+        halves, at = (None, None), None if bias_at is None else 0
+        if bias is not None:
+            halves = in_front(bias, bias_at).unbind(0 if bias_at is None else 1)
+        v = product(gate, gate_at, halves[0], at, precision=precision)
+        up = product(b, b_at, halves[1], at, precision=precision)
+        result = gated.joined(v, up, activation, negative_slope)
+    if residual is not None:
+        result = result + aligned(residual, residual_at, len(shape))
+    return result.expand(info.batch_size, *shape), 0
+
+
+def sample(t: Any, at: int | None) -> Any:
+    """What of a tensor one of the batch sees, without memory."""
+    if t is None or at is None:
+        return t if t is None else torch.empty_like(t, device="meta")
+    return torch.empty([n for d, n in enumerate(t.shape) if d != at], dtype=t.dtype, device="meta")
 
 
 def activation_backward(

@@ -14,6 +14,7 @@ def register() -> None:
 
     ops = torch.ops.tilewise
     register_flop_formula([ops.matmul, ops.matmul_with_pre_activation])(matmul)
+    register_flop_formula(ops.fused_matmul)(fused_matmul)
     register_flop_formula(ops.grouped_matmul)(grouped_matmul)
 
 
@@ -24,7 +25,22 @@ def matmul(a: Sequence[int], b: Sequence[int], *_: Any, **options: Any) -> int:
     return int(2 * math.prod(batch) * math.prod(a[-2:]) * math.prod(columns))
 
 
-def grouped_matmul(a: Sequence[int], b: Sequence[int], *_: Any, **options: Any) -> int:
+def fused_matmul(
+    a: Sequence[int], b: Sequence[int], bias: Any = None, gate: Any = None, *_: Any, **options: Any
+) -> int:
+    return matmul(a, b) * (1 if gate is None else 2)
+
+
+def grouped_matmul(
+    a: Sequence[int],
+    b: Sequence[int],
+    offsets: Any = None,
+    bias: Any = None,
+    gate: Any = None,
+    *_: Any,
+    **options: Any,
+) -> int:
     """As if all rows were in groups: where those end is known on the device alone."""
     batch = a[0] if len(a) == 3 else 1
-    return int(2 * batch * a[-2] * a[-1] * b[-1])
+    products = 1 if gate is None else 2
+    return int(2 * products * batch * a[-2] * a[-1] * b[-1])

@@ -1,6 +1,6 @@
-"""matmul with a gate or a residual where torch has to see it: two products, and what joins them in torch's
-own operations. So gradients of every order, torch.compile, torch.func and subclasses have nothing more to
-know; but each of these operations rounds.
+"""matmul with a gate or a residual. The operator is one call of tilewise's own; where it has derivatives, it
+is two products, and what joins them in torch's own operations. So gradients of every order and torch.func
+have nothing more to know; but each of these operations rounds.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import torch
 import tilewise
 from tilewise import _core
 
-from . import formulas
-from .autocast import KEYS
-from .recording import Function, is_forward
+from . import autocast, fakes, formulas
+from .recording import Function, Run, is_forward
+
+ops = torch.ops.tilewise
 
 
-def matmul(
+def in_two(
     product: Callable[..., Any],
     join: Callable[..., Any],
     a: Any,
@@ -32,40 +33,71 @@ def matmul(
     precision: Any = "ieee",
 ) -> Any:
     """By `product`, a matmul without either; `join` is what makes the result of a gate's product and b's."""
-    check(a, b, bias, gate, residual)
-    options = {"activation": activation, "negative_slope": negative_slope}
     if gate is None:
+        options = {"activation": activation, "negative_slope": negative_slope}
         result = product(a, b, bias=bias, precision=precision, **options)
     else:
-        if activation is not None and activation not in formulas.ACTIVATIONS:
-            return product(a, gate, precision=precision, **options)  # which refuses it
         gate_bias, up_bias = (None, None) if bias is None else bias.unbind(0)
         v = product(a, gate, bias=gate_bias, precision=precision)
         result = join(v, product(a, b, bias=up_bias, precision=precision), activation, negative_slope)
     if residual is None:
         return result
-    if torch.broadcast_shapes(residual.shape, result.shape) != result.shape:
-        raise tilewise.ShapeError(
-            f"matmul: `residual` has shape {tuple(residual.shape)}, which does not broadcast to the result's "
-            f"shape {tuple(result.shape)}; sizes must be equal or 1, counted from the last dimension"
-        )
+    check_residual(residual, result.shape)
     # Under autocast the product may be of a lower precision than what was given.
     return result + residual.to(result.dtype)
 
 
-def check(a: Any, b: Any, bias: Any, gate: Any, residual: Any) -> None:
-    if gate is not None and gate.shape != b.shape:
+def by_operators(
+    a: Any, b: Any, bias: Any = None, gate: Any = None, residual: Any = None, **options: Any
+) -> Any:
+    _core.check_matmul_options(**options)
+    check(a, b, bias, gate, residual)
+    return in_two(ops.matmul, joined, a, b, bias=bias, gate=gate, residual=residual, **options)
+
+
+def record(_run: Run, *args: Any, **options: Any) -> Any:
+    return by_operators(*args, **options)
+
+
+def kernel(a: Any, b: Any, bias: Any = None, gate: Any = None, residual: Any = None, **options: Any) -> Any:
+    return _core.on_memory(_core.matmul, a, b, bias=bias, gate=gate, residual=residual, **options)
+
+
+def fake(a: Any, b: Any, bias: Any = None, gate: Any = None, residual: Any = None, **options: Any) -> Any:
+    fakes.check_alike(a, b, bias, gate, residual)
+    check(a, b, bias, gate, residual)
+    result = fakes.matmul(a, b, bias if gate is None else None, **options)
+    if residual is not None:
+        check_residual(residual, result.shape)
+    return result
+
+
+def check_gate(op: str, b: Any, gate: Any) -> None:
+    if gate.shape != b.shape:
         raise tilewise.ShapeError(
-            f"matmul: `gate` has shape {tuple(gate.shape)}, but b has shape {tuple(b.shape)}; "
+            f"{op}: `gate` has shape {tuple(gate.shape)}, but b has shape {tuple(b.shape)}; "
             "they must be alike"
         )
+
+
+def check_residual(residual: Any, shape: Any) -> None:
+    if torch.broadcast_shapes(residual.shape, shape) != shape:
+        raise tilewise.ShapeError(
+            f"matmul: `residual` has shape {tuple(residual.shape)}, which does not broadcast to the result's "
+            f"shape {tuple(shape)}; sizes must be equal or 1, counted from the last dimension"
+        )
+
+
+def check(a: Any, b: Any, bias: Any, gate: Any, residual: Any) -> None:
+    if gate is not None:
+        check_gate("matmul", b, gate)
     columns = b.shape[-1] if b.dim() > 1 else 1
     if gate is not None and bias is not None and tuple(bias.shape) != (2, columns):
         raise tilewise.ShapeError(
             f"matmul: `bias` has shape {tuple(bias.shape)}, but must have shape (2, {columns}), "
             "one value per column of the result, first the gate's"
         )
-    if a.device.type in KEYS and torch.is_autocast_enabled(a.device.type):
+    if a.device.type in autocast.KEYS and torch.is_autocast_enabled(a.device.type):
         return
     for name, given in (("gate", gate), ("residual", residual)):
         if given is not None and given.dtype != a.dtype:
@@ -108,5 +140,5 @@ class Joined(Function):
         return *_core.activation_backward(grad.contiguous(), v, activation, **options), None, None
 
 
-def record(v: Any, up: Any, activation: Any, slope: Any) -> Any:
+def join(v: Any, up: Any, activation: Any, slope: Any) -> Any:
     return (joined if is_forward() else Joined.apply)(v, up, activation, slope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 import tilewise
 from tilewise import _core
 
-from . import fakes, formulas
+from . import fakes, formulas, gated
 from .recording import Function, Run, is_forward, plus
 
 ops = torch.ops.tilewise
@@ -30,7 +31,7 @@ class GroupedMatmul(Function):
         slope: float,
     ) -> Any:
         result = run(a, b, offsets, bias=bias, activation=activation, negative_slope=slope)
-        ctx.how = activation, slope
+        ctx.how = activation, slope, formulas.lies_by_columns(b)
         _, a_needed, b_needed, *_ = ctx.needs_input_grad
         saved = result if activation else None
         ctx.save_for_backward(a if b_needed else None, b if a_needed else None, offsets, saved)
@@ -44,7 +45,7 @@ class GroupedMatmul(Function):
         ctx: Any, _run: Any, a_tangent: Any, b_tangent: Any, _offsets: Any, bias_tangent: Any, *_: Any
     ) -> Any:
         a, b, offsets, saved = ctx.saved_tensors
-        activation, slope = ctx.how
+        activation, slope, _ = ctx.how
         by_a = by_b = None
         if a_tangent is not None:
             by_a = tilewise.grouped_matmul(a_tangent, b, offsets, bias=bias_tangent)
@@ -63,7 +64,7 @@ class GroupedMatmul(Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         a, b, offsets, saved = ctx.saved_tensors
-        activation, slope = ctx.how
+        activation, slope, b_by_columns = ctx.how
         _, a_needed, b_needed, _, bias_needed, *_ = ctx.needs_input_grad
         if activation:
             options = {"negative_slope": slope, "saved_is": "output"}
@@ -77,7 +78,9 @@ class GroupedMatmul(Function):
         else:
             if a_needed:
                 a_grad = tilewise.grouped_matmul(grad, b.mT, offsets)
-            if b_needed:
+            if b_needed and b_by_columns:  # as b lies, so that it is kept and summed up without a copy
+                b_grad = tilewise.grouped_matmul(grad.mT, a, offsets).mT
+            elif b_needed:
                 b_grad = tilewise.grouped_matmul(a.mT, grad, offsets)
         if bias_needed:
             bias_grad = grad.sum(-2) if ctx.cut != "rows" else sums_of_rows(grad, offsets)
@@ -101,23 +104,62 @@ def record(
     b: Any,
     offsets: Any = None,
     bias: Any = None,
+    gate: Any = None,
     *,
     activation: str | None = None,
     negative_slope: float = 0.01,
 ) -> Any:
+    if gate is not None:
+        return by_operators(a, b, offsets, bias, gate, activation, negative_slope)
     return GroupedMatmul.apply(run, a, b, offsets, bias, activation, negative_slope)
 
 
+def by_operators(
+    a: Any, b: Any, offsets: Any, bias: Any, gate: Any, activation: str | None, slope: float
+) -> Any:
+    _core.check_matmul_options(activation=activation, negative_slope=slope)
+    product = ops.grouped_matmul
+    return in_two(product, gated.joined, a, b, offsets, bias, gate, activation, slope)
+
+
+def in_two(
+    product: Callable[..., Any],
+    join: Callable[..., Any],
+    a: Any,
+    b: Any,
+    offsets: Any,
+    bias: Any,
+    gate: Any,
+    activation: Any,
+    slope: Any,
+) -> Any:
+    """With a gate, by `product` without one; `join` is what makes the result of a gate's product and b's."""
+    check_gate(b, offsets, bias, gate)
+    gate_bias, up_bias = (None, None) if bias is None else bias.unbind(1)
+    v = product(a, gate, offsets, bias=gate_bias)
+    return join(v, product(a, b, offsets, bias=up_bias), activation, slope)
+
+
+def check_gate(b: Any, offsets: Any, bias: Any, gate: Any) -> None:
+    gated.check_gate("grouped_matmul", b, gate)
+    expected = (b if b.dim() == 3 else offsets).shape[0], 2, b.shape[-1]
+    if bias is not None and tuple(bias.shape) != expected:
+        raise tilewise.ShapeError(
+            f"grouped_matmul: `bias` has shape {tuple(bias.shape)}, but must have shape {expected}, "
+            "two rows for each group, first the gate's"
+        )
+
+
 def listed(
-    a: Any, b: Any, offsets: Any = None, bias: Any = None, out: Any = None, **options: Any
+    a: Any, b: Any, offsets: Any = None, bias: Any = None, gate: Any = None, out: Any = None, **options: Any
 ) -> list[Any]:
     """Lists where a call needs more of torch than memory: a product at a time, each with a way of its own."""
-    biases, outs = bias or [None] * len(a), out or [None] * len(a)
-    if offsets is not None or not len(a) == len(b) == len(biases) == len(outs):
+    biases, gates, outs = (given or [None] * len(a) for given in (bias, gate, out))
+    if offsets is not None or not len(a) == len(b) == len(biases) == len(gates) == len(outs):
         raise tilewise.ShapeError("grouped_matmul: lists hold a matrix of each product, and have one length")
     return [
-        tilewise.matmul(x, y, bias=one, out=to, **options)
-        for x, y, one, to in zip(a, b, biases, outs, strict=True)
+        tilewise.matmul(x, y, bias=one, gate=other, out=to, **options)
+        for x, y, one, other, to in zip(a, b, biases, gates, outs, strict=True)
     ]
 
 
@@ -132,12 +174,16 @@ def recorded(
     offsets: Any = None,
     *,
     bias: Any = None,
+    gate: Any = None,
     activation: str | None = None,
     negative_slope: float = 0.01,
 ) -> Any:
     """The public function where gradients are all that a call needs torch for."""
     if isinstance(a, (list, tuple)):
-        return listed(a, b, offsets, bias, activation=activation, negative_slope=negative_slope)
+        return listed(a, b, offsets, bias, gate, activation=activation, negative_slope=negative_slope)
+    if gate is not None:
+        _core.check_matmul_options(activation=activation, negative_slope=negative_slope)
+        return in_two(recorded, gated.join, a, b, offsets, bias, gate, activation, negative_slope)
     if result_suffices(activation, negative_slope):
         return record(
             _core.grouped_matmul, a, b, offsets, bias, activation=activation, negative_slope=negative_slope
@@ -146,12 +192,23 @@ def recorded(
     return formulas.ACTIVATIONS[activation](pre, negative_slope)  # type: ignore[index]
 
 
-def with_pre_activation(*args: Any, activation: str, negative_slope: float = 0.01) -> Any:
-    return formulas.ACTIVATIONS[activation](ops.grouped_matmul(*args), negative_slope)
+def with_pre_activation(
+    a: Any,
+    b: Any,
+    offsets: Any = None,
+    bias: Any = None,
+    gate: Any = None,
+    *,
+    activation: str,
+    negative_slope: float = 0.01,
+) -> Any:
+    if gate is not None:
+        return by_operators(a, b, offsets, bias, gate, activation, negative_slope)
+    return formulas.ACTIVATIONS[activation](ops.grouped_matmul(a, b, offsets, bias), negative_slope)
 
 
-def kernel(a: Any, b: Any, offsets: Any = None, bias: Any = None, **options: Any) -> Any:
-    return _core.on_memory(_core.grouped_matmul, a, b, offsets, bias=bias, **options)
+def kernel(a: Any, b: Any, offsets: Any = None, bias: Any = None, gate: Any = None, **options: Any) -> Any:
+    return _core.on_memory(_core.grouped_matmul, a, b, offsets, bias=bias, gate=gate, **options)
 
 
 def function(
@@ -160,6 +217,7 @@ def function(
     offsets: Any = None,
     *,
     bias: Any = None,
+    gate: Any = None,
     activation: Any = None,
     negative_slope: Any = 0.01,
     out: Any = None,
@@ -167,10 +225,10 @@ def function(
     """The public function, made by torch's dispatcher."""
     options = {"activation": activation, "negative_slope": negative_slope}
     if isinstance(a, (list, tuple)):
-        return listed(a, b, offsets, bias, out, **options)
+        return listed(a, b, offsets, bias, gate, out, **options)
     if out is None:
-        return ops.grouped_matmul(a, b, offsets, bias, **options)
-    ops.grouped_matmul(a, b, offsets, bias, **options, out=out)
+        return ops.grouped_matmul(a, b, offsets, bias, gate, **options)
+    ops.grouped_matmul(a, b, offsets, bias, gate, **options, out=out)
     return out
 
 
@@ -179,11 +237,12 @@ def fake(
     b: Any,
     offsets: Any = None,
     bias: Any = None,
+    gate: Any = None,
     *,
     activation: Any = None,
     negative_slope: float = 0.01,
 ) -> Any:
-    fakes.check_alike(a, b, bias)
+    fakes.check_alike(a, b, bias, gate)
     _core.check_matmul_options(activation=activation, negative_slope=negative_slope)
     dims = a.dim(), b.dim(), offsets is not None
     torch._check(
@@ -202,7 +261,9 @@ def fake(
     else:
         torch._check(a.shape[0] == groups, lambda: f"grouped_matmul: batches {a.shape} and {b.shape} differ")
     expected = groups, b.shape[-1]
-    if bias is not None:
+    if gate is not None:
+        check_gate(b, offsets, bias, gate)
+    elif bias is not None:
         torch._check(
             tuple(bias.shape) == expected, lambda: f"grouped_matmul: bias must have shape {expected}"
         )
@@ -212,15 +273,22 @@ def fake(
 
 
 def batched(
-    info: Any, in_dims: Any, a: Any, b: Any, offsets: Any = None, bias: Any = None, **options: Any
+    info: Any,
+    in_dims: Any,
+    a: Any,
+    b: Any,
+    offsets: Any = None,
+    bias: Any = None,
+    gate: Any = None,
+    **options: Any,
 ) -> Any:
     """torch.func.vmap: a call for each, as each has groups of its own."""
 
     def of(t: Any, at: int | None, i: int) -> Any:
         return t if at is None else t.select(at, i)
 
-    given = (a, b, offsets, bias)
-    places = (*in_dims, None, None)[:4]
+    given = (a, b, offsets, bias, gate)
+    places = (*in_dims, None, None, None)[:5]
     results = [
         ops.grouped_matmul(*(of(t, at, i) for t, at in zip(given, places, strict=True)), **options)
         for i in range(info.batch_size)

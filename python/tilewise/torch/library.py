@@ -20,6 +20,7 @@ from . import (
     batching,
     fakes,
     flops,
+    gated,
     grouped,
     inductor,
     kernels,
@@ -53,12 +54,16 @@ MATMUL = (
     "Tensor a, Tensor b, Tensor? bias=None, *, "
     "str{} activation{}, float negative_slope=0.01, str precision='ieee'"
 )
+FUSED_MATMUL = (
+    "Tensor a, Tensor b, Tensor? bias=None, Tensor? gate=None, Tensor? residual=None, *, "
+    "str? activation=None, float negative_slope=0.01, str precision='ieee'"
+)
 ACTIVATION_BACKWARD = (
     "Tensor grad, Tensor saved, str activation, *, "
     "float negative_slope=0.01, str saved_is='output', bool bias=False"
 )
 GROUPED_MATMUL = (
-    "Tensor a, Tensor b, Tensor? offsets=None, Tensor? bias=None, *, "
+    "Tensor a, Tensor b, Tensor? offsets=None, Tensor? bias=None, Tensor? gate=None, *, "
     "str? activation=None, float negative_slope=0.01"
 )
 ONE, TWO = "Tensor", "(Tensor, Tensor)"
@@ -87,6 +92,7 @@ OPERATORS = {
         fakes.matmul_with_pre_activation,
         autograd.record_matmul,
     ),
+    "fused_matmul": Operator(FUSED_MATMUL, ONE, gated.kernel, gated.fake, gated.record, "fused_matmul.out"),
     "grouped_matmul": Operator(
         GROUPED_MATMUL, ONE, grouped.kernel, grouped.fake, grouped.record, "grouped_matmul.out"
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import tilewise
 
@@ -83,11 +84,18 @@ def matmul(
     check_operands("matmul", a=a, b=b)
     options = {"activation": activation, "negative_slope": negative_slope, "precision": precision}
     if gate is not None or residual is not None:
-        given = {"a": a, "b": b, "bias": bias, "gate": gate, "residual": residual, "out": out}
-        if out is not None:
-            library.refuse_derivatives("matmul", given)
-        result = gated.matmul(matmul, gated.joined, a, b, bias=bias, gate=gate, residual=residual, **options)
-        return result if out is None else out.copy_(result)
+        given = (a, b, bias, gate, residual)
+        # Of a subclass that may know the other operators, or torch's.
+        if any(is_traceable_wrapper_subclass(t) for t in given):
+            if out is not None:
+                names = dict(zip(("a", "b", "bias", "gate", "residual"), given, strict=True))
+                library.refuse_derivatives("matmul", {**names, "out": out})
+            result = gated.by_operators(*given, **options)
+            return result if out is None else out.copy_(result)
+        if out is None:
+            return ops.fused_matmul(*given, **options)
+        ops.fused_matmul(*given, **options, out=out)
+        return out
     if out is None:
         return ops.matmul(a, b, bias, **options)
     check_out("matmul", out)

@@ -15,7 +15,7 @@ from . import gated, grouped, operators, second_order
 
 softmax_backward = partial(second_order.record_softmax_backward, _core.softmax_backward)
 log_softmax_backward = partial(second_order.record_log_softmax_backward, _core.log_softmax_backward)
-matmul = partial(gated.matmul, _core.matmul, gated.record)
+matmul = partial(gated.in_two, _core.matmul, gated.join)
 grouped_matmul = grouped.recorded
 # Only gradients of gradients come here.
 activation_backward = operators.activation_backward

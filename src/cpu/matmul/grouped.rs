@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Factor, Placed, Product, SMALL, check_room, cost, load_bias, multiply};
+use super::{Factor, Gate, Placed, Product, SMALL, check_room, cost, load_bias, multiply};
 use crate::cpu::operand::Source;
 use crate::cpu::parallel;
 use crate::dtype::DType;
@@ -34,18 +34,25 @@ fn grouped<T: Factor>(problem: &GroupedMatmulProblem) -> Result<()> {
         }
         None => vec![(0, 0); groups],
     };
+    let gated = problem.gate.is_some();
     // All groups' values, one group behind the other: they are read once and not by every part of a product.
-    let mut biases: Vec<Vec<T::Real>> = Vec::new();
-    if let Some(bias) = &problem.bias {
-        for group in 0..problem.groups {
-            let address = at::<T>(bias.address, group, bias.group_stride);
-            // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused an
-            // `out` that overlaps it.
-            biases.push(unsafe { load_bias::<T>(OP, address, (n, bias.stride)) }?);
+    let biases_of = |row: i64| -> Result<Vec<Vec<T::Real>>> {
+        let mut biases = Vec::new();
+        if let Some(bias) = &problem.bias {
+            let first = at::<T>(bias.address, row, bias.row_stride);
+            for group in 0..problem.groups {
+                let address = at::<T>(first, group, bias.group_stride);
+                // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused an
+                // `out` that overlaps it.
+                biases.push(unsafe { load_bias::<T>(OP, address, (n, bias.stride)) }?);
+            }
         }
-    }
+        Ok(biases)
+    };
+    let biases = biases_of(i64::from(gated))?;
+    let gate_biases = if gated { biases_of(0)? } else { Vec::new() };
     let solve = |group: usize, parallel: bool| {
-        let bias = biases.get(group).map(Vec::as_slice);
+        let bias = [&biases, &gate_biases].map(|biases| biases.get(group).map(Vec::as_slice));
         let product = product::<T>(problem, group, ranges[group], bias);
         if product.m > 0 {
             multiply::<T>(product, parallel);
@@ -53,13 +60,13 @@ fn grouped<T: Factor>(problem: &GroupedMatmulProblem) -> Result<()> {
     };
     let costs = ranges.iter().map(|&range| {
         let (m, k) = rows_and_depth(problem, range);
-        cost(m, n, k, false)
+        cost(m, n, k, gated)
     });
     let costs: Vec<(f64, f64)> = costs.collect();
     let largest = ranges.iter().map(|&range| rows_and_depth(problem, range)).max_by_key(|&(m, k)| m * k);
     let all: f64 = costs.iter().map(|&(_, nanoseconds)| nanoseconds).sum();
     if let Some((m, k)) = largest.filter(|_| parallel::is_long(all)) {
-        check_room::<T::Real>(OP, m, n, k, false)?;
+        check_room::<T::Real>(OP, m, n, k, gated)?;
     }
     if parallel::pays(all) {
         // One after the other those that are worth all threads, and then the rest at once.
@@ -75,8 +82,11 @@ fn grouped<T: Factor>(problem: &GroupedMatmulProblem) -> Result<()> {
     // Rows of no group.
     let last = ranges.last().map_or(0, |&(_, end)| end);
     if problem.cut == Cut::Rows && last < problem.m as usize {
-        let rest = product::<T>(problem, 0, (last, problem.m as usize), None);
-        multiply::<T>(Product { k: 0, activation: Activation::None, ..rest }, parallel::pays(all));
+        let rest = product::<T>(problem, 0, (last, problem.m as usize), [None; 2]);
+        multiply::<T>(
+            Product { k: 0, gate: None, activation: Activation::None, ..rest },
+            parallel::pays(all),
+        );
     }
     Ok(())
 }
@@ -95,7 +105,7 @@ fn product<'a, T: Factor>(
     problem: &GroupedMatmulProblem,
     group: usize,
     range: (usize, usize),
-    bias: Option<&'a [T::Real]>,
+    [bias, gate_bias]: [Option<&'a [T::Real]>; 2],
 ) -> Product<'a, T::Real> {
     let (m, k) = rows_and_depth(problem, range);
     let size = problem.dtype.size();
@@ -118,7 +128,7 @@ fn product<'a, T: Factor>(
         b: place(&problem.b, depth, 0),
         out: place(&problem.out, row, 0),
         bias,
-        gate: None,
+        gate: problem.gate.as_ref().map(|gate| Gate { b: place(gate, depth, 0), bias: gate_bias }),
         residual: None,
         activation: problem.activation,
     }

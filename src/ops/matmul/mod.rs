@@ -118,21 +118,15 @@ impl Problem for MatmulProblem {
     fn is_like(&self, other: &MatmulProblem) -> bool {
         let MatmulProblem { device, dtype, m, n, k, batch, a, b, out, .. } = self;
         let MatmulProblem { bias, gate, residual, activation, precision, .. } = self;
-        fn alike<T>(x: &Option<T>, y: &Option<T>, alike: impl FnOnce(&T, &T) -> bool) -> bool {
-            match (x, y) {
-                (Some(x), Some(y)) => alike(x, y),
-                (x, y) => x.is_none() && y.is_none(),
-            }
-        }
         (*device, *dtype, *m, *n, *k, *precision)
             == (other.device, other.dtype, other.m, other.n, other.k, other.precision)
             && *batch == other.batch
             && a.is_like(&other.a)
             && b.is_like(&other.b)
             && out.is_like(&other.out)
-            && alike(bias, &other.bias, Bias::is_like)
-            && alike(gate, &other.gate, Matrix::is_like)
-            && alike(residual, &other.residual, Matrix::is_like)
+            && both_alike(bias, &other.bias, Bias::is_like)
+            && both_alike(gate, &other.gate, Matrix::is_like)
+            && both_alike(residual, &other.residual, Matrix::is_like)
             && self.residual_is_out == other.residual_is_out
             && activation.is_same(other.activation)
     }
@@ -149,6 +143,14 @@ impl Problem for MatmulProblem {
                 }
             }
         }
+    }
+}
+
+/// Whether both are given and `alike`, or neither is.
+pub fn both_alike<T>(x: &Option<T>, y: &Option<T>, alike: impl FnOnce(&T, &T) -> bool) -> bool {
+    match (x, y) {
+        (Some(x), Some(y)) => alike(x, y),
+        (x, y) => x.is_none() && y.is_none(),
     }
 }
 

@@ -173,11 +173,13 @@ pub fn explain_call<'py>(
                 let mut call = Call::planning(py, GROUPED_MATMUL, &DType::FLOATS);
                 let (a, b) = (given.required("a")?, given.required("b")?);
                 let (offsets, bias) = (given.optional("offsets")?, given.optional("bias")?);
+                let gate = given.optional("gate")?;
                 let (activation, slope) = (given.optional("activation")?, given.optional("negative_slope")?);
                 let out = given.optional("out")?;
                 let options = GroupedOptions {
                     offsets: offsets.as_ref(),
                     bias: bias.as_ref(),
+                    gate: gate.as_ref(),
                     activation: activation.as_ref(),
                     negative_slope: keyword(slope.as_ref()),
                     out: out.as_ref(),
@@ -203,6 +205,7 @@ pub fn explain_call<'py>(
                 problem.set_item("dtype", p.dtype.name())?;
                 problem.set_item("activation", p.activation.name())?;
                 problem.set_item("bias", p.bias.is_some())?;
+                problem.set_item("gate", p.gate.is_some())?;
                 explained.set_item("problem", problem)?;
                 describe(&explained, &call, &p, device)?;
             }

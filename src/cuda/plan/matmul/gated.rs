@@ -27,12 +27,7 @@ fn in_two(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Option
         return of_route(&route(p, device, forced), p, bases, bases.workspace(), device);
     };
     let workspace = bases.workspace();
-    let sum_bytes = if p.dtype == DType::F64 { 8 } else { 4 };
-    let wide_bytes = [p.n.unsigned_abs(), products(p), sum_bytes]
-        .into_iter()
-        .fold(p.m.unsigned_abs(), u64::saturating_mul)
-        .checked_next_multiple_of(256)
-        .unwrap_or(u64::MAX);
+    let wide_bytes = wide_bytes([p.m.unsigned_abs(), p.n.unsigned_abs(), products(p)], p.dtype);
     let bias = |row: i64| {
         p.bias.as_ref().map(|bias| {
             let bytes = row * bias.row_stride * p.dtype.size() as i64;
@@ -67,6 +62,18 @@ fn in_two(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Option
     let at = workspace.wrapping_add(wide_bytes as usize);
     let [first, second] =
         [first, second].map(|p| of_route(&route(&p, device, forced), &p, bases, at, device));
+    one_after_the_other(first, second, wide_bytes)
+}
+
+/// Of the unrounded results of products, each of m by n.
+pub(super) fn wide_bytes([m, n, products]: [u64; 3], dtype: DType) -> u64 {
+    let sum_bytes = if dtype == DType::F64 { 8 } else { 4 };
+    let bytes = [n, products, sum_bytes].into_iter().fold(m, u64::saturating_mul);
+    bytes.checked_next_multiple_of(256).unwrap_or(u64::MAX)
+}
+
+/// The gate's product and b's, which meet in so many bytes at the beginning of the workspace.
+pub(super) fn one_after_the_other(first: Choice, second: Choice, wide_bytes: u64) -> Choice {
     let because = "no kernel computes both products of these operands on this device";
     let why = [Reason::plain("two products", "wgmma", because)].into_iter().chain(second.why);
     Choice {

@@ -119,14 +119,14 @@ const FEW_BYTES: u64 = 1 << 18;
 /// The launches of `route`, decided once for a problem and a device.
 pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
     let (p, bases) = Bases::of(problem);
-    if p.gate.is_some() {
-        return gated::choose(&p, &bases, device, forced);
-    }
-    choose_at(&p, &bases, device, forced)
+    choose_from(&p, &bases, device, forced)
 }
 
-/// The same for a problem at `bases`, without a gate.
-fn choose_at(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
+/// The same for a problem at `bases`.
+fn choose_from(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
+    if p.gate.is_some() {
+        return gated::choose(p, bases, device, forced);
+    }
     of_route(&route(p, device, forced), p, bases, bases.workspace(), device)
 }
 

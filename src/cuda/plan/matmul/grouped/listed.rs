@@ -1,10 +1,10 @@
-//! Lists of products: small ones by one launch of blocks that look for their product among the parameters; large ones each
-//! by the kernel that it would get alone, for which a launch is nothing.
+//! Lists of products: small ones by one launch of blocks that look for their product among the parameters; large ones, and
+//! those with a gate, each by the kernel that it would get alone.
 
 use std::mem::{offset_of, size_of};
 
 use super::super::operands::Oriented;
-use super::super::{Forced, activation, blocks, choose_at, k_fast, multiply_adds};
+use super::super::{Forced, activation, blocks, choose_from, k_fast, multiply_adds};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::{Bases, Choice, Kernel, KernelParams, LaunchPlan};
@@ -78,13 +78,14 @@ pub fn choose(problem: &ListedMatmulProblem, device: &DeviceFacts, forced: Optio
     let together = |product: &&MatmulProblem| {
         let sizes = [product.m, product.n, product.k];
         forced.is_none()
+            && product.gate.is_none()
             && multiply_adds(product) < LARGE
             && sizes.iter().all(|&size| size < i64::from(i32::MAX) - 1024)
     };
     let (small, large): (Vec<&MatmulProblem>, Vec<&MatmulProblem>) =
         p.products.iter().filter(|product| !product.is_empty()).partition(together);
     let listed = small.chunks(LISTED).map(|products| Choice::of(&plan(products, device), &bases));
-    let alone = large.into_iter().map(|product| choose_at(product, &bases, device, forced));
+    let alone = large.into_iter().map(|product| choose_from(product, &bases, device, forced));
     let mut all = listed.chain(alone);
     // `Operation` asks for no plan where there is nothing to do.
     let Some(mut choice) = all.next() else { return Choice::of(&plan(&[], device), &bases) };

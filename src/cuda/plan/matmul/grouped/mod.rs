@@ -1,4 +1,5 @@
-//! grouped_matmul on a GPU: on Hopper's tensor cores (wgmma/grouped.rs) where they take the operands, or a block a tile.
+//! grouped_matmul on a GPU: on Hopper's tensor cores (wgmma/grouped.rs) where they take the operands, or a block a tile, in
+//! two launches where there is a gate (../gated.rs).
 
 pub mod listed;
 mod params;
@@ -6,20 +7,20 @@ mod params;
 pub use params::{GroupedMatmulParams, GroupedWgmmaParams, Groups};
 
 use super::operands::{Access, Oriented};
-use super::{Forced, MatmulParams, blocks, choose_at, wgmma};
+use super::{Forced, MatmulParams, Matrix, blocks, choose_from, gated, wgmma};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::tile_order::MOST_TILES;
 use crate::cuda::plan::{Bases, Choice, Kernel, LaunchPlan};
 use crate::dtype::DType;
-use crate::ops::grouped_matmul::{Cut, GroupedMatmulProblem};
-use crate::ops::matmul::{Bias, MatmulProblem, Precision};
+use crate::ops::grouped_matmul::{Cut, GroupBias, GroupedMatmulProblem};
+use crate::ops::matmul::{Activation, Bias, MatmulProblem, Precision, Wide};
 
 /// The launches of a problem, decided once.
 pub fn choose(problem: &GroupedMatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
     let (p, bases) = Bases::of(problem);
     if let Some(batch) = p.as_matmul() {
-        return choose_at(&batch, &bases, device, forced);
+        return choose_from(&batch, &bases, device, forced);
     }
     let wgmma = match forced {
         None => wgmma::grouped::choose(&p, device, None),
@@ -28,8 +29,46 @@ pub fn choose(problem: &GroupedMatmulProblem, device: &DeviceFacts, forced: Opti
     };
     match wgmma {
         Some(choice) => choice.choice(&p, device, &bases),
-        None => Choice::of(&plan(&p, device), &bases),
+        None => by_blocks(&p, device, &bases),
     }
+}
+
+fn by_blocks(p: &GroupedMatmulProblem, device: &DeviceFacts, bases: &Bases) -> Choice {
+    let one = |p: &GroupedMatmulProblem| Choice::of(&plan(p, device), bases);
+    let Some(gate) = p.gate.clone() else { return one(p) };
+    let workspace = bases.workspace();
+    let products = if p.cut == Cut::Rows { 1 } else { p.groups };
+    let wide_bytes = gated::wide_bytes([p.m, p.n, products].map(i64::unsigned_abs), p.dtype);
+    let bias = |row: i64| {
+        p.bias.as_ref().map(|bias| {
+            let bytes = row * bias.row_stride * p.dtype.size() as i64;
+            GroupBias { address: bias.address.wrapping_add_signed(bytes as isize), ..bias.clone() }
+        })
+    };
+    let wide = |is_result| Some(Wide { address: workspace, is_result });
+    let halves = matches!(p.dtype, DType::F16 | DType::BF16);
+    let dense = Matrix {
+        address: workspace,
+        row_stride: p.n,
+        col_stride: 1,
+        batch_strides: p.out.batch_strides.iter().map(|_| p.m.saturating_mul(p.n)).collect(),
+    };
+    let first = GroupedMatmulProblem {
+        b: gate,
+        bias: bias(0),
+        gate: None,
+        out: if halves { p.out.clone() } else { dense },
+        wide: wide(true).filter(|_| halves),
+        ..p.clone()
+    };
+    let second = GroupedMatmulProblem {
+        bias: bias(1),
+        gate: None,
+        activation: Activation::None,
+        wide: wide(false),
+        ..p.clone()
+    };
+    gated::one_after_the_other(one(&first), one(&second), wide_bytes)
 }
 
 /// The groups as one product: of all rows, or of all k; where matrices differ from group to group, as a batch.
@@ -42,8 +81,11 @@ pub(super) fn whole(problem: &GroupedMatmulProblem) -> MatmulProblem {
         }
     }
     let [a, b, out] = of;
-    let bias =
-        problem.bias.as_ref().map(|bias| Bias { address: bias.address, stride: bias.stride, row_stride: 0 });
+    let bias = problem.bias.as_ref().map(|&GroupBias { address, stride, row_stride, .. }| Bias {
+        address,
+        stride,
+        row_stride,
+    });
     MatmulProblem {
         device,
         dtype,
@@ -55,10 +97,10 @@ pub(super) fn whole(problem: &GroupedMatmulProblem) -> MatmulProblem {
         b,
         out,
         bias,
-        gate: None,
+        gate: problem.gate.clone(),
         residual: None,
         residual_is_out: false,
-        wide: None,
+        wide: problem.wide,
         activation,
         precision: Precision::Ieee,
     }

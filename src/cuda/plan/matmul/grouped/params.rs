@@ -74,8 +74,8 @@ const _: () = {
 // kernels/common/grouped.cuh; both sides assert the size and offsets above.
 unsafe impl KernelParams for GroupedMatmulParams {
     const ADDRESSES: &'static [usize] = &{
-        let [a, b, bias, out, ..] = ADDRESSES;
-        [a, b, bias, out, offset_of!(GroupedMatmulParams, groups) + offset_of!(Groups, offsets)]
+        let [a, b, bias, out, _, wide] = ADDRESSES;
+        [a, b, bias, out, wide, offset_of!(GroupedMatmulParams, groups) + offset_of!(Groups, offsets)]
     };
 }
 

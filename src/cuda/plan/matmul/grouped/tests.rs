@@ -30,8 +30,12 @@ fn transposed(mut t: TensorView) -> TensorView {
 }
 
 fn posed(a: &TensorView, b: &TensorView, groups: i64) -> GroupedMatmulProblem {
+    with_gate(a, b, groups, None)
+}
+
+fn with_gate(a: &TensorView, b: &TensorView, groups: i64, gate: Option<&TensorView>) -> GroupedMatmulProblem {
     let offsets = TensorView { strides: smallvec![1], ..view(DType::I32, &[groups], 1 << 40) };
-    let operands = Operands { a, b, offsets: Some(&offsets), bias: None };
+    let operands = Operands { a, b, offsets: Some(&offsets), bias: None, gate };
     let spec = output(operands).unwrap();
     let out = TensorView { address: 1 << 50, ..spec.view() };
     problem(operands, Activation::None, &spec, &out).unwrap()
@@ -82,6 +86,31 @@ fn every_device_has_a_kernel() {
             let launch = plan.main();
             assert!(launch.shared_bytes <= device.shared_bytes_per_block, "{launch}");
             assert!(launch.grid[0] > 0 && launch.kernel.name.starts_with("grouped_matmul_"), "{launch}");
+        }
+    }
+}
+
+#[test]
+fn a_gate_is_one_launch_where_it_lies_as_b_does() {
+    let h200 = examples::h200();
+    let (a, b) = (view(DType::BF16, &[4096, 128], 1 << 20), view(DType::BF16, &[8, 128, 1024], 1 << 30));
+    let gate = view(DType::BF16, &[8, 128, 1024], 1 << 35);
+    let launches = |a: &TensorView, b: &TensorView, gate: &TensorView, device: &DeviceFacts| {
+        let choice = choose(&with_gate(a, b, 8, Some(gate)), device, None);
+        choice.launches.iter().map(|launch| launch.kernel.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(launches(&a, &b, &gate, &h200), ["grouped_matmul_wgmma_rows_128x256_gated_bf16"]);
+    let other = transposed(view(DType::BF16, &[8, 1024, 128], 1 << 35));
+    assert_eq!(launches(&a, &b, &other, &h200).len(), 2);
+    let one_for_all = TensorView { strides: smallvec![0, 1024, 1], ..gate.clone() };
+    assert_eq!(launches(&a, &b, &one_for_all, &h200).len(), 2);
+    for device in examples::all() {
+        for dtype in DType::FLOATS {
+            let [a, b, gate] = [&a, &b, &gate].map(|x| TensorView { dtype, ..x.clone() });
+            let choice = choose(&with_gate(&a, &b, 8, Some(&gate)), &device, None);
+            let wide = if dtype == DType::F64 { 8 } else { 4 } * 4096 * 1024;
+            let workspace = if choice.launches.len() == 2 { wide } else { 0 };
+            assert_eq!(choice.workspace, workspace, "{device:?} {dtype}");
         }
     }
 }

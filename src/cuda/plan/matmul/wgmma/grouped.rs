@@ -2,7 +2,7 @@
 //! tells the groups.
 
 use super::epilogue::EpilogueKind;
-use super::{SIZE_LIMIT, Tile, WgmmaChoice, addressed, lead_stride};
+use super::{SIZE_LIMIT, Tile, WgmmaChoice, addressed, gate_is_alike, lead_stride};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::matmul::Oriented;
 use crate::cuda::plan::matmul::grouped::{self, GroupedWgmmaParams, Groups};
@@ -12,15 +12,16 @@ use crate::cuda::plan::{Bases, Choice, Kernel, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::grouped_matmul::{Cut, GroupedMatmulProblem};
 
-/// The same list as in grouped_matmul_wgmma.cu, the largest first, and whether groups may be of k.
+/// The same list as in grouped_matmul_wgmma.cu, the largest first: whether groups may be of k, and whether they may have a
+/// gate.
 #[rustfmt::skip]
-const TILES: [(Tile, bool); 4] = [
-    (Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 }, true),
-    (Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 }, false),
-    (Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 }, true),
-    (Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, has_cluster_splitk: false, planes: 1 }, false),
+const TILES: [(Tile, bool, bool); 4] = [
+    (Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 }, true,  true),
+    (Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 }, false, false),
+    (Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 }, true,  false),
+    (Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, has_cluster_splitk: false, planes: 1 }, false, true),
 ];
-/// Rows of the mean group from which each is the best: docs/measurements/grouped_matmul_wgmma.md.
+/// Rows of the mean group from which each is the best, without a gate: docs/measurements/grouped_matmul_wgmma.md.
 const ROWS: [u64; TILES.len()] = [200, 96, 32, 0];
 
 /// How a problem will be solved.
@@ -38,14 +39,19 @@ pub fn choose(
     let whole = grouped::whole(problem);
     let p = Oriented::straight(&whole);
     let fits = [p.m, p.n, p.k, problem.groups].iter().all(|&size| (1..=SIZE_LIMIT).contains(&size));
-    let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
+    let gate = whole.gate.as_ref().map_or(0, |gate| gate.address);
+    let addresses = [p.a.address, p.b.address, p.out.address, p.bias, gate];
     let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(2));
     let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
     // Code for 9.0a runs on nothing else.
     if device.compute_capability != (9, 0) || !halves || !fits || !elements_lie_whole {
         return None;
     }
-    if problem.cut == Cut::Nothing {
+    let gated = problem.gate.is_some();
+    if problem.cut == Cut::Nothing || p.wide.is_some() {
+        return None;
+    }
+    if gated && (problem.cut == Cut::Depth || p.n > SIZE_LIMIT / 2 || !gate_is_alike(&whole, &p)) {
         return None;
     }
     let a = addressed(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride))?;
@@ -60,12 +66,16 @@ pub fn choose(
     }
     // What `product` counts, too: all of m for each group.
     let countable = |tile: &Tile| {
-        let along =
-            [(p.m, tile.m()), (p.n, tile.n)].map(|(size, tile)| size.unsigned_abs().div_ceil(tile.into()));
+        let sides = result_of(tile, gated);
+        let along = [(p.m, sides.0), (p.n, sides.1)];
+        let along = along.map(|(size, side)| size.unsigned_abs().div_ceil(side.into()));
         let tiles = along.iter().fold(problem.groups.unsigned_abs(), |n, &tiles| n.saturating_mul(tiles));
-        tiles < MOST_TILES && grouped::is_countable(problem, (tile.m(), tile.n))
+        tiles < MOST_TILES && grouped::is_countable(problem, sides)
     };
-    let fits = |i: &usize| (problem.cut == Cut::Rows || TILES[*i].1) && countable(&TILES[*i].0);
+    let fits = |i: &usize| {
+        let (tile, has_depth, has_gate) = &TILES[*i];
+        (problem.cut == Cut::Rows || *has_depth) && (!gated || *has_gate) && countable(tile)
+    };
     let asked = (0..TILES.len()).filter(fits).find(|&i| Some(TILES[i].0.name) == asked);
     let (best, why) = match asked {
         Some(i) => (i, Reason::asked_for("wgmma", "mma")),
@@ -78,14 +88,14 @@ pub fn choose(
         _ => problem.m,
     };
     let tiles_m = (rows.unsigned_abs().div_ceil(tile.m().into())) as u32;
-    let tiles_n = problem.n.unsigned_abs().div_ceil(tile.n.into()) as u32;
+    let tiles_n = problem.n.unsigned_abs().div_ceil(result_of(tile, gated).1.into()) as u32;
     let concurrent = device.multiprocessors * tile.blocks;
     let rows_of_vectors = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).is_some();
     let product = WgmmaChoice {
         tile,
         splits: 1,
         pair: 1,
-        gated: false,
+        gated,
         cluster_splitk: false,
         group_m: group_m(tiles_m.max(1), tiles_n, (tile.m(), tile.n), concurrent),
         resident: tile.blocks,
@@ -96,6 +106,11 @@ pub fn choose(
     Some(GroupedChoice { product })
 }
 
+/// Rows and columns of the result that a tile has: with a gate, half of its columns are the gate's.
+fn result_of(tile: &Tile, gated: bool) -> (u32, u32) {
+    (tile.m(), tile.n >> u32::from(gated))
+}
+
 /// The tile by the mean group's rows; a smaller one where so few tiles would leave multiprocessors idle.
 fn preferred(
     problem: &GroupedMatmulProblem,
@@ -104,10 +119,12 @@ fn preferred(
 ) -> Option<(usize, Reason)> {
     let [m, n, groups] = [problem.m, problem.n, problem.groups].map(i64::unsigned_abs);
     let rows = if problem.cut == Cut::Rows { m.div_ceil(groups) } else { m };
+    let gated = problem.gate.is_some();
     let mut best = None;
     for i in tiles {
-        let (tile, least) = (&TILES[i].0, ROWS[i]);
-        let count = groups * rows.div_ceil(tile.m().into()) * n.div_ceil(tile.n.into());
+        let (tile, least) = (&TILES[i].0, if gated { 0 } else { ROWS[i] });
+        let sides = result_of(tile, gated);
+        let count = groups * rows.div_ceil(sides.0.into()) * n.div_ceil(sides.1.into());
         let metrics = [("rows of the mean group", rows), ("tiles", count)];
         best = Some((i, Reason::new(tile.name, None, "it suits the mean group", metrics)));
         if rows >= least && count >= u64::from(device.multiprocessors) {
@@ -139,14 +156,15 @@ impl GroupedChoice {
         let form = if problem.cut == Cut::Depth { "depth" } else { "rows" };
         let name =
             format!("grouped_matmul_wgmma_{form}_{}_{}_{}", tile.name, kind.name(), problem.dtype.suffix());
-        let most = grouped::most_tiles(problem, (tile.m(), tile.n));
+        let sides = result_of(tile, self.product.gated);
+        let most = grouped::most_tiles(problem, sides);
         let blocks = most.min(u64::from(device.multiprocessors * self.product.resident)) as u32;
         let LaunchPlan { block, shared_bytes, why, .. } = launches.multiply.clone();
         let own = [("stages", params.stages), ("tma_store", params.tma_store)];
         let own = own.map(|(name, value)| (name, u64::from(value)));
         let plan = LaunchPlan {
             block,
-            settings: grouped::settings(&groups, (tile.m(), tile.n)).into_iter().chain(own).collect(),
+            settings: grouped::settings(&groups, sides).into_iter().chain(own).collect(),
             why,
             ..LaunchPlan::new(
                 Kernel { file: "grouped_matmul_wgmma", name },
