@@ -260,7 +260,8 @@ def grouped_matmul(
     negative_slope: float = 0.01,
     out: _Operands | None = None,
 ) -> _Operands:
-    """`activation(a @ b + bias)` for each of many groups, in one launch.
+    """`activation(a @ b + bias)` for each of many groups, in one launch; with a gate,
+    `activation(a @ gate + bias[:, 0]) * (a @ b + bias[:, 1])`.
 
     Groups are of rows, as in a mixture of experts: rows `offsets[g - 1]` to `offsets[g]` of `a` meet `b[g]`.
     Or of steps of k, as in the gradient of the experts' weights: those columns of `a` meet those rows of `b`
@@ -273,8 +274,11 @@ def grouped_matmul(
         b: tensor of a's dtype, of shape (G, K, N), or (T, N), or (G, K, N); or a list of as many matrices.
         offsets: int32 tensor of shape (G,): where each group ends; the first begins at 0. Groups may be
             empty. Whatever it holds is taken for its running maximum within 0 to T.
-        bias: tensor of shape (G, N) of a's dtype, whose row g is added to every row of group g; with lists, a
-            list of tensors of shape (N,).
+        bias: tensor of shape (G, N) of a's dtype, whose row g is added to every row of group g; with a gate,
+            (G, 2, N), the gate's and b's. With lists, a list of tensors of shape (N,), or (2, N).
+        gate: tensor of b's shape and a's dtype, whose product the activation is applied to, and what comes of
+            it multiplied by that with `b`; both are one pass over `a`. The two may be halves of one tensor.
+            With lists, a list.
         activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
         negative_slope: what leaky_relu multiplies negative values by.
         out: where to write the result: of its shape, dtype and device, overlapping no input;
@@ -283,11 +287,12 @@ def grouped_matmul(
     Returns:
         A tensor of a's library, device and dtype, of shape (T, N), whose rows behind the last group are
         zeros; or (G, M, N); or `out`; with lists, a list of them. float16 and bfloat16 are accumulated in float32 and rounded once,
-        after bias and activation.
+        after bias, activation and gate.
 
     Raises:
         DTypeError: not a tensor, dtypes that differ or are not floating, offsets that are not int32.
-        ShapeError: shapes do not fit, bias is not (G, N), or `out` has the wrong shape.
+        ShapeError: shapes do not fit, the gate's is not b's, bias is not (G, N), or (G, 2, N) with a gate, or
+            `out` has the wrong shape.
         LayoutError: `out` is read-only or overlaps an input; memory is not strided.
         DeviceError: tensors of different devices or libraries.
         OptionError: an activation that is not known.
