@@ -129,14 +129,18 @@ def test_thousands_of_calls_keep_nothing():
                 ours(x, w, b)
 
     work(200)
-    gc.collect()
-    before, objects = resident_bytes(), len(gc.get_objects())
-    gc.disable()
-    work(3000)
-    after = len(gc.get_objects())
-    gc.enable()
-    assert after - objects < 100
-    assert resident_bytes() - before < 8 << 20
+    grown = []
+    # What is kept is kept in each round; what the allocator takes from the system once is not.
+    for _ in range(2):
+        gc.collect()
+        before, objects = resident_bytes(), len(gc.get_objects())
+        gc.disable()
+        work(1500)
+        after = len(gc.get_objects())
+        gc.enable()
+        assert after - objects < 100
+        grown.append(resident_bytes() - before)
+    assert min(grown) < 4 << 20
 
 
 def test_calls_within_calls():

@@ -210,7 +210,10 @@ def by_kind(figure: Any, run: Run, op: str) -> None:
                 axes.plot(m.ratios[who], y, MARKERS[place], color=DTYPE_COLOURS[place], ms=5, alpha=0.7)
         axes.axvline(1, color="black", lw=1)
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        low, high = axes.get_xlim()
+        # Within a doubling, every tenth.
+        subs = (1, 2, 5) if high / low > 2.5 else [tenths / 10 for tenths in range(10, 100)]
+        axes.xaxis.set_major_locator(LogLocator(subs=subs))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_yticks(range(len(rows)), rows, fontsize=9)
