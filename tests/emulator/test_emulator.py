@@ -41,8 +41,7 @@ def test_every_kernel_is_launched_and_right(compiler, device, cases):
 
 
 # Out tensors between guards, views of all kinds, every variant with special values: small enough for a CPU.
-# Each process imports torch once for all its files. Without float16, whose kernels are bfloat16's with another
-# dtype.
+# Each process imports torch once for all its files. Without float16, whose kernels are bfloat16's.
 OWN_TESTS = ["ops/test_out.py ops/test_empty.py"]
 OWN_TESTS += ["ops/test_views.py cuda/test_softmax_variants.py cuda/test_matmul_wgmma.py"]
 OWN_TESTS += ["cuda/test_matmul_skinny.py cuda/test_matmul_copied.py cuda/test_matmul_bf16x6.py"]
