@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from .kinds import FEW, kind
 from .record import COPY, OVERHEAD, Measurement, Run
@@ -212,8 +212,8 @@ def by_kind(figure: Any, run: Run, op: str) -> None:
         axes.set_xscale("log")
         low, high = axes.get_xlim()
         # Within a doubling, every tenth.
-        subs = (1, 2, 5) if high / low > 2.5 else [tenths / 10 for tenths in range(10, 100)]
-        axes.xaxis.set_major_locator(LogLocator(subs=subs))
+        tenths = FixedLocator([tenth / 10 for tenth in range(1, 100)])
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high / low > 2.5 else tenths)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_yticks(range(len(rows)), rows, fontsize=9)
