@@ -277,7 +277,7 @@ def grouped_matmul(
         bias: tensor of shape (G, N) of a's dtype, whose row g is added to every row of group g; with a gate,
             (G, 2, N), the gate's and b's. With lists, a list of tensors of shape (N,), or (2, N).
         gate: tensor of b's shape and a's dtype, whose product the activation is applied to, and what comes of
-            it multiplied by that with `b`; both are one pass over `a`. The two may be halves of one tensor.
+            it multiplied by that with `b`; both are one pass over `a`. The two may be views of one tensor.
             With lists, a list.
         activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
         negative_slope: what leaky_relu multiplies negative values by.
@@ -648,7 +648,7 @@ def force_matmul_kernel(
     Args:
         kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
             bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "tf32" (kernels/matmul_wgmma_tf32.cu: the same with precision="tf32"), "skinny" (kernels/matmul_skinny.cu and matmul_skinny_simt.cu: up to
-            16 rows or columns of halves, 64 of others), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
+            16 rows or columns of fp16/bf16, 64 of others), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
             element), or None to leave the choice to the plan again.
         tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6" and "tf32": rows x columns of a block, such as "128x256"; None: the plan's.
         splits: for "wgmma", "bf16x6", "tf32" and "skinny": k splits; None: the plan's.

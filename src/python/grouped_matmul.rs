@@ -31,7 +31,7 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 ///     bias: tensor of shape (G, N) of a's dtype, whose row g is added to every row of group g; with a gate,
 ///         (G, 2, N), the gate's and b's. With lists, a list of tensors of shape (N,), or (2, N).
 ///     gate: tensor of b's shape and a's dtype, whose product the activation is applied to, and what comes of
-///         it multiplied by that with `b`; both are one pass over `a`. The two may be halves of one tensor.
+///         it multiplied by that with `b`; both are one pass over `a`. The two may be views of one tensor.
 ///         With lists, a list.
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
 ///     negative_slope: what leaky_relu multiplies negative values by.

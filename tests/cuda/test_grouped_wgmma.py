@@ -6,19 +6,16 @@ import pytest
 import tilewise as tw
 import torch
 from support import reference
+from support.grouped import ends_of
 from support.tolerance import assert_identical, assert_rounded
 from tilewise import _core
 
 BUILT = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "grouped_matmul_wgmma"]
 TILES = sorted({kernel[4] for kernel in BUILT})
-halves = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+narrow = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 
 
-def ends_of(sizes, device):
-    return torch.tensor(sizes, device=device).cumsum(0).to(torch.int32)
-
-
-@halves
+@narrow
 @pytest.mark.parametrize("tile", TILES)
 def test_every_tile(device, dtype, tile):
     torch.manual_seed(4)
@@ -42,7 +39,7 @@ def test_every_tile(device, dtype, tile):
                 assert_rounded(got, *reference.grouped_matmul(*args, **options), f"{sizes} {n} {k}:")
 
 
-@halves
+@narrow
 @pytest.mark.parametrize("tile", sorted({kernel[4] for kernel in BUILT if "gated" in kernel}))
 def test_every_tile_with_a_gate(device, dtype, tile):
     torch.manual_seed(4)
@@ -61,7 +58,7 @@ def test_every_tile_with_a_gate(device, dtype, tile):
 
 
 @pytest.mark.gpu
-@halves
+@narrow
 def test_offsets_change_under_a_captured_graph(dtype):
     a, b = torch.randn(300, 64, device="cuda").to(dtype), torch.randn(5, 64, 264, device="cuda").to(dtype)
     offsets = ends_of([60] * 5, "cuda")

@@ -4,25 +4,12 @@ import pytest
 import tilewise as tw
 import torch
 from support import reference, views
+from support.grouped import check, ends_of, randn
 from support.tolerance import FLOATS, assert_identical, assert_rounded
 
 dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 SIZES = [[5, 3, 8], [0, 0, 7, 0, 1, 0], [300, 0, 2, 1, 64, 65, 0, 3], [0, 0], [3] * 70]
 ACTIVATIONS = [None, "relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
-
-
-def randn(*shape, dtype, device):
-    return torch.randn(*shape, dtype=torch.float64, device=device).to(dtype)
-
-
-def ends_of(sizes, device):
-    return torch.tensor(sizes, device=device).cumsum(0).to(torch.int32)
-
-
-def check(a, b, offsets=None, context="", **options):
-    got = tw.grouped_matmul(a, b, offsets, **options)
-    assert_rounded(got, *reference.grouped_matmul(a, b, offsets, **options), context)
-    return got
 
 
 @dtypes

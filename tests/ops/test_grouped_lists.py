@@ -4,14 +4,11 @@ import pytest
 import tilewise as tw
 import torch
 from support import reference, views
+from support.grouped import randn
 from support.tolerance import FLOATS, assert_identical, assert_rounded
 
 dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 SIZES = [(70, 33, 17), (1, 130, 64), (128, 64, 40), (5, 3, 0), (0, 4, 5), (200, 1, 9), (64, 64, 64)]
-
-
-def randn(*shape, dtype, device):
-    return torch.randn(*shape, dtype=torch.float64, device=device).to(dtype)
 
 
 def lists_of(sizes, dtype, device):

@@ -4,6 +4,7 @@ import pytest
 import tilewise as tw
 import torch
 from support import reference, views
+from support.grouped import check, ends_of, randn
 from support.tolerance import FLOATS, assert_identical, assert_rounded
 
 dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -17,22 +18,6 @@ SIZES = [
     [0, 0],
     [3] * 70,
 ]
-
-
-def randn(*shape, dtype, device):
-    return torch.randn(*shape, dtype=torch.float64, device=device).to(dtype)
-
-
-def ends_of(sizes, device):
-    return torch.tensor(sizes, device=device).cumsum(0).to(torch.int32)
-
-
-def check(a, b, offsets=None, context="", **options):
-    got = tw.grouped_matmul(a, b, offsets, **options)
-    expected, error = reference.grouped_matmul(a, b, offsets, **options)
-    assert got.is_contiguous()
-    assert_rounded(got, expected, error, context)
-    return got
 
 
 @dtypes

@@ -203,8 +203,8 @@ def test_a_gate_inside_torch(device):
     kind = device.partition(":")[0]
     with torch.autocast(kind, torch.bfloat16):
         lower, by_operator = step(*inputs), op(a, b, offsets, bias, gate, activation="silu")
-    halves = tuple(t.bfloat16() for t in inputs)
-    assert_identical(lower, step(*halves))
+    lowered = tuple(t.bfloat16() for t in inputs)
+    assert_identical(lower, step(*lowered))
     assert_identical(by_operator, lower)
     with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
         op(a, b, offsets, bias, gate)

@@ -133,11 +133,11 @@ def fused_matmul(
     if gate is None:
         result = product(b, b_at, bias, bias_at, **activated, precision=precision)
     else:
-        halves, at = (None, None), None if bias_at is None else 0
+        biases, at = (None, None), None if bias_at is None else 0
         if bias is not None:
-            halves = in_front(bias, bias_at).unbind(0 if bias_at is None else 1)
-        v = product(gate, gate_at, halves[0], at, precision=precision)
-        up = product(b, b_at, halves[1], at, precision=precision)
+            biases = in_front(bias, bias_at).unbind(0 if bias_at is None else 1)
+        v = product(gate, gate_at, biases[0], at, precision=precision)
+        up = product(b, b_at, biases[1], at, precision=precision)
         result = gated.joined(v, up, activation, negative_slope)
     if residual is not None:
         result = result + aligned(residual, residual_at, len(shape))
