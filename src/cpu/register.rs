@@ -101,37 +101,57 @@ pub struct Operands<F, R> {
 /// The CPU has the register's instructions; `H` rows and `k` columns of a, and `k` rows of b, may be read, as many sums
 /// and, if `KEEP`, factors be written.
 #[inline(always)]
-pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(operands: Operands<V::Factor, V::Sum>) {
-    let Operands {
-        mut a,
-        a_steps: [row, step],
-        mut b,
-        b_step,
-        mut copy,
-        k,
-        to,
-        to_step,
-        earlier,
-        earlier_step,
-    } = operands;
+pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
+    operands: &Operands<V::Factor, V::Sum>,
+) {
+    let &Operands { a_steps: [row, step], b_step, k, to, to_step, earlier, earlier_step, .. } = operands;
+    let &Operands { mut a, mut b, mut copy, .. } = operands;
+    // Offsets that are known become part of the instructions.
+    let b_step = if KEEP { b_step } else { size_of::<[V::Factor; 2]>() as isize * V::LEN as isize };
     // SAFETY: the caller's promise; pointers step beyond the end, but are not read there.
     unsafe {
         let mut sums = [[V::zero(); 2]; H];
-        for _ in 0..k {
-            let (left, right) = (V::load(b), V::load(b.wrapping_add(V::LEN)));
-            if KEEP {
-                // What follows lies in other pages, where the processor does not look ahead.
-                prefetch(b.wrapping_byte_offset(AHEAD * b_step));
-                V::keep(left, copy);
-                V::keep(right, copy.wrapping_add(V::LEN));
-                copy = copy.wrapping_add(V::WIDTH);
+        macro_rules! add {
+            ($step:expr) => {{
+                let (left, right) = (V::load(b), V::load(b.wrapping_add(V::LEN)));
+                if KEEP {
+                    // What follows lies in other pages, where the processor does not look ahead.
+                    let ahead = b.wrapping_byte_offset(AHEAD * b_step);
+                    prefetch(ahead);
+                    if size_of::<[V::Factor; 2]>() * V::LEN > 64 {
+                        prefetch(ahead.wrapping_add(V::LEN));
+                    }
+                    V::keep(left, copy);
+                    V::keep(right, copy.wrapping_add(V::LEN));
+                    copy = copy.wrapping_add(V::WIDTH);
+                }
+                for i in 0..H {
+                    let factor = V::splat(a.wrapping_byte_offset(i as isize * row));
+                    sums[i] = [sums[i][0].add_product(factor, left), sums[i][1].add_product(factor, right)];
+                }
+                a = a.wrapping_byte_offset($step);
+                b = b.wrapping_byte_offset(b_step);
+            }};
+        }
+        // Four steps a turn, as counters and pointers take the place of products; LLVM does not unroll the loop.
+        let one = size_of::<V::Factor>() as isize;
+        if step == one {
+            for _ in 0..k / 4 {
+                add!(one);
+                add!(one);
+                add!(one);
+                add!(one);
             }
-            for i in 0..H {
-                let factor = V::splat(a.wrapping_byte_offset(i as isize * row));
-                sums[i] = [sums[i][0].add_product(factor, left), sums[i][1].add_product(factor, right)];
+        } else {
+            for _ in 0..k / 4 {
+                add!(step);
+                add!(step);
+                add!(step);
+                add!(step);
             }
-            a = a.wrapping_byte_offset(step);
-            b = b.wrapping_byte_offset(b_step);
+        }
+        for _ in 0..k % 4 {
+            add!(step);
         }
         if !earlier.is_null() {
             for i in 0..H {
@@ -168,7 +188,7 @@ pub fn prefetch<T>(line: *const T) {
 macro_rules! register {
     (
         $register:ty: $number:ty, $len:literal, height $height:literal, $zero:ident, $splat:ident, $load:ident,
-        $store:ident, $add:ident, $fused:ident, $transpose:path
+        $store:ident, $add:ident, $fused:ident, $transpose:path, $features:literal
     ) => {
         impl Register for $register {
             type Operand = Self;
@@ -224,8 +244,15 @@ macro_rules! register {
             }
             #[inline(always)]
             unsafe fn tile<const KEEP: bool>(operands: Operands<$number, $number>) {
+                // A function of its own: where the loop is one of many in a function, LLVM keeps sums in memory.
+                #[target_feature(enable = $features)]
+                #[inline(never)]
+                unsafe fn tile<const KEEP: bool>(operands: &Operands<$number, $number>) {
+                    // SAFETY: as above.
+                    unsafe { multiply::<$register, $height, KEEP>(operands) }
+                }
                 // SAFETY: as above.
-                unsafe { multiply::<Self, $height, KEEP>(operands) }
+                unsafe { tile::<KEEP>(&operands) }
             }
         }
     };
@@ -238,13 +265,13 @@ pub mod x86 {
     use super::{Operands, Register, Tiles, multiply};
 
     register!(__m256: f32, 8, height 6, _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
-        _mm256_add_ps, _mm256_fmadd_ps, transpose_4);
+        _mm256_add_ps, _mm256_fmadd_ps, transpose_4, "avx2,fma");
     register!(__m256d: f64, 4, height 6, _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd,
-        _mm256_add_pd, _mm256_fmadd_pd, transpose_8);
+        _mm256_add_pd, _mm256_fmadd_pd, transpose_8, "avx2,fma");
     register!(__m512: f32, 16, height 12, _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
-        _mm512_add_ps, _mm512_fmadd_ps, transpose_4);
+        _mm512_add_ps, _mm512_fmadd_ps, transpose_4, "avx512f");
     register!(__m512d: f64, 8, height 12, _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,
-        _mm512_add_pd, _mm512_fmadd_pd, transpose_8);
+        _mm512_add_pd, _mm512_fmadd_pd, transpose_8, "avx512f");
 
     /// [`Tiles::transpose`] of elements of four bytes.
     ///
@@ -371,7 +398,7 @@ macro_rules! array {
             #[inline(always)]
             unsafe fn tile<const KEEP: bool>(operands: Operands<$number, $number>) {
                 // SAFETY: the caller's promise.
-                unsafe { multiply::<Self, 6, KEEP>(operands) }
+                unsafe { multiply::<Self, 6, KEEP>(&operands) }
             }
         }
     };

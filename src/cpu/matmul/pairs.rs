@@ -116,5 +116,5 @@ impl Tiles for Sums {
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn tile<const KEEP: bool>(operands: Operands<[bf16; 2], f32>) {
     // SAFETY: the caller's promise.
-    unsafe { multiply::<Sums, { Sums::HEIGHT }, KEEP>(operands) }
+    unsafe { multiply::<Sums, { Sums::HEIGHT }, KEEP>(&operands) }
 }
