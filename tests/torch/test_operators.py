@@ -240,7 +240,7 @@ def meta(*shape, dtype=torch.float32):
         (lambda: tw.add(meta(3), 1j), tw.DTypeError, "`y` is a complex number"),
         (lambda: tw.add(meta(3, dtype=torch.complex64), 1), tw.DTypeError, "complex64 is not accepted"),
         (lambda: tw.matmul(meta(3, 4), meta(3, 4)), tw.ShapeError, "sizes 4 and 3 differ"),
-        (lambda: tw.matmul(meta(3, 4).half(), meta(4, 3)), tw.DTypeError, "must be alike"),
+        (lambda: tw.matmul(meta(3, 4).half(), meta(4, 3)), tw.DTypeError, "must be the same"),
         (lambda: tw.add(meta(3), "a"), tw.DTypeError, "`y` is of type str, not a tensor"),
         (lambda: tw.add(meta(3), meta(3), out="a"), tw.DTypeError, "`out` is of type str, not a tensor"),
         (lambda: tw.matmul(meta(3, 3), None), tw.DTypeError, "`b` is of type NoneType, not a tensor"),

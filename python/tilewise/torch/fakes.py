@@ -139,7 +139,7 @@ def check_alike(first: Any, *others: Any) -> None:
     for other in given:
         if other.dtype != first.dtype:
             raise tilewise.DTypeError(
-                f"tensors have dtypes {first.dtype} and {other.dtype}; they must be alike. "
+                f"tensors have dtypes {first.dtype} and {other.dtype}; they must be the same. "
                 "Convert one of them first"
             )
     check_devices(*given)

@@ -76,7 +76,7 @@ def check_gate(op: str, b: Any, gate: Any) -> None:
     if gate.shape != b.shape:
         raise tilewise.ShapeError(
             f"{op}: `gate` has shape {tuple(gate.shape)}, but b has shape {tuple(b.shape)}; "
-            "they must be alike"
+            "they must be the same"
         )
 
 
@@ -103,7 +103,7 @@ def check(a: Any, b: Any, bias: Any, gate: Any, residual: Any) -> None:
         if given is not None and given.dtype != a.dtype:
             raise tilewise.DTypeError(
                 f"matmul: `{name}` has dtype {str(given.dtype).partition('.')[2]}, but a has "
-                f"{str(a.dtype).partition('.')[2]}; they must be alike. Convert one of them first"
+                f"{str(a.dtype).partition('.')[2]}; they must be the same. Convert one of them first"
             )
 
 

@@ -156,7 +156,10 @@ def listed(
     """Lists where a call needs more of torch than memory: a product at a time, each with a way of its own."""
     biases, gates, outs = (given or [None] * len(a) for given in (bias, gate, out))
     if offsets is not None or not len(a) == len(b) == len(biases) == len(gates) == len(outs):
-        raise tilewise.ShapeError("grouped_matmul: lists hold a matrix of each product, and have one length")
+        raise tilewise.ShapeError(
+            "grouped_matmul: lists have a matrix for each matmul, and all have the same length; offsets are not "
+            "accepted with them"
+        )
     return [
         tilewise.matmul(x, y, bias=one, gate=other, out=to, **options)
         for x, y, one, other, to in zip(a, b, biases, gates, outs, strict=True)
