@@ -27,23 +27,28 @@ BEGIN, END = "<!-- figures: written by benchmarks/pages.py -->", "<!-- end of fi
 INTRODUCTION = """\
 # Performance
 
-Written by `benchmarks/pages.py` from the records in `benchmarks/results`; each holds every figure, the
-machine, the versions, and the command that makes it again.
+`benchmarks/pages.py` writes this page from the records in `benchmarks/results`. A record has every time, the
+machine, the versions, and the command that repeats the run.
 
-Every result was compared with torch in float64 before it was timed. tilewise and its peers took turns in one
-run. On a GPU the times are device time between two events, medians, with the L2 cache flushed before each
-call; on a CPU, wall time.
+Every result was compared with torch in float64 before it was timed. tilewise and its peers were timed in
+turns in one run. Times are medians. On a GPU they are device times between two events, with the L2 cache
+flushed before each call; on a CPU they are wall times.
 
-A speedup is a peer's time over tilewise's: above 1, tilewise is faster. Speedups of different kinds of
-problem have no common mean: find the kind of yours, and expect what lies between its quartiles.
+A speedup is a peer's time divided by tilewise's: above 1, tilewise is faster. An average over different kinds
+of problem would say little. Find the kind of your problem, and expect a speedup between its quartiles.
+
+Kinds of problem:
+
+{kinds}
+Columns of the tables of all cases:
 
 {legend}
 """
-# What a kind's name leaves open.
 KINDS = """\
-- *aligned*: rows of both operands are whole vectors of 16 bytes; *odd sizes* and *misaligned*: they are not.
-- *few rows*: at most 64, as of the steps of a decoder; *small*: less than 2 MiB, the time of a launch.
-- *other dims*: softmax along another dimension than the last; *transposed*: x and the result have
+- *aligned*: the size of every row of both operands is a multiple of 16 bytes; *odd sizes* and
+  *misaligned*: it is not.
+- *few rows*: at most 64, as in the steps of a decoder; *small*: less than 2 MiB, bound by the launch.
+- *other dims*: softmax along a dimension that is not the last; *transposed*: x and the result have
   different orders in memory.
 """
 # Of the README's table; the gradients stand on the page.
@@ -129,7 +134,8 @@ def linked(picture: Picture) -> str:
 
 def performance(found: dict[str, Run]) -> str:
     """The text of docs/performance.md."""
-    lines = [INTRODUCTION.format(legend=report.LEGEND), KINDS]
+    columns = re.sub(r"(^|\. )([^:.]+): ", r"\n- *\2*: ", report.LEGEND.rstrip(".")).strip()
+    lines = [INTRODUCTION.format(kinds=KINDS, legend=columns)]
     for stem, run in found.items():
         facts, environment = run.facts, run.facts["environment"]
         lines += [f"## {run.device}, {facts['date']}", ""]

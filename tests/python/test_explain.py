@@ -254,8 +254,17 @@ def test_it_refuses_what_the_call_refuses():
         tw.explain(tw.add, meta(2), 1, beta=2)
     with pytest.raises(tw.DeviceError, match=r'device="h900" is not known; accepted: .*"h200"'):
         tw.explain(tw.add, meta(2), 1, device="h900")
-    for op in ("mul", tw.devices, 3, torch.matmul, torch.softmax):
-        with pytest.raises(tw.OptionError, match="is not known; accepted: "):
+    for op, name in {
+        "mul": "mul",
+        tw.devices: "devices",
+        3: "3",
+        torch.matmul: "torch.matmul",
+        torch.softmax: "torch.softmax",
+        torch.nn.functional.relu: "torch.nn.functional.relu",
+        np.add: "numpy.add",
+        max: "builtins.max",
+    }.items():
+        with pytest.raises(tw.OptionError, match=f'op="{name}" is not known; accepted: '):
             tw.explain(op, meta(2))
 
 
