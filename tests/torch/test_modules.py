@@ -160,7 +160,7 @@ def test_the_example_trains_as_torch_does(device, capsys):
     assert losses[-1] < losses[0] - 0.1
     # float32 roundings differ, and training multiplies what differs.
     assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) < 2e-3
-    assert "right: tilewise" in capsys.readouterr().out
+    assert "accuracy: tilewise" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are not here")
