@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     fit = result.add_subparsers(required=True, metavar="fit").add_parser(
         "fit",
         help="fit the models to a CSV file",
-        description="Fits TPOT(t) = k1 log(t) + b1 and TTFT(s, t) = k2 log(t) + k3 log(s) + b2 to a CSV file.",
+        description="Fits TPOT(t) = k1 log(t) + b1 and TTFT(s, t) = k2 log(t) + k3 log(s) + b2.",
         epilog=COLUMNS,
     )
     fit.add_argument("data", type=Path, help="the CSV file")
