@@ -221,8 +221,8 @@ def measure(case: Case, device: torch.device, wanted: tuple[str, ...]) -> dict[s
 
 def main(arguments: list[str]) -> int:
     description = (
-        "Times a step of a decoder block with tilewise's layers and with torch's. A step is one forward pass, "
-        "or in training a forward and a backward pass."
+        "Times a step of a decoder block with tilewise's layers and with torch's. A step is one forward "
+        "pass, or in training a forward and a backward pass."
     )
     parser = argparse.ArgumentParser(prog="python -m tilewise.bench.model", description=description)
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if there is one")
