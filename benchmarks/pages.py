@@ -205,7 +205,7 @@ def figures(found: dict[str, Run]) -> str:
             "| operation | kind of problem | " + " | ".join(DTYPES) + " |",
         ]
         lines += ["| :-- | :-- |" + " --: |" * len(DTYPES), *rows, ""]
-    return "\n".join([*lines, f"Every case, the gradients, and how it was measured: [{PAGE}]({PAGE})."])
+    return "\n".join([*lines, f"Every case, the gradients, and how it was measured: [Performance]({PAGE})."])
 
 
 # In prose: `<!-- record: add; contiguous 2^28; bfloat16; us -->366.9<!-- -->`.
