@@ -54,6 +54,8 @@ KINDS = """\
 # Of the README's table; the gradients stand on the page.
 SHORT = ("matmul", "grouped", "softmax", "add", OVERHEAD)
 TITLES = {"grouped": "grouped_matmul", OVERHEAD: "host time of a call"}
+# Other pages speak of "overhead".
+HEADINGS = TITLES | {OVERHEAD: "overhead: host time of a call"}
 COLUMNS = (
     "kind",
     "dtype",
@@ -151,7 +153,7 @@ def performance(found: dict[str, Run]) -> str:
         lines += [f"- note: {facts['note']}"] if "note" in facts else []
         lines.append("")
         for op in run.operations:
-            lines += [f"### {op}", "", *spreads(run, op)]
+            lines += [f"### {HEADINGS.get(op, op)}", "", *spreads(run, op)]
             drawn = [p for p in pictures(stem, run) if p.op == op]
             lines += [*map(linked, drawn), *folded(run, op)]
         if failures := [problem for m in run.measurements for problem in report.problems(m)]:
@@ -175,7 +177,7 @@ def spreads(run: Run, op: str) -> list[str]:
 
 def folded(run: Run, op: str) -> list[str]:
     """Every case, behind a line to be opened."""
-    lines = ['<details markdown="1">', f"<summary>every case of {op}</summary>", ""]
+    lines = ['<details markdown="1">', f"<summary>every case of {HEADINGS.get(op, op)}</summary>", ""]
     lines += [report.markdown_table(*report.rows(run.of(op)), report.LEFT), ""]
     if op == OVERHEAD:
         parts = [part.row for part in report.parts(run.of(op))]

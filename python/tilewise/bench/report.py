@@ -69,9 +69,11 @@ def problems(m: Measurement) -> list[str]:
 
 
 def ceilings_line(ceilings: Ceilings) -> str:
-    matmuls = [
-        f"{name} matmul {flops / 1e12:.1f} TFLOP/s" for name, flops in ceilings.flops_per_second.items()
-    ]
+    matmuls = []
+    for name, flops in ceilings.flops_per_second.items():
+        # A CPU's are below a TFLOP/s.
+        speed = f"{flops / 1e12:.1f} TFLOP/s" if flops > 1e12 else f"{flops / 1e9:.3g} GFLOP/s"
+        matmuls.append(f"{name} matmul {speed}")
     copied = ceilings.copy_bytes_per_second
     return ", ".join([f"copy {copied / 1e9:.0f} GB/s" if copied else "copy: noise", *matmuls])
 
