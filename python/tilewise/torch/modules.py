@@ -258,8 +258,8 @@ class GatedMLP(torch.nn.Module):
         return f"activation={self.activation!r}"
 
 
-# What an input that does not fit a layer's weight raises.
-MISFITS = (tilewise.ShapeError, tilewise.DTypeError, tilewise.DeviceError)
+# What an input that does not fit a layer's weight raises. Not of tilewise, which may be half imported here.
+MISFITS = (_core.ShapeError, _core.DTypeError, _core.DeviceError)
 
 
 def misfit(layer: str, x: Any, weight: Any, error: Exception) -> Exception:
