@@ -31,6 +31,7 @@ DIRECTIVE = re.compile(
 PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
+    "../CONTRIBUTING.md": "contributing.md",
     "examples/README.md": "notebooks/index.md",
 }
 
