@@ -27,28 +27,35 @@ BEGIN, END = "<!-- figures: written by benchmarks/pages.py -->", "<!-- end of fi
 INTRODUCTION = """\
 # Performance
 
-Written by `benchmarks/pages.py` from the records in `benchmarks/results`; each holds every figure, the
-machine, the versions, and the command that makes it again.
+`benchmarks/pages.py` writes this page from the records in `benchmarks/results`. A record has every time, the
+machine, the versions, and the command that repeats the run.
 
-Every result was compared with torch in float64 before it was timed. tilewise and its peers took turns in one
-run. On a GPU the times are device time between two events, medians, with the L2 cache flushed before each
-call; on a CPU, wall time.
+Every result was compared with torch in float64 before it was timed. tilewise and its peers were timed in
+turns in one run. Times are medians. On a GPU they are device times between two events, with the L2 cache
+flushed before each call; on a CPU they are wall times.
 
-A speedup is a peer's time over tilewise's: above 1, tilewise is faster. Speedups of different kinds of
-problem have no common mean: find the kind of yours, and expect what lies between its quartiles.
+A speedup is a peer's time divided by tilewise's: above 1, tilewise is faster. An average over different kinds
+of problem would say little. Find the kind of your problem, and expect a speedup between its quartiles.
+
+Kinds of problem:
+
+{kinds}
+Columns of the tables of all cases:
 
 {legend}
 """
-# What a kind's name leaves open.
 KINDS = """\
-- *aligned*: rows of both operands are whole vectors of 16 bytes; *odd sizes* and *misaligned*: they are not.
-- *few rows*: at most 64, as of the steps of a decoder; *small*: less than 2 MiB, the time of a launch.
-- *other dims*: softmax along another dimension than the last; *transposed*: x and the result have
+- *aligned*: the size of every row of both operands is a multiple of 16 bytes; *odd sizes* and
+  *misaligned*: it is not.
+- *few rows*: at most 64, as in the steps of a decoder; *small*: less than 2 MiB, bound by the launch.
+- *other dims*: softmax along a dimension that is not the last; *transposed*: x and the result have
   different orders in memory.
 """
 # Of the README's table; the gradients stand on the page.
 SHORT = ("matmul", "grouped", "softmax", "add", OVERHEAD)
 TITLES = {"grouped": "grouped_matmul", OVERHEAD: "host time of a call"}
+# Other pages speak of "overhead".
+HEADINGS = TITLES | {OVERHEAD: "overhead: host time of a call"}
 COLUMNS = (
     "kind",
     "dtype",
@@ -129,7 +136,8 @@ def linked(picture: Picture) -> str:
 
 def performance(found: dict[str, Run]) -> str:
     """The text of docs/performance.md."""
-    lines = [INTRODUCTION.format(legend=report.LEGEND), KINDS]
+    columns = re.sub(r"(^|\. )([^:.]+): ", r"\n- *\2*: ", report.LEGEND.rstrip(".")).strip()
+    lines = [INTRODUCTION.format(kinds=KINDS, legend=columns)]
     for stem, run in found.items():
         facts, environment = run.facts, run.facts["environment"]
         lines += [f"## {run.device}, {facts['date']}", ""]
@@ -145,7 +153,7 @@ def performance(found: dict[str, Run]) -> str:
         lines += [f"- note: {facts['note']}"] if "note" in facts else []
         lines.append("")
         for op in run.operations:
-            lines += [f"### {op}", "", *spreads(run, op)]
+            lines += [f"### {HEADINGS.get(op, op)}", "", *spreads(run, op)]
             drawn = [p for p in pictures(stem, run) if p.op == op]
             lines += [*map(linked, drawn), *folded(run, op)]
         if failures := [problem for m in run.measurements for problem in report.problems(m)]:
@@ -169,7 +177,7 @@ def spreads(run: Run, op: str) -> list[str]:
 
 def folded(run: Run, op: str) -> list[str]:
     """Every case, behind a line to be opened."""
-    lines = ['<details markdown="1">', f"<summary>every case of {op}</summary>", ""]
+    lines = ['<details markdown="1">', f"<summary>every case of {HEADINGS.get(op, op)}</summary>", ""]
     lines += [report.markdown_table(*report.rows(run.of(op)), report.LEFT), ""]
     if op == OVERHEAD:
         parts = [part.row for part in report.parts(run.of(op))]
@@ -199,7 +207,7 @@ def figures(found: dict[str, Run]) -> str:
             "| operation | kind of problem | " + " | ".join(DTYPES) + " |",
         ]
         lines += ["| :-- | :-- |" + " --: |" * len(DTYPES), *rows, ""]
-    return "\n".join([*lines, f"Every case, the gradients, and how it was measured: [{PAGE}]({PAGE})."])
+    return "\n".join([*lines, f"Every case, the gradients, and how it was measured: [Performance]({PAGE})."])
 
 
 # In prose: `<!-- record: add; contiguous 2^28; bfloat16; us -->366.9<!-- -->`.

@@ -31,6 +31,7 @@ DIRECTIVE = re.compile(
 PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
+    "../CONTRIBUTING.md": "contributing.md",
     "examples/README.md": "notebooks/index.md",
 }
 
@@ -131,7 +132,7 @@ def page_of_notebook(path: Path) -> tuple[str, dict[str, bytes]]:
                 parts.append("".join(data["text/html"]))
             else:
                 text = "".join(output.get("text", data.get("text/plain", "")))
-                parts.append(f"```text\n{text.rstrip()}\n```")
+                parts.append(f"``` {{ .text .output }}\n{text.rstrip()}\n```")
     return linked("\n\n".join(parts) + "\n", f"notebooks/{path.stem}.md"), pictures
 
 
@@ -143,7 +144,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         if kind == "file":
             return linked((ROOT / name).read_text().split("\n", 1)[1], page.file.src_uri)
         if kind == "head":
-            return f'```text title="{name}"\n{head(name)}\n```{link(name)}'
+            return f'``` {{ .text .wrapped title="{name}" }}\n{head(name)}\n```{link(name)}'
         if kind == "measurements":
             return "\n".join(
                 f"- {heading}: " + ", ".join(f"[{stem}]({stem}.md)" for stem in stems)

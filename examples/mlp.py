@@ -40,7 +40,7 @@ def by_torch(width):
 
 
 def train(model, device, steps, batch=256):
-    """The loss of every step, and the share of a test set that the trained model classifies rightly."""
+    """The loss of every step, and the accuracy of the trained model on a test set."""
     model = model.to(device)
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(1)
@@ -75,7 +75,7 @@ def main(arguments=None):
     expected, expected_right = train(theirs, options.device, options.steps)
     for step in range(0, options.steps, max(options.steps // 10, 1)):
         print(f"step {step:4}   tilewise {losses[step]:.6f}   torch {expected[step]:.6f}")
-    print(f"right: tilewise {right:.1%}, torch {expected_right:.1%}")
+    print(f"accuracy: tilewise {right:.1%}, torch {expected_right:.1%}")
     return losses, expected
 
 

@@ -1,10 +1,10 @@
-"""Trains a small mixture of experts twice from the same start: by grouped products, and expert by expert.
+"""Trains a small mixture of experts twice from the same start: by grouped matmuls, and expert by expert.
 
     python examples/moe.py [--device cuda] [--steps 200]
 
-A router sends every point to two of eight experts. Where each expert's points end is computed on the device
-and read there: tilewise's layers never wait for it, a loop has to. Losses stay together, as both compute the
-same function and the same gradients.
+A router sends every point to two of eight experts. The end of each expert's points is computed on the device
+and read there: tilewise's layers never wait for it, while a loop must. The losses stay together, as both
+compute the same function and the same gradients.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import torch
 
 
 class Mixture(torch.nn.Module):
-    """Two layers of experts; each point's result is the weighted sum of those of its best experts."""
+    """Two layers of experts; the result of a point is the weighted sum of the results of its best experts."""
 
     def __init__(self, features, hidden, experts, best=2):
         super().__init__()
@@ -26,7 +26,7 @@ class Mixture(torch.nn.Module):
     def forward(self, x):
         experts = self.router.out_features
         weights, chosen = torch.softmax(self.router(x), -1).topk(self.best)
-        # Expert by expert, each point as often as it was sent somewhere.
+        # Expert by expert; a point occurs once for each of its experts.
         order = chosen.flatten().argsort(stable=True)
         counts = torch.zeros(experts, dtype=torch.int32, device=x.device)
         counts = counts.index_add(0, chosen.flatten(), counts.new_ones(1).expand(chosen.numel()))
@@ -40,7 +40,7 @@ class Mixture(torch.nn.Module):
 
 
 class Loop(Mixture):
-    """The same with a product for each expert."""
+    """The same with a matmul for each expert."""
 
     def experts(self, x, offsets):
         parts, begin = [], 0
@@ -53,7 +53,7 @@ class Loop(Mixture):
 
 
 def train(model, device, steps, features, batch=512):
-    """The loss of every step. Points are drawn around eight centres, each of which turns them its own way."""
+    """The loss of every step. Points are drawn around eight centres, each with a rotation of its own."""
     generator = torch.Generator().manual_seed(1)
     centres = 3 * torch.randn(8, features, generator=generator)
     turns = torch.linalg.qr(torch.randn(8, features, features, generator=generator))[0]

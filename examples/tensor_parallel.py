@@ -1,9 +1,9 @@
-"""An MLP with its two weights split over several processes, against the same MLP in one.
+"""An MLP with its two weights split over several processes, compared with the same MLP in one process.
 
     torchrun --nproc-per-node 2 examples/tensor_parallel.py [--features 256] [--steps 20]
 
-The first weight is split by columns and the second by rows, so that the processes have to agree only once per
-forward pass, on the sum of what they have made of their parts. NCCL on GPUs, one each, or gloo on CPUs.
+The first weight is split by columns and the second by rows, so that the processes communicate only once per
+forward pass, to sum their partial results. NCCL on GPUs, one for each process, or gloo on CPUs.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main():
     options = parser.parse_args()
 
     if "RANK" not in os.environ:
-        parser.error("torchrun starts this: torchrun --nproc-per-node 2 examples/tensor_parallel.py")
+        parser.error("start this with torchrun: torchrun --nproc-per-node 2 examples/tensor_parallel.py")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     on_gpus = torch.cuda.device_count() >= world
     device = torch.device("cuda", rank) if on_gpus else torch.device("cpu")
@@ -63,7 +63,7 @@ def main():
     if rank == 0:
         part = tuple(split[0].weight.to_local().shape)
         print(f"{world} processes on {device.type}; each has {part} of {tuple(single[0].weight.shape)}")
-        print(f"loss {losses[0]:.5f} to {losses[-1]:.5f}; furthest from one process: {worst:.2e}")
+        print(f"loss {losses[0]:.5f} to {losses[-1]:.5f}; largest difference to one process: {worst:.2e}")
     dist.destroy_process_group()
     return 0 if worst < 1e-3 else 1
 

@@ -1,6 +1,6 @@
-"""Calls as type checkers see them: mypy --strict and pyright in strict mode accept this file, and it runs.
+"""Typed calls: mypy --strict and pyright in strict mode accept this file, and it runs.
 
-What goes in is what comes out: a call on arrays of a library is of that library's type, without a cast.
+A call on arrays of a library returns that library's type, without a cast.
 """
 
 from typing import Literal

@@ -4,8 +4,8 @@
     >>> tw.softmax(x)                        # x: a torch.Tensor on a GPU or the CPU, a numpy.ndarray, ...
     >>> tw.matmul(a, b, bias=c, activation="gelu")
 
-Importing this loads neither torch nor numpy nor a CUDA library; the driver is loaded by the first call
-that needs it. What runs where: docs/architecture.md. The operations themselves: src/python/.
+Importing this loads neither torch nor numpy nor a CUDA library; the first call that needs the CUDA driver
+loads it. Map of the sources: docs/architecture.md. The operations: src/python/.
 """
 
 import importlib.util
@@ -65,9 +65,9 @@ __all__ = [
 
 
 def info() -> str:
-    """What is installed here and what tilewise sees of it, as text for a bug report. Never raises.
+    """What is installed and which devices tilewise sees, as text for a bug report. Never raises.
 
-    The same as `python -m tilewise.info`; lives in python/tilewise/info.py.
+    The same as `python -m tilewise.info`. Source: python/tilewise/info.py.
     """
     from .info import report
 

@@ -91,10 +91,10 @@ class LayoutError(TilewiseError, ValueError):
     """Memory is stored in a way that cannot be used: not strided, misaligned, read-only or overlapping."""
 
 class DeviceError(TilewiseError, ValueError):
-    """Tensors are on different or unsupported devices, of different libraries, or without memory; or no usable GPU is there."""
+    """Tensors are on different or unsupported devices, of different libraries, or without memory; or there is no usable GPU."""
 
 class OptionError(TilewiseError, ValueError):
-    """An option such as activation= has a value that is none of those there are."""
+    """An option such as activation= has a value that is not accepted."""
 
 class UnsupportedError(TilewiseError, NotImplementedError):
     """The request makes sense, but is not supported (yet)."""
@@ -103,7 +103,7 @@ class CudaError(TilewiseError, RuntimeError):
     """The CUDA driver reported an error, possibly of work queued earlier."""
 
 class OutOfMemoryError(TilewiseError, MemoryError):
-    """An operation needs more memory besides its operands than there is."""
+    """An operation needs more memory, besides its operands, than is available."""
 
 def add(
     x: _Tensor, y: _Tensor | float | _NumpyScalar, *, alpha: float = 1, out: _Tensor | None = None
@@ -112,10 +112,10 @@ def add(
 
     Args:
         x: tensor of any shape. dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16,
-            float32, float64. Or a number beside a tensor y: `add(2, y)` is `add(y, 2)`.
-        y: tensor whose shape broadcasts with x's, or a number. A 0-dimensional CPU tensor may stand
-            beside a CUDA x.
-        alpha: number that multiplies y. A float needs a floating result. Not beside a number x.
+            float32, float64. Or a number, if y is a tensor: `add(2, y)` is `add(y, 2)`.
+        y: tensor whose shape broadcasts with x's, or a number. With a CUDA tensor x, y may be a
+            0-dimensional CPU tensor.
+        alpha: number that multiplies y. A float needs a floating result. Not allowed if x is a number.
         out: where to write the result: of its shape, dtype and device. It must be one of the
             inputs, or not overlap any.
 
@@ -125,8 +125,8 @@ def add(
         integers wrap.
 
     Raises:
-        DTypeError: not a tensor, a dtype that is not accepted, or an alpha that does not suit the result.
-        OptionError: an alpha beside a number x.
+        DTypeError: not a tensor, a dtype that is not accepted, or an alpha that does not fit the result's dtype.
+        OptionError: an alpha, where x is a number.
         ShapeError: shapes do not broadcast, or `out` has the wrong one.
         LayoutError: `out` is read-only or overlaps an input; memory is not strided.
         DeviceError: tensors of different devices or libraries.
@@ -135,7 +135,7 @@ def add(
         >>> tilewise.add(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]), alpha=2)
         tensor([21., 42.])
 
-    Meaning: src/ops/add.rs. CPU: src/cpu/add.rs. CUDA: kernels/add.cu, planned in src/cuda/plan/add/mod.rs.
+    Sources: src/ops/add.rs (meaning), src/cpu/add.rs (CPU), kernels/add.cu and src/cuda/plan/add/mod.rs (CUDA).
     """
 
 def softmax(
@@ -157,7 +157,7 @@ def softmax(
         as in torch.
 
     Raises:
-        DTypeError: not a tensor, a `dtype` that is not floating, or none beside integers.
+        DTypeError: not a tensor, a `dtype` that is not floating, or integers without a `dtype`.
         DimError: `dim` is out of range.
         ShapeError, LayoutError: `out` has the wrong shape, is read-only or overlaps x.
         DeviceError: tensors of different devices or libraries.
@@ -167,8 +167,8 @@ def softmax(
         tensor([[0.2500, 0.2500, 0.2500, 0.2500],
                 [0.2500, 0.2500, 0.2500, 0.2500]])
 
-    Meaning: src/ops/softmax.rs. CPU: src/cpu/softmax/. CUDA: kernels/softmax*.cu, chosen in
-    src/cuda/plan/softmax/choose/.
+    Sources: src/ops/softmax.rs (meaning), src/cpu/softmax/ (CPU), kernels/softmax*.cu and
+    src/cuda/plan/softmax/choose/ (CUDA).
     """
 
 def log_softmax(
@@ -196,7 +196,7 @@ def log_softmax(
         >>> tilewise.log_softmax(torch.zeros(4))
         tensor([-1.3863, -1.3863, -1.3863, -1.3863])
 
-    Lives where softmax lives.
+    Sources: those of softmax.
     """
 
 def matmul(
@@ -218,11 +218,11 @@ def matmul(
         a: tensor of shape (..., m, k) or (k,). dtypes: float16, bfloat16, float32, float64.
         b: tensor of shape (..., k, n) or (k,), of a's dtype. Leading dimensions broadcast.
         bias: tensor of shape (n,) of a's dtype, added to every row; with a gate of shape (2, n), the gate's row and b's.
-        gate: tensor of b's shape and a's dtype, which the activation is applied to the product with. It and b may be views
-            of one weight, such as `w[:, :n]` and `w[:, n:]`: nothing is copied.
+        gate: tensor of b's shape and a's dtype. The activation is applied to `a @ gate`, and the result multiplied by
+            `a @ b`. gate and b may be views of one weight, such as `w[:, :n]` and `w[:, n:]`: nothing is copied.
         residual: tensor of a's dtype that broadcasts to the result, of any strides, or `out` itself.
         activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
-        negative_slope: what leaky_relu multiplies negative values by.
+        negative_slope: what leaky_relu multiplies negative values by. Only with activation="leaky_relu".
         precision: "ieee" multiplies float32 as float32; "tf32" may round float32 inputs to 10 bits of
             mantissa where the device has hardware for that.
         out: where to write the result: of its shape, dtype and device. It must be the residual, or not overlap any
@@ -238,15 +238,15 @@ def matmul(
         ShapeError: sizes do not fit, bias is not (n,), gate is not of b's shape, or `out` has the wrong shape.
         LayoutError: `out` is read-only or overlaps an input without being the residual; memory is not strided.
         DeviceError: tensors of different devices or libraries.
-        OptionError: an activation or precision that is not known.
+        OptionError: an activation or precision that is not known, or a negative_slope without leaky_relu.
 
     Example:
         >>> tilewise.matmul(torch.eye(2), torch.tensor([[1.0, -2.0], [3.0, 4.0]]), activation="relu")
         tensor([[1., 0.],
                 [3., 4.]])
 
-    Meaning: src/ops/matmul/mod.rs. CPU: src/cpu/matmul/. CUDA: kernels/matmul_*.cu, planned in
-    src/cuda/plan/matmul/mod.rs.
+    Sources: src/ops/matmul/mod.rs (meaning), src/cpu/matmul/ (CPU), kernels/matmul_*.cu and
+    src/cuda/plan/matmul/mod.rs (CUDA).
     """
 
 def grouped_matmul(
@@ -263,31 +263,30 @@ def grouped_matmul(
     """`activation(a @ b + bias)` for each of many groups, in one launch; with a gate,
     `activation(a @ gate + bias[:, 0]) * (a @ b + bias[:, 1])`.
 
-    Groups are of rows, as in a mixture of experts: rows `offsets[g - 1]` to `offsets[g]` of `a` meet `b[g]`.
-    Or of steps of k, as in the gradient of the experts' weights: those columns of `a` meet those rows of `b`
-    in `out[g]`. Or, without offsets, of a batch. Offsets are read on the tensors' own device, at no moment
-    by the host. Or each group has matrices of its own sizes and layouts, in lists.
+    There are four kinds of groups. Groups of rows, as in a mixture of experts: rows `offsets[g - 1]` to
+    `offsets[g]` of `a` are multiplied by `b[g]`. Groups of k, as in the gradient of the experts' weights: these
+    columns of `a` are multiplied by these rows of `b`, to `out[g]`. Without offsets, the matrices of a batch. With
+    lists, matrices of any sizes and layouts. Offsets are read on the tensors' own device, never by the host.
 
     Args:
         a: tensor of shape (T, K), or (M, T), or (G, M, K); or a list of matrices. dtypes: float16, bfloat16,
             float32, float64.
         b: tensor of a's dtype, of shape (G, K, N), or (T, N), or (G, K, N); or a list of as many matrices.
         offsets: int32 tensor of shape (G,): where each group ends; the first begins at 0. Groups may be
-            empty. Whatever it holds is taken for its running maximum within 0 to T.
+            empty. Each offset is replaced by the running maximum, within 0 to T.
         bias: tensor of shape (G, N) of a's dtype, whose row g is added to every row of group g; with a gate,
             (G, 2, N), the gate's and b's. With lists, a list of tensors of shape (N,), or (2, N).
-        gate: tensor of b's shape and a's dtype, whose product the activation is applied to, and what comes of
-            it multiplied by that with `b`; both are one pass over `a`. The two may be views of one tensor.
-            With lists, a list.
+        gate: tensor of b's shape and a's dtype. The activation is applied to the matmul with `gate`, and the
+            result multiplied by the matmul with `b`. The two may be views of one tensor. With lists, a list.
         activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
-        negative_slope: what leaky_relu multiplies negative values by.
+        negative_slope: what leaky_relu multiplies negative values by. Only with activation="leaky_relu".
         out: where to write the result: of its shape, dtype and device, overlapping no input;
-            with lists, a list of such.
+            with lists, a list of such tensors.
 
     Returns:
-        A tensor of a's library, device and dtype, of shape (T, N), whose rows behind the last group are
-        zeros; or (G, M, N); or `out`; with lists, a list of them. float16 and bfloat16 are accumulated in float32 and rounded once,
-        after bias, activation and gate.
+        A tensor of a's library, device and dtype, of shape (T, N), whose rows after the last group are
+        zeros; or (G, M, N); or `out`; with lists, a list of tensors. float16 and bfloat16 are accumulated in
+        float32 and rounded once, after bias, activation and gate.
 
     Raises:
         DTypeError: not a tensor, dtypes that differ or are not floating, offsets that are not int32.
@@ -295,56 +294,56 @@ def grouped_matmul(
             `out` has the wrong shape.
         LayoutError: `out` is read-only or overlaps an input; memory is not strided.
         DeviceError: tensors of different devices or libraries.
-        OptionError: an activation that is not known.
+        OptionError: an activation that is not known, or a negative_slope without leaky_relu.
 
     Example:
         >>> tokens, experts = torch.ones(3, 2), torch.tensor([1.0, 10.0]).expand(2, 1, 2).mT.expand(2, 2, 1)
         >>> tilewise.grouped_matmul(tokens, experts, torch.tensor([1, 3], dtype=torch.int32)).T
         tensor([[11., 11., 11.]])
 
-    Meaning: src/ops/grouped_matmul.rs. CPU: src/cpu/matmul/grouped.rs. CUDA: kernels/grouped_matmul_*.cu,
-    planned in src/cuda/plan/matmul/grouped/mod.rs.
+    Sources: src/ops/grouped_matmul.rs (meaning), src/cpu/matmul/grouped.rs (CPU), kernels/grouped_matmul_*.cu and
+    src/cuda/plan/matmul/grouped/mod.rs (CUDA).
     """
 
 def implement_operators(recorder: Callable[[str], Callable[..., Any]]) -> list[str]:
     """Registers kernels of torch.ops.tilewise with torch's dispatcher that need no Python, for CPUs and GPUs.
 
     Args:
-        recorder: returns for the name of an operator, overload included, the function that makes its calls which are more
-            than memory: recorded for gradients, or under a mode, a transform or with a subclass. Its arguments are the
-            schema's, by position.
+        recorder: returns, for the name of an operator (with its overload), the function for calls that need Python: those
+            recorded for gradients, under a mode or a transform, or with a subclass. The function takes the arguments of
+            the schema, by position.
 
     Returns:
-        The names of the operators that have such kernels; none where torch lacks what they take.
+        The names of the operators that have such kernels; an empty list where torch lacks the functions that they need.
 
-    Lives in src/python/native.rs; asked by tilewise.torch. Kernels: src/native/, by src/interop/stable/.
+    Sources: src/python/native.rs, called by tilewise.torch; kernels in src/native/, through src/interop/stable/.
     """
 
 def on_memory(function: Callable[..., _Result], *args: Any, **kwargs: Any) -> _Result:
-    """Calls one of tilewise's functions with torch tensors taken for what is in their memory: without gradients,
-    modes, subclasses or autocast, all of which torch's dispatcher has seen to where this is called.
+    """Calls one of tilewise's functions on the memory of torch tensors: without gradients,
+    modes, subclasses or autocast, which torch's dispatcher has already handled.
 
     Args:
         function: add, softmax, log_softmax or matmul.
-        *args, **kwargs: passed on.
+        *args, **kwargs: its arguments.
 
     Returns:
         What `function` returns.
 
-    Lives in src/python/routing.rs; takes effect in src/interop/dispatcher.rs.
+    Source: src/python/routing.rs; takes effect in src/interop/dispatcher.rs.
     """
 
 def recorded(ctx: Any, *tensors: Any) -> Any:
-    """The `forward` of the classes by which tilewise records results that are there already.
+    """The `forward` of the classes with which tilewise records results that are already computed.
 
     Args:
         ctx: the context of a torch.autograd.Function.
-        *tensors: what the result was made of.
+        *tensors: the inputs of the operation.
 
     Returns:
         The result.
 
-    Lives in src/python/recording.rs; called by torch for the classes of tilewise.torch.autograd.
+    Source: src/python/recording.rs; called by torch for the classes of tilewise.torch.autograd.
     """
 
 def softmax_backward(
@@ -381,8 +380,8 @@ def softmax_backward(
         >>> tilewise.softmax_backward(torch.tensor([1.0, 0.0]), y)
         tensor([ 0.2500, -0.2500])
 
-    Meaning: src/ops/softmax_backward.rs. CPU: src/cpu/softmax/backward/. CUDA: kernels/softmax_backward.cu and
-    kernels/softmax_backward_strided.cu, planned in src/cuda/plan/softmax_backward/.
+    Sources: src/ops/softmax_backward.rs (meaning), src/cpu/softmax/backward/ (CPU), kernels/softmax_backward*.cu and
+    src/cuda/plan/softmax_backward/ (CUDA).
     """
 
 def log_softmax_backward(
@@ -416,7 +415,7 @@ def log_softmax_backward(
         >>> tilewise.log_softmax_backward(torch.tensor([1.0, 0.0]), y)
         tensor([ 0.5000, -0.5000])
 
-    Lives where softmax_backward lives.
+    Sources: those of softmax_backward.
     """
 
 def activation_backward(
@@ -436,10 +435,10 @@ def activation_backward(
         saved: what the forward kept, of grad's shape and dtype; ignored without an activation.
         activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu".
         negative_slope: that of leaky_relu.
-        saved_is: "output", which will do for relu and for leaky_relu with a slope of 0 or more, or
+        saved_is: "output", which is enough for relu and for leaky_relu with a slope of 0 or more, or
             "pre_activation", which is v + bias.
         bias: whether the gradient of bias is wanted.
-        up: what a gated product multiplies activation(v) by. `saved` is then v, and all are contiguous; bias is ignored.
+        up: the factor of activation(v) in a gated matmul. `saved` is then v, and all are contiguous; bias is ignored.
 
     Returns:
         (grad * activation'(v), its sum over all dimensions but the last, of shape (n,), or None). Both are
@@ -453,8 +452,8 @@ def activation_backward(
         OptionError: a name that is not known.
         UnsupportedError: an output that does not tell the gradient.
 
-    Meaning: src/ops/activation_backward.rs. CPU: src/cpu/activation_backward.rs. CUDA:
-    kernels/activation_backward.cu, planned in src/cuda/plan/activation_backward/mod.rs.
+    Sources: src/ops/activation_backward.rs (meaning), src/cpu/activation_backward.rs (CPU),
+    kernels/activation_backward.cu and src/cuda/plan/activation_backward/mod.rs (CUDA).
     """
 
 @type_check_only
@@ -526,40 +525,40 @@ def check_matmul_options(
         OptionError: an activation or precision that is not known, a slope beside another activation than
             leaky_relu. DTypeError: a slope that is no number.
 
-    Lives in src/python/matmul.rs; asked by tilewise.torch.
+    Source: src/python/matmul.rs; called by tilewise.torch.
     """
 
 def explain(op: str, arguments: dict[str, Any], device: Any = None) -> dict[str, Any]:
-    """What `op` would do with these arguments: the facts that `tilewise.explain` shows.
+    """How a call of `op` with these arguments would run: the facts that `tilewise.explain` shows.
 
     Args:
         op: "add", "softmax", "log_softmax", "matmul", "grouped_matmul", "softmax_backward",
             "log_softmax_backward" or "activation_backward".
-        arguments: dict of the operation's arguments by name; what is left out has its default.
-        device: None for the device the tensors are on; an index, a torch.device, "cuda" or "cuda:1" for one that
-            is here; or the name of a GPU that need not be, such as "h200".
+        arguments: dict of the operation's arguments by name; those left out have their defaults.
+        device: None for the device that the tensors are on; an index, a torch.device, "cuda" or "cuda:1" for a GPU
+            of this machine; or the name of a GPU that need not be present, such as "h200".
 
     Returns:
-        A dict: problem, work and, by where it would run, cpu, or device, plan, why, occupancy, ceiling and
-        tile_order (matmul only), each a dict, but why, a list of dicts, as are before and after, the launches
-        around the plan's. What is not known is left out; without elements there is no plan.
+        A dict with problem, work and, for a CPU, cpu; for a GPU device, plan, why, occupancy, ceiling and
+        tile_order (matmul only). Each is a dict, except for lists of dicts: why, and before and after, the
+        launches around the plan's. Unknown facts are left out; without elements there is no plan.
 
     Raises:
         As the operation; DeviceError: a device that is not known; OptionError: another op; TypeError: a missing
             argument.
 
-    Lives in src/python/explain/mod.rs; plans are made in src/cuda/plan/.
+    Sources: src/python/explain/mod.rs; src/cuda/plan/ makes the plans.
     """
 
 def devices() -> list[_Device]:
-    """The CUDA devices that the driver shows, in its order; none without a driver or a device.
+    """The CUDA devices that the driver shows, in its order; an empty list without a driver or a device.
 
     Returns:
-        A list of dicts: index, name, compute_capability (major, minor), multiprocessors; of one multiprocessor,
-        threads, blocks, registers and shared_bytes; shared_bytes_per_block, l2_bytes, memory_bytes; and
-        clock_hz, memory_clock_hz, memory_bus_bits (None where the driver does not say), and
-        memory_bytes_per_second (NVIDIA's figure for products that explain knows; else what those two make);
-        targets, which of build_info()'s it runs: none if this build was made for other GPUs.
+        A list of dicts: index, name, compute_capability (major, minor), multiprocessors; for one multiprocessor,
+        threads, blocks, registers and shared_bytes; shared_bytes_per_block, l2_bytes, memory_bytes;
+        clock_hz, memory_clock_hz and memory_bus_bits (None where the driver does not say);
+        memory_bytes_per_second (NVIDIA's number for products that explain knows, else memory clock times bus width);
+        and targets, those of build_info() that the device runs: none if this build was made for other GPUs.
 
     Raises:
         CudaError: there is a driver, but it fails.
@@ -568,7 +567,7 @@ def devices() -> list[_Device]:
         >>> [d["name"] for d in tilewise.devices()]
         ['NVIDIA H200']
 
-    Lives in src/python/info.rs; the driver is asked in src/cuda/driver.rs.
+    Sources: src/python/info.rs; src/cuda/driver.rs queries the driver.
     """
 
 def build_info() -> _BuildInfo:
@@ -584,46 +583,46 @@ def build_info() -> _BuildInfo:
         >>> sum(k["spill_bytes"] for k in tilewise.build_info()["kernels"])
         0
 
-    Lives in src/python/info.rs; build.rs compiles the kernels and writes the figures down.
+    Sources: src/python/info.rs; build.rs compiles the kernels and records these numbers.
     """
 
 def choices_made() -> int:
     """How often this process has chosen how to solve a problem on a GPU: once for each problem that is new to its thread.
 
-    Lives in src/python/developer.rs, of src/cuda/plan_cache.rs.
+    Sources: src/python/developer.rs, src/cuda/plan_cache.rs.
     """
 
 def variants() -> _Variants:
     """The variants that `force_add_schedule`, `force_softmax` and `force_matmul_kernel` know, by operation.
 
     Returns:
-        For each operation a list of dictionaries: name and about (text); of softmax also parameter (what it counts, or
-        ""), values (parameters worth a try), row_length (elements of a row that the variant can do, or 0) and columns
-        (whether it does rows that are not contiguous).
+        For each operation a list of dictionaries: name and about (text); for softmax also parameter (what it counts, or
+        ""), values (parameters to try), row_length (a row length that the variant supports, or 0) and columns
+        (whether it supports rows that are not contiguous).
 
-    Lives in src/python/developer.rs, of src/cuda/plan/variants.rs.
+    Sources: src/python/developer.rs, src/cuda/plan/variants.rs.
     """
 
 def force_add_schedule(schedule: str | None) -> None:
-    """Makes contiguous additions on GPUs use one schedule, for the whole process.
+    """Makes additions of contiguous tensors on GPUs use one schedule, for the whole process.
 
     Args:
-        schedule: "fixed_grid" (one block a tile), "grid_stride" (as many blocks as run at once, which loop over tiles),
-            or None to leave the choice to the plan again.
+        schedule: "fixed_grid" (one block for each tile), "grid_stride" (as many blocks as run at once, which loop over
+            tiles), or None to leave the choice to the plan again.
 
     Raises:
         ValueError: any other name.
 
-    Lives in src/python/developer.rs; takes effect in src/cuda/plan/add/mod.rs.
+    Source: src/python/developer.rs; takes effect in src/cuda/plan/add/mod.rs.
     """
 
 def force_softmax(variant: str | None, parameter: int = 1) -> None:
-    """Makes softmax and log_softmax on GPUs use one variant of their kernels, for the whole process, wherever it can
-    do the call.
+    """Makes softmax and log_softmax on GPUs use one variant of their kernels, for the whole process, wherever it supports
+    the call.
 
     Args:
         variant: a name in `variants()["softmax"]`, or None to leave the choice to the plan again.
-        parameter: what that entry's "parameter" counts; of no matter where it is "".
+        parameter: what that entry's "parameter" counts; ignored where it is "".
 
     For the gradients "misaligned", "smem", "short" and, for other dims, "split" can be forced in the same way; any other
     variant excludes these four.
@@ -631,7 +630,7 @@ def force_softmax(variant: str | None, parameter: int = 1) -> None:
     Raises:
         ValueError: any other name.
 
-    Lives in src/python/developer.rs; takes effect in src/cuda/plan/softmax/choose/mod.rs and
+    Source: src/python/developer.rs; takes effect in src/cuda/plan/softmax/choose/mod.rs and
     src/cuda/plan/softmax_backward/; the variants are described in kernels/softmax*.cu.
     """
 
@@ -643,50 +642,53 @@ def force_matmul_kernel(
     cluster: bool | None = None,
     group_m: int | None = None,
 ) -> None:
-    """Makes matmul on GPUs use one kind of kernel, for the whole process, where that can do the problem.
+    """Makes matmul on GPUs use one kind of kernel, for the whole process, wherever it supports the problem.
 
     Args:
         kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
-            bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "tf32" (kernels/matmul_wgmma_tf32.cu: the same with precision="tf32"), "skinny" (kernels/matmul_skinny.cu and matmul_skinny_simt.cu: up to
-            16 rows or columns of fp16/bf16, 64 of others), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
-            element), or None to leave the choice to the plan again.
-        tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6" and "tf32": rows x columns of a block, such as "128x256"; None: the plan's.
+            bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "tf32"
+            (kernels/matmul_wgmma_tf32.cu: the same with precision="tf32"), "skinny" (kernels/matmul_skinny.cu and
+            matmul_skinny_simt.cu: up to 16 rows or columns of fp16/bf16, 64 of others), "copied"
+            (kernels/matmul_mma.cu on copies of operands that it could only read element by element), or None to leave
+            the choice to the plan again.
+        tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6" and "tf32": rows x columns of a block, such as
+            "128x256"; None: the plan's.
         splits: for "wgmma", "bf16x6", "tf32" and "skinny": k splits; None: the plan's.
-        cluster: for "wgmma" and "tf32": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for split-K through memory where
-            the splits could be a cluster.
+        cluster: for "wgmma" and "tf32": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for
+            split-K through memory where the splits could be a cluster.
         group_m: for "wgmma", "bf16x6" and "tf32": rows of tiles that blocks visit together; None: the plan's.
 
     Raises:
         ValueError: any other kernel or tile.
 
-    Lives in src/python/developer.rs; takes effect in src/cuda/plan/matmul/mod.rs.
+    Source: src/python/developer.rs; takes effect in src/cuda/plan/matmul/mod.rs.
     """
 
 def wgmma_clocks(
     plans: Sequence[tuple[int, int, int, str, int, int, bool, tuple[bool, bool, bool]]],
     constants: Mapping[str, float],
 ) -> list[float]:
-    """What the model expects plans of kernels/matmul_wgmma.cu to take on an H200, in clocks.
+    """The time that the cost model estimates for plans of kernels/matmul_wgmma.cu on an H200, in clock cycles.
 
     Args:
-        plans: (m, n, k, tile, splits, blocks of a pair: 1 or 2, whether the splits are a cluster, (rows of a, of b off the
-            lines of the caches, b contiguous along n)) of each.
-        constants: to be used in place of some of `wgmma_model()`.
+        plans: for each (m, n, k, tile, splits, blocks of a pair: 1 or 2, whether the splits are a cluster, (whether rows of
+            a, and of b, are not aligned to cache lines, whether b is contiguous along n)).
+        constants: replace some of `wgmma_model()`.
 
     Raises:
         ValueError: a tile or constant that is not known.
 
-    Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/fit.rs.
+    Sources: src/python/developer.rs, src/cuda/plan/matmul/wgmma/fit.rs.
     """
 
 def wgmma_model() -> dict[str, float]:
-    """The constants of the model by which the plan chooses among tiles and splits of kernels/matmul_wgmma.cu, by name.
+    """The constants of the cost model with which the plan chooses tiles and splits of kernels/matmul_wgmma.cu, by name.
 
-    Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/fit.rs; benchmarks/fit_matmul.py fits them.
+    Sources: src/python/developer.rs, src/cuda/plan/matmul/wgmma/fit.rs; benchmarks/fit_matmul.py fits them.
     """
 
 def withhold_torch_threads(withheld: bool) -> None:
-    """Keeps calls on torch tensors from torch's threads, as if torch did not lend them, for the whole process; or not.
+    """Keeps calls on torch tensors from using torch's threads, for the whole process; False allows it again.
 
-    Lives in src/python/developer.rs; takes effect in src/interop/torch/threads.rs.
+    Source: src/python/developer.rs; takes effect in src/interop/torch/threads.rs.
     """

@@ -1,4 +1,4 @@
-"""Where a command is to write, as types for argparse: refused before the work and not after it."""
+"""Output files and folders of commands, as types for argparse: refused before the work and not after it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def file(text: str) -> Path:
 def picture(text: str) -> Path:
     """The same, with an ending that says how it is drawn."""
     if Path(text).suffix.lower() not in PICTURES:
-        raise ArgumentTypeError(f"{text} ends in none of {', '.join(PICTURES)}")
+        raise ArgumentTypeError(f"{text}: the file's ending must be one of {', '.join(PICTURES)}")
     return file(text)
 
 
@@ -31,11 +31,11 @@ def folder(text: str) -> Path:
     path = Path(text)
     there = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not there.is_dir():
-        raise ArgumentTypeError(f"{text}: {there} is no folder")
+        raise ArgumentTypeError(f"{text}: {there} is not a folder")
     return _writable(path, there)
 
 
 def _writable(path: Path, there: Path) -> Path:
     if not os.access(there, os.W_OK):
-        raise ArgumentTypeError(f"{path}: {there} may not be written to")
+        raise ArgumentTypeError(f"{path}: {there} is not writable")
     return path

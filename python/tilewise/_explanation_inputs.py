@@ -38,6 +38,6 @@ def _addressed(argument: str, value: torch.Tensor) -> torch.Tensor:
         addresses = mmap.mmap(-1, spanned, **_UNTOUCHED)
     except (OSError, OverflowError):
         message = f"explain: `{argument}` of shape {tuple(value.shape)} spans {spanned} bytes"
-        raise _core.ShapeError(f"{message}, which this process cannot address. Plan a part of it") from None
+        raise _core.ShapeError(f"{message}, which this process cannot address. Plan a smaller call") from None
     line = torch.frombuffer(addresses, dtype=value.dtype)
     return line.as_strided(value.shape, value.stride(), first)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("case", "result", "max error", "tilewise", "torch", "speedup")
 LEGEND = (
-    "speedup: torch's time over tilewise's; noise: more than a quarter of a time may be chance. "
-    "python -m tilewise.bench measures with more care."
+    "speedup: torch's time divided by tilewise's; noise: more than a quarter of a time may be chance. "
+    "python -m tilewise.bench measures more carefully."
 )
 
 
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_float32_matmul_precision("highest")
     clocks = {kind: clock_for(torch.device(kind)) for kind in {device.type, "cpu"}}
     judged = [judge(row, clocks[row.call.args[0].device.type]) for row in rows(device)]
-    title = f"tilewise {tilewise.__version__} on {where}, beside torch {torch.__version__}"
+    title = f"tilewise {tilewise.__version__} on {where}, compared with torch {torch.__version__}"
     report.print_table(title, COLUMNS, [cells for cells, _ in judged], left=2)
     problems = [f"{cells[0]}: {problem}" for cells, problem in judged if problem]
     for problem in problems:

@@ -1,10 +1,11 @@
-"""What `tilewise.explain` returns: the plan of a call, to be read by people and programs."""
+"""What `tilewise.explain` returns: the plan of a call, for people and for programs."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from . import _core
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Work:
-    """The least that has to be done: every operand read once, the result written once."""
+    """The minimum of work: every operand read once, the result written once."""
 
     bytes_read: int
     bytes_written: int
@@ -31,20 +32,20 @@ class Work:
 
 @dataclass(frozen=True)
 class Device:
-    """The GPU that is planned for."""
+    """The GPU of the plan."""
 
     name: str
     compute_capability: tuple[int, int]
     multiprocessors: int
     """SMs."""
     threads_per_multiprocessor: int
-    """The most that an SM holds at once."""
+    """The maximum that is resident on an SM."""
     clock_hertz: float | None
     """The highest clock of the SMs; None where the driver does not say."""
     memory_bytes_per_second: float | None
-    """NVIDIA's figure for this GPU, or else the memory's clock times its bus width."""
+    """NVIDIA's number for this GPU, or else the memory's clock times its bus width."""
     targets: tuple[str, ...]
-    """Which of build_info()["targets"] it runs: none if this build was made for other GPUs."""
+    """Those of build_info()["targets"] that it runs: none if this build was made for other GPUs."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Plan:
     """Per thread, as the compiler reported; None where the driver compiles the kernel."""
     compiled_for: str | None = None
     settings: Mapping[str, int] = field(default_factory=dict)
-    """What else the plan chose, such as stages of a pipeline, or tiles and group_m of a matmul."""
+    """Other choices of the plan, such as stages of a pipeline, or tiles and group_m of a matmul."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,14 @@ class Reason:
     chosen: str
     """A variant of the kernel, or a tile."""
     over: str | None
-    """The next best; None where nothing else could do the call."""
+    """The next best; None where nothing else supports the call."""
     because: str
     metrics: Mapping[str, int] = field(default_factory=dict)
-    """What decided, and what it was compared with."""
+    """The numbers that decided, and those they were compared with."""
 
     @property
     def clocks(self) -> tuple[int, int] | None:
-        """The estimated clock cycles of what was chosen and of the next best, where these decided."""
+        """The estimated clock cycles of the choice and of the next best, if these decided."""
         if "clocks" not in self.metrics:
             return None
         return self.metrics["clocks"], self.metrics["of the other"]
@@ -105,18 +106,19 @@ class Occupancy:
     threads_used: float
     """Share of an SM's threads."""
     waves: int
-    """Rounds of as many blocks as the device holds at once; of a persistent kernel, of their tiles."""
+    """Rounds of as many blocks as are resident on the device; for a persistent kernel, rounds of tiles."""
     last_wave: float
     """Share of the device, or of a persistent kernel's blocks, that the last round fills."""
     tiles: int | None = None
-    """Of a persistent kernel, whose blocks each compute several of them."""
+    """Tiles of a persistent kernel, whose blocks each compute several of them."""
 
 
 @dataclass(frozen=True)
 class Ceiling:
     """The roofline: seconds that the work takes at the device's rates for memory and for arithmetic.
 
-    The rates are NVIDIA's own figures for the product, or else clocks times units. No estimate is below them.
+    The rates are NVIDIA's published numbers for the product, or else clocks times units. No estimated time is
+    below the roofline.
     """
 
     memory_seconds: float
@@ -126,7 +128,7 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class TileOrder:
-    """What the blocks that run first read between them: (rows of tiles of a, columns of tiles of b)."""
+    """The operand tiles that the first blocks read together: (rows of tiles of a, columns of tiles of b)."""
 
     blocks_at_once: int
     row_major: tuple[int, int]
@@ -135,25 +137,25 @@ class TileOrder:
     """Elements of one row of tiles of a, and of one column of tiles of b."""
 
     def elements(self, strips: tuple[int, int]) -> float:
-        """Elements that so many strips hold."""
+        """Number of elements in these rows and columns of tiles."""
         return strips[0] * self.strip_elements[0] + strips[1] * self.strip_elements[1]
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """What does the work when the tensors are on the CPU."""
+    """How the CPU does the work, where the tensors are on it."""
 
     instructions: str
     threads: int
-    """torch's own for torch tensors, as many as `torch.set_num_threads` says; else tilewise's."""
+    """torch's own threads for torch tensors, as many as `torch.set_num_threads` says; else tilewise's."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The plan of one call. `print` it, show it in a notebook, or take `as_dict()`.
+    """The plan of one call. `print` it, show it in a notebook, or call `as_dict()`.
 
-    Of `plan` and what follows from it, or `cpu`, one is there; neither where a result without elements leaves
-    a GPU nothing to do.
+    On a GPU there are `plan` and the facts that follow from it, on a CPU there is `cpu`. There is neither
+    where the result has no elements, so that a GPU has nothing to do.
     """
 
     op: str
@@ -163,11 +165,11 @@ class Explanation:
     plan: Plan | None = None
     """The launch that does the work."""
     before: tuple[Plan, ...] = ()
-    """Launches that leave behind what it needs."""
+    """Launches before it, which prepare its operands."""
     after: tuple[Plan, ...] = ()
-    """Launches that finish what it has begun."""
+    """Launches after it, which complete its result."""
     why: tuple[Reason, ...] = ()
-    """One reason for each thing that was chosen."""
+    """One reason for each choice."""
     occupancy: Occupancy | None = None
     ceiling: Ceiling | None = None
     tile_order: TileOrder | None = None
@@ -175,12 +177,12 @@ class Explanation:
     cpu: Cpu | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain data; what does not apply is left out."""
+        """All facts as plain data; those that do not apply are left out."""
         return {name: value for name, value in asdict(self).items() if value is not None and value != ()}
 
     @property
     def estimated_seconds(self) -> float | None:
-        """By the cost model that chose the plan, at the highest clock; None where no cost model did."""
+        """By the cost model that chose the plan, at the highest clock; None if no cost model did."""
         clocks = [reason.clocks[0] for reason in self.why if reason.clocks is not None]
         clock = self.device.clock_hertz if self.device is not None else None
         return clocks[-1] / clock if clocks and clock else None
@@ -203,32 +205,31 @@ class Explanation:
 def explain(
     op: str | Callable[..., Any], /, *args: Any, device: str | int | torch.device | None = None, **kwargs: Any
 ) -> Explanation:
-    """How a call would be run: the kernel, its launch, and what bounds its speed. Nothing is computed.
+    """How a call would run: the kernel, its launch, and what bounds its speed. Nothing is computed.
 
     Args:
         op: tilewise.add, softmax, log_softmax, matmul, grouped_matmul, softmax_backward or
             log_softmax_backward, or the name of one; or "activation_backward", which computes the gradients
             of matmul's epilogue.
-        *args, **kwargs: what the call would be given. Only shapes, strides and dtypes matter, so a tensor of
-            torch's "meta" device will do, if a process could address what it spans: 2^47 bytes on most
-            machines.
+        *args, **kwargs: the arguments of the call. Only shapes, strides and dtypes matter, so tensors may be
+            on torch's "meta" device, if a process could address what they span: 2^47 bytes on most machines.
         device: None for the device that the tensors are on; "cpu"; an index, a torch.device, "cuda" or
-            "cuda:1" for a GPU of this machine; or one that need not be here: "h200", "h100", "b200", "a100",
-            "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090".
+            "cuda:1" for a GPU of this machine; or the name of a GPU, which need not be present: "h200",
+            "h100", "b200", "a100", "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090".
 
     Returns:
-        An Explanation. On a GPU that is here, its plan is the one that runs.
+        An Explanation. For a GPU of this machine, its plan is the one that runs.
 
     Raises:
         As the call itself; OptionError: another op; DeviceError: a device that is not known; ShapeError: more
-            than a process can address, or than a GPU launches blocks for.
+            bytes than a process can address, or more blocks than a GPU can launch.
 
     Example:
         >>> x = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")
         >>> tilewise.explain(tilewise.matmul, x, x, device="h200").plan.grid
         (132, 1, 1)
 
-    Lives in python/tilewise/explanation.py; the facts come from src/python/explain/mod.rs.
+    Sources: python/tilewise/explanation.py; the facts come from src/python/explain/mod.rs.
     """
     name = op if isinstance(op, str) else _name(op)
     function = getattr(_core, name, None) if name in _OPERATIONS else None
@@ -251,11 +252,19 @@ _OPERATIONS = (
 
 
 def _name(op: Any) -> str:
-    """Of one of our own: others' functions may have the same name."""
+    """The name of one of tilewise's functions; that of another library's with its module."""
     name = getattr(op, "__name__", None)
-    if isinstance(name, str) and op is getattr(_core, name, None):
+    if not isinstance(name, str):
+        return repr(op)
+    if op is getattr(_core, name, None):
         return name
-    return f"{type(op).__name__} {name}" if name else repr(op)
+    # A builtin's own module may be None: torch.matmul is a method of a class of torch's.
+    module = getattr(op, "__module__", None) or type(getattr(op, "__self__", op)).__module__
+    holder = getattr(op, "__self__", None)
+    if isinstance(holder, type):
+        module = holder.__module__
+    public = takewhile(lambda part: not part.startswith("_"), module.split("."))
+    return ".".join([*public, name])
 
 
 def _typed(op: str, facts: Mapping[str, Any]) -> Explanation:

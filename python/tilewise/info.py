@@ -1,4 +1,4 @@
-"""`python -m tilewise.info`: what is installed here and what tilewise sees. Never raises, stdlib only.
+"""`python -m tilewise.info`: what is installed and which devices tilewise sees. Never raises, stdlib only.
 
 The file also runs by itself (`python .../tilewise/info.py`), for when `import tilewise` is what fails.
 """
@@ -66,7 +66,8 @@ def report() -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tilewise.info", description="What is installed here and what tilewise sees of it."
+        prog="python -m tilewise.info",
+        description="What is installed and which devices tilewise sees, as text for a bug report.",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
     if parser.parse_args(arguments).json:
@@ -90,7 +91,7 @@ def _tilewise() -> dict[str, Any]:
         "version": build["version"],
         "location": os.path.dirname(str(module.__file__)),
         "nvcc": build["nvcc"] or "none",
-        "targets": ", ".join(build["targets"]) or "none: it computes on the CPU",
+        "targets": ", ".join(build["targets"]) or "none: this build is for CPUs only",
         "kernels": len({kernel["kernel"] for kernel in build["kernels"]}),
     }
 
@@ -150,7 +151,7 @@ def _devices() -> dict[str, Any]:
             "name": device["name"],
             "compute capability": capability,
             "runs": ", ".join(device["targets"])
-            or f"nothing of this build (it takes one with TILEWISE_CUDA_TARGETS={capability} or =all)",
+            or f"nothing of this build (build with TILEWISE_CUDA_TARGETS={capability} or =all)",
             "multiprocessors": f"{device['multiprocessors']}"
             + (f" at {clock / 1e9:.2f} GHz" if clock else ""),
             "each has": f"{device['threads']} threads, {device['blocks']} blocks, "

@@ -53,7 +53,7 @@ pub enum Error {
     )]
     DTypeNotAccepted { op: &'static str, argument: &'static str, got: String, accepted: String },
     #[error(
-        "{op}: `{argument}` has dtype {got}, but {other} has {expected}; they must be alike. Convert one of them first"
+        "{op}: `{argument}` has dtype {got}, but {other} has {expected}; they must be the same. Convert one of them first"
     )]
     DTypesDiffer {
         op: &'static str,
@@ -107,7 +107,7 @@ pub enum Error {
     )]
     GroupedArgument { argument: &'static str, got: Dims, expected: Dims, meaning: &'static str },
     #[error(
-        "grouped_matmul: `{argument}` is {got}; lists hold a matrix of each product, and have one length"
+        "grouped_matmul: `{argument}` is {got}; lists have a matrix for each matmul, and all have the same length"
     )]
     Listed { argument: &'static str, got: String },
     #[error("{op}: `out` has shape {}, but the result has shape {}; pass an `out` of that shape", display_dims(.got), display_dims(.expected))]
@@ -117,9 +117,9 @@ pub enum Error {
     #[error("{op}: the result of shape {} would have more elements than int64 can count", display_dims(.shape))]
     TooLarge { op: &'static str, shape: Dims },
 
-    #[error("explain: {got} is more than {most}. Plan a part of it")]
+    #[error("explain: {got} is more than {most}. Plan a smaller call")]
     NotPlanned { got: String, most: &'static str },
-    #[error("{op}: `{argument}` has shape {}, but {other} has shape {}; they must be alike", display_dims(.got), display_dims(.expected))]
+    #[error("{op}: `{argument}` has shape {}, but {other} has shape {}; they must be the same", display_dims(.got), display_dims(.expected))]
     ShapesDiffer { op: &'static str, argument: &'static str, got: Dims, other: &'static str, expected: Dims },
 
     // --- dim
@@ -134,10 +134,10 @@ pub enum Error {
     )]
     InferenceOut { op: &'static str },
     #[error(
-        "{op}: `out` overlaps itself (an expanded or sliding view), so writing it has no one result; pass out.clone() or a fresh tensor"
+        "{op}: `out` overlaps itself (an expanded or sliding view), so that several of its elements share memory; pass out.clone() or a fresh tensor"
     )]
     OutOverlapsItself { op: &'static str },
-    #[error("{op}: `out` shares memory with `{argument}`{but}; pass an `out` of its own memory")]
+    #[error("{op}: `out` shares memory with `{argument}`{but}; pass an `out` with memory of its own")]
     OutOverlapsInput { op: &'static str, argument: &'static str, but: &'static str },
     #[error("{op}: `{argument}` is stored {got}, which cannot be used as it is; {remedy}")]
     Storage { op: &'static str, argument: &'static str, got: String, remedy: &'static str },
@@ -201,7 +201,7 @@ pub enum Error {
         "explain: op={got:?} is not known; accepted: tilewise's functions and their names: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"grouped_matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
     )]
     NotExplained { got: String },
-    #[error("add: `alpha` multiplies y, and x is a number; pass add(y, x) with y multiplied already")]
+    #[error("add: `alpha` is not accepted where x is a number; multiply y first, and pass add(y, x)")]
     AlphaBesideNumber,
     #[error("{op}: activation={got} is not known; accepted: None, {}", list(known))]
     Activation { op: &'static str, got: String, known: &'static [&'static str] },
@@ -221,25 +221,25 @@ pub enum Error {
     #[error("{op}: `{argument}` is {got}, which is not supported; {remedy}")]
     TensorKind { op: &'static str, argument: &'static str, got: String, remedy: &'static str },
     #[error(
-        "{op}: the output of {activation} does not tell its gradient; pass the pre-activation as `saved`, with saved_is=\"pre_activation\""
+        "{op}: the gradient of {activation} cannot be computed from its output; pass the pre-activation as `saved`, with saved_is=\"pre_activation\""
     )]
     NeedsPreActivation { op: &'static str, activation: &'static str },
     #[error(
-        "{op}: `{argument}` could not be taken by DLPack: {reason}. Convert it to a torch.Tensor or a numpy.ndarray first"
+        "{op}: `{argument}` could not be imported through DLPack: {reason}. Convert it to a torch.Tensor or a numpy.ndarray first"
     )]
     Producer { op: &'static str, argument: &'static str, reason: String },
 
-    #[error("{op}: {library} did not take the result over by DLPack: {reason}. Pass `out`")]
+    #[error("{op}: {library} did not import the result through DLPack: {reason}. Pass `out`")]
     ResultRefused { op: &'static str, library: String, reason: String },
 
     // --- cuda
     #[error(
-        "{op}: the CUDA driver reported {name} ({description}) while {during}; it may stem from earlier work on this device. Run again with CUDA_LAUNCH_BLOCKING=1 to find the call that failed"
+        "{op}: the CUDA driver reported {name} ({description}) while {during}; it may come from earlier work on this device. Run again with CUDA_LAUNCH_BLOCKING=1 to find the call that failed"
     )]
     Cuda { op: &'static str, name: String, description: String, during: &'static str },
 
     // --- memory
-    #[error("{op}: there is no room for {bytes} bytes of memory. Free some, or work on parts of the tensors")]
+    #[error("{op}: {bytes} bytes of memory could not be allocated. Free some, or split the tensors")]
     OutOfMemory { op: &'static str, bytes: usize },
 
     // --- raised by the caller's own library, passed on as it is (out of memory, KeyboardInterrupt, ...)

@@ -54,7 +54,7 @@ fn every_error() -> Vec<Error> {
             expected: smallvec![2, 8],
             meaning: "a row for each group",
         },
-        Listed { argument: "b", got: "a list of 3, but a one of 2".into() },
+        Listed { argument: "b", got: "a list of 3, but a is a list of 2".into() },
         OutShape { op, got: smallvec![3], expected: smallvec![2, 3] },
         TooManyDimensions { op, argument, rank: 65, most: 64 },
         ShapesDiffer {
@@ -74,7 +74,7 @@ fn every_error() -> Vec<Error> {
         ReadOnlyOut { op },
         InferenceOut { op },
         OutOverlapsItself { op },
-        OutOverlapsInput { op, argument, but: " without being exactly it" },
+        OutOverlapsInput { op, argument, but: " but is not the same view" },
         OutOverlapsInput { op: "matmul", argument: "a", but: "" },
         Storage { op, argument, got: "in layout torch.sparse_coo".into(), remedy: "pass its .to_dense()" },
         NumpyLayout { op, argument, problem: "bytes are not in this machine's order" },

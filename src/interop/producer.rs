@@ -127,8 +127,8 @@ impl Producer {
             return Err(Error::TensorKind {
                 op,
                 argument: name,
-                got: "a CUDA tensor of a library whose stream cannot be asked for".into(),
-                remedy: "leave `out` away",
+                got: "a CUDA tensor of a library that does not tell its stream".into(),
+                remedy: "call without `out`",
             });
         }
         let capsule = capsule(object, stream).map_err(refuse)?;
@@ -158,7 +158,7 @@ fn hold(argument: Argument, role: Role, imported: ImportedDlpack, view: &mut Ten
     let copied = flags.contains(DlpackFlags::IS_COPIED);
     if copied && role == Role::Output {
         let got = "so that its library hands out a copy".into();
-        return Err(Error::Storage { op, argument: name, got, remedy: "leave `out` away" });
+        return Err(Error::Storage { op, argument: name, got, remedy: "call without `out`" });
     }
     Ok(Hold { _imported: Kept(imported), until_done: copied })
 }

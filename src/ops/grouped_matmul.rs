@@ -181,7 +181,7 @@ impl GroupBias {
 }
 
 /// What shapes are accepted, for messages.
-pub const WITH_OFFSETS: &str = "do not fit offsets; accepted: (T, K) with (G, K, N), whose rows are cut, and (M, T) with (T, N), whose k is";
+pub const WITH_OFFSETS: &str = "do not fit; accepted with offsets: (T, K) with (G, K, N) for groups of rows, and (M, T) with (T, N) for groups of k";
 pub const WITHOUT_OFFSETS: &str = "do not fit without offsets; accepted: (G, M, K) with (G, K, N)";
 
 /// The operands of one call.

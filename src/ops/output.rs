@@ -122,7 +122,7 @@ pub fn check_out(
         if !layout::overlaps(out, input) || (may_be_out && layout::same(out, input)) {
             continue;
         }
-        let but = if may_be_out { " without being exactly it" } else { "" };
+        let but = if may_be_out { " but is not the same view" } else { "" };
         return Err(Error::OutOverlapsInput { op, argument, but });
     }
     Ok(())

@@ -21,10 +21,10 @@ use crate::ops::matmul::DEFAULT_SLOPE;
 ///     saved: what the forward kept, of grad's shape and dtype; ignored without an activation.
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu".
 ///     negative_slope: that of leaky_relu.
-///     saved_is: "output", which will do for relu and for leaky_relu with a slope of 0 or more, or
+///     saved_is: "output", which is enough for relu and for leaky_relu with a slope of 0 or more, or
 ///         "pre_activation", which is v + bias.
 ///     bias: whether the gradient of bias is wanted.
-///     up: what a gated product multiplies activation(v) by. `saved` is then v, and all are contiguous; bias is ignored.
+///     up: the factor of activation(v) in a gated matmul. `saved` is then v, and all are contiguous; bias is ignored.
 ///
 /// Returns:
 ///     (grad * activation'(v), its sum over all dimensions but the last, of shape (n,), or None). Both are
@@ -38,8 +38,8 @@ use crate::ops::matmul::DEFAULT_SLOPE;
 ///     OptionError: a name that is not known.
 ///     UnsupportedError: an output that does not tell the gradient.
 ///
-/// Meaning: src/ops/activation_backward.rs. CPU: src/cpu/activation_backward.rs. CUDA:
-/// kernels/activation_backward.cu, planned in src/cuda/plan/activation_backward/mod.rs.
+/// Sources: src/ops/activation_backward.rs (meaning), src/cpu/activation_backward.rs (CPU),
+/// kernels/activation_backward.cu and src/cuda/plan/activation_backward/mod.rs (CUDA).
 #[pyfunction]
 #[pyo3(
     signature = (

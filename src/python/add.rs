@@ -19,10 +19,10 @@ use crate::ops::{self, Scalar};
 ///
 /// Args:
 ///     x: tensor of any shape. dtypes: bool, uint8, int8, int16, int32, int64, float16, bfloat16,
-///         float32, float64. Or a number beside a tensor y: `add(2, y)` is `add(y, 2)`.
-///     y: tensor whose shape broadcasts with x's, or a number. A 0-dimensional CPU tensor may stand
-///         beside a CUDA x.
-///     alpha: number that multiplies y. A float needs a floating result. Not beside a number x.
+///         float32, float64. Or a number, if y is a tensor: `add(2, y)` is `add(y, 2)`.
+///     y: tensor whose shape broadcasts with x's, or a number. With a CUDA tensor x, y may be a
+///         0-dimensional CPU tensor.
+///     alpha: number that multiplies y. A float needs a floating result. Not allowed if x is a number.
 ///     out: where to write the result: of its shape, dtype and device. It must be one of the
 ///         inputs, or not overlap any.
 ///
@@ -32,8 +32,8 @@ use crate::ops::{self, Scalar};
 ///     integers wrap.
 ///
 /// Raises:
-///     DTypeError: not a tensor, a dtype that is not accepted, or an alpha that does not suit the result.
-///     OptionError: an alpha beside a number x.
+///     DTypeError: not a tensor, a dtype that is not accepted, or an alpha that does not fit the result's dtype.
+///     OptionError: an alpha, where x is a number.
 ///     ShapeError: shapes do not broadcast, or `out` has the wrong one.
 ///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
@@ -42,7 +42,7 @@ use crate::ops::{self, Scalar};
 ///     >>> tilewise.add(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]), alpha=2)
 ///     tensor([21., 42.])
 ///
-/// Meaning: src/ops/add.rs. CPU: src/cpu/add.rs. CUDA: kernels/add.cu, planned in src/cuda/plan/add/mod.rs.
+/// Sources: src/ops/add.rs (meaning), src/cpu/add.rs (CPU), kernels/add.cu and src/cuda/plan/add/mod.rs (CUDA).
 #[pyfunction]
 #[pyo3(
     signature = (x, y, *, alpha = Keyword::Default, out = None),

@@ -19,11 +19,11 @@ use crate::interop::torch_threads;
 /// The variants that `force_add_schedule`, `force_softmax` and `force_matmul_kernel` know, by operation.
 ///
 /// Returns:
-///     For each operation a list of dictionaries: name and about (text); of softmax also parameter (what it counts, or
-///     ""), values (parameters worth a try), row_length (elements of a row that the variant can do, or 0) and columns
-///     (whether it does rows that are not contiguous).
+///     For each operation a list of dictionaries: name and about (text); for softmax also parameter (what it counts, or
+///     ""), values (parameters to try), row_length (a row length that the variant supports, or 0) and columns
+///     (whether it supports rows that are not contiguous).
 ///
-/// Lives in src/python/developer.rs, of src/cuda/plan/variants.rs.
+/// Sources: src/python/developer.rs, src/cuda/plan/variants.rs.
 #[pyfunction]
 #[pyo3(text_signature = "()")]
 pub fn variants(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
@@ -60,16 +60,16 @@ fn unknown<'a>(argument: &str, got: &str, accepted: impl Iterator<Item = &'a str
     PyValueError::new_err(format!("{argument}={got:?} is not known; accepted: {accepted}None"))
 }
 
-/// Makes contiguous additions on GPUs use one schedule, for the whole process.
+/// Makes additions of contiguous tensors on GPUs use one schedule, for the whole process.
 ///
 /// Args:
-///     schedule: "fixed_grid" (one block a tile), "grid_stride" (as many blocks as run at once, which loop over tiles),
-///         or None to leave the choice to the plan again.
+///     schedule: "fixed_grid" (one block for each tile), "grid_stride" (as many blocks as run at once, which loop over
+///         tiles), or None to leave the choice to the plan again.
 ///
 /// Raises:
 ///     ValueError: any other name.
 ///
-/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/add/mod.rs.
+/// Source: src/python/developer.rs; takes effect in src/cuda/plan/add/mod.rs.
 #[pyfunction]
 #[pyo3(text_signature = "(schedule)")]
 pub fn force_add_schedule(schedule: Option<&str>) -> PyResult<()> {
@@ -78,9 +78,9 @@ pub fn force_add_schedule(schedule: Option<&str>) -> PyResult<()> {
     Ok(())
 }
 
-/// Keeps calls on torch tensors from torch's threads, as if torch did not lend them, for the whole process; or not.
+/// Keeps calls on torch tensors from using torch's threads, for the whole process; False allows it again.
 ///
-/// Lives in src/python/developer.rs; takes effect in src/interop/torch/threads.rs.
+/// Source: src/python/developer.rs; takes effect in src/interop/torch/threads.rs.
 #[pyfunction]
 #[pyo3(text_signature = "(withheld)")]
 pub fn withhold_torch_threads(withheld: bool) {
@@ -89,19 +89,19 @@ pub fn withhold_torch_threads(withheld: bool) {
 
 /// How often this process has chosen how to solve a problem on a GPU: once for each problem that is new to its thread.
 ///
-/// Lives in src/python/developer.rs, of src/cuda/plan_cache.rs.
+/// Sources: src/python/developer.rs, src/cuda/plan_cache.rs.
 #[pyfunction]
 #[pyo3(text_signature = "()")]
 pub fn choices_made() -> u64 {
     plan_cache::choices()
 }
 
-/// Makes softmax and log_softmax on GPUs use one variant of their kernels, for the whole process, wherever it can
-/// do the call.
+/// Makes softmax and log_softmax on GPUs use one variant of their kernels, for the whole process, wherever it supports
+/// the call.
 ///
 /// Args:
 ///     variant: a name in `variants()["softmax"]`, or None to leave the choice to the plan again.
-///     parameter: what that entry's "parameter" counts; of no matter where it is "".
+///     parameter: what that entry's "parameter" counts; ignored where it is "".
 ///
 /// For the gradients "misaligned", "smem", "short" and, for other dims, "split" can be forced in the same way; any other
 /// variant excludes these four.
@@ -109,7 +109,7 @@ pub fn choices_made() -> u64 {
 /// Raises:
 ///     ValueError: any other name.
 ///
-/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/softmax/choose/mod.rs and
+/// Source: src/python/developer.rs; takes effect in src/cuda/plan/softmax/choose/mod.rs and
 /// src/cuda/plan/softmax_backward/; the variants are described in kernels/softmax*.cu.
 #[pyfunction]
 #[pyo3(signature = (variant, parameter = 1), text_signature = "(variant, parameter=1)")]
@@ -119,23 +119,26 @@ pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
     Ok(())
 }
 
-/// Makes matmul on GPUs use one kind of kernel, for the whole process, where that can do the problem.
+/// Makes matmul on GPUs use one kind of kernel, for the whole process, wherever it supports the problem.
 ///
 /// Args:
 ///     kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
-///         bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "tf32" (kernels/matmul_wgmma_tf32.cu: the same with precision="tf32"), "skinny" (kernels/matmul_skinny.cu and matmul_skinny_simt.cu: up to
-///         16 rows or columns of fp16/bf16, 64 of others), "copied" (kernels/matmul_mma.cu on copies of what it could only read element by
-///         element), or None to leave the choice to the plan again.
-///     tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6" and "tf32": rows x columns of a block, such as "128x256"; None: the plan's.
+///         bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "tf32"
+///         (kernels/matmul_wgmma_tf32.cu: the same with precision="tf32"), "skinny" (kernels/matmul_skinny.cu and
+///         matmul_skinny_simt.cu: up to 16 rows or columns of fp16/bf16, 64 of others), "copied"
+///         (kernels/matmul_mma.cu on copies of operands that it could only read element by element), or None to leave
+///         the choice to the plan again.
+///     tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6" and "tf32": rows x columns of a block, such as
+///         "128x256"; None: the plan's.
 ///     splits: for "wgmma", "bf16x6", "tf32" and "skinny": k splits; None: the plan's.
-///     cluster: for "wgmma" and "tf32": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for split-K through memory where
-///         the splits could be a cluster.
+///     cluster: for "wgmma" and "tf32": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for
+///         split-K through memory where the splits could be a cluster.
 ///     group_m: for "wgmma", "bf16x6" and "tf32": rows of tiles that blocks visit together; None: the plan's.
 ///
 /// Raises:
 ///     ValueError: any other kernel or tile.
 ///
-/// Lives in src/python/developer.rs; takes effect in src/cuda/plan/matmul/mod.rs.
+/// Source: src/python/developer.rs; takes effect in src/cuda/plan/matmul/mod.rs.
 #[pyfunction]
 #[pyo3(
     text_signature = "(kernel, *, tile=None, splits=None, cluster=None, group_m=None)",
@@ -178,9 +181,9 @@ fn tile_index(name: &str, known: &[&str]) -> PyResult<usize> {
     position.ok_or_else(|| unknown("tile", name, known.iter().copied()))
 }
 
-/// The constants of the model by which the plan chooses among tiles and splits of kernels/matmul_wgmma.cu, by name.
+/// The constants of the cost model with which the plan chooses tiles and splits of kernels/matmul_wgmma.cu, by name.
 ///
-/// Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/fit.rs; benchmarks/fit_matmul.py fits them.
+/// Sources: src/python/developer.rs, src/cuda/plan/matmul/wgmma/fit.rs; benchmarks/fit_matmul.py fits them.
 #[pyfunction]
 pub fn wgmma_model() -> BTreeMap<&'static str, f64> {
     fit::constants().into_iter().collect()
@@ -188,17 +191,17 @@ pub fn wgmma_model() -> BTreeMap<&'static str, f64> {
 
 type ClockedPlan = (u64, u64, u64, String, u64, u64, bool, (bool, bool, bool));
 
-/// What the model expects plans of kernels/matmul_wgmma.cu to take on an H200, in clocks.
+/// The time that the cost model estimates for plans of kernels/matmul_wgmma.cu on an H200, in clock cycles.
 ///
 /// Args:
-///     plans: (m, n, k, tile, splits, blocks of a pair: 1 or 2, whether the splits are a cluster, (rows of a, of b off the
-///         lines of the caches, b contiguous along n)) of each.
-///     constants: to be used in place of some of `wgmma_model()`.
+///     plans: for each (m, n, k, tile, splits, blocks of a pair: 1 or 2, whether the splits are a cluster, (whether rows of
+///         a, and of b, are not aligned to cache lines, whether b is contiguous along n)).
+///     constants: replace some of `wgmma_model()`.
 ///
 /// Raises:
 ///     ValueError: a tile or constant that is not known.
 ///
-/// Lives in src/python/developer.rs, of src/cuda/plan/matmul/wgmma/fit.rs.
+/// Sources: src/python/developer.rs, src/cuda/plan/matmul/wgmma/fit.rs.
 #[pyfunction]
 #[pyo3(text_signature = "(plans, constants)")]
 pub fn wgmma_clocks(plans: Vec<ClockedPlan>, constants: BTreeMap<String, f64>) -> PyResult<Vec<f64>> {

@@ -67,12 +67,12 @@ impl Classes {
             device: class(
                 "DeviceError",
                 &[root, &py.get_type::<PyValueError>()],
-                "Tensors are on different or unsupported devices, of different libraries, or without memory; or no usable GPU is there.",
+                "Tensors are on different or unsupported devices, of different libraries, or without memory; or there is no usable GPU.",
             )?,
             option: class(
                 "OptionError",
                 &[root, &py.get_type::<PyValueError>()],
-                "An option such as activation= has a value that is none of those there are.",
+                "An option such as activation= has a value that is not accepted.",
             )?,
             unsupported: class(
                 "UnsupportedError",
@@ -87,7 +87,7 @@ impl Classes {
             memory: class(
                 "OutOfMemoryError",
                 &[root, &py.get_type::<PyMemoryError>()],
-                "An operation needs more memory besides its operands than there is.",
+                "An operation needs more memory, besides its operands, than is available.",
             )?,
             shape,
             base,

@@ -17,31 +17,30 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 /// `activation(a @ b + bias)` for each of many groups, in one launch; with a gate,
 /// `activation(a @ gate + bias[:, 0]) * (a @ b + bias[:, 1])`.
 ///
-/// Groups are of rows, as in a mixture of experts: rows `offsets[g - 1]` to `offsets[g]` of `a` meet `b[g]`.
-/// Or of steps of k, as in the gradient of the experts' weights: those columns of `a` meet those rows of `b`
-/// in `out[g]`. Or, without offsets, of a batch. Offsets are read on the tensors' own device, at no moment
-/// by the host. Or each group has matrices of its own sizes and layouts, in lists.
+/// There are four kinds of groups. Groups of rows, as in a mixture of experts: rows `offsets[g - 1]` to
+/// `offsets[g]` of `a` are multiplied by `b[g]`. Groups of k, as in the gradient of the experts' weights: these
+/// columns of `a` are multiplied by these rows of `b`, to `out[g]`. Without offsets, the matrices of a batch. With
+/// lists, matrices of any sizes and layouts. Offsets are read on the tensors' own device, never by the host.
 ///
 /// Args:
 ///     a: tensor of shape (T, K), or (M, T), or (G, M, K); or a list of matrices. dtypes: float16, bfloat16,
 ///         float32, float64.
 ///     b: tensor of a's dtype, of shape (G, K, N), or (T, N), or (G, K, N); or a list of as many matrices.
 ///     offsets: int32 tensor of shape (G,): where each group ends; the first begins at 0. Groups may be
-///         empty. Whatever it holds is taken for its running maximum within 0 to T.
+///         empty. Each offset is replaced by the running maximum, within 0 to T.
 ///     bias: tensor of shape (G, N) of a's dtype, whose row g is added to every row of group g; with a gate,
 ///         (G, 2, N), the gate's and b's. With lists, a list of tensors of shape (N,), or (2, N).
-///     gate: tensor of b's shape and a's dtype, whose product the activation is applied to, and what comes of
-///         it multiplied by that with `b`; both are one pass over `a`. The two may be views of one tensor.
-///         With lists, a list.
+///     gate: tensor of b's shape and a's dtype. The activation is applied to the matmul with `gate`, and the
+///         result multiplied by the matmul with `b`. The two may be views of one tensor. With lists, a list.
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
-///     negative_slope: what leaky_relu multiplies negative values by.
+///     negative_slope: what leaky_relu multiplies negative values by. Only with activation="leaky_relu".
 ///     out: where to write the result: of its shape, dtype and device, overlapping no input;
-///         with lists, a list of such.
+///         with lists, a list of such tensors.
 ///
 /// Returns:
-///     A tensor of a's library, device and dtype, of shape (T, N), whose rows behind the last group are
-///     zeros; or (G, M, N); or `out`; with lists, a list of them. float16 and bfloat16 are accumulated in float32 and rounded once,
-///     after bias, activation and gate.
+///     A tensor of a's library, device and dtype, of shape (T, N), whose rows after the last group are
+///     zeros; or (G, M, N); or `out`; with lists, a list of tensors. float16 and bfloat16 are accumulated in
+///     float32 and rounded once, after bias, activation and gate.
 ///
 /// Raises:
 ///     DTypeError: not a tensor, dtypes that differ or are not floating, offsets that are not int32.
@@ -49,15 +48,15 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 ///         `out` has the wrong shape.
 ///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
-///     OptionError: an activation that is not known.
+///     OptionError: an activation that is not known, or a negative_slope without leaky_relu.
 ///
 /// Example:
 ///     >>> tokens, experts = torch.ones(3, 2), torch.tensor([1.0, 10.0]).expand(2, 1, 2).mT.expand(2, 2, 1)
 ///     >>> tilewise.grouped_matmul(tokens, experts, torch.tensor([1, 3], dtype=torch.int32)).T
 ///     tensor([[11., 11., 11.]])
 ///
-/// Meaning: src/ops/grouped_matmul.rs. CPU: src/cpu/matmul/grouped.rs. CUDA: kernels/grouped_matmul_*.cu,
-/// planned in src/cuda/plan/matmul/grouped/mod.rs.
+/// Sources: src/ops/grouped_matmul.rs (meaning), src/cpu/matmul/grouped.rs (CPU), kernels/grouped_matmul_*.cu and
+/// src/cuda/plan/matmul/grouped/mod.rs (CUDA).
 #[pyfunction]
 #[pyo3(
     signature = (a, b, offsets = None, *, bias = None, gate = None, activation = None, negative_slope = Keyword::Default, out = None),

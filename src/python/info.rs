@@ -10,14 +10,14 @@ use crate::error::{Error, Result};
 
 const OP: &str = "devices";
 
-/// The CUDA devices that the driver shows, in its order; none without a driver or a device.
+/// The CUDA devices that the driver shows, in its order; an empty list without a driver or a device.
 ///
 /// Returns:
-///     A list of dicts: index, name, compute_capability (major, minor), multiprocessors; of one multiprocessor,
-///     threads, blocks, registers and shared_bytes; shared_bytes_per_block, l2_bytes, memory_bytes; and
-///     clock_hz, memory_clock_hz, memory_bus_bits (None where the driver does not say), and
-///     memory_bytes_per_second (NVIDIA's figure for products that explain knows; else what those two make);
-///     targets, which of build_info()'s it runs: none if this build was made for other GPUs.
+///     A list of dicts: index, name, compute_capability (major, minor), multiprocessors; for one multiprocessor,
+///     threads, blocks, registers and shared_bytes; shared_bytes_per_block, l2_bytes, memory_bytes;
+///     clock_hz, memory_clock_hz and memory_bus_bits (None where the driver does not say);
+///     memory_bytes_per_second (NVIDIA's number for products that explain knows, else memory clock times bus width);
+///     and targets, those of build_info() that the device runs: none if this build was made for other GPUs.
 ///
 /// Raises:
 ///     CudaError: there is a driver, but it fails.
@@ -26,7 +26,7 @@ const OP: &str = "devices";
 ///     >>> [d["name"] for d in tilewise.devices()]
 ///     ['NVIDIA H200']
 ///
-/// Lives in src/python/info.rs; the driver is asked in src/cuda/driver.rs.
+/// Sources: src/python/info.rs; src/cuda/driver.rs queries the driver.
 #[pyfunction]
 #[pyo3(text_signature = "()")]
 pub fn devices(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
@@ -80,7 +80,7 @@ fn facts() -> Result<Vec<DeviceFacts>> {
 ///     >>> sum(k["spill_bytes"] for k in tilewise.build_info()["kernels"])
 ///     0
 ///
-/// Lives in src/python/info.rs; build.rs compiles the kernels and writes the figures down.
+/// Sources: src/python/info.rs; build.rs compiles the kernels and records these numbers.
 #[pyfunction]
 #[pyo3(text_signature = "()")]
 pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {

@@ -44,7 +44,7 @@ impl<'py> Lists<'py> {
         let many = Some(a.len());
         let b = taken("b", b, many)?;
         if options.offsets.is_some() {
-            let got = "given with lists, whose products have sizes of their own".into();
+            let got = "given with lists, whose matrices have their own sizes".into();
             return Err(Error::Listed { argument: "offsets", got });
         }
         let bias = options.bias.map(|bias| taken("bias", bias, many)).transpose()?;
@@ -60,14 +60,15 @@ fn taken<'py>(
     many: Option<usize>,
 ) -> Result<Objects<'py>> {
     if !is_listed(object) {
-        let got = "no list, as others of the call are".into();
+        let got = "not a list, but other arguments of the call are".into();
         return Err(Error::Listed { argument, got });
     }
     let found: Objects<'py> = object.try_iter()?.collect::<PyResult<_>>()?;
     match many {
-        Some(many) if found.len() != many => {
-            Err(Error::Listed { argument, got: format!("a list of {}, but a one of {many}", found.len()) })
-        }
+        Some(many) if found.len() != many => Err(Error::Listed {
+            argument,
+            got: format!("a list of {}, but a is a list of {many}", found.len()),
+        }),
         _ => Ok(found),
     }
 }
@@ -115,7 +116,7 @@ pub fn problem<'py>(
         let [bias, gate] = [&bias, &gate].map(|t| t.as_ref().map(|t| t.view.as_ref()));
         if a.view.rank() != 2 || b.view.rank() != 2 {
             let got = format!(
-                "holds at {i} a tensor of {} dimensions, and b one of {}",
+                "a list whose tensor {i} has {} dimensions, where b's has {}; both need 2",
                 a.view.rank(),
                 b.view.rank()
             );

@@ -25,11 +25,11 @@ use crate::ops::{self, Scalar};
 ///     a: tensor of shape (..., m, k) or (k,). dtypes: float16, bfloat16, float32, float64.
 ///     b: tensor of shape (..., k, n) or (k,), of a's dtype. Leading dimensions broadcast.
 ///     bias: tensor of shape (n,) of a's dtype, added to every row; with a gate of shape (2, n), the gate's row and b's.
-///     gate: tensor of b's shape and a's dtype, which the activation is applied to the product with. It and b may be views
-///         of one weight, such as `w[:, :n]` and `w[:, n:]`: nothing is copied.
+///     gate: tensor of b's shape and a's dtype. The activation is applied to `a @ gate`, and the result multiplied by
+///         `a @ b`. gate and b may be views of one weight, such as `w[:, :n]` and `w[:, n:]`: nothing is copied.
 ///     residual: tensor of a's dtype that broadcasts to the result, of any strides, or `out` itself.
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
-///     negative_slope: what leaky_relu multiplies negative values by.
+///     negative_slope: what leaky_relu multiplies negative values by. Only with activation="leaky_relu".
 ///     precision: "ieee" multiplies float32 as float32; "tf32" may round float32 inputs to 10 bits of
 ///         mantissa where the device has hardware for that.
 ///     out: where to write the result: of its shape, dtype and device. It must be the residual, or not overlap any
@@ -45,15 +45,15 @@ use crate::ops::{self, Scalar};
 ///     ShapeError: sizes do not fit, bias is not (n,), gate is not of b's shape, or `out` has the wrong shape.
 ///     LayoutError: `out` is read-only or overlaps an input without being the residual; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
-///     OptionError: an activation or precision that is not known.
+///     OptionError: an activation or precision that is not known, or a negative_slope without leaky_relu.
 ///
 /// Example:
 ///     >>> tilewise.matmul(torch.eye(2), torch.tensor([[1.0, -2.0], [3.0, 4.0]]), activation="relu")
 ///     tensor([[1., 0.],
 ///             [3., 4.]])
 ///
-/// Meaning: src/ops/matmul/mod.rs. CPU: src/cpu/matmul/. CUDA: kernels/matmul_*.cu, planned in
-/// src/cuda/plan/matmul/mod.rs.
+/// Sources: src/ops/matmul/mod.rs (meaning), src/cpu/matmul/ (CPU), kernels/matmul_*.cu and
+/// src/cuda/plan/matmul/mod.rs (CUDA).
 #[pyfunction]
 #[pyo3(
     signature = (
@@ -227,7 +227,7 @@ fn in_lower_precision<'py>(
 ///     OptionError: an activation or precision that is not known, a slope beside another activation than
 ///         leaky_relu. DTypeError: a slope that is no number.
 ///
-/// Lives in src/python/matmul.rs; asked by tilewise.torch.
+/// Source: src/python/matmul.rs; called by tilewise.torch.
 #[pyfunction]
 #[pyo3(
     signature = (*, activation = None, negative_slope = Keyword::Default, precision = Keyword::Default),

@@ -11,14 +11,14 @@ use crate::native::KERNELS;
 /// Registers kernels of torch.ops.tilewise with torch's dispatcher that need no Python, for CPUs and GPUs.
 ///
 /// Args:
-///     recorder: returns for the name of an operator, overload included, the function that makes its calls which are more
-///         than memory: recorded for gradients, or under a mode, a transform or with a subclass. Its arguments are the
-///         schema's, by position.
+///     recorder: returns, for the name of an operator (with its overload), the function for calls that need Python: those
+///         recorded for gradients, under a mode or a transform, or with a subclass. The function takes the arguments of
+///         the schema, by position.
 ///
 /// Returns:
-///     The names of the operators that have such kernels; none where torch lacks what they take.
+///     The names of the operators that have such kernels; an empty list where torch lacks the functions that they need.
 ///
-/// Lives in src/python/native.rs; asked by tilewise.torch. Kernels: src/native/, by src/interop/stable/.
+/// Sources: src/python/native.rs, called by tilewise.torch; kernels in src/native/, through src/interop/stable/.
 #[pyfunction]
 #[pyo3(signature = (recorder), text_signature = "(recorder)")]
 pub fn implement_operators(py: Python<'_>, recorder: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {

@@ -83,16 +83,16 @@ impl Recorder {
     }
 }
 
-/// The `forward` of the classes by which tilewise records results that are there already.
+/// The `forward` of the classes with which tilewise records results that are already computed.
 ///
 /// Args:
 ///     ctx: the context of a torch.autograd.Function.
-///     *tensors: what the result was made of.
+///     *tensors: the inputs of the operation.
 ///
 /// Returns:
 ///     The result.
 ///
-/// Lives in src/python/recording.rs; called by torch for the classes of tilewise.torch.autograd.
+/// Source: src/python/recording.rs; called by torch for the classes of tilewise.torch.autograd.
 #[pyfunction]
 #[pyo3(signature = (ctx, *tensors), text_signature = "(ctx, *tensors)")]
 pub fn recorded<'py>(ctx: &Bound<'py, PyAny>, tensors: &Bound<'py, PyTuple>) -> PyResult<Py<PyAny>> {

@@ -65,17 +65,17 @@ impl<const N: usize> Entry<N> {
     }
 }
 
-/// Calls one of tilewise's functions with torch tensors taken for what is in their memory: without gradients,
-/// modes, subclasses or autocast, all of which torch's dispatcher has seen to where this is called.
+/// Calls one of tilewise's functions on the memory of torch tensors: without gradients,
+/// modes, subclasses or autocast, which torch's dispatcher has already handled.
 ///
 /// Args:
 ///     function: add, softmax, log_softmax or matmul.
-///     *args, **kwargs: passed on.
+///     *args, **kwargs: its arguments.
 ///
 /// Returns:
 ///     What `function` returns.
 ///
-/// Lives in src/python/routing.rs; takes effect in src/interop/dispatcher.rs.
+/// Source: src/python/routing.rs; takes effect in src/interop/dispatcher.rs.
 #[pyfunction]
 #[pyo3(signature = (function, *args, **kwargs), text_signature = "(function, *args, **kwargs)")]
 pub fn on_memory<'py>(

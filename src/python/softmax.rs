@@ -30,7 +30,7 @@ use crate::ops::softmax::{Kind, SoftmaxProblem};
 ///     as in torch.
 ///
 /// Raises:
-///     DTypeError: not a tensor, a `dtype` that is not floating, or none beside integers.
+///     DTypeError: not a tensor, a `dtype` that is not floating, or integers without a `dtype`.
 ///     DimError: `dim` is out of range.
 ///     ShapeError, LayoutError: `out` has the wrong shape, is read-only or overlaps x.
 ///     DeviceError: tensors of different devices or libraries.
@@ -40,8 +40,8 @@ use crate::ops::softmax::{Kind, SoftmaxProblem};
 ///     tensor([[0.2500, 0.2500, 0.2500, 0.2500],
 ///             [0.2500, 0.2500, 0.2500, 0.2500]])
 ///
-/// Meaning: src/ops/softmax.rs. CPU: src/cpu/softmax/. CUDA: kernels/softmax*.cu, chosen in
-/// src/cuda/plan/softmax/choose/.
+/// Sources: src/ops/softmax.rs (meaning), src/cpu/softmax/ (CPU), kernels/softmax*.cu and
+/// src/cuda/plan/softmax/choose/ (CUDA).
 #[pyfunction]
 #[pyo3(
     signature = (x, dim = Keyword::Default, *, dtype = None, out = None),
@@ -79,7 +79,7 @@ pub fn softmax<'py>(
 ///     >>> tilewise.log_softmax(torch.zeros(4))
 ///     tensor([-1.3863, -1.3863, -1.3863, -1.3863])
 ///
-/// Lives where softmax lives.
+/// Sources: those of softmax.
 #[pyfunction]
 #[pyo3(
     signature = (x, dim = Keyword::Default, *, dtype = None, out = None),

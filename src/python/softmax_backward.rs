@@ -38,8 +38,8 @@ use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 ///     >>> tilewise.softmax_backward(torch.tensor([1.0, 0.0]), y)
 ///     tensor([ 0.2500, -0.2500])
 ///
-/// Meaning: src/ops/softmax_backward.rs. CPU: src/cpu/softmax/backward/. CUDA: kernels/softmax_backward.cu and
-/// kernels/softmax_backward_strided.cu, planned in src/cuda/plan/softmax_backward/.
+/// Sources: src/ops/softmax_backward.rs (meaning), src/cpu/softmax/backward/ (CPU), kernels/softmax_backward*.cu and
+/// src/cuda/plan/softmax_backward/ (CUDA).
 #[pyfunction]
 #[pyo3(
     signature = (grad, output, dim = Keyword::Default, *, dtype = None, out = None),
@@ -79,7 +79,7 @@ pub fn softmax_backward<'py>(
 ///     >>> tilewise.log_softmax_backward(torch.tensor([1.0, 0.0]), y)
 ///     tensor([ 0.5000, -0.5000])
 ///
-/// Lives where softmax_backward lives.
+/// Sources: those of softmax_backward.
 #[pyfunction]
 #[pyo3(
     signature = (grad, output, dim = Keyword::Default, *, dtype = None, out = None),

@@ -59,5 +59,14 @@ def test_what_is_explained_is_what_runs():
     assert len(launched) >= 16  # thirteen calls, three of them in two launches
 
 
+@pytest.mark.parametrize("value", ["trace", "launch,trace", "1"])
+def test_a_value_that_is_not_known_is_warned_of_once(value):
+    printed = fresh.run(CALLS, TILEWISE_LOG=value).splitlines()
+    unknown = value.rpartition(",")[2]
+    warning = f'tilewise: TILEWISE_LOG="{unknown}" is not known; accepted: launch'
+    assert printed.count(warning) == 1
+    assert any(re.fullmatch(LINE, line) for line in printed) == value.startswith("launch")
+
+
 def test_nothing_is_printed_unless_asked_for():
     assert "tilewise:" not in fresh.run(CALLS, TILEWISE_LOG=None)

@@ -172,7 +172,7 @@ def test_a_copy_is_no_output():
         ({"device": (8, 0)}, "DeviceError", "supported devices"),
         ({"device": (10, 1)}, "DeviceError", "supported devices"),
         ({"data": 0}, "DeviceError", "no memory"),
-        ({"major": 2}, "UnsupportedError", "could not be taken by DLPack"),
+        ({"major": 2}, "UnsupportedError", "could not be imported through DLPack"),
     ],
     ids=str,
 )
@@ -196,7 +196,7 @@ def test_a_producer_that_returns_no_capsule(returned):
         def __dlpack__(self, **options):
             return returned
 
-    with pytest.raises(tw.UnsupportedError, match="could not be taken by DLPack"):
+    with pytest.raises(tw.UnsupportedError, match="could not be imported through DLPack"):
         tw.softmax(Odd(numbers(3)))
 
 
@@ -208,7 +208,7 @@ def test_a_capsule_that_was_consumed_before():
 
     producer = Reused(numbers(3))
     tw.add(producer, 1)
-    with pytest.raises(tw.UnsupportedError, match="could not be taken by DLPack"):
+    with pytest.raises(tw.UnsupportedError, match="could not be imported through DLPack"):
         tw.add(producer, 1)
     assert producer.deleted == 1
 

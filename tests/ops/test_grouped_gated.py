@@ -156,9 +156,9 @@ def test_lists(device, dtype):
     for i, one in enumerate(got):
         expected = reference.matmul(a[i], b[i], bias[i], "silu", gate=gate[i])
         assert_rounded(one, *expected, f"product {i}:")
-    with pytest.raises(tw.ShapeError, match="`gate` is a list of 5, but a one of 6"):
+    with pytest.raises(tw.ShapeError, match="`gate` is a list of 5, but a is a list of 6"):
         tw.grouped_matmul(a, b, gate=gate[1:])
-    with pytest.raises(tw.ShapeError, match="`gate` is no list"):
+    with pytest.raises(tw.ShapeError, match="`gate` is not a list"):
         tw.grouped_matmul(a, b, gate=gate[0])
 
 

@@ -96,19 +96,19 @@ CASES = [
     (
         "DTypesDiffer",
         DTYPE,
-        "matmul: `b` has dtype float64, but a has float32; they must be alike. Convert one of them first",
+        "matmul: `b` has dtype float64, but a has float32; they must be the same. Convert one of them first",
         lambda: tw.matmul(x, x.mT.double()),
     ),
     (
         "DTypesDiffer",
         DTYPE,
-        "matmul: `bias` has dtype float16, but a has float32; they must be alike. Convert one of them first",
+        "matmul: `bias` has dtype float16, but a has float32; they must be the same. Convert one of them first",
         lambda: tw.matmul(x, x.mT, bias=torch.ones(2).half()),
     ),
     (
         "DTypesDiffer",
         DTYPE,
-        "log_softmax_backward: `output` has dtype float64, but grad has float32; they must be alike. Convert one of them first",
+        "log_softmax_backward: `output` has dtype float64, but grad has float32; they must be the same. Convert one of them first",
         lambda: tw.log_softmax_backward(x, x.double()),
     ),
     (
@@ -199,7 +199,7 @@ CASES = [
     (
         "GroupedShapes",
         SHAPE,
-        "grouped_matmul: a of shape (2, 3) and b of shape (4, 2, 3) do not fit offsets; accepted: (T, K) with (G, K, N), whose rows are cut, and (M, T) with (T, N), whose k is",
+        "grouped_matmul: a of shape (2, 3) and b of shape (4, 2, 3) do not fit; accepted with offsets: (T, K) with (G, K, N) for groups of rows, and (M, T) with (T, N) for groups of k",
         lambda: tw.grouped_matmul(x, torch.ones(4, 2, 3), torch.ones(4, dtype=torch.int32)),
     ),
     (
@@ -211,7 +211,7 @@ CASES = [
     (
         "Listed",
         SHAPE,
-        "grouped_matmul: `b` is a list of 1, but a one of 2; lists hold a matrix of each product, and have one length",
+        "grouped_matmul: `b` is a list of 1, but a is a list of 2; lists have a matrix for each matmul, and all have the same length",
         lambda: tw.grouped_matmul([x, x], [x.mT]),
     ),
     (
@@ -243,7 +243,7 @@ CASES = [
     (
         "ShapesDiffer",
         SHAPE,
-        "softmax_backward: `output` has shape (3, 2), but grad has shape (2, 3); they must be alike",
+        "softmax_backward: `output` has shape (3, 2), but grad has shape (2, 3); they must be the same",
         lambda: tw.softmax_backward(x, x.mT),
     ),
     (
@@ -261,7 +261,7 @@ CASES = [
     (
         "NotPlanned",
         SHAPE,
-        "explain: a result of 2305843009213693952 bytes is more than a process can address (2^47). Plan a part of it",
+        "explain: a result of 2305843009213693952 bytes is more than a process can address (2^47). Plan a smaller call",
         lambda: tw.explain(tw.add, torch.ones(1, dtype=torch.int8).expand(2**61), 1, device="h200"),
     ),
     (
@@ -291,19 +291,19 @@ CASES = [
     (
         "OutOverlapsItself",
         LAYOUT,
-        "add: `out` overlaps itself (an expanded or sliding view), so writing it has no one result; pass out.clone() or a fresh tensor",
+        "add: `out` overlaps itself (an expanded or sliding view), so that several of its elements share memory; pass out.clone() or a fresh tensor",
         lambda: tw.add(x, 1, out=torch.ones(3).expand(2, 3)),
     ),
     (
         "OutOverlapsInput",
         LAYOUT,
-        "add: `out` shares memory with `x` without being exactly it; pass an `out` of its own memory",
+        "add: `out` shares memory with `x` but is not the same view; pass an `out` with memory of its own",
         lambda: (lambda p: tw.add(p[1:], 1, out=p[:-1]))(torch.ones(5)),
     ),
     (
         "OutOverlapsInput",
         LAYOUT,
-        "matmul: `out` shares memory with `a`; pass an `out` of its own memory",
+        "matmul: `out` shares memory with `a`; pass an `out` with memory of its own",
         lambda: (lambda p: tw.matmul(p, torch.ones(3, 3), out=p))(torch.ones(3, 3)),
     ),
     (
@@ -381,7 +381,7 @@ CASES = [
     (
         "AlphaBesideNumber",
         OPTION,
-        "add: `alpha` multiplies y, and x is a number; pass add(y, x) with y multiplied already",
+        "add: `alpha` is not accepted where x is a number; multiply y first, and pass add(y, x)",
         lambda: tw.add(2, x, alpha=3),
     ),
     (
@@ -405,7 +405,7 @@ CASES = [
     (
         "NeedsPreActivation",
         UNSUPPORTED,
-        'activation_backward: the output of gelu does not tell its gradient; pass the pre-activation as `saved`, with saved_is="pre_activation"',
+        'activation_backward: the gradient of gelu cannot be computed from its output; pass the pre-activation as `saved`, with saved_is="pre_activation"',
         lambda: activation_backward(x, x, "gelu"),
     ),
     (
@@ -417,19 +417,19 @@ CASES = [
     (
         "Producer",
         UNSUPPORTED,
-        "add: `x` could not be taken by DLPack: BufferError: out of ink. Convert it to a torch.Tensor or a numpy.ndarray first",
+        "add: `x` could not be imported through DLPack: BufferError: out of ink. Convert it to a torch.Tensor or a numpy.ndarray first",
         lambda: tw.add(Failing(np.ones(3)), 1),
     ),
     (
         "ResultRefused",
         UNSUPPORTED,
-        "add: error_cases did not take the result over by DLPack: ValueError: full. Pass `out`",
+        "add: error_cases did not import the result through DLPack: ValueError: full. Pass `out`",
         lambda: tw.add(Full(np.ones(3)), 1),
     ),
     (
         "ResultRefused",
         UNSUPPORTED,
-        "add: error_cases did not take the result over by DLPack: its from_dlpack returned None. Pass `out`",
+        "add: error_cases did not import the result through DLPack: its from_dlpack returned None. Pass `out`",
         lambda: tw.add(Forgetful(np.ones(3)), 1),
     ),
 ]

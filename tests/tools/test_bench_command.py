@@ -138,13 +138,13 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(words, why, capsy
     ("words", "why"),
     [
         (["all", "--shape", "8x8"], "--shape: name the operations"),
-        (["add", "--layout", "row"], "--layout and --dim describe --shape"),
-        (["softmax", "--dim", "0"], "--layout and --dim describe --shape"),
-        (["add", "--dtype", "int3"], "int3"),
-        (["add", "--shape", "8x8", "--only", "8"], "--only chooses among the cases there are"),
-        (["add", "--shape", "2^40x2"], "'2^40x2' is more than 2^40"),
+        (["add", "--layout", "row"], "--layout and --dim need --shape"),
+        (["softmax", "--dim", "0"], "--layout and --dim need --shape"),
+        (["add", "--dtype", "int3"], "int3 is not known; accepted: float16"),
+        (["add", "--shape", "8x8", "--only", "8"], "--only selects from the built-in cases"),
+        (["add", "--shape", "2^40x2"], "'2^40x2' has more than 2^40 elements"),
         *(
-            (["add", "--shape", text], "is no shape")
+            (["add", "--shape", text], "is not a shape")
             for text in ("", "8x", "0x4", "-1", "axb", "2^-1", "2^2^2^99")
         ),
     ],
@@ -161,10 +161,10 @@ def test_a_command_line_that_makes_no_sense(words, why, capsys):
     [
         *((option, "none/x.png", "there is no folder none") for option in ("--json", "--csv", "--plot")),
         *((option, ".", "is a folder") for option in ("--json", "--csv")),
-        ("--plot", "x.pgn", "ends in none of .png, .svg, .pdf"),
-        ("--record", "file/kept", "file is no folder"),
-        ("--json", "locked/x.json", "locked may not be written to"),
-        ("--record", "locked/kept", "locked may not be written to"),
+        ("--plot", "x.pgn", "the file's ending must be one of .png, .svg, .pdf"),
+        ("--record", "file/kept", "file is not a folder"),
+        ("--json", "locked/x.json", "locked is not writable"),
+        ("--record", "locked/kept", "locked is not writable"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
@@ -471,6 +471,6 @@ def test_kernels_that_there_are_not(name, capsys):
     with pytest.raises(SystemExit):
         options.parse(["softmax", "--variants", name])
     assert (
-        f"no such variant: {name}; there are softmax:VARIANT[:PARAMETER] with one of short, "
+        f"{name} is not known; accepted: softmax:VARIANT[:PARAMETER] with one of short, "
         in capsys.readouterr().err
     )

@@ -47,4 +47,4 @@ def test_gradients_of_both_blocks_agree(case):
 def test_ways_that_do_not_exist_are_refused(capsys):
     with pytest.raises(SystemExit):
         model.main(["--ways", "eager,quick"])
-    assert "quick; there are eager, compiled" in capsys.readouterr().err
+    assert "quick is not known; accepted: eager, compiled" in capsys.readouterr().err

@@ -80,4 +80,4 @@ def test_it_says_when_a_build_has_no_kernels(monkeypatch):
     build = {"version": "0.1.0", "nvcc": None, "targets": [], "kernels": []}
     monkeypatch.setattr(tw, "build_info", lambda: build)
     described = tilewise.info.collect()["tilewise"]
-    assert (described["nvcc"], described["targets"]) == ("none", "none: it computes on the CPU")
+    assert (described["nvcc"], described["targets"]) == ("none", "none: this build is for CPUs only")

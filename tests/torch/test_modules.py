@@ -68,6 +68,45 @@ def test_an_input_that_does_not_fit_is_told_of_as_input_and_weight(device, activ
         layer(torch.ones(2, 4, device=device))
 
 
+GROUPED_ENDS = torch.tensor([1, 2], dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "more"),
+    [
+        ("Linear", lambda: tilewise.torch.Linear(5, 3), ()),
+        ("Linear", lambda: tilewise.torch.Linear(5, 3, activation="relu"), ()),
+        ("GatedMLP", lambda: tilewise.torch.GatedMLP(5, 3), ()),
+        ("GatedMLP", lambda: tilewise.torch.GatedMLP(5, 3, bias=True), ()),
+        ("GroupedLinear", lambda: tilewise.torch.GroupedLinear(2, 5, 3), (GROUPED_ENDS,)),
+    ],
+    ids=["plain", "relu", "gated", "gated with bias", "grouped"],
+)
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_layer_speaks_of_its_input_and_weight(name, layer, more, gradients):
+    layer, x = layer(), torch.ones(2, 5)
+    wrong = [
+        (x.double(), tw.DTypeError, "input has dtype float64, but the weight has float32"),
+        (x.long(), tw.DTypeError, "input has dtype int64, but the weight has float32"),
+        (x[:, 1:], tw.ShapeError, r"input of shape \(2, 4\) does not fit a weight of shape \(.*5\)"),
+        (x.to("meta"), tw.DeviceError, "input is on meta, but the weight is on cpu"),
+        (x.numpy(), tw.DeviceError, "input is of type numpy.ndarray, not a torch.Tensor"),
+        (x.tolist(), (tw.DTypeError, tw.ShapeError), "input is of type list, not a torch.Tensor"),
+    ]
+    with torch.set_grad_enabled(gradients):
+        for given, error, words in wrong:
+            with pytest.raises(error, match=f"^{name}: .*{words}") as caught:
+                layer(given, *more)
+            assert "`a`" not in str(caught.value)
+        # Errors of other arguments are those of the operation.
+        if name == "Linear":
+            layer.bias = torch.nn.Parameter(layer.bias.double())
+        else:
+            more = (more[0].long() if more else x.double(),)
+        with pytest.raises(tw.TilewiseError, match=r"matmul: `(residual|offsets|bias)` has dtype"):
+            layer(x, *more)
+
+
 def test_linear_with_parameters_of_another_kind(device):
     """A weight that is computed, one that was replaced, a bias that was taken away."""
     x = torch.randn(3, 4, device=device)
@@ -121,7 +160,7 @@ def test_the_example_trains_as_torch_does(device, capsys):
     assert losses[-1] < losses[0] - 0.1
     # float32 roundings differ, and training multiplies what differs.
     assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) < 2e-3
-    assert "right: tilewise" in capsys.readouterr().out
+    assert "accuracy: tilewise" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are not here")

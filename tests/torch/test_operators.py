@@ -225,22 +225,48 @@ def meta(*shape, dtype=torch.float32):
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def requiring_grad(*shape):
+    return torch.ones(shape, requires_grad=True)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: tw.add(meta(3), torch.ones(3)), tw.DeviceError, "on cpu, but another is on meta"),
-        (lambda: tw.add(torch.ones(3), meta(3)), tw.DeviceError, "on meta, but another is on cpu"),
-        (lambda: tw.matmul(meta(3, 3), torch.ones(3, 3)), tw.DeviceError, "share one device"),
+        (lambda: tw.add(meta(3), torch.ones(3)), tw.DeviceError, "^add: `y` is on cpu, but x is on meta"),
+        (lambda: tw.add(torch.ones(3), meta(3)), tw.DeviceError, "^add: `y` is on meta, but x is on cpu"),
+        (lambda: tw.matmul(meta(3, 3), torch.ones(3, 3)), tw.DeviceError, "^matmul: `b` is on cpu, but a is"),
         (lambda: tw.matmul(torch.ones(3, 3), meta(3, 3)), tw.DeviceError, "share one device"),
         (lambda: tw.matmul(meta(3, 3), meta(3, 3), bias=torch.ones(3)), tw.DeviceError, "share one device"),
         (lambda: tw.softmax(meta(3), out=torch.ones(3)), tw.DeviceError, "share one device"),
+        *(
+            (
+                lambda name=name, shape=shape, a=a, b=b: tw.matmul(a(3, 3), a(3, 3), **{name: b(*shape)}),
+                tw.DeviceError,
+                f"^matmul: `{name}` is on .*, but a is on",
+            )
+            for name, shape in (("gate", (3, 3)), ("residual", (3, 3)), ("bias", (3,)))
+            for a, b in ((meta, torch.ones), (torch.ones, meta), (requiring_grad, meta))
+        ),
+        *(
+            (
+                lambda a=a, b=b: tw.grouped_matmul(a(4, 3), a(2, 3, 5), b(2, dtype=torch.int32)),
+                tw.DeviceError,
+                "^grouped_matmul: `offsets` is on .*, but a is on",
+            )
+            for a, b in ((meta, torch.ones), (torch.ones, meta), (requiring_grad, meta))
+        ),
+        (
+            lambda: tw.grouped_matmul(requiring_grad(4, 3, 3), torch.ones(4, 3, 5), gate=meta(4, 3, 5)),
+            tw.DeviceError,
+            "^grouped_matmul: `gate` is on meta, but a is on cpu",
+        ),
         (lambda: tw.softmax_backward(meta(3), torch.ones(3)), tw.DeviceError, "share one device"),
         (lambda: tw.softmax(meta(3), dim=2), tw.DimError, "dim=2 is out of range"),
         (lambda: tw.softmax(meta(3), dim=2**70), tw.DTypeError, "does not fit into int64"),
         (lambda: tw.add(meta(3), 1j), tw.DTypeError, "`y` is a complex number"),
         (lambda: tw.add(meta(3, dtype=torch.complex64), 1), tw.DTypeError, "complex64 is not accepted"),
         (lambda: tw.matmul(meta(3, 4), meta(3, 4)), tw.ShapeError, "sizes 4 and 3 differ"),
-        (lambda: tw.matmul(meta(3, 4).half(), meta(4, 3)), tw.DTypeError, "must be alike"),
+        (lambda: tw.matmul(meta(3, 4).half(), meta(4, 3)), tw.DTypeError, "must be the same"),
         (lambda: tw.add(meta(3), "a"), tw.DTypeError, "`y` is of type str, not a tensor"),
         (lambda: tw.add(meta(3), meta(3), out="a"), tw.DTypeError, "`out` is of type str, not a tensor"),
         (lambda: tw.matmul(meta(3, 3), None), tw.DTypeError, "`b` is of type NoneType, not a tensor"),

@@ -1,4 +1,4 @@
-"""Timings of tilewise beside torch, Triton and others: `python -m tilewise.bench --help`."""
+"""Times of tilewise compared with torch, Triton and others: `python -m tilewise.bench --help`."""
 
 # What a shell expects of a command that Ctrl-C ended.
 INTERRUPTED = 130

@@ -1,8 +1,8 @@
-"""`python -m tilewise.bench.model`: a decoder block with tilewise's layers beside the same with torch's.
+"""`python -m tilewise.bench.model`: a decoder block with tilewise's layers, compared with torch's layers.
 
-Layer norms and attention are torch's in both; the four linear layers, the activation and the two residual
-sums differ. A step is one forward pass, or in training a forward and a backward pass, and is timed as users
-meet it: calls one after the other, host and device together.
+Both use torch's layer norms and attention; the four linear layers, the activation and the two residual
+sums differ. A step is one forward pass, or in training a forward and a backward pass. It is timed as in use:
+calls one after the other, host and device together.
 """
 
 from __future__ import annotations
@@ -220,15 +220,21 @@ def measure(case: Case, device: torch.device, wanted: tuple[str, ...]) -> dict[s
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tilewise.bench.model", description=__doc__)
+    description = (
+        "Times a step of a decoder block with tilewise's layers and with torch's. A step is one forward "
+        "pass, or in training a forward and a backward pass."
+    )
+    parser = argparse.ArgumentParser(prog="python -m tilewise.bench.model", description=description)
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if there is one")
-    parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name contains it")
-    parser.add_argument("--ways", default=",".join(WAYS), help="of %(default)s")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep milliseconds of each step in FILE")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose name contains TEXT")
+    parser.add_argument("--ways", default=",".join(WAYS), metavar="NAMES", help="of %(default)s")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the milliseconds of each step to FILE"
+    )
     options = parser.parse_args(arguments)
     wanted = tuple(options.ways.split(","))
     if unknown := set(wanted) - set(WAYS):
-        parser.error(f"--ways: {', '.join(sorted(unknown))}; there are {', '.join(WAYS)}")
+        parser.error(f"--ways: {', '.join(sorted(unknown))} is not known; accepted: {', '.join(WAYS)}")
     kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
     found = {}

@@ -34,13 +34,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.shape and set(options.operations) & {"all", "overhead"}:
         result.error(f"--shape: name the operations it is for, of {', '.join(OPERATIONS[:-1])}")
     if (options.layout or options.dim is not None) and not options.shape:
-        result.error("--layout and --dim describe --shape; to choose among the cases there are: --only TEXT")
+        result.error("--layout and --dim need --shape; to select some of the built-in cases, use --only TEXT")
     if options.only and options.shape:
-        result.error("--only chooses among the cases there are, and --shape is instead of them")
+        result.error("--only selects from the built-in cases, which --shape replaces: use one of the two")
     if options.record and options.from_file:
-        result.error("--record keeps a run that is made now, not one --from a file")
+        result.error("--record keeps a new run, not one --from a file")
     if options.from_file and command(options) != command(result.parse_args([])):
-        result.error("--from shows a kept run as it is: name no operations, cases or peers with it")
+        result.error("--from shows a kept run as it is: it takes no operations, cases or peers")
     written = [path.absolute() for path in (options.json, options.csv, options.plot) if path]
     if len(set(written)) < len(written):
         result.error("--json, --csv and --plot: name a file for each")
@@ -65,7 +65,7 @@ def command(options: argparse.Namespace) -> str:
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="python -m tilewise.bench",
-        description="Checks every result against torch in float64, then times tilewise beside its peers.",
+        description="Compares every result with torch in float64, then times tilewise and its peers.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -89,8 +89,8 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="AxB",
-        help="instead of the cases there are; of a matmul MxNxK, of grouped GxTxNxK; may be given again; "
-        "2^20 is a number too",
+        help="replaces the built-in cases; for matmul MxNxK, for grouped GxTxNxK; may be repeated; "
+        "a size may be written as 2^20",
     )
     add("--dtype", type=_words(DTYPES), default=(), metavar="NAMES", help=f"of {','.join(DTYPES)}")
     add(
@@ -102,37 +102,37 @@ def parser() -> argparse.ArgumentParser:
         "contiguous,transposed,column slice,odd slice (softmax, gradients); "
         "contiguous,transposed,column slice,row,column,number,mixed dtype (add's second operand)",
     )
-    add("--dim", type=int, help="with --shape: of softmax and its gradient (default: the last)")
+    add("--dim", type=int, help="with --shape: the dim of softmax and its gradient (default: the last)")
     add(
         "--peers",
         type=_words(PEERS),
         default=DEFAULT_PEERS,
         metavar="NAMES",
-        help=f"of {','.join(PEERS)} (default {','.join(DEFAULT_PEERS)}); what is not installed is left out",
+        help=f"of {','.join(PEERS)} (default {','.join(DEFAULT_PEERS)}); those not installed are left out",
     )
     add(
         "--variants",
         type=_variants,
         default=(),
         metavar="NAMES",
-        help="tilewise's own kernels as further peers, forced where they can do the case: "
+        help="variants of tilewise's kernels as further peers, in the cases that they support: "
         "softmax:VARIANT[:PARAMETER] such as softmax:cluster:8 or softmax:pipeline:2 "
-        "(see _core.variants), also of the gradients (softmax_backward:misaligned:2); "
+        "(see _core.variants), also for gradients (softmax_backward:misaligned:2); "
         "add:fixed_grid, add:grid_stride",
     )
 
     group = result.add_argument_group("output")
     add = group.add_argument
     add("--json", type=_destinations.file, metavar="FILE", help="write all measurements to FILE")
-    add("--csv", type=_destinations.file, metavar="FILE", help="write all times to FILE, a line each")
-    add("--plot", type=_destinations.picture, metavar="FILE", help="draw them: .png, .svg or .pdf")
-    add("--compare", type=Path, metavar="OLD", help="tell which cases have become slower than in OLD (.json)")
+    add("--csv", type=_destinations.file, metavar="FILE", help="write all times to FILE, one a line")
+    add("--plot", type=_destinations.picture, metavar="FILE", help="draw charts to FILE: .png, .svg or .pdf")
+    add("--compare", type=Path, metavar="OLD", help="mark the cases that are slower than in OLD (.json)")
     add(
         "--from",
         dest="from_file",
         type=Path,
         metavar="FILE",
-        help="measure nothing: take the measurements of FILE",
+        help="measure nothing, and show the run kept in FILE (.json)",
     )
     add(
         "--record",
@@ -142,13 +142,13 @@ def parser() -> argparse.ArgumentParser:
         const="benchmarks/results",
         help="keep the run in DIR (default: %(const)s)",
     )
-    add("--date", type=_date, help="the date of the record, YYYY-MM-DD (default: today)")
+    add("--date", type=_date, help="date of the record, YYYY-MM-DD (default: today)")
     add("--tests", metavar="TEXT", help='test counts to keep with the record, e.g. "812 passed, 3 skipped"')
     add(
         "--check-record",
         type=Path,
         metavar="FILE",
-        help="say whether a record is of today's sources, and exit",
+        help="say whether a record was made from the present sources, and exit",
     )
     return result
 
@@ -163,7 +163,7 @@ def _date(text: str) -> str:
 def _operation(text: str) -> str:
     # Not argparse's own choices: before Python 3.12 they refuse the default of nargs="*".
     if text not in (*OPERATIONS, "all"):
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(OPERATIONS)}, all")
+        raise argparse.ArgumentTypeError(f"{text!r} is not known; accepted: {', '.join(OPERATIONS)}, all")
     return text
 
 
@@ -173,9 +173,9 @@ def _shape(text: str) -> tuple[int, ...]:
     whole = re.fullmatch(f"{factor}(?:x{factor})*", text)
     shape = tuple(int(base) ** int(power or 1) for base, power in re.findall(factor, text)) if whole else ()
     if not shape or min(shape) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no shape such as 4096x1000 or 2^20")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 4096x1000 or 2^20")
     if math.prod(shape) > 1 << 40:
-        raise argparse.ArgumentTypeError(f"{text!r} is more than 2^40")
+        raise argparse.ArgumentTypeError(f"{text!r} has more than 2^40 elements")
     return shape
 
 
@@ -188,7 +188,7 @@ def _variants(text: str) -> tuple[str, ...]:
     names = tuple(filter(None, text.split(",")))
     if unknown := [name for name in names if not re.fullmatch(known, name)]:
         kinds = f"softmax:VARIANT[:PARAMETER] with one of {softmax}, and add:{add}".replace("|", ", ")
-        raise argparse.ArgumentTypeError(f"no such variant: {', '.join(unknown)}; there are {kinds}")
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is not known; accepted: {kinds}")
     return names
 
 
@@ -201,5 +201,7 @@ class _words:
     def __call__(self, text: str) -> tuple[str, ...]:
         names = tuple(filter(None, text.split(",")))
         if unknown := [name for name in names if name not in self.known]:
-            raise argparse.ArgumentTypeError(f"none of {', '.join(self.known)}: {', '.join(unknown)}")
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(unknown)} is not known; accepted: {', '.join(self.known)}"
+            )
         return names

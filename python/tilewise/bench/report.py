@@ -69,9 +69,11 @@ def problems(m: Measurement) -> list[str]:
 
 
 def ceilings_line(ceilings: Ceilings) -> str:
-    matmuls = [
-        f"{name} matmul {flops / 1e12:.1f} TFLOP/s" for name, flops in ceilings.flops_per_second.items()
-    ]
+    matmuls = []
+    for name, flops in ceilings.flops_per_second.items():
+        # A CPU's are below a TFLOP/s.
+        speed = f"{flops / 1e12:.1f} TFLOP/s" if flops > 1e12 else f"{flops / 1e9:.3g} GFLOP/s"
+        matmuls.append(f"{name} matmul {speed}")
     copied = ceilings.copy_bytes_per_second
     return ", ".join([f"copy {copied / 1e9:.0f} GB/s" if copied else "copy: noise", *matmuls])
 
@@ -84,14 +86,15 @@ def show(op: str, measurements: Sequence[Measurement]) -> None:
 
 
 LEGEND = (
-    "torch, best peer, same-size copy: speedup over them, their time over tilewise's. "
-    "of ceiling: tilewise's rate over that of a large copy; of a matmul, over that of torch's best matmul. "
-    "±: half the samples lie so close to the median, where not within 5 %. noise: more than a quarter of a "
-    "time may be chance, and no ratio is shown."
+    "torch, best peer, same-size copy: speedup over them, that is, their time divided by tilewise's. "
+    "of ceiling: tilewise's rate as a share of that of a large copy; for a matmul, of torch's best matmul. "
+    "±: half of the samples are within this of the median; shown from 5 % on. noise: more than a quarter of "
+    "a time may be chance, so no ratio is shown."
 )
 PARTS_LEGEND = (
-    "Host time of one call. arguments: an empty tensor with out=; result: what leaving out= away adds; "
-    "launch or work: what one element adds. Each was timed by itself, so parts add up only nearly."
+    "Host time of one call. arguments: a call with an empty tensor and out=; result: the additional time "
+    "without out=; launch or work: the additional time with one element. Each was timed separately, so the "
+    "sum of the parts is only approximate."
 )
 
 

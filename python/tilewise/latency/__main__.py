@@ -42,9 +42,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="python -m tilewise.latency", description=__doc__)
+    result = argparse.ArgumentParser(
+        prog="python -m tilewise.latency",
+        description="Fits models of a language model's latency, TPOT(t) and TTFT(s, t), to measurements.",
+    )
     fit = result.add_subparsers(required=True, metavar="fit").add_parser(
-        "fit", help="fit the models to a CSV file", epilog=COLUMNS
+        "fit",
+        help="fit the models to a CSV file",
+        description="Fits TPOT(t) = k1 log(t) + b1 and TTFT(s, t) = k2 log(t) + k3 log(s) + b2.",
+        epilog=COLUMNS,
     )
     fit.add_argument("data", type=Path, help="the CSV file")
     fit.add_argument(

@@ -21,7 +21,7 @@ def fit_tpot(t: Numbers, y: Numbers, *, confidence: float = 0.95, unit: str = ""
     """Fits TPOT(t) = k1 * log(t) + b1 to measured times y.
 
     Args:
-        t: tokens or sequences served together, one a measurement; at least 3 different values.
+        t: tokens or sequences served together, one for each measurement; at least 3 different values.
         y: the time per output token measured there, in any unit.
         confidence: of the intervals, between 0 and 1.
         unit: of y, as a label of what is printed and drawn.
@@ -32,7 +32,7 @@ def fit_tpot(t: Numbers, y: Numbers, *, confidence: float = 0.95, unit: str = ""
     Raises:
         FitError (a ValueError): a value is not finite or not above 0, or k1 and b1 are not determined.
         ShapeError: t and y are not one-dimensional or differ in length.
-        DTypeError: something in them is no number.
+        DTypeError: they hold something that is not a number.
     """
     return _fit(TpotModel, {"t": t}, y, confidence, unit)
 
@@ -41,9 +41,9 @@ def fit_ttft(s: Numbers, t: Numbers, y: Numbers, *, confidence: float = 0.95, un
     """Fits TTFT(s, t) = k2 * log(t) + k3 * log(s) + b2 to measured times y.
 
     Args:
-        s: length of the prompt in tokens, one a measurement.
+        s: length of the prompt in tokens, one for each measurement.
         t: tokens or sequences served together; at least 4 different pairs (s, t), not all on one curve
-            s = a * t**b, along which the two cannot be told apart.
+            s = a * t**b, on which the effects of s and t cannot be separated.
         y: the time to first token measured there, in any unit.
         confidence: of the intervals, between 0 and 1.
         unit: of y, as a label of what is printed and drawn.
@@ -66,7 +66,8 @@ def fit_csv(path: str | os.PathLike[str], *, confidence: float = 0.95) -> list[L
     are ignored.
 
     Raises:
-        FitError: as `fit_tpot`, or the file has not these columns once, or a cell is no number above 0.
+        FitError: as `fit_tpot`, or the file does not have each of these columns once, or a cell is not a
+            number above 0.
         OSError: the file cannot be read.
     """
     path = Path(path)

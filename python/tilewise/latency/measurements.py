@@ -135,5 +135,5 @@ def _number(cell: str, place: str) -> float:
     try:
         number = float(cell)
     except ValueError:
-        raise FitError(f"{place} is {cell!r}, which is no number") from None
+        raise FitError(f"{place} is {cell!r}, which is not a number") from None
     return float(positive(place, number))

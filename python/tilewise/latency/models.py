@@ -23,7 +23,7 @@ class Coefficient:
 
 @dataclass(frozen=True, eq=False)
 class LatencyModel:
-    """A fitted model. Its intervals suppose errors that are independent and of one size everywhere."""
+    """A fitted model. Its intervals assume independent errors of the same size everywhere."""
 
     title: ClassVar[str]
     # The coefficients, and the inputs whose logarithms all but the last multiply.

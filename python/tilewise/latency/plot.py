@@ -1,4 +1,4 @@
-"""Fits as a picture: what was measured, the fitted curves with their intervals, and what is left over."""
+"""Fits as a picture: the measurements, the fitted curves with their intervals, and the residuals."""
 
 from __future__ import annotations
 

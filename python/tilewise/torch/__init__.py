@@ -2,14 +2,14 @@
 
 Importing this registers torch.ops.tilewise.{add, softmax, log_softmax, matmul, fused_matmul, grouped_matmul}
 and the operators of their gradients; fused_matmul is matmul with a gate or a residual. tilewise's own
-functions import it for the first call that needs more of a tensor than its memory; user code imports it for
-the modules, or to name the operators.
+functions import it for the first call that needs more than the memory of its tensors; user code imports it
+for the modules, or to name the operators.
 
     >>> import tilewise.torch
     >>> layer = tilewise.torch.Linear(512, 2048, activation="gelu")
 
-Schemas and kernels: library.py. The public functions, made by torch's dispatcher: operators.py. Gradients:
-autograd.py. What autocast and vmap do: autocast.py, batching.py.
+Schemas and kernels: library.py. The public functions through torch's dispatcher: operators.py. Gradients:
+autograd.py. Autocast and vmap: autocast.py, batching.py.
 """
 
 import torch

@@ -19,16 +19,16 @@ REALS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.in
 
 
 def add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-    operands = [t for t in (x, y) if isinstance(t, torch.Tensor)]
-    # A tensor of one number on the CPU may stand beside others.
-    check_devices(*(t for t in operands if t.dim() or t.device.type != "cpu"))
-    check_dtypes(REALS, *(t.dtype for t in operands))
+    operands = {name: t for name, t in (("x", x), ("y", y)) if isinstance(t, torch.Tensor)}
+    # A 0-dimensional tensor on the CPU is taken with tensors of any device.
+    check_devices("add", **{name: t for name, t in operands.items() if t.dim() or t.device.type != "cpu"})
+    check_dtypes(REALS, *(t.dtype for t in operands.values()))
     if isinstance(y, complex):
         raise tilewise.DTypeError(
-            "add: `y` is a complex number; accepted: a tensor of real numbers, or a number"
+            "add: `y` is a complex number; accepted: a tensor of real numbers, bool, int or float"
         )
     result = torch.add(x, y, alpha=alpha)
-    return result.new_empty_strided(result.shape, common_order(result.shape, operands))
+    return result.new_empty_strided(result.shape, common_order(result.shape, list(operands.values())))
 
 
 def common_order(shape: Any, operands: list[Any]) -> list[Any]:
@@ -83,7 +83,7 @@ def along_dim(x: Any, dim: int = -1, *, dtype: Any = None) -> Any:
 
 
 def along_dim_backward(grad: Any, output: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    check_alike(grad, output)
+    check_alike("", grad=grad, output=output)
     check_shapes(
         grad.shape == output.shape, lambda: f"shapes {tuple(grad.shape)} and {tuple(output.shape)} differ"
     )
@@ -93,7 +93,7 @@ def along_dim_backward(grad: Any, output: Any, dim: int = -1, *, dtype: Any = No
 def matmul(
     a: Any, b: Any, bias: Any = None, *, activation: Any = None, precision: str = "ieee", **slope: Any
 ) -> Any:
-    check_alike(a, b, bias)
+    check_alike("matmul", a=a, b=b, bias=bias)
     _core.check_matmul_options(activation=activation, precision=precision, **slope)
     check_shapes(a.dim() > 0 and b.dim() > 0, lambda: "matmul: both operands need at least one dimension")
     inner = b.shape[max(b.dim() - 2, 0)]
@@ -115,7 +115,7 @@ def matmul_with_pre_activation(a: Any, b: Any, bias: Any = None, **options: Any)
 def activation_backward(
     grad: Any, saved: Any, activation: str, *, bias: bool = False, **options: Any
 ) -> tuple[Any, Any]:
-    check_alike(grad, saved)
+    check_alike("activation_backward", grad=grad, saved=saved)
     return grad.new_empty(grad.shape), grad.new_empty(grad.shape[-1:] if bias else (0,))
 
 
@@ -128,37 +128,50 @@ def into_out(fake: Callable[..., Any]) -> Callable[..., None]:
             out.shape == result.shape,
             lambda: f"out must have shape {tuple(result.shape)}, not {tuple(out.shape)}",
         )
-        check_devices(result, out)
+        check_devices("", **{"the result": result, "out": out})
 
     return write
 
 
-def check_alike(first: Any, *others: Any) -> None:
-    given = [first, *(t for t in others if t is not None)]
-    check_dtypes(FLOATS, *(t.dtype for t in given))
-    for other in given:
-        if other.dtype != first.dtype:
+def check_alike(op: str, **given: Any) -> None:
+    """Raises what calls on tensors with memory would. `op` is "" where the caller serves several."""
+    tensors = {name: t for name, t in given.items() if t is not None}
+    check_dtypes(FLOATS, *(t.dtype for t in tensors.values()))
+    first, dtype = next((name, t.dtype) for name, t in tensors.items())
+    for name, t in tensors.items():
+        if t.dtype != dtype:
             raise tilewise.DTypeError(
-                f"tensors have dtypes {first.dtype} and {other.dtype}; they must be alike. "
-                "Convert one of them first"
+                f"{of(op)}`{name}` has dtype {named(t.dtype)}, but {first} has {named(dtype)}; they must be "
+                "the same. Convert one of them first"
             )
-    check_devices(*given)
+    check_devices(op, **tensors)
 
 
-def check_devices(*given: Any) -> None:
-    for other in given:
-        if other.device != given[0].device:
+def check_devices(op: str, **given: Any) -> None:
+    tensors = {name: t for name, t in given.items() if t is not None}
+    for name, t in tensors.items():
+        first, device = next((first, one.device) for first, one in tensors.items())
+        if t.device != device:
             raise tilewise.DeviceError(
-                f"a tensor is on {other.device}, but another is on {given[0].device}; all tensors of a call "
-                "share one device. Move one of them"
+                f"{of(op)}`{name}` is on {t.device}, but {first} is on {device}; all tensors of a call share "
+                f"one device. Move one of them, e.g. {name}.to(...)"
             )
+
+
+def of(op: str) -> str:
+    return f"{op}: " if op else ""
+
+
+def named(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def check_dtypes(accepted: tuple[Any, ...], *dtypes: Any) -> None:
     for dtype in dtypes:
         if dtype not in accepted:
-            names = ", ".join(str(one).removeprefix("torch.") for one in accepted)
-            raise tilewise.DTypeError(f"dtype {dtype} is not accepted; accepted: {names}")
+            raise tilewise.DTypeError(
+                f"dtype {named(dtype)} is not accepted; accepted: {', '.join(map(named, accepted))}"
+            )
 
 
 def check_dim(dim: int, rank: int) -> None:

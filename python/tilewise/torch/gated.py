@@ -1,6 +1,6 @@
 """matmul with a gate or a residual. The operator is one call of tilewise's own; where it has derivatives, it
-is two products, and what joins them in torch's own operations. So gradients of every order and torch.func
-have nothing more to know; but each of these operations rounds.
+is two matmuls, and torch's own operations join their results. So gradients of every order and torch.func
+work as for these operations; but each of them rounds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def in_two(
     negative_slope: Any = 0.01,
     precision: Any = "ieee",
 ) -> Any:
-    """By `product`, a matmul without either; `join` is what makes the result of a gate's product and b's."""
+    """By `product`, a matmul without either; `join` makes the result of the matmuls with the gate and b."""
     if gate is None:
         options = {"activation": activation, "negative_slope": negative_slope}
         result = product(a, b, bias=bias, precision=precision, **options)
@@ -64,7 +64,7 @@ def kernel(a: Any, b: Any, bias: Any = None, gate: Any = None, residual: Any = N
 
 
 def fake(a: Any, b: Any, bias: Any = None, gate: Any = None, residual: Any = None, **options: Any) -> Any:
-    fakes.check_alike(a, b, bias, gate, residual)
+    fakes.check_alike("matmul", a=a, b=b, bias=bias, gate=gate, residual=residual)
     check(a, b, bias, gate, residual)
     result = fakes.matmul(a, b, bias if gate is None else None, **options)
     if residual is not None:
@@ -76,7 +76,7 @@ def check_gate(op: str, b: Any, gate: Any) -> None:
     if gate.shape != b.shape:
         raise tilewise.ShapeError(
             f"{op}: `gate` has shape {tuple(gate.shape)}, but b has shape {tuple(b.shape)}; "
-            "they must be alike"
+            "they must be the same"
         )
 
 
@@ -97,13 +97,15 @@ def check(a: Any, b: Any, bias: Any, gate: Any, residual: Any) -> None:
             f"matmul: `bias` has shape {tuple(bias.shape)}, but must have shape (2, {columns}), "
             "one value per column of the result, first the gate's"
         )
+    # Below, torch's own operations would say less of a residual.
+    fakes.check_devices("matmul", a=a, b=b, bias=bias, gate=gate, residual=residual)
     if a.device.type in autocast.KEYS and torch.is_autocast_enabled(a.device.type):
         return
     for name, given in (("gate", gate), ("residual", residual)):
         if given is not None and given.dtype != a.dtype:
             raise tilewise.DTypeError(
-                f"matmul: `{name}` has dtype {str(given.dtype).partition('.')[2]}, but a has "
-                f"{str(a.dtype).partition('.')[2]}; they must be alike. Convert one of them first"
+                f"matmul: `{name}` has dtype {fakes.named(given.dtype)}, but a has {fakes.named(a.dtype)}; "
+                "they must be the same. Convert one of them first"
             )
 
 

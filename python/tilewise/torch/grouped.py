@@ -1,4 +1,4 @@
-"""grouped_matmul: its derivatives, which are grouped products themselves, to any order."""
+"""grouped_matmul: its derivatives, which are grouped matmuls themselves, to any order."""
 
 from __future__ import annotations
 
@@ -133,8 +133,9 @@ def in_two(
     activation: Any,
     slope: Any,
 ) -> Any:
-    """With a gate, by `product` without one; `join` is what makes the result of a gate's product and b's."""
+    """With a gate, by `product` without one; `join` makes the result of the matmuls with the gate and b."""
     check_gate(b, offsets, bias, gate)
+    fakes.check_devices("grouped_matmul", a=a, b=b, offsets=offsets, bias=bias, gate=gate)
     gate_bias, up_bias = (None, None) if bias is None else bias.unbind(1)
     v = product(a, gate, offsets, bias=gate_bias)
     return join(v, product(a, b, offsets, bias=up_bias), activation, slope)
@@ -156,7 +157,10 @@ def listed(
     """Lists where a call needs more of torch than memory: a product at a time, each with a way of its own."""
     biases, gates, outs = (given or [None] * len(a) for given in (bias, gate, out))
     if offsets is not None or not len(a) == len(b) == len(biases) == len(gates) == len(outs):
-        raise tilewise.ShapeError("grouped_matmul: lists hold a matrix of each product, and have one length")
+        raise tilewise.ShapeError(
+            "grouped_matmul: lists have a matrix for each matmul, and all have the same length; offsets are "
+            "not accepted with them"
+        )
     return [
         tilewise.matmul(x, y, bias=one, gate=other, out=to, **options)
         for x, y, one, other, to in zip(a, b, biases, gates, outs, strict=True)
@@ -242,7 +246,8 @@ def fake(
     activation: Any = None,
     negative_slope: float = 0.01,
 ) -> Any:
-    fakes.check_alike(a, b, bias, gate)
+    fakes.check_alike("grouped_matmul", a=a, b=b, bias=bias, gate=gate)
+    fakes.check_devices("grouped_matmul", a=a, offsets=offsets)
     _core.check_matmul_options(activation=activation, negative_slope=negative_slope)
     dims = a.dim(), b.dim(), offsets is not None
     torch._check(

@@ -11,7 +11,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 import tilewise
 from tilewise import _core
 
-from . import autocast, formulas
+from . import autocast, fakes, formulas
 
 Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
 Precision = Literal["ieee", "tf32"]
@@ -24,25 +24,26 @@ FOR_MATMUL = {torch.Tensor, torch.nn.Parameter, type(None), FakeTensor, Function
 class Linear(torch.nn.Module):
     """`activation(x @ weight.T + bias)` in one call; torch.nn.Linear with an activation.
 
-    Without an activation it is a torch.nn.Linear too. With one it is none, and has no in_features or
-    out_features, as what rewrites those layers (quantisation, fusing with a batch norm, adapters) would lose
-    the activation. Code of your own that looks for torch.nn.Linear, to initialise weights, say, passes it by
-    as well: tilewise.torch.Linear is the class of both. A subclass of yours is a torch.nn.Linear if that is
-    among its bases. Tools that compare classes exactly (torch.ao's quantize_dynamic) pass all of them by.
+    Without an activation, the layer is also an instance of torch.nn.Linear. With an activation it is not, and
+    has no in_features or out_features: tools that rewrite linear layers (quantisation, batch-norm folding,
+    adapters) would lose the activation. Code of your own that looks for torch.nn.Linear, for example to
+    initialise weights, does not find it either; look for tilewise.torch.Linear, the class of both. A subclass
+    is a torch.nn.Linear if that is among its bases. Tools that compare classes exactly (torch.ao's
+    quantize_dynamic) find none of them.
 
     Args:
         in_features: size of the input's last dimension.
-        out_features: size of the output's.
+        out_features: size of the output's last dimension.
         bias: whether there is a bias.
         activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu".
-        negative_slope: that of leaky_relu.
-        precision: "ieee", or "tf32" to allow tf32 for float32.
+        negative_slope: the slope of leaky_relu.
+        precision: "ieee", or "tf32" to allow TF32 for float32.
         device: of the parameters.
         dtype: of the parameters.
 
     Raises:
-        OptionError: an activation or precision that is not known; an activation that is set in a layer made
-            without one. DTypeError: a slope that is no number.
+        OptionError: an activation or precision that is not known, a slope without leaky_relu, or an
+            activation that is set in a layer made without one. DTypeError: a slope that is not a number.
 
     Shapes:
         (..., in_features) to (..., out_features).
@@ -99,13 +100,8 @@ class Linear(torch.nn.Module):
                     negative_slope=self.negative_slope,
                     precision=self.precision,
                 )
-            except tilewise.ShapeError:
-                if x.shape[-1:] == weight.shape[-1:]:
-                    raise
-                raise tilewise.ShapeError(
-                    f"Linear: an input of shape {tuple(x.shape)} does not fit a weight of shape "
-                    f"{tuple(weight.shape)}: the last sizes must be equal"
-                ) from None
+            except MISFITS as error:
+                raise misfit("Linear", x, weight, error) from None
         product = torch.nn.functional.linear(x, weight, bias)
         if self.activation is None:
             return product
@@ -114,8 +110,8 @@ class Linear(torch.nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "activation" and value is not None and isinstance(self, torch.nn.Linear):
             raise tilewise.OptionError(
-                f"Linear: activation={value!r} cannot be set in a layer made without one, which is a "
-                "torch.nn.Linear to what rewrites those; make a Linear with it and load the state_dict"
+                f"Linear: activation={value!r} cannot be set in a layer made without one, which tools may "
+                "rewrite as a torch.nn.Linear; make a Linear with the activation and load the state_dict"
             )
         super().__setattr__(name, value)
 
@@ -124,7 +120,7 @@ class Linear(torch.nn.Module):
 
 
 class PlainLinear(Linear, torch.nn.Linear):
-    """What Linear makes where there is no activation."""
+    """A Linear without an activation."""
 
     extra_repr = torch.nn.Linear.extra_repr
 
@@ -135,20 +131,21 @@ class PlainLinear(Linear, torch.nn.Linear):
 class GroupedLinear(torch.nn.Module):
     """`activation(x @ weight[g].T + bias[g])` for each group g of rows of x, in one call: a layer of experts.
 
-    Each group's part of the parameters is as a torch.nn.Linear's, with its initial values.
+    The parameters of each group have the shapes and initial values of a torch.nn.Linear.
 
     Args:
-        groups: how many there are.
+        groups: number of groups.
         in_features: size of the input's rows.
-        out_features: size of the output's.
+        out_features: size of the output's rows.
         bias: whether there is a bias.
         activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu".
-        negative_slope: that of leaky_relu.
+        negative_slope: the slope of leaky_relu.
         device: of the parameters.
         dtype: of the parameters.
 
     Raises:
-        OptionError: an activation that is not known. DTypeError: a slope that is no number.
+        OptionError: an activation that is not known, or a slope without leaky_relu. DTypeError: a slope that
+            is not a number.
 
     Shapes:
         x (T, in_features) and int32 offsets (groups,), where each group's rows end, to (T, out_features).
@@ -182,14 +179,17 @@ class GroupedLinear(torch.nn.Module):
             torch.nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Any, offsets: Any) -> Any:
-        return tilewise.grouped_matmul(
-            x,
-            self.weight.mT,
-            offsets,
-            bias=self.bias,
-            activation=self.activation,
-            negative_slope=self.negative_slope,
-        )
+        try:
+            return tilewise.grouped_matmul(
+                x,
+                self.weight.mT,
+                offsets,
+                bias=self.bias,
+                activation=self.activation,
+                negative_slope=self.negative_slope,
+            )
+        except MISFITS as error:
+            raise misfit("GroupedLinear", x, self.weight, error) from None
 
     def extra_repr(self) -> str:
         groups, out_features, in_features = self.weight.shape
@@ -202,12 +202,12 @@ class GroupedLinear(torch.nn.Module):
 class GatedMLP(torch.nn.Module):
     """`down_proj(activation(gate_proj(x)) * up_proj(x))`: the MLP of Llama, Mistral, Gemma and Qwen.
 
-    Two calls of `tilewise.matmul` (gate and up are one). A layer with hooks, or that something has put in the
-    place of one of the three torch.nn.Linear, is called as it is.
+    It makes two calls of `tilewise.matmul`, one for gate and up and one for down. If one of the three
+    torch.nn.Linear has hooks, or was replaced by another layer, that layer is called as it is.
 
     Args:
         hidden_size: size of the input's and the output's last dimension.
-        intermediate_size: columns of gate and up.
+        intermediate_size: size of the last dimension of gate and up.
         activation: "silu", "gelu", "gelu_tanh", "relu", "leaky_relu" or None.
         bias: whether the layers have biases.
         device: of the parameters.
@@ -243,7 +243,10 @@ class GatedMLP(torch.nn.Module):
         if is_plain(gate) and is_plain(up) and (gate.bias is None) == (up.bias is None):
             bias = None if gate.bias is None else torch.stack((gate.bias, up.bias))
             options = {"gate": gate.weight.mT, "bias": bias, "activation": self.activation}
-            h = tilewise.matmul(x, up.weight.mT, **options)
+            try:
+                h = tilewise.matmul(x, up.weight.mT, **options)
+            except MISFITS as error:
+                raise misfit("GatedMLP", x, up.weight, error) from None
         else:
             h = gate(x) if self.activation is None else formulas.ACTIVATIONS[self.activation](gate(x), 0.01)
             h = h * up(x)
@@ -255,8 +258,36 @@ class GatedMLP(torch.nn.Module):
         return f"activation={self.activation!r}"
 
 
+# What an input that does not fit a layer's weight raises. Not of tilewise, which may be half imported here.
+MISFITS = (_core.ShapeError, _core.DTypeError, _core.DeviceError)
+
+
+def misfit(layer: str, x: Any, weight: Any, error: Exception) -> Exception:
+    """The error of a matmul as that of a layer, which has an input and a weight instead of a and b."""
+    kind = type(error)
+    if not isinstance(x, torch.Tensor):
+        given = f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
+        return kind(f"{layer}: the input is of type {given}, not a torch.Tensor; convert it first")
+    if x.dtype != weight.dtype:
+        return kind(
+            f"{layer}: the input has dtype {fakes.named(x.dtype)}, but the weight has "
+            f"{fakes.named(weight.dtype)}; they must be the same. Convert the input or the layer by .to(...)"
+        )
+    if x.device != weight.device:
+        return kind(
+            f"{layer}: the input is on {x.device}, but the weight is on {weight.device}; move one of them by "
+            ".to(...)"
+        )
+    if x.shape[-1:] != weight.shape[-1:]:
+        return kind(
+            f"{layer}: an input of shape {tuple(x.shape)} does not fit a weight of shape "
+            f"{tuple(weight.shape)}: the last sizes must be equal"
+        )
+    return error
+
+
 def is_plain(layer: Any) -> bool:
-    """Whether a product is all that a call of the layer is."""
+    """Whether a matmul is all that a call of the layer does."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     known = type(layer) is torch.nn.Linear and "forward" not in layer.__dict__ and not any(hooks)
     return known and type(layer.weight) in FOR_MATMUL and type(layer.bias) in FOR_MATMUL

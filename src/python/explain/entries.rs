@@ -75,7 +75,7 @@ pub fn describe(
 
 /// None: on the CPU.
 fn facts(own: Device, asked: Option<&str>) -> Result<Option<DeviceFacts>> {
-    let remedy = "name a GPU that need not be here, such as device=\"h200\"";
+    let remedy = "name a GPU, which need not be present, such as device=\"h200\"";
     let here = |ordinal| match Gpu::get(OP, ordinal) {
         Ok(gpu) => Ok(Some(gpu.facts.clone())),
         Err(Error::NoDriver { op, looked_for, .. }) => Err(Error::NoDriver { op, looked_for, remedy }),

@@ -24,25 +24,25 @@ use crate::ops::softmax::Kind;
 
 const OP: &str = "explain";
 
-/// What `op` would do with these arguments: the facts that `tilewise.explain` shows.
+/// How a call of `op` with these arguments would run: the facts that `tilewise.explain` shows.
 ///
 /// Args:
 ///     op: "add", "softmax", "log_softmax", "matmul", "grouped_matmul", "softmax_backward",
 ///         "log_softmax_backward" or "activation_backward".
-///     arguments: dict of the operation's arguments by name; what is left out has its default.
-///     device: None for the device the tensors are on; an index, a torch.device, "cuda" or "cuda:1" for one that
-///         is here; or the name of a GPU that need not be, such as "h200".
+///     arguments: dict of the operation's arguments by name; those left out have their defaults.
+///     device: None for the device that the tensors are on; an index, a torch.device, "cuda" or "cuda:1" for a GPU
+///         of this machine; or the name of a GPU that need not be present, such as "h200".
 ///
 /// Returns:
-///     A dict: problem, work and, by where it would run, cpu, or device, plan, why, occupancy, ceiling and
-///     tile_order (matmul only), each a dict, but why, a list of dicts, as are before and after, the launches
-///     around the plan's. What is not known is left out; without elements there is no plan.
+///     A dict with problem, work and, for a CPU, cpu; for a GPU device, plan, why, occupancy, ceiling and
+///     tile_order (matmul only). Each is a dict, except for lists of dicts: why, and before and after, the
+///     launches around the plan's. Unknown facts are left out; without elements there is no plan.
 ///
 /// Raises:
 ///     As the operation; DeviceError: a device that is not known; OptionError: another op; TypeError: a missing
 ///         argument.
 ///
-/// Lives in src/python/explain/mod.rs; plans are made in src/cuda/plan/.
+/// Sources: src/python/explain/mod.rs; src/cuda/plan/ makes the plans.
 #[pyfunction(name = "explain")]
 #[pyo3(text_signature = "(op, arguments, device=None)", signature = (op, arguments, device = None))]
 pub fn explain_call<'py>(
