@@ -55,6 +55,12 @@ def test_every_tile_with_a_gate(device, dtype, tile):
                     got = tw.grouped_matmul(a, up, offsets, gate=other, **options)
                     expected = reference.grouped_matmul(a, up, offsets, gate=other, **options)
                     assert_rounded(got, *expected, f"{sizes} {n} {k}:")
+            y, other = (torch.randn(total, n, device=device).to(dtype) for _ in range(2))
+            for options in ({}, {"bias": bias, "activation": "gelu"}):
+                _core.force_matmul_kernel("wgmma", tile=tile)
+                got = tw.grouped_matmul(a.T, y, offsets, gate=other, **options)
+                expected = reference.grouped_matmul(a.T, y, offsets, gate=other, **options)
+                assert_rounded(got, *expected, f"{sizes} {n} {k}, k:")
 
 
 @pytest.mark.gpu

@@ -100,6 +100,9 @@ fn a_gate_is_one_launch_where_it_lies_as_b_does() {
         choice.launches.iter().map(|launch| launch.kernel.name.clone()).collect::<Vec<_>>()
     };
     assert_eq!(launches(&a, &b, &gate, &h200), ["grouped_matmul_wgmma_rows_128x256_gated_bf16"]);
+    let (x, [y, z]) =
+        (transposed(a.clone()), [1 << 30, 1 << 35].map(|at| view(DType::BF16, &[4096, 1024], at)));
+    assert_eq!(launches(&x, &y, &z, &h200), ["grouped_matmul_wgmma_depth_128x256_gated_bf16"]);
     let other = transposed(view(DType::BF16, &[8, 1024, 128], 1 << 35));
     assert_eq!(launches(&a, &b, &other, &h200).len(), 2);
     let one_for_all = TensorView { strides: smallvec![0, 1024, 1], ..gate.clone() };
