@@ -1,7 +1,7 @@
 // targets: 90a
 //
 // grouped_matmul of float16 and bfloat16 on Hopper's tensor cores: for each group out = act(a @ b + bias), where groups are
-// of rows of a, or of k; or, of rows, act(a @ gate + bias) * (a @ b + bias), where half of a tile's columns are the gate's.
+// of rows of a, or of k; or act(a @ gate + bias) * (a @ b + bias), where half of a tile's columns are the gate's.
 // It is matmul_wgmma.cu (its ring, products and epilogue) but for which tile comes next.
 //
 // The warp that makes the barriers then reads the groups' ends in device memory, 32 at a time, and hands this block's
@@ -54,9 +54,10 @@ __device__ __forceinline__ void grouped_matmul_wgmma(const GroupedWgmmaParams& p
     EXPORT_KERNEL(T, NAME, none, depth, true) \
     EXPORT_KERNEL(T, NAME, general, depth, true)
 
-#define EXPORT_GATED(T)                          \
-    EXPORT_KERNEL(T, 64x128, gated, rows, false) \
-    EXPORT_KERNEL(T, 128x256, gated, rows, false)
+#define EXPORT_GATED(T)                           \
+    EXPORT_KERNEL(T, 64x128, gated, rows, false)  \
+    EXPORT_KERNEL(T, 128x256, gated, rows, false) \
+    EXPORT_KERNEL(T, 128x256, gated, depth, true)
 
 // Some of the tiles of matmul_wgmma.cu. The same list is TILES in src/cuda/plan/matmul/wgmma/grouped.rs.
 #define TILES(T)                          \

@@ -483,6 +483,28 @@ def grouped_cases() -> Iterator[Case]:
         yield f"grouped_matmul {dtype} gated lists", partial(tw.grouped_matmul, *lists, gate=gates)
 
 
+def list_cases() -> Iterator[Case]:
+    """Lists whose products share launches of wgmma: every tile, all layouts, more than a launch takes."""
+    kernels = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == "grouped_matmul_wgmma_list"]
+    sizes = [(200, 264, 136), (70, 72, 40), (1, 520, 64), (130, 40, 200), (64, 128, 8), (300, 77, 72)] * 4
+    layouts = LAYOUTS * 6
+    for dtype, tile in product(FLOATS[:2], sorted({kernel.split("_")[4] for kernel in kernels})):
+        forced = partial(on_kernel, "wgmma", tile=tile)
+        # What is cut to n columns has rows of whole vectors.
+        a, b = [], []
+        for (m, n, k), layout in zip(sizes, layouts, strict=True):
+            a.append(operand(m, k, dtype, layout[0] == "t"))
+            b.append(operand(k, -(-n // 8) * 8, dtype, layout[1] == "t")[:, :n])
+        whole = [i for i, (_, n, _) in enumerate(sizes) if n % 8 == 0]
+        plain = partial(tw.grouped_matmul, [a[i] for i in whole], [b[i] for i in whole])
+        yield f"grouped_matmul {dtype} lists {tile}", forced(plain)
+        bias = [random(n, dtype=dtype) for _, n, _ in sizes]
+        smooth = partial(tw.grouped_matmul, a, b, bias=bias, activation="silu")
+        yield f"grouped_matmul {dtype} lists {tile}, silu", forced(smooth)
+        turned = [torch.empty(n, m, dtype=dtype, device=DEVICE).T for m, n, _ in sizes]
+        yield f"grouped_matmul {dtype} lists {tile}, out^T", forced(partial(smooth, out=turned))
+
+
 # By the first word of their names.
 GENERATORS = (
     (("add",), add_cases),
@@ -505,6 +527,7 @@ GENERATORS = (
         )
     ),
     (("grouped_matmul",), grouped_cases),
+    (("grouped_matmul",), list_cases),
 )
 # Calls that a sanitizer is given at a time: half a minute of racecheck.
 GROUP = 150

@@ -1,5 +1,6 @@
-"""grouped_matmul on a GPU: every tile, offsets that change under a captured graph, and no waiting."""
+"""grouped_matmul on a GPU: every tile, offsets that change under a captured graph, lists, and no waiting."""
 
+import random
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from tilewise import _core
 
 BUILT = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "grouped_matmul_wgmma"]
 TILES = sorted({kernel[4] for kernel in BUILT})
+LISTS = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == "grouped_matmul_wgmma_list"]
 narrow = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 
 
@@ -55,6 +57,12 @@ def test_every_tile_with_a_gate(device, dtype, tile):
                     got = tw.grouped_matmul(a, up, offsets, gate=other, **options)
                     expected = reference.grouped_matmul(a, up, offsets, gate=other, **options)
                     assert_rounded(got, *expected, f"{sizes} {n} {k}:")
+            y, other = (torch.randn(total, n, device=device).to(dtype) for _ in range(2))
+            for options in ({}, {"bias": bias, "activation": "gelu"}):
+                _core.force_matmul_kernel("wgmma", tile=tile)
+                got = tw.grouped_matmul(a.T, y, offsets, gate=other, **options)
+                expected = reference.grouped_matmul(a.T, y, offsets, gate=other, **options)
+                assert_rounded(got, *expected, f"{sizes} {n} {k}, k:")
 
 
 @pytest.mark.gpu
@@ -89,3 +97,63 @@ def test_nobody_waits_for_the_device():
         busy.record()
         assert not busy.query()
         torch.cuda.synchronize()
+
+
+def lists_of(seed, dtype, device):
+    """Random sizes with nothing, ones and a large one among them; slices in all layouts, some misaligned."""
+    generator = random.Random(seed)
+    sizes = [(520, 776, 456), (0, 8, 8), (1, 264, 72), (130, 1, 64), (64, 72, 0)]
+    sizes += [tuple(generator.randrange(1, 300) for _ in range(3)) for _ in range(25)]
+    generator.shuffle(sizes)
+
+    def sliced(rows, columns):
+        turned = generator.randrange(2)
+        rows, columns = (columns, rows) if turned else (rows, columns)
+        at, pitch = (8, columns + 8 + -columns % 8) if generator.randrange(8) else (3, columns + 5)
+        x = torch.randn(rows, pitch + at, device=device).to(dtype)[:, at : at + columns]
+        return x.T if turned else x
+
+    a, b = [sliced(m, k) for m, _, k in sizes], [sliced(k, n) for _, n, k in sizes]
+    return a, b, [torch.randn(n, device=device).to(dtype) for _, n, _ in sizes]
+
+
+def check_list(got, a, b, bias, activation):
+    for i, one in enumerate(got):
+        expected = reference.matmul(a[i], b[i], None if bias is None else bias[i], activation)
+        assert_rounded(one, *expected, f"{i}: {tuple(a[i].shape)} @ {tuple(b[i].shape)}:")
+
+
+@narrow
+@pytest.mark.parametrize("tile", sorted({kernel.split("_")[4] for kernel in LISTS}))
+def test_every_tile_of_lists(device, dtype, tile):
+    torch.manual_seed(4)
+    for seed in range(3):
+        a, b, bias = lists_of(seed, dtype, device)
+        for biases, activation in ((None, None), (bias, "leaky_relu"), (bias, "gelu")):
+            _core.force_matmul_kernel("wgmma", tile=tile)
+            got = tw.grouped_matmul(a, b, bias=biases, activation=activation)
+            check_list(got, a, b, biases, activation)
+
+
+@pytest.mark.gpu
+@narrow
+def test_a_captured_list_follows_its_operands(dtype):
+    a, b, bias = lists_of(7, dtype, "cuda")
+    call = partial(tw.grouped_matmul, a, b, bias=bias, activation="silu")
+    assert_all_identical(call(), call())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = call()
+    for _ in range(3):
+        for x in (*a, *b):
+            x.copy_(torch.randn(x.shape, device="cuda"))
+        for one in got:
+            one.fill_(float("nan"))
+        graph.replay()
+        check_list(got, a, b, bias, "silu")
+        assert_all_identical(got, call())
+
+
+def assert_all_identical(these, those):
+    for one, other in zip(these, those, strict=True):
+        assert_identical(one, other)

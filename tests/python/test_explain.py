@@ -80,6 +80,20 @@ def test_tiles_of_groups_are_counted_as_far_as_the_host_may_know():
     assert depth.groups.least_tiles == depth.groups.most_tiles
 
 
+def test_products_of_a_list_share_a_launch_where_that_is_sooner():
+    weights = [meta(4096, 4096) for _ in range(8)]
+    alike = tw.explain(tw.grouped_matmul, [meta(256, 4096)] * 8, weights, device="h200")
+    assert [plan.kernel.split("_")[3] for plan in alike.launches] == ["list"]
+    assert alike.plan.settings["products"] == 8
+    assert "a launch each" in str(alike)
+    one_is_copied = [meta(512, 513)[:, 1:], *[meta(512, 512)] * 7]
+    mixed = tw.explain(tw.grouped_matmul, one_is_copied, [meta(512, 512)] * 8, device="h200")
+    assert len(mixed.launches) == 3
+    assert mixed.plan.settings["products"] == 7
+    few = tw.explain(tw.grouped_matmul, [meta(16, 64)] * 8, [meta(64, 64)] * 8, device="h200")
+    assert [plan.kernel for plan in few.launches] == ["grouped_matmul_mma_64x64_list_any_bf16"]
+
+
 def groups_on_the_host(a, b, offsets):
     a, b = torch.empty(a.shape, dtype=a.dtype), torch.empty(b.shape, dtype=b.dtype)
     return tw.explain(tw.grouped_matmul, a, b, offsets=offsets, device="h200").groups

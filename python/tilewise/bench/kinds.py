@@ -60,8 +60,11 @@ def _matmul(m: Measurement) -> str:
 
 
 def _grouped(m: Measurement) -> str:
+    if m.case.startswith("list, "):
+        return "lists"
     groups, tokens = map(int, re.match(r"(\d+)x(\d+)x", m.case).groups())  # type: ignore[union-attr]
-    return "few rows a group" if tokens <= FEW_ROWS * groups else "many rows a group"
+    rows = "few rows a group" if tokens <= FEW_ROWS * groups else "many rows a group"
+    return f"{rows}, gated" if m.case.endswith(" gated") else rows
 
 
 def _softmax(m: Measurement) -> str:

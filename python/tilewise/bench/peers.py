@@ -18,8 +18,8 @@ def candidates(call: Call, wanted: tuple[str, ...]) -> dict[str, Thunk]:
     """tilewise and every wanted peer that is installed and claims to support the call."""
     found: dict[str, Thunk] = {"tilewise": call.by_tilewise()}
     for name in wanted:
-        # The other peers' kernels are not written for empty grids.
-        if name != "torch" and 0 in call.result_shape():
+        # The other peers' kernels are not written for empty grids, nor for lists.
+        if name != "torch" and (0 in call.result_shape() or not torch.is_tensor(call.args[0])):
             continue
         if (function := _forced(call, name) if ":" in name else _PEERS[name](call)) is not None:
             found[name] = function

@@ -1,10 +1,10 @@
-//! Lists of products: small ones by one launch of blocks that look for their product among the parameters; large ones, and
-//! those with a gate, each by the kernel that it would get alone.
+//! Lists of products: small ones by one launch of blocks that look for their product among the parameters; large ones together
+//! on Hopper's tensor cores (../wgmma/listed.rs), or, as those with a gate, each by the kernel that it would get alone.
 
 use std::mem::{offset_of, size_of};
 
 use super::super::operands::Oriented;
-use super::super::{Forced, activation, blocks, choose_from, k_fast, multiply_adds};
+use super::super::{Forced, activation, blocks, choose_from, k_fast, multiply_adds, wgmma};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::{Bases, Choice, Kernel, KernelParams, LaunchPlan};
@@ -15,8 +15,10 @@ use crate::ops::matmul::MatmulProblem;
 
 /// LISTED of kernels/common/listed.cuh.
 const LISTED: usize = 32;
-/// Multiply-adds from which a product has launches of its own: docs/measurements/grouped_matmul_wgmma.md.
+/// Multiply-adds from which a product has a launch of its own, and from which it may share one of tensor cores that take
+/// it as it lies: docs/measurements/grouped_matmul_wgmma_list.md.
 const LARGE: u64 = 1 << 25;
+const SHARED: u64 = 1 << 23;
 
 /// `ListedProduct` of kernels/common/listed.cuh. Strides in elements.
 #[repr(C)]
@@ -75,18 +77,33 @@ unsafe impl KernelParams for ListedParams {
 /// All launches, decided once.
 pub fn choose(problem: &ListedMatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
     let (p, bases) = Bases::of(problem);
-    let together = |product: &&MatmulProblem| {
+    let is_small = |product: &&MatmulProblem| {
         let sizes = [product.m, product.n, product.k];
+        let count = multiply_adds(product);
         forced.is_none()
             && product.gate.is_none()
-            && multiply_adds(product) < LARGE
+            && count < LARGE
+            && (count < SHARED || !wgmma::listed::takes(product, device))
             && sizes.iter().all(|&size| size < i64::from(i32::MAX) - 1024)
     };
-    let (small, large): (Vec<&MatmulProblem>, Vec<&MatmulProblem>) =
-        p.products.iter().filter(|product| !product.is_empty()).partition(together);
+    let (mut small, mut large): (Vec<&MatmulProblem>, Vec<&MatmulProblem>) =
+        p.products.iter().filter(|product| !product.is_empty()).partition(is_small);
+    // One launch for all where there is room.
+    if !large.is_empty() && small.len() + large.len() <= wgmma::listed::MOST {
+        large.extend(small.extract_if(.., |product| wgmma::listed::takes(product, device)));
+    }
+    let (together, alone) = match forced {
+        None => wgmma::listed::choose(large, &bases, device, None),
+        // Without a tile, a launch each.
+        Some(Forced::Wgmma(overrides)) => {
+            let asked = overrides.tile_name().unwrap_or_default();
+            wgmma::listed::choose(large, &bases, device, Some(asked))
+        }
+        Some(_) => (Vec::new(), large),
+    };
     let listed = small.chunks(LISTED).map(|products| Choice::of(&plan(products, device), &bases));
-    let alone = large.into_iter().map(|product| choose_from(product, &bases, device, forced));
-    let mut all = listed.chain(alone);
+    let alone = alone.into_iter().map(|product| choose_from(product, &bases, device, forced));
+    let mut all = listed.chain(together).chain(alone);
     // `Operation` asks for no plan where there is nothing to do.
     let Some(mut choice) = all.next() else { return Choice::of(&plan(&[], device), &bases) };
     for next in all {

@@ -74,13 +74,14 @@ fn by_blocks(p: &GroupedMatmulProblem, device: &DeviceFacts, bases: &Bases) -> C
 /// The groups as one product: of all rows, or of all k; where matrices differ from group to group, as a batch.
 pub(super) fn whole(problem: &GroupedMatmulProblem) -> MatmulProblem {
     let GroupedMatmulProblem { device, dtype, groups, m, n, k, activation, .. } = *problem;
-    let mut of = [problem.a.clone(), problem.b.clone(), problem.out.clone()];
-    for matrix in &mut of {
-        if matrix.batch_strides.is_empty() {
-            matrix.batch_strides.push(0);
+    let batched = |x: &Matrix| {
+        let mut x = x.clone();
+        if x.batch_strides.is_empty() {
+            x.batch_strides.push(0);
         }
-    }
-    let [a, b, out] = of;
+        x
+    };
+    let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(batched);
     let bias = problem.bias.as_ref().map(|&GroupBias { address, stride, row_stride, .. }| Bias {
         address,
         stride,
@@ -97,7 +98,7 @@ pub(super) fn whole(problem: &GroupedMatmulProblem) -> MatmulProblem {
         b,
         out,
         bias,
-        gate: problem.gate.clone(),
+        gate: problem.gate.as_ref().map(batched),
         residual: None,
         residual_is_out: false,
         wide: problem.wide,

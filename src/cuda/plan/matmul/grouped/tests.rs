@@ -4,8 +4,10 @@ use smallvec::smallvec;
 
 use super::*;
 use crate::cuda::device::examples;
+use crate::cuda::plan::Launch;
 use crate::cuda::plan::launch::ALIGNMENT;
 use crate::ops::grouped_matmul::{Operands, output, problem};
+use crate::ops::listed_matmul::ListedMatmulProblem;
 use crate::ops::matmul::Activation;
 use crate::tensor::{Device, Dims, TensorView, layout};
 
@@ -100,6 +102,9 @@ fn a_gate_is_one_launch_where_it_lies_as_b_does() {
         choice.launches.iter().map(|launch| launch.kernel.name.clone()).collect::<Vec<_>>()
     };
     assert_eq!(launches(&a, &b, &gate, &h200), ["grouped_matmul_wgmma_rows_128x256_gated_bf16"]);
+    let (x, [y, z]) =
+        (transposed(a.clone()), [1 << 30, 1 << 35].map(|at| view(DType::BF16, &[4096, 1024], at)));
+    assert_eq!(launches(&x, &y, &z, &h200), ["grouped_matmul_wgmma_depth_128x256_gated_bf16"]);
     let other = transposed(view(DType::BF16, &[8, 1024, 128], 1 << 35));
     assert_eq!(launches(&a, &b, &other, &h200).len(), 2);
     let one_for_all = TensorView { strides: smallvec![0, 1024, 1], ..gate.clone() };
@@ -120,4 +125,54 @@ fn there_are_never_more_tiles_than_blocks() {
     let (a, b) = (view(DType::F32, &[100, 8], 1 << 20), view(DType::F32, &[7, 8, 65], 1 << 30));
     // 100 rows in 7 groups and a rest: at most 1 whole tile, and 7 or 8 partial ones, of two columns.
     assert_eq!(most_tiles(&posed(&a, &b, 7), (64, 64)), (1 + 8) * 2);
+}
+
+/// The kernels of a list of products of m x k by k x n, by file, with how many products each has.
+fn listed(
+    sizes: &[(i64, i64, i64)],
+    device: &DeviceFacts,
+    forced: Option<Forced>,
+) -> Vec<(&'static str, u64)> {
+    let one =
+        |&(m, n, k): &(i64, i64, i64)| crate::cuda::plan::matmul::tests::problem(DType::BF16, 1, m, k, n);
+    let problem = ListedMatmulProblem { products: sizes.iter().map(one).collect() };
+    let count = |launch: &Launch| launch.settings.iter().find(|setting| setting.0 == "products").map(|s| s.1);
+    let choice = listed::choose(&problem, device, forced);
+    choice.launches.iter().map(|launch| (launch.kernel.file, count(launch).unwrap_or(1))).collect()
+}
+
+#[test]
+fn products_of_a_list_share_launches_where_that_is_sooner() {
+    let (h200, list) = (examples::h200(), "grouped_matmul_wgmma_list");
+    let experts = [(256, 4096, 4096); 8];
+    assert_eq!(listed(&experts, &h200, None), [(list, 8)]);
+    assert_eq!(listed(&[(512, 512, 512); 40], &h200, None), [(list, 16), (list, 16), (list, 8)]);
+    // Each alone fills the device.
+    assert_eq!(listed(&[(8192, 8192, 8192); 2], &h200, None), [("matmul_wgmma", 1); 2]);
+    assert_eq!(listed(&experts[..1], &h200, None), [("matmul_wgmma", 1)]);
+    // With small ones, and one whose rows begin between multiples of 16 bytes.
+    let mixed = [(64, 64, 64), (512, 512, 512), (512, 512, 511), (512, 512, 512), (64, 64, 64)];
+    assert_eq!(listed(&mixed, &h200, None)[0], (list, 4));
+    let many_small = [&mixed[1..2], &[(64, 64, 64); 20], &mixed[3..4]].concat();
+    assert_eq!(listed(&many_small, &h200, None), [("matmul_mma", 20), (list, 2)]);
+    assert_eq!(listed(&[(256, 256, 256); 4], &h200, None), [(list, 4)]);
+    assert_eq!(listed(&[(128, 128, 128); 4], &h200, None), [("matmul_mma", 4)]);
+    for device in examples::all().iter().filter(|device| device.compute_capability != (9, 0)) {
+        assert_eq!(listed(&experts, device, None).len(), 8);
+    }
+}
+
+#[test]
+fn a_tile_of_lists_can_be_asked_for() {
+    let h200 = examples::h200();
+    let asked = |name: &str| {
+        let tile = wgmma::TILES.iter().position(|tile| tile.name == name);
+        Some(Forced::Wgmma(wgmma::Overrides { tile, ..wgmma::Overrides::default() }))
+    };
+    let small = [(64, 64, 64); 3];
+    for name in ["128x256", "128x128", "64x128"] {
+        assert_eq!(listed(&small, &h200, asked(name)), [("grouped_matmul_wgmma_list", 3)]);
+    }
+    assert_eq!(listed(&small, &h200, asked("64x64")), [("matmul_wgmma", 1); 3]);
+    assert_eq!(listed(&small, &h200, asked("")), [("matmul_wgmma", 1); 3]);
 }

@@ -142,33 +142,46 @@ pub fn tma_store(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
 }
 
 impl Model {
-    /// Clocks until the result is complete. All blocks together are taken to reach the memory's rate, with one block on a
-    /// multiprocessor.
-    pub fn clocks(&self, size: &Size, work: &Work, device: &DeviceFacts) -> f64 {
-        let (rate, tile, splits) = (self.rates[work.tile], &TILES[work.tile], work.splits);
-        let (tiles_m, tiles_n) = size.tiles(tile, work.pair);
-        let tiles = (tiles_m * work.pair) as f64 * tiles_n as f64 * size.products as f64;
+    /// Clocks of a block for one tile, and its part of k.
+    fn of_tile(&self, size: &Size, work: &Work, by_tma: bool) -> f64 {
+        let (rate, tile) = (self.rates[work.tile], &TILES[work.tile]);
         let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
-        let rounds = (tiles * splits as f64 / f64::from(device.multiprocessors)).ceil();
-        let blocks = size.k_blocks().div_ceil(splits) as f64;
+        let blocks = size.k_blocks().div_ceil(work.splits) as f64;
         let products = m * n * BLOCK_K as f64 / (MULTIPLY_ADDS * rate);
         let off_lines = [f64::from(u8::from(size.off_lines[0])), size.b_off_lines(tile)];
         let [lines_a, lines_b] = off_lines.map(|share| 1.0 + share * (self.lines - 1.0));
         let loaded = m * lines_a + n * lines_b / work.pair as f64;
         let loads = loaded * BLOCK_K as f64 * 2.0 / self.l2_bytes;
-        let store = if tma_store(size, work, device) { self.tma_store } else { self.store };
-        let computing = rounds * (blocks * products.max(loads) + m * n * store);
+        blocks * products.max(loads) + m * n * if by_tma { self.tma_store } else { self.store }
+    }
 
-        // Every operand comes from memory once at least.
+    /// Clocks of memory, from which every operand comes once at least.
+    fn of_memory(&self, size: &Size, device: &DeviceFacts) -> f64 {
         let elements =
             size.m as f64 * size.k as f64 + size.k as f64 * size.n as f64 + size.m as f64 * size.n as f64;
         let clock = f64::from(device.clock_khz) * 1e3;
-        let memory = match device.memory_bandwidth() {
+        match device.memory_bandwidth() {
             Some(rate) if clock > 0.0 => {
                 2.0 * elements * size.products as f64 * clock / (self.memory_share * rate)
             }
             _ => 0.0,
-        };
+        }
+    }
+
+    fn done(&self, computing: f64, memory: f64) -> f64 {
+        self.start + computing.max(memory) + self.unhidden * computing.min(memory)
+    }
+
+    /// Clocks until the result is complete. All blocks together are taken to reach the memory's rate, with one block on a
+    /// multiprocessor.
+    pub fn clocks(&self, size: &Size, work: &Work, device: &DeviceFacts) -> f64 {
+        let (tile, splits) = (&TILES[work.tile], work.splits);
+        let (tiles_m, tiles_n) = size.tiles(tile, work.pair);
+        let tiles = (tiles_m * work.pair) as f64 * tiles_n as f64 * size.products as f64;
+        let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
+        let rounds = (tiles * splits as f64 / f64::from(device.multiprocessors)).ceil();
+        let computing = rounds * self.of_tile(size, work, tma_store(size, work, device));
+        let memory = self.of_memory(size, device);
         let reduce = match splits {
             1 => 0.0,
             _ if work.cluster_splitk => {
@@ -176,7 +189,23 @@ impl Model {
             }
             _ => self.reduce + 8.0 * tiles * m * n * splits as f64 / self.reduce_bytes,
         };
-        let start = if work.pair > 1 { self.start + self.pair } else { self.start };
-        start + computing.max(memory) + self.unhidden * computing.min(memory) + reduce
+        self.done(computing, memory) + if work.pair > 1 { self.pair } else { 0.0 } + reduce
+    }
+
+    /// The same of products whose tiles follow each other in one launch, the longest k first.
+    pub fn clocks_together(&self, sizes: &[Size], tile: usize, by_tma: bool, device: &DeviceFacts) -> f64 {
+        let work = Work { tile, splits: 1, pair: 1, cluster_splitk: false };
+        let many = u64::from(device.multiprocessors);
+        let (mut computing, mut memory, mut before) = (0.0, 0.0, 0);
+        for size in sizes {
+            let (tiles_m, tiles_n) = size.tiles(&TILES[tile], 1);
+            let through = before + tiles_m * tiles_n;
+            // A round takes as long as its first tile.
+            let rounds = through.div_ceil(many) - u64::div_ceil(before, many);
+            computing += rounds as f64 * self.of_tile(size, &work, by_tma);
+            memory += self.of_memory(size, device);
+            before = through;
+        }
+        self.done(computing, memory)
     }
 }

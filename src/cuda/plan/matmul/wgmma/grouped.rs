@@ -13,7 +13,7 @@ use crate::dtype::DType;
 use crate::ops::grouped_matmul::{Cut, GroupedMatmulProblem};
 
 /// The same list as in grouped_matmul_wgmma.cu, the largest first: whether groups may be of k, and whether they may have a
-/// gate.
+/// gate, or both.
 #[rustfmt::skip]
 const TILES: [(Tile, bool, bool); 4] = [
     (Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 }, true,  true),
@@ -51,7 +51,7 @@ pub fn choose(
     if problem.cut == Cut::Nothing || p.wide.is_some() {
         return None;
     }
-    if gated && (problem.cut == Cut::Depth || p.n > SIZE_LIMIT / 2 || !gate_is_alike(&whole, &p)) {
+    if gated && (p.n > SIZE_LIMIT / 2 || !gate_is_alike(&whole, &p)) {
         return None;
     }
     let a = addressed(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride))?;

@@ -7,6 +7,7 @@ pub mod fit;
 mod floats;
 pub mod grouped;
 mod launches;
+pub mod listed;
 mod params;
 pub mod tf32;
 
@@ -19,7 +20,7 @@ use cost::{MODEL, Size, Work};
 use super::repack;
 use super::{Matrix, Oriented, alignment, estimated};
 use crate::cuda::device::DeviceFacts;
-use crate::cuda::plan::reason::{Reason, least_two};
+use crate::cuda::plan::reason::{Reason, Taking, least_two};
 use crate::cuda::plan::tile_order::group_m;
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, STRIDE_LIMIT};
 use crate::dtype::DType;
@@ -211,9 +212,13 @@ impl Read {
     }
 }
 
-/// None: not for this problem on this device.
-pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<WgmmaChoice> {
-    let p = Oriented::new(problem);
+/// What of a problem the time depends on, and copies of operands that cannot be addressed as they are. None: not for this
+/// problem on this device.
+fn sized(
+    problem: &MatmulProblem,
+    p: &Oriented,
+    device: &DeviceFacts,
+) -> Option<(Size, [Option<repack::Dense>; 2])> {
     let fits = [p.m, p.n, p.k].iter().all(|&size| (1..=SIZE_LIMIT).contains(&size));
     let of = |x: &Option<Matrix>| x.as_ref().map_or(0, |x| x.address);
     let addresses = [p.a.address, p.b.address, p.out.address, p.bias, of(&problem.gate), of(&p.residual)];
@@ -224,7 +229,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     if device.compute_capability != (9, 0) || !halves || !fits || !elements_lie_whole || p.wide.is_some() {
         return None;
     }
-    if gated && (p.n > SIZE_LIMIT / 2 || !gate_is_alike(problem, &p)) {
+    if gated && (p.n > SIZE_LIMIT / 2 || !gate_is_alike(problem, p)) {
         return None;
     }
     if problem.batch.len() > BATCH_DIMS || problem.batch.iter().any(|&n| n > SIZE_LIMIT) {
@@ -241,15 +246,25 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let products = problem.batch_count().unsigned_abs();
     let columns = if gated { 2 * n } else { n };
     let off_lines = [a.off_lines, b.off_lines];
-    let size = Size { m, n: columns, k, products, off_lines, b_by_rows: b.mn_major };
+    Some((Size { m, n: columns, k, products, off_lines, b_by_rows: b.mn_major }, copies))
+}
+
+/// The tile that is estimated to be done first, and the next, each with the k splits that suit it.
+fn fastest(
+    problem: &MatmulProblem,
+    size: &Size,
+    device: &DeviceFacts,
+    overrides: Overrides,
+) -> Option<(Taking<Work>, Option<Taking<Work>>)> {
+    let gated = problem.gate.is_some();
     let candidates = (0..TILES.len())
         .filter(|&tile| overrides.tile.is_none_or(|only| only == tile))
         .filter(|&tile| !gated || TILES[tile].has_gate());
-    let residual = p.residual.is_some() && !gated;
+    let residual = problem.residual.is_some() && !gated;
     // Each tile with the number of k splits that suits it.
     let timed = candidates.filter_map(|tile| {
         let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, size.k_blocks()));
-        let most = forced.unwrap_or_else(|| cost::most_splits(&size, &TILES[tile], device));
+        let most = forced.unwrap_or_else(|| cost::most_splits(size, &TILES[tile], device));
         let least = forced.unwrap_or(1);
         let counts = SPLITS.into_iter().filter(|splits| (least..most).contains(splits)).chain([most]);
         let pairs = [1, 2].into_iter().filter(|&pair| match overrides.cluster {
@@ -262,17 +277,25 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         let works = counts.flat_map(|splits| {
             pairs.clone().map(move |pair| {
                 let work = Work { tile, splits, pair, cluster_splitk: false };
-                let wanted = overrides.splits.is_some() || cost::pays_in_cluster(&size, &work, device);
+                let wanted = overrides.splits.is_some() || cost::pays_in_cluster(size, &work, device);
                 Work {
                     cluster_splitk: wanted && overrides.cluster.is_none() && cost::can_be_cluster(&work),
                     ..work
                 }
             })
         });
-        let times = works.map(|work| (work, MODEL.clocks(&size, &work, device)));
+        let times = works.map(|work| (work, MODEL.clocks(size, &work, device)));
         times.min_by(|x, y| x.1.total_cmp(&y.1))
     });
-    let ((work, clocks), next) = least_two(timed)?;
+    least_two(timed)
+}
+
+/// None: not for this problem on this device.
+pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<WgmmaChoice> {
+    let p = Oriented::new(problem);
+    let (size, copies) = sized(problem, &p, device)?;
+    let gated = problem.gate.is_some();
+    let ((work, clocks), next) = fastest(problem, &size, device, overrides)?;
     let tile = &TILES[work.tile];
     let mut why = vec![Reason::asked_for("wgmma", "mma")];
     why.extend(next.map(|(next, other)| estimated((tile.name, clocks), (TILES[next.tile].name, other))));

@@ -351,3 +351,21 @@ fn the_kernels_shared_memory_is_this_large() {
         .collect();
     assert_eq!(theirs.lines().collect::<Vec<_>>(), ours);
 }
+
+#[test]
+fn a_list_of_one_product_takes_as_long_as_alone() {
+    let device = examples::h200();
+    for (m, n, k) in [(64, 4096, 4096), (8192, 8192, 512), (100, 100, 20_000)] {
+        let p = bf16(m, n, k);
+        let (size, _) = sized(&p, &Oriented::new(&p), &device).unwrap();
+        for tile in 0..TILES.len() {
+            let work = Work { tile, splits: 1, pair: 1, cluster_splitk: false };
+            let by_tma = cost::tma_store(&size, &work, &device);
+            let alone = MODEL.clocks(&size, &work, &device);
+            assert_eq!(MODEL.clocks_together(&[size], tile, by_tma, &device), alone);
+            // Half a round each.
+            let both = MODEL.clocks_together(&[size; 2], tile, by_tma, &device);
+            assert!(both >= alone && both <= 2.0 * alone);
+        }
+    }
+}
