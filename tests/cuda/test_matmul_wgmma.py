@@ -143,7 +143,7 @@ def test_bias_and_activation(tile, activation):
         check(a, b, "into columns:", tile, bias=bias, activation=activation, out=out)
 
 
-@pytest.mark.parametrize("tile", ["128x96", "192x96", "128x160", "128x176"])
+@pytest.mark.parametrize("tile", ["128x96", "192x96", "128x112", "128x160", "128x176", "128x224"])
 @PAIRS
 def test_tiles_that_begin_or_end_within_a_line(tile, cluster):
     """b by rows: of a tile that ends with a line of the caches, the narrow box comes first."""
