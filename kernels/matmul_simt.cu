@@ -103,7 +103,7 @@ __device__ __forceinline__ void multiply_tile(const Params& p, Work<T>& work) {
         });
         if (parts && p.k > S::PART_K) exchange_sums<S>(p, kept, block, true, false);
     } else {  // a half is no place for a sum
-        block.multiply(p, work, shared, p.k, [](int) {});
+        block.multiply(p, work, shared, p.k);
     }
     work = kept;
     // A row at a time. Not unrolled, to keep the activations' code small: the accumulators move up instead.

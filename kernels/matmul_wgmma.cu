@@ -76,10 +76,12 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(
     EXPORT(T, 128x64, 2, 1, 64, 2)   \
     EXPORT(T, 128x96, 2, 1, 96, 1)   \
     EXPORT(T, 192x96, 3, 1, 96, 1)   \
+    EXPORT(T, 128x112, 2, 1, 112, 1) \
     EXPORT(T, 128x128, 2, 1, 128, 1) \
     EXPORT(T, 128x160, 2, 1, 160, 1) \
     EXPORT(T, 128x176, 2, 1, 176, 1) \
     EXPORT(T, 128x192, 2, 1, 192, 1) \
+    EXPORT(T, 128x224, 2, 1, 224, 1) \
     EXPORT(T, 128x256, 2, 1, 256, 1) \
     EXPORT(T, 192x128, 3, 1, 128, 1) \
     EXPORT(T, 192x192, 3, 1, 192, 1) \

@@ -115,6 +115,11 @@ __device__ __forceinline__ void read_runs(Acc (&v)[COUNT], const Acc* row, int s
     }
 }
 
+// Between parts of k, where they are one sum.
+struct NoSums {
+    __device__ __forceinline__ void operator()(int) const {}
+};
+
 // A block's buffers, and the sums of one thread.
 template <class T, class S> struct SimtBlock {
     using Acc = typename S::Acc;
@@ -136,11 +141,15 @@ template <class T, class S> struct SimtBlock {
         col = part % S::WARPS_N * S::WN + lane % S::LANES_N * S::VEC;
     }
 
+    // Of a thread's i-th row and j-th column, from its first.
+    __device__ __forceinline__ static int row_at(int i) { return i / S::VEC * S::ROW_RUN + i % S::VEC; }
+    __device__ __forceinline__ static int col_at(int j) { return j / S::VEC * S::COL_RUN + j % S::VEC; }
+
     // Adds the products of `k` steps of k. Afterwards nobody uses the buffers any more. `between` is called after each part
     // of k but the last, with its number.
-    template <class Params, class Between>
+    template <class Params, class Between = NoSums>
     __device__ __forceinline__ void multiply(const Params& p, const Work<T>& work, Shared& shared, int64_t k,
-                                             Between between) {
+                                             Between between = {}) {
         CopierA copy_a(work.a, p.a_row, p.a_col, work.rows, p.a_k_fast);
         CopierB copy_b(work.b, p.b_col, p.b_row, work.cols, p.b_k_fast);
         const int tiles = int((k + S::BK - 1) / S::BK);

@@ -19,8 +19,8 @@ struct alignas(64) Bf16x6Params {
     uint32_t k;
     uint32_t unused[3];
 };
-static_assert(sizeof(Bf16x6Params) == 1344 && offsetof(Bf16x6Params, a) == 1216, "mirrored in Rust");
-static_assert(offsetof(Bf16x6Params, extremes) == 1312 && offsetof(Bf16x6Params, k) == 1328, "mirrored in Rust");
+static_assert(sizeof(Bf16x6Params) == 1472 && offsetof(Bf16x6Params, a) == 1344, "mirrored in Rust");
+static_assert(offsetof(Bf16x6Params, extremes) == 1440 && offsetof(Bf16x6Params, k) == 1456, "mirrored in Rust");
 
 template <int CONSUMERS, int BN, int BLOCKS>
 struct Bf16x6Shape : WgmmaShape<bf16, CONSUMERS, 1, BN, BLOCKS> {

@@ -12,7 +12,7 @@ struct alignas(64) GroupedWgmmaParams {
     Groups groups;
     uint32_t unused[4];
 };
-static_assert(sizeof(GroupedWgmmaParams) == 1280 && offsetof(GroupedWgmmaParams, groups) == 1216, "mirrored in Rust");
+static_assert(sizeof(GroupedWgmmaParams) == 1408 && offsetof(GroupedWgmmaParams, groups) == 1344, "mirrored in Rust");
 
 template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS>
 struct GroupedShape : WgmmaShape<Element, CONSUMERS, M_STEPS, BN, BLOCKS> {

@@ -7,21 +7,29 @@
 // A producer, of a or of b: fills the operand's part of every stage as soon as the stage is empty, through all items. That
 // is a box of the tile's rows of m or n by 64 of k, or boxes of 64 of m or n by 64 of k, as memory has its unit stride along
 // k or along m or n. It never waits for anything else, so that the next tile's first stages arrive while this one's results
-// are stored.
+// are stored. Of the last row or column of tiles no more comes than there is: the engine takes about ten clocks for each row of
+// a box that lies outside of the matrix.
 template <class S, bool IS_B, class Work>
 __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, Work& work, uint32_t shared,
                                         Ring ring) {
     constexpr int32_t ROWS = IS_B ? S::BN : S::BM;  // of m or n
     const bool mn_major = IS_B ? p.b_mn : p.a_mn;
-    const uint32_t batches = IS_B ? p.b_batches : p.a_batches, bytes = IS_B ? p.b_stage_bytes : p.a_stage_bytes;
+    const uint32_t batches = IS_B ? p.b_batches : p.a_batches;
+    const uint32_t whole_bytes = IS_B ? p.b_stage_bytes : p.a_stage_bytes;
+    const uint32_t tail_bytes = IS_B ? p.b_tail_bytes : p.a_tail_bytes;
+    const int32_t last_tile = int32_t((IS_B ? p.order.tiles_n : p.order.tiles_m * pair.blocks) - 1) * ROWS;
     // Each block of a pair asks for half of every box of b, for both.
     const bool halves = IS_B && pair.blocks > 1;
-    const int32_t skip = halves ? int32_t(pair.rank) * ((mn_major ? BLOCK_K : ROWS) / 2) : 0;
     // Half of each box of b's rows is the gate's.
     const bool gated = IS_B && (batches & GATED);
-    const int32_t boxes = (mn_major ? (ROWS + 63) / 64 : 1 + gated) >> gated;
     for (; work.left(); work.next()) {
         const auto& item = work.item;
+        const bool is_last = !decltype(work.item)::IS_CUT && (IS_B ? item.col : item.row) >= last_tile;
+        const uint32_t bytes = is_last ? tail_bytes : whole_bytes;
+        const bool smaller = !mn_major && bytes != whole_bytes;
+        const TensorMap& own = smaller ? (IS_B ? p.b_tail : p.a_tail) : (IS_B ? p.b : p.a);
+        const int32_t boxes = mn_major && ROWS > 64 ? int32_t((bytes + BOX_BYTES - 1) / BOX_BYTES) >> gated : bytes > 0;
+        const int32_t skip = halves ? int32_t(pair.rank) * (mn_major ? BLOCK_K / 2 : int32_t(bytes / 256)) : 0;
         const Boxes<S> place = Boxes<S>::of(p, item.col);
         const int32_t mn = IS_B ? (item.col + place.column(0)) >> gated : item.row;
         int32_t batch[3];
@@ -61,7 +69,7 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
             }
 #pragma unroll 1
             for (int32_t i = 0; i < boxes - tail; ++i) {
-                ask(IS_B ? p.b : p.a);
+                ask(own);
                 to += BOX_BYTES;
                 column += 64;
             }

@@ -29,9 +29,10 @@ struct alignas(64) WgmmaParams {
     uint32_t longer_splits;
     uint32_t pair;  // 2: blocks whose tiles lie below each other are a cluster; 1: they are not
     uint32_t stages;
-    uint32_t stages_at;             // in shared memory
-    uint32_t a_stage_bytes;         // of a that arrive for one block of k
-    uint32_t b_stage_bytes;         // of b
+    uint32_t stages_at;  // in shared memory
+    // That arrive for one block of k, of a and of b: for most tiles, and for the last row or column of tiles.
+    uint16_t a_stage_bytes, a_tail_bytes;
+    uint16_t b_stage_bytes, b_tail_bytes;
     uint32_t a_mn, b_mn;            // the unit stride is along m or n, not along k
     uint32_t flat;                  // no batch: maps have two dimensions, not five
     uint32_t a_batches, b_batches;  // bit d: the operand is not broadcast along that dimension of the batch; b's GATED
@@ -62,12 +63,15 @@ struct alignas(64) WgmmaParams {
     uint32_t residual_batches;  // as a_batches
     uint32_t unused_too[7];
     TensorMap a, b;
-    TensorMap b_tail;  // of b's last box, where b lies by rows and that is narrower than 64 columns
+    // Of b's last box, where b lies by rows and that is narrower than 64 columns; otherwise of the last column of tiles, if
+    // its box is smaller.
+    TensorMap b_tail;
     TensorMap result;  // with tma_store
     TensorMap gate;
     TensorMap residual;  // if it is read BY_TMA
+    TensorMap a_tail;    // of the last row of tiles, if a lies along k and that has fewer rows
 };
-static_assert(sizeof(WgmmaParams) == 1216 && offsetof(WgmmaParams, m) == 128, "mirrored in Rust");
+static_assert(sizeof(WgmmaParams) == 1344 && offsetof(WgmmaParams, m) == 128, "mirrored in Rust");
 static_assert(offsetof(WgmmaParams, store_elements) == 220 && offsetof(WgmmaParams, addends) == 320, "");
 static_assert(offsetof(WgmmaParams, a) == 448, "mirrored in Rust");
 // In b_batches, of the two lines that come first.

@@ -19,6 +19,6 @@ template <int CONSUMERS_, int M_STEPS_, int BN_> struct WgmmaTile {
     // Behind the barriers, a buffer for each warp, or all of the result at once in boxes of 64 columns of 64 rows.
     static constexpr int BUFFERS = WARPS * STORE_BYTES, RESULT = BM * BOXES * 128;
     static constexpr int STAGES_AT = HEADER_BYTES + BUFFERS;  // unless all of the result is
-    static constexpr bool CAN_TMA_STORE = CONSUMERS == 2 && M_STEPS == 1 && BN >= 192;
+    static constexpr bool CAN_TMA_STORE = CONSUMERS == 2 && M_STEPS == 1 && BN >= 192 && TAIL == 64;
     static_assert(BN % 16 == 0, "");
 };

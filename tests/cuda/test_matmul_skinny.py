@@ -32,6 +32,27 @@ def test_few_rows_and_few_columns(few, dtype):
             check(w.mT, x.mT, splits, f"columns, {lay_x.__name__} {lay_w.__name__}")
 
 
+def between_nan(x):
+    """As x, with rows of whole vectors of 16 bytes and NaN between them."""
+    parent = torch.full((x.shape[0], x.shape[1] + 4), float("nan"), dtype=x.dtype, device=x.device)
+    view = parent[:, :-4]
+    view.copy_(x)
+    return view
+
+
+@pytest.mark.parametrize("few", [9, 31, 32, 33, 64])
+def test_float32_in_vectors(few):
+    """Both along k; weights across k, where the few rows lie either way."""
+    for (many, k), splits in zip([(128, 1032), (132, 20), (300, 516), (68, 4)], SPLITS, strict=False):
+        x, w = between_nan(randn(few, k, dtype=torch.float32)), randn(many, k, dtype=torch.float32)
+        check(x, between_nan(w).mT, splits, "both along k:")
+        assert "_k_f32" in _core.explain("matmul", {"a": x, "b": between_nan(w).mT}, "h200")["plan"]["kernel"]
+        check(x, between_nan(w.mT), splits, "across k:")
+        check(between_nan(x.mT).mT, between_nan(w.mT), splits, "both across k:")
+        check(between_nan(x.mT).mT, between_nan(w).mT, splits, "few rows across k:")
+        check(between_nan(w), x.mT, splits, "few columns:")
+
+
 @pytest.mark.parametrize("edge", [*range(1, 18), 63, 64, 65, 127, 128, 129, 255, 256, 257])
 def test_odd_edges(edge):
     for (few, many, k), splits in itertools.product([(5, edge, 72), (min(edge, 64), 70, edge)], SPLITS[:3]):

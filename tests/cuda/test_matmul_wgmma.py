@@ -60,6 +60,19 @@ def test_every_tile_in_every_layout(tile, dtype, cluster):
 
 
 @PAIRS
+@pytest.mark.parametrize("tile", ["64x64", "128x112", "192x192", "128x224"])
+def test_last_tiles_that_are_not_whole(tile, cluster):
+    """Less is loaded of them, so that shared memory still holds rows of earlier tiles beside theirs."""
+    rows, columns = map(int, tile.split("x"))
+    sizes = [(rows + 1, columns + 1), (2 * rows + 9, columns + 40), (3 * rows - 7, 2 * columns - 9)]
+    for (m, n), dtype in itertools.product(sizes, HALVES):
+        for lay_a, lay_b in LAYOUTS:
+            a, b = operand(m, 200, dtype, lay_a), operand(200, n, dtype, lay_b)
+            for splits in (1, 2):
+                check(a, b, f"{lay_a.__name__} {lay_b.__name__}", tile, splits, cluster=cluster)
+
+
+@PAIRS
 @pytest.mark.parametrize("edge", EDGES)
 def test_odd_edges(edge, cluster):
     for m, n, k in [(edge, 40, 24), (33, edge, 40), (40, 33, edge)]:
@@ -143,7 +156,7 @@ def test_bias_and_activation(tile, activation):
         check(a, b, "into columns:", tile, bias=bias, activation=activation, out=out)
 
 
-@pytest.mark.parametrize("tile", ["128x96", "192x96", "128x160", "128x176"])
+@pytest.mark.parametrize("tile", ["128x96", "192x96", "128x112", "128x160", "128x176", "128x224"])
 @PAIRS
 def test_tiles_that_begin_or_end_within_a_line(tile, cluster):
     """b by rows: of a tile that ends with a line of the caches, the narrow box comes first."""

@@ -65,16 +65,20 @@ template <int N> struct Wgmma;
 #define OPERANDS_32 D(0), D(8), D(16), D(24)
 #define REGISTERS_48 REGISTERS_32 ", " R4 ", " R5
 #define OPERANDS_48 OPERANDS_32, D(32), D(40)
-#define REGISTERS_64 REGISTERS_48 ", " R6 ", " R7
-#define OPERANDS_64 OPERANDS_48, D(48), D(56)
+#define REGISTERS_56 REGISTERS_48 ", " R6
+#define OPERANDS_56 OPERANDS_48, D(48)
+#define REGISTERS_64 REGISTERS_56 ", " R7
+#define OPERANDS_64 OPERANDS_56, D(56)
 #define REGISTERS_80 REGISTERS_64 ", " R8 ", " R9
 #define OPERANDS_80 OPERANDS_64, D(64), D(72)
 #define REGISTERS_88 REGISTERS_80 ", " R10
 #define OPERANDS_88 OPERANDS_80, D(80)
 #define REGISTERS_96 REGISTERS_88 ", " R11
 #define OPERANDS_96 OPERANDS_88, D(88)
-#define REGISTERS_128 REGISTERS_96 ", " R12 ", " R13 ", " R14 ", " R15
-#define OPERANDS_128 OPERANDS_96, D(96), D(104), D(112), D(120)
+#define REGISTERS_112 REGISTERS_96 ", " R12 ", " R13
+#define OPERANDS_112 OPERANDS_96, D(96), D(104)
+#define REGISTERS_128 REGISTERS_112 ", " R14 ", " R15
+#define OPERANDS_128 OPERANDS_112, D(112), D(120)
 
 // clang-format off
 #define INSTRUCTION(TYPE, N, COUNT, A, B, ACCUMULATE, TRANSPOSE_A, TRANSPOSE_B)                                     \
@@ -121,10 +125,12 @@ template <int N> struct Wgmma;
 // The operands behind the accumulators, by number: a, b, accumulate, and whether a and b are transposed.
 WIDTH(64, 32, 32, 33, 34, 35, 36)
 WIDTH(96, 48, 48, 49, 50, 51, 52)
+WIDTH(112, 56, 56, 57, 58, 59, 60)
 WIDTH(128, 64, 64, 65, 66, 67, 68)
 WIDTH(160, 80, 80, 81, 82, 83, 84)
 WIDTH(176, 88, 88, 89, 90, 91, 92)
 WIDTH(192, 96, 96, 97, 98, 99, 100)
+WIDTH(224, 112, 112, 113, 114, 115, 116)
 WIDTH(256, 128, 128, 129, 130, 131, 132)
 
 #undef D

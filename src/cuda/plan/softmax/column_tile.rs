@@ -1,6 +1,6 @@
 //! Column tiles in shared memory: kernels/softmax_column_tile.cu.
 
-use crate::cuda::plan::limits::{LINE_BYTES, MOST_SLICES};
+use crate::cuda::plan::limits::{LINE_BYTES, MOST_SLICES, SECTOR_BYTES};
 use std::mem::offset_of;
 
 use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, column_access, columns, pair_suffix, partial_bytes};
@@ -139,6 +139,12 @@ pub fn word_bytes(p: &SoftmaxProblem) -> Option<u64> {
 /// The largest power of two up to 16 that divides `bytes`.
 fn lowest_bit(bytes: u64) -> u64 {
     1 << (bytes | VECTOR_BYTES).trailing_zeros()
+}
+
+/// Whether no sector of the caches is shared by tiles of different columns.
+pub fn rows_begin_on_sectors(p: &SoftmaxProblem) -> bool {
+    let size = p.x.dtype.size() as u64;
+    p.x_stride.unsigned_abs().saturating_mul(size).is_multiple_of(SECTOR_BYTES)
 }
 
 /// Whether a tile has all columns, and its rows are packed.

@@ -66,7 +66,7 @@ pub struct GroupedWgmmaParams {
 const _: () = {
     assert!(size_of::<Groups>() == 48);
     assert!(size_of::<GroupedMatmulParams>() == 408 && offset_of!(GroupedMatmulParams, groups) == 360);
-    assert!(size_of::<GroupedWgmmaParams>() == 1280 && offset_of!(GroupedWgmmaParams, groups) == 1216);
+    assert!(size_of::<GroupedWgmmaParams>() == 1408 && offset_of!(GroupedWgmmaParams, groups) == 1344);
     assert!(offset_of!(GroupedMatmulParams, matmul) == 0 && offset_of!(GroupedWgmmaParams, wgmma) == 0);
 };
 

@@ -6,7 +6,7 @@ mod tiles;
 
 pub use params::SkinnyParams;
 
-use tiles::{ANY_HALVES, HALVES, SIMT, SIMT_F64, STREAM_K, STREAM_M, Tile};
+use tiles::{ANY_HALVES, HALVES, SIMT, SIMT_F64, SIMT_K, STREAM_K, STREAM_M, Tile};
 
 use super::blocks::FILL_CLOCKS;
 use super::cost::{self, Rate, Reading};
@@ -40,6 +40,8 @@ const CLUSTERS: [u64; 1] = [2];
 /// Stages and k that a split has at least: with less, most of it is filling the ring.
 const STAGES_PER_SPLIT: u64 = 4;
 const K_PER_SPLIT: u64 = 256;
+/// The same of float32, whose arithmetic takes longer than filling the ring.
+const FLOATS_PER_SPLIT: u64 = 96;
 /// k of a split at most, of float32 and float64: its products are one chain of additions, and rounding errors grow with its
 /// length.
 const MOST_K_PER_SPLIT: u64 = 1024;
@@ -54,6 +56,11 @@ const REDUCE_BYTES: f64 = 3000.0;
 /// Share of the multiprocessor's arithmetic that these kernels reach on an H200.
 const TENSOR_CORES: f64 = 0.709;
 const PIPELINES: f64 = 0.625;
+/// Of float32, how much longer a block takes that is alone on its multiprocessor, and what share of the time of a full round
+/// of blocks the last one takes at least, which may lie three on one multiprocessor and none on another:
+/// docs/measurements/matmul_skinny_simt.md.
+const LONE: f64 = 1.2;
+const LAST_ROUND: f64 = 0.75;
 
 /// What a developer may take out of the plan's hands.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -107,6 +114,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let steps = p.k.unsigned_abs().div_ceil(u64::from(tile.k));
     let least = match file {
         STREAM => STREAM_STAGES_PER_SPLIT,
+        "matmul_skinny_simt" if problem.dtype == DType::F32 => FLOATS_PER_SPLIT / u64::from(tile.k),
         _ => STAGES_PER_SPLIT.max(K_PER_SPLIT / u64::from(tile.k)),
     };
     let most_k = match (file, layout) {
@@ -176,11 +184,13 @@ fn kernels(
             ("matmul_skinny", layout, tiles)
         }
         DType::F64 => ("matmul_skinny_simt", "", &SIMT_F64[..]),
-        DType::F32 if p.n <= FEW_FLOATS => {
+        DType::F32 => {
+            let few = access(&p.b, p.b.col_stride, p.b.row_stride, p.n, p.k, problem.dtype);
             match access(&p.a, p.a.row_stride, p.a.col_stride, p.m, p.k, problem.dtype) {
-                Access::AlongK => (STREAM, "_k", &STREAM_K[..]),
-                Access::AlongMn => (STREAM, "_m", &STREAM_M[..]),
-                Access::Elements { .. } => ("matmul_skinny_simt", "", &SIMT[..]),
+                Access::AlongK if p.n <= FEW_FLOATS => (STREAM, "_k", &STREAM_K[..]),
+                Access::AlongMn if p.n <= FEW_FLOATS => (STREAM, "_m", &STREAM_M[..]),
+                Access::AlongK if few == Access::AlongK => ("matmul_skinny_simt", "_k", &SIMT_K[..]),
+                _ => ("matmul_skinny_simt", "", &SIMT[..]),
             }
         }
         _ => ("matmul_skinny_simt", "", &SIMT[..]),
@@ -213,6 +223,19 @@ impl SkinnyChoice {
         along(p.m, self.tile.m).saturating_mul(along(p.n, self.tile.n))
     }
 
+    /// How many blocks one multiprocessor computes after each other, as if each had all of its arithmetic.
+    fn float_rounds(&self, blocks: f64, device: &DeviceFacts) -> f64 {
+        let (multiprocessors, resident) =
+            (f64::from(device.multiprocessors), f64::from(self.tile.resident(device)));
+        let rounds = blocks / (multiprocessors * resident);
+        match (blocks / multiprocessors).ceil() {
+            1.0 => LONE,
+            each if rounds <= 1.0 => each,
+            _ if rounds.fract() > 0.0 => resident * (rounds.floor() + rounds.fract().max(LAST_ROUND)),
+            _ => resident * rounds,
+        }
+    }
+
     fn estimate(&self, problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> f64 {
         let tile = self.tile;
         let blocks = self.tiles(p) as f64 * products(problem) as f64 * f64::from(self.splits);
@@ -232,7 +255,10 @@ impl SkinnyChoice {
             DType::F64 => Rate::doubles(device).reached(PIPELINES),
             _ => Rate::floats(device).reached(PIPELINES),
         };
-        let each = (blocks / f64::from(device.multiprocessors)).ceil();
+        let each = match (self.file, problem.dtype) {
+            ("matmul_skinny_simt", DType::F32) => self.float_rounds(blocks, device),
+            _ => (blocks / f64::from(device.multiprocessors)).ceil(),
+        };
         let computing = FILL_CLOCKS + each * f64::from(tile.m * tile.n) * split / rate;
         let join = match (self.splits, self.cluster) {
             (1, _) => 0.0,

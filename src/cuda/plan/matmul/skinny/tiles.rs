@@ -32,6 +32,12 @@ pub const SIMT: [Tile; 3] = [
     Tile { name: "128x32", m: 128, n: 32, k:  16, stages: 4, threads: 128, blocks: 4, element: 4 },
     Tile { name: "128x64", m: 128, n: 64, k:  16, stages: 3, threads: 128, blocks: 3, element: 4 },
 ];
+/// Of operands that are both contiguous along k.
+#[rustfmt::skip]
+pub const SIMT_K: [Tile; 2] = [
+    Tile { name: "128x32", m: 128, n: 32, k:  16, stages: 3, threads: 128, blocks: 4, element: 4 },
+    Tile { name: "128x64", m: 128, n: 64, k:  16, stages: 3, threads: 128, blocks: 3, element: 4 },
+];
 /// Of matmul_skinny_stream.cu, whose weights go to registers: what is in flight is a stage.
 #[rustfmt::skip]
 pub const STREAM_K: [Tile; 2] = [

@@ -76,18 +76,23 @@ impl WgmmaChoice {
             (Some(copy), k) => copy.k(k),
             (None, k) => k * u64::from(tile.planes),
         };
+        let along_m = Tiles { count: tiles_m * self.pair, rows: tile.m(), sharing: 1 };
+        let along_n = Tiles { count: tiles_n, rows: half(tile.n), sharing: self.pair };
         let loads = [
-            load(problem, &a, (p.m, k(0)), (tile.m(), 1), tiles_n == 1 && in_every_product(&p.a)),
-            load(problem, &b, (p.n, k(1)), (half(tile.n), self.pair), tiles_m == 1 && in_every_product(&p.b)),
+            load(problem, &a, (p.m, k(0)), along_m, tiles_n == 1 && in_every_product(&p.a)),
+            load(problem, &b, (p.n, k(1)), along_n, tiles_m == 1 && in_every_product(&p.b)),
         ];
         let gate = problem.gate.as_ref().and_then(|x| {
             let x = addressed(x, (p.n, x.col_stride), (p.k, x.row_stride));
             let read_once = tiles_m == 1 && in_every_product(&x.as_ref()?.matrix);
-            load(problem, &x, (p.n, k(1)), (half(tile.n), 1), read_once)
+            load(problem, &x, (p.n, k(1)), along_n, read_once)
         });
+        // The gate's last tile has no map of its own.
+        let whole = |load: Load| if self.gated { load.of_whole_tiles() } else { load };
+        let loads = [loads[0], loads[1].map(whole)];
         let loads = if tile.planes == 2 { loads.map(|load| load.map(Load::of_floats)) } else { loads };
-        let [a_stage_bytes, b_stage_bytes] = loads.map(|load| load.map_or(0, |load| load.stage_bytes));
-        let b_stage_bytes = b_stage_bytes << u32::from(self.gated);
+        let [[a_stage_bytes, a_tail_bytes], [b_stage_bytes, b_tail_bytes]] =
+            loads.map(|load| load.map_or([0; 2], |load| [load.stage_bytes, load.tail_bytes]));
         let out_lead = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride));
         let result = out_lead.filter(|_| self.tma_store);
         let result = result.map(|lead| map(problem, &p.out, [p.n as u64, p.m as u64], lead, [64, 64]));
@@ -148,7 +153,8 @@ impl WgmmaChoice {
             a_mn: u32::from(a.is_some_and(|a| a.mn_major)),
             b_mn: u32::from(b.is_some_and(|b| b.mn_major)),
             stages,
-            a_stage_bytes,
+            a_stage_bytes: a_stage_bytes as u16,
+            a_tail_bytes: a_tail_bytes as u16,
             activation: kind,
             negative_slope: slope as f32,
             bias_by_row: u32::from(p.bias_row != 0),
@@ -156,7 +162,8 @@ impl WgmmaChoice {
             a_batches: batches(&p.a),
             b_batches: batches(&p.b) | if self.gated { GATED } else { 0 },
             pair: self.pair,
-            b_stage_bytes,
+            b_stage_bytes: (b_stage_bytes << u32::from(self.gated)) as u16,
+            b_tail_bytes: (b_tail_bytes << u32::from(self.gated)) as u16,
             stages_at,
             tma_store: self.tma_store.into(),
             splits: self.splits,
@@ -213,8 +220,8 @@ impl WgmmaChoice {
         };
         let reduce = (self.splits > 1 && !self.cluster_splitk).then(|| reduce::plan(problem, &splits));
         let [a_map, b_map] = loads.map(|load| load.map(|load| load.map));
-        let b_tail = loads[1].and_then(|load| load.tail);
-        let maps = [a_map, b_map, b_tail, result, gate.map(|load| load.map), residual];
+        let [a_tail, b_tail] = loads.map(|load| load.and_then(|load| load.tail));
+        let maps = [a_map, b_map, b_tail, result, gate.map(|load| load.map), residual, a_tail];
         (Launches { repack: None, maps, multiply, reduce }, sources)
     }
 }
@@ -238,46 +245,82 @@ impl Launches {
     }
 }
 
+/// Tiles along m or n: blocks of a cluster, `sharing` of them, ask for equal parts of the `rows` of each.
+#[derive(Clone, Copy)]
+struct Tiles {
+    count: u32,
+    rows: u32,
+    sharing: u32,
+}
+
+impl Tiles {
+    /// Rows of the last tile that are there, of `mn` in all.
+    fn last_rows(&self, mn: u64) -> u64 {
+        mn.saturating_sub(u64::from(self.count - 1) * u64::from(self.rows))
+    }
+}
+
 /// How an operand comes to shared memory.
 #[derive(Clone, Copy)]
 struct Load {
     map: TensorMapSpec,
-    /// Of the last box, where b is loaded in boxes of 64 columns and the last is narrower.
+    /// Of the last box, where b is loaded in boxes of 64 columns and the last is narrower; of the last tile, where rows are
+    /// along k and it has fewer.
     tail: Option<TensorMapSpec>,
+    /// Of every tile but the last, and of that.
     stage_bytes: u32,
+    tail_bytes: u32,
 }
 
 impl Load {
     /// The same of float32, of words of which it is: what the copy engine loads it rounds to TF32.
-    fn of_floats(mut self) -> Load {
-        self.map.dtype = DType::F32;
-        self.map.sizes[0] /= 2;
-        self.map.r#box[0] /= 2;
-        self
+    fn of_floats(self) -> Load {
+        let floats = |mut map: TensorMapSpec| {
+            map.dtype = DType::F32;
+            map.sizes[0] /= 2;
+            map.r#box[0] /= 2;
+            map
+        };
+        Load { map: floats(self.map), tail: self.tail.map(floats), ..self }
+    }
+
+    /// The last tile like the others, by the same map.
+    fn of_whole_tiles(self) -> Load {
+        let is_of_tiles = self.tail_bytes != self.stage_bytes;
+        Load { tail: self.tail.filter(|_| !is_of_tiles), tail_bytes: self.stage_bytes, ..self }
     }
 }
 
-/// `rows` of a tile, along m or n; blocks of a cluster, `sharing` of them, ask for equal parts of them.
 fn load(
     problem: &MatmulProblem,
     x: &Option<Addressed>,
     (mn, k): (i64, u64),
-    (rows, sharing): (u32, u32),
+    tiles: Tiles,
     read_once: bool,
 ) -> Option<Load> {
     let x = x.as_ref()?;
-    let (mn, block_k) = (mn as u64, BLOCK_K as u32);
+    let (mn, block_k, Tiles { count, rows, sharing }) = (mn as u64, BLOCK_K as u32, tiles);
     let to_map = |sizes, r#box| TensorMapSpec { read_once, ..map(problem, &x.matrix, sizes, x.lead, r#box) };
+    let last_rows = tiles.last_rows(mn).min(rows.into()) as u32;
     if x.mn_major {
         let box_of = |columns: u32| to_map([mn, k], [columns, block_k / sharing]);
-        let tail = rows % BOX_COLUMNS;
-        let tail = (tail != 0).then(|| box_of(tail));
-        return Some(Load { map: box_of(BOX_COLUMNS), tail, stage_bytes: rows * block_k * 2 });
+        let narrow = rows % BOX_COLUMNS;
+        let last_rows = if narrow == 0 { last_rows.next_multiple_of(BOX_COLUMNS) } else { rows };
+        let bytes = |rows: u32| rows * block_k * 2;
+        return Some(Load {
+            map: box_of(BOX_COLUMNS),
+            tail: (narrow != 0).then(|| box_of(narrow)),
+            stage_bytes: bytes(rows),
+            tail_bytes: bytes(last_rows),
+        });
     }
-    // Of a matrix that is smaller than a tile no more than it has, unless blocks share it.
-    let most = if sharing > 1 { rows } else { mn.next_multiple_of(8).min(rows.into()) as u32 };
-    let map = to_map([k, mn], [block_k, most / sharing]);
-    Some(Load { map, tail: None, stage_bytes: most * block_k * 2 })
+    // Whole groups of eight rows, which the permutation of a box has, for each block.
+    let last_rows = last_rows.next_multiple_of(8 * sharing).min(rows);
+    let rows = if count == 1 { last_rows } else { rows };
+    let box_of = |rows: u32| to_map([k, mn], [block_k, rows / sharing]);
+    let bytes = |rows: u32| rows * block_k * 2;
+    let tail = (last_rows != rows && last_rows > 0).then(|| box_of(last_rows));
+    Some(Load { map: box_of(rows), tail, stage_bytes: bytes(rows), tail_bytes: bytes(last_rows) })
 }
 
 /// A matrix's strides along the batch.

@@ -58,16 +58,18 @@ pub struct Tile {
 
 /// The same list as TILES in matmul_wgmma.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
-pub const TILES: [Tile; 15] = [
+pub const TILES: [Tile; 17] = [
     Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "192x192", consumers: 3, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 },
+    Tile { name: "128x224", consumers: 2, m_steps: 1, n: 224, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "128x192", consumers: 2, m_steps: 1, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "192x128", consumers: 3, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "128x176", consumers: 2, m_steps: 1, n: 176, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "128x160", consumers: 2, m_steps: 1, n: 160, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "128x128", consumers: 2, m_steps: 1, n: 128, blocks: 1, has_cluster_splitk: true, planes: 1 },
+    Tile { name: "128x112", consumers: 2, m_steps: 1, n: 112, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "192x96",  consumers: 3, m_steps: 1, n:  96, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "128x96",  consumers: 2, m_steps: 1, n:  96, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "64x256",  consumers: 1, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 },
@@ -112,7 +114,8 @@ impl Tile {
 
     /// Whether the kernel can put all of a result together in shared memory, for the copy engine to take.
     fn can_tma_store(&self) -> bool {
-        self.planes == 1 && self.consumers == 2 && self.m_steps == 1 && self.n >= 192
+        let whole_boxes = self.n.is_multiple_of(BOX_COLUMNS);
+        self.planes == 1 && self.consumers == 2 && self.m_steps == 1 && self.n >= 192 && whole_boxes
     }
 
     /// Shared memory besides the stages.

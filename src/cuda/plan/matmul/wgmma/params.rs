@@ -9,7 +9,7 @@ use crate::cuda::plan::matmul::addends::{self, Addends};
 use crate::cuda::plan::tile_order::TileOrder;
 use crate::cuda::tensor_map::TensorMap;
 
-pub const MAPS: usize = 6;
+pub const MAPS: usize = 7;
 /// `BY_TMA` of kernels/common/epilogue.cuh.
 pub const BY_TMA: u32 = 2;
 /// Bit of `b_batches`.
@@ -31,10 +31,11 @@ pub struct WgmmaParams {
     pub stages: u32,
     /// In shared memory.
     pub stages_at: u32,
-    /// Of a, in every stage.
-    pub a_stage_bytes: u32,
-    /// Of b, in every stage.
-    pub b_stage_bytes: u32,
+    /// Of a and of b, in every stage: of most tiles, and of the last row or column of tiles.
+    pub a_stage_bytes: u16,
+    pub a_tail_bytes: u16,
+    pub b_stage_bytes: u16,
+    pub b_tail_bytes: u16,
     pub a_mn: u32,
     pub b_mn: u32,
     /// No batch: maps have two dimensions, not five.
@@ -75,13 +76,13 @@ pub struct WgmmaParams {
     pub bias_up: i64,
     pub residual_batches: u32,
     pub unused_too: [u32; 7],
-    /// Of a, b, its last box if that is narrower than others, the result with tma_store, the gate, and the residual that is read by TMA. Filled in when the
-    /// kernel is launched.
+    /// Of a, b, its last box or its last tile if that is smaller than others, the result with tma_store, the gate, the residual
+    /// that is read by TMA, and a's last tile if that is smaller. Filled in when the kernel is launched.
     pub maps: [TensorMap; MAPS],
 }
 
 const _: () = {
-    assert!(size_of::<WgmmaParams>() == 1216);
+    assert!(size_of::<WgmmaParams>() == 1344);
     assert!(offset_of!(WgmmaParams, m) == 128);
     assert!(offset_of!(WgmmaParams, store_elements) == 220);
     assert!(offset_of!(WgmmaParams, addends) == 320);
@@ -121,6 +122,7 @@ impl fmt::Debug for WgmmaParams {
             .field("products", &(self.products, self.batch_size))
             .field("order, pair", &(self.order.settings(), self.pair))
             .field("stages, stage_bytes", &(self.stages, self.a_stage_bytes, self.b_stage_bytes))
+            .field("tail_bytes", &(self.a_tail_bytes, self.b_tail_bytes))
             .field("items, split_blocks", &(self.items, self.split_blocks, self.longer_splits))
             .field("splits", &(self.splits, self.cluster_splitk))
             .field("partials", &self.partials)

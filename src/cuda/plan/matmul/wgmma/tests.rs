@@ -23,7 +23,7 @@ type Row = ((i64, i64, i64), &'static str, u32, u32);
 
 #[test]
 fn choices() {
-    let table: [Row; 21] = [
+    let table: [Row; 24] = [
         ((512, 512, 512), "64x64", 1, 1),
         ((1024, 1024, 1024), "64x128", 1, 1),
         ((1536, 1536, 1536), "192x96", 1, 1),
@@ -32,7 +32,10 @@ fn choices() {
         ((4096, 4096, 4096), "128x256", 1, 1),
         ((8192, 8192, 8192), "128x192", 1, 1),
         ((512, 4096, 4096), "128x128", 1, 1),
-        ((512, 14336, 4096), "128x160", 1, 1),
+        ((512, 14336, 4096), "128x224", 1, 1),
+        ((256, 14336, 4096), "128x224", 1, 1),
+        ((256, 7168, 2048), "128x112", 1, 2),
+        ((512, 7168, 2048), "128x224", 1, 1),
         ((4096, 14336, 4096), "128x256", 1, 1),
         ((4096, 2112, 7168), "128x176", 1, 1),
         ((32768, 768, 768), "128x256", 1, 1),
@@ -44,7 +47,7 @@ fn choices() {
         // Rows that are no whole lines of the caches take twice the loads.
         ((1000, 1000, 1000), "64x128", 1, 2),
         ((3000, 3000, 3000), "192x192", 1, 2),
-        ((4104, 4104, 4104), "192x192", 1, 2),
+        ((4104, 4104, 4104), "128x224", 1, 2),
         // Copies are.
         ((2047, 2047, 2047), "256x128", 1, 1),
     ];
@@ -123,14 +126,14 @@ fn stages_wait_for_what_arrives() {
                 let q = &launches.multiply.params;
                 let boxes = |i: usize, mn_major: u32, boxes: u32| {
                     let r#box = launches.maps[i].unwrap().r#box;
-                    let tail = launches.maps[2].filter(|_| i == 1).map(|tail| tail.r#box);
+                    let tail = launches.maps[2].filter(|_| i == 1 && mn_major == 1).map(|tail| tail.r#box);
                     let whole = boxes - u32::from(tail.is_some());
                     let tail_bytes = tail.map_or(0, |tail| tail[0] * tail[1] * 2);
                     r#box[0] * r#box[1] * 2 * if mn_major == 1 { whole } else { 1 } + tail_bytes
                 };
                 let arriving = boxes(0, q.a_mn, shape.m() / 64) + boxes(1, q.b_mn, shape.boxes()) * q.pair;
                 assert_eq!(
-                    q.a_stage_bytes + q.b_stage_bytes,
+                    u32::from(q.a_stage_bytes) + u32::from(q.b_stage_bytes),
                     arriving,
                     "{} {m}x{n}x{k} {a_mn} {b_mn} {cluster:?}",
                     shape.name
@@ -141,6 +144,44 @@ fn stages_wait_for_what_arrives() {
             }
         }
     }
+}
+
+/// Rows outside of the matrix take the copy engine longer than those within.
+#[test]
+fn the_last_tiles_load_what_there_is() {
+    let tile = TILES.iter().position(|tile| tile.name == "128x128");
+    let tails = |p: &MatmulProblem, cluster| {
+        let (_, launches) = chosen(p, Overrides { tile, splits: Some(1), cluster, group_m: None });
+        let q = &launches.multiply.params;
+        let boxes = [6, 2].map(|i: usize| launches.maps[i].map(|map| (map.r#box[0], map.r#box[1])));
+        (boxes, [q.a_tail_bytes, q.b_tail_bytes].map(|bytes| u32::from(bytes) / ROW_BYTES))
+    };
+    let alone = Some(false);
+    let mut p = bf16(200, 300, 64);
+    (p.b.row_stride, p.b.col_stride) = (1, 64);
+    assert_eq!(tails(&p, alone), ([Some((64, 72)), Some((64, 48))], [72, 48]));
+    // Half of b's rows for each block of a pair, and 16 for both at least.
+    p.n = 259;
+    assert_eq!(tails(&p, alone), ([Some((64, 72)), Some((64, 8))], [72, 8]));
+    assert_eq!(tails(&p, Some(true)), ([Some((64, 72)), Some((64, 8))], [72, 16]));
+    // The last tile of the last pair is empty.
+    p.m = 300;
+    assert_eq!(tails(&p, Some(true)), ([None, Some((64, 8))], [0, 16]));
+    // Whole tiles, and one tile, have no other map.
+    (p.m, p.n) = (256, 100);
+    assert_eq!(tails(&p, alone), ([None, None], [128, 104]));
+    // By rows, whole boxes of 64 columns.
+    let mut p = bf16(200, 300, 64);
+    (p.a.row_stride, p.a.col_stride) = (1, 200);
+    (p.b.row_stride, p.b.col_stride) = (304, 1);
+    assert_eq!(tails(&p, alone), ([None, None], [128, 64]));
+    p.m = 190;
+    assert_eq!(tails(&p, alone), ([None, None], [64, 64]));
+    // A gate has no second map for its last tile.
+    let mut p = bf16(200, 300, 64);
+    (p.b.row_stride, p.b.col_stride) = (1, 64);
+    p.gate = Some(p.b.clone());
+    assert_eq!(tails(&p, alone), ([Some((64, 72)), None], [72, 128]));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{Chosen, SPLIT_FROM, SPREAD_TO, enough, idle};
 use crate::cuda::device::DeviceFacts;
-use crate::cuda::plan::limits::MOST_SLICES;
+use crate::cuda::plan::limits::{LINE_BYTES, MOST_SLICES};
 use crate::cuda::plan::reason::{Metric, Reason};
 use crate::cuda::plan::softmax::column_tile::{self, ColumnTile, of_width, widths};
 use crate::cuda::plan::softmax::register_tile::{self, RegisterTile};
@@ -72,6 +72,7 @@ fn bytes(p: &SoftmaxProblem) -> u64 {
 }
 
 /// Three blocks to a multiprocessor are faster than two, and two than one; but two are enough in clusters of few
+/// blocks. Where rows begin within sectors, each row of a tile is parts of one more, and wide tiles are faster than many
 /// blocks: docs/measurements/softmax_column_tile.md.
 fn in_column_tiles(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen, ReadTwice> {
     let largest = device.largest_cluster();
@@ -88,7 +89,10 @@ fn in_column_tiles(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen, R
     };
     let busy = |tile: &ColumnTile| !idle(tile.blocks(p), device);
     let all = bytes(p);
-    if let Some(tile) = sharing(3, 2).find(busy).or_else(|| sharing(2, 2).find(busy)) {
+    let on_sectors = column_tile::rows_begin_on_sectors(p);
+    let wide = |tile: &ColumnTile| busy(tile) && (on_sectors || tile.row_bytes(p) >= LINE_BYTES);
+    let found = sharing(3, 2).find(wide).or_else(|| sharing(2, 2).find(wide));
+    if let Some(tile) = found.or_else(|| sharing(3, 2).find(busy)).or_else(|| sharing(2, 2).find(busy)) {
         let metrics = [("blocks that hold a column", tile.slices), ("at most", largest)];
         let because = "shared memory holds a column, so that it is read once";
         return Ok(Variant::ColumnTile(tile).because("column", because, metrics));

@@ -21,6 +21,9 @@ fn columns_are_read_once_wherever_they_fit() {
     let (half, single) = ((DType::BF16, DType::BF16), (DType::F32, DType::F32));
     assert_eq!(of(half, (1, 8192, 8192), &h200), column_tile(8, 32, 256, 1024, 8));
     assert_eq!(of(single, (1, 8192, 8192), &h200), column_tile(8, 32, 256, 512, 16));
+    // Rows that begin within sectors, by lines.
+    assert_eq!(of(half, (1, 8192, 8200), &h200), column_tile(8, 64, 256, 512, 16));
+    assert_eq!(of(single, (1, 8192, 8200), &h200), column_tile(8, 32, 256, 512, 16));
     assert_eq!(of(half, (64, 4096, 64), &h200), column_tile(8, 64, 256, 512, 8));
     assert_eq!(of(single, (64, 4096, 64), &h200), column_tile(8, 32, 256, 512, 8));
     assert_eq!(of(half, (256, 64, 4096), &h200), column_tile(8, 128, 64, 64, 1));

@@ -53,10 +53,10 @@ pub struct Bf16x6Params {
 }
 
 const _: () = {
-    assert!(size_of::<Bf16x6Params>() == 1344);
-    assert!(offset_of!(Bf16x6Params, a) == 1216);
-    assert!(offset_of!(Bf16x6Params, extremes) == 1312);
-    assert!(offset_of!(Bf16x6Params, k) == 1328);
+    assert!(size_of::<Bf16x6Params>() == 1472);
+    assert!(offset_of!(Bf16x6Params, a) == 1344);
+    assert!(offset_of!(Bf16x6Params, extremes) == 1440);
+    assert!(offset_of!(Bf16x6Params, k) == 1456);
 };
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of Bf16x6Params in
