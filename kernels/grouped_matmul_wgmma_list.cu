@@ -19,7 +19,7 @@ struct alignas(64) ListedWgmmaParams {
     uint32_t count;
     uint32_t unused[15];
 };
-static_assert(sizeof(ListedWgmmaParams) == 1216 * LISTED + 64, "mirrored in Rust");
+static_assert(sizeof(ListedWgmmaParams) == sizeof(WgmmaParams) * LISTED + 64, "mirrored in Rust");
 
 // The tiles of a product that are the block's.
 template <class S> struct ListedTiles : Schedule<S, false> {

@@ -17,7 +17,7 @@ use crate::cuda::plan::{Bases, Choice, Kernel, KernelParams, LaunchPlan};
 use crate::cuda::tensor_map::TensorMapSpec;
 use crate::ops::matmul::MatmulProblem;
 
-/// LISTED of grouped_matmul_wgmma_list.cu: 19 KB of the 32,764 bytes of parameters that there may be.
+/// LISTED of grouped_matmul_wgmma_list.cu: 21 KiB of the 32,764 bytes of parameters that there may be.
 pub const MOST: usize = 16;
 /// Tiles that there are kernels of, as there.
 const KERNELS: [&str; 3] = ["128x256", "128x128", "64x128"];
@@ -36,7 +36,7 @@ pub struct ListedWgmmaParams {
     unused: [u32; 15],
 }
 
-const _: () = assert!(size_of::<ListedWgmmaParams>() == 1216 * MOST + 64);
+const _: () = assert!(size_of::<ListedWgmmaParams>() == size_of::<WgmmaParams>() * MOST + 64);
 
 // SAFETY: repr(C) integers and what WgmmaParams is, without padding, in the order and of the types of the struct of this
 // name in grouped_matmul_wgmma_list.cu; both sides assert the size.
