@@ -31,6 +31,17 @@ pub trait Tiles: 'static {
         }
     }
 
+    /// What a thread does before its first tile and after its last: a state of the processor's that tiles need.
+    ///
+    /// # Safety
+    /// As of all functions here; each `begin` is followed by an `end` on the same thread.
+    #[inline(always)]
+    unsafe fn begin() {}
+    /// # Safety
+    /// As of `begin`.
+    #[inline(always)]
+    unsafe fn end() {}
+
     /// What [`multiply`] says, with `HEIGHT` rows.
     ///
     /// # Safety

@@ -90,6 +90,17 @@ impl Tiles for Amx {
     }
 
     #[inline(always)]
+    unsafe fn begin() {
+        // SAFETY: the caller's promise; no other code knows of the tiles.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const WHOLE, options(nostack, readonly)) };
+    }
+    #[inline(always)]
+    unsafe fn end() {
+        // SAFETY: as above.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+
+    #[inline(always)]
     unsafe fn tile<const KEEP: bool>(operands: Operands<Pair, f32>) {
         // Rows of pairs are nobody's operands, of which b would be copied.
         debug_assert!(!KEEP && operands.b_step == 128);
@@ -129,10 +140,13 @@ unsafe fn tile(operands: Operands<Pair, f32>) {
         },
     ];
     // SAFETY: the caller's promise of what may be read and written; `stretches` says the same of k in steps of 16 pairs.
-    // The tiles are configured before and released after, and no other code knows of them.
+    // The tiles are configured, and no other code knows of them.
     unsafe {
         asm!(
-            "ldtilecfg [{row}]",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
             "test {b}, {b}",
             "jz 2f",
             "mov {row}, {step}",
@@ -178,8 +192,7 @@ unsafe fn tile(operands: Operands<Pair, f32>) {
             "tilestored [{to} + {to_step} + 64], tmm1",
             "tilestored [{row} + {to_step}], tmm2",
             "tilestored [{row} + {to_step} + 64], tmm3",
-            "tilerelease",
-            row = inout(reg) &raw const WHOLE => _,
+            row = out(reg) _,
             b = inout(reg) earlier => _,
             step = inout(reg) earlier_step => _,
             to = in(reg) to,

@@ -157,11 +157,15 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             && activation == Activation::None
             && out.col_stride == 1;
         let is_straight = !progress.last || (is_plain && S::Memory::DTYPE == <Sum<S>>::DTYPE);
+        // Not where the only sums go to an output of narrower elements.
+        let has_sums = !(progress.first && progress.last) || S::Memory::DTYPE == <Sum<S>>::DTYPE;
         let tile = tile.room::<Sum<S>>(height * width);
         let panel_len = deep * width;
         let wide = (BLOCK / size_of::<S::Factor>() / panel_len.max(1)).clamp(1, 16) * width;
         // A block of b that is used once is not worth a copy.
         let direct = size_of::<S::Memory>() == size_of::<S::Factor>() && self.product.b.col_stride == 1;
+        // SAFETY: a proof that the CPU has the instructions is at hand; `end` follows below.
+        unsafe { S::Tiles::<I>::begin() };
         for columns in even(n.div_ceil(width), wide / width) {
             let columns = columns.start * width..n.min(columns.end * width);
             let packed = b.room::<S::Factor>(columns.len().div_ceil(width) * panel_len);
@@ -177,7 +181,9 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                 let (first, a) = rows.panel(top, m, height);
                 for (i, column) in columns.clone().step_by(width).enumerate() {
                     let copy = packed[i * panel_len..].as_mut_ptr();
-                    self.prefetch(progress, top, column);
+                    if has_sums {
+                        self.prefetch(progress, top, column);
+                    }
                     let rows_done = top..m.min(first + height);
                     let columns_done = column..columns.end.min(column + width);
                     let size = size_of::<S::Memory>();
@@ -224,6 +230,8 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                 }
             }
         }
+        // SAFETY: as above, after `begin`.
+        unsafe { S::Tiles::<I>::end() };
     }
 
     /// Rows of a as tiles read them: in place where the factors of a row follow one another there, else packed.
