@@ -110,8 +110,10 @@ def test_code_from_an_earlier_process(tmp_path):
     assert int(fresh.run(code, **settings)) > 0
 
 
-@pytest.mark.skipif(RELEASE < (2, 15), reason="torch 2.11 ends the process when it loads such a package")
 def test_a_package_of_aotinductor(device, tmp_path):
+    if RELEASE < (2, 15) and torch.device(device).type == "cuda":
+        pytest.skip("torch 2.11 ends the process when it loads a package for a GPU, of its own operators too")
+
     class Model(torch.nn.Module):
         def forward(self, x, w, b):
             return tw.softmax(x), tw.matmul(x, w, bias=b, activation="gelu"), tw.add(x, x, alpha=2)
