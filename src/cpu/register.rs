@@ -91,7 +91,8 @@ pub const BLOCK: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub struct Operands<F, R> {
     pub a: *const F,
-    /// From a row to the next, and from a factor of a row to the next.
+    /// From a row to the next, and from a factor of a row to the next: one of them is a factor's size, and a panel of columns is
+    /// as high as a tile.
     pub a_steps: [isize; 2],
     pub b: *const F,
     /// From a row to the next, each of `WIDTH` neighbours.
@@ -117,13 +118,18 @@ pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
 ) {
     let &Operands { a_steps: [row, step], b_step, k, to, to_step, earlier, earlier_step, .. } = operands;
     let &Operands { mut a, mut b, mut copy, .. } = operands;
-    // Offsets that are known become part of the instructions.
     let b_step = if KEEP { b_step } else { size_of::<[V::Factor; 2]>() as isize * V::LEN as isize };
     // SAFETY: the caller's promise; pointers step beyond the end, but are not read there.
     unsafe {
         let mut sums = [[V::zero(); 2]; H];
+        // Four steps a turn, as counters and pointers take the place of products. LLVM does not unroll the loop; of float64 it
+        // then keeps sums in memory.
+        let turns = if size_of::<V::Sum>() == 4 { k / 4 } else { 0 };
         macro_rules! add {
-            ($step:expr) => {{
+            ($at:literal, $row:expr, $step:expr) => {{
+                // Or LLVM loads factors of later steps first, and keeps sums in memory for want of registers.
+                (a, b) = (opaque(a), opaque(b));
+                let (a, b) = (a.wrapping_byte_offset($at * $step), b.wrapping_byte_offset($at * b_step));
                 let (left, right) = (V::load(b), V::load(b.wrapping_add(V::LEN)));
                 if KEEP {
                     // What follows lies in other pages, where the processor does not look ahead.
@@ -137,32 +143,31 @@ pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
                     copy = copy.wrapping_add(V::WIDTH);
                 }
                 for i in 0..H {
-                    let factor = V::splat(a.wrapping_byte_offset(i as isize * row));
+                    let factor = V::splat(a.wrapping_byte_offset(i as isize * $row));
                     sums[i] = [sums[i][0].add_product(factor, left), sums[i][1].add_product(factor, right)];
                 }
-                a = a.wrapping_byte_offset($step);
-                b = b.wrapping_byte_offset(b_step);
             }};
+            ($row:expr, $step:expr) => {
+                for _ in 0..turns {
+                    add!(0, $row, $step);
+                    add!(1, $row, $step);
+                    add!(2, $row, $step);
+                    add!(3, $row, $step);
+                    (a, b) = (a.wrapping_byte_offset(4 * $step), b.wrapping_byte_offset(4 * b_step));
+                }
+                for _ in 4 * turns..k {
+                    add!(0, $row, $step);
+                    (a, b) = (a.wrapping_byte_offset($step), b.wrapping_byte_offset(b_step));
+                }
+            };
         }
-        // Four steps a turn, as counters and pointers take the place of products; LLVM does not unroll the loop.
+        // Rows along k, or columns of a panel. Offsets that are known become part of the instructions.
         let one = size_of::<V::Factor>() as isize;
         if step == one {
-            for _ in 0..k / 4 {
-                add!(one);
-                add!(one);
-                add!(one);
-                add!(one);
-            }
+            add!(row, one);
         } else {
-            for _ in 0..k / 4 {
-                add!(step);
-                add!(step);
-                add!(step);
-                add!(step);
-            }
-        }
-        for _ in 0..k % 4 {
-            add!(step);
+            debug_assert!(row == one && step == H as isize * one);
+            add!(one, H as isize * one);
         }
         if !earlier.is_null() {
             for i in 0..H {
@@ -176,6 +181,22 @@ pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
             sums[i][1].store(to.wrapping_add(V::LEN));
         }
     }
+}
+
+/// The same pointer, of which LLVM knows nothing: what is loaded from it is loaded afterwards.
+#[inline(always)]
+fn opaque<T>(pointer: *const T) -> *const T {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut pointer = pointer;
+        // SAFETY: no instruction.
+        unsafe {
+            std::arch::asm!("/* {} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags));
+        };
+        pointer
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    pointer
 }
 
 /// Rows of b that are asked for ahead: some 200 cycles of work.
