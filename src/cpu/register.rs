@@ -185,6 +185,7 @@ pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
 
 /// The same pointer, of which LLVM knows nothing: what is loaded from it is loaded afterwards.
 #[inline(always)]
+#[allow(clippy::pointers_in_nomem_asm_block)] // Nothing is read or written.
 fn opaque<T>(pointer: *const T) -> *const T {
     #[cfg(target_arch = "x86_64")]
     {
