@@ -1,7 +1,7 @@
 // targets: 75 80 90 100 120 ptx:75
 //
 // matmul of few rows by a large matrix, or of a large matrix by few columns, without tensor cores and from any strides:
-// out = act(a @ b + bias). float32, float64 in IEEE multiply-adds; halves summed in float32, for devices before sm_80.
+// out = act(a @ b + bias). float32, float64 in IEEE multiply-adds; fp16 and bf16 summed in float32, for devices before sm_80.
 //
 // As in matmul_skinny.cu k is split until all multiprocessors read; common/skinny.cuh reduces the splits. A block is
 // that of matmul_simt.cu (common/simt_block.cuh) with tiles as narrow as the few rows: 128x8 takes 8 multiply-adds an

@@ -148,12 +148,12 @@ def check_alike(op: str, **given: Any) -> None:
 
 
 def check_devices(op: str, **given: Any) -> None:
-    tensors = {name: t for name, t in given.items() if t is not None}
-    for name, t in tensors.items():
-        first, device = next((first, one.device) for first, one in tensors.items())
-        if t.device != device:
+    devices = {name: t.device for name, t in given.items() if t is not None}
+    first, device = next(iter(devices.items()), ("", None))
+    for name, other in devices.items():
+        if other != device:
             raise tilewise.DeviceError(
-                f"{of(op)}`{name}` is on {t.device}, but {first} is on {device}; all tensors of a call share "
+                f"{of(op)}`{name}` is on {other}, but {first} is on {device}; all tensors of a call share "
                 f"one device. Move one of them, e.g. {name}.to(...)"
             )
 
