@@ -51,6 +51,8 @@ KINDS = """\
 - *other dims*: softmax along a dimension that is not the last; *transposed*: x and the result have
   different orders in memory.
 """
+PEERS = {"compile": "torch.compile", "triton": "Triton", "liger": "Liger", "upcast": "torch in float32"}
+OTHERS = "Speedup over others, where they support the case: median (lowest to highest):"
 # Of the README's table; the gradients stand on the page.
 SHORT = ("matmul", "grouped", "softmax", "add", OVERHEAD)
 TITLES = {"grouped": "grouped_matmul", OVERHEAD: "host time of a call"}
@@ -172,7 +174,28 @@ def spreads(run: Run, op: str) -> list[str]:
         [s.kind, s.dtype, str(s.cases), *(f"{r:.2f}" for r in (s.lowest, *s.quartiles, s.highest)), s.worst]
         for s in kinds.spreads(run.of(op))
     ]
-    return ["Speedup over torch:", "", report.markdown_table(COLUMNS, rows, 2), ""] if rows else []
+    table = ["Speedup over torch:", "", report.markdown_table(COLUMNS, rows, 2), ""] if rows else []
+    names = [name for name in peers(run) if name != "torch"]
+    beside = [
+        [kind, dtype, *(cells.get(name, "") for name in names)]
+        for (kind, dtype), cells in others(run, op).items()
+    ]
+    if beside:
+        titles = ["kind", "dtype", *(PEERS.get(name, name) for name in names)]
+        table += [OTHERS, "", report.markdown_table(titles, beside, 2), ""]
+    return table
+
+
+def others(run: Run, op: str) -> dict[tuple[str, str], dict[str, str]]:
+    """The speedup over each peer but torch, by kind and dtype."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for name in peers(run):
+        for s in kinds.spreads(run.of(op), name) if name != "torch" else ():
+            cells = found.setdefault((s.kind, s.dtype), {})
+            cells[name] = f"{s.quartiles[1]:.2f}" + (
+                f" ({s.lowest:.2f} to {s.highest:.2f})" if s.cases > 1 else ""
+            )
+    return found
 
 
 def folded(run: Run, op: str) -> list[str]:
@@ -207,7 +230,32 @@ def figures(found: dict[str, Run]) -> str:
             "| operation | kind of problem | " + " | ".join(DTYPES) + " |",
         ]
         lines += ["| :-- | :-- |" + " --: |" * len(DTYPES), *rows, ""]
+    lines += others_short(found)
     return "\n".join([*lines, f"Every case, the gradients, and how it was measured: [Performance]({PAGE})."])
+
+
+def others_short(found: dict[str, Run]) -> list[str]:
+    """Of the newest run on a GPU beside others than torch: the speedups over them in bfloat16, by kind."""
+    run = next((r for r in found.values() if r.facts["device"] != "CPU" and {*peers(r)} - {"torch"}), None)
+    if run is None:
+        return []
+    names = [name for name in peers(run) if name != "torch"]
+    rows = [
+        f"| {TITLES.get(op, op)} | {kind} | " + " | ".join(cells.get(name, "") for name in names) + " |"
+        for op in SHORT
+        for (kind, dtype), cells in others(run, op).items()
+        if dtype == DTYPES[0]
+    ]
+    versions = run.facts["environment"]["packages"]
+    of = ", ".join(f"{name} {versions[name]}" for name in VERSIONS if name in versions)
+    return [
+        f"Speedups over others in {DTYPES[0]}, median (lowest to highest), on the same device ({of}):",
+        "",
+        "| operation | kind of problem | " + " | ".join(PEERS.get(name, name) for name in names) + " |",
+        "| :-- | :-- |" + " --: |" * len(names),
+        *rows,
+        "",
+    ]
 
 
 # In prose: `<!-- record: add; contiguous 2^28; bfloat16; us -->366.9<!-- -->`.
@@ -236,6 +284,7 @@ def quoted(text: str, found: dict[str, Run]) -> str:
     return QUOTED.sub(value, text)
 
 
+VERSIONS = ("torch", "triton", "quack-kernels", "liger-kernel")
 PRINTED_BY = "python -m tilewise.bench all"
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 

@@ -107,6 +107,22 @@ def test_a_speedup_is_summed_up_with_its_own_kind_alone(checkout):
     assert "| odd sizes | bfloat16 | 2 | 5.00 | 5.00 | 5.00 | 5.00 | 5.00 | 513^3 nn |" in page
 
 
+def test_other_libraries_have_a_table_of_their_own(checkout):
+    run = whole_run()
+    times = {1024: {"quack": 1.1, "compile": 1.5}, 2048: {"quack": 0.9}, 4096: {"quack": 1.0}}
+    run.measurements = [
+        measurement("softmax", f"32768x{n}", bytes=1 << 30, tilewise=1.0, torch=2.0, **of)
+        for n, of in times.items()
+    ]
+    run.settle("softmax")
+    (checkout / pages.RESULTS / "small.json").write_text(json.dumps(run.as_json()))
+    pages.write(checkout, check=False)
+    readme, page = ((checkout / name).read_text() for name in ("README.md", "docs/performance.md"))
+    assert "| operation | kind of problem | quack | torch.compile |" in readme
+    assert "| softmax | last dim, aligned | 1.00 (0.90 to 1.10) | 1.50 |" in readme
+    assert "| last dim, aligned | bfloat16 | 1.00 (0.90 to 1.10) | 1.50 |" in page
+
+
 def test_every_case_of_the_benchmark_has_a_kind():
     torch = pytest.importorskip("torch")
     from tilewise.bench import cases, kinds, options

@@ -138,7 +138,7 @@ def _softmax_call(
 
 # --- matmul
 
-_HALVES = (torch.bfloat16, torch.float16)
+_FP16_BF16 = (torch.bfloat16, torch.float16)
 _SQUARES = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 _ODD = [(4095, 4097, 4099), (4096, 4096, 4097), (4096, 4097, 4096)]
 _ODD += [(n, n, n) for n in (513, 1000, 1023, 2047, 2055, 8191)]
@@ -163,7 +163,7 @@ def _matmul(cuda: bool, quick: bool) -> Iterator[Case]:
     if not cuda:
         yield from _matmul_cpu(quick)
         return
-    for dtype in _HALVES[:1] if quick else _HALVES:
+    for dtype in _FP16_BF16[:1] if quick else _FP16_BF16:
         for n in (512, 1024, 4096, 8192) if quick else _SQUARES:
             yield _matmul_case(dtype, (n, n, n))
     for layout in ("nt",) if quick else ("nt", "tn", "tt"):
@@ -189,7 +189,7 @@ def _matmul(cuda: bool, quick: bool) -> Iterator[Case]:
 
 
 def _matmul_cpu(quick: bool) -> Iterator[Case]:
-    for dtype in (torch.float32, torch.bfloat16) if quick else (torch.float32, torch.float64, *_HALVES):
+    for dtype in (torch.float32, torch.bfloat16) if quick else (torch.float32, torch.float64, *_FP16_BF16):
         for n in (64, 256) if quick else (64, 128, 256, 512, 1024, 2048):
             if n < 2048 or dtype.itemsize > 2:
                 yield _matmul_case(dtype, (n, n, n))
