@@ -100,8 +100,33 @@ def test_candidates_take_turns():
     assert timings.median == {"slow": 3.0, "fast": 2.0}
 
 
+def test_tf32_is_on_for_torch_while_it_is_compared_in_tf32_and_off_otherwise(monkeypatch):
+    torch.set_float32_matmul_precision("highest")
+    seen = []
+    plain = torch.matmul
+    monkeypatch.setattr(
+        torch, "matmul", lambda *args: seen.append(torch.get_float32_matmul_precision()) or plain(*args)
+    )
+    a = torch.randn(4, 4)
+    for precision in ("tf32", "ieee"):
+        Call("matmul", (a, a), {"precision": precision}).by_torch()()
+    assert seen == ["high", "highest"]
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_matmul_in_tf32_may_err_as_its_operands_do():
+    a, b = torch.randn(64, 512), torch.randn(512, 64)
+    exact = a.double() @ b.double()
+    truncated = [(x.view(torch.int32) & ~0x1FFF).view(torch.float32) for x in (a, b)]
+    result = truncated[0] @ truncated[1]
+    assert Call("matmul", (a, b), {"precision": "tf32"}).worst_error(result, exact) <= 1
+    assert Call("matmul", (a, b)).worst_error(result, exact) > 1
+    wrong = [(x.view(torch.int32) & ~0xFFFFF).view(torch.float32) for x in (a, b)]  # 3 bits
+    assert Call("matmul", (a, b), {"precision": "tf32"}).worst_error(wrong[0] @ wrong[1], exact) > 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_halves_are_upcast_on_a_cpu(dtype):
+def test_fp16_and_bf16_are_upcast_on_a_cpu(dtype):
     a, b, bias = torch.randn(5, 7).to(dtype), torch.randn(7, 3).to(dtype), torch.randn(3).to(dtype)
     call = Call("matmul", (a, b), {"bias": bias, "activation": "relu"})
     upcast = peers.candidates(call, ("upcast",))["upcast"]()

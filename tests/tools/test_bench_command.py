@@ -56,6 +56,8 @@ def test_cases_of_ones_own():
     call = found[0].build(torch.device("cpu"))
     assert [tuple(x.shape) for x in call.args] == [(64, 16), (16, 32)]
     assert [x.is_contiguous() for x in call.args] == [True, False]
+    tf32 = chosen("matmul", "--shape", "8x8x8", "--dtype", "float32,bfloat16", "--precision", "tf32")
+    assert [(case.name, case.dtype) for case in tf32] == [("8^3 nn tf32", "float32"), ("8^3 nn", "bfloat16")]
 
 
 @pytest.mark.parametrize("op", options.OPERATIONS[:-1])
@@ -108,6 +110,7 @@ def test_a_dtype_chooses_among_the_cases():
         (["--from", "kept.json", "add"], "as it is"),
         (["--from", "kept.json", "--dtype", "float32"], "as it is"),
         (["--date", "2026-02-30"], "day is out of range"),
+        (["matmul", "--precision", "tf32"], "need --shape"),
     ],
 )
 def test_words_that_would_do_nothing_are_refused(words, why, capsys):
@@ -138,8 +141,8 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(words, why, capsy
     ("words", "why"),
     [
         (["all", "--shape", "8x8"], "--shape: name the operations"),
-        (["add", "--layout", "row"], "--layout and --dim need --shape"),
-        (["softmax", "--dim", "0"], "--layout and --dim need --shape"),
+        (["add", "--layout", "row"], "--layout, --dim and --precision need --shape"),
+        (["softmax", "--dim", "0"], "--layout, --dim and --precision need --shape"),
         (["add", "--dtype", "int3"], "int3 is not known; accepted: float16"),
         (["add", "--shape", "8x8", "--only", "8"], "--only selects from the built-in cases"),
         (["add", "--shape", "2^40x2"], "'2^40x2' has more than 2^40 elements"),
@@ -206,7 +209,8 @@ def test_a_file_that_fails_after_all_does_not_lose_the_others(kept, tmp_path, mo
 
 def test_the_command_of_a_record_gives_the_same_options():
     words = (
-        "matmul softmax --device cpu --shape 8x8x8 --shape 4x4x4 --dtype float32 --layout contiguous --dim 0"
+        "matmul softmax --device cpu --shape 8x8x8 --shape 4x4x4 --dtype float32 --layout contiguous --dim 0 "
+        "--precision tf32"
     )
     parsed = options.parse([*words.split(), "--peers", "torch", "--json", "x"])
     again = options.parse(options.command(parsed).split()[3:])

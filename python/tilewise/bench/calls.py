@@ -38,6 +38,8 @@ class Call:
         options = dict(self.options)
         bias, activation = options.pop("bias", None), options.pop("activation", None)
         gate, residual = options.pop("gate", None), options.pop("residual", None)
+        if options.pop("precision", "ieee") == "tf32":
+            return _in_tf32(replace(self, options=self.options | {"precision": "ieee"}).by_torch())
         function = partial(getattr(torch, self.op), *self.args, **options)
         if gate is not None:
             a, activate = self.args[0], ACTIVATIONS[activation]
@@ -78,7 +80,11 @@ class Call:
         smallest = info.tiny * info.eps
         if self.op == "matmul":
             # A sum over k terms of size 1, accumulated in an unknown order; with a gate times another one.
-            return 2 * info.eps, 8 * wide.eps * int(self.args[0].shape[-1]) * self._factor()
+            k = int(self.args[0].shape[-1])
+            if self.options.get("precision") == "tf32":
+                # Operands of 10 bits, truncated: a sum of k errors of random sign.
+                return 2 * info.eps, 8 * 2**-10 * math.sqrt(k)
+            return 2 * info.eps, 8 * wide.eps * k * self._factor()
         if self.op == "softmax":
             # Roundings of exp of a difference of up to ten or so, and of a long sum.
             return max(2 * info.eps, 64 * wide.eps), smallest
@@ -152,6 +158,19 @@ def _widened(value: Any) -> Any:
     if isinstance(value, torch.dtype):
         return torch.float64
     return value.double() if torch.is_tensor(value) and value.is_floating_point() else value
+
+
+def _in_tf32(function: Callable[[], Any]) -> Callable[[], Any]:
+    """`function` with the TF32 of torch's matmuls on; off again afterwards, as the benchmark has it."""
+
+    def call() -> Any:
+        torch.set_float32_matmul_precision("high")
+        try:
+            return function()
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+    return call
 
 
 def _stored_elements(tensor: Any) -> int:

@@ -10,7 +10,7 @@ import torch
 
 from . import gradients, grouped
 from .calls import VIEWS, Call, Case, Shape, along, case, random, rows_of, times
-from .options import GRADIENTS
+from .options import GRADIENTS, TF32
 from .record import OVERHEAD
 from .report import EMPTY, EMPTY_OUT, TINY, TINY_OUT
 
@@ -184,8 +184,10 @@ def _matmul(cuda: bool, quick: bool) -> Iterator[Case]:
         yield _matmul_case(torch.bfloat16, shape)
     for n in (1024,) if quick else (1024, 4096):
         yield _matmul_case(torch.float32, (n, n, n))
+        yield _matmul_case(torch.float32, (n, n, n), extra=TF32)
     if not quick:
-        yield _matmul_case(torch.float64, (2048, 2048, 2048))
+        for layout in ("nn", "nt"):
+            yield _matmul_case(torch.float64, (2048, 2048, 2048), layout)
 
 
 def _matmul_cpu(quick: bool) -> Iterator[Case]:
@@ -234,6 +236,8 @@ def _matmul_call(
         return Call("matmul", (a, b), {"gate": random(device, dtype, n, k).T, "activation": "silu"})
     if extra == "residual":
         return Call("matmul", (a, b), {"residual": random(device, dtype, m, n)})
+    if extra == TF32:
+        return Call("matmul", (a, b), {"precision": TF32})
     if extra == "bias":
         return Call("matmul", (a, b), {"bias": random(device, dtype, n)})
     return Call("matmul", (a, b), {"activation": extra} if extra else {})
@@ -279,7 +283,9 @@ LAYOUTS = {
 }
 
 
-def case_of(op: str, shape: Shape, dtype: str, layout: str | None = None, dim: int = -1) -> Case:
+def case_of(
+    op: str, shape: Shape, dtype: str, layout: str | None = None, dim: int = -1, precision: str = "ieee"
+) -> Case:
     """The case of a shape that was asked for, named as those above. ValueError: there is no such case."""
     element: torch.dtype = getattr(torch, dtype)
     layout = layout or LAYOUTS[op][0]
@@ -290,7 +296,8 @@ def case_of(op: str, shape: Shape, dtype: str, layout: str | None = None, dim: i
     if op == "matmul":
         if len(shape) != 3:
             raise ValueError(f"the shape of a matmul is MxNxK, three numbers, not {times(shape)}")
-        return _matmul_case(element, (shape[0], shape[1], shape[2]), layout)
+        extra = TF32 if precision == TF32 and dtype == "float32" else None
+        return _matmul_case(element, (shape[0], shape[1], shape[2]), layout, extra)
     if op == grouped.OP:
         return grouped.case_of(shape, element, layout)
     if not -len(shape) <= dim < len(shape):

@@ -52,7 +52,9 @@ def _matmul(m: Measurement) -> str:
     if found is None:
         return "other"
     rows, n, k = (int(found[i] or found[1]) for i in (2, 3, 4))
-    extra = {"gated": "gated", "residual": "residual", "bias": "bias", None: ""}.get(found[5], "activation")
+    extra = {"gated": "gated", "residual": "residual", "bias": "bias", "tf32": "TF32", None: ""}.get(
+        found[5], "activation"
+    )
     if rows <= FEW_ROWS < max(n, k):
         return f"{FEW}, {extra}" if extra else FEW
     size = "aligned" if all(side * SIZES[m.dtype] % VECTOR == 0 for side in (rows, n, k)) else "odd sizes"

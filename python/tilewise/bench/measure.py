@@ -16,8 +16,8 @@ import tilewise
 from . import peers, record, report
 from .calls import Call, Case, describe
 from .cases import case_of, cases
-from .options import OPERATIONS, PEERS, command
-from .record import COPY, OVERHEAD, Ceilings, Measurement, Run
+from .options import OPERATIONS, PEERS, TF32, command
+from .record import COPY, OVERHEAD, Ceilings, Measurement, Run, arithmetic
 from .timing import Clock, HostClock, Thunk, clock_for, interleave, one_line
 
 PRODUCTS = ("matmul", "grouped")
@@ -28,7 +28,14 @@ def choose(options: argparse.Namespace, device: str) -> list[Case]:
     operations = OPERATIONS if "all" in options.operations else tuple(dict.fromkeys(options.operations))
     if options.shape:
         return [
-            case_of(op, shape, dtype, layout, -1 if options.dim is None else options.dim)
+            case_of(
+                op,
+                shape,
+                dtype,
+                layout,
+                -1 if options.dim is None else options.dim,
+                options.precision or "ieee",
+            )
             for op in operations
             for dtype in options.dtype or ("float32",)
             for layout in options.layout or (None,)
@@ -57,7 +64,9 @@ def measure(options: argparse.Namespace, chosen: Sequence[Case], device: torch.d
         if words := busy():
             print(words, file=sys.stderr)
         clock = clock_for(device)
-        run.ceilings = ceilings(device, clock, {case.dtype for case in chosen if case.op in PRODUCTS})
+        run.ceilings = ceilings(
+            device, clock, {arithmetic(case.name, case.dtype) for case in chosen if case.op in PRODUCTS}
+        )
         print(f"{facts['device']}: {report.ceilings_line(run.ceilings)}", flush=True)
         wanted = (*options.peers, *options.variants)
         for op in dict.fromkeys(case.op for case in chosen):
@@ -137,17 +146,17 @@ def same_size_copy(total: int, device: torch.device) -> Thunk:
     return lambda: target.copy_(source)
 
 
-def ceilings(device: torch.device, clock: Clock, dtypes: set[str]) -> Ceilings:
-    """A copy of 1 GiB (64 MiB on a CPU) and a square matmul of torch's in each dtype."""
+def ceilings(device: torch.device, clock: Clock, arithmetics: set[str]) -> Ceilings:
+    """A copy of 1 GiB (64 MiB on a CPU) and a square matmul of torch's in each arithmetic."""
     cuda = device.type == "cuda"
     total = (2 << 30) if cuda else (128 << 20)
     timed: dict[str, Thunk] = {COPY: same_size_copy(total, device)}
-    sizes = {"bfloat16": 8192, "float16": 8192, "float32": 4096, "float64": 2048}
+    sizes = {"bfloat16": 8192, "float16": 8192, "float32": 4096, TF32: 4096, "float64": 2048}
     flops: dict[str, int] = {}
-    for name in sorted(dtypes & sizes.keys()):
+    for name in sorted(arithmetics & sizes.keys()):
         n = sizes[name] if cuda else 512
-        a = torch.randn((n, n), dtype=getattr(torch, name), device=device)
-        timed[name] = lambda a=a: a @ a  # type: ignore[misc]
+        a = torch.randn((n, n), dtype=getattr(torch, "float32" if name == TF32 else name), device=device)
+        timed[name] = Call("matmul", (a, a), {"precision": TF32} if name == TF32 else {}).by_torch()
         flops[name] = 2 * n**3
     timings = interleave(timed, clock, rounds=3, budget_ms=30)
     sure = {who: ms for who, ms in timings.median.items() if timings.noise[who] <= record.MOST_NOISE}

@@ -13,6 +13,7 @@ from tilewise import _core, _destinations
 
 GRADIENTS = ("softmax_backward", "log_softmax_backward", "activation_backward")
 OPERATIONS = ("add", "softmax", "matmul", "grouped", *GRADIENTS, "overhead")
+TF32 = "tf32"
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 # Not in peers.py, which imports torch: --help and --check-record do without.
 PEERS = ("torch", "triton", "quack", "liger", "upcast", "compile")
@@ -33,8 +34,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options = result.parse_args(arguments)
     if options.shape and set(options.operations) & {"all", "overhead"}:
         result.error(f"--shape: name the operations it is for, of {', '.join(OPERATIONS[:-1])}")
-    if (options.layout or options.dim is not None) and not options.shape:
-        result.error("--layout and --dim need --shape; to select some of the built-in cases, use --only TEXT")
+    if (options.layout or options.precision or options.dim is not None) and not options.shape:
+        result.error(
+            "--layout, --dim and --precision need --shape; to select from the built-in cases, use --only TEXT"
+        )
     if options.only and options.shape:
         result.error("--only selects from the built-in cases, which --shape replaces: use one of the two")
     if options.record and options.from_file:
@@ -57,6 +60,7 @@ def command(options: argparse.Namespace) -> str:
     words += [f"--dtype {','.join(options.dtype)}"] if options.dtype else []
     words += [f"--layout {shlex.quote(','.join(options.layout))}"] if options.layout else []
     words += [f"--dim {options.dim}"] if options.dim is not None else []
+    words += [f"--precision {options.precision}"] if options.precision else []
     words += [f"--peers {','.join(options.peers)}"] if options.peers != DEFAULT_PEERS else []
     words += [f"--variants {','.join(options.variants)}"] if options.variants else []
     return " ".join(words)
@@ -101,6 +105,11 @@ def parser() -> argparse.ArgumentParser:
         help="with --shape: nn,nt,tn,tt (matmul); nn,nt (grouped); "
         "contiguous,transposed,column slice,odd slice (softmax, gradients); "
         "contiguous,transposed,column slice,row,column,number,mixed dtype (add's second operand)",
+    )
+    add(
+        "--precision",
+        choices=["ieee", TF32],
+        help="with --shape: of float32 matmuls, torch's too (default: ieee)",
     )
     add("--dim", type=int, help="with --shape: the dim of softmax and its gradient (default: the last)")
     add(

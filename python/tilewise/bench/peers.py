@@ -52,7 +52,9 @@ _FORCE: dict[str, Callable[..., None]] = {
 }
 
 
-def _compile(call: Call) -> Thunk:
+def _compile(call: Call) -> Thunk | None:
+    if "precision" in call.options:  # which torch has as a global setting, and dynamo may not trace
+        return None
     # Without the reset, torch would fall back to eager, silently, once it has compiled eight shapes.
     torch.compiler.reset()
     compiled: Thunk = torch.compile(call.by_torch(), dynamic=False, fullgraph=True)
@@ -74,7 +76,11 @@ def _triton(call: Call) -> Thunk | None:
         return partial(baseline.add, *tensors) if plain else None
     if call.op == "softmax":
         return partial(baseline.softmax, tensors[0]) if _rows(call) and tensors[0].shape[1] <= 65536 else None
-    if call.op != "matmul" or {"bias", "gate", "residual"} & {*call.options} or tensors[0].dim() != 2:
+    if (
+        call.op != "matmul"
+        or {"bias", "gate", "residual", "precision"} & {*call.options}
+        or tensors[0].dim() != 2
+    ):
         return None
     activation = call.options.get("activation", "")
     # The tutorial's kernel has no other.

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewise.info import collect
 
-from .options import OPERATIONS
+from .options import OPERATIONS, TF32
 
 # A time of which more than this share may be chance says nothing beside another: its ratios are left out.
 MOST_NOISE = 0.25
@@ -27,9 +27,14 @@ SOURCES = ("kernels/**/*.cu", "kernels/**/*.cuh", "src/cuda/**/*.rs", "build.rs"
 CPU_SOURCES = ("src/cpu/**/*.rs",)
 
 
+def arithmetic(case: str, dtype: str) -> str:
+    """What a matmul is computed in, which bounds its rate: its dtype or TF32."""
+    return TF32 if case.endswith(f" {TF32}") else dtype
+
+
 @dataclass
 class Ceilings:
-    """The best rates of the device in this run: of a large copy, of torch's matmuls in each dtype."""
+    """The best rates of the device in this run: of a large copy, of torch's matmuls by dtype and in TF32."""
 
     # 0: its time was noise.
     copy_bytes_per_second: float
@@ -87,7 +92,7 @@ class Measurement:
             return
         if ceilings.copy_bytes_per_second:
             self.ratios["of copy ceiling"] = self.bytes / ours * 1e3 / ceilings.copy_bytes_per_second
-        if self.flops and (peak := ceilings.flops_per_second.get(self.dtype)):
+        if self.flops and (peak := ceilings.flops_per_second.get(arithmetic(self.case, self.dtype))):
             self.ratios["of matmul ceiling"] = self.rate() / peak
 
 
