@@ -36,6 +36,7 @@ from ._core import (
 )
 
 if TYPE_CHECKING:
+    from . import torch as torch
     from .explanation import explain as explain
 
 __all__ = [
@@ -77,15 +78,20 @@ def info() -> str:
 if not TYPE_CHECKING:  # or a type checker would take every misspelt name for Any
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        special = {name for name in globals() if name.startswith("__")}
+        return sorted(special | {*__all__, *modules()})
+
+    def modules() -> list[str]:
+        """The subpackages that are loaded when first asked for."""
+        return ["bench", "latency", *(["torch"] if importlib.util.find_spec("torch") else [])]
 
     def __getattr__(name: str) -> Any:
-        """Loads tilewise.explain and tilewise.torch (where torch is installed) when first asked for."""
+        """Loads tilewise.explain and the subpackages when first asked for."""
         if name == "explain":
             from .explanation import explain
 
             globals()[name] = explain
             return explain
-        if name == "torch" and importlib.util.find_spec("torch"):
-            return importlib.import_module(".torch", __name__)
+        if name in modules():
+            return importlib.import_module(f".{name}", __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -195,6 +195,9 @@ class Explanation:
     def __str__(self) -> str:
         return views.text(self)
 
+    # What a prompt shows.
+    __repr__ = __str__
+
     def __rich__(self) -> Table:
         return views.table(self)
 

@@ -46,7 +46,8 @@ def test_linear(device, activation, bias):
     [
         ({"activation": "swish"}, tw.OptionError, 'activation="swish" is not known; accepted: None, "relu"'),
         ({"activation": torch.relu}, tw.OptionError, "activation="),
-        ({"precision": "fp8"}, tw.OptionError, 'precision="fp8" is not known'),
+        ({"bias": "relu"}, tw.OptionError, "^Linear: bias='relu' is not True or False"),
+        ({"precision": "fp8"}, tw.OptionError, '^Linear: precision="fp8" is not known'),
         ({"negative_slope": 0.3}, tw.OptionError, "negative_slope=0.3 belongs to"),
         ({"negative_slope": 0.3, "activation": "silu"}, tw.OptionError, 'but activation is "silu"'),
         ({"negative_slope": "steep"}, tw.DTypeError, "`negative_slope` must be a number"),

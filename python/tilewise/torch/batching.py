@@ -16,14 +16,14 @@ def register(library: Any) -> None:
         "add.Tensor": add,
         "add.alpha": add,
         "add.Scalar": add_number,
-        "softmax": along_dim(ops.softmax.default),
-        "log_softmax": along_dim(ops.log_softmax.default),
+        "softmax": along_dim("softmax"),
+        "log_softmax": along_dim("log_softmax"),
         "matmul": matmul,
         "matmul_with_pre_activation": matmul_with_pre_activation,
         "fused_matmul": fused_matmul,
         "grouped_matmul": grouped.batched,
-        "softmax_backward": along_dim(ops.softmax_backward.default),
-        "log_softmax_backward": along_dim(ops.log_softmax_backward.default),
+        "softmax_backward": along_dim("softmax_backward"),
+        "log_softmax_backward": along_dim("log_softmax_backward"),
         "activation_backward": activation_backward,
     }
     for name, rule in rules.items():
@@ -67,12 +67,14 @@ def add_number(info: Any, in_dims: Any, x: Any, y: Any, *, alpha: Any = 1) -> An
     return ops.add.Scalar(in_front(x, in_dims[0]), y, alpha=alpha), 0
 
 
-def along_dim(op: Any) -> Any:
+def along_dim(name: str) -> Any:
+    op = getattr(ops, name).default
+
     def rule(info: Any, in_dims: Any, *args: Any, dtype: Any = None) -> Any:
         given = [t for t in args if isinstance(t, torch.Tensor)]
         dim = args[len(given)] if len(args) > len(given) else -1
         most = rank(given[0], in_dims[0])
-        fakes.check_dim(dim, most)
+        fakes.check_dim(name, dim, most)
         tensors = [whole(t, at, info.batch_size) for t, at in zip(given, in_dims, strict=False)]
         if most == 0:
             tensors = [t.unsqueeze(-1) for t in tensors]

@@ -6,7 +6,8 @@ tests/torch/test_operators.py holds both against each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,12 +23,19 @@ def add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
     operands = {name: t for name, t in (("x", x), ("y", y)) if isinstance(t, torch.Tensor)}
     # A 0-dimensional tensor on the CPU is taken with tensors of any device.
     check_devices("add", **{name: t for name, t in operands.items() if t.dim() or t.device.type != "cpu"})
-    check_dtypes(REALS, *(t.dtype for t in operands.values()))
+    check_dtypes("add", REALS, **operands)
     if isinstance(y, complex):
         raise tilewise.DTypeError(
             "add: `y` is a complex number; accepted: a tensor of real numbers, bool, int or float"
         )
-    result = torch.add(x, y, alpha=alpha)
+    shapes = [tuple(t.shape) for t in operands.values()]
+    with broadcasting(
+        lambda: (
+            f"add: shapes {shapes[0]} of x and {shapes[-1]} of y do not broadcast; sizes must be equal or 1, "
+            "counted from the last dimension"
+        )
+    ):
+        result = torch.add(x, y, alpha=alpha)
     return result.new_empty_strided(result.shape, common_order(result.shape, list(operands.values())))
 
 
@@ -75,19 +83,42 @@ def compare(shape: Any, read: list[list[Any]], a: int, b: int) -> int:
     return 0
 
 
-def along_dim(x: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    check_dtypes(FLOATS, dtype or x.dtype)
-    check_dtypes(REALS, x.dtype)
-    check_dim(dim, x.dim())
+def along_dim(op: str) -> Callable[..., Any]:
+    def fake(x: Any, dim: int = -1, *, dtype: Any = None) -> Any:
+        if x.dtype not in REALS:
+            check_dtypes(op, FLOATS, x=x)
+        if dtype is None and x.dtype not in FLOATS:
+            raise tilewise.DTypeError(
+                f"{op}: `x` has dtype {named(x.dtype)}; accepted without dtype=: {names(FLOATS)}. "
+                "Pass one of these as dtype=, to which x is converted while it is read"
+            )
+        return along(op, x, dim, dtype)
+
+    return fake
+
+
+def along_dim_backward(op: str) -> Callable[..., Any]:
+    def fake(grad: Any, output: Any, dim: int = -1, *, dtype: Any = None) -> Any:
+        check_alike(op, grad=grad, output=output)
+        check_shapes(
+            grad.shape == output.shape,
+            lambda: (
+                f"{op}: `output` has shape {tuple(output.shape)}, but grad has shape {tuple(grad.shape)}; "
+                "they must be the same"
+            ),
+        )
+        return along(op, grad, dim, dtype)
+
+    return fake
+
+
+def along(op: str, x: Any, dim: int, dtype: Any) -> Any:
+    if dtype is not None and dtype not in FLOATS:
+        raise tilewise.DTypeError(
+            f"{op}: dtype={named(dtype)} is not a dtype this operation can return; accepted: {names(FLOATS)}"
+        )
+    check_dim(op, dim, x.dim())
     return x.new_empty(x.shape, dtype=dtype or x.dtype)
-
-
-def along_dim_backward(grad: Any, output: Any, dim: int = -1, *, dtype: Any = None) -> Any:
-    check_alike("", grad=grad, output=output)
-    check_shapes(
-        grad.shape == output.shape, lambda: f"shapes {tuple(grad.shape)} and {tuple(output.shape)} differ"
-    )
-    return along_dim(grad, dim, dtype=dtype)
 
 
 def matmul(
@@ -95,15 +126,39 @@ def matmul(
 ) -> Any:
     check_alike("matmul", a=a, b=b, bias=bias)
     _core.check_matmul_options(activation=activation, precision=precision, **slope)
-    check_shapes(a.dim() > 0 and b.dim() > 0, lambda: "matmul: both operands need at least one dimension")
+    for name, operand in (("a", a), ("b", b)):
+        if operand.dim() == 0:
+            raise tilewise.ShapeError(
+                f"matmul: `{name}` is 0-dimensional; it must have at least one dimension. Multiply by a "
+                "number with `*` instead"
+            )
     inner = b.shape[max(b.dim() - 2, 0)]
-    check_shapes(a.shape[-1] == inner, lambda: f"matmul: sizes {a.shape[-1]} and {inner} differ")
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    check_shapes(
+        a.shape[-1] == inner,
+        lambda: (
+            f"matmul: a of shape {tuple(a.shape)} and b of shape {tuple(b.shape)} do not fit: a's last size "
+            f"{a.shape[-1]} must equal b's {'only' if b.dim() == 1 else 'second-last'} size {inner}. "
+            "Transpose one of them?"
+        ),
+    )
+    with broadcasting(
+        lambda: (
+            f"matmul: batch sizes {tuple(a.shape[:-2])} of a and {tuple(b.shape[:-2])} of b do not "
+            "broadcast; they must be equal or 1, counted from the last batch dimension"
+        )
+    ):
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     rows = a.shape[-2:-1]
     columns = b.shape[-1:] if b.dim() > 1 else ()
     if bias is not None:
         expected = tuple(columns) or (1,)
-        check_shapes(tuple(bias.shape) == expected, lambda: f"matmul: bias must have shape {expected}")
+        check_shapes(
+            tuple(bias.shape) == expected,
+            lambda: (
+                f"matmul: `bias` has shape {tuple(bias.shape)}, but must have shape {expected}, one value "
+                "per column of the result"
+            ),
+        )
     return a.new_empty((*batch, *rows, *columns))
 
 
@@ -119,29 +174,36 @@ def activation_backward(
     return grad.new_empty(grad.shape), grad.new_empty(grad.shape[-1:] if bias else (0,))
 
 
-def into_out(fake: Callable[..., Any]) -> Callable[..., None]:
+def into_out(op: str, fake: Callable[..., Any]) -> Callable[..., None]:
     def write(*args: Any, out: Any, **options: Any) -> None:
         result = fake(*args, **options)
         if out.dtype != result.dtype:
-            raise tilewise.DTypeError(f"out must have dtype {result.dtype}, not {out.dtype}")
+            got, expected = named(out.dtype), named(result.dtype)
+            raise tilewise.DTypeError(
+                f"{op}: `out` has dtype {got}, but the result is {expected}; pass an `out` of "
+                f"dtype {expected}"
+            )
         check_shapes(
             out.shape == result.shape,
-            lambda: f"out must have shape {tuple(result.shape)}, not {tuple(out.shape)}",
+            lambda: (
+                f"{op}: `out` has shape {tuple(out.shape)}, but the result has shape {tuple(result.shape)}; "
+                "pass an `out` of that shape"
+            ),
         )
-        check_devices("", **{"the result": result, "out": out})
+        check_devices(op, **{"the result": result, "out": out})
 
     return write
 
 
 def check_alike(op: str, **given: Any) -> None:
-    """Raises what calls on tensors with memory would. `op` is "" where the caller serves several."""
+    """Raises what calls on tensors with memory would."""
     tensors = {name: t for name, t in given.items() if t is not None}
-    check_dtypes(FLOATS, *(t.dtype for t in tensors.values()))
+    check_dtypes(op, FLOATS, **tensors)
     first, dtype = next((name, t.dtype) for name, t in tensors.items())
     for name, t in tensors.items():
         if t.dtype != dtype:
             raise tilewise.DTypeError(
-                f"{of(op)}`{name}` has dtype {named(t.dtype)}, but {first} has {named(dtype)}; they must be "
+                f"{op}: `{name}` has dtype {named(t.dtype)}, but {first} has {named(dtype)}; they must be "
                 "the same. Convert one of them first"
             )
     check_devices(op, **tensors)
@@ -153,31 +215,47 @@ def check_devices(op: str, **given: Any) -> None:
     for name, other in devices.items():
         if other != device:
             raise tilewise.DeviceError(
-                f"{of(op)}`{name}` is on {other}, but {first} is on {device}; all tensors of a call share "
+                f"{op}: `{name}` is on {other}, but {first} is on {device}; all tensors of a call share "
                 f"one device. Move one of them, e.g. {name}.to(...)"
             )
-
-
-def of(op: str) -> str:
-    return f"{op}: " if op else ""
 
 
 def named(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def check_dtypes(accepted: tuple[Any, ...], *dtypes: Any) -> None:
-    for dtype in dtypes:
-        if dtype not in accepted:
+def names(dtypes: tuple[Any, ...]) -> str:
+    return ", ".join(map(named, dtypes))
+
+
+def check_dtypes(op: str, accepted: tuple[Any, ...], **given: Any) -> None:
+    for name, t in given.items():
+        if t.dtype not in accepted:
             raise tilewise.DTypeError(
-                f"dtype {named(dtype)} is not accepted; accepted: {', '.join(map(named, accepted))}"
+                f"{op}: `{name}` has dtype {named(t.dtype)}; accepted: {names(accepted)}. Convert it "
+                f"first, e.g. {name}.to(...) or {name}.astype(...)"
             )
 
 
-def check_dim(dim: int, rank: int) -> None:
+def check_dim(op: str, dim: int, rank: int) -> None:
     size = max(rank, 1)
     if not -size <= dim < size:
-        raise tilewise.DimError(f"dim={dim} is out of range for {rank} dimensions")
+        raise tilewise.DimError(
+            f"{op}: dim={dim} is out of range for a tensor of {rank} dimensions; accepted: "
+            f"{-size} to {size - 1}"
+        )
+
+
+@contextmanager
+def broadcasting(message: Callable[[], str]) -> Iterator[None]:
+    """Torch's error about shapes that do not broadcast becomes ours."""
+    try:
+        yield
+    except RuntimeError as error:
+        # Subclasses are about symbolic sizes.
+        if type(error) is not RuntimeError or not any(w in str(error) for w in ("broadcast", "must match")):
+            raise
+        raise tilewise.ShapeError(message()) from None
 
 
 def check_shapes(fit: Any, message: Callable[[], str]) -> None:

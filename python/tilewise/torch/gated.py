@@ -81,11 +81,16 @@ def check_gate(op: str, b: Any, gate: Any) -> None:
 
 
 def check_residual(residual: Any, shape: Any) -> None:
-    if torch.broadcast_shapes(residual.shape, shape) != shape:
-        raise tilewise.ShapeError(
+    def message() -> str:
+        return (
             f"matmul: `residual` has shape {tuple(residual.shape)}, which does not broadcast to the result's "
             f"shape {tuple(shape)}; sizes must be equal or 1, counted from the last dimension"
         )
+
+    with fakes.broadcasting(message):
+        together = torch.broadcast_shapes(residual.shape, shape)
+    if together != shape:
+        raise tilewise.ShapeError(message())
 
 
 def check(a: Any, b: Any, bias: Any, gate: Any, residual: Any) -> None:

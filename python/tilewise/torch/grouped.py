@@ -143,12 +143,19 @@ def in_two(
 
 def check_gate(b: Any, offsets: Any, bias: Any, gate: Any) -> None:
     gated.check_gate("grouped_matmul", b, gate)
-    expected = (b if b.dim() == 3 else offsets).shape[0], 2, b.shape[-1]
-    if bias is not None and tuple(bias.shape) != expected:
-        raise tilewise.ShapeError(
-            f"grouped_matmul: `bias` has shape {tuple(bias.shape)}, but must have shape {expected}, "
-            "two rows for each group, first the gate's"
-        )
+    if bias is not None:
+        expected = (b if b.dim() == 3 else offsets).shape[0], 2, b.shape[-1]
+        check_argument("bias", bias, expected, "two rows for each group, first the gate's")
+
+
+def check_argument(name: str, given: Any, expected: tuple[Any, ...], meaning: str) -> None:
+    fakes.check_shapes(
+        tuple(given.shape) == expected,
+        lambda: (
+            f"grouped_matmul: `{name}` has shape {tuple(given.shape)}, but must have shape {expected}, "
+            f"{meaning}"
+        ),
+    )
 
 
 def listed(
@@ -236,6 +243,14 @@ def function(
     return out
 
 
+# What shapes are accepted, as src/ops/grouped_matmul.rs says it.
+WITH_OFFSETS = (
+    "do not fit; accepted with offsets: (T, K) with (G, K, N) for groups of rows, and (M, T) with (T, N) for "
+    "groups of k"
+)
+WITHOUT_OFFSETS = "do not fit without offsets; accepted: (G, M, K) with (G, K, N)"
+
+
 def fake(
     a: Any,
     b: Any,
@@ -250,28 +265,21 @@ def fake(
     fakes.check_devices("grouped_matmul", a=a, offsets=offsets)
     _core.check_matmul_options(activation=activation, negative_slope=negative_slope)
     dims = a.dim(), b.dim(), offsets is not None
-    torch._check(
-        dims in ((2, 3, True), (2, 2, True), (3, 3, False)),
-        lambda: f"grouped_matmul: shapes {a.shape} and {b.shape} do not fit",
-    )
-    torch._check(
-        a.shape[-1] == b.shape[-2], lambda: f"grouped_matmul: sizes of k in {a.shape} and {b.shape} differ"
-    )
+    forms = WITHOUT_OFFSETS if offsets is None else WITH_OFFSETS
+    misfit = f"grouped_matmul: a of shape {tuple(a.shape)} and b of shape {tuple(b.shape)} {forms}"
+    if dims not in ((2, 3, True), (2, 2, True), (3, 3, False)):
+        raise tilewise.ShapeError(misfit)
+    fakes.check_shapes(a.shape[-1] == b.shape[-2], lambda: misfit)
     groups = b.shape[0] if b.dim() == 3 else offsets.shape[0]
     if offsets is not None:
-        torch._check_type(offsets.dtype == torch.int32, lambda: "grouped_matmul: offsets must be int32")
-        torch._check(
-            tuple(offsets.shape) == (groups,), lambda: f"grouped_matmul: offsets must have shape {(groups,)}"
-        )
+        fakes.check_dtypes("grouped_matmul", (torch.int32,), offsets=offsets)
+        check_argument("offsets", offsets, (groups,), "the end of each group")
     else:
-        torch._check(a.shape[0] == groups, lambda: f"grouped_matmul: batches {a.shape} and {b.shape} differ")
-    expected = groups, b.shape[-1]
+        fakes.check_shapes(a.shape[0] == groups, lambda: misfit)
     if gate is not None:
         check_gate(b, offsets, bias, gate)
     elif bias is not None:
-        torch._check(
-            tuple(bias.shape) == expected, lambda: f"grouped_matmul: bias must have shape {expected}"
-        )
+        check_argument("bias", bias, (groups, b.shape[-1]), "a row for each group")
     return a.new_empty(
         (a.shape[0], b.shape[-1]) if dims == (2, 3, True) else (groups, a.shape[-2], b.shape[-1])
     )

@@ -77,10 +77,15 @@ OPERATORS = {
         ADD.format("Scalar"), ONE, kernels.add, fakes.add, autograd.record_add, "add.Scalar_out"
     ),
     "softmax": Operator(
-        ALONG_DIM, ONE, kernels.softmax, fakes.along_dim, autograd.record_softmax, "softmax.out"
+        ALONG_DIM, ONE, kernels.softmax, fakes.along_dim("softmax"), autograd.record_softmax, "softmax.out"
     ),
     "log_softmax": Operator(
-        ALONG_DIM, ONE, kernels.log_softmax, fakes.along_dim, autograd.record_log_softmax, "log_softmax.out"
+        ALONG_DIM,
+        ONE,
+        kernels.log_softmax,
+        fakes.along_dim("log_softmax"),
+        autograd.record_log_softmax,
+        "log_softmax.out",
     ),
     "matmul": Operator(
         MATMUL.format("?", "=None"), ONE, kernels.matmul, fakes.matmul, autograd.record_matmul, "matmul.out"
@@ -100,7 +105,7 @@ OPERATORS = {
         ALONG_DIM_BACKWARD,
         ONE,
         kernels.softmax_backward,
-        fakes.along_dim_backward,
+        fakes.along_dim_backward("softmax_backward"),
         second_order.record_softmax_backward,
         "softmax_backward.out",
     ),
@@ -108,7 +113,7 @@ OPERATORS = {
         ALONG_DIM_BACKWARD,
         ONE,
         kernels.log_softmax_backward,
-        fakes.along_dim_backward,
+        fakes.along_dim_backward("log_softmax_backward"),
         second_order.record_log_softmax_backward,
         "log_softmax_backward.out",
     ),
@@ -164,7 +169,9 @@ def define_operators() -> None:
             LIBRARY.define(f"{out}({operator.arguments}, Tensor(a!) out) -> ()")
             LIBRARY.impl(out, undifferentiated(overload(out)), "Autograd", with_keyset=True)
             implement(out, writing(operator.kernel))
-            torch.library.register_fake(f"tilewise::{out}", fakes.into_out(operator.fake), lib=LIBRARY)
+            torch.library.register_fake(
+                f"tilewise::{out}", fakes.into_out(function_of(name), operator.fake), lib=LIBRARY
+            )
     autocast.register(LIBRARY)
     batching.register(LIBRARY)
     # Last: what is registered there stays for the life of the process.
@@ -172,6 +179,11 @@ def define_operators() -> None:
     for name, operator in OPERATORS.items():
         if name not in implemented:
             implement(name, operator.kernel)
+
+
+def function_of(name: str) -> str:
+    """The public function that the operator is an overload of."""
+    return name.partition(".")[0].removeprefix("fused_")
 
 
 def overload(name: str) -> Any:

@@ -65,7 +65,7 @@ class Linear(torch.nn.Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        _core.check_matmul_options(activation=activation, negative_slope=negative_slope, precision=precision)
+        check("Linear", bias, activation=activation, negative_slope=negative_slope, precision=precision)
         if type(self) is Linear and activation is None:
             self.__class__ = PlainLinear
         if isinstance(self, torch.nn.Linear):
@@ -165,7 +165,7 @@ class GroupedLinear(torch.nn.Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        _core.check_matmul_options(activation=activation, negative_slope=negative_slope)
+        check("GroupedLinear", bias, activation=activation, negative_slope=negative_slope)
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(torch.empty(groups, out_features, in_features, **made))
@@ -230,8 +230,8 @@ class GatedMLP(torch.nn.Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
+        check("GatedMLP", bias, activation=activation)
         super().__init__()
-        _core.check_matmul_options(activation=activation)
         options = {"bias": bias, "device": device, "dtype": dtype}
         self.gate_proj = torch.nn.Linear(hidden_size, intermediate_size, **options)
         self.up_proj = torch.nn.Linear(hidden_size, intermediate_size, **options)
@@ -256,6 +256,18 @@ class GatedMLP(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"
+
+
+def check(layer: str, bias: Any, **options: Any) -> None:
+    """Raises what is wrong with the options of a layer, as the layer's error."""
+    if isinstance(bias, (str, torch.Tensor)):
+        raise _core.OptionError(
+            f"{layer}: bias={bias!r} is not True or False; an activation goes into activation="
+        )
+    try:
+        _core.check_matmul_options(**options)
+    except (_core.OptionError, _core.DTypeError) as error:
+        raise type(error)(str(error).replace("matmul:", f"{layer}:", 1)) from None
 
 
 # What an input that does not fit a layer's weight raises. Not of tilewise, which may be half imported here.
