@@ -46,6 +46,11 @@ impl Call {
         Ok(view)
     }
 
+    /// One that may be left out.
+    pub fn optional(&mut self, name: &'static str, tensor: Option<&Tensor>) -> Result<Option<TensorView>> {
+        tensor.map(|tensor| self.input(name, tensor)).transpose()
+    }
+
     /// The second operand of add.
     pub fn operand(&mut self, name: &'static str, tensor: &Tensor) -> Result<Addend> {
         let view = tensor.view(self.argument(name))?;

@@ -8,11 +8,13 @@ mod kernel;
 mod library;
 mod objects;
 mod private;
+mod reader;
 mod tensor;
 
 pub use abi::Abi;
-pub use arguments::DTypeNumber;
+pub use arguments::{DTypeNumber, Text};
 pub use call::{Call, Output};
-pub use kernel::{Kernels, Operator, Results, is_disturbed};
+pub use kernel::{Kernels, Operator, Results};
 pub use library::implement;
+pub use reader::{find, is_autocast, is_disturbed, reader};
 pub use tensor::Tensor;
