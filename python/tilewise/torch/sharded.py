@@ -1,6 +1,6 @@
-"""DTensor: a matmul by a weight whose operands lie as they are needed, computed and differentiated on what each
-process has of them. DTensor itself is asked for nothing: its dispatch takes longer than a small layer. All other calls
-go by the operators, whose rules are in sharding.py.
+"""DTensor: a matmul by a weight, where both lie as they are needed, is computed and differentiated on what
+each process has of them. DTensor itself is asked for nothing: its dispatch takes longer than a small layer.
+All other calls go by the operators, whose rules are in sharding.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-import tilewise
 from tilewise import _core
 
 from . import autocast, formulas
@@ -85,9 +84,7 @@ def planned(a: Any, b: Any, bias: Any, activated: bool, transposed: bool) -> Pla
         return None
     whole, part = Replicate(), Partial()
     # Of a, b, bias; of the result; of the gradients of a, b, bias.
-    rows = {
-        ((Shard(d), whole, whole), Shard(d), (Shard(d), part, part)) for d in range(last)
-    }
+    rows = {((Shard(d), whole, whole), Shard(d), (Shard(d), part, part)) for d in range(last)}
     rules = [
         ((whole, whole, whole), whole, (whole, whole, whole)),
         ((whole, Shard(outer), Shard(0)), Shard(last), (part, Shard(outer), Shard(0))),

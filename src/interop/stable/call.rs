@@ -40,6 +40,8 @@ impl Call {
         Argument { op: self.op, name, accepted: self.accepted }
     }
 
+    // Views are large: inlined, they are moved less often.
+    #[inline]
     pub fn input(&mut self, name: &'static str, tensor: &Tensor) -> Result<TensorView> {
         let view = tensor.view(self.argument(name))?;
         self.same_device(name, &view)?;
@@ -74,6 +76,7 @@ impl Call {
         })
     }
 
+    #[inline]
     pub fn output(&self, spec: &OutputSpec) -> Result<Output> {
         let (tensor, view) = Tensor::empty(self.abi, self.argument("out"), spec)?;
         Ok(Output { tensor, view })

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use super::abi::{Abi, Kernel};
 use super::kernel::{Kernels, SHARED, Shared};
-use super::reader::{Reader, reader};
+use super::reader::{Reader, find, reader};
 use crate::error::Error;
 use crate::interop::torch::Torch;
 
@@ -24,8 +24,8 @@ pub fn implement(
     if SHARED.get().is_some() {
         return Ok(DONE.load(Ordering::Relaxed));
     }
-    // With it, what the kernels need is found.
-    Torch::get(py)?;
+    let Some(torch) = Torch::get(py)? else { return Ok(false) };
+    find(py, torch)?;
     let Some(Reader { abi, private }) = reader() else { return Ok(false) };
     let recorders = kernels.iter().map(|of| Ok((of.name, recorder(of.name)?))).collect::<PyResult<_>>()?;
     // From here on nothing runs that may raise.

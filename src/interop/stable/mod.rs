@@ -1,5 +1,6 @@
 //! torch's stable C ABI, by which its dispatcher calls us without Python. [`Operator`] and [`Call`] are the whole
-//! interface: what an operator takes, and the tensors of one call. `private` is what the ABI lacks.
+//! interface of that: what an operator takes, and the tensors of one call. [`reader`] reads tensors of Python's for calls
+//! that come from there. `private` is what the ABI lacks.
 
 mod abi;
 mod arguments;

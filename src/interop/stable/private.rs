@@ -52,6 +52,8 @@ pub struct Private {
 }
 
 const LOCAL_KEYS: &str = "_ZN3c104impl26raw_local_dispatch_key_setE";
+const INCLUDED: &str = "_dispatch_tls_local_include_set";
+const EXCLUDED: &str = "_dispatch_tls_local_exclude_set";
 
 impl Private {
     pub fn find(py: Python<'_>, abi: &'static Abi, torch: &Torch) -> PyResult<Option<Private>> {
@@ -94,7 +96,7 @@ impl Private {
             c10,
             minus_one,
         };
-        private.excluded = local_keys(&native, "exclude")? ^ private.local()[1];
+        private.excluded = local_keys(&native, EXCLUDED)? ^ private.local()[1];
         Ok(private.is_right(py, abi, &native)?.then_some(private))
     }
 
@@ -120,7 +122,7 @@ impl Private {
             // SAFETY: as above.
             let found = unsafe { self.keys_of(object) };
             if found != said
-                || (said == self.plain[0]) != is_plain
+                || self.plain.contains(&said) != is_plain
                 || self.is_plain(object) != is_plain
                 || self.requires_grad(object) != needs_grad
             {
@@ -130,7 +132,7 @@ impl Private {
         let key = native.getattr("DispatchKey")?.getattr("Negative")?;
         let set = native.getattr("DispatchKeySet")?.call1((&key,))?;
         for (i, (which, guard, given)) in
-            [("include", "_IncludeDispatchKeyGuard", key), ("exclude", "_ExcludeDispatchKeyGuard", set)]
+            [(INCLUDED, "_IncludeDispatchKeyGuard", key), (EXCLUDED, "_ExcludeDispatchKeyGuard", set)]
                 .into_iter()
                 .enumerate()
         {
@@ -262,5 +264,5 @@ fn key_set(native: &Bound<'_, PyModule>, names: &[&str]) -> PyResult<u64> {
 
 /// The keys that are included on this thread, or excluded.
 fn local_keys(native: &Bound<'_, PyModule>, which: &str) -> PyResult<u64> {
-    native.call_method0(format!("_dispatch_tls_local_{which}_set"))?.call_method0("raw_repr")?.extract()
+    native.call_method0(which)?.call_method0("raw_repr")?.extract()
 }
