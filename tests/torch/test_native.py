@@ -86,8 +86,8 @@ def mistakes(device):
         (lambda: ops.grouped_matmul(x, w), lambda: tw.grouped_matmul(x, w)),
         (lambda: ops.grouped_matmul(x, w[None], x), lambda: tw.grouped_matmul(x, w[None], x)),
         (
-            lambda: ops.grouped_matmul(x[None], w[None], None, x, activation=long),
-            lambda: tw.grouped_matmul(x[None], w[None], bias=x, activation=long),
+            lambda: ops.grouped_matmul(x[None], w[None], None, x, activation="relu"),
+            lambda: tw.grouped_matmul(x[None], w[None], bias=x, activation="relu"),
         ),
         (lambda: ops.softmax_backward(x, w), lambda: tw.softmax_backward(x, w)),
         (
@@ -257,6 +257,26 @@ def test_threads(device):
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
+
+
+@needs_abi
+def test_a_first_call_in_inference_mode():
+    fresh.run("""
+        import warnings
+        warnings.simplefilter("ignore")
+        import torch
+        import tilewise as tw
+
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            x = torch.randn(3, 3)
+            for _ in range(3):
+                assert torch.equal(tw.add(x, x), x + x)
+                assert tw.matmul(x, x).dtype is torch.bfloat16
+        for _ in range(3):
+            assert tw.matmul(x, x).dtype is torch.float32
+        from tilewise.torch import native
+        assert "matmul" in native.implement()
+    """)
 
 
 def test_a_forked_child():
