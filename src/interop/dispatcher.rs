@@ -137,11 +137,13 @@ impl Dispatcher {
         if overrides.dispatch || (overrides.function && self.has_torch_function(object)?) {
             return Ok(Some(Handler::Dispatcher));
         }
-        let truth = PyBool::new(py, true);
         // In inference mode torch records nothing, whatever the grad mode.
-        let differentiated = self.requires_grad.read(object)?.is(truth)
-            && self.is_grad_enabled.asks(py)?
-            && !self.is_inference_mode_enabled.asks(py)?;
+        let requires_grad = match stable::reader() {
+            Some(reader) => reader.requires_grad(object),
+            None => self.requires_grad.read(object)?.is(PyBool::new(py, true)),
+        };
+        let differentiated =
+            requires_grad && self.is_grad_enabled.asks(py)? && !self.is_inference_mode_enabled.asks(py)?;
         Ok(differentiated.then_some(Handler::Autograd))
     }
 
@@ -155,6 +157,9 @@ impl Dispatcher {
         if !lists.is_on(device) {
             return Ok(false);
         }
+        if let Some(is_on) = stable::is_autocast(device) {
+            return Ok(is_on);
+        }
         if let Some(any) = &self.is_any_autocast
             && !any.asks(py)?
         {
@@ -166,6 +171,9 @@ impl Dispatcher {
 
     /// Whether a tensor may be written: one made in inference mode has no version to count outside of it.
     pub fn is_writable(&self, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if stable::reader().is_some_and(|reader| reader.is_tracked(tensor)) {
+            return Ok(true);
+        }
         Ok(!truth(&self.is_inference.call(tensor)?)? || self.is_inference_mode_enabled.asks(tensor.py())?)
     }
 

@@ -1,5 +1,7 @@
 //! Numbers that are not tensors: Python's own, numpy's scalars, and the value of a 0-dimensional tensor.
 
+use std::borrow::Cow;
+
 use ::numpy::{PyArrayDescr, PyArrayDescrMethods};
 use half::{bf16, f16};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
@@ -108,16 +110,17 @@ fn integer_range(argument: Argument, object: &Bound<'_, PyAny>, into: &'static s
 /// How a value looks in a message, cut where it would bury the sentence. Python refuses to print integers
 /// of thousands of digits.
 pub fn shown(object: &Bound<'_, PyAny>) -> String {
-    object
-        .repr()
-        .map_or_else(|_| format!("a {} too long to print", type_name(object)), |r| shortened(&r.to_string()))
+    object.repr().map_or_else(
+        |_| format!("a {} too long to print", type_name(object)),
+        |r| shortened(&r.to_string()).into_owned(),
+    )
 }
 
-pub fn shortened(text: &str) -> String {
+pub fn shortened(text: &str) -> Cow<'_, str> {
     const MOST: usize = 80;
     match text.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text.to_string(),
+        Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
+        None => Cow::Borrowed(text),
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::ffi::CStr;
 
-use super::solve;
+use super::{activation, solve};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::scalar::shortened;
-use crate::interop::stable::{Abi, Call, Operator, Results, Tensor};
+use crate::interop::stable::{Abi, Call, Operator, Results, Tensor, Text};
 use crate::ops::activation_backward::{self as ops, OP, SavedIs};
-use crate::ops::matmul::Activation;
 use crate::ops::output::OutputSpec;
 
 #[derive(Debug)]
@@ -17,14 +16,14 @@ pub struct ActivationBackward;
 impl Operator for ActivationBackward {
     const NAME: &'static CStr = c"activation_backward";
     /// grad, saved, activation, negative_slope, saved_is, bias
-    type Arguments = (Tensor, Tensor, String, f64, String, bool);
+    type Arguments = (Tensor, Tensor, Text, f64, Text, bool);
 
     fn call(
         abi: &'static Abi,
-        (grad, saved, activation, slope, saved_is, bias): Self::Arguments,
+        (grad, saved, name, slope, saved_is, bias): Self::Arguments,
     ) -> Result<Results> {
-        let activation = Activation::from_name(OP, Some(&shortened(&activation)), slope)?;
-        let saved_is = SavedIs::from_name(&shortened(&saved_is))?;
+        let activation = activation(OP, Some(&name), slope)?;
+        let saved_is = SavedIs::from_name(&shortened(&saved_is.as_str()))?;
         let mut call = Call::new(abi, OP, &DType::FLOATS);
         let grad = call.input("grad", &grad)?;
         let saved = call.input("saved", &saved)?;

@@ -130,7 +130,7 @@ pub fn given<'a, 'py>(object: Option<&'a Bound<'py, PyAny>>) -> Option<Borrowed<
 /// The text of a string; Err: anything else, as Python would print it.
 fn text(object: &Bound<'_, PyAny>) -> std::result::Result<String, String> {
     match object.cast::<PyString>() {
-        Ok(string) => Ok(scalar::shortened(&string.to_string_lossy())),
+        Ok(string) => Ok(scalar::shortened(&string.to_string_lossy()).into_owned()),
         Err(_) => Err(scalar::shown(object)),
     }
 }

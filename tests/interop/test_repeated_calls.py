@@ -225,6 +225,49 @@ def test_gradients(device):
             tw.add(x, learned, out=torch.empty_like(x))
 
 
+@pytest.mark.skipif(not hasattr(torch, "_lazy_clone"), reason="this torch clones at once")
+def test_lazy_clones(device):
+    x, y, bound = (torch.randn(4, 4, device=device) for _ in range(3))
+    out = torch.empty_like(x)
+    warmed(lambda: tw.matmul(x, y, out=out))
+    for _ in range(2):
+        before = x.clone()
+        lazy = torch._lazy_clone(x)
+        assert_close(tw.matmul(lazy, y), before @ y)
+        # What is written has memory of its own.
+        tw.matmul(y, bound, out=lazy)
+        assert_close(lazy, y @ bound)
+        assert torch.equal(x, before)
+
+
+def test_autocast_of_another_thread(device):
+    x = torch.randn(4, 4, device=device)
+    warmed(lambda: tw.matmul(x, x))
+    seen = []
+
+    def other():
+        seen.append(warmed(lambda: tw.matmul(x, x)).dtype)
+        with torch.autocast(torch.device(device).type, torch.bfloat16):
+            seen.append(warmed(lambda: tw.matmul(x, x)).dtype)
+
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        assert warmed(lambda: tw.matmul(x, x)).dtype is torch.bfloat16
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert seen == [torch.float32, torch.bfloat16]
+    assert warmed(lambda: tw.matmul(x, x)).dtype is torch.float32
+
+
+def test_memory_that_is_gone(device):
+    x, y = torch.randn(4, 4, device=device), torch.randn(4, 4, device=device)
+    warmed(lambda: tw.matmul(x, y))
+    x.untyped_storage().resize_(0)
+    for call in (lambda: tw.matmul(x, y), lambda: tw.matmul(y, y, out=x)):
+        with pytest.raises(tw.TilewiseError, match="memory"):
+            call()
+
+
 def test_autocast(device):
     x = torch.randn(4, 4, device=device)
     half = x.bfloat16()

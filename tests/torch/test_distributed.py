@@ -24,6 +24,8 @@ def run(rank, backend, path):
             torch.manual_seed(0)
             with torch.device(device):
                 check(mesh, rank)
+        # A default device is a mode, which would see the calls.
+        by_weights(mesh)
     finally:
         dist.destroy_process_group()
     # Without the interpreter's finalization: gloo's threads can still let go of tensors then, and the
@@ -109,6 +111,73 @@ def plans(mesh, rank):
     expected.square().sum().backward()
     for ours, theirs in zip(model.parameters(), single.parameters(), strict=True):
         torch.testing.assert_close(ours.grad.full_tensor(), theirs.grad)
+
+
+def by_weights(mesh):
+    """Products that DTensor itself is not asked for, and those beside them that it is."""
+    from tilewise.torch import sharded
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    def double(*shape):
+        return torch.randn(shape, dtype=torch.float64, device=mesh.device_type)
+
+    def on(t, placement):
+        return distribute_tensor(t, mesh, [placement])
+
+    whole, rows, columns = Replicate(), Shard(0), Shard(1)
+    own = []
+    product = sharded.local_product
+    sharded.local_product = lambda *args, **options: own.append(1) or product(*args, **options)
+    x, w, b = double(5, 6), double(6, 9), double(9)
+    # Sizes that two processes do not share evenly; weights by rows and by columns.
+    for weight in (w, w.mT.contiguous().mT):
+        for activation in (None, "relu", "gelu", "leaky_relu"):
+
+            def layer(x, w, b, activation=activation):
+                return tw.matmul(x, w, bias=b, activation=activation)
+
+            assert agree(layer, [x, weight, b], [whole, whole, whole], mesh) == whole
+            assert agree(layer, [x, weight, b], [whole, columns, rows], mesh) == columns
+            assert agree(layer, [x, weight, b], [rows, whole, whole], mesh) == rows
+    assert agree(tw.matmul, [double(3, 5, 6), w], [columns, whole], mesh) == columns
+    assert agree(tw.matmul, [double(3, 5, 6), w], [rows, whole], mesh) == rows
+    split = agree(lambda x, w, b: tw.matmul(x, w, bias=b), [x, w, b], [columns, rows, whole], mesh)
+    assert split == Partial()
+    assert len(own) == 27
+    # A mode, and placements that do not fit together.
+    a = on(x, whole)
+    with CommDebugMode():
+        tw.matmul(a, on(w, columns))
+    assert len(own) == 27
+    assert agree(tw.matmul, [x, w], [columns, whole], mesh) is not None
+    assert agree(lambda x, w: tw.matmul(x, w, activation="relu"), [x, w], [columns, rows], mesh) is not None
+    # Without gradients, and gradients of gradients.
+    with torch.no_grad():
+        got = tw.matmul(a, on(w, columns), activation="silu")
+    assert not got.requires_grad
+    torch.testing.assert_close(got.full_tensor(), F.silu(x @ w))
+    found = []
+    for given in ([x, w], [on(x, whole), on(w, columns)]):
+        given = [t.detach().requires_grad_() for t in given]
+        result = tw.matmul(*given, activation="gelu")
+        first = torch.autograd.grad(result.square().sum(), given, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), given)
+        found.append([getattr(t, "full_tensor", lambda t=t: t)() for t in (*first, *second)])
+    torch.testing.assert_close(*found)
+    # What is wrong is told as ever.
+    with pytest.raises(RuntimeError, match="sizes 6 and 5 differ"):
+        tw.matmul(a, a)
+    layer = tilewise.torch.Linear(6, 4).to(x)
+    layer.weight = torch.nn.Parameter(on(layer.weight.detach(), rows))
+    layer.bias = torch.nn.Parameter(on(layer.bias.detach(), rows))
+    before = len(own)
+    layer(a).sum().backward()
+    assert len(own) == before + 1
+    assert layer.weight.grad.placements == (rows,)
+    torch.testing.assert_close(layer.weight.grad.full_tensor(), x.sum(0).expand(4, 6))
+    torch.testing.assert_close(layer.bias.grad.full_tensor(), torch.full_like(x[0, :4], 5.0))
+    sharded.local_product = product
 
 
 def data_parallel(mesh, rank):

@@ -30,11 +30,22 @@ def calls(device):
     leaky = {"activation": "leaky_relu", "negative_slope": 0.2}
     wide = {"dtype": torch.float64}
     gelu = {"saved_is": "pre_activation", "bias": True}
+    silu = {"activation": "silu"}
+    ends = torch.tensor([1, 3], dtype=torch.int32, device=device)
+    experts = torch.stack([w, 2 * w])
     return {
         "add.Tensor": (lambda: ops.add(x, y[:1]), lambda: tw.add(x, y[:1])),
         "softmax": (lambda: ops.softmax(x, 0, **wide), lambda: tw.softmax(x, 0, **wide)),
         "log_softmax": (lambda: ops.log_softmax(x), lambda: tw.log_softmax(x)),
         "matmul": (lambda: ops.matmul(x, w, b, **leaky), lambda: tw.matmul(x, w, bias=b, **leaky)),
+        "fused_matmul": (
+            lambda: ops.fused_matmul(x, w, torch.stack([b, b]), w, x[:, :1], **silu),
+            lambda: tw.matmul(x, w, bias=torch.stack([b, b]), gate=w, residual=x[:, :1], **silu),
+        ),
+        "grouped_matmul": (
+            lambda: ops.grouped_matmul(x, experts, ends, torch.stack([b, b]), **leaky),
+            lambda: tw.grouped_matmul(x, experts, ends, bias=torch.stack([b, b]), **leaky),
+        ),
         "softmax_backward": (lambda: ops.softmax_backward(x, y, 0), lambda: tw.softmax_backward(x, y, 0)),
         "log_softmax_backward": (
             lambda: ops.log_softmax_backward(x, y),
@@ -65,6 +76,19 @@ def mistakes(device):
         (lambda: ops.matmul(x, w.double()), lambda: tw.matmul(x, w.double())),
         (lambda: ops.matmul(x, w, activation=long), lambda: tw.matmul(x, w, activation=long)),
         (lambda: ops.matmul(x, w, precision=long), lambda: tw.matmul(x, w, precision=long)),
+        (lambda: ops.fused_matmul(x, w, None, x), lambda: tw.matmul(x, w, gate=x)),
+        (lambda: ops.fused_matmul(x, w, x, w), lambda: tw.matmul(x, w, bias=x, gate=w)),
+        (lambda: ops.fused_matmul(x, w, None, None, w), lambda: tw.matmul(x, w, residual=w)),
+        (
+            lambda: ops.fused_matmul(x, w, None, w.double(), activation="silu"),
+            lambda: tw.matmul(x, w, gate=w.double(), activation="silu"),
+        ),
+        (lambda: ops.grouped_matmul(x, w), lambda: tw.grouped_matmul(x, w)),
+        (lambda: ops.grouped_matmul(x, w[None], x), lambda: tw.grouped_matmul(x, w[None], x)),
+        (
+            lambda: ops.grouped_matmul(x[None], w[None], None, x, activation="relu"),
+            lambda: tw.grouped_matmul(x[None], w[None], bias=x, activation="relu"),
+        ),
         (lambda: ops.softmax_backward(x, w), lambda: tw.softmax_backward(x, w)),
         (
             lambda: ops.activation_backward(x, x, "relu", saved_is="é\0"),
@@ -157,6 +181,11 @@ def test_nothing_is_kept_of_a_call(device):
         lambda a, b, c: ops.matmul(a, b, c, activation="none"),
         lambda a, b, c: ops.matmul(a.requires_grad_(), b, c, activation="gelu").detach(),
         lambda a, b, c: ops.matmul(a.requires_grad_(), b, a, activation="gelu"),
+        lambda a, b, c: ops.fused_matmul(a, b, None, b, c, activation="silu"),
+        lambda a, b, c: ops.fused_matmul(a, b, None, c, a, activation="silu"),
+        lambda a, b, c: ops.fused_matmul(a.requires_grad_(), b, None, b, c, activation="silu").detach(),
+        lambda a, b, c: ops.grouped_matmul(a[None], b[None], None, c[None], activation="relu"),
+        lambda a, b, c: ops.grouped_matmul(a[None], b, None, c[None]),
         lambda a, b, c: ops.activation_backward(a, b, "relu", bias=True),
         lambda a, b, c: ops.activation_backward(a, b[0], "relu", bias=True),
     ):
@@ -173,6 +202,8 @@ def test_thousands_of_errors_take_no_memory(device):
                 lambda: ops.matmul(x, x, activation=name),
                 lambda: ops.matmul(x, x.mT, x, precision=name),
                 lambda: ops.softmax(x, 9, dtype=torch.float64),
+                lambda: ops.fused_matmul(x, x.mT, None, x, x, activation="silu"),
+                lambda: ops.grouped_matmul(x, x[None], None, x, activation=name),
             ):
                 with pytest.raises(tw.TilewiseError):
                     call()
@@ -226,6 +257,26 @@ def test_threads(device):
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
+
+
+@needs_abi
+def test_a_first_call_in_inference_mode():
+    fresh.run("""
+        import warnings
+        warnings.simplefilter("ignore")
+        import torch
+        import tilewise as tw
+
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            x = torch.randn(3, 3)
+            for _ in range(3):
+                assert torch.equal(tw.add(x, x), x + x)
+                assert tw.matmul(x, x).dtype is torch.bfloat16
+        for _ in range(3):
+            assert tw.matmul(x, x).dtype is torch.float32
+        from tilewise.torch import native
+        assert "matmul" in native.implement()
+    """)
 
 
 def test_a_forked_child():

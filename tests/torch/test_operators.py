@@ -48,6 +48,11 @@ def cases(device, dtype=torch.float64):
             {"activation": activation},
         )
     yield "matmul out", ops.matmul.out, (plain, t(4, 5, grad=False)), {"out": wide, "activation": "silu"}
+    gate, residual = t(4, 5), t(3, 5)
+    silu = {"activation": "silu"}
+    yield "gate and residual", ops.fused_matmul.default, (x, w, None, gate, residual), silu
+    ends = torch.tensor([1, 3], dtype=torch.int32, device=device)
+    yield "grouped_matmul", ops.grouped_matmul.default, (x, t(2, 4, 5), ends, t(2, 5)), {"activation": "relu"}
     for bias in (False, True):
         options = {"saved_is": "pre_activation", "bias": bias}
         yield f"activation_backward {bias}", ops.activation_backward.default, (x, t(3, 4), "gelu"), options

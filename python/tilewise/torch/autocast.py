@@ -17,7 +17,7 @@ import torch
 from tilewise import _core
 
 from . import grouped
-from .recording import is_forward
+from .recording import is_watched
 
 ops = torch.ops.tilewise
 
@@ -81,11 +81,7 @@ def is_changing(device: str, t: Any) -> bool:
     return (
         not torch.is_autocast_enabled(device)
         or not torch.is_autocast_cache_enabled()
-        or torch.overrides.has_torch_function_unary(t)
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._is_tracing()
-        or is_forward()
+        or is_watched(t)
         # A graph would go on reading what was converted outside of it, after autocast has ended.
         or (device == "cuda" and torch.cuda.is_current_stream_capturing())
     )

@@ -11,7 +11,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 import tilewise
 from tilewise import _core
 
-from . import autocast, fakes, formulas
+from . import autocast, fakes, formulas, sharded
 
 Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
 Precision = Literal["ieee", "tf32"]
@@ -87,7 +87,13 @@ class Linear(torch.nn.Module):
         bias = self.bias if bias is None else bias
         if type(weight) in FOR_MATMUL and type(bias) in FOR_MATMUL:
             # Constant where this is traced.
-            if not torch.compiler.is_compiling() and autocast.is_on():
+            eager = not torch.compiler.is_compiling()
+            if eager and type(weight) is sharded.DTensor:
+                how = sharded.Options(self.activation, self.negative_slope, self.precision, transposed=True)
+                result = sharded.matmul(x, weight, bias, how)
+                if result is not None:
+                    return result
+            if eager and autocast.is_on():
                 columns, bias = autocast.kept(weight, bias)
             else:
                 columns = weight.mT

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import tilewise
 
-from . import gated, grouped, library
+from . import gated, grouped, library, sharded
 
 ops = torch.ops.tilewise
 NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
@@ -97,6 +97,11 @@ def matmul(
         ops.fused_matmul(*given, **options, out=out)
         return out
     if out is None:
+        # Constant where this is traced.
+        if not torch.compiler.is_compiling() and type(a) is sharded.DTensor:
+            result = sharded.matmul(a, b, bias, sharded.Options(**options, transposed=False))
+            if result is not None:
+                return result
         return ops.matmul(a, b, bias, **options)
     check_out("matmul", out)
     ops.matmul(a, b, bias, **options, out=out)

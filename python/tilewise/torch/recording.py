@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
@@ -21,6 +22,17 @@ class Function(_SingleLevelFunction):
 def is_forward() -> bool:
     """Whether tensors may carry tangents: torch's own guard is -1 outside of every dual_level."""
     return bool(forward_ad._current_level >= 0)
+
+
+def is_watched(t: Any) -> bool:
+    """Whether a mode, a transform, a tracer or forward-mode AD has a say in calls on a tensor."""
+    return (
+        torch.overrides.has_torch_function_unary(t)
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._is_tracing()
+        or is_forward()
+    )
 
 
 def keep(ctx: Any, *tensors: Any) -> None:

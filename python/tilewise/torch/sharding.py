@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from . import modules
+from . import modules, sharded
 
 ops = torch.ops.tilewise
 
@@ -41,6 +41,7 @@ def register() -> None:
     schemas[ops.matmul.default].static_kwargkey = ["activation"]
     schemas[ops.activation_backward.default].static_kwargkey = ["bias"]
     modules.FOR_MATMUL.add(DTensor)
+    sharded.register()
 
 
 def split_every_linear() -> None:

@@ -49,12 +49,14 @@ impl Factor for bf16 {
     }
 }
 
-type Sum<S> = <<S as Scheme>::Memory as Float>::Real;
+pub type Sum<S> = <<S as Scheme>::Memory as Float>::Real;
 
 pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
-    let threads = if parallel { parallel::threads() } else { 1 };
-    let parts = Parts::of(product.m, product.n, product.k, threads);
-    parallel::for_each(parts.count(), parallel, |i| {
+    if !parallel {
+        return T::solve_part(product);
+    }
+    let parts = Parts::of(product.m, product.n, product.k, parallel::threads());
+    parallel::for_each(parts.count(), true, |i| {
         let (rows, columns) = parts.nth(product.m, product.n, i);
         T::solve_part(product.part(size_of::<T>(), rows, columns));
     });
@@ -83,6 +85,9 @@ impl<S: Scheme> Kernel for Part<'_, S> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Part { product, scratch } = self;
+        if small::is_small::<_, S::Tiles<I>>(&product) {
+            return Block::<S, I> { isa, product }.solve_small(scratch);
+        }
         for columns in even(product.n, COLUMNS) {
             for rows in even(product.m, ROWS) {
                 let product = product.part(size_of::<S::Memory>(), rows, columns.clone());
@@ -93,20 +98,20 @@ impl<S: Scheme> Kernel for Part<'_, S> {
 }
 
 /// Some rows and columns of a product.
-struct Block<'a, S: Scheme, I> {
-    isa: I,
-    product: Product<'a, Sum<S>>,
+pub struct Block<'a, S: Scheme, I> {
+    pub isa: I,
+    pub product: Product<'a, Sum<S>>,
 }
 
 /// What is known of sums when a tile is done.
 #[derive(Clone, Copy)]
-struct Progress {
-    first: bool,
-    last: bool,
+pub struct Progress {
+    pub first: bool,
+    pub last: bool,
     /// Where sums of earlier blocks of k lie, row by row.
-    sums: Placed,
+    pub sums: Placed,
     /// Where the sums of the product with the gate lie, row by row.
-    gates: Placed,
+    pub gates: Placed,
 }
 
 impl<S: Scheme, I: Isa> Block<'_, S, I> {
@@ -294,7 +299,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
     /// Adds earlier sums to a tile of full width; then bias, activation and rounding if it is done, or else puts it where
     /// sums are.
     #[inline(always)]
-    fn finish(&self, progress: Progress, tile: &mut [Sum<S>], rows: Range<usize>, columns: Range<usize>) {
+    pub fn finish(&self, progress: Progress, tile: &mut [Sum<S>], rows: Range<usize>, columns: Range<usize>) {
         let width = S::Tiles::<I>::WIDTH;
         // With a length that is known moves are single instructions.
         if columns.len() == width {

@@ -1,5 +1,5 @@
 //! matmul: products of matrices in tiles of registers ([`blocks`], [`parts`]) of factors ([`scheme`], [`pairs`], [`amx`])
-//! that are packed where that pays ([`pack`], [`scratch`]), products with a vector ([`vector`]), what is done to an
+//! that are packed where that pays ([`pack`], [`scratch`]), or all at once ([`small`]), products with a vector ([`vector`]), what is done to an
 //! accumulator before it is rounded ([`epilogue`]), and products of groups ([`grouped`]).
 
 #[cfg(target_arch = "x86_64")]
@@ -13,6 +13,7 @@ mod pairs;
 mod parts;
 mod scheme;
 mod scratch;
+mod small;
 mod vector;
 
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Memory that a thread keeps from one product to the next: a few MiB. Clearing as much of the stack took longer than a
 //! small product.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 #[derive(Default)]
 pub struct Scratch {
@@ -25,15 +25,15 @@ pub struct Staging {
 }
 
 thread_local! {
-    static SCRATCH: Cell<Scratch> = Cell::default();
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 /// Calls `f` with this thread's.
 pub fn with<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
-    let mut scratch = SCRATCH.take();
-    let result = f(&mut scratch);
-    SCRATCH.set(scratch);
-    result
+    SCRATCH.with(|scratch| match scratch.try_borrow_mut() {
+        Ok(mut scratch) => f(&mut scratch),
+        Err(_) => f(&mut Scratch::default()),
+    })
 }
 
 /// Numbers of any type, which stay from one use to the next.

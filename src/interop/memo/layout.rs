@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::dtype::DType;
 use crate::interop::source::Source;
 use crate::interop::torch::TorchClass;
-use crate::interop::{Argument, descriptor};
+use crate::interop::{Argument, Role, descriptor};
 use crate::ops::output::OutputSpec;
 use crate::tensor::{Dims, layout};
 
@@ -63,7 +63,7 @@ impl Layout {
     pub fn of(op: &'static str, tensor: &Bound<'_, PyAny>) -> Option<(Layout, OutputSpec, usize)> {
         let argument = Argument { op, name: "x", accepted: &DType::ALL };
         let mut raw = DLTensor::default();
-        torch_class(tensor)?.raw(argument, tensor, &mut raw)?;
+        torch_class(tensor)?.raw(argument, Role::Input, tensor, &mut raw)?;
         let mut view = descriptor::blank();
         // SAFETY: torch filled `raw` for a tensor that is alive.
         unsafe { descriptor::read(argument, &raw, &mut view) }.ok()?;

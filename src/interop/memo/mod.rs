@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 use super::call::without_gil;
 use super::scalar::is_number;
 use super::torch::{Torch, TorchClass, threads};
-use super::{Argument, Autocast, allocate, descriptor, dispatcher};
+use super::{Argument, Autocast, Role, allocate, descriptor, dispatcher};
 use crate::backend::Resources;
 use crate::dtype::DType;
 use crate::error::{Handler, Result};
@@ -160,36 +160,38 @@ impl<'py, const T: usize, const O: usize> Arguments<'_, 'py, T, O> {
         }
         let argument = Argument { op: self.op, name: "x", accepted: &DType::ALL };
         let (mut first, mut of_all, mut recorded) = (true, None, false);
-        let mut take =
-            |tensor: Option<&Bound<'py, PyAny>>, described: &mut Option<Described>| -> Option<()> {
-                let Some(tensor) = tensor else { return Some(()) };
-                let class = torch_class(tensor)?;
-                let Torch { dispatcher, gpus, .. } = class.torch;
-                if std::mem::take(&mut first) && dispatcher.takes_all(tensor).ok()? {
-                    return None;
-                }
-                match dispatcher.handler(class.overrides, tensor).ok()? {
-                    None => {}
-                    Some(Handler::Autograd) => recorded = true,
-                    Some(_) => return None,
-                }
-                let place = gpus.place(tensor);
-                let &mut (known, elsewhere) =
-                    of_all.get_or_insert_with(|| (place, gpus.is_elsewhere(tensor.py(), place)));
-                // Describing a tensor may have it copied to the current GPU.
-                if place != known {
-                    return None;
-                }
-                if elsewhere {
-                    gpus.settle(tensor).ok()?;
-                }
-                let described = described.insert(Described { class, raw: DLTensor::default() });
-                class.raw(argument, tensor, &mut described.raw)
-            };
+        let mut take = |tensor: Option<&Bound<'py, PyAny>>,
+                        role: Role,
+                        described: &mut Option<Described>|
+         -> Option<()> {
+            let Some(tensor) = tensor else { return Some(()) };
+            let class = torch_class(tensor)?;
+            let Torch { dispatcher, gpus, .. } = class.torch;
+            if std::mem::take(&mut first) && dispatcher.takes_all(tensor).ok()? {
+                return None;
+            }
+            match dispatcher.handler(class.overrides, tensor).ok()? {
+                None => {}
+                Some(Handler::Autograd) => recorded = true,
+                Some(_) => return None,
+            }
+            let place = gpus.place(tensor);
+            let &mut (known, elsewhere) =
+                of_all.get_or_insert_with(|| (place, gpus.is_elsewhere(tensor.py(), place)));
+            // Describing a tensor may have it copied to the current GPU.
+            if place != known {
+                return None;
+            }
+            if elsewhere {
+                gpus.settle(tensor).ok()?;
+            }
+            let described = described.insert(Described { class, raw: DLTensor::default() });
+            class.raw(argument, role, tensor, &mut described.raw)
+        };
         for (described, tensor) in operands.tensors.iter_mut().zip(self.tensors) {
-            take(tensor, described)?;
+            take(tensor, Role::Input, described)?;
         }
-        take(self.out, &mut operands.out)?;
+        take(self.out, Role::Output, &mut operands.out)?;
         operands.elsewhere = of_all.is_none_or(|(_, elsewhere)| elsewhere);
         operands.recorded = recorded;
         let apart = || -> Option<bool> {

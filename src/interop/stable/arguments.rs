@@ -1,11 +1,13 @@
 //! The arguments of a dispatched call, as they lie on its stack. What a kernel takes them for is said by its types alone;
 //! the operators' schemas, in python/tilewise/torch/library.py, say the same.
 
+use std::borrow::Cow;
 use std::ffi::c_void;
 use std::ptr::{self, with_exposed_provenance_mut};
 
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
+use smallvec::SmallVec;
 
 use super::abi::{Abi, Handle, Value};
 use super::objects;
@@ -14,6 +16,16 @@ use super::tensor::Tensor;
 /// torch's number of a dtype.
 #[derive(Clone, Copy, Debug)]
 pub struct DTypeNumber(pub i32);
+
+/// A string, as torch has it: the names that are known are short.
+#[derive(Clone, Debug)]
+pub struct Text(SmallVec<[u8; 24]>);
+
+impl Text {
+    pub fn as_str(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
+    }
+}
 
 /// Of a type that a schema may name.
 pub trait Argument: Sized {
@@ -76,6 +88,8 @@ arguments!(2: A a 0, B b 1);
 arguments!(3: A a 0, B b 1, C c 2);
 arguments!(4: A a 0, B b 1, C c 2, D d 3);
 arguments!(6: A a 0, B b 1, C c 2, D d 3, E e 4, F f 5);
+arguments!(7: A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6);
+arguments!(8: A a 0, B b 1, C c 2, D d 3, E e 4, F f 5, G g 6, H h 7);
 
 impl Argument for Tensor {
     unsafe fn take(abi: &'static Abi, value: Value) -> Tensor {
@@ -117,8 +131,8 @@ impl<T: Argument> Argument for Option<T> {
     }
 }
 
-impl Argument for String {
-    unsafe fn take(abi: &'static Abi, value: Value) -> String {
+impl Argument for Text {
+    unsafe fn take(abi: &'static Abi, value: Value) -> Text {
         let handle: *mut c_void = pointer(value);
         let (mut length, mut data) = (0usize, ptr::null());
         // SAFETY: a string is on the stack as a handle, which by the caller's promise is ours. Its bytes last until it is
@@ -128,14 +142,14 @@ impl Argument for String {
             (abi.functions.string_data)(handle, &raw mut data);
             let bytes =
                 if data.is_null() { &[][..] } else { std::slice::from_raw_parts(data.cast(), length) };
-            let text = String::from_utf8_lossy(bytes).into_owned();
+            let text = Text(SmallVec::from_slice(bytes));
             (abi.functions.delete_string)(handle);
             text
         }
     }
 
     fn into_object(self, py: Python<'_>, _: &'static Abi) -> PyResult<Py<PyAny>> {
-        self.into_py_any(py)
+        self.as_str().into_py_any(py)
     }
 }
 

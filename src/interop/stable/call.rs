@@ -40,10 +40,17 @@ impl Call {
         Argument { op: self.op, name, accepted: self.accepted }
     }
 
+    // Views are large: inlined, they are moved less often.
+    #[inline]
     pub fn input(&mut self, name: &'static str, tensor: &Tensor) -> Result<TensorView> {
         let view = tensor.view(self.argument(name))?;
         self.same_device(name, &view)?;
         Ok(view)
+    }
+
+    /// One that may be left out.
+    pub fn optional(&mut self, name: &'static str, tensor: Option<&Tensor>) -> Result<Option<TensorView>> {
+        tensor.map(|tensor| self.input(name, tensor)).transpose()
     }
 
     /// The second operand of add.
@@ -69,6 +76,7 @@ impl Call {
         })
     }
 
+    #[inline]
     pub fn output(&self, spec: &OutputSpec) -> Result<Output> {
         let (tensor, view) = Tensor::empty(self.abi, self.argument("out"), spec)?;
         Ok(Output { tensor, view })

@@ -34,7 +34,7 @@ pub type Results = SmallVec<[Tensor; 2]>;
 #[derive(Debug)]
 pub struct Shared {
     pub abi: &'static Abi,
-    pub private: Private,
+    pub private: &'static Private,
     /// The exception for an error of ours.
     pub exception: fn(Python<'_>, Error) -> PyErr,
     /// By the operator's name: the function for calls that are more than memory.
@@ -42,12 +42,6 @@ pub struct Shared {
 }
 
 pub static SHARED: OnceLock<Shared> = OnceLock::new();
-
-/// Whether a mode, a transform or a tracer may have a say in this thread's calls; None where that is not to be seen without
-/// asking torch.
-pub fn is_disturbed() -> Option<bool> {
-    SHARED.get().map(|shared| shared.private.is_disturbed())
-}
 
 /// One operator's kernels, for backends and for autograd.
 #[derive(Clone, Copy, Debug)]

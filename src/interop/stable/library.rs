@@ -8,8 +8,9 @@ use pyo3::prelude::*;
 
 use super::abi::{Abi, Kernel};
 use super::kernel::{Kernels, SHARED, Shared};
-use super::private::Private;
+use super::reader::{Reader, find, reader};
 use crate::error::Error;
+use crate::interop::torch::Torch;
 
 /// Registers the kernels, once in a process; false where the torch that is imported lacks what they take. `recorder`
 /// returns the function in Python for an operator's calls that are more than memory.
@@ -23,10 +24,9 @@ pub fn implement(
     if SHARED.get().is_some() {
         return Ok(DONE.load(Ordering::Relaxed));
     }
-    let Some(abi) = Abi::find() else { return Ok(false) };
-    // Once in a process, as torch's libraries are.
-    let abi: &'static Abi = Box::leak(Box::new(abi));
-    let Some(private) = Private::find(py, abi)? else { return Ok(false) };
+    let Some(torch) = Torch::get(py)? else { return Ok(false) };
+    find(py, torch)?;
+    let Some(Reader { abi, private }) = reader() else { return Ok(false) };
     let recorders = kernels.iter().map(|of| Ok((of.name, recorder(of.name)?))).collect::<PyResult<_>>()?;
     // From here on nothing runs that may raise.
     if SHARED.set(Shared { abi, private, exception, recorders }).is_err() {

@@ -1,5 +1,6 @@
 //! torch's stable C ABI, by which its dispatcher calls us without Python. [`Operator`] and [`Call`] are the whole
-//! interface: what an operator takes, and the tensors of one call. `private` is what the ABI lacks.
+//! interface of that: what an operator takes, and the tensors of one call. [`reader`] reads tensors of Python's for calls
+//! that come from there. `private` is what the ABI lacks.
 
 mod abi;
 mod arguments;
@@ -8,11 +9,13 @@ mod kernel;
 mod library;
 mod objects;
 mod private;
+mod reader;
 mod tensor;
 
 pub use abi::Abi;
-pub use arguments::DTypeNumber;
+pub use arguments::{DTypeNumber, Text};
 pub use call::{Call, Output};
-pub use kernel::{Kernels, Operator, Results, is_disturbed};
+pub use kernel::{Kernels, Operator, Results};
 pub use library::implement;
+pub use reader::{find, is_autocast, is_disturbed, reader};
 pub use tensor::Tensor;

@@ -6,7 +6,8 @@
 //! | --- | --- |
 //! | whether a tensor requires grad, or has a tangent | two functions of c10::TensorImpl |
 //! | a tensor's dispatch keys | the word of c10::TensorImpl that has the negative bit (`torch::keys`) |
-//! | the keys that modes and transforms include on this thread | c10::impl::raw_local_dispatch_key_set |
+//! | the C++ object of a tensor in Python | the word of the Python object that is its address (`torch::keys`) |
+//! | the keys that modes and transforms include on this thread, and those that autocast excludes | c10::impl::raw_local_dispatch_key_set |
 //! | an exception of Python's as one of C++ | THPUtils_unpackLongs, which throws what is raised already |
 //! | that such an exception can pass through our frames | libgcc_s, whose unwinder must be ours too |
 
@@ -20,6 +21,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::abi::{Abi, Handle, loaded, symbol};
 use crate::interop::torch::Torch;
+use crate::tensor::Device;
 
 /// std::vector<int64_t>, returned in memory.
 #[repr(C)]
@@ -34,19 +36,27 @@ pub struct Private {
     requires_grad: RequiresGrad,
     forward_gradient: ForwardGradient,
     unpack_longs: UnpackLongs,
+    /// Where the address of its c10::TensorImpl is in a tensor's Python object, in bytes.
+    pointer: usize,
     /// Where a tensor's dispatch keys are in its c10::TensorImpl, in bytes.
     keys: usize,
-    /// Those of a CPU's and of a GPU's tensor that is nothing but memory, and may be differentiated.
-    plain: [u64; 2],
+    /// Those of a CPU's and of a GPU's tensor that is nothing but memory, and may be differentiated; then of those made in
+    /// inference mode.
+    plain: [u64; 4],
+    /// The keys of autocast, on CPUs and on GPUs, and all that are excluded where a thread has not changed anything.
+    autocast: [u64; 2],
+    excluded: u64,
     c10: Library,
     /// What UnpackLongs fails with: (-1,).
     minus_one: Py<PyTuple>,
 }
 
 const LOCAL_KEYS: &str = "_ZN3c104impl26raw_local_dispatch_key_setE";
+const INCLUDED: &str = "_dispatch_tls_local_include_set";
+const EXCLUDED: &str = "_dispatch_tls_local_exclude_set";
 
 impl Private {
-    pub fn find(py: Python<'_>, abi: &'static Abi) -> PyResult<Option<Private>> {
+    pub fn find(py: Python<'_>, abi: &'static Abi, torch: &Torch) -> PyResult<Option<Private>> {
         if !has_its_unwinder() {
             return Ok(None);
         }
@@ -57,16 +67,36 @@ impl Private {
                 let requires_grad = symbol(&c10, "_ZNK3c1010TensorImpl13requires_gradEv")?;
                 let forward_gradient = symbol(&c10, "_ZNK3c1010TensorImpl8_fw_gradEmRKN2at10TensorBaseE")?;
                 let unpack_longs = symbol(&python, "_Z20THPUtils_unpackLongsP7_object")?;
+                // Each thread has its own.
+                symbol::<*const [u64; 2]>(&c10, LOCAL_KEYS)?;
                 Some((requires_grad, forward_gradient, unpack_longs, c10))
             }
         };
         let Some((requires_grad, forward_gradient, unpack_longs, c10)) = found() else { return Ok(None) };
-        let Some(torch) = Torch::get(py)? else { return Ok(None) };
-        let Some(keys) = torch.key_word() else { return Ok(None) };
+        let Some((pointer, keys)) = torch.key_word() else { return Ok(None) };
         let native = py.import("torch._C")?;
-        let plain = [plain_keys(&native, "CPU")?, plain_keys(&native, "CUDA")?];
+        let of = |names: &[&str]| key_set(&native, names);
+        let plain = [
+            of(&["CPU", "AutogradCPU", "AutocastCPU", "ADInplaceOrView"])?,
+            of(&["CUDA", "AutogradCUDA", "AutocastCUDA", "ADInplaceOrView"])?,
+            of(&["CPU", "AutocastCPU"])?,
+            of(&["CUDA", "AutocastCUDA"])?,
+        ];
+        let autocast = [of(&["AutocastCPU"])?, of(&["AutocastCUDA"])?];
         let minus_one = PyTuple::new(py, [-1])?.unbind();
-        let private = Private { requires_grad, forward_gradient, unpack_longs, keys, plain, c10, minus_one };
+        let mut private = Private {
+            requires_grad,
+            forward_gradient,
+            unpack_longs,
+            pointer,
+            keys,
+            plain,
+            autocast,
+            excluded: 0,
+            c10,
+            minus_one,
+        };
+        private.excluded = local_keys(&native, EXCLUDED)? ^ private.local()[1];
         Ok(private.is_right(py, abi, &native)?.then_some(private))
     }
 
@@ -83,28 +113,69 @@ impl Private {
         {
             let said: u64 =
                 native.call_method1("_dispatch_keys", (tensor,))?.call_method0("raw_repr")?.extract()?;
+            let object = self.implementation(tensor);
             let Some(tensor) = super::objects::to_tensor(abi, tensor) else { return Ok(false) };
             // SAFETY: the handle is of a live tensor.
-            let (found, requires_grad) = unsafe {
-                (self.keys_of(tensor.handle()), (self.requires_grad)(implementation(tensor.handle())))
-            };
-            if found != said || (said == self.plain[0]) != is_plain || requires_grad != needs_grad {
+            if object.is_null() || object != unsafe { implementation(tensor.handle()) } {
+                return Ok(false);
+            }
+            // SAFETY: as above.
+            let found = unsafe { self.keys_of(object) };
+            if found != said
+                || self.plain.contains(&said) != is_plain
+                || self.is_plain(object) != is_plain
+                || self.requires_grad(object) != needs_grad
+            {
                 return Ok(false);
             }
         }
-        let included = || -> PyResult<u64> {
-            native.call_method0("_dispatch_tls_local_include_set")?.call_method0("raw_repr")?.extract()
-        };
-        let (before, usual) = (included()?, self.included());
         let key = native.getattr("DispatchKey")?.getattr("Negative")?;
-        let guard = native.getattr("_IncludeDispatchKeyGuard")?.call1((key,))?;
-        guard.call_method0("__enter__")?;
-        let (within, with_key) = (included(), self.included());
-        guard.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
-        Ok(usual.is_some()
-            && with_key.is_some()
-            && usual != with_key
-            && usual.zip(with_key).is_some_and(|(a, b)| within.is_ok_and(|within| a ^ b == before ^ within)))
+        let set = native.getattr("DispatchKeySet")?.call1((&key,))?;
+        for (i, (which, guard, given)) in
+            [(INCLUDED, "_IncludeDispatchKeyGuard", key), (EXCLUDED, "_ExcludeDispatchKeyGuard", set)]
+                .into_iter()
+                .enumerate()
+        {
+            let (said, found) = (local_keys(native, which)?, self.local()[i]);
+            let guard = native.getattr(guard)?.call1((given,))?;
+            guard.call_method0("__enter__")?;
+            let (said_within, found_within) = (local_keys(native, which), self.local()[i]);
+            guard.call_method1("__exit__", (py.None(), py.None(), py.None()))?;
+            if found == found_within || said_within? ^ said != found_within ^ found {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The c10::TensorImpl of a tensor in Python, which must be one of torch's; null of one that was never initialised.
+    pub fn implementation(&self, tensor: &Bound<'_, PyAny>) -> *const c_void {
+        // SAFETY: every tensor in Python begins with the struct in which `Keys` saw the pointer; the GIL is held, so that
+        // nobody changes it.
+        unsafe { tensor.as_ptr().byte_add(self.pointer).cast::<*const c_void>().read() }
+    }
+
+    /// Whether a tensor is nothing but memory on a CPU or a GPU.
+    pub fn is_plain(&self, object: *const c_void) -> bool {
+        // SAFETY: what `implementation` returns is null or a live object.
+        !object.is_null() && self.plain.contains(&unsafe { self.keys_of(object) })
+    }
+
+    /// The same of one that was not made in inference mode.
+    pub fn is_tracked(&self, object: *const c_void) -> bool {
+        // SAFETY: as above.
+        !object.is_null() && self.plain[..2].contains(&unsafe { self.keys_of(object) })
+    }
+
+    pub fn requires_grad(&self, object: *const c_void) -> bool {
+        // SAFETY: as above.
+        !object.is_null() && unsafe { (self.requires_grad)(object) }
+    }
+
+    /// Whether torch.autocast is on for a device, on this thread.
+    pub fn is_autocast(&self, device: Device) -> bool {
+        let key = self.autocast[usize::from(device != Device::Cpu)];
+        (self.local()[1] ^ self.excluded) & key == 0
     }
 
     /// Whether `tensor` is nothing but memory, and `needs_grad` says whether it counts that it requires grad.
@@ -116,7 +187,7 @@ impl Private {
         // for a tensor without a tangent is an undefined tensor, which lives for ever.
         unsafe {
             let object = implementation(tensor);
-            if !self.plain.contains(&self.keys_of(tensor)) || (needs_grad && (self.requires_grad)(object)) {
+            if !self.plain.contains(&self.keys_of(object)) || (needs_grad && (self.requires_grad)(object)) {
                 return false;
             }
             let (tangent, mut has_tangent) = ((self.forward_gradient)(object, 0, tensor), true);
@@ -126,31 +197,28 @@ impl Private {
     }
 
     /// # Safety
-    /// `tensor` must be the handle of a live tensor.
-    unsafe fn keys_of(&self, tensor: Handle) -> u64 {
-        // SAFETY: by the caller's promise there is a c10::TensorImpl, of which `Keys` has read this word.
-        unsafe { implementation(tensor).byte_add(self.keys).cast::<u64>().read() }
+    /// `object` must be the c10::TensorImpl of a live tensor.
+    unsafe fn keys_of(&self, object: *const c_void) -> u64 {
+        // SAFETY: by the caller's promise; `Keys` has read this word.
+        unsafe { object.byte_add(self.keys).cast::<u64>().read() }
     }
 
     /// Whether a mode, a transform or a dispatcher in Python has a say in this thread's calls.
     pub fn is_disturbed(&self) -> bool {
-        self.included() != Some(0)
+        self.local()[0] != 0
     }
 
-    /// The keys that are included on this thread, but for those that always are.
-    fn included(&self) -> Option<u64> {
-        thread_local!(static KEYS: Cell<*const u64> = const { Cell::new(ptr::null()) });
-        let address = KEYS.get();
-        let address = if address.is_null() {
-            // SAFETY: a variable of this thread, of two words. The first are the included keys.
-            let found = unsafe { symbol::<*const u64>(&self.c10, LOCAL_KEYS) }?;
-            KEYS.set(found);
-            found
-        } else {
-            address
-        };
+    /// The keys that are included on this thread and those that are excluded, as far as that is not what threads begin with.
+    fn local(&self) -> [u64; 2] {
+        thread_local!(static KEYS: Cell<*const [u64; 2]> = const { Cell::new(ptr::null()) });
+        let mut address = KEYS.get();
+        if address.is_null() {
+            // SAFETY: a variable of this thread, of two words; `find` has seen the symbol.
+            address = unsafe { symbol(&self.c10, LOCAL_KEYS) }.unwrap_or(address);
+            KEYS.set(address);
+        }
         // SAFETY: it lives as long as the thread.
-        Some(unsafe { address.read() })
+        unsafe { address.read() }
     }
 
     /// Throws the exception that is raised in Python as one of C++.
@@ -185,13 +253,16 @@ unsafe fn implementation(tensor: Handle) -> *const c_void {
     unsafe { tensor.cast::<*const c_void>().read() }
 }
 
-/// The keys of a tensor on such a device that is nothing but memory.
-fn plain_keys(native: &Bound<'_, PyModule>, device: &str) -> PyResult<u64> {
+/// Keys by their names.
+fn key_set(native: &Bound<'_, PyModule>, names: &[&str]) -> PyResult<u64> {
     let set = native.getattr("DispatchKeySet")?;
-    let mut keys = set.call1((native.getattr("DispatchKey")?.getattr("ADInplaceOrView")?,))?;
-    for name in [device.to_string(), format!("Autograd{device}"), format!("Autocast{device}")] {
-        keys = keys
-            .call_method1("__or__", (set.call1((native.call_method1("_dispatch_key_parse", (name,))?,))?,))?;
-    }
-    keys.call_method0("raw_repr")?.extract()
+    names.iter().try_fold(0, |keys, name| {
+        let key = native.call_method1("_dispatch_key_parse", (name,))?;
+        Ok(keys | set.call1((key,))?.call_method0("raw_repr")?.extract::<u64>()?)
+    })
+}
+
+/// The keys that are included on this thread, or excluded.
+fn local_keys(native: &Bound<'_, PyModule>, which: &str) -> PyResult<u64> {
+    native.call_method0(which)?.call_method0("raw_repr")?.extract()
 }

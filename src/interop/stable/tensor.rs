@@ -31,6 +31,7 @@ impl Tensor {
     }
 
     /// Uninitialised memory of torch's allocator, as `spec` says, and its view.
+    #[inline]
     pub fn empty(abi: &'static Abi, argument: Argument, spec: &OutputSpec) -> Result<(Tensor, TensorView)> {
         let (device_type, index) = match spec.device {
             Device::Cpu => (abi.cpu, -1),
@@ -66,6 +67,7 @@ impl Tensor {
     }
 
     /// What a backend may read of it while it lives.
+    #[inline]
     pub fn view(&self, argument: Argument) -> Result<TensorView> {
         let (functions, handle) = (&self.abi.functions, self.handle);
         let (mut rank, mut dtype, mut device_type, mut index) = (0, 0, 0, 0);

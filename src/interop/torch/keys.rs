@@ -43,9 +43,9 @@ impl Keys {
         Ok(Keys { is_neg, negative, is_functional, functional })
     }
 
-    /// Where the keys' word is in the C++ object, in bytes.
-    pub fn word(&self) -> Option<usize> {
-        self.negative.map(|bit| bit.word)
+    /// Where the address of the C++ object is in a tensor's Python object, and the keys' word in the C++ object, in bytes.
+    pub fn word(&self) -> Option<(usize, usize)> {
+        self.negative.map(|bit| (bit.pointer, bit.word))
     }
 
     /// `tensor` must be an instance of torch.Tensor that torch has described.

@@ -23,7 +23,7 @@ use super::builtin::{Attribute, Method, truth};
 use super::dispatcher::{self, Dispatcher, Overrides};
 use super::exchange::Table;
 use super::source::loaded_module;
-use super::{Argument, Role, descriptor};
+use super::{Argument, Role, descriptor, stable};
 use crate::cuda::RawStream;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -63,7 +63,13 @@ impl Torch {
         if module.getattr_opt("get_default_dtype")?.is_none() || module.getattr_opt("autograd")?.is_none() {
             return Ok(None);
         }
-        TORCH.get_or_try_init(py, || without_modes(&module, || Torch::of(&module))).map(Some)
+        let look_up = || {
+            let torch = Torch::of(&module)?;
+            // Where a name is missing, all that is found by it is asked of torch.
+            let _ = stable::find(py, &torch);
+            Ok(torch)
+        };
+        TORCH.get_or_try_init(py, || without_modes(&module, look_up)).map(Some)
     }
 
     fn of(module: &Bound<'_, PyAny>) -> PyResult<Torch> {
@@ -118,8 +124,8 @@ impl Torch {
         Some(self.allocators.as_ref()?.allocate(device, asked))
     }
 
-    /// Where a tensor's dispatch keys are in its C++ object, in bytes.
-    pub fn key_word(&self) -> Option<usize> {
+    /// Where the address of a tensor's C++ object is in its Python object, and its dispatch keys in the C++ object, in bytes.
+    pub fn key_word(&self) -> Option<(usize, usize)> {
         self.keys.word()
     }
 
@@ -150,6 +156,11 @@ pub fn facts(tensor: &Bound<'_, PyAny>) -> PyResult<Facts> {
     let Some(torch) = Torch::get(tensor.py())? else {
         return Err(PyException::new_err("torch is not imported"));
     };
+    if let Some(reader) = stable::reader()
+        && let Some(rank) = reader.rank(tensor)
+    {
+        return Ok(Facts { requires_grad: reader.requires_grad(tensor), rank });
+    }
     let requires_grad = truth(&torch.requires_grad.read(tensor)?)?;
     Ok(Facts { requires_grad, rank: torch.rank.read(tensor)?.extract()? })
 }
@@ -269,7 +280,18 @@ impl TorchClass {
     }
 
     /// Fills in how torch describes a tensor, for as long as it lives; None of one that its memory does not tell all of.
-    pub fn raw(&self, argument: Argument, object: &Bound<'_, PyAny>, raw: &mut DLTensor) -> Option<()> {
+    pub fn raw(
+        &self,
+        argument: Argument,
+        role: Role,
+        object: &Bound<'_, PyAny>,
+        raw: &mut DLTensor,
+    ) -> Option<()> {
+        if let Some(reader) = stable::reader()
+            && reader.describe(object, role == Role::Output, raw).is_some()
+        {
+            return Some(());
+        }
         self.table?.fill(object, raw)?.ok()?;
         let whole = || raw.dtype.bits != 8 || self.dtype_of(argument, object).is_ok();
         let wrapped = || raw.data.is_null() && self.torch.keys.is_functional(object).unwrap_or(true);
@@ -287,6 +309,9 @@ impl TorchClass {
 
     /// Where the memory of a tensor is that was just allocated, of which all else is known.
     pub fn address(&self, argument: Argument, object: &Bound<'_, PyAny>) -> Result<usize> {
+        if let Some(address) = stable::reader().and_then(|reader| reader.address(object)) {
+            return Ok(address);
+        }
         let address = match self.table {
             Some(table) => table.describe(object, descriptor::address).map(|(address, _)| address),
             None => self.torch.data_ptr.call(object).and_then(|address| address.extract()),
