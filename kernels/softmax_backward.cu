@@ -6,19 +6,21 @@
 //
 // Variants, chosen by row length in src/cuda/plan/softmax_backward/choose.rs:
 //   warpVxR           R rows at a time in the registers of a group of 1 to 32 lanes, V vectors of each input a lane.
-//   cluster           a row in the registers of 1 to 8 blocks, which exchange sums through distributed shared memory.
+//   cluster           a row in the registers of 1 to 16 blocks, which exchange sums through distributed shared memory.
+//   kept              the same for longer rows: batches before the last stay in shared memory.
 //   long              the same for any length: batches before the last are read again, last to first.
 //   partial, combine  two launches for few long rows: the first writes the sums of slices to the workspace.
 // A row may begin anywhere: the elements before and behind its whole vectors are loaded and stored one by one, and so
 // is an operand that is aligned differently from grad.
 // Measurements: docs/measurements/softmax_backward.md
 
+#include "async_copy.cuh"
 #include "exchange.cuh"
 #include "softmax_backward.cuh"
 
 constexpr int WARP_THREADS = 128;
 constexpr int BLOCK_THREADS = 512;  // at most
-constexpr int BLOCK_VECTORS = 4, LONG_VECTORS = 6;
+constexpr int BLOCK_VECTORS = 4, KEPT_VECTORS = 2, LONG_VECTORS = 6;
 
 // ---------------------------------------------------------------------------------- rows in registers
 
@@ -65,6 +67,64 @@ template <class In, class Out, class Index, int V> struct ThreadVectors {
     }
 };
 
+// The batches of a thread before its last, in shared memory: `count` vectors of grad and of output, `members` apart in
+// the row. A thread reads only its own copies.
+template <class In, class Out> struct KeptVectors {
+    using G = Gradient<In, Out>;
+    using C = typename G::C;
+    using Row = GradientRow<In, Out, int>;
+    static constexpr int E = lanes_of<In>;
+    const Row& row;
+    const G& gradient;
+    uint4* own;
+    int first, members, count;
+    uint32_t output_access;
+
+    __device__ __forceinline__ uint4* grad(int i) const { return own + 2 * i * members; }
+    __device__ __forceinline__ uint4* output(int i) const { return grad(i) + members; }
+
+    __device__ __forceinline__ void copy() const {
+#pragma unroll 2
+        for (int i = 0; i < count; ++i) {
+            const int at = row.first(first + i * members);
+            const bool whole = row.whole(at), output_whole = whole && output_access != 0;
+            if (whole) copy_async(grad(i), row.grad + at);
+            if (!whole) store_shared_vector(grad(i), Vector{});
+            if (output_whole) copy_async(output(i), row.output + at);
+            if (!output_whole) store_shared_vector(output(i), Vector{});
+        }
+        commit_copies();
+    }
+    __device__ __forceinline__ void accumulate(C (&sum)[E]) const {
+        const bool incomplete = row.incomplete(output_access);
+#pragma unroll 2
+        for (int i = 0; i < count; ++i) {
+            Vector g = load_shared_vector(grad(i)), y = load_shared_vector(output(i));
+            if (incomplete) {
+                row.complete(first + i * members, output_access, g, y);
+                store_shared_vector(grad(i), g);
+                store_shared_vector(output(i), y);
+            }
+            C grads[E], outputs[E];
+            widen_vector<In, In>(g, grads);
+            widen_vector<In, In>(y, outputs);
+            gradient.accumulate(grads, outputs, sum);
+        }
+    }
+    __device__ __forceinline__ void store(uint32_t out_access, C sum) const {
+        C sums[E];
+#pragma unroll
+        for (int k = 0; k < E; ++k) sums[k] = sum;
+#pragma unroll 2
+        for (int i = 0; i < count; ++i) {
+            C grads[E], outputs[E];
+            widen_vector<In, In>(load_shared_vector(grad(i)), grads);
+            widen_vector<In, In>(load_shared_vector(output(i)), outputs);
+            row.store(first + i * members, gradient.results(grads, outputs, sums), out_access);
+        }
+    }
+};
+
 template <class C, int N> __device__ __forceinline__ C total(C (&v)[N]) {
 #pragma unroll
     for (int width = N / 2; width > 0; width /= 2) {
@@ -105,7 +165,7 @@ __device__ __forceinline__ void softmax_backward_warp(const BackwardParams<INLIN
 }
 
 // `slices` blocks have a slice of a row each, in one batch of V vectors per thread or several.
-template <class In, class Out, class Index, int V, Scope S>
+template <class In, class Out, class Index, int V, Scope S, bool Keeps = false>
 __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INLINE_RANK>& p) {
     ptx::wait_for_grid_before();
     using C = typename Gradient<In, Out>::C;
@@ -114,9 +174,13 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
     __shared__ uint64_t exchange_barrier;
     const Gradient<In, Out> gradient = {p.log != 0};
     const ClusterExchange<Total<C>, S> exchange(&exchange_barrier);
-    const int members = blockDim.x, last = sizeof(Index) == 8 ? p.slice_size - 1 : 0;
+    extern __shared__ uint4 shared[];  // kept: [vector of a thread][grad, output][thread]
+    const int members = blockDim.x, last = Keeps || sizeof(Index) == 8 ? p.slice_size - 1 : 0;
     const Index batch = V * members;
     exchange.open();
+    const auto kept = [&](const auto& row, int begin) -> KeptVectors<In, Out> {
+        return {row, gradient, shared + threadIdx.x, begin, members, V * last, p.output_access};
+    };
     uint32_t parity = 0;
     for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
         const uint64_t index = p.slices == 1 ? tile : tile / p.slices;
@@ -133,10 +197,15 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
             vectors.complete(row, begin + last * batch, members, p.output_access);
         } else {
             C sums[lanes_of<In>] = {};
-            for (int b = 0; b <= last; ++b) {
+            if constexpr (Keeps) kept(row, begin).copy();
+            for (int b = Keeps ? last : 0; b <= last; ++b) {
                 vectors.load(row, begin + b * batch, members, p.output_access);
                 vectors.complete(row, begin + b * batch, members, p.output_access);
                 vectors.accumulate(gradient, sums);
+            }
+            if constexpr (Keeps) {
+                wait_for_copies(0);
+                kept(row, begin).accumulate(sums);
             }
             sum = total(sums);
         }
@@ -149,7 +218,8 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
         if constexpr (S == Scope::partial) continue;
         // Backwards: the last batch is still in registers, and the batches before it are in the caches.
         vectors.store(row, opaque(begin + last * batch), members, p.out_access, gradient, sum);
-        for (int b = last - 1; b >= 0; --b) {
+        if constexpr (Keeps) kept(row, begin).store(p.out_access, sum);
+        for (int b = Keeps ? -1 : last - 1; b >= 0; --b) {
             vectors.load(row, begin + b * batch, members, p.output_access);
             vectors.complete(row, begin + b * batch, members, p.output_access);
             vectors.store(row, begin + b * batch, members, p.out_access, gradient, sum);
@@ -163,17 +233,19 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
         softmax_backward_##NAME(const __grid_constant__ BackwardParams<INLINE_RANK> p)
 
-// At least two blocks of `cluster` share a multiprocessor, so that one row is loaded while another is stored.
-#define SLICES(BLOCKS, VARIANT, IN, OUT, NAME, INDEX, V, SCOPE) \
-    KERNEL(BLOCK_THREADS, BLOCKS, VARIANT##_##NAME) { softmax_backward_slices<IN, OUT, INDEX, V, Scope::SCOPE>(p); }
+// At least two blocks of `cluster` and `kept` share a multiprocessor, so that one row is loaded while another is
+// stored.
+#define SLICES(BLOCKS, VARIANT, IN, OUT, NAME, ...) \
+    KERNEL(BLOCK_THREADS, BLOCKS, VARIANT##_##NAME) { softmax_backward_slices<IN, OUT, __VA_ARGS__>(p); }
 #define EXPORT(IN, OUT, NAME)                                                            \
     KERNEL(WARP_THREADS, 1, warp1x2_##NAME) { softmax_backward_warp<IN, OUT, 1, 2>(p); } \
     KERNEL(WARP_THREADS, 1, warp2x1_##NAME) { softmax_backward_warp<IN, OUT, 2, 1>(p); } \
     KERNEL(WARP_THREADS, 1, warp4x1_##NAME) { softmax_backward_warp<IN, OUT, 4, 1>(p); } \
-    SLICES(2, cluster, IN, OUT, NAME, int, BLOCK_VECTORS, cluster)                       \
-    SLICES(1, long, IN, OUT, NAME, int64_t, LONG_VECTORS, cluster)                       \
-    SLICES(1, partial, IN, OUT, NAME, int64_t, LONG_VECTORS, partial)                    \
-    SLICES(1, combine, IN, OUT, NAME, int64_t, LONG_VECTORS, combine)
+    SLICES(2, cluster, IN, OUT, NAME, int, BLOCK_VECTORS, Scope::cluster)                \
+    SLICES(2, kept, IN, OUT, NAME, int, KEPT_VECTORS, Scope::cluster, true)              \
+    SLICES(1, long, IN, OUT, NAME, int64_t, LONG_VECTORS, Scope::cluster)                \
+    SLICES(1, partial, IN, OUT, NAME, int64_t, LONG_VECTORS, Scope::partial)             \
+    SLICES(1, combine, IN, OUT, NAME, int64_t, LONG_VECTORS, Scope::combine)
 
 EXPORT(f16, f16, f16)
 EXPORT(bf16, bf16, bf16)

@@ -8,21 +8,27 @@
 //                       once.
 //   partial, combine    two launches for few rows that no cluster holds: the first writes maximum and sum of each slice
 //                       to the workspace, the second reads x again.
-// A row may begin anywhere. Loads are whole vectors: the first and the last may include elements of other rows, which
-// count as -inf; only at the edges of the tensor single elements are loaded. Where the result is aligned differently,
-// lanes complete each other's vectors in combine, and cluster stores by element, for lack of registers.
+// A row may begin anywhere. In a cluster a thread each has the elements before and behind its whole vectors; the two
+// launches load whole vectors, which may include elements of other rows, except at the edges of the tensor. Where the
+// result is aligned differently, lanes complete each other's vectors in combine, and cluster stores by element.
 // Hazard: from sm_90 on combine may begin early. It loads x, then waits for the first launch before it reads partials.
 // Measurements: docs/measurements/softmax_cluster.md
+#include "access.cuh"
 #include "online_partial.cuh"
 #include "exchange.cuh"
 #include "ptx/grid.cuh"
 
-// The declared number of threads, which bounds the registers of a thread; a block has at most 512. On sm_90 a thread
-// gets 80 registers, so that three blocks of 256 fit a multiprocessor; elsewhere 128, since fewer would spill.
-#if __CUDA_ARCH__ == 900
-constexpr int BOUND = 768;
+constexpr int THREADS = 512;  // at most
+// Blocks of so many threads that share a multiprocessor, where no registers spill: a thread has 64, else 128.
+#if __CUDA_ARCH__ >= 800
+constexpr int SHARING = 2;
 #else
-constexpr int BOUND = 512;
+constexpr int SHARING = 1;
+#endif
+#if __CUDA_ARCH__ == 900
+constexpr int SHARING_F64 = 2;
+#else
+constexpr int SHARING_F64 = 1;
 #endif
 constexpr int V = 8;  // vectors per thread
 // Two launches: the most threads of a block, and vectors that a thread loads at once.
@@ -37,62 +43,75 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
     // Halves stay halves, in half the registers, and are widened and exponentiated a second time; exponentials replace
     // values of the other dtypes.
     constexpr bool Keep = !is_half<In>;
-    alignas(16) __shared__ Partial<C> partials[2][MAX_PARTIALS];  // [round][block of the cluster, warp]
+    alignas(16) __shared__ Partial<C> partials[MAX_PARTIALS];  // [block of the cluster, warp]
     __shared__ uint64_t exchange_barrier;
     const RowExchange<C> exchange(&exchange_barrier);
     const uint32_t blocks = exchange.blocks, rank = exchange.rank;
-    exchange.open();
+    exchange.open_and_announce();
 
-    uint32_t parity = 0;
-    for (uint64_t index = blockIdx.x / blocks; index < p.rows; index += gridDim.x / blocks) {
-        exchange.announce();
-        const auto row = row_at<In, Out, int>(p, index);
-        const bool edge = row.at_edge(p.x_low, p.x_high);
-        int vector = rank * V * blockDim.x + threadIdx.x;
-        Vector raw[V];
+    // A warp has contiguous vectors and a lane every 32nd of them, from `first` on: offsets are constants.
+    const Body<In, Out> row(row_at<In, Out, int>(p, blockIdx.x >> __popc(blocks - 1)));
+    const int first = (rank * exchange.warps + exchange.warp) * V * 32 + exchange.lane, left = row.vectors - first;
+    const In* const x = row.x + first * E;
+    Vector raw[V];
 #pragma unroll
-        for (int i = 0; i < V; ++i) raw[i] = row.load_around(vector + i * blockDim.x, edge);
-        vector = opaque(vector);
-        auto mine = Partial<C>::empty();
-        C v[Keep ? V : 1][E];
+    for (int i = 0; i < V; ++i) {
+        raw[i] = empty_vector<In>();
+        ptx::load_global_if<16>(i * 32 < left, x + i * 32 * E, raw[i].word);
+    }
+    const int single_at = rank == 0 ? row.single(threadIdx.x) : row.NO_SINGLE;
+    C single = widen<Out>(row.load_single(single_at));
+    Largest<In, Out> largest;
 #pragma unroll
-        for (int i = 0; i < V; ++i) {
-            auto& x = v[Keep ? i : 0];
-            row.complete(vector + i * blockDim.x, edge, raw[i]);
-            widen_vector<In, Out>(raw[i], x);
+    for (int i = 0; i < V; ++i) largest.raise_to(raw[i]);
+    Partial<C> mine = {reduce_lanes(larger(largest.get(), single), Max(), 32), 0};
+    const Exponential<Out> exponential(mine.base());
+    C v[Keep ? V : 1][E];
+    mine.sum = exponential(single);
 #pragma unroll
-            for (int k = 0; k < E; ++k) mine.max = larger(mine.max, x[k]);
+    for (int i = 0; i < V; ++i) {
+        auto& each = v[Keep ? i : 0];
+        widen_vector<In, Out>(raw[i], each);
+#pragma unroll
+        for (C& e : each) {
+            const C power = exponential(e);
+            mine.sum += power;
+            if (Keep) e = p.log ? e - exponential.base : power;
         }
-        mine.max = reduce_lanes(mine.max, Max(), 32);
-        const C base = mine.base();
-#pragma unroll
-        for (int i = 0; i < V; ++i) {
-            auto& x = v[Keep ? i : 0];
-            if (!Keep) widen_vector<In, Out>(opaque(raw[i]), x);
-#pragma unroll
-            for (int k = 0; k < E; ++k) {
-                const C shifted = x[k] - base, exponential = M::exp(shifted);
-                mine.sum += exponential;
-                x[k] = p.log ? shifted : exponential;
-            }
-        }
-        mine.sum = reduce_lanes(mine.sum, Sum(), 32);
+    }
+    mine.sum = reduce_lanes(mine.sum, Sum(), 32) * exponential.correction();
 
-        // Every warp sends its partial to the shared memory of every block of the cluster, and merges all partials when
-        // they have arrived.
-        Normalizer<Out> normalizer(exchange.template merge<M>(partials[parity], mine, parity), p.log);
-        if (Keep) normalizer.rebase(mine);
-        vector = opaque(vector);
+    // Every warp sends its partial to the shared memory of every block of the cluster, and merges all partials when
+    // they have arrived.
+    Normalizer<Out> normalizer(exchange.template merge<M>(partials, mine, 0), p.log);
+    row.store_single(single_at, normalizer(single));
+    if (Keep) normalizer.rebase(mine);
+    Out* const out = row.out + first * E;
+    const auto store = [&](auto result) {
 #pragma unroll
         for (int i = 0; i < V; ++i) {
-            auto& x = v[Keep ? i : 0];
-            if (!Keep) widen_vector<In, Out>(opaque(raw[i]), x);
+            auto& each = v[Keep ? i : 0];
+            if (!Keep) widen_vector<In, Out>(opaque(raw[i]), each);
             Pack<Out, E> pack;
 #pragma unroll
-            for (int k = 0; k < E; ++k) pack.v[k] = Keep ? normalizer.scaled(x[k]) : normalizer(x[k]);
-            row.store(vector + i * blockDim.x, pack, p.out_access);
+            for (int k = 0; k < E; ++k) pack.v[k] = convert<Out>(result(each[k]));
+            if (i * 32 >= left) return;
+            if (p.out_access) {
+                store_pack(out + i * 32 * E, pack);
+            } else {
+#pragma unroll
+                for (int k = 0; k < E; ++k) out[i * 32 * E + k] = pack.v[k];
+            }
         }
-        parity ^= 1;
+    };
+    if (Keep) {
+        store([&](C v) { return multiply_add(v, normalizer.factor, normalizer.term); });
+    } else if (p.log) {
+        store([&](C v) { return (v - normalizer.base) + normalizer.term; });
+    } else {
+        const Exponential<Out> of_row(normalizer.base);
+        const C factor = normalizer.factor * of_row.correction();
+        store([&](C v) { return of_row(v) * factor; });
     }
 }
 
@@ -181,14 +200,14 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_co
 #define KERNEL(THREADS, BLOCKS, NAME)                             \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
         NAME(const __grid_constant__ SoftmaxParams<INLINE_RANK> p)
-#define EXPORT(IN, OUT, NAME)                                                                  \
-    KERNEL(BOUND, 1, softmax_cluster_##NAME) { softmax_cluster<IN, OUT>(p); }                  \
+#define EXPORT(IN, OUT, NAME, SHARING)                                                         \
+    KERNEL(THREADS, SHARING, softmax_cluster_##NAME) { softmax_cluster<IN, OUT>(p); }          \
     KERNEL(SPLIT_THREADS, 2, softmax_partial_##NAME) { softmax_partial<IN, OUT, SPLIT_V>(p); } \
     KERNEL(SPLIT_THREADS, 2, softmax_combine_##NAME) { softmax_combine<IN, OUT, SPLIT_V>(p); }
 
-EXPORT(f16, f16, f16)
-EXPORT(bf16, bf16, bf16)
-EXPORT(f32, f32, f32)
-EXPORT(f64, f64, f64)
-EXPORT(f16, f32, f16_f32)
-EXPORT(bf16, f32, bf16_f32)
+EXPORT(f16, f16, f16, SHARING)
+EXPORT(bf16, bf16, bf16, SHARING)
+EXPORT(f32, f32, f32, SHARING)
+EXPORT(f64, f64, f64, SHARING_F64)
+EXPORT(f16, f32, f16_f32, SHARING)
+EXPORT(bf16, f32, bf16_f32, SHARING)

@@ -1,14 +1,14 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// softmax and log_softmax of long contiguous rows, in shared memory. The arithmetic is that of softmax.cu: one
-// exponential an element, two for halves; one read and one write.
+// softmax and log_softmax of long contiguous rows, in shared memory, where the result is aligned differently or has larger
+// elements; others are faster in softmax_cluster.cu. The arithmetic is that of softmax.cu: one exponential an element, two
+// for halves; one read and one write.
 //
 // A row lies in the shared memory of a block, or of the 2 to 16 blocks of a cluster (sm_90). A thread copies its own
 // vectors (cp.async) and passes over them three times: maximum, sum, results. So it waits only for its own copies and
-// for the partials of other warps; a cluster exchanges partials through distributed shared memory. Registers stay free
-// for more warps than in softmax_cluster.cu: one row loads while another is computed and a third is stored. A row may
-// begin anywhere: a thread each has the elements before and behind its whole vectors. Where the result is aligned
-// differently or has larger elements, a thread reads vectors that other threads copied, behind one more barrier.
+// for the partials of other warps; a cluster exchanges partials through distributed shared memory. A row may begin
+// anywhere: a thread each has the elements before and behind its whole vectors. Where the result is aligned differently
+// or has larger elements, a thread reads vectors that other threads copied, behind one more barrier.
 //
 // The kernel has no variants; src/cuda/plan/softmax/choose/long.rs chooses it and the cluster size.
 // Measurements: docs/measurements/softmax_smem.md

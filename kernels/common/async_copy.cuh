@@ -16,11 +16,7 @@ __device__ __forceinline__ void copy_async(uint4* to, const void* from) {
 template <int BYTES> __device__ __forceinline__ void copy_async_of(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
     const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-    if constexpr (BYTES == 16) {
-        ptx::cp_async_16_around(address, from);
-    } else {
-        ptx::cp_async<BYTES>(address, from, true);
-    }
+    ptx::cp_async_around<BYTES>(address, from);
 #else
     uint32_t word[BYTES / 4];
     ptx::load_global<BYTES>(from, word);

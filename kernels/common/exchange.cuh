@@ -58,11 +58,15 @@ template <class V, Scope S = Scope::cluster> struct ClusterExchange {
 // Merges `count` partials, for every lane of the warp, in an order that depends on `count` alone.
 template <class M, class C> __device__ __forceinline__ Partial<C> merge_all(const Partial<C>* partials,
                                                                             uint32_t count) {
+    const uint32_t lane = threadIdx.x % 32;
     auto all = Partial<C>::empty();
-    for (uint32_t i = threadIdx.x % 32; i < count; i += 32) all.max = larger(all.max, partials[i].max);
+    if (lane < count) all = partials[lane];
+    const C own = all.max;
+    for (uint32_t i = lane + 32; i < count; i += 32) all.max = larger(all.max, partials[i].max);
     all.max = reduce_lanes(all.max, Max(), 32);
     const C base = all.base();
-    for (uint32_t i = threadIdx.x % 32; i < count; i += 32) all.sum += partials[i].sum * M::exp(partials[i].max - base);
+    all.sum *= M::exp(own - base);
+    for (uint32_t i = lane + 32; i < count; i += 32) all.sum += partials[i].sum * M::exp(partials[i].max - base);
     all.sum = reduce_lanes(all.sum, Sum(), 32);
     return all;
 }

@@ -58,6 +58,31 @@ template <> struct Math<f64> {
     static __device__ __forceinline__ double reciprocal(double v) { return 1.0 / v; }
 };
 
+// exp(v - base) of many v. Their sum, or a factor of each, must be multiplied by the correction.
+template <class Out> struct Exponential {
+    using C = typename Math<Out>::C;
+    C base;
+    __device__ __forceinline__ explicit Exponential(C base) : base(base) {}
+    __device__ __forceinline__ C operator()(C v) const { return Math<Out>::exp(v - base); }
+    __device__ __forceinline__ C correction() const { return C(1); }
+};
+// Of values of a half type, in one multiply-add and 2^x. The rounding of `term` scales all of them alike, by at most 2:
+// the correction undoes it. From 2^23 on other bf16 are equal to the base or so far away that any factor will do which
+// overflows nowhere.
+struct HalfExponential {
+    float base, factor, term;
+    __device__ __forceinline__ explicit HalfExponential(float base)
+        : base(base), factor(fabsf(base) < 8388608.0f ? 1.4426950408889634f : 0.015625f), term(-base * factor) {}
+    __device__ __forceinline__ float operator()(float v) const { return ptx::exp2_approximate(fmaf(v, factor, term)); }
+    __device__ __forceinline__ float correction() const { return ptx::exp2_approximate(-fmaf(base, factor, term)); }
+};
+template <> struct Exponential<f16> : HalfExponential {
+    using HalfExponential::HalfExponential;
+};
+template <> struct Exponential<bf16> : HalfExponential {
+    using HalfExponential::HalfExponential;
+};
+
 // x in the arithmetic type, rounded to the result's dtype on the way.
 template <class Out, class In> __device__ __forceinline__ typename Math<Out>::C widen(In v) {
     return static_cast<typename Math<Out>::C>(number(convert<Out>(v)));

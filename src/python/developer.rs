@@ -103,8 +103,8 @@ pub fn choices_made() -> u64 {
 ///     variant: a name in `variants()["softmax"]`, or None to leave the choice to the plan again.
 ///     parameter: what that entry's "parameter" counts; ignored where it is "".
 ///
-/// For the gradients "misaligned", "smem", "short" and, for other dims, "split" can be forced in the same way; any other
-/// variant excludes these four.
+/// For the gradients "misaligned", "smem", "short", "cluster", "online" and, for other dims, "split" can be forced in the
+/// same way; any other variant excludes the first three.
 ///
 /// Raises:
 ///     ValueError: any other name.

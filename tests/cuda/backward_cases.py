@@ -64,7 +64,11 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
                     yield f"{name} {count}x{n} smem {blocks}", forced(run, "smem", blocks)
             x = random(300 * 33, dtype=dtype).view(300, 33)
             yield f"{name} 300x33 not short", forced(partial(function, x, x), "block")
-            yield f"{name} long", call((3, 280_002 // dtype.itemsize))
+            # In registers and shared memory, and read twice.
+            for n, cut in ((100_002, 0), (100_016, 0), (100_016, 1)):
+                rows = call((3, n // dtype.itemsize), lambda x, cut=cut: x[:, cut:])
+                yield f"{name} {n} - {cut} kept", forced(rows, "cluster", 2)
+            yield f"{name} long", forced(call((3, 280_002 // dtype.itemsize)), "online")
             yield f"{name} split", call((1, 400_002 // dtype.itemsize))
             yield f"{name} every second", call((20, 300), lambda x: x[:, ::2])
             yield f"{name} expanded", call((1, 300), lambda x: x.expand(20, 300), dim=0)
@@ -78,7 +82,14 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
                 for n in (33, 64, 200, 400, 500, 1000, 5000, 5001):
                     yield f"{name} to {target} {n}", call((9, n), dtype=target)
                 yield f"{name} to {target} smem", forced(call((9, 3001), dtype=target), "smem", 2)
-                yield f"{name} to {target} long", call((3, 280_000 // dtype.itemsize), dtype=target)
+                yield (
+                    f"{name} to {target} kept",
+                    forced(call((3, 100_000 // dtype.itemsize), dtype=target), "cluster", 2),
+                )
+                yield (
+                    f"{name} to {target} long",
+                    forced(call((3, 280_000 // dtype.itemsize), dtype=target), "online"),
+                )
                 yield f"{name} to {target} split", call((1, 400_002 // dtype.itemsize), dtype=target)
 
     # More tiles than blocks.

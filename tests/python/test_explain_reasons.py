@@ -36,7 +36,7 @@ REASONS = {
     "few rows": (
         "softmax",
         (meta(4, 65536),),
-        "smem rather than pipeline: one block a row would leave multiprocessors idle "
+        "cluster rather than pipeline: one block a row would leave multiprocessors idle "
         "(rows: 4, that would be enough: 99)",
     ),
     "a column too long": (

@@ -10,9 +10,14 @@ __device__ __forceinline__ void cp_async_16(uint32_t shared, const void* global)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 
-// The same, and the 256 bytes around them for L2: neighbours will ask for the rest.
-__device__ __forceinline__ void cp_async_16_around(uint32_t shared, const void* global) {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+// 4, 8 or 16 bytes, and the 256 bytes around them for L2: neighbours will ask for the rest. The 16 go past L1.
+template <int BYTES> __device__ __forceinline__ void cp_async_around(uint32_t shared, const void* global) {
+    if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global.L2::256B [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(BYTES)
+                     : "memory");
+    }
 }
 
 // 16 bytes, or zeros without reading anything. Goes past L1, and asks L2 for the whole 128-byte line: the

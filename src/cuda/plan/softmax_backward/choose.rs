@@ -1,8 +1,9 @@
 //! Which variant the rows of a gradient get, and why: by measurements on an H200 (docs/measurements/, a page a kernel).
 
 use super::{
-    BLOCK_THREADS, BLOCK_VECTORS, INLINE_RANK, LONG_VECTORS, MAX_BLOCKS, RowShape, VECTOR_BYTES, Variant,
-    general, largest_cluster, misaligned_rows, pair_suffix, register_tile, row_shape, shared_bytes,
+    BLOCK_THREADS, BLOCK_VECTORS, INLINE_RANK, KEPT_VECTORS, LONG_VECTORS, MAX_BLOCKS, RowShape,
+    VECTOR_BYTES, Variant, general, kept_bytes, largest_cluster, largest_row_cluster, misaligned_rows,
+    pair_suffix, register_tile, row_shape, shared_bytes,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::limits::STATIC_SHARED;
@@ -21,6 +22,8 @@ const SMEM_MISALIGNED_FROM: u64 = 4097;
 /// its shared memory besides the row's, with the driver's.
 const SMEM_THREADS: u64 = 256;
 const SMEM_ACCESSES: u64 = 1600;
+/// The same of rows that could be in registers as well.
+const SMEM_MOST: u64 = 2304;
 
 impl Variant {
     /// The part of its kernels' names that tells it from the others.
@@ -28,6 +31,7 @@ impl Variant {
         match self {
             Variant::Warp { .. } => "warp",
             Variant::Cluster { .. } => "cluster",
+            Variant::Kept { .. } => "kept",
             Variant::Long { .. } => "long",
             Variant::Split { .. } => "split",
             Variant::Misaligned(_) => misaligned::NAME,
@@ -79,11 +83,14 @@ pub fn choose(
                 Some(Forced::Misaligned(stages)) => {
                     misaligned_rows(p).choose(device, Some(stages)).map(Variant::Misaligned)
                 }
-                Some(Forced::Smem(blocks))
-                    if blocks.is_power_of_two() && blocks <= largest_cluster(device) =>
-                {
-                    smem(p, device, blocks)
+                Some(Forced::Smem(blocks)) if possible(blocks, device) => smem(p, device, blocks),
+                Some(Forced::Cluster(blocks)) if possible(blocks, device) => {
+                    let each = BLOCK_THREADS * BLOCK_VECTORS;
+                    let cluster = cluster(shape.vectors, blocks, BLOCK_VECTORS);
+                    let fits = shape.vectors <= blocks * each;
+                    fits.then_some(cluster).or_else(|| kept(shape.vectors, blocks, device))
                 }
+                Some(Forced::Online) => Some(long(shape.vectors, largest_cluster(device))),
                 Some(Forced::Short) => misaligned_rows(p).thread_per_row().then_some(Variant::Short),
                 Some(_) => None,
             };
@@ -116,9 +123,9 @@ fn in_shared_memory(
     let long = length * p.grad.dtype.size() as u64 > WARP_BYTES;
     let smem = whole_row(p, device).filter(|_| device.has_clusters() && !few);
     let vectors = [("vectors of a row", shape.vectors), ("from", SMEM_MISALIGNED_FROM)];
-    if let Some(smem) =
-        smem.filter(|_| rows.alike() && !rows.whole() && shape.vectors >= SMEM_MISALIGNED_FROM)
-    {
+    let alike = rows.alike() && !rows.whole() && shape.vectors >= SMEM_MISALIGNED_FROM;
+    let several = |smem: &Variant| matches!(smem, Variant::Smem { accesses, .. } if *accesses <= SMEM_MOST);
+    if let Some(smem) = smem.filter(several).filter(|_| alike) {
         let because = "head and tail are single elements, and threads would have unequal numbers of vectors";
         return Some(smem.because(instead, because, vectors));
     }
@@ -139,7 +146,7 @@ fn in_shared_memory(
 
 /// In the shared memory of the smallest cluster that leaves room for other blocks, or else of the largest.
 fn whole_row(p: &SoftmaxBackwardProblem, device: &DeviceFacts) -> Option<Variant> {
-    let sizes = [1, 2, 4, 8].into_iter().take_while(|&blocks| blocks <= largest_cluster(device));
+    let sizes = [1, 2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= largest_row_cluster(device));
     let fitting = sizes.filter_map(|blocks| smem(p, device, blocks));
     let small =
         |variant: &Variant| matches!(variant, Variant::Smem { accesses, .. } if *accesses <= SMEM_ACCESSES);
@@ -155,6 +162,26 @@ fn smem(p: &SoftmaxBackwardProblem, device: &DeviceFacts, blocks: u64) -> Option
     let fits = shared_bytes(p, accesses) + STATIC_SHARED <= u64::from(device.shared_bytes_per_block)
         && p.row_count().unsigned_abs().saturating_mul(blocks) <= MAX_BLOCKS;
     fits.then_some(Variant::Smem { threads, cluster: blocks, accesses })
+}
+
+fn possible(blocks: u64, device: &DeviceFacts) -> bool {
+    blocks.is_power_of_two() && blocks <= largest_row_cluster(device)
+}
+
+/// A row in the registers of `blocks` blocks, about `each` vectors a thread.
+fn cluster(vectors: u64, blocks: u64, each: u64) -> Variant {
+    let threads = vectors.div_ceil(blocks * each).next_multiple_of(32).clamp(64, BLOCK_THREADS);
+    Variant::Cluster { threads, cluster: blocks }
+}
+
+/// A row in the registers and the shared memory of `blocks` blocks, of which two share a multiprocessor, if it fits.
+fn kept(vectors: u64, blocks: u64, device: &DeviceFacts) -> Option<Variant> {
+    let slice = vectors.div_ceil(blocks);
+    let batches = slice.div_ceil(BLOCK_THREADS * KEPT_VECTORS);
+    let threads = slice.div_ceil(batches * KEPT_VECTORS).next_multiple_of(32);
+    let shared = kept_bytes(threads, batches) + STATIC_SHARED;
+    let room = device.shared_bytes_per_block.min(device.shared_bytes_per_multiprocessor / 2);
+    (shared <= u64::from(room)).then_some(Variant::Kept { threads, cluster: blocks, batches })
 }
 
 fn choose_row(
@@ -181,35 +208,53 @@ fn choose_row(
             // to each thread.
             let idle = u64::from(device.multiprocessors) / rows;
             let spread = 1 << idle.min(vectors.div_ceil(64)).max(1).ilog2();
-            let cluster = vectors.div_ceil(block_vectors).next_power_of_two().max(spread).min(largest);
+            let blocks = vectors.div_ceil(block_vectors).next_power_of_two().max(spread).min(largest);
             let each = if idle > 1 { 1 } else { BLOCK_VECTORS };
-            let threads = vectors.div_ceil(cluster * each).next_multiple_of(32).clamp(64, BLOCK_THREADS);
-            let cluster = Variant::Cluster { threads, cluster };
-            cluster.because("long", "the registers of a cluster hold a row", bytes(block_vectors * largest))
+            cluster(vectors, blocks, each).because(
+                "long",
+                "the registers of a cluster hold a row",
+                bytes(block_vectors * largest),
+            )
         }
         _ => {
-            let block_vectors = BLOCK_THREADS * LONG_VECTORS;
+            let widest = largest_row_cluster(device);
+            let room = BLOCK_THREADS * BLOCK_VECTORS * widest;
             let multiprocessors = u64::from(device.multiprocessors);
-            let blocks = [("blocks", rows * largest), ("multiprocessors", multiprocessors)];
-            if rows * largest <= multiprocessors && vectors > block_vectors * largest {
+            let few = rows * largest <= multiprocessors;
+            // Other than few rows fill these registers, or have more in flight in shared memory.
+            if vectors <= room && (few || vectors > room - room / 16) {
+                let cluster = cluster(vectors, widest, BLOCK_VECTORS);
+                return cluster.because("kept", "the registers of a cluster hold a row", bytes(room));
+            }
+            let block_vectors = BLOCK_THREADS * LONG_VECTORS;
+            if few && vectors > block_vectors * largest {
                 // Two slices for every multiprocessor, if there are as many full ones.
                 let slices = vectors.div_ceil(block_vectors).min((2 * multiprocessors).div_ceil(rows));
                 let batches = vectors.div_ceil(slices * block_vectors);
                 let slices = vectors.div_ceil(batches * block_vectors);
                 let split = Variant::Split { threads: BLOCK_THREADS, slices, batches };
+                let blocks = [("blocks", rows * largest), ("multiprocessors", multiprocessors)];
                 return split.because("long", "one cluster a row would leave multiprocessors idle", blocks);
             }
-            let threads = vectors.div_ceil(largest * LONG_VECTORS).next_multiple_of(32).min(BLOCK_THREADS);
-            let batches = vectors.div_ceil(largest * LONG_VECTORS * threads);
-            let long = Variant::Long { threads, cluster: largest, batches };
-            match vectors > block_vectors * largest {
-                true => long.because("split", "there are rows for all multiprocessors", blocks),
-                false => long.because(
-                    "split",
-                    "a cluster reads a row in one batch",
-                    bytes(block_vectors * largest),
-                ),
+            let row = ("bytes of a row of grad", vectors * VECTOR_BYTES);
+            let metrics =
+                [row, ("that registers hold", BLOCK_THREADS * BLOCK_VECTORS * largest * VECTOR_BYTES)];
+            let mut sizes = [largest, widest].into_iter().filter(|&blocks| blocks > 1);
+            match sizes.find_map(|blocks| kept(vectors, blocks, device)) {
+                Some(kept) => {
+                    let because =
+                        "registers and shared memory of a cluster hold a row, so that it is read once";
+                    kept.because("long", because, metrics)
+                }
+                None => long(vectors, largest).because("kept", "no cluster holds a row", metrics),
             }
         }
     }
+}
+
+/// A row in batches of `blocks` blocks.
+fn long(vectors: u64, blocks: u64) -> Variant {
+    let threads = vectors.div_ceil(blocks * LONG_VECTORS).next_multiple_of(32).min(BLOCK_THREADS);
+    let batches = vectors.div_ceil(blocks * LONG_VECTORS * threads);
+    Variant::Long { threads, cluster: blocks, batches }
 }

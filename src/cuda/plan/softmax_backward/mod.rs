@@ -19,16 +19,18 @@ use crate::ops::Strided;
 use crate::ops::softmax::Kind;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 
-/// WARP_THREADS, BLOCK_THREADS, BLOCK_VECTORS and LONG_VECTORS in softmax_backward.cu.
+/// WARP_THREADS, BLOCK_THREADS, BLOCK_VECTORS, KEPT_VECTORS and LONG_VECTORS in softmax_backward.cu.
 const WARP_THREADS: u64 = 128;
 const BLOCK_THREADS: u64 = 512;
 const BLOCK_VECTORS: u64 = 4;
+const KEPT_VECTORS: u64 = 2;
 const LONG_VECTORS: u64 = 6;
 /// GENERAL_THREADS in softmax_backward_strided.cu.
 const GENERAL_THREADS: u64 = 256;
-/// The most blocks of a cluster: every device with clusters allows it, and the kernels' exchange buffers have room for
-/// it.
+/// The most blocks of a cluster: every device with clusters allows it.
 const MAX_CLUSTER: u64 = 8;
+/// The same of rows that no 8 blocks hold: the kernels' exchange buffers have room for it.
+const MAX_ROW_CLUSTER: u64 = 16;
 
 /// The variants of rows, with their parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ enum Variant {
     Warp { vectors: u64, rows: u64, lane_bits: u32 },
     /// A row in the registers of a cluster of blocks.
     Cluster { threads: u64, cluster: u64 },
+    /// The same, of `batches` batches, of which the last is in registers and the others are in shared memory.
+    Kept { threads: u64, cluster: u64, batches: u64 },
     /// The same, for rows of any length, in `batches` batches that fit the registers.
     Long { threads: u64, cluster: u64, batches: u64 },
     /// In two launches, with the sums of slices in the workspace between them.
@@ -51,8 +55,8 @@ enum Variant {
     General { threads: u64 },
 }
 
-/// Of the variants that a developer may force, `Misaligned`, `Smem`, `Short` and, for columns, `Split` have an effect
-/// here; any other excludes these four.
+/// Of the variants that a developer may force, `Misaligned`, `Smem`, `Short`, `Cluster`, `Online` and, for columns, `Split`
+/// have an effect here; any other excludes the first three.
 pub fn choose(problem: &SoftmaxBackwardProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
     let (p, bases) = Bases::of(problem);
     let (variant, why) = choose::choose(&p, device, forced);
@@ -146,8 +150,17 @@ fn shared_bytes(p: &SoftmaxBackwardProblem, accesses: u64) -> u64 {
 
 /// The most blocks of a cluster: a power of two.
 fn largest_cluster(device: &DeviceFacts) -> u64 {
+    largest_row_cluster(device).min(MAX_CLUSTER)
+}
+
+fn largest_row_cluster(device: &DeviceFacts) -> u64 {
     let multiprocessors = u64::from(device.multiprocessors.max(1));
-    device.largest_cluster().min(MAX_CLUSTER).min(1 << multiprocessors.ilog2())
+    device.largest_cluster().min(MAX_ROW_CLUSTER).min(1 << multiprocessors.ilog2())
+}
+
+/// Shared memory of a block for all its batches but the last.
+fn kept_bytes(threads: u64, batches: u64) -> u64 {
+    2 * VECTOR_BYTES * KEPT_VECTORS * threads * (batches - 1)
 }
 
 /// The launch of rows, and the kernel of a launch before it, if any.
@@ -170,6 +183,10 @@ fn plan_rows(
             (of_rows(&format!("warp{vectors}x{rows}")), WARP_THREADS, 1, 1)
         }
         Variant::Cluster { threads, cluster } => (of_rows("cluster"), threads, cluster, 1),
+        Variant::Kept { threads, cluster, batches } => {
+            shared_bytes = kept_bytes(threads, batches);
+            (of_rows("kept"), threads, cluster, batches)
+        }
         Variant::Long { threads, cluster, batches } => (of_rows("long"), threads, cluster, batches),
         Variant::Split { threads, slices, batches } => {
             first = Some(of_rows("partial"));

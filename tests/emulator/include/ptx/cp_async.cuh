@@ -6,7 +6,10 @@
 namespace ptx {
 
 inline void cp_async_16(uint32_t shared, const void* global) { emulator::copy_async(shared, global, 16, true); }
-inline void cp_async_16_around(uint32_t shared, const void* global) { cp_async_16(shared, global); }
+template <int BYTES> void cp_async_around(uint32_t shared, const void* global) {
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "");
+    emulator::copy_async(shared, global, BYTES, true);
+}
 inline void cp_async_16(uint32_t shared, const void* global, bool valid) {
     emulator::copy_async(shared, global, 16, valid);
 }

@@ -95,9 +95,10 @@ pub fn online(vectors: u64, rows: u64, device: &DeviceFacts) -> Variant {
 }
 
 /// A row in the registers of `blocks` blocks, if it fits.
-pub fn cluster(vectors: u64, blocks: u64) -> Option<Variant> {
+pub fn cluster(vectors: u64, rows: u64, blocks: u64) -> Option<Variant> {
     let threads = vectors.div_ceil(CLUSTER_VECTORS * blocks).next_multiple_of(32);
-    (threads <= CLUSTER_THREADS).then_some(Variant::Cluster { threads, blocks })
+    let fits = threads <= CLUSTER_THREADS && rows.saturating_mul(blocks) <= MAX_BLOCKS;
+    fits.then_some(Variant::Cluster { threads, blocks })
 }
 
 /// A row in the shared memory of `blocks` blocks, if it fits. `few`: rows leave multiprocessors without other blocks.

@@ -12,15 +12,9 @@ use crate::ops::softmax::SoftmaxProblem;
 pub const GRID_FROM: u64 = 16 * SHARING_THREADS * CLUSTER_VECTORS;
 /// Vectors of a block of softmax_smem.cu: the measured optimum, and the most.
 const SMEM: [u64; 2] = [2048, 4096];
-/// Vectors of a block of 128 threads that have 8 each: more rows are in flight at a time. Such blocks must be full, and
-/// are faster for halves in shared memory and for float32 in registers: docs/measurements/softmax_smem.md.
-const SMALL: u64 = 1024;
-const NEARLY_SMALL: u64 = SMALL - SMALL / 16;
-
 /// A row in the registers or the shared memory of a cluster, or of one block that shares its multiprocessor.
 ///
-/// Registers are better where every thread has all of its vectors, up to clusters of 2 for halves and of 8 for float32:
-/// docs/measurements/softmax_smem.md.
+/// Registers are better, unless stores are not what loads are: docs/measurements/softmax_cluster.md.
 pub fn in_cluster(
     shape: RowShape,
     rows: u64,
@@ -31,30 +25,15 @@ pub fn in_cluster(
     if !device.has_clusters() {
         return None;
     }
-    let (registers, half) = (spread(shape.vectors, rows, dtype, device), dtype.size() == 2);
-    let small = || {
-        let filled = |&blocks: &u64| (NEARLY_SMALL..=SMALL).contains(&shape.whole.div_ceil(blocks));
-        smem(shape, rows, [4, 8].into_iter().find(filled)?, false, device)
-    };
-    if let Some(small) = small().filter(|_| half && !few && !shape.widens && device.largest_cluster() >= 8) {
-        return Some(small);
-    }
+    let alike = shape.aligned_stores && !shape.widens;
+    let registers =
+        if few { spread(shape.vectors, rows, device) } else { filled(shape.vectors, rows, device) };
     match registers {
-        Some(Variant::Cluster { blocks, .. }) if few && half => {
+        Some(Variant::Cluster { blocks, .. }) if few && !alike && dtype.size() == 2 => {
             let alone = rows * blocks <= u64::from(device.multiprocessors);
             smem(shape, rows, blocks, alone, device).or(registers)
         }
-        _ if few => registers,
-        Some(Variant::Cluster { threads, blocks })
-            if shape.vectors == threads * blocks * CLUSTER_VECTORS
-                && blocks <= if half { 2 } else { 8 }
-                && dtype != DType::F64
-                && shape.head_and_tail == 0
-                && shape.aligned_stores
-                && !shape.widens =>
-        {
-            registers
-        }
+        _ if few || (alike && registers.is_some()) => registers,
         _ => in_shared_memory(shape, rows, dtype, device),
     }
 }
@@ -77,22 +56,24 @@ fn in_shared_memory(shape: RowShape, rows: u64, dtype: DType, device: &DeviceFac
     smem(shape, rows, blocks, false, device)
 }
 
-/// The smallest cluster whose blocks share multiprocessors with other blocks and, where rows are few, leave none idle,
-/// with 4 loads or more for every lane of a warp. Where there is none, the largest that fits.
-fn spread(vectors: u64, rows: u64, dtype: DType, device: &DeviceFacts) -> Option<Variant> {
+/// The smallest cluster whose blocks share multiprocessors with other blocks; else the largest, if it fits.
+fn filled(vectors: u64, rows: u64, device: &DeviceFacts) -> Option<Variant> {
+    let largest = device.largest_cluster();
+    let mut sizes = [1, 2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= largest);
+    let shares = |&blocks: &u64| vectors <= blocks * SHARING_THREADS * CLUSTER_VECTORS;
+    cluster(vectors, rows, sizes.find(shares).unwrap_or(largest))
+}
+
+/// For few rows: the same, but none that leaves multiprocessors idle, with 4 loads or more for every lane of a warp. Where
+/// there is none, the largest that fits.
+fn spread(vectors: u64, rows: u64, device: &DeviceFacts) -> Option<Variant> {
     let sizes = [2, 4, 8, 16].into_iter().take_while(|&blocks| blocks <= device.largest_cluster());
-    let fits = |&blocks: &u64| cluster(vectors, blocks).is_some();
+    let fits = |&blocks: &u64| cluster(vectors, rows, blocks).is_some();
     let worth_it = |&blocks: &u64| vectors >= blocks * 128;
     let mut sizes: Vec<u64> = sizes.filter(fits).filter(worth_it).collect();
     let last = sizes.pop()?;
-    let filled = |&&blocks: &&u64| {
-        // 24576 fills three quarters.
-        let small = SMALL * 3 / 4 * blocks..=SMALL * blocks;
-        dtype == DType::F32 && blocks <= 8 && small.contains(&vectors) && !idle(rows, device)
-    };
     let enough = |&&blocks: &&u64| {
         vectors <= blocks * SHARING_THREADS * CLUSTER_VECTORS && !idle(rows.saturating_mul(blocks), device)
     };
-    let best = sizes.iter().find(filled).or_else(|| sizes.iter().find(enough));
-    cluster(vectors, best.copied().unwrap_or(last))
+    cluster(vectors, rows, sizes.iter().find(enough).copied().unwrap_or(last))
 }

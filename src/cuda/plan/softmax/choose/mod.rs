@@ -130,7 +130,7 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
             misaligned_rows(p).choose(device, Some(stages)).map(Variant::Misaligned)
         }
         Some(Forced::Online) => Some(online(vectors, rows, device)),
-        Some(Forced::Cluster(blocks)) if possible(blocks, device) => cluster(vectors, blocks),
+        Some(Forced::Cluster(blocks)) if possible(blocks, device) => cluster(vectors, rows, blocks),
         Some(Forced::Smem(blocks)) if possible(blocks, device) => smem(shape, rows, blocks, false, device),
         Some(Forced::Split(slices)) => Some(split(vectors, slices.max(1))),
         Some(Forced::Grid(slices)) => grid(p, shape, slices, device),
@@ -146,7 +146,8 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
     let few = [("rows", rows), ("that would be enough", enough(device))];
     let few_long = idle(rows, device) && bytes >= SPREAD_FROM;
     if let Some(grid) = in_grid(p, shape, device).filter(|_| few_long) {
-        let over = if cluster(vectors, device.largest_cluster()).is_some() { "cluster" } else { "split" };
+        let over =
+            if cluster(vectors, rows, device.largest_cluster()).is_some() { "cluster" } else { "split" };
         let because = "the registers and shared memory of all multiprocessors hold the rows, or most of them";
         return grid.because(over, because, [("bytes of a row", bytes), ("above", GRID_FROM * VECTOR_BYTES)]);
     }

@@ -81,15 +81,16 @@ fn variants_by_row_length() {
         (1032, "block_bf16"),
         (4095, "block_bf16"),
         (8192, "block_bf16"),
-        (8200, "smem_bf16"),
+        (8200, "cluster_bf16"),
         (16384, "cluster_bf16"),
-        (16392, "smem_bf16"),
-        (32768, "smem_bf16"),
-        (65536, "smem_bf16"),
-        (50257, "smem_bf16"),
-        (114_688, "smem_bf16"),
-        (114_696, "smem_bf16"),
-        (524_288, "smem_bf16"),
+        (16392, "cluster_bf16"),
+        (32768, "cluster_bf16"),
+        (65536, "cluster_bf16"),
+        (50257, "cluster_bf16"),
+        (114_688, "cluster_bf16"),
+        (114_696, "cluster_bf16"),
+        (524_288, "cluster_bf16"),
+        (524_296, "online_bf16"),
         (524_296, "online_bf16"),
         (1 << 40, "online_bf16"),
     ] {
@@ -100,7 +101,7 @@ fn variants_by_row_length() {
     assert_eq!(on_h200(DType::F32, 512), "warp4x1_f32");
     assert_eq!(on_h200(DType::F32, 16384), "block_f32");
     assert_eq!(on_h200(DType::F32, 57344), "cluster_f32");
-    assert_eq!(on_h200(DType::F32, 50257), "smem_f32");
+    assert_eq!(on_h200(DType::F32, 50257), "cluster_f32");
     assert_eq!(on_h200(DType::F64, 4096), "block_f64");
     // No asynchronous copies before compute capability 8.0.
     let on_t4 = |length| name(&contiguous(DType::F16, 1000, length), &examples::t4());
@@ -110,18 +111,20 @@ fn variants_by_row_length() {
 
 /// Blocks of a cluster, and threads of each.
 #[test]
-fn long_rows_go_to_many_small_blocks_where_those_are_full() {
+fn blocks_of_long_rows_share_multiprocessors() {
     let device = examples::h200();
     let clusters = |dtype, length| {
         let plan = rows_plan(&contiguous(dtype, 4096, length), &device);
         (plan.cluster, plan.block[0])
     };
-    assert_eq!(clusters(DType::BF16, 32768), (4, 128));
-    assert_eq!(clusters(DType::F16, 65521), (8, 128));
+    assert_eq!(clusters(DType::BF16, 16384), (1, 256));
+    assert_eq!(clusters(DType::BF16, 32768), (2, 256));
+    assert_eq!(clusters(DType::F16, 65521), (4, 256));
     assert_eq!(clusters(DType::BF16, 57344), (4, 224));
     assert_eq!(clusters(DType::BF16, 131_072), (8, 256));
-    assert_eq!(clusters(DType::F32, 32768), (8, 128));
+    assert_eq!(clusters(DType::F32, 32768), (4, 256));
     assert_eq!(clusters(DType::F32, 65536), (8, 256));
+    assert_eq!(clusters(DType::F32, 262_144), (16, 512));
 }
 
 #[test]
@@ -249,9 +252,9 @@ fn few_rows_use_the_whole_device() {
     let h200 = examples::h200();
     let of =
         |rows, length, device: &DeviceFacts| choose(&contiguous(DType::BF16, rows, length), device, None).0;
-    assert_eq!(of(4, 131_072, &h200), Variant::Smem { threads: 256, blocks: 16, vectors_per_thread: 4 });
-    assert_eq!(of(16, 32000, &h200), Variant::Smem { threads: 128, blocks: 8, vectors_per_thread: 4 });
-    assert_eq!(of(64, 128_256, &h200), Variant::Smem { threads: 256, blocks: 8, vectors_per_thread: 8 });
+    assert_eq!(of(4, 131_072, &h200), Variant::Cluster { threads: 128, blocks: 16 });
+    assert_eq!(of(16, 32000, &h200), Variant::Cluster { threads: 64, blocks: 8 });
+    assert_eq!(of(64, 128_256, &h200), Variant::Cluster { threads: 256, blocks: 8 });
     assert_eq!(
         of(1, 1 << 20, &h200),
         Variant::Grid { threads: 256, slices: 132, register_batches: 1, shared_vectors: 0 }
@@ -276,7 +279,7 @@ fn few_rows_use_the_whole_device() {
     );
     assert!(matches!(of(67, 1 << 21, &h200), Variant::Split { .. }));
     // The longest row for a cluster, and the next.
-    assert_eq!(of(4, 1 << 18, &h200), Variant::Smem { threads: 512, blocks: 16, vectors_per_thread: 4 });
+    assert_eq!(of(4, 1 << 18, &h200), Variant::Cluster { threads: 256, blocks: 16 });
     assert!(matches!(of(4, (1 << 18) + 8, &h200), Variant::Grid { .. }));
     // The result is aligned differently, or has another dtype; the launch was refused.
     let shifted = problem((DType::BF16, DType::BF16), (1 << 20, 1, 1), &[(1, 1 << 20, 1 << 20)], (0, 1));
@@ -292,17 +295,14 @@ fn few_rows_use_the_whole_device() {
     let a100 = examples::a100();
     assert_eq!(of(1, 1 << 20, &a100), Variant::Split { threads: 128, slices: 128, batches: 2 });
     assert_eq!(of(16, 32000, &a100), of(1000, 32000, &a100));
-    assert_eq!(
-        of(4, 131_072, &examples::rtx5090()),
-        Variant::Smem { threads: 512, blocks: 8, vectors_per_thread: 4 }
-    );
+    assert_eq!(of(4, 131_072, &examples::rtx5090()), Variant::Cluster { threads: 256, blocks: 8 });
     // A part of an H200.
     let part = DeviceFacts { multiprocessors: 16, ..h200 };
     assert_eq!(
         of(1, 1 << 20, &part),
         Variant::Grid { threads: 512, slices: 16, register_batches: 3, shared_vectors: 4 }
     );
-    assert_eq!(of(1, 131_072, &part), Variant::Smem { threads: 512, blocks: 8, vectors_per_thread: 4 });
+    assert_eq!(of(1, 131_072, &part), Variant::Cluster { threads: 256, blocks: 8 });
 }
 
 #[test]
@@ -326,12 +326,12 @@ fn what_a_developer_forces() {
     assert_eq!(forced(&contiguous(DType::BF16, 9, 50257), Forced::Grid(5)), "grid1_bf16");
     assert_eq!(forced(&contiguous(DType::F64, 9, 50257), Forced::Grid(5)), "grid2_f64");
     let long = contiguous(DType::BF16, 1000, 50257);
-    assert_eq!(forced(&long, Forced::Warp(4)), "smem_bf16");
-    assert_eq!(forced(&long, Forced::Short), "smem_bf16");
+    assert_eq!(forced(&long, Forced::Warp(4)), "cluster_bf16");
+    assert_eq!(forced(&long, Forced::Short), "cluster_bf16");
     assert_eq!(forced(&row, Forced::Smem(2)), "smem_bf16");
-    assert_eq!(forced(&long, Forced::Misaligned(2)), "smem_bf16", "more than registers hold");
-    assert_eq!(forced(&long, Forced::Cluster(16)), "cluster_bf16");
-    assert_eq!(forced(&long, Forced::Cluster(3)), "smem_bf16");
+    assert_eq!(forced(&long, Forced::Misaligned(2)), "cluster_bf16", "more than registers hold");
+    assert_eq!(forced(&long, Forced::Smem(4)), "smem_bf16");
+    assert_eq!(forced(&long, Forced::Cluster(3)), "cluster_bf16");
     assert_eq!(forced(&contiguous(DType::F32, 1000, 24), Forced::Short), "short33_f32");
     for stages in 1..=5 {
         let p = contiguous(DType::BF16, 1 << 20, 8192);

@@ -78,6 +78,14 @@ fn variants_by_row_length() {
         (131_072, "cluster_bf16"),
         (32_769, "smem_bf16"),
         (131_073, "smem_bf16"),
+        (131_080, "kept_bf16"),
+        (262_143, "smem_bf16"),
+        (262_144, "cluster_bf16"),
+        (262_152, "kept_bf16"),
+        (524_288, "kept_bf16"),
+        (524_287, "kept_bf16"),
+        (573_440, "kept_bf16"),
+        (573_448, "long_bf16"),
         (1_000_001, "long_bf16"),
     ] {
         assert_eq!(name(&contiguous(DType::BF16, 1000, length), &examples::h200()), expected, "{length}");
@@ -147,6 +155,24 @@ fn rows_of_different_alignments_go_to_shared_memory() {
 }
 
 #[test]
+fn what_a_developer_forces() {
+    let device = examples::h200();
+    let forced = |length, forced| {
+        let plan = rows_of(&contiguous(DType::F32, 50, length), &device, Some(forced));
+        (plan.kernel.name.trim_start_matches("softmax_backward_").to_string(), plan.cluster)
+    };
+    assert_eq!(forced(100, Forced::Cluster(4)), ("cluster_f32".into(), 4));
+    assert_eq!(forced(20000, Forced::Cluster(2)), ("kept_f32".into(), 2));
+    assert_eq!(
+        forced(20000, Forced::Cluster(1)),
+        ("cluster_f32".into(), 4),
+        "the plan chooses: one block is too few"
+    );
+    assert_eq!(forced(20000, Forced::Cluster(3)), ("cluster_f32".into(), 4));
+    assert_eq!(forced(20000, Forced::Online), ("long_f32".into(), 8));
+}
+
+#[test]
 fn rows_in_shared_memory_fit() {
     for device in examples::all() {
         for pair in [(DType::F16, DType::F16), (DType::F32, DType::BF16), (DType::BF16, DType::F32)] {
@@ -182,7 +208,8 @@ fn rows_are_covered_by_legal_launches() {
     for device in examples::all() {
         let clusters = device.compute_capability >= (9, 0);
         for dtype in DType::FLOATS {
-            for length in [2, 7, 33, 256, 1000, 1025, 4096, 12672, 50257, 131_072, 300_001, 1 << 24] {
+            for length in [2, 7, 33, 256, 1000, 1025, 4096, 12672, 50257, 131_072, 262_144, 300_001, 1 << 24]
+            {
                 for rows in [1, 4, 64, 1000, 1 << 20] {
                     let p = contiguous(dtype, rows, length);
                     if let Some(Variant::Misaligned(misaligned)) = choose::choose(&p, &device, None).0 {
@@ -197,13 +224,21 @@ fn rows_are_covered_by_legal_launches() {
                         "{context}"
                     );
                     assert!(cluster.is_power_of_two() && grid[0] % cluster == 0 && grid[0] > 0, "{context}");
-                    assert!(cluster == 1 || (clusters && cluster <= 8), "{context}");
+                    let most = if device.multiprocessors < 100 { 8 } else { 16 };
+                    assert!(cluster == 1 || (clusters && cluster <= most), "{context}");
                     let workspace = choose(&p, &device, Some(Forced::Block)).workspace;
                     assert!(workspace == 0 || cluster == 1, "{context}");
                     let vectors = (length as u64 * dtype.size() as u64).div_ceil(VECTOR_BYTES);
                     let own = u64::from(block[0]) * u64::from(params.slices);
                     let covered = match &*plan.kernel.name {
                         n if n.contains("cluster") => own * BLOCK_VECTORS,
+                        n if n.contains("kept") => {
+                            let kept = own / u64::from(cluster) * (params.slice_size - 1) * KEPT_VECTORS;
+                            assert_eq!(u64::from(plan.shared_bytes), 2 * VECTOR_BYTES * kept, "{context}");
+                            let two = 2 * (plan.shared_bytes + 2048);
+                            assert!(two <= device.shared_bytes_per_multiprocessor, "{context}");
+                            own * KEPT_VECTORS * params.slice_size
+                        }
                         n if n.contains("long") || n.contains("combine") => {
                             own * LONG_VECTORS * params.slice_size
                         }
@@ -240,6 +275,8 @@ fn few_rows_are_shared_by_many_blocks() {
         assert!(plan.grid[0] >= 132 && plan.cluster == 1, "{plan}");
         assert_eq!(choice.workspace, 8 * u64::from(plan.grid[0]));
     }
+    assert_eq!(&*plan_of(4, 262_144).kernel.name, "softmax_backward_cluster_bf16");
+    assert_eq!(plan_of(4, 262_144).cluster, 16);
     assert_eq!(plan_of(1000, 16384).cluster, 1);
     assert_eq!(plan_of(1000, 16385).cluster, 2);
 }
