@@ -45,7 +45,8 @@ class Sweep:
             lines = (rows[0] % 64 != 0, rows[1] % 64 != 0, row["layout"][1] == "n")
             for name, time in row["us"].items():
                 tile, *settings = name.split(" ")
-                if "x" in tile:
+                # Without settings: tiles of the transposed result, which the model does not know.
+                if "x" in tile and settings:
                     setting = dict(zip(settings[::2], settings[1::2], strict=True))
                     pair = 2 if setting["cluster"] == "True" else 1
                     splits, cluster_splitk = int(setting["splits"]), setting["cluster"] == "None"

@@ -42,7 +42,8 @@ ODD = [(n, n, n) for n in (1023, 2047, 2055, 8191)]
 ODD += [(4095, 4097, 4099), (4096, 4096, 4097), (4096, 4097, 4096)]
 SHAPES = SQUARES + LINEAR + FEW_TILES + FEW_ROWS + OFF_LINES + ODD
 KERNELS = [k["kernel"].split("_") for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
-TILES = sorted({tile for _, _, tile, *_ in KERNELS})
+TILES = sorted({tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["none"]})
+TRANSPOSED = sorted({tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["transpose"]})
 CLUSTERED = {tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["splitk"]}
 
 
@@ -61,6 +62,7 @@ def operands(
 def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[str, Any]]:
     """Every tile by blocks alone and in pairs, with k splits where there are few, and cluster split-K."""
     m, n, k = shape
+    yield from ({"tile": tile} for tile in TRANSPOSED if m <= 320 and n % 8 == 0)
     for tile in TILES:
         rows, columns = map(int, tile.split("x"))
         tiles = -(-m // rows) * -(-n // columns)

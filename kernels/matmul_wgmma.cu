@@ -8,8 +8,8 @@
 // apply the epilogue (common/wgmma_epilogue.cuh) while the producers load the next tile. A cluster of two may share b's
 // boxes by multicast; or the blocks of a cluster are the k splits of a tile and reduce through distributed shared
 // memory (common/wgmma_splitk.cuh). Base and strides are multiples of 16 bytes; m, n, k are any.
-// Variants, matmul_wgmma_{rows x columns of a block}_{epilogue}_{dtype}: src/cuda/plan/matmul/wgmma/mod.rs chooses the
-// tile, wgmma/epilogue.rs beside it the epilogue. Smaller tiles fill the device where tiles are few; three fit twice.
+// Variants, matmul_wgmma_{rows x columns of a block}_{epilogue}_{dtype}: src/cuda/plan/matmul/wgmma/{mod,epilogue}.rs
+// choose; `transpose`, of the transposed product: wgmma/transposed/mod.rs. Small tiles fill the device where tiles are few.
 // Hazard: an arrival at another block's barrier must not be a release at cluster scope, which costs 1000 clocks a
 // stage: it waits for all earlier accesses of the thread.
 // Measurements: docs/measurements/matmul_wgmma.md
@@ -17,6 +17,14 @@
 #include "wgmma_block.cuh"
 #include "wgmma_epilogue.cuh"
 #include "wgmma_splitk.cuh"
+#include "wgmma_transposed.cuh"
+
+template <class S, EpilogueKind F> struct EpilogueOf {
+    using Type = Epilogue<S, F>;
+};
+template <class S> struct EpilogueOf<S, EpilogueKind::transpose> {
+    using Type = TransposedEpilogue<S>;
+};
 
 template <class S, EpilogueKind F, class Work>
 __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, Work& work, uint32_t shared,
@@ -27,11 +35,12 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
         reduce_splits<S>(p, d, work.item);
         return;
     }
-    Epilogue<S, F> epilogue(p, shared);
+    typename EpilogueOf<S, F>::Type epilogue(p, shared);
     // Instruction-cache warm-up: the first time nothing is multiplied and nothing stored, so that the epilogue's instructions
     // arrive while the first boxes do. Instructions of the longer epilogues lie behind what a launch fetches, and arrive
     // later than the end of a long k; so those do it for a short k only.
-    constexpr uint32_t SHORT = F == EpilogueKind::none ? ~0u : Epilogue<S, F>::ANY ? 12 : 24;  // of k, in blocks
+    constexpr bool IS_SHORT = F == EpilogueKind::none || F == EpilogueKind::transpose;
+    constexpr uint32_t SHORT = IS_SHORT ? ~0u : Epilogue<S, F>::ANY ? 12 : 24;  // of k, in blocks
     for (bool warm_up = p.split_blocks <= SHORT; work.left(); warm_up = false) {
         const Item& item = work.item;
         epilogue.load_bias(item, warm_up);
@@ -107,7 +116,20 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(
     EXPORT_EPILOGUE(T, 192x128, gated)    \
     EXPORT_EPILOGUE(T, 256x128, gated)
 
+// Whose columns are few rows of the caller's matrix: the same list is TILES in
+// src/cuda/plan/matmul/wgmma/transposed/mod.rs.
+#define EXPORT_TRANSPOSED(T, NAME, ...)                \
+    using Shape##NAME##T = WgmmaShape<T, __VA_ARGS__>; \
+    EXPORT_EPILOGUE(T, NAME, transpose)
+#define TRANSPOSED(T)                           \
+    EXPORT_TRANSPOSED(T, 128x72, 2, 1, 72, 1)   \
+    EXPORT_TRANSPOSED(T, 128x88, 2, 1, 88, 1)   \
+    EXPORT_TRANSPOSED(T, 128x104, 2, 1, 104, 1) \
+    EXPORT_TRANSPOSED(T, 128x152, 2, 1, 152, 1)
+
 TILES(f16)
 TILES(bf16)
+TRANSPOSED(f16)
+TRANSPOSED(bf16)
 MORE_EPILOGUES(f16)
 MORE_EPILOGUES(bf16)

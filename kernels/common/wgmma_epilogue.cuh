@@ -22,7 +22,8 @@ enum class EpilogueKind {
     bias_relu,  // bias, relu, leaky_relu of a slope that is_fraction(); still whole vectors
     splitk,     // everything, after the cluster has reduced its k splits (wgmma_splitk.cuh)
     general,    // all activations, and results by elements
-    residual,   // the same, and a residual
+    transpose,  // bias by row, relu, leaky_relu of results whose columns are whole vectors (wgmma_transposed.cuh)
+    residual,   // as general, and a residual
     gated,      // the same of a gated product: a thread has the accumulators of both its parts
 };
 

@@ -26,25 +26,44 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
         const auto& item = work.item;
         const bool is_last = !decltype(work.item)::IS_CUT && (IS_B ? item.col : item.row) >= last_tile;
         const uint32_t bytes = is_last ? tail_bytes : whole_bytes;
-        const bool smaller = !mn_major && bytes != whole_bytes;
-        const TensorMap& own = smaller ? (IS_B ? p.b_tail : p.a_tail) : (IS_B ? p.b : p.a);
-        const int32_t boxes = mn_major && ROWS > 64 ? int32_t((bytes + BOX_BYTES - 1) / BOX_BYTES) >> gated : bytes > 0;
-        const int32_t skip = halves ? int32_t(pair.rank) * (mn_major ? BLOCK_K / 2 : int32_t(bytes / 256)) : 0;
         const Boxes<S> place = Boxes<S>::of(p, item.col);
         const int32_t mn = IS_B ? (item.col + place.column(0)) >> gated : item.row;
+        const TensorMap& whole = IS_B ? p.b : p.a;
+        // `ask` gets the barrier of each stage, where the operand lies in it, and the first k.
+        const auto fill = [&](auto ask) {
+            for (uint32_t block = item.k_begin; block < item.k_end; ++block) {
+                const int32_t k = item.first_k() + int32_t(block) * S::STAGE_K;
+                ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
+                const uint32_t full = ring.full(ring.stage);
+                ptx::mbarrier_arrive_expect(full, bytes);
+                const uint32_t stage = shared + stages_at<S>(p) + ring.stage * (S::A_BYTES + S::B_BYTES);
+                ask(full, stage + (IS_B ? S::A_BYTES : 0), k);
+                ring.advance();
+            }
+        };
+        // Most tiles, in as few instructions as can be.
+        if (p.flat && !halves && !gated && bytes == whole_bytes) {
+            fill([&](uint32_t full, uint32_t to, int32_t k) {
+                if (!mn_major) {
+                    ptx::tma_load_2d(to, whole, full, k, mn);
+                    return;
+                }
+#pragma unroll
+                for (int32_t i = 0; i < (ROWS + 63) / 64; ++i) {
+                    const bool tail = IS_B && S::TAIL < 64 && i == S::BOXES - 1;
+                    const int32_t column = tail ? item.col + place.column(i) : mn + i * 64;
+                    ptx::tma_load_2d(to + i * BOX_BYTES, tail ? p.b_tail : whole, full, column, k);
+                }
+            });
+            continue;
+        }
+        const int32_t skip = halves ? int32_t(pair.rank) * (mn_major ? BLOCK_K / 2 : int32_t(bytes / 256)) : 0;
         int32_t batch[3];
 #pragma unroll
         for (int d = 0; d < 3; ++d) batch[d] = batches >> d & 1 ? item.batch[d] : 0;
-        for (uint32_t block = item.k_begin; block < item.k_end; ++block) {
-            const int32_t k = item.first_k() + int32_t(block) * S::STAGE_K;
-            ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
-            const uint32_t full = ring.full(ring.stage);
-            ptx::mbarrier_arrive_expect(full, bytes);
-            const uint32_t stage = shared + stages_at<S>(p) + ring.stage * (S::A_BYTES + S::B_BYTES);
-            uint32_t to = stage + (IS_B ? S::A_BYTES : 0) + skip * 128;
-            int32_t column = mn_major ? mn : k;
+        fill([&](uint32_t full, uint32_t first, int32_t k) {
             const int32_t row = (mn_major ? k : mn) + skip;
-            const auto ask = [&](const TensorMap& map) {
+            const auto ask = [&](const TensorMap& map, uint32_t to, int32_t column) {
                 if (p.flat) {
                     if (!halves) {
                         ptx::tma_load_2d(to, map, full, column, row);
@@ -58,27 +77,24 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
                 }
             };
             const bool tail = IS_B && S::TAIL < 64 && mn_major;
-            if (gated) {
+            const bool smaller = !mn_major && bytes != whole_bytes;
+            const int32_t boxes =
+                (mn_major && ROWS > 64 ? int32_t((bytes + BOX_BYTES - 1) / BOX_BYTES) >> gated : bytes > 0) - tail;
+            // The gate's, then b's.
+#pragma unroll 1
+            for (int32_t part = gated; part >= 0; --part) {
+                uint32_t to = first + (gated && part == 0 ? S::B_BYTES / 2 : skip * 128);
+                int32_t column = mn_major ? mn : k;
+                const TensorMap& own = part > 0 ? p.gate : smaller ? (IS_B ? p.b_tail : p.a_tail) : whole;
+#pragma unroll 1
                 for (int32_t i = 0; i < boxes; ++i) {
-                    ask(p.gate);
+                    ask(own, to, column);
                     to += BOX_BYTES;
                     column += 64;
                 }
-                to = stage + S::A_BYTES + S::B_BYTES / 2;
-                column = mn_major ? mn : k;
+                if (tail) ask(p.b_tail, to, item.col + place.column(S::BOXES - 1));
             }
-#pragma unroll 1
-            for (int32_t i = 0; i < boxes - tail; ++i) {
-                ask(own);
-                to += BOX_BYTES;
-                column += 64;
-            }
-            if (tail) {
-                column = item.col + place.column(S::BOXES - 1);
-                ask(p.b_tail);
-            }
-            ring.advance();
-        }
+        });
     }
     // The barriers stay until the other block does not arrive at them any more: every stage is handed back.
     for (uint32_t i = 0; halves && i < p.stages; ++i) {

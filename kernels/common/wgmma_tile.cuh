@@ -20,5 +20,5 @@ template <int CONSUMERS_, int M_STEPS_, int BN_> struct WgmmaTile {
     static constexpr int BUFFERS = WARPS * STORE_BYTES, RESULT = BM * BOXES * 128;
     static constexpr int STAGES_AT = HEADER_BYTES + BUFFERS;  // unless all of the result is
     static constexpr bool CAN_TMA_STORE = CONSUMERS == 2 && M_STEPS == 1 && BN >= 192 && TAIL == 64;
-    static_assert(BN % 16 == 0, "");
+    static_assert(BN % 8 == 0, "");
 };

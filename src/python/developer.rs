@@ -11,7 +11,7 @@ use crate::cuda::forced;
 use crate::cuda::plan::matmul;
 use crate::cuda::plan::matmul::blocks::{self, TILE_NAMES};
 use crate::cuda::plan::matmul::skinny;
-use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, bf16x6, fit, tf32};
+use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, bf16x6, fit, forced_tiles, tf32};
 use crate::cuda::plan::variants::{ADD, Forcible, MATMUL, SOFTMAX, find};
 use crate::cuda::plan_cache;
 use crate::interop::torch_threads;
@@ -161,7 +161,7 @@ pub fn force_matmul_kernel(
             let index = tile.map(|tile| tile_index(tile, &TILE_NAMES)).transpose()?;
             Some(matmul::Forced::Blocks(blocks::Overrides { tile: index.map(|index| TILE_NAMES[index]) }))
         }
-        Some("wgmma") => Some(matmul::Forced::Wgmma(of_tiles(&wgmma_tiles())?)),
+        Some("wgmma") => Some(matmul::Forced::Wgmma(of_tiles(&forced_tiles())?)),
         Some("bf16x6") => Some(matmul::Forced::Bf16x6(of_tiles(&bf16x6::TILES.map(|tile| tile.name))?)),
         Some("tf32") => Some(matmul::Forced::Tf32(of_tiles(&tf32::TILES.map(|tile| tile.name))?)),
         Some("skinny") => Some(matmul::Forced::Skinny(skinny::Overrides { splits, cluster })),

@@ -13,7 +13,9 @@ from tilewise import _core
 
 pytestmark = needs("a GPU of compute capability 9.0", lambda capability: capability == (9, 0))
 HALVES = [torch.float16, torch.bfloat16]
-TILES = sorted({k["kernel"].split("_")[2] for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"})
+KERNELS = [k["kernel"].split("_") for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
+TILES = sorted({tile for _, _, tile, *_ in KERNELS})
+TRANSPOSED = sorted({tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["transpose"]})
 EDGES = [*range(1, 18), 63, 64, 65, 127, 128, 129, 255, 256, 257]
 LAYOUTS = list(itertools.product([views.contiguous, views.transposed], repeat=2))
 
@@ -70,6 +72,33 @@ def test_last_tiles_that_are_not_whole(tile, cluster):
             a, b = operand(m, 200, dtype, lay_a), operand(200, n, dtype, lay_b)
             for splits in (1, 2):
                 check(a, b, f"{lay_a.__name__} {lay_b.__name__}", tile, splits, cluster=cluster)
+
+
+@pytest.mark.parametrize("tile", TRANSPOSED)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_columns_of_a_tile_that_are_few_rows(tile, dtype):
+    """Rows up to two tiles and more, edges of 8 columns, batches, and what is beside `out`."""
+    width = int(tile.split("x")[1])
+    for m in (1, 8, 9, width - 1, width, width + 1, 2 * width, 2 * width + 3):
+        n, k = 8 * (m % 40 + 1), 200 if m % 2 else 64
+        a, bias = operand(m, k, dtype, views.contiguous), randn(n, dtype=dtype) * 3
+        parent = torch.full((m + 2, n + 16), 7.0, dtype=dtype, device=DEVICE)
+        out = parent[1:-1, 8:-8]
+        for lay_b in (views.contiguous, views.transposed):
+            b = operand(k, n, dtype, lay_b)
+            _core.force_matmul_kernel("wgmma", tile=tile)
+            kernel = _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["kernel"]
+            assert kernel.startswith(f"matmul_wgmma_{tile}_transpose_")
+            check(a, b, lay_b.__name__, tile)
+            check(a, b, lay_b.__name__, tile, bias=bias, activation="relu")
+            check(a, b, lay_b.__name__, tile, bias=bias, activation="leaky_relu")
+        check(a, b, "out", tile, out=out)
+        out.fill_(7)
+        assert (parent == 7).all()
+    a, b = randn(3, 2, width + 5, 72, dtype=dtype), randn(2, 72, 136, dtype=dtype)
+    check(a, b, "batch", tile, bias=randn(136, dtype=dtype))
+    many = 704 if EMULATED else 20_000
+    check(randn(2 * width - 3, 136, dtype=dtype), randn(many, 136, dtype=dtype).mT, "many tiles", tile)
 
 
 @PAIRS

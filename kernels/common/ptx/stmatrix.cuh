@@ -12,5 +12,11 @@ __device__ __forceinline__ void stmatrix_x4(uint32_t shared, const uint32_t (&r)
                  "r"(r[2]), "r"(r[3])
                  : "memory");
 }
+// The same of the transposed matrices: lane l gives the address of column l % 8 of matrix l / 8.
+__device__ __forceinline__ void stmatrix_x4_transposed(uint32_t shared, const uint32_t (&r)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
 
 }  // namespace ptx

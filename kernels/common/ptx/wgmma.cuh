@@ -59,16 +59,29 @@ template <int N> struct Wgmma;
 #define R13 "%104, %105, %106, %107, %108, %109, %110, %111"
 #define R14 "%112, %113, %114, %115, %116, %117, %118, %119"
 #define R15 "%120, %121, %122, %123, %124, %125, %126, %127"
+// Halves of R4, R5, R6 and R9.
+#define R4A "%32, %33, %34, %35"
+#define R5A "%40, %41, %42, %43"
+#define R6A "%48, %49, %50, %51"
+#define R9A "%72, %73, %74, %75"
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D(i) D4(i), D4(i + 4)
 #define REGISTERS_32 R0 ", " R1 ", " R2 ", " R3
 #define OPERANDS_32 D(0), D(8), D(16), D(24)
+#define REGISTERS_36 REGISTERS_32 ", " R4A
+#define OPERANDS_36 OPERANDS_32, D4(32)
+#define REGISTERS_44 REGISTERS_32 ", " R4 ", " R5A
+#define OPERANDS_44 OPERANDS_32, D(32), D4(40)
 #define REGISTERS_48 REGISTERS_32 ", " R4 ", " R5
 #define OPERANDS_48 OPERANDS_32, D(32), D(40)
+#define REGISTERS_52 REGISTERS_48 ", " R6A
+#define OPERANDS_52 OPERANDS_48, D4(48)
 #define REGISTERS_56 REGISTERS_48 ", " R6
 #define OPERANDS_56 OPERANDS_48, D(48)
 #define REGISTERS_64 REGISTERS_56 ", " R7
 #define OPERANDS_64 OPERANDS_56, D(56)
+#define REGISTERS_76 REGISTERS_64 ", " R8 ", " R9A
+#define OPERANDS_76 OPERANDS_64, D(64), D4(72)
 #define REGISTERS_80 REGISTERS_64 ", " R8 ", " R9
 #define OPERANDS_80 OPERANDS_64, D(64), D(72)
 #define REGISTERS_88 REGISTERS_80 ", " R10
@@ -124,9 +137,13 @@ template <int N> struct Wgmma;
 
 // The operands behind the accumulators, by number: a, b, accumulate, and whether a and b are transposed.
 WIDTH(64, 32, 32, 33, 34, 35, 36)
+WIDTH(72, 36, 36, 37, 38, 39, 40)
+WIDTH(88, 44, 44, 45, 46, 47, 48)
 WIDTH(96, 48, 48, 49, 50, 51, 52)
+WIDTH(104, 52, 52, 53, 54, 55, 56)
 WIDTH(112, 56, 56, 57, 58, 59, 60)
 WIDTH(128, 64, 64, 65, 66, 67, 68)
+WIDTH(152, 76, 76, 77, 78, 79, 80)
 WIDTH(160, 80, 80, 81, 82, 83, 84)
 WIDTH(176, 88, 88, 89, 90, 91, 92)
 WIDTH(192, 96, 96, 97, 98, 99, 100)

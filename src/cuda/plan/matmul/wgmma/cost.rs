@@ -143,20 +143,26 @@ pub fn tma_store(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
 
 impl Model {
     /// Clocks of a block for one tile, and its part of k.
-    fn of_tile(&self, size: &Size, work: &Work, by_tma: bool) -> f64 {
-        let (rate, tile) = (self.rates[work.tile], &TILES[work.tile]);
+    pub(super) fn of_tile(
+        &self,
+        size: &Size,
+        tile: &Tile,
+        rate: f64,
+        (splits, pair): (u64, u64),
+        by_tma: bool,
+    ) -> f64 {
         let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
-        let blocks = size.k_blocks().div_ceil(work.splits) as f64;
+        let blocks = size.k_blocks().div_ceil(splits) as f64;
         let products = m * n * BLOCK_K as f64 / (MULTIPLY_ADDS * rate);
         let off_lines = [f64::from(u8::from(size.off_lines[0])), size.b_off_lines(tile)];
         let [lines_a, lines_b] = off_lines.map(|share| 1.0 + share * (self.lines - 1.0));
-        let loaded = m * lines_a + n * lines_b / work.pair as f64;
+        let loaded = m * lines_a + n * lines_b / pair as f64;
         let loads = loaded * BLOCK_K as f64 * 2.0 / self.l2_bytes;
         blocks * products.max(loads) + m * n * if by_tma { self.tma_store } else { self.store }
     }
 
     /// Clocks of memory, from which every operand comes once at least.
-    fn of_memory(&self, size: &Size, device: &DeviceFacts) -> f64 {
+    pub(super) fn of_memory(&self, size: &Size, device: &DeviceFacts) -> f64 {
         let elements =
             size.m as f64 * size.k as f64 + size.k as f64 * size.n as f64 + size.m as f64 * size.n as f64;
         let clock = f64::from(device.clock_khz) * 1e3;
@@ -168,7 +174,7 @@ impl Model {
         }
     }
 
-    fn done(&self, computing: f64, memory: f64) -> f64 {
+    pub(super) fn done(&self, computing: f64, memory: f64) -> f64 {
         self.start + computing.max(memory) + self.unhidden * computing.min(memory)
     }
 
@@ -180,7 +186,9 @@ impl Model {
         let tiles = (tiles_m * work.pair) as f64 * tiles_n as f64 * size.products as f64;
         let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
         let rounds = (tiles * splits as f64 / f64::from(device.multiprocessors)).ceil();
-        let computing = rounds * self.of_tile(size, work, tma_store(size, work, device));
+        let rate = self.rates[work.tile];
+        let by_tma = tma_store(size, work, device);
+        let computing = rounds * self.of_tile(size, tile, rate, (splits, work.pair), by_tma);
         let memory = self.of_memory(size, device);
         let reduce = match splits {
             1 => 0.0,
@@ -194,15 +202,15 @@ impl Model {
 
     /// The same of products whose tiles follow each other in one launch, the longest k first.
     pub fn clocks_together(&self, sizes: &[Size], tile: usize, by_tma: bool, device: &DeviceFacts) -> f64 {
-        let work = Work { tile, splits: 1, pair: 1, cluster_splitk: false };
+        let (tile, rate) = (&TILES[tile], self.rates[tile]);
         let many = u64::from(device.multiprocessors);
         let (mut computing, mut memory, mut before) = (0.0, 0.0, 0);
         for size in sizes {
-            let (tiles_m, tiles_n) = size.tiles(&TILES[tile], 1);
+            let (tiles_m, tiles_n) = size.tiles(tile, 1);
             let through = before + tiles_m * tiles_n;
             // A round takes as long as its first tile.
             let rounds = through.div_ceil(many) - u64::div_ceil(before, many);
-            computing += rounds as f64 * self.of_tile(size, &work, by_tma);
+            computing += rounds as f64 * self.of_tile(size, tile, rate, (1, 1), by_tma);
             memory += self.of_memory(size, device);
             before = through;
         }

@@ -13,6 +13,7 @@ pub enum EpilogueKind {
     SplitK,
     BiasRelu,
     General,
+    Transpose,
     Residual,
     Gated,
 }
@@ -46,6 +47,7 @@ impl EpilogueKind {
             EpilogueKind::SplitK => "splitk",
             EpilogueKind::BiasRelu => "bias_relu",
             EpilogueKind::General => "general",
+            EpilogueKind::Transpose => "transpose",
             EpilogueKind::Residual => "residual",
             EpilogueKind::Gated => "gated",
         }
@@ -53,6 +55,6 @@ impl EpilogueKind {
 }
 
 /// `is_fraction` of kernels/common/epilogue.cuh.
-fn is_fraction(slope: f32) -> bool {
+pub(super) fn is_fraction(slope: f32) -> bool {
     slope != 0.0 && (-1.0..=1.0).contains(&slope)
 }

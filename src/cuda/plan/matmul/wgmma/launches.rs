@@ -33,7 +33,7 @@ pub struct Launches {
 impl WgmmaChoice {
     /// `workspace` is the address of `workspace_bytes` bytes.
     pub fn launches(&self, problem: &MatmulProblem, device: &DeviceFacts, workspace: usize) -> Launches {
-        let p = Oriented::new(problem);
+        let p = self.oriented(problem);
         let (launches, sources) = self.product(problem, &p, device, workspace);
         let repack = (!sources.is_empty()).then(|| repack::plan(&sources));
         Launches { repack, ..launches }
@@ -180,7 +180,10 @@ impl WgmmaChoice {
             false => items.min(device.multiprocessors * self.resident / self.pair) * self.pair,
         };
         let whole_vectors = !store_elements && (tile.planes > 1 || params.n.is_multiple_of(8));
-        let epilogue = EpilogueKind::of(problem.activation, &params, whole_vectors, tile.planes);
+        let epilogue = match tile.is_transposed() {
+            true => EpilogueKind::Transpose,
+            false => EpilogueKind::of(problem.activation, &params, whole_vectors, tile.planes),
+        };
         let file = tile.file();
         let name = format!("{file}_{}_{}_{}", tile.name, epilogue.name(), problem.dtype.suffix());
         let kernel = Kernel { file, name };

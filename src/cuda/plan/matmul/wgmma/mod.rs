@@ -10,6 +10,7 @@ mod launches;
 pub mod listed;
 mod params;
 pub mod tf32;
+mod transposed;
 
 pub use launches::Launches;
 pub use params::{MAPS, WgmmaParams};
@@ -25,6 +26,7 @@ use crate::cuda::plan::tile_order::group_m;
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, STRIDE_LIMIT};
 use crate::dtype::DType;
 use crate::ops::matmul::MatmulProblem;
+use epilogue::is_fraction;
 
 /// BLOCK_K, BOX_BYTES, MAX_STAGES, HEADER_BYTES and STORE_BYTES of kernels/common/wgmma_tile.cuh.
 const BLOCK_K: u64 = 64;
@@ -148,7 +150,7 @@ const SPLITS: [u64; 9] = [1, 2, 3, 4, 6, 8, 12, 16, 24];
 /// What a developer may take out of the plan's hands.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Overrides {
-    /// Index in TILES.
+    /// Index in `forced_tiles()`.
     pub tile: Option<usize>,
     pub splits: Option<u32>,
     /// Whether blocks work in pairs; if not, k splits are no cluster either.
@@ -161,6 +163,17 @@ impl Overrides {
     pub fn tile_name(&self) -> Option<&'static str> {
         self.tile.and_then(|tile| TILES.get(tile)).map(|tile| tile.name)
     }
+
+    /// The tile's name, if it is one of those whose columns are few rows.
+    fn transposed(&self) -> Option<&'static str> {
+        let tile = self.tile?.checked_sub(TILES.len())?;
+        transposed::TILES.get(tile).map(|tile| tile.name)
+    }
+}
+
+/// The names of the tiles that can be asked for: those of TILES, and then others, which some problems only have.
+pub fn forced_tiles() -> Vec<&'static str> {
+    TILES.iter().chain(&transposed::TILES).map(|tile| tile.name).collect()
 }
 
 /// An operand that the copy engine can address.
@@ -298,8 +311,15 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let p = Oriented::new(problem);
     let (size, copies) = sized(problem, &p, device)?;
     let gated = problem.gate.is_some();
-    let ((work, clocks), next) = fastest(problem, &size, device, overrides)?;
+    let upright = match overrides.transposed() {
+        Some(_) => Overrides { tile: None, ..overrides },
+        None => overrides,
+    };
+    let ((work, clocks), next) = fastest(problem, &size, device, upright)?;
     let tile = &TILES[work.tile];
+    if let Some(choice) = transposed::choose(problem, &p, &size, device, overrides, (tile.name, clocks)) {
+        return Some(choice);
+    }
     let mut why = vec![Reason::asked_for("wgmma", "mma")];
     why.extend(next.map(|(next, other)| estimated((tile.name, clocks), (TILES[next.tile].name, other))));
     if work.splits > 1 && overrides.splits.is_none() {
@@ -380,6 +400,16 @@ impl WgmmaChoice {
     fn workspace(&self, problem: &MatmulProblem) -> [u64; 3] {
         let copied = self.copies.map(|copy| copy.map_or(0, |copy| copy.bytes()));
         [copied[0], copied[1], self.partial_bytes(problem)].map(|bytes| bytes.next_multiple_of(256))
+    }
+
+    /// The problem as the tile has it.
+    fn oriented(&self, problem: &MatmulProblem) -> Oriented {
+        let p = Oriented::new(problem);
+        match (self.tile.is_transposed(), p.transposed) {
+            (false, _) => p,
+            (true, false) => Oriented::transposed(problem),
+            (true, true) => Oriented::straight(problem),
+        }
     }
 
     /// Of the tiles: with a gate, also the gate's.
