@@ -1,7 +1,7 @@
 // targets: 90a
 //
 // grouped_matmul of lists of float16 and bfloat16 on Hopper's tensor cores: out = act(a @ b + bias) of products of their own
-// sizes and layouts in one launch. It is matmul_wgmma.cu (its ring, products and epilogue) with an array of its parameters.
+// sizes and layouts in one launch; or act(a @ gate + bias) * (a @ b + bias), where half of a tile's columns are the gate's. It is matmul_wgmma.cu (its ring, products and epilogue) with an array of its parameters.
 //
 // Every block takes every gridDim.x-th of all products' tiles. Its warps walk through the products alike, and the ring goes
 // on from one to the next: a product's first stages arrive while results of the one before it are stored.
@@ -99,7 +99,8 @@ __device__ __forceinline__ void grouped_matmul_wgmma_list(const ListedWgmmaParam
 #define EXPORT(T, NAME, ...)                             \
     using Shape##NAME##T = GroupedShape<T, __VA_ARGS__>; \
     EXPORT_EPILOGUE(T, NAME, none)                       \
-    EXPORT_EPILOGUE(T, NAME, general)
+    EXPORT_EPILOGUE(T, NAME, general)                    \
+    EXPORT_EPILOGUE(T, NAME, gated)
 
 // Some of the tiles of matmul_wgmma.cu. The same list is TILES in src/cuda/plan/matmul/wgmma/listed.rs.
 #define TILES(T)                     \

@@ -17,22 +17,24 @@ template <class T> __device__ __forceinline__ float2 unpack(uint32_t word) {
 // The epilogue of a kernel. Each has a kernel of its own, to be short: instructions are fetched as data are.
 // src/cuda/plan/matmul/wgmma/epilogue.rs chooses.
 enum class EpilogueKind {
-    none,       // nothing; all stores are whole vectors
-    partial,    // nothing; sums of a k split are stored as they are
-    bias_relu,  // bias, relu, leaky_relu of a slope that is_fraction(); still whole vectors
-    splitk,     // everything, after the cluster has reduced its k splits (wgmma_splitk.cuh)
-    general,    // all activations, and results by elements
-    transpose,  // bias by row, relu, leaky_relu of results whose columns are whole vectors (wgmma_transposed.cuh)
-    residual,   // as general, and a residual
-    gated,      // the same of a gated product: a thread has the accumulators of both its parts
+    none,            // nothing; all stores are whole vectors
+    partial,         // nothing; sums of a k split are stored as they are
+    bias_relu,       // bias, relu, leaky_relu of a slope that is_fraction(); still whole vectors
+    splitk,          // everything, after the cluster has reduced its k splits (wgmma_splitk.cuh)
+    general,         // all activations, and results by elements
+    transpose,       // bias by row, relu, leaky_relu of results whose columns are whole vectors (wgmma_transposed.cuh)
+    residual,        // as general, and a residual
+    plain_residual,  // a bias, no activation, and a residual by TMA
+    gated,           // as residual, of a gated product: a thread has the accumulators of both its parts
 };
 
 template <class S, EpilogueKind F> struct Epilogue {
     using T = typename S::Result;
     using Accumulators = float[S::M_STEPS][S::ACCUMULATORS];
-    static constexpr bool GATE = F == EpilogueKind::gated, RESIDUAL = GATE || F == EpilogueKind::residual;
+    static constexpr bool GATE = F == EpilogueKind::gated, PLAIN = F == EpilogueKind::plain_residual;
+    static constexpr bool RESIDUAL = GATE || PLAIN || F == EpilogueKind::residual;
     static constexpr bool LOOP = F == EpilogueKind::general;
-    static constexpr bool ANY = LOOP || RESIDUAL;  // all activations, and results by elements
+    static constexpr bool ANY = LOOP || (RESIDUAL && !PLAIN);  // all activations, and results by elements
     static constexpr int BIASES = S::BOXES > S::M_STEPS ? S::BOXES : S::M_STEPS;
     // Accumulators of a thread that it looks at together: 16 columns, or in a loop as many as there are registers for.
     static constexpr int ALL_ACCUMULATORS = S::M_STEPS * S::ACCUMULATORS;
@@ -42,6 +44,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     static constexpr int BOXES = GATE ? S::BOXES / 2 : S::BOXES;
     static constexpr int UNITS_OF_BOX = 32 / UNIT, UNITS = (ACCUMULATORS + UNIT - 1) / UNIT, ALL = S::M_STEPS * UNITS;
     static_assert(!GATE || (S::BOXES % 2 == 0 && S::TAIL == 64), "");
+    static_assert(!PLAIN || S::CAN_TMA_STORE, "");
 
     const WgmmaParams& p;
     const uint32_t warp, lane;
@@ -49,6 +52,8 @@ template <class S, EpilogueKind F> struct Epilogue {
     uint32_t bias_first[BIASES], bias_second[BIASES];
     uint32_t residual[RESIDUAL ? 4 : 1][4];  // of the next box: what the lane loads of its rows
     uint32_t residual_phase = 0;
+    uint32_t asked, ask_at,
+        ask_step;  // boxes of the residual asked for by TMA; the block of k of the next, and from there
 
     __device__ __forceinline__ Epilogue(const WgmmaParams& p, uint32_t shared)
         : p(p),
@@ -57,9 +62,12 @@ template <class S, EpilogueKind F> struct Epilogue {
           staging_begin(shared + HEADER_BYTES),
           staging(staging_begin + warp * STORE_BYTES) {
         if constexpr (RESIDUAL && S::CAN_TMA_STORE) {
-            if (warp % 4 == 0 && ptx::elect()) {
-                ptx::mbarrier_init(residual_is_there(), 1);
-                ptx::fence_mbarrier_init();
+            if (p.addends.residual_vector == BY_TMA) {
+                if (warp % 4 == 0 && ptx::elect()) {
+                    ptx::mbarrier_init(residual_is_there(), 1);
+                    ptx::fence_mbarrier_init();
+                }
+                ptx::barrier_sync(RESULT_READY + warp / 4, 128);
             }
         }
     }
@@ -135,49 +143,63 @@ template <class S, EpilogueKind F> struct Epilogue {
         load_box(item, 0, true);
     }
     // While a tile is multiplied, one thread of a warpgroup asks for the residual of its rows, to where their results will lie:
-    // late enough that the tile before it has long been taken from there.
+    // late enough that the tile before it has long been taken from there, and a box at a time over all of k, at other times in
+    // other blocks.
     template <class Item>
-    __device__ __forceinline__ void ask_for_residual(const Item& item, uint32_t block, uint32_t blocks) const {
+    __device__ __forceinline__ void ask_for_residual(const Item& item, uint32_t block, uint32_t blocks) {
         constexpr uint32_t LATE = 8;
-        if (!S::CAN_TMA_STORE || p.addends.residual_vector != BY_TMA) return;
-        if (block != min(LATE, blocks - 1) || warp % 4 != 0 || !ptx::elect()) return;
-        ptx::wait_for_grid_before();
-        ptx::tma_store_wait_read();
+        if (!S::CAN_TMA_STORE || p.addends.residual_vector != BY_TMA || warp % 4 != 0) return;
+        if (block == 0) {
+            asked = 0;
+            ask_at = min(LATE, blocks - 1);
+            ask_step = max(1u, (blocks - ask_at) / BOXES);
+            ask_at += (blockIdx.x * 2 + warp / 4) % 8 * ask_step / 8;
+        }
+        const bool last = block + 1 == blocks;
+        if (asked == BOXES || (block < ask_at && !last)) return;
         const int32_t row = item.row + int32_t(warp / 4) * 64, first = column_of(item);
-        const int32_t boxes = min(BOXES, (int32_t(p.n) - first + 63) / 64);
-        int32_t batch[3];
+        const uint32_t boxes = min(uint32_t(BOXES), uint32_t(int32_t(p.n) - first + 63) / 64);
+        const uint32_t end = last ? BOXES : asked + 1;
+        if (ptx::elect()) {
+            if (asked == 0) {
+                ptx::wait_for_grid_before();
+                ptx::tma_store_wait_read();
+                ptx::mbarrier_arrive_expect(residual_is_there(), boxes * BOX_BYTES);
+            }
+            int32_t batch[3];
 #pragma unroll
-        for (int d = 0; d < 3; ++d) batch[d] = p.residual_batches >> d & 1 ? item.batch[d] : 0;
-        ptx::mbarrier_arrive_expect(residual_is_there(), boxes * BOX_BYTES);
-        uint32_t to = staging_begin + warp / 4 * BOXES * BOX_BYTES;
+            for (int d = 0; d < 3; ++d) batch[d] = p.residual_batches >> d & 1 ? item.batch[d] : 0;
+            const uint32_t to = staging_begin + warp / 4 * BOXES * BOX_BYTES;
 #pragma unroll 1
-        for (int32_t box = 0; box < boxes; ++box, to += BOX_BYTES) {
-            if (p.flat) {
-                ptx::tma_load_2d(to, p.residual, residual_is_there(), first + box * 64, row);
-            } else {
-                ptx::tma_load_5d(to, p.residual, residual_is_there(), first + box * 64, row, batch);
+            for (uint32_t box = asked; box < min(end, boxes); ++box) {
+                if (p.flat) {
+                    ptx::tma_load_2d(to + box * BOX_BYTES, p.residual, residual_is_there(), first + box * 64, row);
+                } else {
+                    ptx::tma_load_5d(to + box * BOX_BYTES, p.residual, residual_is_there(), first + box * 64, row,
+                                     batch);
+                }
+            }
+        }
+        asked = end;
+        ask_at += ask_step;
+    }
+    __device__ __forceinline__ void add_words(float (&v)[UNIT], const uint32_t (&words)[4][4], int part) const {
+#pragma unroll
+        for (int k = 0; k < UNIT / 8; ++k) {  // of 16 columns
+#pragma unroll
+            for (int q = 0; q < 4; ++q) {
+                const float2 pair = unpack<T>(words[part * (UNIT / 8) + k][q]);
+                v[k * 8 + q * 2] += pair.x;
+                v[k * 8 + q * 2 + 1] += pair.y;
             }
         }
     }
-    // The residual of a unit, of results at `column` within the tile; `box` is where its rows are in shared memory, if they
-    // are read in vectors.
+    // The residual of a unit: `words` of a box that was read in vectors, or of results at `column` within the tile.
     template <class Item>
     __device__ __forceinline__ void add_residual(float (&v)[UNIT], const Item& item, int i, int32_t column,
-                                                 uint32_t box, int part) const {
+                                                 const uint32_t (&words)[4][4], int part) const {
         if (p.addends.residual_vector) {
-#pragma unroll
-            for (int k = 0; k < UNIT / 8; ++k) {  // of 16 columns
-                uint32_t words[4];
-                const uint32_t row = lane % 16, vector = (part * (UNIT / 8) + k) * 2 + lane / 16;
-                ptx::ldmatrix_x4(words, box + row * 128 + ((vector ^ row % 8) << 4));
-#pragma unroll
-                for (int q = 0; q < 4; ++q) {
-                    const float2 pair = unpack<T>(words[q]);
-                    v[k * 8 + q * 2] += pair.x;
-                    v[k * 8 + q * 2 + 1] += pair.y;
-                }
-            }
-            __syncwarp();
+            add_words(v, words, part);
             return;
         }
         const int32_t row = lane / 4, rows = int32_t(p.m) - item.row - row_of(i);
@@ -192,6 +214,15 @@ template <class S, EpilogueKind F> struct Epilogue {
             }
         }
     }
+    // A box's residual from shared memory as the accumulators lie, all at once, for the latency. Afterwards results may lie there.
+    __device__ __forceinline__ void take_residual(uint32_t (&words)[4][4], uint32_t box) const {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+            const uint32_t row = lane % 16, vector = k * 2 + lane / 16;
+            ptx::ldmatrix_x4(words[k], box + row * 128 + ((vector ^ row % 8) << 4));
+        }
+        __syncwarp();
+    }
     // The rows of a box from registers to shared memory, as `stage` has them, and the next box's on their way.
     template <class Item> __device__ __forceinline__ void stage_residual(const Item& item, int next, uint32_t to) {
 #pragma unroll
@@ -203,6 +234,30 @@ template <class S, EpilogueKind F> struct Epilogue {
         __syncwarp();
     }
 
+    // A tile's sums to where their residual has arrived, which is added, and from there by TMA: whoever sees the residual knows
+    // that the tile before it is gone.
+    template <class Item>
+    __device__ __forceinline__ void add_and_send(Accumulators& d, const Item& item, bool warm_up) {
+        if (p.bias != nullptr && !warm_up) add_bias(d);
+        if (!warm_up) {
+            ptx::mbarrier_wait(residual_is_there(), residual_phase);
+            residual_phase ^= 1;
+        }
+        const uint32_t result = staging_begin + warp / 4 * BOXES * BOX_BYTES;
+        uint32_t words[4][4];  // of a box's residual
+#pragma unroll
+        for (int at = 0; at < ALL; ++at) {
+            const int box = at / UNITS_OF_BOX, part = at % UNITS_OF_BOX;
+            const uint32_t to = result + box * BOX_BYTES + warp % 4 * STORE_BYTES;
+            if (part == 0) take_residual(words, to);
+            float v[UNIT];
+            take<0, ALL>(d, at, v);
+            add_words(v, words, part);
+            stage(v, to, part);
+        }
+        send(result, warp % 4 == 0 && ptx::elect() && !warm_up, item);
+    }
+
     // What a tile's sums become. In two ways: each warp writes its 16 rows of 64 columns, by way of a buffer of its own; or
     // each warpgroup puts its 64 rows together in shared memory, from where the copy engine takes them while the next tile is
     // multiplied. A warm_up writes nothing, and of a loop one warp of four calculates, so that instructions for both come at
@@ -210,6 +265,10 @@ template <class S, EpilogueKind F> struct Epilogue {
     template <class Item> __device__ __forceinline__ void write(Accumulators& d, const Item& item, bool warm_up) {
         if (F == EpilogueKind::partial) {
             if (!warm_up) store_partials(d, item);
+            return;
+        }
+        if constexpr (PLAIN) {
+            add_and_send(d, item, warm_up);
             return;
         }
         if ((F == EpilogueKind::bias_relu || RESIDUAL) && !warm_up) {
@@ -248,18 +307,20 @@ template <class S, EpilogueKind F> struct Epilogue {
         T* out = static_cast<T*>(p.out) + (item.row + row_of(0)) * p.out_row + first_column * p.out_col;
 #pragma unroll
         for (int k = 0; k < 3; ++k) out += item.result_batch()[k] * p.out_batch[k];
+        uint32_t words[4][4];  // of a box's residual
 #pragma unroll(LOOP ? 1 : ALL)
         for (int at = 0; at < (LOOP && warm_up ? UNITS_OF_BOX : ALL); ++at) {
             const int i = at / UNITS, unit = at % UNITS, box = unit / UNITS_OF_BOX, part = unit % UNITS_OF_BOX;
             const uint32_t to = tma_store ? result + box * BOX_BYTES + warp % 4 * STORE_BYTES : buffer;
             if (adds && p.addends.residual_vector == 1 && part == 0) stage_residual(item, at + UNITS_OF_BOX, to);
+            if (adds && p.addends.residual_vector && part == 0) take_residual(words, to);
             float v[UNIT];
             take<0, ALL>(d, at, v);
             if (LOOP && (!warm_up || warp % 4 == 1)) {
                 if (p.bias != nullptr) add_bias(v, bias_of<0>(p.bias_by_row ? i : box), part);
                 activate<T>(v, p.activation, p.negative_slope);
             }
-            if (adds) add_residual(v, item, i, place.column(box), to, part);
+            if (adds) add_residual(v, item, i, place.column(box), words, part);
             stage(v, to, part);
             if (!tma_store && (part == UNITS_OF_BOX - 1 || unit == UNITS - 1)) {
                 const int32_t column = place.column(box), end = column + (box == BOXES - 1 ? S::TAIL : 64);

@@ -11,7 +11,7 @@ const ADDRESSES: usize = 6;
 /// Products of a problem at most: a launch counts their addresses, and that of a workspace, in a byte (`Relocation`).
 pub const MOST: usize = 252 / ADDRESSES;
 
-/// At least one product, all of one dtype and device.
+/// At least one product, all of one dtype and device; all have a gate, or none has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListedMatmulProblem {
     pub products: Vec<MatmulProblem>,

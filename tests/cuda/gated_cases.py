@@ -60,6 +60,7 @@ def matmul_cases(random: Callable, operand: Callable, on_kernel: Callable) -> It
                 random(201, 264, dtype=dtype),
             )
             yield name, forced(partial(tw.matmul, a, b, residual=r, activation="relu"))
+            yield f"{name} bias", forced(partial(tw.matmul, a, b, residual=r, bias=b[0]))
             odd = partial(tw.matmul, a, b[:, :131], residual=r[:, :131], bias=b[0, :131])
             yield f"{name} odd", forced(odd)
             yield f"{name} splits", forced(partial(tw.matmul, a, b, residual=r), splits=2, cluster=False)

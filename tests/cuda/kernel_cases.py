@@ -491,10 +491,11 @@ def list_cases() -> Iterator[Case]:
     for dtype, tile in product(FLOATS[:2], sorted({kernel.split("_")[4] for kernel in kernels})):
         forced = partial(on_kernel, "wgmma", tile=tile)
         # What is cut to n columns has rows of whole vectors.
-        a, b = [], []
+        a, b, gates = [], [], []
         for (m, n, k), layout in zip(sizes, layouts, strict=True):
             a.append(operand(m, k, dtype, layout[0] == "t"))
-            b.append(operand(k, -(-n // 8) * 8, dtype, layout[1] == "t")[:, :n])
+            for weights in (b, gates):
+                weights.append(operand(k, -(-n // 8) * 8, dtype, layout[1] == "t")[:, :n])
         whole = [i for i, (_, n, _) in enumerate(sizes) if n % 8 == 0]
         plain = partial(tw.grouped_matmul, [a[i] for i in whole], [b[i] for i in whole])
         yield f"grouped_matmul {dtype} lists {tile}", forced(plain)
@@ -503,6 +504,10 @@ def list_cases() -> Iterator[Case]:
         yield f"grouped_matmul {dtype} lists {tile}, silu", forced(smooth)
         turned = [torch.empty(n, m, dtype=dtype, device=DEVICE).T for m, n, _ in sizes]
         yield f"grouped_matmul {dtype} lists {tile}, out^T", forced(partial(smooth, out=turned))
+        gated = partial(tw.grouped_matmul, a, b, gate=gates, activation="silu")
+        yield f"grouped_matmul {dtype} gated lists {tile}", forced(gated)
+        two = [random(2, n, dtype=dtype) for _, n, _ in sizes]
+        yield f"grouped_matmul {dtype} gated lists {tile}, bias", forced(partial(gated, bias=two))
 
 
 # By the first word of their names.

@@ -117,9 +117,10 @@ def lists_of(seed, dtype, device):
     return a, b, [torch.randn(n, device=device).to(dtype) for _, n, _ in sizes]
 
 
-def check_list(got, a, b, bias, activation):
+def check_list(got, a, b, bias, activation, gate=None):
     for i, one in enumerate(got):
-        expected = reference.matmul(a[i], b[i], None if bias is None else bias[i], activation)
+        own = [None if x is None else x[i] for x in (bias, gate)]
+        expected = reference.matmul(a[i], b[i], own[0], activation, gate=own[1])
         assert_rounded(one, *expected, f"{i}: {tuple(a[i].shape)} @ {tuple(b[i].shape)}:")
 
 
@@ -133,6 +134,22 @@ def test_every_tile_of_lists(device, dtype, tile):
             _core.force_matmul_kernel("wgmma", tile=tile)
             got = tw.grouped_matmul(a, b, bias=biases, activation=activation)
             check_list(got, a, b, biases, activation)
+
+
+@narrow
+@pytest.mark.parametrize("tile", sorted({kernel.split("_")[4] for kernel in LISTS if "gated" in kernel}))
+def test_every_tile_of_lists_with_gates(device, dtype, tile):
+    torch.manual_seed(4)
+    for seed in range(3):
+        a, b, _ = lists_of(seed, dtype, device)
+        gate, bias = [], [torch.randn(2, x.shape[1], device=device).to(dtype) for x in b]
+        for x in b:  # As b lies; of some, not.
+            same = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device=device)
+            gate.append((same if len(gate) % 7 else torch.empty_like(x.T).T).copy_(torch.randn(x.shape)))
+        for biases, activation in ((None, "silu"), (bias, "gelu"), (bias, None)):
+            _core.force_matmul_kernel("wgmma", tile=tile)
+            got = tw.grouped_matmul(a, b, gate=gate, bias=biases, activation=activation)
+            check_list(got, a, b, biases, activation, gate)
 
 
 @pytest.mark.gpu

@@ -271,6 +271,37 @@ def test_results_that_leave_by_the_copy_engine(tile, cluster):
         assert (parent[..., n:] == 7).all()
 
 
+@PAIRS
+@pytest.mark.parametrize("tile", ["128x192", "128x256"])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_residuals_that_arrive_by_the_copy_engine(tile, dtype, cluster):
+    # One tile a block and several; of few blocks of k, and of more than a residual has boxes; in `out` too.
+    rows = 128 * (2 * _core.devices()[0]["multiprocessors"] // 3 + 1) - 20
+    for (batch, m), n, k, activation in itertools.product(
+        [((), 200), ((), rows), ((3, 2), rows // 5)], [768, 712], [72, 456, 1100], [None, "gelu"]
+    ):
+        if EMULATED and (m == rows, k) == (True, 1100):
+            continue
+        a, b = randn(*batch, m, k, dtype=dtype), randn(k, n, dtype=dtype)
+        parent = randn(*batch, m, 776, dtype=dtype)
+        residual, bias = parent[..., :n].clone(), randn(n, dtype=dtype)
+        forced = {"tile": tile, "cluster": cluster, "splits": 1}
+        options = {"bias": bias, "activation": activation}
+        beside = check(
+            a, b, f"{batch}", residual=residual, out=torch.empty_like(residual), **forced, **options
+        )
+        kept = parent[..., n:].clone()
+        _core.force_matmul_kernel("wgmma", **forced)
+        out = parent[..., :n]
+        over = tw.matmul(a, b, residual=out, out=out, **options)
+        assert_identical(over, beside)
+        assert_identical(parent[..., n:], kept)
+    one_for_all = randn(2, 1, 200, 768, dtype=dtype)
+    a, b = randn(2, 3, 200, 456, dtype=dtype), randn(456, 768, dtype=dtype)
+    for residual in (one_for_all, one_for_all[:, :, :1]):
+        check(a, b, f"{tuple(residual.shape)}", tile, 1, cluster=cluster, residual=residual)
+
+
 def test_the_same_bits_every_time():
     a, b = randn(260, 1000, dtype=torch.bfloat16), randn(1000, 520, dtype=torch.bfloat16)
     plans = itertools.product([("64x64", 1), ("128x256", 3), ("256x128", 1)], [False, True])

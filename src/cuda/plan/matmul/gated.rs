@@ -1,7 +1,7 @@
 //! act(a @ gate) * (a @ b): in one kernel where matmul_wgmma.cu can have both of a tile's products in registers; else two
 //! products, of which the first leaves its results, unrounded, for the second to multiply by.
 
-use super::{Forced, Route, of_route, products, route, wgmma};
+use super::{Forced, Route, of_route, route, wgmma};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::{Bases, Choice};
@@ -26,21 +26,12 @@ fn in_two(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Option
     let Some(gate) = p.gate.clone() else {
         return of_route(&route(p, device, forced), p, bases, bases.workspace(), device);
     };
-    let workspace = bases.workspace();
-    let wide_bytes = wide_bytes([p.m.unsigned_abs(), p.n.unsigned_abs(), products(p)], p.dtype);
-    let bias = |row: i64| {
-        p.bias.as_ref().map(|bias| {
-            let bytes = row * bias.row_stride * p.dtype.size() as i64;
-            Bias { address: bias.address.wrapping_add_signed(bytes as isize), ..bias.clone() }
+    let between = Between::new(p.dtype, (p.m, p.n), &p.batch, bases.workspace());
+    let bias = |row| {
+        p.bias.as_ref().map(|bias| Bias {
+            address: bias_at(bias.address, row * bias.row_stride, p.dtype),
+            ..bias.clone()
         })
-    };
-    let wide = |is_result| Some(Wide { address: workspace, is_result });
-    let halves = matches!(p.dtype, DType::F16 | DType::BF16);
-    let dense = Matrix {
-        address: workspace,
-        row_stride: p.n,
-        col_stride: 1,
-        batch_strides: layout::contiguous_strides(&p.batch).iter().map(|step| step * p.m * p.n).collect(),
     };
     let first = MatmulProblem {
         b: gate,
@@ -48,40 +39,72 @@ fn in_two(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Option
         gate: None,
         residual: None,
         residual_is_out: false,
-        out: if halves { p.out.clone() } else { dense },
-        wide: wide(true).filter(|_| halves),
+        out: between.result.clone().unwrap_or_else(|| p.out.clone()),
+        wide: between.kept,
         ..p.clone()
     };
     let second = MatmulProblem {
         bias: bias(1),
         gate: None,
         activation: Activation::None,
-        wide: wide(false),
+        wide: between.taken,
         ..p.clone()
     };
-    let at = workspace.wrapping_add(wide_bytes as usize);
+    let at = bases.workspace().wrapping_add(between.bytes as usize);
     let [first, second] =
         [first, second].map(|p| of_route(&route(&p, device, forced), &p, bases, at, device));
-    one_after_the_other(first, second, wide_bytes)
+    between.one_after_the_other(first, second)
 }
 
-/// Of the unrounded results of products, each of m by n.
-pub(super) fn wide_bytes([m, n, products]: [u64; 3], dtype: DType) -> u64 {
-    let sum_bytes = if dtype == DType::F64 { 8 } else { 4 };
-    let bytes = [n, products, sum_bytes].into_iter().fold(m, u64::saturating_mul);
-    bytes.checked_next_multiple_of(256).unwrap_or(u64::MAX)
+/// `offset` elements behind a bias: the gate's has none before it.
+pub(super) fn bias_at(address: usize, offset: i64, dtype: DType) -> usize {
+    address.wrapping_add_signed((offset * dtype.size() as i64) as isize)
 }
 
-/// The gate's product and b's, which meet in so many bytes at the beginning of the workspace.
-pub(super) fn one_after_the_other(first: Choice, second: Choice, wide_bytes: u64) -> Choice {
-    let because = "no kernel computes both products of these operands on this device";
-    let why = [Reason::plain("two products", "wgmma", because)].into_iter().chain(second.why);
-    Choice {
-        main: first.launches.len() + second.main,
-        launches: first.launches.into_iter().chain(second.launches).collect(),
-        workspace: wide_bytes.saturating_add(first.workspace.max(second.workspace)),
-        why: why.collect(),
-        arithmetic: second.arithmetic,
-        fallback: None,
+/// The gate's product, unrounded, at the beginning of the workspace, where b's finds it.
+pub(super) struct Between {
+    /// The first product's result, of float32 and float64.
+    pub result: Option<Matrix>,
+    /// Its sums, of fp16/bf16.
+    pub kept: Option<Wide>,
+    /// What the second product is multiplied by.
+    pub taken: Option<Wide>,
+    pub bytes: u64,
+}
+
+impl Between {
+    /// Of a batch of products, each m by n.
+    pub fn new(dtype: DType, (m, n): (i64, i64), batch: &[i64], workspace: usize) -> Between {
+        let wide = |is_result| Some(Wide { address: workspace, is_result });
+        let is_rounded = matches!(dtype, DType::F16 | DType::BF16);
+        let strides = layout::contiguous_strides(batch);
+        let dense = Matrix {
+            address: workspace,
+            row_stride: n,
+            col_stride: 1,
+            batch_strides: strides.iter().map(|step| step.saturating_mul(m.saturating_mul(n))).collect(),
+        };
+        let sum_bytes = if dtype == DType::F64 { 8 } else { 4 };
+        let sizes = batch.iter().chain([&m, &n]);
+        let bytes = sizes.fold(sum_bytes, |bytes: u64, size| bytes.saturating_mul(size.unsigned_abs()));
+        Between {
+            result: (!is_rounded).then_some(dense),
+            kept: wide(true).filter(|_| is_rounded),
+            taken: wide(false),
+            bytes: bytes.checked_next_multiple_of(256).unwrap_or(u64::MAX),
+        }
+    }
+
+    pub fn one_after_the_other(&self, first: Choice, second: Choice) -> Choice {
+        let because = "no kernel computes both products of these operands on this device";
+        let why = [Reason::plain("two products", "wgmma", because)].into_iter().chain(second.why);
+        Choice {
+            main: first.launches.len() + second.main,
+            launches: first.launches.into_iter().chain(second.launches).collect(),
+            workspace: self.bytes.saturating_add(first.workspace.max(second.workspace)),
+            why: why.collect(),
+            arithmetic: second.arithmetic,
+            fallback: None,
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! Lists of products: small ones by one launch of blocks that look for their product among the parameters; large ones together
-//! on Hopper's tensor cores (../wgmma/listed.rs), or, as those with a gate, each by the kernel that it would get alone.
+//! on Hopper's tensor cores (../wgmma/listed.rs), or each by the kernel that it would get alone.
 
 use std::mem::{offset_of, size_of};
 
@@ -115,10 +115,9 @@ pub fn choose(problem: &ListedMatmulProblem, device: &DeviceFacts, forced: Optio
 
 fn plan(products: &[&MatmulProblem], device: &DeviceFacts) -> LaunchPlan<ListedParams> {
     let dtype = products.first().map_or(DType::F32, |product| product.dtype);
-    let halves = matches!(dtype, DType::F16 | DType::BF16);
-    let (file, layout) = match halves && device.compute_capability >= (8, 0) {
-        true => ("matmul_mma", "_any"),
-        false => ("matmul_simt", ""),
+    let (file, layout) = match dtype {
+        DType::F16 | DType::BF16 if device.compute_capability >= (8, 0) => ("matmul_mma", "_any"),
+        _ => ("matmul_simt", ""),
     };
     let shape = blocks::launch_shape(file, "64x64", !layout.is_empty(), dtype, device);
     let mut blocks = 0;

@@ -6,15 +6,16 @@ mod params;
 
 pub use params::{GroupedMatmulParams, GroupedWgmmaParams, Groups};
 
+use super::gated::{Between, bias_at};
 use super::operands::{Access, Oriented};
-use super::{Forced, MatmulParams, Matrix, blocks, choose_from, gated, wgmma};
+use super::{Forced, MatmulParams, Matrix, blocks, choose_from, wgmma};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::tile_order::MOST_TILES;
 use crate::cuda::plan::{Bases, Choice, Kernel, LaunchPlan};
 use crate::dtype::DType;
 use crate::ops::grouped_matmul::{Cut, GroupBias, GroupedMatmulProblem};
-use crate::ops::matmul::{Activation, Bias, MatmulProblem, Precision, Wide};
+use crate::ops::matmul::{Activation, Bias, MatmulProblem, Precision};
 
 /// The launches of a problem, decided once.
 pub fn choose(problem: &GroupedMatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
@@ -36,39 +37,31 @@ pub fn choose(problem: &GroupedMatmulProblem, device: &DeviceFacts, forced: Opti
 fn by_blocks(p: &GroupedMatmulProblem, device: &DeviceFacts, bases: &Bases) -> Choice {
     let one = |p: &GroupedMatmulProblem| Choice::of(&plan(p, device), bases);
     let Some(gate) = p.gate.clone() else { return one(p) };
-    let workspace = bases.workspace();
-    let products = if p.cut == Cut::Rows { 1 } else { p.groups };
-    let wide_bytes = gated::wide_bytes([p.m, p.n, products].map(i64::unsigned_abs), p.dtype);
-    let bias = |row: i64| {
+    let groups = [p.groups];
+    let batch: &[i64] = if p.cut == Cut::Rows { &[] } else { &groups };
+    let between = Between::new(p.dtype, (p.m, p.n), batch, bases.workspace());
+    let bias = |row| {
         p.bias.as_ref().map(|bias| {
-            let bytes = row * bias.row_stride * p.dtype.size() as i64;
-            GroupBias { address: bias.address.wrapping_add_signed(bytes as isize), ..bias.clone() }
+            let address = bias_at(bias.address, row * bias.row_stride, p.dtype);
+            GroupBias { address, ..bias.clone() }
         })
-    };
-    let wide = |is_result| Some(Wide { address: workspace, is_result });
-    let halves = matches!(p.dtype, DType::F16 | DType::BF16);
-    let dense = Matrix {
-        address: workspace,
-        row_stride: p.n,
-        col_stride: 1,
-        batch_strides: p.out.batch_strides.iter().map(|_| p.m.saturating_mul(p.n)).collect(),
     };
     let first = GroupedMatmulProblem {
         b: gate,
         bias: bias(0),
         gate: None,
-        out: if halves { p.out.clone() } else { dense },
-        wide: wide(true).filter(|_| halves),
+        out: between.result.clone().unwrap_or_else(|| p.out.clone()),
+        wide: between.kept,
         ..p.clone()
     };
     let second = GroupedMatmulProblem {
         bias: bias(1),
         gate: None,
         activation: Activation::None,
-        wide: wide(false),
+        wide: between.taken,
         ..p.clone()
     };
-    gated::one_after_the_other(one(&first), one(&second), wide_bytes)
+    between.one_after_the_other(one(&first), one(&second))
 }
 
 /// The groups as one product: of all rows, or of all k; where matrices differ from group to group, as a batch.

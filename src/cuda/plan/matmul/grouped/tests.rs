@@ -127,15 +127,27 @@ fn there_are_never_more_tiles_than_blocks() {
     assert_eq!(most_tiles(&posed(&a, &b, 7), (64, 64)), (1 + 8) * 2);
 }
 
+fn products(sizes: &[(i64, i64, i64)]) -> Vec<MatmulProblem> {
+    let one =
+        |&(m, n, k): &(i64, i64, i64)| crate::cuda::plan::matmul::tests::problem(DType::BF16, 1, m, k, n);
+    sizes.iter().map(one).collect()
+}
+
 /// The kernels of a list of products of m x k by k x n, by file, with how many products each has.
 fn listed(
     sizes: &[(i64, i64, i64)],
     device: &DeviceFacts,
     forced: Option<Forced>,
 ) -> Vec<(&'static str, u64)> {
-    let one =
-        |&(m, n, k): &(i64, i64, i64)| crate::cuda::plan::matmul::tests::problem(DType::BF16, 1, m, k, n);
-    let problem = ListedMatmulProblem { products: sizes.iter().map(one).collect() };
+    launched(products(sizes), device, forced)
+}
+
+fn launched(
+    products: Vec<MatmulProblem>,
+    device: &DeviceFacts,
+    forced: Option<Forced>,
+) -> Vec<(&'static str, u64)> {
+    let problem = ListedMatmulProblem { products };
     let count = |launch: &Launch| launch.settings.iter().find(|setting| setting.0 == "products").map(|s| s.1);
     let choice = listed::choose(&problem, device, forced);
     choice.launches.iter().map(|launch| (launch.kernel.file, count(launch).unwrap_or(1))).collect()
@@ -159,6 +171,27 @@ fn products_of_a_list_share_launches_where_that_is_sooner() {
     assert_eq!(listed(&[(128, 128, 128); 4], &h200, None), [("matmul_mma", 4)]);
     for device in examples::all().iter().filter(|device| device.compute_capability != (9, 0)) {
         assert_eq!(listed(&experts, device, None).len(), 8);
+    }
+}
+
+#[test]
+fn products_with_gates_share_launches_where_those_lie_as_b_does() {
+    let (h200, list) = (examples::h200(), "grouped_matmul_wgmma_list");
+    let gated = |sizes: &[(i64, i64, i64)]| {
+        let gate = |x: &MatmulProblem| Some(Matrix { address: x.b.address + (1 << 40), ..x.b.clone() });
+        let all = products(sizes).into_iter();
+        all.map(|x| MatmulProblem { gate: gate(&x), ..x }).collect::<Vec<_>>()
+    };
+    let experts = [(256, 4096, 4096); 8];
+    assert_eq!(launched(gated(&experts), &h200, None), [(list, 8)]);
+    assert_eq!(launched(gated(&[(128, 128, 128); 20]), &h200, None), [(list, 16), (list, 4)]);
+    let mut some = gated(&experts);
+    let gate = some[3].gate.as_mut().unwrap();
+    (gate.row_stride, gate.col_stride) = (1, 4096);
+    let left = [("matmul_mma", 1), ("matmul_mma", 1), ("matmul_wgmma", 1)];
+    assert_eq!(launched(some, &h200, None), [&[(list, 6)], &left[..]].concat());
+    for device in examples::all().iter().filter(|device| device.compute_capability != (9, 0)) {
+        assert_eq!(launched(gated(&experts), device, None).len(), 16);
     }
 }
 

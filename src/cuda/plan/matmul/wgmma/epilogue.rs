@@ -1,6 +1,6 @@
 //! The epilogue of a product: one of the kernels of a tile's shape.
 
-use super::params::WgmmaParams;
+use super::params::{BY_TMA, WgmmaParams};
 use crate::cuda::plan::matmul::addends::Addends;
 use crate::ops::matmul::Activation;
 
@@ -15,6 +15,7 @@ pub enum EpilogueKind {
     General,
     Transpose,
     Residual,
+    PlainResidual,
     Gated,
 }
 
@@ -31,6 +32,7 @@ impl EpilogueKind {
             _ if p.splits > 1 => EpilogueKind::Partial,
             _ if p.is_gated() => EpilogueKind::Gated,
             // Of float32, one kernel has all.
+            (_, Activation::None) if p.addends.residual_vector == BY_TMA => EpilogueKind::PlainResidual,
             _ if p.addends.residual != 0 && planes == 1 => EpilogueKind::Residual,
             _ if p.addends != Addends::default() => EpilogueKind::General,
             (true, Activation::None) if p.bias == 0 => EpilogueKind::None,
@@ -49,6 +51,7 @@ impl EpilogueKind {
             EpilogueKind::General => "general",
             EpilogueKind::Transpose => "transpose",
             EpilogueKind::Residual => "residual",
+            EpilogueKind::PlainResidual => "plain_residual",
             EpilogueKind::Gated => "gated",
         }
     }

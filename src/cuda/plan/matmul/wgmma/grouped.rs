@@ -42,9 +42,9 @@ pub fn choose(
     let gate = whole.gate.as_ref().map_or(0, |gate| gate.address);
     let addresses = [p.a.address, p.b.address, p.out.address, p.bias, gate];
     let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(2));
-    let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
+    let is_16_bits = matches!(problem.dtype, DType::F16 | DType::BF16);
     // Code for 9.0a runs on nothing else.
-    if device.compute_capability != (9, 0) || !halves || !fits || !elements_lie_whole {
+    if device.compute_capability != (9, 0) || !is_16_bits || !fits || !elements_lie_whole {
         return None;
     }
     let gated = problem.gate.is_some();

@@ -1,5 +1,5 @@
 //! How kernels/grouped_matmul_wgmma_list.cu is launched: products of their own sizes and layouts, each with the parameters
-//! that matmul_wgmma.cu would get.
+//! that matmul_wgmma.cu would get. Of a list all have a gate, or none has.
 
 use std::cmp::Reverse;
 use std::mem::size_of;
@@ -81,8 +81,7 @@ impl<'a> Product<'a> {
 
 fn as_it_lies(problem: &MatmulProblem, p: &Oriented, device: &DeviceFacts) -> Option<Size> {
     let (size, copies) = sized(problem, p, device)?;
-    let plain = problem.gate.is_none() && problem.batch.is_empty() && copies == [None; 2];
-    plain.then_some(size)
+    (problem.batch.is_empty() && copies == [None; 2]).then_some(size)
 }
 
 /// Whether a product can share a launch.
@@ -206,7 +205,8 @@ impl Launched {
             let (tiles_m, tiles_n) = product.size.tiles(tile, 1);
             let group_m = group_m(tiles_m as u32, tiles_n as u32, (tile.m(), tile.n), concurrent);
             let (splits, pair, copies) = (1, 1, [None; 2]);
-            let (cluster_splitk, gated, why) = (false, false, Vec::new());
+            let (cluster_splitk, why) = (false, Vec::new());
+            let gated = product.problem.gate.is_some();
             WgmmaChoice {
                 tile,
                 splits,
@@ -231,13 +231,16 @@ impl Launched {
         for (to, from) in params.products.iter_mut().zip(&each) {
             *to = from.multiply.params;
         }
-        let is_plain = |(product, launches): (&Product, &Launches)| {
+        let kind_of = |(product, launches): (&Product, &Launches)| {
             let params = &launches.multiply.params;
             let whole_vectors = params.store_elements == 0 && params.n.is_multiple_of(8);
-            EpilogueKind::of(product.problem.activation, params, whole_vectors, 1) == EpilogueKind::None
+            match EpilogueKind::of(product.problem.activation, params, whole_vectors, 1) {
+                kind @ (EpilogueKind::None | EpilogueKind::Gated) => kind,
+                _ => EpilogueKind::General,
+            }
         };
-        let plain = products.iter().zip(&each).all(is_plain);
-        let kind = if plain { EpilogueKind::None } else { EpilogueKind::General };
+        let kinds = products.iter().zip(&each).map(kind_of);
+        let kind = kinds.reduce(|x, y| if x == y { x } else { EpilogueKind::General })?;
         let dtype = products.first()?.problem.dtype.suffix();
         let name = format!("grouped_matmul_wgmma_list_{}_{}_{dtype}", tile.name, kind.name());
         let kernel = Kernel { file: "grouped_matmul_wgmma_list", name };

@@ -18,6 +18,22 @@ fn chosen(p: &MatmulProblem, overrides: Overrides) -> (WgmmaChoice, Launches) {
     (choice, launches)
 }
 
+#[test]
+fn a_residual_by_the_copy_engine_has_a_kernel_without_activations() {
+    let name = |row_stride: i64, activation| {
+        let x = bf16(4096, 4096, 4096);
+        let residual = Some(Matrix { address: 5 << 40, row_stride, ..x.out.clone() });
+        let (_, launches) = chosen(&MatmulProblem { residual, activation, ..x }, Overrides::default());
+        assert_eq!(launches.maps[5].is_some(), launches.multiply.params.addends.residual_vector == 2);
+        launches.multiply.kernel.name
+    };
+    assert_eq!(name(4096, Activation::None), "matmul_wgmma_128x256_plain_residual_bf16");
+    assert_eq!(name(4096, Activation::Relu), "matmul_wgmma_128x256_residual_bf16");
+    // Rows that begin between multiples of 16 bytes, and one row for all.
+    assert_eq!(name(4097, Activation::None), "matmul_wgmma_128x256_residual_bf16");
+    assert_eq!(name(0, Activation::None), "matmul_wgmma_128x256_residual_bf16");
+}
+
 /// ((m, n, k), tile, parts of k, blocks of a cluster) on an H200.
 type Row = ((i64, i64, i64), &'static str, u32, u32);
 
