@@ -7,7 +7,9 @@
 
 mod backward;
 mod columns;
+mod groups;
 mod rows;
+mod steps;
 mod tiles;
 
 pub use backward::run as backward;
@@ -18,7 +20,7 @@ use half::{bf16, f16};
 
 use super::element::Element;
 use super::exp::Exp;
-use super::float::Float;
+use super::float::{Float, is_half};
 use super::isa::{Isa, LANES};
 use super::memory::zeros;
 use super::operand::{Source, Target};
@@ -93,13 +95,6 @@ fn finishing<R: Exp>(kind: Kind, sum: f64) -> R {
         Kind::Softmax => reciprocal(sum),
         Kind::LogSoftmax => sum.ln(),
     })
-}
-
-/// Whether elements are so short that differences from a maximum need no correction: they are exact, or as exact as the
-/// result that they are rounded to.
-#[inline(always)]
-const fn is_half<T>() -> bool {
-    size_of::<T>() == 2
 }
 
 /// The exponentials of a group, relative to its maxima.
