@@ -10,10 +10,6 @@ const PIECE: usize = 1 << 19;
 /// Columns of a tile in pieces: a row of it is a page or a few, read from the first byte to the last.
 const WIDE: usize = 1024;
 
-/// Columns that a tile of a single piece has, at least, where there are as many: where rows lie a page or more apart, each
-/// of a narrower one is a page for a line or two.
-const NARROW: usize = 128;
-
 /// The index space as (outer, along the row, column).
 pub struct Split {
     outer: usize,
@@ -27,8 +23,16 @@ pub struct Split {
 
 impl Split {
     /// How to split the work, if it is the result's columns that are neighbours in memory. `bytes` are what a thread has to
-    /// keep of an element from the first visit to the second.
-    pub fn of(rows: &[i64], out: &Strided, out_stride: i64, length: i64, bytes: usize) -> Option<Split> {
+    /// keep of an element from the first visit to the second; a tile of a single piece has `narrowest` columns at least,
+    /// where there are as many.
+    pub fn of(
+        rows: &[i64],
+        out: &Strided,
+        out_stride: i64,
+        length: i64,
+        bytes: usize,
+        narrowest: usize,
+    ) -> Option<Split> {
         let (&columns, outer) = rows.split_last()?;
         let neighbours = out.strides.last() == Some(&1) && out_stride != 1;
         if !neighbours || columns < 8 || length == 1 {
@@ -37,7 +41,7 @@ impl Split {
         let (length, piece) = (length as usize, PIECE / bytes);
         let widest = if length < 64 { WIDE } else { 256 };
         let width = match piece / length {
-            0..NARROW => WIDE,
+            fits if fits < narrowest => WIDE,
             fits => (fits / LANES * LANES).min(widest),
         };
         let outer = outer.iter().product::<i64>() as usize;
