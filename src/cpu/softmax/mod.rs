@@ -21,7 +21,7 @@ use half::{bf16, f16};
 use super::element::Element;
 use super::exp::Exp;
 use super::float::{Float, is_half};
-use super::isa::{Isa, LANES};
+use super::isa::{Isa, LANES, has_whole_groups};
 use super::memory::zeros;
 use super::operand::{Source, Target};
 use super::parallel;
@@ -44,9 +44,10 @@ pub fn run(problem: &SoftmaxProblem) -> Result<()> {
 
 fn softmax<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let SoftmaxProblem { rows, out, out_stride, length, .. } = problem;
-    // Pieces take exponentials a second time, which pays where each row of a narrow tile is a page for a line or two.
+    // Pieces take exponentials a second time, which pays where registers are wide, or where each row of a narrow tile is a
+    // page for a line or two.
     let row_bytes = rows.last().map_or(0, |&columns| columns as usize) * size_of::<T>();
-    let narrowest = if row_bytes < 2048 { 2 * LANES } else { 8 * LANES };
+    let narrowest = if row_bytes < 2048 && !has_whole_groups() { 2 * LANES } else { 8 * LANES };
     match Split::of(rows, out, *out_stride, *length, size_of::<T::Real>(), narrowest) {
         Some(split) => columns::solve::<T>(problem, &split),
         None => rows::solve::<T>(problem),

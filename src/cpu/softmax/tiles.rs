@@ -19,6 +19,8 @@ pub struct Split {
     width: usize,
     /// Elements along the row that are kept widened at a time.
     rows: usize,
+    /// Whether neighbouring tiles have a cache line in common.
+    shares_lines: bool,
 }
 
 impl Split {
@@ -45,7 +47,9 @@ impl Split {
             fits => (fits / LANES * LANES).min(widest),
         };
         let outer = outer.iter().product::<i64>() as usize;
-        Some(Split { outer, length, columns: columns as usize, width, rows: piece / width })
+        let columns = columns as usize;
+        let shares_lines = !(columns * out.dtype.size()).is_multiple_of(CACHE_LINE);
+        Some(Split { outer, length, columns, width, rows: piece / width, shares_lines })
     }
 
     /// An operand's dimensions with the one along the row put before the columns.
@@ -86,7 +90,7 @@ impl Split {
         let units = self.outer * tiles;
         if self.pieces() == 1 {
             let pays = parallel::pays(nanoseconds);
-            let threads = if pays { parallel::threads() } else { 1 };
+            let threads = if pays && self.shares_lines { parallel::threads() } else { 1 };
             parallel::for_each_with(units, pays, S::default, |scratch, task| {
                 whole(scratch, tile(apart(task, units, threads)));
             });
@@ -97,8 +101,9 @@ impl Split {
     }
 }
 
-/// The unit that is to be solved as the `task`-th, so that threads are far from each other: neighbours share a cache line in
-/// every row where rows are no multiple of one.
+const CACHE_LINE: usize = 64;
+
+/// The unit that is to be solved as the `task`-th, so that threads are far from each other.
 fn apart(task: usize, units: usize, threads: usize) -> usize {
     let (thread, done) = (task % threads, task / threads);
     thread * (units / threads) + thread.min(units % threads) + done
