@@ -75,6 +75,25 @@ pub trait Float: Element {
     fn real<'a, I: Isa>(isa: I, from: &'a [Self], buffer: &'a mut [Self::Real]) -> &'a [Self::Real];
     /// Memory of elements as that of the arithmetic type, if they are of it.
     fn as_reals(to: &mut [Self]) -> Option<&mut [Self::Real]>;
+
+    /// Two groups in the arithmetic type, in whatever order costs least: of bfloat16 the elements at even and at odd
+    /// places, which need no moves.
+    #[inline(always)]
+    fn wide_pair<I: Isa>(isa: I, from: &[[Self; LANES]; 2]) -> [[Self::Real; LANES]; 2] {
+        [wide(isa, &from[0]), wide(isa, &from[1])]
+    }
+    /// The reverse, rounded as by `narrow`.
+    #[inline(always)]
+    fn narrow_pair<I: Isa>(isa: I, from: [[Self::Real; LANES]; 2], to: &mut [[Self; LANES]; 2]) {
+        Self::narrow(isa, &from[0], &mut to[0]);
+        Self::narrow(isa, &from[1], &mut to[1]);
+    }
+}
+
+/// Whether elements are float16 or bfloat16.
+#[inline(always)]
+pub const fn is_half<T>() -> bool {
+    size_of::<T>() == 2
 }
 
 /// Elements in the arithmetic type.
@@ -113,12 +132,33 @@ pub fn wide_rest<T: Float, I: Isa>(isa: I, from: &[T]) -> [T::Real; LANES] {
 pub trait Narrow<R>: Element {
     /// to = from, rounded to nearest, ties to even; float64 reaches the halves by way of float32.
     fn narrowed<I: Isa>(isa: I, from: &[R], to: &mut [Self]);
+    /// Two groups, in the order in which `T` was widened.
+    fn narrowed_pair<T: Float<Real = R>, I: Isa>(isa: I, from: [[R; LANES]; 2], to: &mut [[Self; LANES]; 2]);
+}
+
+/// [`Narrow::narrowed_pair`] of what was not widened in pairs.
+#[inline(always)]
+fn narrowed_in_order<R, O: Narrow<R>, I: Isa>(isa: I, from: [[R; LANES]; 2], to: &mut [[O; LANES]; 2]) {
+    O::narrowed(isa, &from[0], &mut to[0]);
+    O::narrowed(isa, &from[1], &mut to[1]);
 }
 
 impl<T: Float> Narrow<T::Real> for T {
     #[inline(always)]
     fn narrowed<I: Isa>(isa: I, from: &[T::Real], to: &mut [T]) {
         T::narrow(isa, from, to);
+    }
+    #[inline(always)]
+    fn narrowed_pair<S: Float<Real = T::Real>, I: Isa>(
+        isa: I,
+        from: [[T::Real; LANES]; 2],
+        to: &mut [[T; LANES]; 2],
+    ) {
+        if S::DTYPE == T::DTYPE {
+            T::narrow_pair(isa, from, to);
+        } else {
+            narrowed_in_order(isa, from, to);
+        }
     }
 }
 
@@ -128,6 +168,14 @@ macro_rules! narrow_f64 {
             #[inline(always)]
             fn narrowed<I: Isa>(isa: I, from: &[f64], to: &mut [$type]) {
                 <$type>::convert(isa, from, to);
+            }
+            #[inline(always)]
+            fn narrowed_pair<S: Float<Real = f64>, I: Isa>(
+                isa: I,
+                from: [[f64; LANES]; 2],
+                to: &mut [[$type; LANES]; 2],
+            ) {
+                narrowed_in_order(isa, from, to);
             }
         }
     )*};

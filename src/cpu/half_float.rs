@@ -1,5 +1,7 @@
 //! float16 and bfloat16: computed in float32, rounded once.
 
+use std::mem::transmute;
+
 use half::{bf16, f16};
 
 use super::element::Element;
@@ -42,6 +44,28 @@ impl Float for bf16 {
     fn as_reals(_: &mut [bf16]) -> Option<&mut [f32]> {
         None
     }
+    #[inline(always)]
+    fn wide_pair<I: Isa>(_: I, from: &[[bf16; LANES]; 2]) -> [[f32; LANES]; 2] {
+        // SAFETY: two arrays of one size, of which any bits are valid.
+        let both: [u32; LANES] = unsafe { transmute(*from) };
+        let mut wide = [[0.0; LANES]; 2];
+        for i in 0..LANES {
+            wide[0][i] = f32::from_bits(both[i] << 16);
+        }
+        for i in 0..LANES {
+            wide[1][i] = f32::from_bits(both[i] & 0xffff_0000);
+        }
+        wide
+    }
+    #[inline(always)]
+    fn narrow_pair<I: Isa>(_: I, from: [[f32; LANES]; 2], to: &mut [[bf16; LANES]; 2]) {
+        let mut both = [0; LANES];
+        for i in 0..LANES {
+            both[i] = (rounded(from[0][i]) >> 16) | (rounded(from[1][i]) & 0xffff_0000);
+        }
+        // SAFETY: as above.
+        *to = unsafe { transmute::<[u32; LANES], [[bf16; LANES]; 2]>(both) };
+    }
 }
 
 #[inline(always)]
@@ -51,19 +75,28 @@ fn widen_bf16(value: bf16) -> f32 {
 
 #[inline(always)]
 fn narrow_bf16(value: f32) -> bf16 {
-    // The rounding of a NaN could carry into infinity: keep it, quiet.
-    let nan = bf16::from_bits(((value.to_bits() | 0x0040_0000) >> 16) as u16);
-    if value.is_nan() { nan } else { narrow_number(value) }
+    bf16::from_bits((rounded(value) >> 16) as u16)
 }
 
-/// The same of what is no NaN, or one with few bits.
+/// The bits of a bfloat16 above 16 others. A choice of 32 bits each, since LLVM would take the upper halves of both apart.
+#[inline(always)]
+fn rounded(value: f32) -> u32 {
+    let bits = value.to_bits();
+    // The rounding of a NaN could carry into infinity: keep it, quiet.
+    if value.is_nan() { bits | 0x0040_0000 } else { rounded_number(bits) }
+}
+
+/// Adding just under half of the last place that stays, or exactly half if that place is odd, carries into it when the
+/// nearest is above.
+#[inline(always)]
+fn rounded_number(bits: u32) -> u32 {
+    bits.wrapping_add(0x7fff + ((bits >> 16) & 1))
+}
+
+/// [`narrow_bf16`] of what is no NaN, or one with few bits.
 #[inline(always)]
 fn narrow_number(value: f32) -> bf16 {
-    let bits = value.to_bits();
-    // Adding just under half of the last place that stays, or exactly half if that place is odd, carries into
-    // it when the nearest is above.
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-    bf16::from_bits((rounded >> 16) as u16)
+    bf16::from_bits((rounded_number(value.to_bits()) >> 16) as u16)
 }
 
 impl Float for f16 {
@@ -241,4 +274,52 @@ fn add_scalar_group<I: Isa>(isa: I, x: [f16; LANES], y: f32, alpha: f32) -> [f16
         *s = Real::mul_add(y, isa, alpha, *s);
     }
     isa.narrow_f16(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::isa::{Kernel, dispatch};
+
+    /// What is left of numbers that are narrowed and widened in pairs, and one by one.
+    struct BothWays([[f32; LANES]; 2]);
+
+    impl Kernel for BothWays {
+        type Output = [[f32; 2 * LANES]; 2];
+
+        #[inline(always)]
+        fn run<I: Isa>(self, isa: I) -> Self::Output {
+            let mut pair = [[bf16::ZERO; LANES]; 2];
+            bf16::narrow_pair(isa, self.0, &mut pair);
+            let mut each = [[0.0; 2 * LANES]; 2];
+            each[0].copy_from_slice(bf16::wide_pair(isa, &pair).as_flattened());
+            let mut narrow = [bf16::ZERO; 2 * LANES];
+            bf16::narrow(isa, self.0.as_flattened(), &mut narrow);
+            bf16::widen(isa, &narrow, &mut each[1]);
+            each
+        }
+    }
+
+    #[test]
+    fn pairs_are_rounded_as_numbers_are() {
+        let mut bits = 1u32;
+        for round in 0..20_000 {
+            let mut values = [[0.0; LANES]; 2];
+            for value in values.as_flattened_mut() {
+                bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                // Ties, infinities and NaNs of few bits, and of many.
+                *value = f32::from_bits(match round % 4 {
+                    0 => bits & 0xffff_8000,
+                    1 => bits | 0x7f80_0000,
+                    2 => bits & 0x8000_7fff | 0x7f80_0000,
+                    _ => bits,
+                });
+            }
+            let [pairs, each] = dispatch(BothWays(values)).map(|values| values.map(f32::to_bits));
+            assert_eq!(pairs, each, "{values:?}");
+            let nan = |value: f32| value.is_nan();
+            let as_before = values.as_flattened().iter().zip(each.map(f32::from_bits));
+            assert!(as_before.into_iter().all(|(&value, got)| nan(value) == nan(got)));
+        }
+    }
 }

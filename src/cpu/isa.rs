@@ -63,6 +63,14 @@ pub fn dispatch_streaming<K: Kernel>(kernel: K) -> K::Output {
 #[cfg(target_arch = "x86_64")]
 pub use x86::has_avx512;
 
+/// Whether a register holds a group of float32.
+pub fn has_whole_groups() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return x86::has_avx512();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// What [`dispatch`] chooses on this CPU.
 pub fn name() -> &'static str {
     struct Name;

@@ -26,3 +26,68 @@ pub fn has_room(bytes: usize) -> bool {
         mapped != libc::MAP_FAILED && libc::munmap(mapped, bytes) == 0
     }
 }
+
+/// Bytes of a result that malloc maps anew whenever it is allocated.
+const MAPPED: usize = 32 << 20;
+
+/// Asks for huge pages where a result will lie that has no pages yet: to map it page by page takes several times as long as
+/// to compute it.
+pub fn ask_for_huge_pages(address: usize, bytes: usize) {
+    const HUGE: usize = 2 << 20;
+    let (first, end) = (address.next_multiple_of(HUGE), (address + bytes) / HUGE * HUGE);
+    if bytes < MAPPED || end <= first {
+        return;
+    }
+    let memory = ptr::with_exposed_provenance_mut(first);
+    let mut has_page = [1];
+    // SAFETY: one page is looked at; what is asked for changes no memory.
+    unsafe {
+        if libc::mincore(memory, 1, has_page.as_mut_ptr()) == 0 && has_page[0] & 1 == 0 {
+            libc::madvise(memory, end - first, libc::MADV_HUGEPAGE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the system was asked for huge pages at an address, as the flags of its mapping say.
+    fn was_asked(address: usize) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut within = false;
+        for line in maps.lines() {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let number = |text| usize::from_str_radix(text, 16);
+            if let Some((Ok(first), Ok(end))) = range.map(|(first, end)| (number(first), number(end))) {
+                within = (first..end).contains(&address);
+            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| within) {
+                return flags.split(' ').any(|flag| flag == "hg");
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn huge_pages_are_asked_for_where_there_are_none_yet() {
+        let supported = std::fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap_or(false);
+        for (bytes, touched, asked) in
+            [(MAPPED + 5, false, supported), (MAPPED + 5, true, false), (MAPPED - 1, false, false)]
+        {
+            let (access, kind) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: a mapping of its own.
+            let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
+            assert_ne!(memory, libc::MAP_FAILED);
+            if touched {
+                // SAFETY: the mapping is that long.
+                unsafe { memory.cast::<u8>().write_bytes(1, bytes) };
+            }
+            let address = memory.expose_provenance();
+            ask_for_huge_pages(address + 1, bytes - 1);
+            assert_eq!(was_asked(address + bytes / 2), asked, "{bytes} {touched}");
+            // SAFETY: nobody uses it any more.
+            assert_eq!(unsafe { libc::munmap(memory, bytes) }, 0);
+        }
+    }
+}

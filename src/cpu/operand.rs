@@ -10,6 +10,7 @@ use half::{bf16, f16};
 
 use super::element::{Bool, Element};
 use super::isa::{Isa, Kernel, dispatch};
+use super::memory;
 use crate::dtype::DType;
 use crate::tensor::Dims;
 
@@ -450,6 +451,9 @@ impl<T: Element> Target<T> {
     pub unsafe fn new(address: usize, shape: &[i64], strides: &[i64]) -> Target<T> {
         let in_place = address.is_multiple_of(align_of::<T>());
         let walk = Walk::new(address, shape, strides);
+        if let ([len], [1]) = (&walk.shape[..], &walk.strides[..]) {
+            memory::ask_for_huge_pages(address, *len as usize * size_of::<T>());
+        }
         Target { walk, in_place, strides: last_two(strides), element: PhantomData }
     }
 

@@ -153,7 +153,9 @@ def test_rows_transposed_to_their_results(device, op, dtype, shape):
 @ops
 @dtypes
 @pytest.mark.parametrize(
-    "shape", [(5000, 3), (33, 4099), (1024, 130), (2, 20000, 9), (8192, 48), (66000, 16)], ids=str
+    "shape",
+    [(5000, 3), (33, 4099), (1024, 130), (2, 20000, 9), (8192, 48), (66000, 16), (2050, 1300)],
+    ids=str,
 )
 def test_a_long_dim_that_is_not_the_last(device, op, dtype, shape):
     check(op, torch.randn(shape, device=device).to(dtype), dim=-2)

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::*;
-use crate::cpu::float::{Real, pairwise, wide};
+use crate::cpu::float::{Real, is_half, pairwise, wide, wide_rest};
 use crate::cpu::isa::LANES;
 use crate::cpu::operand::Target;
 
@@ -12,8 +12,9 @@ use crate::cpu::operand::Target;
 /// nothing, since it decides the order of the sums.
 pub const DEPTH: usize = 4096;
 
-/// Bytes of a tile's sums, at most: half of a first-level cache.
-const SUMS: usize = 16 << 10;
+/// Bytes of a tile's sums, at most. They are worth a first-level cache, since the longer a stretch of the matrix is, the
+/// faster it is read.
+const SUMS: usize = 32 << 10;
 
 /// Elements of a tile, about: 20 us of work.
 const TILE: usize = 131072;
@@ -286,34 +287,55 @@ fn across<T: Float, I: Isa>(
     let mut buffers = Buffers::default();
     let start = |k: usize| (depth + k) * step + first;
     let (fours, rest) = vector.as_chunks::<4>();
-    let mut wide = [[T::Real::default(); AT_ONCE]; 4];
-    for (i, &[p, q, r, s]) in fours.iter().enumerate() {
-        let rows: [&[T]; 4] = buffers.load(&problem.matrix, start(4 * i), step, width);
-        for (block, sums) in sums.chunks_mut(AT_ONCE).enumerate() {
-            let at = block * AT_ONCE..block * AT_ONCE + sums.len();
-            let [a_wide, b_wide, c_wide, d_wide] = &mut wide;
-            let (a, b) =
-                (T::real(isa, &rows[0][at.clone()], a_wide), T::real(isa, &rows[1][at.clone()], b_wide));
-            let (c, d) = (T::real(isa, &rows[2][at.clone()], c_wide), T::real(isa, &rows[3][at], d_wide));
-            let terms = a.iter().zip(b).zip(c.iter().zip(d));
-            for (sum, ((&a, &b), (&c, &d))) in sums.iter_mut().zip(terms) {
-                let low = b.mul_add(isa, q, a.mul_add(isa, p, *sum));
-                *sum = d.mul_add(isa, s, c.mul_add(isa, r, low));
-            }
+    for (i, four) in fours.iter().enumerate() {
+        let rows = buffers.load::<4>(&problem.matrix, start(4 * i), step, width);
+        if is_half::<T>() {
+            add_rows(isa, rows, four, sums);
+            continue;
+        }
+        // Of groups by value LLVM keeps float32 and float64 in memory.
+        let [a, b, c, d] = rows;
+        let (a, b) = (T::real(isa, a, &mut []), T::real(isa, b, &mut []));
+        let (c, d) = (T::real(isa, c, &mut []), T::real(isa, d, &mut []));
+        let &[p, q, r, s] = four;
+        for (sum, ((&a, &b), (&c, &d))) in sums.iter_mut().zip(a.iter().zip(b).zip(c.iter().zip(d))) {
+            let low = b.mul_add(isa, q, a.mul_add(isa, p, *sum));
+            *sum = d.mul_add(isa, s, c.mul_add(isa, r, low));
         }
     }
-    for (i, &p) in rest.iter().enumerate() {
-        let [row]: [&[T]; 1] = buffers.load(&problem.matrix, start(4 * fours.len() + i), step, width);
-        for (sums, row) in sums.chunks_mut(AT_ONCE).zip(row.chunks(AT_ONCE)) {
-            for (sum, &a) in sums.iter_mut().zip(T::real(isa, row, &mut wide[0])) {
-                *sum = a.mul_add(isa, p, *sum);
-            }
-        }
+    for (i, &factor) in rest.iter().enumerate() {
+        let row = buffers.load::<1>(&problem.matrix, start(4 * fours.len() + i), step, width);
+        add_rows(isa, row, &[factor], sums);
     }
 }
 
-/// Elements of a stretch that are widened at once, which stay in the first-level cache.
-const AT_ONCE: usize = 256;
+/// Adds rows, each times its factor, to `sums`.
+#[inline(always)]
+fn add_rows<T: Float, I: Isa, const N: usize>(
+    isa: I,
+    rows: [&[T]; N],
+    factors: &[T::Real; N],
+    sums: &mut [T::Real],
+) {
+    let (groups, rest) = sums.as_chunks_mut::<LANES>();
+    let done = LANES * groups.len();
+    for (g, sums) in groups.iter_mut().enumerate() {
+        let mut added = *sums;
+        for (row, &factor) in rows.iter().zip(factors) {
+            added = add_products(isa, added, wide(isa, &row.as_chunks::<LANES>().0[g]), [factor; LANES]);
+        }
+        *sums = added;
+    }
+    if rest.is_empty() {
+        return;
+    }
+    for (row, &factor) in rows.iter().zip(factors) {
+        let last = wide_rest::<T, I>(isa, &row[done..]);
+        for (sum, x) in rest.iter_mut().zip(last) {
+            *sum = x.mul_add(isa, factor, *sum);
+        }
+    }
+}
 
 /// Bias, activation and rounding of sums on their way to the output.
 struct Finish<'a, T: Float> {

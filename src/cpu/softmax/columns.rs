@@ -1,6 +1,8 @@
 //! Rows that lie side by side: a tile of neighbouring columns at a time, each lane working on a row of its
 //! own, so that memory is read along its lines although the rows run across them.
 
+use super::groups;
+use super::steps::*;
 use super::tiles::{Split, Tile};
 use super::*;
 use crate::cpu::float::add_groups;
@@ -14,11 +16,12 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem, split: &Split) -> Result<()> {
     let x_strides = Split::dims(&problem.x.strides, problem.x_stride);
     let out_strides = Split::dims(&problem.out.strides, problem.out_stride);
     let (x, out) = operands::<T>(problem, &shape, &x_strides, &out_strides);
-    let columns = Columns { x: &x, out: &out, kind: problem.kind };
+    let in_place = problem.x.address == problem.out.address;
+    let columns = Columns { x: &x, out: &out, in_place, kind: problem.kind };
     split.for_tiles(
         problem.kind.name(),
-        |values: &mut Vec<T::Real>, tile| {
-            dispatch(Whole { columns, tile, length: split.piece(0).len(), values });
+        |scratch: &mut Scratch<T>, tile| {
+            dispatch(Whole { columns, tile, length: split.piece(0).len(), scratch });
         },
         |parts, tile, parallel| long(columns, parts, tile, split, parallel),
     )
@@ -27,6 +30,8 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem, split: &Split) -> Result<()> {
 struct Columns<'a, T> {
     x: &'a Source<T>,
     out: &'a Target<T>,
+    /// Whether they are the same memory.
+    in_place: bool,
     kind: Kind,
 }
 
@@ -38,85 +43,66 @@ impl<T> Clone for Columns<'_, T> {
 
 impl<T> Copy for Columns<'_, T> {}
 
-impl<T: Float> Columns<'_, T> {
-    /// Turns exponentials, or for log_softmax once more x, into the results.
-    #[inline(always)]
-    fn finish<I: Isa>(
-        &self,
-        isa: I,
-        tile: Tile,
-        range: Range<usize>,
-        values: &mut [T::Real],
-        maxima: &[T::Real],
-        finishing: &[T::Real],
-    ) {
-        for row in values.chunks_exact_mut(maxima.len()) {
-            match self.kind {
-                Kind::Softmax => {
-                    for (v, &factor) in row.iter_mut().zip(finishing) {
-                        *v = *v * factor * T::Real::LOWERING;
-                    }
-                }
-                Kind::LogSoftmax => {
-                    for (v, (&m, &shift)) in row.iter_mut().zip(maxima.iter().zip(finishing)) {
-                        *v = (*v - m) - shift;
-                    }
-                }
-            }
-        }
-        tile.store(isa, self.out, range, values);
+/// What a thread gathers rows in that are strided or of another dtype, and results; and the elements of a tile, widened.
+struct Scratch<T: Float> {
+    rows: Vec<T>,
+    results: Vec<T>,
+    values: Vec<[T::Real; LANES]>,
+}
+
+impl<T: Float> Default for Scratch<T> {
+    fn default() -> Self {
+        Scratch { rows: Vec::new(), results: Vec::new(), values: Vec::new() }
     }
 }
 
-/// The largest of each column, NaNs aside: those come back through the sums.
+/// Writes the results of some rows from x.
 #[inline(always)]
-fn maxima<R: Exp>(values: &[R], padded: usize) -> Vec<R> {
-    let mut maxima = vec![R::NEG_INFINITY; padded];
-    for row in values.chunks_exact(padded) {
-        for (m, &v) in maxima.iter_mut().zip(row) {
-            *m = if v > *m { v } else { *m };
+fn write<T: Float, I: Isa>(
+    isa: I,
+    columns: Columns<'_, T>,
+    tile: Tile,
+    range: Range<usize>,
+    by: &impl groups::Result<T::Real>,
+    scratch: &mut Scratch<T>,
+) {
+    let Columns { x, out, in_place, .. } = columns;
+    let Scratch { rows, results, .. } = scratch;
+    let at_once = tile.rows_at_once(x, range.len());
+    for l in range.clone().step_by(at_once) {
+        let count = at_once.min(range.end - l);
+        let matrix = tile.read(x, l, count, rows);
+        for row in 0..count {
+            write_row(isa, out, tile, l + row, in_place, matrix.row(row), by, results);
         }
     }
-    maxima
 }
 
-/// Replaces every x by e^(x - m), lifted, and sums up by columns what that is.
+/// Writes a row of results from one of `S`; `aliased`: that may be where they go.
 #[inline(always)]
-fn exponentials<T: Float, I: Isa>(isa: I, values: &mut [T::Real], maxima: &[T::Real]) -> Vec<f64> {
-    let padded = maxima.len();
-    // Those of -inf - 0 vanish, where -inf - -inf were NaN.
-    let bases = all(maxima, |m| if m == T::Real::NEG_INFINITY { T::Real::default() } else { m });
-    let (bases, _) = bases.as_chunks::<LANES>();
-    let mut totals = vec![0.0; padded];
-    let mut sums = vec![[T::Real::default(); LANES]; bases.len()];
-    for rows in values.chunks_mut(RUN * padded) {
-        sums.fill([T::Real::default(); LANES]);
-        for row in rows.chunks_exact_mut(padded) {
-            let (row, _) = row.as_chunks_mut::<LANES>();
-            for (group, (base, sum)) in row.iter_mut().zip(bases.iter().zip(&mut sums)) {
-                let exponentials = if is_half::<T>() {
-                    lifted::<T, I, true>(isa, *group, *base)
-                } else {
-                    lifted::<T, I, false>(isa, *group, *base)
-                };
-                *group = exponentials;
-                *sum = add_groups(*sum, exponentials);
-            }
+#[allow(clippy::too_many_arguments)]
+fn write_row<S: Float, T: Float<Real = S::Real>, I: Isa>(
+    isa: I,
+    out: &Target<T>,
+    tile: Tile,
+    l: usize,
+    aliased: bool,
+    from: &[S],
+    by: &impl groups::Result<S::Real>,
+    results: &mut Vec<T>,
+) {
+    let (start, width) = (tile.start(l), tile.width());
+    if !aliased && out.has_rows() {
+        // SAFETY: every piece of a tile is visited by one thread, which holds no other slice of `out`.
+        if let Some(mut matrix) = unsafe { out.matrix(start, [1, width]) } {
+            groups::fill(isa, from, by, matrix.row(0));
         }
-        for (total, sum) in totals.iter_mut().zip(sums.as_flattened()) {
-            *total += sum.to_f64();
-        }
+        return;
     }
-    for (total, &m) in totals.iter_mut().zip(maxima) {
-        // NaN stays.
-        let vanishes = m == T::Real::NEG_INFINITY && *total >= 0.0;
-        *total = if vanishes { 0.0 } else { *total * T::Real::LOWERING.to_f64() };
-    }
-    totals
-}
-
-fn all<A: Copy, B>(values: &[A], f: impl Fn(A) -> B) -> Vec<B> {
-    values.iter().map(|&v| f(v)).collect()
+    results.resize(width, T::default());
+    groups::fill(isa, from, by, &mut results[..]);
+    // SAFETY: as above; slices of x's row are not used any more.
+    unsafe { out.store(start, results) };
 }
 
 /// A tile that is solved in a single visit.
@@ -124,7 +110,7 @@ struct Whole<'a, T: Float> {
     columns: Columns<'a, T>,
     tile: Tile,
     length: usize,
-    values: &'a mut Vec<T::Real>,
+    scratch: &'a mut Scratch<T>,
 }
 
 impl<T: Float> Kernel for Whole<'_, T> {
@@ -132,15 +118,43 @@ impl<T: Float> Kernel for Whole<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Whole { columns, tile, length, values } = self;
-        tile.load(isa, columns.x, 0..length, values);
-        let maxima = maxima(values, tile.padded());
-        let sums = exponentials::<T, I>(isa, values, &maxima);
-        if columns.kind == Kind::LogSoftmax {
-            tile.load(isa, columns.x, 0..length, values);
+        let Whole { columns, tile, length, scratch } = self;
+        let groups = tile.groups();
+        scratch.values.resize(length * groups, [T::Real::default(); LANES]);
+        let mut maxima = vec![[T::Real::NEG_INFINITY; LANES]; groups];
+        let at_once = tile.rows_at_once(columns.x, length);
+        for l in (0..length).step_by(at_once) {
+            let count = at_once.min(length - l);
+            let matrix = tile.read(columns.x, l, count, &mut scratch.rows);
+            for (row, values) in scratch.values[l * groups..].chunks_exact_mut(groups).take(count).enumerate()
+            {
+                groups::visit(isa, matrix.row(row), &mut Keep { maxima: &mut maxima, values });
+            }
         }
-        let finishing = all(&sums, |sum| finishing(columns.kind, sum));
-        columns.finish(isa, tile, 0..length, values, &maxima, &finishing);
+        let bases = bases(&maxima);
+        let mut totals = vec![0.0; groups * LANES];
+        let mut sums = vec![[T::Real::default(); LANES]; groups];
+        for rows in scratch.values.chunks_mut(RUN * groups) {
+            for row in rows.chunks_exact_mut(groups) {
+                for (group, (base, sum)) in row.iter_mut().zip(bases.iter().zip(&mut sums)) {
+                    let exponentials = exponentials::<T, I>(isa, *group, *base);
+                    *group = exponentials;
+                    *sum = add_groups(*sum, exponentials);
+                }
+            }
+            add_up(&mut totals, &mut sums);
+        }
+        lower(&mut totals, &maxima);
+        let finishing = finishing_of::<T::Real>(columns.kind, &totals);
+        let finish = Finish::<T> { maxima: &maxima, bases: &bases, finishing: &finishing };
+        if columns.kind == Kind::LogSoftmax {
+            return write(isa, columns, tile, 0..length, &LogSoftmax(finish), scratch);
+        }
+        let Scratch { results, values, .. } = scratch;
+        let by = Scale(finish);
+        for (l, row) in values.chunks_exact(groups).enumerate() {
+            write_row(isa, columns.out, tile, l, false, row.as_flattened(), &by, results);
+        }
     }
 }
 
@@ -152,16 +166,16 @@ fn long<T: Float>(
     split: &Split,
     parallel: bool,
 ) {
-    let padded = tile.padded();
+    let padded = tile.groups() * LANES;
     let parts = &mut parts[..split.pieces() * padded];
-    parallel::for_chunks_with(parts, padded, parallel, Vec::new, |values, i, part| {
-        dispatch(Survey { columns, tile, range: split.piece(i), values, part });
+    parallel::for_chunks_with(parts, padded, parallel, Scratch::default, |scratch, i, part| {
+        dispatch(Survey { columns, tile, range: split.piece(i), scratch, part });
     });
-    let (maxima, sums) = combined(parts, padded);
-    let finishing = all(&sums, |sum| finishing(columns.kind, sum));
-    parallel::for_each_with(split.pieces(), parallel, Vec::new, |values, i| {
-        let (maxima, finishing) = (&maxima[..], &finishing[..]);
-        dispatch(Write { columns, tile, range: split.piece(i), values, maxima, finishing });
+    let (maxima, sums) = dispatch(Combine { parts, padded });
+    let (bases, finishing) = (bases(&maxima), finishing_of(columns.kind, &sums));
+    parallel::for_each_with(split.pieces(), parallel, Scratch::default, |scratch, i| {
+        let finish = Finish { maxima: &maxima, bases: &bases, finishing: &finishing };
+        dispatch(Write { columns, tile, range: split.piece(i), scratch, finish });
     });
 }
 
@@ -170,7 +184,7 @@ struct Survey<'a, T: Float> {
     columns: Columns<'a, T>,
     tile: Tile,
     range: Range<usize>,
-    values: &'a mut Vec<T::Real>,
+    scratch: &'a mut Scratch<T>,
     part: &'a mut [(T::Real, f64)],
 }
 
@@ -179,39 +193,71 @@ impl<T: Float> Kernel for Survey<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        self.tile.load(isa, self.columns.x, self.range, self.values);
-        let maxima = maxima(self.values, self.tile.padded());
-        let sums = exponentials::<T, I>(isa, self.values, &maxima);
-        for (part, own) in self.part.iter_mut().zip(maxima.into_iter().zip(sums)) {
+        let Survey { columns: Columns { x, .. }, tile, range, scratch: Scratch { rows, .. }, part } = self;
+        let groups = tile.groups();
+        let mut maxima = vec![[T::Real::NEG_INFINITY; LANES]; groups];
+        let at_once = tile.rows_at_once(x, range.len());
+        for l in range.clone().step_by(at_once) {
+            let count = at_once.min(range.end - l);
+            let matrix = tile.read(x, l, count, rows);
+            for row in 0..count {
+                groups::visit(isa, matrix.row(row), &mut Raise(&mut maxima));
+            }
+        }
+        let bases = bases(&maxima);
+        let mut totals = vec![0.0; groups * LANES];
+        let mut sums = vec![[T::Real::default(); LANES]; groups];
+        let at_once = at_once.min(RUN);
+        for l in range.clone().step_by(at_once) {
+            let count = at_once.min(range.end - l);
+            let matrix = tile.read(x, l, count, rows);
+            for row in 0..count {
+                groups::visit(isa, matrix.row(row), &mut SumUp::<T> { bases: &bases, sums: &mut sums });
+            }
+            add_up(&mut totals, &mut sums);
+        }
+        lower(&mut totals, &maxima);
+        for (part, own) in part.iter_mut().zip(maxima.as_flattened().iter().copied().zip(totals)) {
             *part = own;
         }
     }
 }
 
 /// Maxima and sums of the columns, given those of their pieces.
-fn combined<R: Exp>(parts: &[(R, f64)], padded: usize) -> (Vec<R>, Vec<f64>) {
-    let mut maxima = vec![R::NEG_INFINITY; padded];
-    for part in parts.chunks_exact(padded) {
-        for (m, &(own, _)) in maxima.iter_mut().zip(part) {
-            *m = if own > *m { own } else { *m };
+struct Combine<'a, R> {
+    parts: &'a [(R, f64)],
+    padded: usize,
+}
+
+impl<R: Exp> Kernel for Combine<'_, R> {
+    type Output = (Vec<[R; LANES]>, Vec<f64>);
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) -> Self::Output {
+        let Combine { parts, padded } = self;
+        let mut maxima = vec![[R::NEG_INFINITY; LANES]; padded / LANES];
+        for part in parts.chunks_exact(padded) {
+            for (m, &(own, _)) in maxima.as_flattened_mut().iter_mut().zip(part) {
+                *m = if own > *m { own } else { *m };
+            }
         }
-    }
-    let mut totals = vec![0.0; padded];
-    for part in parts.chunks_exact(padded) {
-        for (total, (&(own, sum), &m)) in totals.iter_mut().zip(part.iter().zip(&maxima)) {
-            *total += rescaled(sum, own, m);
+        let mut totals = vec![0.0; padded];
+        for part in parts.chunks_exact(padded) {
+            for (total, (&(own, sum), &m)) in totals.iter_mut().zip(part.iter().zip(maxima.as_flattened())) {
+                let difference = if own == m { 0.0 } else { own.to_f64() - m.to_f64() };
+                *total += sum * <f64 as Exp>::exp(isa, difference);
+            }
         }
+        (maxima, totals)
     }
-    (maxima, totals)
 }
 
 struct Write<'a, T: Float> {
     columns: Columns<'a, T>,
     tile: Tile,
     range: Range<usize>,
-    values: &'a mut Vec<T::Real>,
-    maxima: &'a [T::Real],
-    finishing: &'a [T::Real],
+    scratch: &'a mut Scratch<T>,
+    finish: Finish<'a, T>,
 }
 
 impl<T: Float> Kernel for Write<'_, T> {
@@ -219,11 +265,10 @@ impl<T: Float> Kernel for Write<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Write { columns, tile, range, values, maxima, finishing } = self;
-        tile.load(isa, columns.x, range.clone(), values);
-        if columns.kind == Kind::Softmax {
-            exponentials::<T, I>(isa, values, maxima);
+        let Write { columns, tile, range, scratch, finish } = self;
+        match columns.kind {
+            Kind::Softmax => write(isa, columns, tile, range, &Softmax(finish), scratch),
+            Kind::LogSoftmax => write(isa, columns, tile, range, &LogSoftmax(finish), scratch),
         }
-        columns.finish(isa, tile, range, values, maxima, finishing);
     }
 }

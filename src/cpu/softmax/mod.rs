@@ -7,7 +7,9 @@
 
 mod backward;
 mod columns;
+mod groups;
 mod rows;
+mod steps;
 mod tiles;
 
 pub use backward::run as backward;
@@ -18,8 +20,8 @@ use half::{bf16, f16};
 
 use super::element::Element;
 use super::exp::Exp;
-use super::float::Float;
-use super::isa::{Isa, LANES};
+use super::float::{Float, is_half};
+use super::isa::{Isa, LANES, has_whole_groups};
 use super::memory::zeros;
 use super::operand::{Source, Target};
 use super::parallel;
@@ -42,7 +44,11 @@ pub fn run(problem: &SoftmaxProblem) -> Result<()> {
 
 fn softmax<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let SoftmaxProblem { rows, out, out_stride, length, .. } = problem;
-    match Split::of(rows, out, *out_stride, *length, size_of::<T::Real>()) {
+    // Pieces take exponentials a second time, which pays where registers are wide, or where each row of a narrow tile is a
+    // page for a line or two.
+    let row_bytes = rows.last().map_or(0, |&columns| columns as usize) * size_of::<T>();
+    let narrowest = if row_bytes < 2048 && !has_whole_groups() { 2 * LANES } else { 8 * LANES };
+    match Split::of(rows, out, *out_stride, *length, size_of::<T::Real>(), narrowest) {
         Some(split) => columns::solve::<T>(problem, &split),
         None => rows::solve::<T>(problem),
     }
@@ -93,13 +99,6 @@ fn finishing<R: Exp>(kind: Kind, sum: f64) -> R {
         Kind::Softmax => reciprocal(sum),
         Kind::LogSoftmax => sum.ln(),
     })
-}
-
-/// Whether elements are so short that differences from a maximum need no correction: they are exact, or as exact as the
-/// result that they are rounded to.
-#[inline(always)]
-const fn is_half<T>() -> bool {
-    size_of::<T>() == 2
 }
 
 /// The exponentials of a group, relative to its maxima.

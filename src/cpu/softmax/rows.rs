@@ -156,7 +156,7 @@ fn extremes<T: Float>(x: &[T::Real]) -> (T::Real, T::Real) {
 
 /// By value, as [`add_groups`].
 #[inline(always)]
-fn larger<R: Exp, const N: usize>(mut largest: [R; N], x: [R; N]) -> [R; N] {
+pub fn larger<R: Exp, const N: usize>(mut largest: [R; N], x: [R; N]) -> [R; N] {
     for i in 0..N {
         largest[i] = if x[i] > largest[i] { x[i] } else { largest[i] };
     }

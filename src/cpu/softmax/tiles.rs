@@ -2,13 +2,13 @@
 //! along the rows.
 
 use super::*;
-use crate::cpu::float::Narrow;
-use crate::cpu::isa::LANES;
-use crate::cpu::operand::MATRIX;
-use crate::cpu::widened;
+use crate::cpu::operand::{MATRIX, Matrix};
 
-/// Bytes of a tile that are kept widened at a time: half of a usual second-level cache.
+/// Bytes of a tile that a piece has, so that a second visit finds it in a usual second-level cache.
 const PIECE: usize = 1 << 19;
+
+/// Columns of a tile in pieces: a row of it is a page or a few, read from the first byte to the last.
+const WIDE: usize = 1024;
 
 /// The index space as (outer, along the row, column).
 pub struct Split {
@@ -19,27 +19,37 @@ pub struct Split {
     width: usize,
     /// Elements along the row that are kept widened at a time.
     rows: usize,
+    /// Whether neighbouring tiles have a cache line in common.
+    shares_lines: bool,
 }
 
 impl Split {
-    /// How to split the work, if it is the result's columns that are neighbours in memory. `bytes` are those that
-    /// an element takes while it is widened.
-    pub fn of(rows: &[i64], out: &Strided, out_stride: i64, length: i64, bytes: usize) -> Option<Split> {
+    /// How to split the work, if it is the result's columns that are neighbours in memory. `bytes` are what a thread has to
+    /// keep of an element from the first visit to the second; a tile of a single piece has `narrowest` columns at least,
+    /// where there are as many.
+    pub fn of(
+        rows: &[i64],
+        out: &Strided,
+        out_stride: i64,
+        length: i64,
+        bytes: usize,
+        narrowest: usize,
+    ) -> Option<Split> {
         let (&columns, outer) = rows.split_last()?;
         let neighbours = out.strides.last() == Some(&1) && out_stride != 1;
         if !neighbours || columns < 8 || length == 1 {
             return None;
         }
         let (length, piece) = (length as usize, PIECE / bytes);
-        // As wide as fits in one visit, for narrow tiles with rows a power of two apart evict themselves from the
-        // cache; too long for that, four lines of float32.
-        let widest = if length < 64 { 1024 } else { 256 };
+        let widest = if length < 64 { WIDE } else { 256 };
         let width = match piece / length {
-            0..32 => 64,
+            fits if fits < narrowest => WIDE,
             fits => (fits / LANES * LANES).min(widest),
         };
         let outer = outer.iter().product::<i64>() as usize;
-        Some(Split { outer, length, columns: columns as usize, width, rows: piece / width })
+        let columns = columns as usize;
+        let shares_lines = !(columns * out.dtype.size()).is_multiple_of(CACHE_LINE);
+        Some(Split { outer, length, columns, width, rows: piece / width, shares_lines })
     }
 
     /// An operand's dimensions with the one along the row put before the columns.
@@ -80,12 +90,23 @@ impl Split {
         let units = self.outer * tiles;
         if self.pieces() == 1 {
             let pays = parallel::pays(nanoseconds);
-            parallel::for_each_with(units, pays, S::default, |scratch, unit| whole(scratch, tile(unit)));
+            let threads = if pays && self.shares_lines { parallel::threads() } else { 1 };
+            parallel::for_each_with(units, pays, S::default, |scratch, task| {
+                whole(scratch, tile(apart(task, units, threads)));
+            });
             return Ok(());
         }
         let parts = self.pieces() * self.width.min(self.columns).next_multiple_of(LANES);
         for_units(op, units, parts, nanoseconds, |parts, unit, parallel| long(parts, tile(unit), parallel))
     }
+}
+
+const CACHE_LINE: usize = 64;
+
+/// The unit that is to be solved as the `task`-th, so that threads are far from each other.
+fn apart(task: usize, units: usize, threads: usize) -> usize {
+    let (thread, done) = (task % threads, task / threads);
+    thread * (units / threads) + thread.min(units % threads) + done
 }
 
 /// Neighbouring columns.
@@ -99,11 +120,6 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// Columns with those that fill up the last group of lanes: computed along, but never stored.
-    pub fn padded(self) -> usize {
-        self.width.next_multiple_of(LANES)
-    }
-
     pub fn width(self) -> usize {
         self.width
     }
@@ -113,53 +129,45 @@ impl Tile {
         self.first + l * self.step
     }
 
-    /// Whether the tile is all there is from one element of a column to the next.
-    fn is_whole(self) -> bool {
-        self.step == self.width && self.width == self.padded()
+    /// Groups of columns. What fills up the last is computed along, but never stored.
+    pub fn groups(self) -> usize {
+        self.width.div_ceil(LANES)
     }
 
-    /// Widens `range` of every column, row by row.
+    /// Rows of an operand that are read at once, of so many.
+    pub fn rows_at_once<T: Element>(self, from: &Source<T>, rows: usize) -> usize {
+        if from.has_rows() { rows } else { MATRIX / self.width }
+    }
+
+    /// So many of these.
     #[inline(always)]
-    pub fn load<T: Float, I: Isa>(
+    pub fn read<'a, T: Element>(
         self,
-        isa: I,
-        from: &Source<T>,
-        range: Range<usize>,
-        values: &mut Vec<T::Real>,
-    ) {
-        let padded = self.padded();
-        values.resize(range.len() * padded, T::Real::default());
-        if self.is_whole() {
-            return widened::load(isa, from, self.start(range.start), values);
+        from: &'a Source<T>,
+        first: usize,
+        rows: usize,
+        buffer: &'a mut Vec<T>,
+    ) -> Matrix<'a, T> {
+        if !from.has_rows() {
+            buffer.resize(MATRIX, T::default());
         }
-        let (rows, buffer) = if from.has_rows() { (range.len(), 0) } else { (MATRIX / self.width, MATRIX) };
-        let mut buffer = vec![T::default(); buffer];
-        for (l, values) in range.clone().step_by(rows).zip(values.chunks_mut(rows * padded)) {
-            let rows = rows.min(range.end - l);
-            let matrix = from.matrix(self.start(l), [rows, self.width], &mut buffer);
-            for (row, values) in values.chunks_exact_mut(padded).enumerate() {
-                T::widen(isa, matrix.row(row), &mut values[..self.width]);
-            }
-        }
+        from.matrix(self.start(first), [rows, self.width], buffer)
     }
+}
 
-    #[inline(always)]
-    pub fn store<R, T: Narrow<R>, I: Isa>(self, isa: I, to: &Target<T>, range: Range<usize>, values: &[R]) {
-        if self.is_whole() {
-            // SAFETY: every piece of a tile is visited by one thread, which holds no other slice.
-            return unsafe { widened::store(isa, to, self.start(range.start), values) };
-        }
-        let rows = values.chunks_exact(self.padded());
-        // SAFETY: as above.
-        if let Some(mut matrix) = unsafe { to.matrix(self.start(range.start), [range.len(), self.width]) } {
-            for (row, values) in rows.enumerate() {
-                T::narrowed(isa, &values[..self.width], matrix.row(row));
+#[cfg(test)]
+mod tests {
+    use super::apart;
+
+    #[test]
+    fn every_unit_is_solved_once() {
+        for units in 1..40 {
+            for threads in 1..9 {
+                let mut solved: Vec<_> = (0..units).map(|task| apart(task, units, threads)).collect();
+                solved.sort_unstable();
+                assert!(solved.into_iter().eq(0..units));
             }
-            return;
         }
-        for (l, row) in range.zip(rows) {
-            // SAFETY: as above.
-            unsafe { widened::store(isa, to, self.start(l), &row[..self.width]) };
-        }
+        assert_eq!([0, 1, 2, 3].map(|task| apart(task, 4, 2)), [0, 2, 1, 3]);
     }
 }

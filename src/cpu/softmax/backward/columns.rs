@@ -1,10 +1,11 @@
 //! Many columns at a time.
 
 use super::*;
-use crate::cpu::float::{wide, wide_rest};
 use crate::cpu::isa::{Kernel, dispatch};
-use crate::cpu::operand::{MATRIX, Matrix};
+use crate::cpu::operand::Matrix;
 use crate::cpu::softmax::columns::RUN;
+use crate::cpu::softmax::groups::{self, ResultOfBoth, VisitBoth};
+use crate::cpu::softmax::steps::add_up;
 use crate::cpu::softmax::tiles::Tile;
 
 pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem, split: &Split) -> Result<()> {
@@ -16,7 +17,12 @@ pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem, spl
             },
             |sums, tile, parallel| {
                 let piece = |i| Piece { operands, tile, range: split.piece(i) };
-                long(&mut sums[..split.pieces() * tile.padded()], tile.padded(), piece, parallel);
+                long(
+                    &mut sums[..split.pieces() * tile.groups() * LANES],
+                    tile.groups() * LANES,
+                    piece,
+                    parallel,
+                );
             },
         )
     })
@@ -29,136 +35,129 @@ struct Piece<'a, T, O> {
     range: Range<usize>,
 }
 
-/// Groups of columns whose sums are in registers together.
-const BLOCK: usize = 4;
+/// Pairs of groups of columns whose sums are in registers together.
+const BLOCK: usize = 2;
 
-impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
-    /// Elements along the columns that are read together.
-    fn rows(&self) -> usize {
-        let Operands { grad, output, .. } = self.operands;
-        if grad.has_rows() && output.has_rows() { self.range.len() } else { MATRIX / self.tile.width() }
-    }
-
-    /// These, as rows.
-    #[inline(always)]
-    fn inputs<'b>(
-        &'b self,
-        l: usize,
-        grad: &'b mut Vec<T>,
-        output: &'b mut Vec<T>,
-    ) -> (usize, Matrix<'b, T>, Matrix<'b, T>) {
-        let (start, shape) = (self.tile.start(l), [self.rows().min(self.range.end - l), self.tile.width()]);
-        grad.resize(MATRIX, T::default());
-        output.resize(MATRIX, T::default());
-        let Operands { grad: grads, output: outputs, .. } = self.operands;
-        (shape[0], grads.matrix(start, shape, grad), outputs.matrix(start, shape, output))
-    }
-
-    /// Of each column.
-    #[inline(always)]
-    fn sums<I: Isa>(&self, isa: I, scratch: &mut Scratch<T, O>, totals: &mut [f64]) {
-        let (kind, width) = (self.operands.kind, self.tile.width());
-        totals.fill(0.0);
-        for l in self.range.clone().step_by(self.rows()) {
-            let (rows, grad, output) = self.inputs(l, &mut scratch.grad, &mut scratch.output);
-            let (whole, rest) = (width / LANES, width % LANES);
-            for first in (0..rows).step_by(RUN) {
-                let rows = first..rows.min(first + RUN);
-                let mut group = 0;
-                while group + BLOCK <= whole {
-                    add_to(totals, group, &sums_of::<T, I, BLOCK>(isa, kind, &rows, &grad, &output, group));
-                    group += BLOCK;
-                }
-                while group < whole {
-                    add_to(totals, group, &sums_of::<T, I, 1>(isa, kind, &rows, &grad, &output, group));
-                    group += 1;
-                }
-                if rest > 0 {
-                    let mut sums = [T::Real::default(); LANES];
-                    for row in rows {
-                        let (grad, output) =
-                            (&grad.row(row)[whole * LANES..], &output.row(row)[whole * LANES..]);
-                        sums = add_terms(isa, kind, wide_rest(isa, grad), wide_rest(isa, output), sums);
-                    }
-                    add_to(totals, whole, &[sums]);
-                }
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn write<I: Isa>(&self, isa: I, sums: &[f64], scratch: &mut Scratch<T, O>) {
-        let Operands { kind, out, in_place, .. } = self.operands;
-        let width = self.tile.width();
-        let sums: Vec<_> = sums.iter().map(|&sum| T::Real::from_element(sum)).collect();
-        let Scratch { grad: grads, output: outputs, results: buffer } = scratch;
-        buffer.resize(width, O::default());
-        for l in self.range.clone().step_by(self.rows()) {
-            let (rows, grad, output) = self.inputs(l, grads, outputs);
-            // SAFETY: every piece of a tile is visited by one thread, which holds no other slice of `out`; those of
-            // inputs are other memory.
-            let matrix = unsafe { out.matrix(self.tile.start(l), [rows, width]) }.filter(|_| !in_place);
-            if let Some(mut matrix) = matrix {
-                for row in 0..rows {
-                    fill(isa, kind, grad.row(row), output.row(row), &sums, matrix.row(row));
-                }
-            } else {
-                for row in 0..rows {
-                    fill(isa, kind, grad.row(row), output.row(row), &sums, buffer);
-                    // SAFETY: as above; slices of the inputs' row are not used any more.
-                    unsafe { out.store(self.tile.start(l + row), buffer) };
-                }
-            }
-        }
-    }
-}
-
-/// The sums over some rows of N groups of columns.
+/// The sums over some rows of N pairs of groups.
 #[inline(always)]
 fn sums_of<T: Float, I: Isa, const N: usize>(
     isa: I,
     kind: Kind,
-    rows: &Range<usize>,
+    rows: usize,
     grad: &Matrix<'_, T>,
     output: &Matrix<'_, T>,
-    group: usize,
-) -> [[T::Real; LANES]; N] {
-    let mut sums = [[T::Real::default(); LANES]; N];
-    for row in rows.clone() {
+    pair: usize,
+) -> [[[T::Real; LANES]; 2]; N] {
+    let mut sums = [[[T::Real::default(); LANES]; 2]; N];
+    for row in 0..rows {
         let (grad, output) = (grad.row(row).as_chunks().0, output.row(row).as_chunks().0);
-        let (grad, output) = (&grad[group..group + N], &output[group..group + N]);
+        let (grad, output) = (&grad.as_chunks().0[pair..pair + N], &output.as_chunks().0[pair..pair + N]);
         for (sum, (grad, output)) in sums.iter_mut().zip(grad.iter().zip(output)) {
-            *sum = add_terms(isa, kind, wide(isa, grad), wide(isa, output), *sum);
+            let (grad, output) = (T::wide_pair(isa, grad), T::wide_pair(isa, output));
+            sum[0] = add_terms(isa, kind, grad[0], output[0], sum[0]);
+            sum[1] = add_terms(isa, kind, grad[1], output[1], sum[1]);
         }
     }
     sums
 }
 
-#[inline(always)]
-fn add_to<R: Real>(totals: &mut [f64], group: usize, sums: &[[R; LANES]]) {
-    for (total, sum) in totals[group * LANES..].iter_mut().zip(sums.as_flattened()) {
-        *total += sum.to_f64();
+/// Adds to sums of columns.
+struct AddTerms<'a, R> {
+    kind: Kind,
+    sums: &'a mut [[R; LANES]],
+}
+
+impl<R: Real> VisitBoth<R> for AddTerms<'_, R> {
+    #[inline(always)]
+    fn visit<I: Isa>(&mut self, isa: I, place: usize, grad: [R; LANES], output: [R; LANES]) {
+        self.sums[place] = add_terms(isa, self.kind, grad, output, self.sums[place]);
     }
 }
 
-/// Writes a row of results, rounded.
-#[inline(always)]
-fn fill<T: Float, O: Narrow<T::Real>, I: Isa>(
-    isa: I,
+/// Results, given these sums.
+struct Results<'a, R> {
     kind: Kind,
-    grad: &[T],
-    output: &[T],
-    sums: &[T::Real],
-    to: &mut [O],
-) {
-    let ((grad, grad_rest), (output, output_rest)) = (grad.as_chunks::<LANES>(), output.as_chunks::<LANES>());
-    let ((to, to_rest), sums) = (to.as_chunks_mut::<LANES>(), sums.as_chunks::<LANES>().0);
-    for ((to, sums), (grad, output)) in to.iter_mut().zip(sums).zip(grad.iter().zip(output)) {
-        O::narrowed(isa, &results(isa, kind, wide(isa, grad), wide(isa, output), *sums), to);
+    sums: &'a [[R; LANES]],
+}
+
+impl<R: Exp> ResultOfBoth<R> for Results<'_, R> {
+    #[inline(always)]
+    fn result<I: Isa>(&self, isa: I, place: usize, grad: [R; LANES], output: [R; LANES]) -> [R; LANES] {
+        results(isa, self.kind, grad, output, self.sums[place])
     }
-    if let Some(sums) = sums.last().filter(|_| !to_rest.is_empty()) {
-        let rest = results(isa, kind, wide_rest(isa, grad_rest), wide_rest(isa, output_rest), *sums);
-        O::narrowed(isa, &rest[..to_rest.len()], to_rest);
+}
+
+impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
+    /// Rows that are read at once.
+    fn rows(&self) -> usize {
+        let Operands { grad, output, .. } = self.operands;
+        let rows = self.range.len();
+        self.tile.rows_at_once(grad, rows).min(self.tile.rows_at_once(output, rows))
+    }
+
+    /// Of each column.
+    #[inline(always)]
+    fn sums<I: Isa>(&self, isa: I, scratch: &mut Scratch<T, O>, totals: &mut [f64]) {
+        let Piece { operands: Operands { grad, output, kind, .. }, tile, ref range } = *self;
+        totals.fill(0.0);
+        let pairs = tile.width() / (2 * LANES);
+        let done = 2 * LANES * pairs;
+        let at_once = self.rows().min(RUN);
+        for l in range.clone().step_by(at_once) {
+            let rows = at_once.min(range.end - l);
+            let grad = tile.read(grad, l, rows, &mut scratch.grad);
+            let output = tile.read(output, l, rows, &mut scratch.output);
+            let mut pair = 0;
+            while pair + BLOCK <= pairs {
+                let mut sums = sums_of::<T, I, BLOCK>(isa, kind, rows, &grad, &output, pair);
+                add_up(&mut totals[2 * LANES * pair..], sums.as_flattened_mut());
+                pair += BLOCK;
+            }
+            while pair < pairs {
+                let mut sums = sums_of::<T, I, 1>(isa, kind, rows, &grad, &output, pair);
+                add_up(&mut totals[2 * LANES * pair..], sums.as_flattened_mut());
+                pair += 1;
+            }
+            if done < tile.width() {
+                let mut sums = [[T::Real::default(); LANES]; 2];
+                for row in 0..rows {
+                    let by = &mut AddTerms { kind, sums: &mut sums };
+                    groups::visit_both(isa, &grad.row(row)[done..], &output.row(row)[done..], by);
+                }
+                add_up(&mut totals[done..], &mut sums);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn write<I: Isa>(&self, isa: I, totals: &[f64], scratch: &mut Scratch<T, O>) {
+        let Piece { operands: Operands { grad, output, out, kind, in_place }, tile, ref range } = *self;
+        let mut sums = vec![[T::Real::default(); LANES]; tile.groups()];
+        for (sum, &total) in sums.as_flattened_mut().iter_mut().zip(totals) {
+            *sum = T::Real::from_element(total);
+        }
+        let by = &Results { kind, sums: &sums };
+        let Scratch { grad: grads, output: outputs, results: buffer } = scratch;
+        let at_once = self.rows();
+        for l in range.clone().step_by(at_once) {
+            let rows = at_once.min(range.end - l);
+            let (grad, output) = (tile.read(grad, l, rows, grads), tile.read(output, l, rows, outputs));
+            // SAFETY: every piece of a tile is visited by one thread, which holds no other slice of `out`; those of
+            // inputs are other memory.
+            let matrix = unsafe { out.matrix(tile.start(l), [rows, tile.width()]) }.filter(|_| !in_place);
+            if let Some(mut matrix) = matrix {
+                for row in 0..rows {
+                    groups::fill_of_both(isa, grad.row(row), output.row(row), by, matrix.row(row));
+                }
+                continue;
+            }
+            buffer.resize(tile.width(), O::default());
+            for row in 0..rows {
+                groups::fill_of_both(isa, grad.row(row), output.row(row), by, &mut buffer[..]);
+                // SAFETY: as above; slices of the inputs' row are not used any more.
+                unsafe { out.store(tile.start(l + row), buffer) };
+            }
+        }
     }
 }
 
@@ -173,7 +172,7 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Whole<'_, T, O> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let mut sums = vec![0.0; self.piece.tile.padded()];
+        let mut sums = vec![0.0; self.piece.tile.groups() * LANES];
         self.piece.sums(isa, self.scratch, &mut sums);
         self.piece.write(isa, &sums, self.scratch);
     }

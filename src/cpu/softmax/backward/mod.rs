@@ -27,7 +27,7 @@ pub fn run(problem: &SoftmaxBackwardProblem) -> Result<()> {
 
 fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
     let SoftmaxBackwardProblem { rows, out, out_stride, length, .. } = problem;
-    match Split::of(rows, out, *out_stride, *length, 2 * size_of::<T>()) {
+    match Split::of(rows, out, *out_stride, *length, 2 * size_of::<T>(), 8 * LANES) {
         Some(split) => columns::solve::<T, O>(problem, &split),
         None => rows::solve::<T, O>(problem),
     }

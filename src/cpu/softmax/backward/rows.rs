@@ -26,12 +26,15 @@ pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> 
     )
 }
 
+/// Groups whose sum is formed in the arithmetic type, in four registers, before it goes into a float64.
+const SUMMED: usize = 2 * GROUPS;
+
 /// The sum over a row or a piece of one.
 #[inline(always)]
 fn sum<T: Float, I: Isa>(isa: I, kind: Kind, grad: &[T], output: &[T]) -> f64 {
     let mut total = [0.0f64; LANES];
     let (grads, outputs) =
-        (grad.as_chunks().0.as_chunks::<GROUPS>(), output.as_chunks().0.as_chunks::<GROUPS>());
+        (grad.as_chunks().0.as_chunks::<SUMMED>(), output.as_chunks().0.as_chunks::<SUMMED>());
     for (grads, outputs) in grads.0.iter().zip(outputs.0) {
         add_to_totals(&mut total, sums(isa, kind, grads, outputs));
     }
@@ -55,17 +58,25 @@ fn sums<T: Float, I: Isa>(
     grads: &[[T; LANES]],
     outputs: &[[T; LANES]],
 ) -> [T::Real; LANES] {
-    // Two, since each waits for its last addition.
-    let [mut even, mut odd] = [[T::Real::default(); LANES]; 2];
-    let ((grads, grad), (outputs, output)) = (grads.as_chunks::<2>(), outputs.as_chunks::<2>());
-    for (grads, outputs) in grads.iter().zip(outputs) {
-        even = add_terms(isa, kind, wide(isa, &grads[0]), wide(isa, &outputs[0]), even);
-        odd = add_terms(isa, kind, wide(isa, &grads[1]), wide(isa, &outputs[1]), odd);
+    // Four, since each waits for its last addition.
+    let [mut a, mut b, mut c, mut d] = [[T::Real::default(); LANES]; 4];
+    let (fours, rest) = (grads.as_chunks::<4>(), outputs.as_chunks::<4>());
+    for (grads, outputs) in fours.0.iter().zip(rest.0) {
+        let ([grads, more_grads], [outputs, more_outputs]) = (grads.as_chunks().0, outputs.as_chunks().0)
+        else {
+            continue;
+        };
+        let (grad, output) = (T::wide_pair(isa, grads), T::wide_pair(isa, outputs));
+        a = add_terms(isa, kind, grad[0], output[0], a);
+        b = add_terms(isa, kind, grad[1], output[1], b);
+        let (grad, output) = (T::wide_pair(isa, more_grads), T::wide_pair(isa, more_outputs));
+        c = add_terms(isa, kind, grad[0], output[0], c);
+        d = add_terms(isa, kind, grad[1], output[1], d);
     }
-    if let ([grad], [output]) = (grad, output) {
-        even = add_terms(isa, kind, wide(isa, grad), wide(isa, output), even);
+    for (grad, output) in fours.1.iter().zip(rest.1) {
+        a = add_terms(isa, kind, wide(isa, grad), wide(isa, output), a);
     }
-    add_groups(even, odd)
+    add_groups(add_groups(a, b), add_groups(c, d))
 }
 
 /// Writes the results of a row or a piece of one, rounded.
@@ -79,8 +90,16 @@ fn fill<T: Float, O: Narrow<T::Real>, I: Isa>(
     to: &mut [O],
 ) {
     let sums = [T::Real::from_element(sum); LANES];
-    let groups = grad.as_chunks().0.iter().zip(output.as_chunks().0);
-    for (to, (grad, output)) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(groups) {
+    let (pairs, rest) = grad.as_chunks().0.as_chunks::<2>();
+    let (outputs, outputs_rest) = output.as_chunks().0.as_chunks::<2>();
+    let (tos, to_rest) = to.as_chunks_mut::<LANES>().0.as_chunks_mut::<2>();
+    for (to, (grad, output)) in tos.iter_mut().zip(pairs.iter().zip(outputs)) {
+        let (grad, output) = (T::wide_pair(isa, grad), T::wide_pair(isa, output));
+        let low = results(isa, kind, grad[0], output[0], sums);
+        let high = results(isa, kind, grad[1], output[1], sums);
+        O::narrowed_pair::<T, I>(isa, [low, high], to);
+    }
+    for (to, (grad, output)) in to_rest.iter_mut().zip(rest.iter().zip(outputs_rest)) {
         O::narrowed(isa, &results(isa, kind, wide(isa, grad), wide(isa, output), sums), to);
     }
     if let (Some((grad, again)), Some((output, _))) = (last_group(grad), last_group(output)) {
