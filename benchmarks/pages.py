@@ -235,19 +235,23 @@ def figures(found: dict[str, Run]) -> str:
 
 
 def others_short(found: dict[str, Run]) -> list[str]:
-    """Of the newest run on a GPU beside others than torch: the speedups over them in bfloat16, by kind."""
-    run = next((r for r in found.values() if r.facts["device"] != "CPU" and {*peers(r)} - {"torch"}), None)
-    if run is None:
+    """Of the newest runs on a GPU beside others than torch: the speedups over them in bfloat16, by kind."""
+    beside = [run for run in found.values() if run.facts["device"] != "CPU" and {*peers(run)} - {"torch"}]
+    newest = {op: next((run for run in beside if run.of(op)), None) for op in SHORT}
+    table = {op: others(run, op) for op, run in newest.items() if run is not None}
+    if not table:
         return []
-    names = [name for name in peers(run) if name != "torch"]
+    names = list(
+        dict.fromkeys(name for kinds_ in table.values() for cells in kinds_.values() for name in cells)
+    )
     rows = [
         f"| {TITLES.get(op, op)} | {kind} | " + " | ".join(cells.get(name, "") for name in names) + " |"
-        for op in SHORT
-        for (kind, dtype), cells in others(run, op).items()
+        for op, kinds_ in table.items()
+        for (kind, dtype), cells in kinds_.items()
         if dtype == DTYPES[0]
     ]
-    versions = run.facts["environment"]["packages"]
-    of = ", ".join(f"{name} {versions[name]}" for name in VERSIONS if name in versions)
+    packages = beside[0].facts["environment"]["packages"]
+    of = ", ".join(f"{name} {packages[name]}" for name in VERSIONS if name in packages)
     return [
         f"Speedups over others in {DTYPES[0]}, median (lowest to highest), on the same device ({of}):",
         "",
