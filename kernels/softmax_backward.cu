@@ -7,7 +7,7 @@
 // Variants, chosen by row length in src/cuda/plan/softmax_backward/choose.rs:
 //   warpVxR           R rows at a time in the registers of a group of 1 to 32 lanes, V vectors of each input a lane.
 //   cluster           a row in the registers of 1 to 16 blocks, which exchange sums through distributed shared memory.
-//   kept              the same for longer rows: batches before the last stay in shared memory.
+//   buffered          the same for longer rows: batches before the last stay in shared memory.
 //   long              the same for any length: batches before the last are read again, last to first.
 //   partial, combine  two launches for few long rows: the first writes the sums of slices to the workspace.
 // A row may begin anywhere: the elements before and behind its whole vectors are loaded and stored one by one, and so
@@ -20,7 +20,7 @@
 
 constexpr int WARP_THREADS = 128;
 constexpr int BLOCK_THREADS = 512;  // at most
-constexpr int BLOCK_VECTORS = 4, KEPT_VECTORS = 2, LONG_VECTORS = 6;
+constexpr int BLOCK_VECTORS = 4, BUFFERED_VECTORS = 2, LONG_VECTORS = 6;
 
 // ---------------------------------------------------------------------------------- rows in registers
 
@@ -69,7 +69,7 @@ template <class In, class Out, class Index, int V> struct ThreadVectors {
 
 // The batches of a thread before its last, in shared memory: `count` vectors of grad and of output, `members` apart in
 // the row. A thread reads only its own copies.
-template <class In, class Out> struct KeptVectors {
+template <class In, class Out> struct BufferedVectors {
     using G = Gradient<In, Out>;
     using C = typename G::C;
     using Row = GradientRow<In, Out, int>;
@@ -174,11 +174,11 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
     __shared__ uint64_t exchange_barrier;
     const Gradient<In, Out> gradient = {p.log != 0};
     const ClusterExchange<Total<C>, S> exchange(&exchange_barrier);
-    extern __shared__ uint4 shared[];  // kept: [vector of a thread][grad, output][thread]
+    extern __shared__ uint4 shared[];  // buffered: [vector of a thread][grad, output][thread]
     const int members = blockDim.x, last = Keeps || sizeof(Index) == 8 ? p.slice_size - 1 : 0;
     const Index batch = V * members;
     exchange.open();
-    const auto kept = [&](const auto& row, int begin) -> KeptVectors<In, Out> {
+    const auto buffered = [&](const auto& row, int begin) -> BufferedVectors<In, Out> {
         return {row, gradient, shared + threadIdx.x, begin, members, V * last, p.output_access};
     };
     uint32_t parity = 0;
@@ -197,7 +197,7 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
             vectors.complete(row, begin + last * batch, members, p.output_access);
         } else {
             C sums[lanes_of<In>] = {};
-            if constexpr (Keeps) kept(row, begin).copy();
+            if constexpr (Keeps) buffered(row, begin).copy();
             for (int b = Keeps ? last : 0; b <= last; ++b) {
                 vectors.load(row, begin + b * batch, members, p.output_access);
                 vectors.complete(row, begin + b * batch, members, p.output_access);
@@ -205,7 +205,7 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
             }
             if constexpr (Keeps) {
                 wait_for_copies(0);
-                kept(row, begin).accumulate(sums);
+                buffered(row, begin).accumulate(sums);
             }
             sum = total(sums);
         }
@@ -218,7 +218,7 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
         if constexpr (S == Scope::partial) continue;
         // Backwards: the last batch is still in registers, and the batches before it are in the caches.
         vectors.store(row, opaque(begin + last * batch), members, p.out_access, gradient, sum);
-        if constexpr (Keeps) kept(row, begin).store(p.out_access, sum);
+        if constexpr (Keeps) buffered(row, begin).store(p.out_access, sum);
         for (int b = Keeps ? -1 : last - 1; b >= 0; --b) {
             vectors.load(row, begin + b * batch, members, p.output_access);
             vectors.complete(row, begin + b * batch, members, p.output_access);
@@ -233,7 +233,7 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) \
         softmax_backward_##NAME(const __grid_constant__ BackwardParams<INLINE_RANK> p)
 
-// At least two blocks of `cluster` and `kept` share a multiprocessor, so that one row is loaded while another is
+// At least two blocks of `cluster` and `buffered` share a multiprocessor, so that one row is loaded while another is
 // stored.
 #define SLICES(BLOCKS, VARIANT, IN, OUT, NAME, ...) \
     KERNEL(BLOCK_THREADS, BLOCKS, VARIANT##_##NAME) { softmax_backward_slices<IN, OUT, __VA_ARGS__>(p); }
@@ -242,7 +242,7 @@ __device__ __forceinline__ void softmax_backward_slices(const BackwardParams<INL
     KERNEL(WARP_THREADS, 1, warp2x1_##NAME) { softmax_backward_warp<IN, OUT, 2, 1>(p); } \
     KERNEL(WARP_THREADS, 1, warp4x1_##NAME) { softmax_backward_warp<IN, OUT, 4, 1>(p); } \
     SLICES(2, cluster, IN, OUT, NAME, int, BLOCK_VECTORS, Scope::cluster)                \
-    SLICES(2, kept, IN, OUT, NAME, int, KEPT_VECTORS, Scope::cluster, true)              \
+    SLICES(2, buffered, IN, OUT, NAME, int, BUFFERED_VECTORS, Scope::cluster, true)      \
     SLICES(1, long, IN, OUT, NAME, int64_t, LONG_VECTORS, Scope::cluster)                \
     SLICES(1, partial, IN, OUT, NAME, int64_t, LONG_VECTORS, Scope::partial)             \
     SLICES(1, combine, IN, OUT, NAME, int64_t, LONG_VECTORS, Scope::combine)

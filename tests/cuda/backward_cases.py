@@ -67,9 +67,9 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
             # In registers and shared memory, and read twice.
             for n, cut in ((100_002, 0), (100_016, 0), (100_016, 1)):
                 rows = call((3, n // dtype.itemsize), lambda x, cut=cut: x[:, cut:])
-                yield f"{name} {n} - {cut} kept", forced(rows, "cluster", 2)
+                yield f"{name} {n} - {cut} buffered", forced(rows, "cluster", 2)
             yield f"{name} long", forced(call((3, 280_002 // dtype.itemsize)), "online")
-            yield f"{name} split", call((1, 400_002 // dtype.itemsize))
+            yield f"{name} split", call((1, 600_002 // dtype.itemsize))
             yield f"{name} every second", call((20, 300), lambda x: x[:, ::2])
             yield f"{name} expanded", call((1, 300), lambda x: x.expand(20, 300), dim=0)
             for columns in (40, 20, 18, 17):
@@ -83,14 +83,14 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
                     yield f"{name} to {target} {n}", call((9, n), dtype=target)
                 yield f"{name} to {target} smem", forced(call((9, 3001), dtype=target), "smem", 2)
                 yield (
-                    f"{name} to {target} kept",
+                    f"{name} to {target} buffered",
                     forced(call((3, 100_000 // dtype.itemsize), dtype=target), "cluster", 2),
                 )
                 yield (
                     f"{name} to {target} long",
                     forced(call((3, 280_000 // dtype.itemsize), dtype=target), "online"),
                 )
-                yield f"{name} to {target} split", call((1, 400_002 // dtype.itemsize), dtype=target)
+                yield f"{name} to {target} split", call((1, 600_002 // dtype.itemsize), dtype=target)
 
     # More tiles than blocks.
     for count, n in ((4200, 33), (250, 781), (70, 3001)):

@@ -1,8 +1,8 @@
 //! Which variant the rows of a gradient get, and why: by measurements on an H200 (docs/measurements/, a page a kernel).
 
 use super::{
-    BLOCK_THREADS, BLOCK_VECTORS, INLINE_RANK, KEPT_VECTORS, LONG_VECTORS, MAX_BLOCKS, RowShape,
-    VECTOR_BYTES, Variant, general, kept_bytes, largest_cluster, largest_row_cluster, misaligned_rows,
+    BLOCK_THREADS, BLOCK_VECTORS, BUFFERED_VECTORS, INLINE_RANK, LONG_VECTORS, MAX_BLOCKS, RowShape,
+    VECTOR_BYTES, Variant, buffered_bytes, general, largest_cluster, largest_row_cluster, misaligned_rows,
     pair_suffix, register_tile, row_shape, shared_bytes,
 };
 use crate::cuda::device::DeviceFacts;
@@ -31,7 +31,7 @@ impl Variant {
         match self {
             Variant::Warp { .. } => "warp",
             Variant::Cluster { .. } => "cluster",
-            Variant::Kept { .. } => "kept",
+            Variant::Buffered { .. } => "buffered",
             Variant::Long { .. } => "long",
             Variant::Split { .. } => "split",
             Variant::Misaligned(_) => misaligned::NAME,
@@ -88,7 +88,7 @@ pub fn choose(
                     let each = BLOCK_THREADS * BLOCK_VECTORS;
                     let cluster = cluster(shape.vectors, blocks, BLOCK_VECTORS);
                     let fits = shape.vectors <= blocks * each;
-                    fits.then_some(cluster).or_else(|| kept(shape.vectors, blocks, device))
+                    fits.then_some(cluster).or_else(|| buffered(shape.vectors, blocks, device))
                 }
                 Some(Forced::Online) => Some(long(shape.vectors, largest_cluster(device))),
                 Some(Forced::Short) => misaligned_rows(p).thread_per_row().then_some(Variant::Short),
@@ -175,13 +175,13 @@ fn cluster(vectors: u64, blocks: u64, each: u64) -> Variant {
 }
 
 /// A row in the registers and the shared memory of `blocks` blocks, of which two share a multiprocessor, if it fits.
-fn kept(vectors: u64, blocks: u64, device: &DeviceFacts) -> Option<Variant> {
+fn buffered(vectors: u64, blocks: u64, device: &DeviceFacts) -> Option<Variant> {
     let slice = vectors.div_ceil(blocks);
-    let batches = slice.div_ceil(BLOCK_THREADS * KEPT_VECTORS);
-    let threads = slice.div_ceil(batches * KEPT_VECTORS).next_multiple_of(32);
-    let shared = kept_bytes(threads, batches) + STATIC_SHARED;
+    let batches = slice.div_ceil(BLOCK_THREADS * BUFFERED_VECTORS);
+    let threads = slice.div_ceil(batches * BUFFERED_VECTORS).next_multiple_of(32);
+    let shared = buffered_bytes(threads, batches) + STATIC_SHARED;
     let room = device.shared_bytes_per_block.min(device.shared_bytes_per_multiprocessor / 2);
-    (shared <= u64::from(room)).then_some(Variant::Kept { threads, cluster: blocks, batches })
+    (shared <= u64::from(room)).then_some(Variant::Buffered { threads, cluster: blocks, batches })
 }
 
 fn choose_row(
@@ -224,7 +224,7 @@ fn choose_row(
             // Other than few rows fill these registers, or have more in flight in shared memory.
             if vectors <= room && (few || vectors > room - room / 16) {
                 let cluster = cluster(vectors, widest, BLOCK_VECTORS);
-                return cluster.because("kept", "the registers of a cluster hold a row", bytes(room));
+                return cluster.because("buffered", "the registers of a cluster hold a row", bytes(room));
             }
             let block_vectors = BLOCK_THREADS * LONG_VECTORS;
             if few && vectors > block_vectors * largest {
@@ -240,13 +240,13 @@ fn choose_row(
             let metrics =
                 [row, ("that registers hold", BLOCK_THREADS * BLOCK_VECTORS * largest * VECTOR_BYTES)];
             let mut sizes = [largest, widest].into_iter().filter(|&blocks| blocks > 1);
-            match sizes.find_map(|blocks| kept(vectors, blocks, device)) {
-                Some(kept) => {
+            match sizes.find_map(|blocks| buffered(vectors, blocks, device)) {
+                Some(buffered) => {
                     let because =
                         "registers and shared memory of a cluster hold a row, so that it is read once";
-                    kept.because("long", because, metrics)
+                    buffered.because("long", because, metrics)
                 }
-                None => long(vectors, largest).because("kept", "no cluster holds a row", metrics),
+                None => long(vectors, largest).because("buffered", "no cluster holds a row", metrics),
             }
         }
     }

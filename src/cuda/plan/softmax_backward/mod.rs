@@ -19,11 +19,11 @@ use crate::ops::Strided;
 use crate::ops::softmax::Kind;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 
-/// WARP_THREADS, BLOCK_THREADS, BLOCK_VECTORS, KEPT_VECTORS and LONG_VECTORS in softmax_backward.cu.
+/// WARP_THREADS, BLOCK_THREADS, BLOCK_VECTORS, BUFFERED_VECTORS and LONG_VECTORS in softmax_backward.cu.
 const WARP_THREADS: u64 = 128;
 const BLOCK_THREADS: u64 = 512;
 const BLOCK_VECTORS: u64 = 4;
-const KEPT_VECTORS: u64 = 2;
+const BUFFERED_VECTORS: u64 = 2;
 const LONG_VECTORS: u64 = 6;
 /// GENERAL_THREADS in softmax_backward_strided.cu.
 const GENERAL_THREADS: u64 = 256;
@@ -40,7 +40,7 @@ enum Variant {
     /// A row in the registers of a cluster of blocks.
     Cluster { threads: u64, cluster: u64 },
     /// The same, of `batches` batches, of which the last is in registers and the others are in shared memory.
-    Kept { threads: u64, cluster: u64, batches: u64 },
+    Buffered { threads: u64, cluster: u64, batches: u64 },
     /// The same, for rows of any length, in `batches` batches that fit the registers.
     Long { threads: u64, cluster: u64, batches: u64 },
     /// In two launches, with the sums of slices in the workspace between them.
@@ -159,8 +159,8 @@ fn largest_row_cluster(device: &DeviceFacts) -> u64 {
 }
 
 /// Shared memory of a block for all its batches but the last.
-fn kept_bytes(threads: u64, batches: u64) -> u64 {
-    2 * VECTOR_BYTES * KEPT_VECTORS * threads * (batches - 1)
+fn buffered_bytes(threads: u64, batches: u64) -> u64 {
+    2 * VECTOR_BYTES * BUFFERED_VECTORS * threads * (batches - 1)
 }
 
 /// The launch of rows, and the kernel of a launch before it, if any.
@@ -183,9 +183,9 @@ fn plan_rows(
             (of_rows(&format!("warp{vectors}x{rows}")), WARP_THREADS, 1, 1)
         }
         Variant::Cluster { threads, cluster } => (of_rows("cluster"), threads, cluster, 1),
-        Variant::Kept { threads, cluster, batches } => {
-            shared_bytes = kept_bytes(threads, batches);
-            (of_rows("kept"), threads, cluster, batches)
+        Variant::Buffered { threads, cluster, batches } => {
+            shared_bytes = buffered_bytes(threads, batches);
+            (of_rows("buffered"), threads, cluster, batches)
         }
         Variant::Long { threads, cluster, batches } => (of_rows("long"), threads, cluster, batches),
         Variant::Split { threads, slices, batches } => {

@@ -78,13 +78,13 @@ fn variants_by_row_length() {
         (131_072, "cluster_bf16"),
         (32_769, "smem_bf16"),
         (131_073, "smem_bf16"),
-        (131_080, "kept_bf16"),
+        (131_080, "buffered_bf16"),
         (262_143, "smem_bf16"),
         (262_144, "cluster_bf16"),
-        (262_152, "kept_bf16"),
-        (524_288, "kept_bf16"),
-        (524_287, "kept_bf16"),
-        (573_440, "kept_bf16"),
+        (262_152, "buffered_bf16"),
+        (524_288, "buffered_bf16"),
+        (524_287, "buffered_bf16"),
+        (573_440, "buffered_bf16"),
         (573_448, "long_bf16"),
         (1_000_001, "long_bf16"),
     ] {
@@ -162,7 +162,7 @@ fn what_a_developer_forces() {
         (plan.kernel.name.trim_start_matches("softmax_backward_").to_string(), plan.cluster)
     };
     assert_eq!(forced(100, Forced::Cluster(4)), ("cluster_f32".into(), 4));
-    assert_eq!(forced(20000, Forced::Cluster(2)), ("kept_f32".into(), 2));
+    assert_eq!(forced(20000, Forced::Cluster(2)), ("buffered_f32".into(), 2));
     assert_eq!(
         forced(20000, Forced::Cluster(1)),
         ("cluster_f32".into(), 4),
@@ -232,12 +232,17 @@ fn rows_are_covered_by_legal_launches() {
                     let own = u64::from(block[0]) * u64::from(params.slices);
                     let covered = match &*plan.kernel.name {
                         n if n.contains("cluster") => own * BLOCK_VECTORS,
-                        n if n.contains("kept") => {
-                            let kept = own / u64::from(cluster) * (params.slice_size - 1) * KEPT_VECTORS;
-                            assert_eq!(u64::from(plan.shared_bytes), 2 * VECTOR_BYTES * kept, "{context}");
+                        n if n.contains("buffered") => {
+                            let buffered =
+                                own / u64::from(cluster) * (params.slice_size - 1) * BUFFERED_VECTORS;
+                            assert_eq!(
+                                u64::from(plan.shared_bytes),
+                                2 * VECTOR_BYTES * buffered,
+                                "{context}"
+                            );
                             let two = 2 * (plan.shared_bytes + 2048);
                             assert!(two <= device.shared_bytes_per_multiprocessor, "{context}");
-                            own * KEPT_VECTORS * params.slice_size
+                            own * BUFFERED_VECTORS * params.slice_size
                         }
                         n if n.contains("long") || n.contains("combine") => {
                             own * LONG_VECTORS * params.slice_size
