@@ -111,8 +111,8 @@ def test_code_from_an_earlier_process(tmp_path):
 
 
 def test_a_package_of_aotinductor(device, tmp_path):
-    if RELEASE < (2, 15) and torch.device(device).type == "cuda":
-        pytest.skip("torch 2.11 ends the process when it loads a package for a GPU, of its own operators too")
+    if RELEASE < (2, 15) and torch.cuda.is_available():
+        pytest.skip("torch 2.11 ends the process when it loads a package, its own too, where there is a GPU")
 
     class Model(torch.nn.Module):
         def forward(self, x, w, b):
