@@ -93,6 +93,17 @@ def test_everything_promised_is_there():
     """)
 
 
+def test_what_completion_offers_is_there():
+    for package in ("numpy", "scipy", "torch"):
+        pytest.importorskip(package)
+    fresh.run("""
+        import tilewise as tw
+        assert {"bench", "latency", "torch"} <= set(dir(tw))
+        for name in dir(tw):
+            getattr(tw, name)
+    """)
+
+
 def test_numpy_is_enough():
     pytest.importorskip("numpy")
     fresh.run(

@@ -9,9 +9,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
 import tilewise
-from tilewise import _core
 
-from . import autocast, fakes, formulas, sharded
+from . import autocast, formulas, sharded
+from .layer_errors import MISFITS, check, misfit
 
 Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
 Precision = Literal["ieee", "tf32"]
@@ -262,46 +262,6 @@ class GatedMLP(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"
-
-
-def check(layer: str, bias: Any, **options: Any) -> None:
-    """Raises what is wrong with the options of a layer, as the layer's error."""
-    if isinstance(bias, (str, torch.Tensor)):
-        raise _core.OptionError(
-            f"{layer}: bias={bias!r} is not True or False; an activation goes into activation="
-        )
-    try:
-        _core.check_matmul_options(**options)
-    except (_core.OptionError, _core.DTypeError) as error:
-        raise type(error)(str(error).replace("matmul:", f"{layer}:", 1)) from None
-
-
-# What an input that does not fit a layer's weight raises. Not of tilewise, which may be half imported here.
-MISFITS = (_core.ShapeError, _core.DTypeError, _core.DeviceError)
-
-
-def misfit(layer: str, x: Any, weight: Any, error: Exception) -> Exception:
-    """The error of a matmul as that of a layer, which has an input and a weight instead of a and b."""
-    kind = type(error)
-    if not isinstance(x, torch.Tensor):
-        given = f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
-        return kind(f"{layer}: the input is of type {given}, not a torch.Tensor; convert it first")
-    if x.dtype != weight.dtype:
-        return kind(
-            f"{layer}: the input has dtype {fakes.named(x.dtype)}, but the weight has "
-            f"{fakes.named(weight.dtype)}; they must be the same. Convert the input or the layer by .to(...)"
-        )
-    if x.device != weight.device:
-        return kind(
-            f"{layer}: the input is on {x.device}, but the weight is on {weight.device}; move one of them by "
-            ".to(...)"
-        )
-    if x.shape[-1:] != weight.shape[-1:]:
-        return kind(
-            f"{layer}: an input of shape {tuple(x.shape)} does not fit a weight of shape "
-            f"{tuple(weight.shape)}: the last sizes must be equal"
-        )
-    return error
 
 
 def is_plain(layer: Any) -> bool:

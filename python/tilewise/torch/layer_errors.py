@@ -1,0 +1,51 @@
+"""Errors about the options and the input of a layer, in its words: input and weight instead of a and b."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tilewise import _core
+
+from . import fakes
+
+
+def check(layer: str, bias: Any, **options: Any) -> None:
+    """Raises what is wrong with the options of a layer, as the layer's error."""
+    if isinstance(bias, (str, torch.Tensor)):
+        raise _core.OptionError(
+            f"{layer}: bias={bias!r} is not True or False; an activation goes into activation="
+        )
+    try:
+        _core.check_matmul_options(**options)
+    except (_core.OptionError, _core.DTypeError) as error:
+        raise type(error)(str(error).replace("matmul:", f"{layer}:", 1)) from None
+
+
+# What an input that does not fit a layer's weight raises. Not of tilewise, which may be half imported here.
+MISFITS = (_core.ShapeError, _core.DTypeError, _core.DeviceError)
+
+
+def misfit(layer: str, x: Any, weight: Any, error: Exception) -> Exception:
+    """The error of a matmul as that of a layer, which has an input and a weight instead of a and b."""
+    kind = type(error)
+    if not isinstance(x, torch.Tensor):
+        given = f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
+        return kind(f"{layer}: the input is of type {given}, not a torch.Tensor; convert it first")
+    if x.dtype != weight.dtype:
+        return kind(
+            f"{layer}: the input has dtype {fakes.named(x.dtype)}, but the weight has "
+            f"{fakes.named(weight.dtype)}; they must be the same. Convert the input or the layer by .to(...)"
+        )
+    if x.device != weight.device:
+        return kind(
+            f"{layer}: the input is on {x.device}, but the weight is on {weight.device}; move one of them by "
+            ".to(...)"
+        )
+    if x.shape[-1:] != weight.shape[-1:]:
+        return kind(
+            f"{layer}: an input of shape {tuple(x.shape)} does not fit a weight of shape "
+            f"{tuple(weight.shape)}: the last sizes must be equal"
+        )
+    return error
