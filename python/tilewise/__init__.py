@@ -79,11 +79,7 @@ if not TYPE_CHECKING:  # or a type checker would take every misspelt name for An
 
     def __dir__() -> list[str]:
         special = {name for name in globals() if name.startswith("__")}
-        return sorted(special | {*__all__, *modules()})
-
-    def modules() -> list[str]:
-        """The subpackages that are loaded when first asked for."""
-        return ["bench", "latency", *(["torch"] if importlib.util.find_spec("torch") else [])]
+        return sorted(special | {*__all__, *filter(is_there, SUBPACKAGES)})
 
     def __getattr__(name: str) -> Any:
         """Loads tilewise.explain and the subpackages when first asked for."""
@@ -92,6 +88,11 @@ if not TYPE_CHECKING:  # or a type checker would take every misspelt name for An
 
             globals()[name] = explain
             return explain
-        if name in modules():
+        if name in SUBPACKAGES and is_there(name):
             return importlib.import_module(f".{name}", __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    SUBPACKAGES = ("bench", "latency", "torch")
+
+    def is_there(name: str) -> bool:
+        return name != "torch" or importlib.util.find_spec("torch") is not None
