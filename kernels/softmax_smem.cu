@@ -2,7 +2,7 @@
 //
 // softmax and log_softmax of long contiguous rows, in shared memory, where the result is aligned differently or has larger
 // elements; others are faster in softmax_cluster.cu. The arithmetic is that of softmax.cu: one exponential an element, two
-// for halves; one read and one write.
+// for fp16/bf16; one read and one write.
 //
 // A row lies in the shared memory of a block, or of the 2 to 16 blocks of a cluster (sm_90). A thread copies its own
 // vectors (cp.async) and passes over them three times: maximum, sum, results. So it waits only for its own copies and
