@@ -87,11 +87,11 @@ test-rust: $(TOOLS)/.ready
 test-python: $(VENV)/.developing
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(if $(wildcard /dev/nvidia0),,-n 2 --dist worksteal)
 
-# An environment of its own for each release. The newest is what `test` has.
+# An environment of its own for each release. The newest is what `test` has. inductor of torch 2.5 needs setuptools.
 test-torch: $(VENV)/.pip $(WHEELS)/all/.built  ## the tests that concern torch, with one release: make test-torch VERSION=2.11.0
 	$(if $(VERSION),,$(error VERSION is not set: make test-torch VERSION=2.11.0))
 	$(PYTHON) -m venv --without-pip target/torch/$(VERSION)
-	$(PIP) --python target/torch/$(VERSION)/bin/python install --quiet --group test torch==$(VERSION)
+	$(PIP) --python target/torch/$(VERSION)/bin/python install --quiet --group test setuptools torch==$(VERSION)
 	$(PIP) --python target/torch/$(VERSION)/bin/python install --quiet --no-deps --force-reinstall $(WHEELS)/all/*.whl
 	OMP_WAIT_POLICY=passive target/torch/$(VERSION)/bin/python -m pytest -n 2 --dist worksteal tests/torch tests/interop
 

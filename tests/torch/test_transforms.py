@@ -4,6 +4,7 @@ import pytest
 import tilewise as tw
 import torch
 import torch.nn.functional as F
+from support.releases import nested_transforms
 from torch.func import functionalize, grad, jacrev, vjp, vmap
 
 # tilewise's, torch's, the shapes of the arguments.
@@ -53,10 +54,15 @@ def test_vmap(device, case):
         torch.testing.assert_close(vmap(ours, in_dims)(*inputs), vmap(theirs, in_dims)(*inputs))
 
 
-def test_vmap_over_another_dimension_and_twice(device, case):
+def test_vmap_over_another_dimension(device, case):
     ours, theirs, shapes = case
     inputs = tuple(t.movedim(0, -1) for t in arguments(shapes, range(3), device))
     torch.testing.assert_close(vmap(ours, -1)(*inputs), vmap(theirs, -1)(*inputs))
+
+
+@nested_transforms
+def test_vmap_twice(device, case):
+    ours, theirs, shapes = case
     inputs = tuple(torch.stack([t, t + 1]) for t in arguments(shapes, range(3), device, batch=2))
     torch.testing.assert_close(vmap(vmap(ours))(*inputs), vmap(vmap(theirs))(*inputs))
 
@@ -80,6 +86,7 @@ def test_gradients_of_examples(device, case):
     torch.testing.assert_close(each(ours), each(theirs))
 
 
+@nested_transforms
 def test_second_derivatives(device, case):
     ours, theirs, shapes = case
     inputs = arguments(shapes, [], device)
@@ -126,6 +133,7 @@ def test_functionalize_sees_calls_on_empty_tensors(device, call):
         assert torch.equal(functionalize(inside)(x), expected)
 
 
+@nested_transforms
 def test_a_parameter_inside_a_transform(device):
     weight = torch.randn(4, 4, device=device, requires_grad=True)
     x = torch.randn(6, 4, device=device)

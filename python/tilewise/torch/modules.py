@@ -17,8 +17,15 @@ Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
 Precision = Literal["ieee", "tf32"]
 
 # Classes of weights and biases. Others, of quantised weights, say, may know no more than
-# torch.nn.functional.linear. sharding.py adds DTensor.
-FOR_MATMUL = {torch.Tensor, torch.nn.Parameter, type(None), FakeTensor, FunctionalTensor, torch.fx.Proxy}
+# torch.nn.functional.linear. sharding.py adds DTensor. In torch 2.5 dynamo looks into tuples, not into sets.
+FOR_MATMUL: tuple[type, ...] = (
+    torch.nn.Parameter,
+    type(None),
+    torch.Tensor,
+    FakeTensor,
+    FunctionalTensor,
+    torch.fx.Proxy,
+)
 
 
 class Linear(torch.nn.Module):

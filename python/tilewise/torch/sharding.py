@@ -40,7 +40,7 @@ def register() -> None:
     # What is found for one activation is not to be taken for another.
     schemas[ops.matmul.default].static_kwargkey = ["activation"]
     schemas[ops.activation_backward.default].static_kwargkey = ["bias"]
-    modules.FOR_MATMUL.add(DTensor)
+    modules.FOR_MATMUL = (*modules.FOR_MATMUL, DTensor)
     sharded.register()
 
 
