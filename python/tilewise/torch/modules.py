@@ -17,7 +17,7 @@ Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
 Precision = Literal["ieee", "tf32"]
 
 # Classes of weights and biases. Others, of quantised weights, say, may know no more than
-# torch.nn.functional.linear. sharding.py adds DTensor. In torch 2.5 dynamo looks into tuples, not into sets.
+# torch.nn.functional.linear. sharding.py adds DTensor. A tuple: dynamo of torch 2.8 looks into no set.
 FOR_MATMUL: tuple[type, ...] = (
     torch.nn.Parameter,
     type(None),
