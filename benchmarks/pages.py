@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,9 @@ KINDS = """\
   different orders in memory.
 """
 PEERS = {"compile": "torch.compile", "triton": "Triton", "liger": "Liger", "upcast": "torch in float32"}
-OTHERS = "Speedup over others, where they support the case: median (lowest to highest):"
+OTHERS = (
+    "Speedup over others, where they support the case: median (lowest to highest; in how many of the cases):"
+)
 # Of the README's table; the gradients stand on the page.
 SHORT = ("matmul", "grouped", "softmax", "add", OVERHEAD)
 TITLES = {"grouped": "grouped_matmul", OVERHEAD: "host time of a call"}
@@ -149,7 +152,7 @@ def performance(found: dict[str, Run]) -> str:
         ]
         lines += [f"- driver: {report.flat(environment['driver'])}; Python {environment['python']}"]
         lines += [f"- packages: {report.flat(environment['packages'])}"]
-        lines += [f"- peers: {', '.join(peers(run))}"]
+        lines += [f"- peers: {', '.join(peers(run))}{in_few(run)}"]
         lines += [f"- ceilings of this run: {report.ceilings_line(run.ceilings)}"]
         lines += [f"- record: `{RESULTS / stem}.json`"]
         lines += [f"- note: {facts['note']}"] if "note" in facts else []
@@ -166,6 +169,11 @@ def performance(found: dict[str, Run]) -> str:
 def peers(run: Run) -> list[str]:
     """Those that any case was compared with, and no others."""
     return list(dict.fromkeys(peer for m in run.measurements for peer in m.peers))
+
+
+def in_few(run: Run) -> str:
+    few = [name.replace(":", " in ") for name in run.facts.get("quick_peers", ())]
+    return f"; of these in the cases of `--quick` alone: {', '.join(few)}" if few else ""
 
 
 def spreads(run: Run, op: str) -> list[str]:
@@ -187,14 +195,16 @@ def spreads(run: Run, op: str) -> list[str]:
 
 
 def others(run: Run, op: str) -> dict[tuple[str, str], dict[str, str]]:
-    """The speedup over each peer but torch, by kind and dtype."""
+    """The speedup over each peer but torch, by kind and dtype; `2 of 9` where it is not of all cases."""
     found: dict[tuple[str, str], dict[str, str]] = {}
+    all_cases = Counter((kinds.kind(m), m.dtype) for m in run.of(op))
     for name in peers(run):
         for s in kinds.spreads(run.of(op), name) if name != "torch" else ():
+            whole = all_cases[s.kind, s.dtype]
+            notes = [f"{s.lowest:.2f} to {s.highest:.2f}"] if s.cases > 1 else []
+            notes += [f"{s.cases} of {whole}"] if s.cases < whole else []
             cells = found.setdefault((s.kind, s.dtype), {})
-            cells[name] = f"{s.quartiles[1]:.2f}" + (
-                f" ({s.lowest:.2f} to {s.highest:.2f})" if s.cases > 1 else ""
-            )
+            cells[name] = f"{s.quartiles[1]:.2f}" + (f" ({'; '.join(notes)})" if notes else "")
     return found
 
 
@@ -221,6 +231,7 @@ def figures(found: dict[str, Run]) -> str:
         if newest is not None:
             version = newest.facts["environment"]["packages"]["torch"]
             title = f"One {newest.device}, {newest.facts['date']}, torch {version}"
+            title += f" ({newest.facts['note']})" if "note" in newest.facts else ""
             parts.setdefault(title, []).extend(short(newest, op))
     lines: list[str] = []
     for title, rows in parts.items():
@@ -253,7 +264,8 @@ def others_short(found: dict[str, Run]) -> list[str]:
     packages = beside[0].facts["environment"]["packages"]
     of = ", ".join(f"{name} {packages[name]}" for name in VERSIONS if name in packages)
     return [
-        f"Speedups over others in {DTYPES[0]}, median (lowest to highest), on the same device ({of}):",
+        f"Speedups over others in {DTYPES[0]} on the same device ({of}): median (lowest to highest; in how",
+        "many of the kind's cases, where not in all):",
         "",
         "| operation | kind of problem | " + " | ".join(PEERS.get(name, name) for name in names) + " |",
         "| :-- | :-- |" + " --: |" * len(names),

@@ -217,6 +217,36 @@ def test_the_command_of_a_record_gives_the_same_options():
     assert {**vars(parsed), "json": None} == vars(again)
 
 
+def test_peers_of_the_quick_cases_alone():
+    words = ["matmul", "softmax", "--device", "cpu", "--peers", "torch,compile,upcast"]
+    options_ = options.parse([*words, "--quick-peers", "upcast,compile:matmul"])
+    assert options.command(options_).endswith("--quick-peers upcast,compile:matmul")
+    found = measure.peers_of(options_, measure.choose(options_, "cpu"), "cpu")
+    by_name = {(case.op, case.name, case.dtype): names for case, names in found.items()}
+    assert by_name["matmul", "64^3 nn", "bfloat16"] == ("torch", "compile", "upcast")
+    assert by_name["matmul", "128^3 nn", "bfloat16"] == ("torch",)
+    assert by_name["softmax", "64x50257", "float32"] == ("torch", "compile")
+
+
+@pytest.mark.parametrize(
+    "words", ["--quick-peers somebody", "--quick-peers torch:mul", "--jobs 0", "--jobs x"]
+)
+def test_peers_and_numbers_that_there_are_not(words, capsys):
+    with pytest.raises(SystemExit):
+        options.parse(words.split())
+    assert words.split()[1] in capsys.readouterr().err
+
+
+def test_grouped_matmul_is_known_by_its_name_too():
+    assert options.parse(["grouped_matmul"]).operations == ["grouped"]
+
+
+def test_peers_are_compiled_in_other_processes(capsys):
+    words = ["add", "--device", "cpu", "--shape", "5", "--peers", "torch,triton,compile"]
+    assert bench.main([*words, "--jobs", "2"]) == 0
+    assert re.search(r"^compiled beforehand, in \d+ s: compile in 1 cases$", capsys.readouterr().out, re.M)
+
+
 def test_measures_shapes_and_writes_csv(tmp_path, capsys):
     file = tmp_path / "times.csv"
     words = ["matmul", "--device", "cpu", "--quick", "--shape", "8x8x8", "--csv", str(file)]

@@ -115,12 +115,18 @@ def test_other_libraries_have_a_table_of_their_own(checkout):
         for n, of in times.items()
     ]
     run.settle("softmax")
+    run.facts |= {"quick_peers": ["compile:softmax"], "note": "of other sources"}
     (checkout / pages.RESULTS / "small.json").write_text(json.dumps(run.as_json()))
     pages.write(checkout, check=False)
     readme, page = ((checkout / name).read_text() for name in ("README.md", "docs/performance.md"))
     assert "| operation | kind of problem | quack | torch.compile |" in readme
-    assert "| softmax | last dim, aligned | 1.00 (0.90 to 1.10) | 1.50 |" in readme
-    assert "| last dim, aligned | bfloat16 | 1.00 (0.90 to 1.10) | 1.50 |" in page
+    assert "| softmax | last dim, aligned | 1.00 (0.90 to 1.10) | 1.50 (1 of 3) |" in readme
+    assert "| last dim, aligned | bfloat16 | 1.00 (0.90 to 1.10) | 1.50 (1 of 3) |" in page
+    assert (
+        "- peers: torch, quack, compile; of these in the cases of `--quick` alone: compile in softmax\n"
+        in page
+    )
+    assert "2026-01-02, torch 2.11.0 (of other sources); `" in readme
 
 
 def test_every_case_of_the_benchmark_has_a_kind():

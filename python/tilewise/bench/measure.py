@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -59,6 +60,8 @@ def measure(options: argparse.Namespace, chosen: Sequence[Case], device: torch.d
     facts = record.describe(command(options), device_name(device), options.date, options.tests)
     if device.type == "cpu" and (cpu := tilewise.explain("add", torch.ones(1), 1).cpu):
         facts["cpu"] = {"instructions": cpu.instructions, "threads": torch.get_num_threads()}
+    if options.quick_peers:
+        facts["quick_peers"] = list(options.quick_peers)
     run = Run(facts, Ceilings(0.0, {}), [])
     try:
         if words := busy():
@@ -68,14 +71,21 @@ def measure(options: argparse.Namespace, chosen: Sequence[Case], device: torch.d
             device, clock, {arithmetic(case.name, case.dtype) for case in chosen if case.op in PRODUCTS}
         )
         print(f"{facts['device']}: {report.ceilings_line(run.ceilings)}", flush=True)
-        wanted = (*options.peers, *options.variants)
+        wanted = peers_of(options, chosen, device.type)
+        if options.jobs:
+            from .prepare import prepare
+
+            start = time.perf_counter()
+            compiled = prepare(list(zip(chosen, wanted.values(), strict=True)), device, options.jobs)
+            counts = ", ".join(f"{name} in {cases} cases" for name, cases in compiled.items()) or "nothing"
+            print(f"compiled beforehand, in {time.perf_counter() - start:.0f} s: {counts}", flush=True)
         for op in dict.fromkeys(case.op for case in chosen):
             clock_of_op = HostClock(device) if op == OVERHEAD else clock
             try:
                 with display(len(chosen), len(run.measurements)) as shown:
                     for case in (case for case in chosen if case.op == op):
                         shown.begin(f"{case.name} {case.dtype}")
-                        found = measure_case(case, device, clock_of_op, wanted, options.quick)
+                        found = measure_case(case, device, clock_of_op, wanted[case], options.quick)
                         found.compare(run.ceilings, cpu=device.type == "cpu")
                         run.measurements.append(found)
                         shown.done(run.of(op))
@@ -86,6 +96,23 @@ def measure(options: argparse.Namespace, chosen: Sequence[Case], device: torch.d
     except KeyboardInterrupt:
         return run, False
     return run, True
+
+
+def peers_of(options: argparse.Namespace, chosen: Sequence[Case], device: str) -> dict[Case, tuple[str, ...]]:
+    """Who takes part in each case: --quick-peers only in cases of --quick and of --shape."""
+    quick = {
+        (case.op, case.name, case.dtype)
+        for op in dict.fromkeys(case.op for case in chosen)
+        for case in cases(op, device, quick=True)
+    }
+    everyone = (*options.peers, *options.variants)
+    few = {*options.quick_peers} if not options.shape else set()
+    return {
+        case: everyone
+        if (case.op, case.name, case.dtype) in quick
+        else tuple(name for name in everyone if not few & {name, f"{name}:{case.op}"})
+        for case in chosen
+    }
 
 
 def device_name(device: torch.device) -> str:

@@ -13,6 +13,8 @@ from tilewise import _core, _destinations
 
 GRADIENTS = ("softmax_backward", "log_softmax_backward", "activation_backward")
 OPERATIONS = ("add", "softmax", "matmul", "grouped", *GRADIENTS, "overhead")
+# Functions by whose name an operation may be asked for.
+ALIASES = {"grouped_matmul": "grouped"}
 TF32 = "tf32"
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 # Not in peers.py, which imports torch: --help and --check-record do without.
@@ -62,6 +64,7 @@ def command(options: argparse.Namespace) -> str:
     words += [f"--dim {options.dim}"] if options.dim is not None else []
     words += [f"--precision {options.precision}"] if options.precision else []
     words += [f"--peers {','.join(options.peers)}"] if options.peers != DEFAULT_PEERS else []
+    words += [f"--quick-peers {','.join(options.quick_peers)}"] if options.quick_peers else []
     words += [f"--variants {','.join(options.variants)}"] if options.variants else []
     return " ".join(words)
 
@@ -120,6 +123,21 @@ def parser() -> argparse.ArgumentParser:
         help=f"of {','.join(PEERS)} (default {','.join(DEFAULT_PEERS)}); those not installed are left out",
     )
     add(
+        "--quick-peers",
+        type=_peers_of_operations,
+        default=(),
+        metavar="NAMES",
+        help="PEER or PEER:OPERATION, such as quack:matmul, which tunes 44 kernels for each shape: "
+        "these take part only in the cases that --quick has too",
+    )
+    add(
+        "--jobs",
+        type=_count,
+        default=0,
+        metavar="N",
+        help="compile the kernels of peers in N processes before anything is timed",
+    )
+    add(
         "--variants",
         type=_variants,
         default=(),
@@ -170,6 +188,7 @@ def _date(text: str) -> str:
 
 
 def _operation(text: str) -> str:
+    text = ALIASES.get(text, text)
     # Not argparse's own choices: before Python 3.12 they refuse the default of nargs="*".
     if text not in (*OPERATIONS, "all"):
         raise argparse.ArgumentTypeError(f"{text!r} is not known; accepted: {', '.join(OPERATIONS)}, all")
@@ -186,6 +205,22 @@ def _shape(text: str) -> tuple[int, ...]:
     if math.prod(shape) > 1 << 40:
         raise argparse.ArgumentTypeError(f"{text!r} has more than 2^40 elements")
     return shape
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,2}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 999")
+    return int(text)
+
+
+def _peers_of_operations(text: str) -> tuple[str, ...]:
+    names = tuple(filter(None, text.split(",")))
+    for name in names:
+        peer, _, op = name.partition(":")
+        if peer not in PEERS or op not in ("", *OPERATIONS):
+            known = f"{', '.join(PEERS)} and {', '.join(OPERATIONS)}"
+            raise argparse.ArgumentTypeError(f"{name!r} is neither PEER nor PEER:OPERATION, of {known}")
+    return names
 
 
 def _variants(text: str) -> tuple[str, ...]:
