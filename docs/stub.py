@@ -19,9 +19,9 @@ STUB = Path(__file__).resolve().parents[1] / "python/tilewise/_core.pyi"
 def documented(stub: str) -> str:
     """The stub with the docstring of every function and class that the module has."""
     lines = stub.splitlines(keepends=True)
-    for node in reversed(ast.parse(stub).body):
-        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            continue
+    named = [node for node in ast.parse(stub).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+    # Of overloads the first alone.
+    for node in {node.name: node for node in reversed(named)}.values():
         text = getattr(getattr(_core, node.name, None), "__doc__", None)
         # A type that is only the stub's has its comments there.
         if text is None or "type_check_only" in map(ast.unparse, node.decorator_list):

@@ -10,6 +10,7 @@ from typing import (
     TypeAlias,
     TypedDict,
     TypeVar,
+    overload,
     type_check_only,
 )
 
@@ -105,6 +106,7 @@ class CudaError(TilewiseError, RuntimeError):
 class OutOfMemoryError(TilewiseError, MemoryError):
     """An operation needs more memory, besides its operands, than is available."""
 
+@overload
 def add(
     x: _Tensor, y: _Tensor | float | _NumpyScalar, *, alpha: float = 1, out: _Tensor | None = None
 ) -> _Tensor:
@@ -138,6 +140,8 @@ def add(
     Sources: src/ops/add.rs (meaning), src/cpu/add.rs (CPU), kernels/add.cu and src/cuda/plan/add/mod.rs (CUDA).
     """
 
+@overload
+def add(x: float | _NumpyScalar, y: _Tensor, *, out: _Tensor | None = None) -> _Tensor: ...
 def softmax(
     x: _Tensor, dim: SupportsIndex = -1, *, dtype: _DType = None, out: _Tensor | None = None
 ) -> _Tensor:

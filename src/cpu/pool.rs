@@ -211,10 +211,16 @@ impl Pool {
 /// to start.
 fn count() -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let names = ["TILEWISE_NUM_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"];
+    const OURS: &str = "TILEWISE_NUM_THREADS";
+    let names = [OURS, "RAYON_NUM_THREADS", "OMP_NUM_THREADS"];
     let text = names.into_iter().find_map(|name| env::var(name).ok());
     // "4,2" is for nested regions, of which there are none here.
     let asked = text.and_then(|text| text.split(',').next()?.trim().parse().ok()).filter(|&asked| asked > 0);
+    if let (Ok(wrong), None) = (env::var(OURS), asked)
+        && !wrong.is_empty()
+    {
+        eprintln!("tilewise: {OURS}={wrong:?} is no number of threads above 0: one thread a core is used");
+    }
     asked.map_or(cores, |asked: usize| asked.min(16 * cores)).min(INSIDE as usize)
 }
 

@@ -39,6 +39,11 @@ pub fn is_number(object: &Bound<'_, PyAny>) -> bool {
         || object.is_exact_instance_of::<PyBool>()
 }
 
+/// Whether an object is `numpy.float32(2)` or another scalar of numpy's.
+pub fn is_numpy_scalar(object: &Bound<'_, PyAny>) -> Result<bool> {
+    Ok(matches!(*Source::of(object)?, Source::NumpyScalar))
+}
+
 /// A number where no tensor may stand: bool, int, float, a numpy scalar or, as in torch, a 0-dimensional tensor
 /// of the CPU that nothing is to be differentiated by.
 pub fn number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {

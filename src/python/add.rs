@@ -10,7 +10,7 @@ use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
-use crate::interop::scalar::is_number;
+use crate::interop::scalar::{is_number, is_numpy_scalar};
 use crate::interop::{Argument, Autocast, Call, Output};
 use crate::ops::add::AddProblem;
 use crate::ops::{self, Scalar};
@@ -103,7 +103,8 @@ fn number_last<'a, 'py>(
     y: &'a Bound<'py, PyAny>,
     alpha: &Keyword<'_, 'py>,
 ) -> Result<(&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>)> {
-    match (is_number(x) && !is_number(y), alpha.given()) {
+    let swapped = (is_number(x) || is_numpy_scalar(x)?) && !is_number(y) && !is_numpy_scalar(y)?;
+    match (swapped, alpha.given()) {
         (false, _) => Ok((x, y)),
         (true, None) => Ok((y, x)),
         (true, Some(_)) => Err(Error::AlphaBesideNumber),

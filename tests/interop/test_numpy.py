@@ -216,6 +216,7 @@ def test_numpy_scalars_are_operands_and_alphas(scalar):
     got = tw.add(x, scalar)
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, x + np.float32(scalar))
+    np.testing.assert_array_equal(tw.add(scalar, x), got)
     if not isinstance(scalar, np.bool_):
         np.testing.assert_array_equal(tw.add(x, x, alpha=scalar), x + x * np.float32(scalar))
 

@@ -1,6 +1,8 @@
 """Many threads at once: right results, right errors, no deadlock."""
 
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -154,6 +156,18 @@ def test_the_environment_says_how_many_threads_there_are(tilewise, rayon, omp, t
     )
     expected = threads or len(os.sched_getaffinity(0))
     assert printed.split() == [str(expected)] * 2
+
+
+@pytest.mark.parametrize(("text", "warned"), [("many", True), ("0", True), ("", False), ("2", False)])
+def test_a_number_of_threads_that_is_none_is_warned_of(text, warned):
+    code = "import numpy, tilewise; tilewise.softmax(numpy.ones((1000, 1000)))"
+    environment = {**os.environ, "TILEWISE_NUM_THREADS": text}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    said = (
+        f'tilewise: TILEWISE_NUM_THREADS="{text}" is no number of threads above 0: one thread a core is used'
+    )
+    assert done.stderr.splitlines() == [said] * warned
 
 
 @pytest.mark.gpu

@@ -31,6 +31,8 @@ m = fit_tpot([1, 2, 4], [1.0, 2.0, 3.1])
 RIGHT = [
     "assert_type(tw.add(x, 1), NDArray[np.float32])",
     "assert_type(tw.add(x, np.float32(2)), NDArray[np.float32])",
+    "assert_type(tw.add(2.0, t), torch.Tensor)",
+    "assert_type(tw.add(2, x), NDArray[np.float32])",
     "tw.torch.Linear(3, 4, activation='relu')(t)",
     "assert_type(tw.add(t, t, alpha=2, out=t), torch.Tensor)",
     "assert_type(tw.grouped_matmul(t, t, t), torch.Tensor)",
