@@ -49,7 +49,7 @@ TOGETHER := $(MAKE) --jobs=2 --output-sync=line
 # No part of `test`: it takes two cores a minute and a half to build, and its answer changes with Cargo.lock only.
 DENY := target/tools/bin/cargo-deny
 
-.PHONY: demo wheel test lint audit test-rust test-python test-torch bench docs figures clean help
+.PHONY: demo wheel test lint lint-rust lint-python rust audit test-rust test-python test-torch bench docs figures clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -62,16 +62,28 @@ demo:  ## install, run every operation on the best device present, compare with 
 
 test:  ## everything CI runs
 	$(TOGETHER) $(VENV)/.groups $(WHEELS)/all/.built
-	$(MAKE) lint test-rust test-python
+	$(MAKE) $(VENV)/.developing
+	$(TOGETHER) lint-python rust
+	$(MAKE) test-python
 
-lint: $(VENV)/.developing  ## formatting, clippy, ruff, mypy, stubtest
+lint: lint-rust lint-python  ## formatting, clippy, ruff, mypy, stubtest
+
+lint-rust: $(TOOLS)/.ready
 	cargo fmt --check
-	$(BIN)/clang-format --dry-run --Werror kernels/*.cu kernels/common/*.cuh kernels/common/ptx/*.cuh
 	cargo clippy --all-targets --locked -- -D warnings
+
+# mypy and stubtest take one core, as do the last steps of cargo.
+lint-python: $(VENV)/.developing
+	$(BIN)/clang-format --dry-run --Werror kernels/*.cu kernels/common/*.cuh kernels/common/ptx/*.cuh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest tilewise._core
+
+# One after the other: they share a folder, which cargo locks.
+rust:
+	$(MAKE) lint-rust
+	$(MAKE) test-rust
 
 audit: $(DENY)  ## licences and sources of the Rust dependencies: run it when Cargo.lock changes
 	$(DENY) --log-level error check licenses bans sources

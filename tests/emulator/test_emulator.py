@@ -41,19 +41,21 @@ def test_every_kernel_is_launched_and_right(compiler, device, cases):
 
 
 # Out tensors between guards, views of all kinds, every variant with special values: small enough for a CPU.
-# Each process imports torch once for all its files. Without float16, whose kernels are bfloat16's.
-OWN_TESTS = ["ops/test_out.py ops/test_empty.py"]
-OWN_TESTS += ["ops/test_views.py cuda/test_softmax_variants.py cuda/test_matmul_wgmma.py"]
-OWN_TESTS += ["cuda/test_matmul_skinny.py cuda/test_matmul_copied.py cuda/test_matmul_bf16x6.py"]
-OWN_TESTS += ["cuda/test_matmul_dmma.py cuda/test_matmul_wgmma_tf32.py"]
+# Each process imports torch once for all its files. Without float16, whose kernels are bfloat16's. The first three also
+# without float64, whose kernels run in the calls above as those of all dtypes do.
+TWO_DTYPES, NO_FLOAT16 = "not float16 and not float64 or bfloat16", "bfloat16 or not float16"
+OWN_TESTS = [("ops/test_out.py ops/test_empty.py", TWO_DTYPES)]
+OWN_TESTS += [("ops/test_views.py cuda/test_softmax_variants.py", TWO_DTYPES)]
+OWN_TESTS += [("cuda/test_matmul_wgmma.py", NO_FLOAT16)]
+OWN_TESTS += [("cuda/test_matmul_skinny.py cuda/test_matmul_copied.py cuda/test_matmul_bf16x6.py", NO_FLOAT16)]
+OWN_TESTS += [("cuda/test_matmul_dmma.py cuda/test_matmul_wgmma_tf32.py", NO_FLOAT16)]
 
 
-@pytest.mark.parametrize("tests", OWN_TESTS)
-def test_the_operations_own_tests(compiler, tests):
+@pytest.mark.parametrize(("tests", "chosen"), OWN_TESTS)
+def test_the_operations_own_tests(compiler, tests, chosen):
     environment = host_build.environment("h200", "4")
     files = [f"tests/{file}" for file in tests.split()]
-    chosen = ("-k", "bfloat16 or not float16")
-    python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *chosen, *files, **environment)
+    python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *files, **environment)
 
 
 REFUSED = """
