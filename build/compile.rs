@@ -43,9 +43,8 @@ pub fn compile<'a>(nvcc: &Nvcc, files: &'a [KernelFile], cache: &Path) -> Result
     fs::create_dir_all(cache).map_err(|e| format!("cannot make {}: {e}", cache.display()))?;
     let compiler = Compiler { nvcc, cache };
     let mut jobs: Vec<Job> = files.iter().flat_map(jobs).collect();
-    // The longest first, so that no core is left alone with one at the end. Those for one architecture alone (90a) unroll
-    // wgmma for many tiles: matmul_wgmma.cu takes longer than any other job, and has few lines.
-    jobs.sort_by_key(|job| Reverse((job.architecture.ends_with('a'), job.file.lines() * job.targets.len())));
+    // The longest first, so that no core is left alone with one at the end.
+    jobs.sort_by_key(|job| Reverse(job.file.lines() * job.targets.len()));
     in_parallel(&jobs, |job| compiler.objects(job))?;
     in_parallel(files, |file| compiler.join(file))
 }
