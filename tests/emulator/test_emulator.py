@@ -41,8 +41,8 @@ def test_every_kernel_is_launched_and_right(compiler, device, cases):
 
 
 # Out tensors between guards, views of all kinds, every variant with special values: small enough for a CPU.
-# Each process imports torch once for all its files. Without float16, whose kernels are bfloat16's. The first two also
-# without float64, whose kernels run in the calls above as those of all dtypes do.
+# Each process imports torch once for all its files. Without float16, whose kernels are those of bfloat16; the
+# first two also without float64, whose kernels run in the calls above as those of all dtypes do.
 TWO_DTYPES, NO_FLOAT16 = "not float16 and not float64 or bfloat16", "bfloat16 or not float16"
 SPLIT = "cuda/test_matmul_skinny.py cuda/test_matmul_copied.py cuda/test_matmul_bf16x6.py"
 OWN_TESTS = [("ops/test_out.py ops/test_empty.py", TWO_DTYPES)]
