@@ -47,6 +47,8 @@ is_on = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 # torch does not say otherwise when that is.
 KEPT: dict[Any, dict[Any, tuple[Any, Any, Any]]] = {}
 MARK: Any = None
+# By device: parameters that torch converts to give a mark. Of no elements, so that nothing is computed.
+EMPTY: dict[str, tuple[Any, ...]] = {}
 
 
 def kept(weight: Any, bias: Any) -> tuple[Any, Any]:
@@ -88,13 +90,13 @@ def is_changing(device: str, t: Any) -> bool:
 
 
 def mark(device: str) -> tuple[Any, dict[Any, Any]]:
-    # Of no elements, so that nothing is computed.
     with torch.inference_mode(False), torch.enable_grad():
-        a, b = (
-            torch.nn.Parameter(torch.empty(shape, dtype=torch.float32, device=device))
-            for shape in ((0, 1), (1, 0))
-        )
-        converted = torch.mm(a, b).grad_fn._saved_self
+        if device not in EMPTY:
+            EMPTY[device] = tuple(
+                torch.nn.Parameter(torch.empty(shape, dtype=torch.float32, device=device))
+                for shape in ((0, 1), (1, 0))
+            )
+        converted = torch.mm(*EMPTY[device]).grad_fn._saved_self
     # A builtin: no code in Python runs while torch lets go of what it has kept, with a lock held.
     found = weakref.ref(converted, KEPT.pop)
     made: dict[Any, Any] = {}
