@@ -26,6 +26,8 @@ pub struct Producer {
     stream: StreamOf,
     /// Arrays of this library are never written; older capsules cannot say so themselves.
     immutable: bool,
+    /// What jax traces a function with, in place of arrays.
+    is_tracer: bool,
 }
 
 /// Whom to ask for the stream that a library works on.
@@ -47,7 +49,8 @@ impl Producer {
             None => StreamOf::Unknown,
         };
         let immutable = library.starts_with("jax");
-        Ok(Producer { library, stream, immutable })
+        let is_tracer = immutable && class.name()?.to_string().ends_with("Tracer");
+        Ok(Producer { library, stream, immutable, is_tracer })
     }
 
     pub fn is_cupy(&self) -> bool {
@@ -79,6 +82,11 @@ impl Producer {
         let Argument { op, name, .. } = argument;
         if role == Role::Output && self.immutable {
             return Err(Error::ReadOnlyOut { op });
+        }
+        if self.is_tracer {
+            let (got, remedy) =
+                ("what jax traces a function with, not an array", "call it outside of jax.jit");
+            return Err(Error::TensorKind { op, argument: name, got: got.into(), remedy });
         }
         let StreamOf::Table(table) = self.stream else {
             return self.import(argument, role, object, view).map(Some);

@@ -72,12 +72,12 @@ pub fn add<'py>(
             Memoised::Autocast => {
                 return Err(Error::NeedsTorch { op: "add", argument: "x", by: Handler::Autocast });
             }
-            Memoised::New | Memoised::Otherwise => {
+            Memoised::New(_) | Memoised::Otherwise => {
                 let mut call = Call::new(py, "add", &DType::ALL).recordable();
                 let (out, problem) = problem(&mut call, x, y, &alpha, out)?;
                 let recorded = call.is_recorded();
                 let (result, known) = solve(call, out, problem)?;
-                if matches!(found, Memoised::New) && !known.problem().takes_default_dtype() {
+                if matches!(found, Memoised::New(_)) && !known.problem().takes_default_dtype() {
                     memo::remember(&ADDS, &arguments, &result, recorded, known);
                 }
                 (result, recorded)

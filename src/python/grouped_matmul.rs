@@ -107,7 +107,7 @@ fn run<'py>(
     let mut call = Call::new(py, OP, &DType::FLOATS).with_autocast(autocast);
     let (out, problem) = problem(&mut call, a, b, options.checked()?, options)?;
     let (result, known) = solve(call, out, problem)?;
-    if matches!(found, Memoised::New) {
+    if matches!(found, Memoised::New(_)) {
         memo::remember(&GROUPED, &arguments, &result, false, known);
     }
     Ok(result)

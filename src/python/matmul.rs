@@ -105,12 +105,12 @@ fn run<'py>(
         Memoised::Autocast => {
             return Err(Error::NeedsTorch { op: "matmul", argument: "a", by: Handler::Autocast });
         }
-        Memoised::New | Memoised::Otherwise => {
+        Memoised::New(_) | Memoised::Otherwise => {
             let mut call = Call::new(py, "matmul", &DType::FLOATS).with_autocast(autocast).recordable();
             let (out, problem) = problem(&mut call, a, b, options.checked()?, options)?;
             let recorded = call.is_recorded();
             let (result, known) = solve(call, out, problem)?;
-            if matches!(found, Memoised::New) {
+            if matches!(found, Memoised::New(_)) {
                 memo::remember(&MATMULS, &arguments, &result, recorded, known);
             }
             (result, recorded)
@@ -132,6 +132,7 @@ fn record<'py>(
     result: Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     static MATMUL: Recorder = Recorder::new("RecordedMatmul");
+    static ACTIVATED: Recorder = Recorder::new("RecordedActivated");
     static ACTIVATIONS: Entry<3> = Entry::new(["autograd", "formulas", "ACTIVATIONS"]);
     let &MatmulOptions { bias, activation, negative_slope, precision, .. } = options;
     let (checked, how_precise) = options.checked().map_err(|error| raise(py, error))?;
@@ -143,14 +144,19 @@ fn record<'py>(
     let (of_a, of_b) = (torch_facts(a)?, torch_facts(b)?);
     let kept = |tensor: &Bound<'py, PyAny>, by: &TorchFacts| by.requires_grad.then(|| tensor.clone());
     let (for_b, for_a) = (kept(a, &of_b), kept(b, &of_a));
+    // What the activation is of is no result of its own, where gradients of gradients find it by what is saved.
+    let alone = !suffices && of_b.requires_grad;
     let (results, saved, saved_is) = match activation {
         None => (result, None, "output"),
         Some(_) if suffices => (result.clone(), Some(result), "output"),
         Some(name) => {
             let slope = slope()?;
             let applied = ACTIVATIONS.get(py)?.get_item(name)?.call1((&result, slope))?;
-            let both = (applied, &result).into_pyobject(py)?.into_any();
-            (both, Some(result), "pre_activation")
+            let results = match alone {
+                true => applied,
+                false => (applied, &result).into_pyobject(py)?.into_any(),
+            };
+            (results, Some(result), "pre_activation")
         }
     };
     let dims = (of_a.rank, of_b.rank);
@@ -162,7 +168,10 @@ fn record<'py>(
             let precision =
                 precision.given().map_or_else(|| intern!(py, "ieee").clone().into_any(), |p| p.to_owned());
             let applied = (activation, slope()?, saved_is);
-            Some((dims, precision, applied, by_columns).into_pyobject(py)?.into_any())
+            Some(match alone {
+                true => (dims, precision, applied, by_columns, (b, bias)).into_pyobject(py)?.into_any(),
+                false => (dims, precision, applied, by_columns).into_pyobject(py)?.into_any(),
+            })
         }
     };
     let tensors = match bias {
@@ -173,7 +182,8 @@ fn record<'py>(
         Some(saved) => (for_b, for_a, saved).into_pyobject(py)?,
         None => (for_b, for_a).into_pyobject(py)?,
     });
-    let returned = MATMUL.record(py, &tensors, Recorded { results, how, saved, materialized: false })?;
+    let recorder = if alone { &ACTIVATED } else { &MATMUL };
+    let returned = recorder.record(py, &tensors, Recorded { results, how, saved, materialized: false })?;
     match returned.cast::<PyTuple>() {
         Ok(both) => both.get_item(0),
         Err(_) => Ok(returned),

@@ -120,13 +120,13 @@ fn along_dim<'py>(
             Memoised::Autocast => {
                 return Err(Error::NeedsTorch { op: kind.name(), argument: "x", by: Handler::Autocast });
             }
-            Memoised::New | Memoised::Otherwise => {
+            Memoised::New(_) | Memoised::Otherwise => {
                 let mut call =
                     Call::new(py, kind.name(), &DType::FLOATS).with_autocast(autocast).recordable();
                 let (out, problem) = problem(&mut call, kind, x, &dim, dtype, out)?;
                 let recorded = call.is_recorded();
                 let (result, known) = solve(call, out, problem)?;
-                if matches!(found, Memoised::New) {
+                if matches!(found, Memoised::New(_)) {
                     memo::remember(known_calls, &arguments, &result, recorded, known);
                 }
                 (result, recorded)

@@ -94,3 +94,10 @@ def test_jax_arrays_are_immutable(jax):
     with pytest.raises(tw.TilewiseError):
         tw.add(x, 1, out=x)
     assert x.tolist() == [1.0] * 5
+
+
+def test_what_jax_traces_with_is_refused(jax):
+    with pytest.raises(
+        tw.UnsupportedError, match=r"`x` is what jax traces a function with.*outside of jax.jit"
+    ):
+        jax.jit(tw.softmax)(jax.numpy.ones(5))

@@ -130,6 +130,35 @@ def test_matmul_of_every_shape(device, a, b, activation):
     assert_same_gradients(ours, theirs, inputs, create_graph=True)
 
 
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)], ids=str)
+@pytest.mark.parametrize("activation", ["leaky_relu", "gelu"])
+def test_matmul_with_gradients_of_some_operands(device, activation, wanted):
+    name, slope, function = ACTIVATIONS[activation]
+    inputs = [leaf(3, 4, device=device), leaf(4, 2, device=device), leaf(2, device=device)]
+    inputs = [t if i in wanted else t.detach() for i, t in enumerate(inputs)]
+
+    def ours(a, b, bias):
+        return tw.matmul(a, b, bias=bias, activation=name, negative_slope=slope)
+
+    assert_same_gradients(ours, lambda a, b, bias: function(a @ b + bias), inputs, create_graph=True)
+
+
+def test_a_first_layer_is_changed_before_its_gradient(device):
+    """Of its weight no value is needed."""
+    x, w, b = (
+        torch.randn(3, 4, device=device),
+        leaf(4, 2, device=device, dtype=torch.float32),
+        leaf(2, device=device),
+    )
+    b = b.detach().float().requires_grad_()
+    result, expected = tw.matmul(x, w, bias=b, activation="gelu"), F.gelu(x @ w + b)
+    with torch.no_grad():
+        w.add_(1)
+        b.add_(1)
+    got, expected = (torch.autograd.grad(r.sum(), (w, b), create_graph=True) for r in (result, expected))
+    torch.testing.assert_close(got, expected)
+
+
 @activations
 @pytest.mark.parametrize("bias", [False, True])
 def test_matmul_of_every_activation(device, activation, bias):

@@ -1,10 +1,11 @@
-"""torch's own tools see the operations: its counter of operations, and its profiler."""
+"""torch's own tools see the operations: its counter of operations, its profiler, its exporters."""
 
 import pytest
 import tilewise as tw
 import tilewise.torch
 import torch
 from support import fresh
+from tilewise.torch import native
 from torch.utils.flop_counter import FlopCounterMode
 
 
@@ -57,3 +58,69 @@ def test_the_profiler_shows_operators_and_their_shapes(device):
     seen = {event.name: event.input_shapes for event in profile.events() if event.name.startswith("tilewise")}
     assert seen["tilewise::softmax"][0] == [3, 4]
     assert seen["tilewise::matmul"][:2] == [[3, 4], [4, 3]]
+
+
+@pytest.mark.skipif(not native.implement(), reason="not wanted, or this torch has no ABI for it")
+@pytest.mark.parametrize("recorded", [False, True])
+def test_the_profiler_shows_calls_of_the_functions(device, recorded):
+    x = torch.randn(3, 4, device=device, requires_grad=recorded)
+    tw.softmax(x)
+    with torch.profiler.profile(record_shapes=True) as profile:
+        for _ in "ab":
+            tw.softmax(x, 0)
+            tw.add(x, x)
+            tw.matmul(x, x.mT, activation="gelu")
+    seen = [
+        (event.name, event.input_shapes) for event in profile.events() if event.name.startswith("tilewise")
+    ]
+    two = [[3, 4], [3, 4]]
+    assert seen == 2 * [
+        ("tilewise::softmax", [[3, 4]]),
+        ("tilewise::add", two),
+        ("tilewise::matmul", [[3, 4], [4, 3]]),
+    ]
+
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = tw.torch.Linear(4, 8, activation="gelu")
+        self.gated = tw.torch.GatedMLP(8, 6)
+
+    def forward(self, x):
+        h = self.up(x)
+        return tw.log_softmax(tw.add(self.gated(h, h), tw.softmax(h, 0), alpha=2))
+
+
+def test_an_exported_program_in_torchs_own_operators():
+    model, x = Layers(), torch.randn(3, 4)
+    program = torch.export.export(model, (x,))
+    ours = {op: way for op, way in torch._decomp.decomposition_table.items() if op.namespace == "tilewise"}
+    decomposed = program.run_decompositions(ours)
+    names = {str(node.target) for node in decomposed.graph.nodes}
+    assert any(name.startswith("tilewise") for name in {str(node.target) for node in program.graph.nodes})
+    assert not any(name.startswith("tilewise") for name in names)
+    torch.testing.assert_close(decomposed.module()(x), model(x))
+
+
+def test_an_exported_program_is_loaded_where_tilewise_is_imported(tmp_path):
+    model, x = Layers(), torch.randn(3, 4)
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "layers.pt2")
+    torch.save((x, model(x)), tmp_path / "call.pt")
+    fresh.run(f"""
+        import pathlib, tilewise, torch
+        folder = pathlib.Path({str(tmp_path)!r})
+        program = torch.export.load(folder / "layers.pt2")
+        x, expected = torch.load(folder / "call.pt")
+        torch.testing.assert_close(program.module()(x), expected)
+    """)
+
+
+def test_onnx(tmp_path):
+    pytest.importorskip("onnxscript")
+    model, x = Layers(), torch.randn(3, 4)
+    torch.onnx.export(model, (x,), tmp_path / "layers.onnx", dynamo=True, verbose=False)
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(tmp_path / "layers.onnx")
+    (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(got), model(x).detach(), rtol=1e-4, atol=1e-5)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,10 +44,12 @@ def register(library: Any) -> None:
 is_on = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 # What is kept of parameters, by marks: by parameters, dtype and modes, with their state at that time.
-# A mark is a weak reference to something that torch itself keeps until autocast ends, and dies with it:
-# torch does not say otherwise when that is.
-KEPT: dict[Any, dict[Any, tuple[Any, Any, Any]]] = {}
+# A mark is the id of something that torch itself keeps until autocast ends, and goes with it: torch does not
+# say otherwise when that is.
+KEPT: dict[int, tuple[Any, dict[Any, tuple[Any, Any, Any]]]] = {}
 MARK: Any = None
+# By device: parameters that torch converts to give a mark. Of no elements, so that nothing is computed.
+EMPTY: dict[str, tuple[Any, ...]] = {}
 
 
 def kept(weight: Any, bias: Any) -> tuple[Any, Any]:
@@ -58,9 +61,11 @@ def kept(weight: Any, bias: Any) -> tuple[Any, Any]:
     device = "cuda" if weight.is_cuda else "cpu" if weight.is_cpu else ""
     if not device or is_changing(device, weight):
         return weight.mT, bias
-    made = KEPT.get(MARK)
-    if made is None:
+    region = KEPT.get(MARK)
+    if region is None:
         MARK, made = mark(device)
+    else:
+        _, made = region
     dtype = torch.get_autocast_dtype(device)
     key = id(weight), id(bias), dtype, torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     state = weight._version, weight.requires_grad, bias is not None and (bias._version, bias.requires_grad)
@@ -87,19 +92,18 @@ def is_changing(device: str, t: Any) -> bool:
     )
 
 
-def mark(device: str) -> tuple[Any, dict[Any, Any]]:
-    # Of no elements, so that nothing is computed.
+def mark(device: str) -> tuple[int, dict[Any, Any]]:
     with torch.inference_mode(False), torch.enable_grad():
-        a, b = (
-            torch.nn.Parameter(torch.empty(shape, dtype=torch.float32, device=device))
-            for shape in ((0, 1), (1, 0))
-        )
-        converted = torch.mm(a, b).grad_fn._saved_self
+        if device not in EMPTY:
+            EMPTY[device] = tuple(
+                torch.nn.Parameter(torch.empty(shape, dtype=torch.float32, device=device))
+                for shape in ((0, 1), (1, 0))
+            )
+        converted = torch.mm(*EMPTY[device]).grad_fn._saved_self
     # A builtin: no code in Python runs while torch lets go of what it has kept, with a lock held.
-    found = weakref.ref(converted, KEPT.pop)
-    made: dict[Any, Any] = {}
-    KEPT[found] = made
-    return found, made
+    key, made = id(converted), dict[Any, Any]()
+    KEPT[key] = weakref.ref(converted, partial(KEPT.pop, key)), made
+    return key, made
 
 
 def without_autocast(device: str) -> Any:

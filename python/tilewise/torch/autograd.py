@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 import tilewise
 from tilewise import _core
 
@@ -156,35 +158,54 @@ class Matmul(Function):
 
     @staticmethod
     def backward(ctx: Any, out_grad: Any, pre_grad: Any = None) -> Any:
-        a, b, saved = (*ctx.saved_tensors, None)[:3]
-        a_needed, b_needed, bias_needed = (*ctx.needs_input_grad, False)[:3]
-        dims, precision, (activation, slope, saved_is), b_by_columns = getattr(ctx, "how", PLAIN)
-        grad, pre_grad, saved = (formulas.as_matrix(t, dims) for t in (out_grad, pre_grad, saved))
-        bias_grad = None
-        if grad is not None:
-            grad, bias_grad = _core.activation_backward(
-                grad,
-                saved,
-                activation,
-                negative_slope=slope,
-                saved_is=saved_is,
-                bias=bias_needed and pre_grad is None,
-            )
-        if pre_grad is not None:
-            grad = pre_grad if grad is None else grad + pre_grad
-            bias_grad = _core.activation_backward(grad, None, None, bias=bias_needed)[1]
-        if grad is None:
-            return (None,) * 7
-        # As the operands lie, so that their gradients are kept and summed up without a copy.
-        a_by_columns = a is not None and formulas.lies_by_columns(a)
-        b_by_columns = b_by_columns or (b is not None and formulas.lies_by_columns(b))
-        a_grad = formulas.matmul_a_grad(grad, b, dims, precision, a_by_columns) if a_needed else None
-        b_grad = formulas.matmul_b_grad(grad, a, dims, precision, b_by_columns) if b_needed else None
-        return a_grad, b_grad, bias_grad, None, None, None, None
+        return matmul_gradients(ctx, getattr(ctx, "how", PLAIN), ctx.saved_tensors, out_grad, pre_grad)
+
+
+def matmul_gradients(ctx: Any, how: Any, kept: Any, out_grad: Any, pre_grad: Any) -> Any:
+    a, b, saved = (*kept, None)[:3]
+    a_needed, b_needed, bias_needed = (*ctx.needs_input_grad, False)[:3]
+    dims, precision, (activation, slope, saved_is), b_by_columns = how
+    grad, pre_grad, saved = (formulas.as_matrix(t, dims) for t in (out_grad, pre_grad, saved))
+    bias_grad = None
+    if grad is not None:
+        grad, bias_grad = _core.activation_backward(
+            grad,
+            saved,
+            activation,
+            negative_slope=slope,
+            saved_is=saved_is,
+            bias=bias_needed and pre_grad is None,
+        )
+    if pre_grad is not None:
+        grad = pre_grad if grad is None else grad + pre_grad
+        bias_grad = _core.activation_backward(grad, None, None, bias=bias_needed)[1]
+    if grad is None:
+        return (None,) * 7
+    # As the operands lie, so that their gradients are kept and summed up without a copy.
+    a_by_columns = a is not None and formulas.lies_by_columns(a)
+    b_by_columns = b_by_columns or (b is not None and formulas.lies_by_columns(b))
+    a_grad = formulas.matmul_a_grad(grad, b, dims, precision, a_by_columns) if a_needed else None
+    b_grad = formulas.matmul_b_grad(grad, a, dims, precision, b_by_columns) if b_needed else None
+    return a_grad, b_grad, bias_grad, None, None, None, None
 
 
 class RecordedMatmul(Matmul):
     forward: Any = _core.recorded
+
+
+class RecordedActivated(RecordedMatmul):
+    """With an activation whose slope the result does not tell, where b requires grad. What the activation is
+    of is no second result, for which torch takes several microseconds."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any, _: Any = None) -> Any:
+        *how, (b, bias) = ctx.how
+        a, b_value, pre = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # As a function of the operands, for gradients of gradients. Of b it reads no value.
+            value = pre.detach()
+            pre = Matmul.apply(a, b, bias, lambda *_, **options: value, None, 0.01, how[1])
+        return matmul_gradients(ctx, how, (a, b_value, pre), grad, None)
 
 
 # The operators' own arguments, after the function to run below autograd.

@@ -18,6 +18,7 @@ from . import (
     autocast,
     autograd,
     batching,
+    decompositions,
     fakes,
     flops,
     gated,
@@ -143,6 +144,7 @@ def register() -> None:
     after_import("torch._inductor.select_algorithm", inductor.register_kernels)
     after_import("torch._inductor.lowering", inductor.register_lowerings)
     after_import("torch.utils.flop_counter", flops.register)
+    after_import("torch._decomp", decompositions.register)
     after_import("torch.distributed.tensor", sharding.register)
     after_import("torch.distributed.tensor.parallel", sharding.split_every_linear)
 

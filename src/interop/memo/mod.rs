@@ -27,6 +27,7 @@ use smallvec::SmallVec;
 
 use super::call::without_gil;
 use super::scalar::is_number;
+use super::stable::Event;
 use super::torch::{Torch, TorchClass, threads};
 use super::{Argument, Autocast, Role, allocate, descriptor, dispatcher};
 use crate::backend::Resources;
@@ -77,8 +78,8 @@ pub enum Memoised<'py> {
     },
     /// torch.autocast has other dtypes in mind.
     Autocast,
-    /// There was none.
-    New,
+    /// There was none. An event for the profiler, if it listens, until the call is made.
+    New(Option<Event>),
     /// More than memory has to be asked, or where it is was not to the purpose.
     Otherwise,
 }
@@ -139,8 +140,9 @@ pub fn call<'py, K, const T: usize, const O: usize>(
         if arguments.is_autocast(&operands)? {
             return Ok(Memoised::Autocast);
         }
+        let event = Event::begin(arguments.op, arguments.tensors.into_iter().flatten());
         let Some(found) = entries.iter().position(|entry| entry.is_like(arguments, &operands)) else {
-            return Ok(Memoised::New);
+            return Ok(Memoised::New(event));
         };
         entries[..=found].rotate_right(1);
         entries[0].make(arguments, &operands, solve)

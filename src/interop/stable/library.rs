@@ -26,7 +26,7 @@ pub fn implement(
     }
     let Some(torch) = Torch::get(py)? else { return Ok(false) };
     find(py, torch)?;
-    let Some(Reader { abi, private }) = reader() else { return Ok(false) };
+    let Some(Reader { abi, private, .. }) = reader() else { return Ok(false) };
     let recorders = kernels.iter().map(|of| Ok((of.name, recorder(of.name)?))).collect::<PyResult<_>>()?;
     // From here on nothing runs that may raise.
     if SHARED.set(Shared { abi, private, exception, recorders }).is_err() {

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 
 use super::abi::{Abi, Handle};
 use super::private::Private;
+use super::profiler::Profiler;
 use crate::interop::torch::Torch;
 use crate::tensor::Device;
 
@@ -17,6 +18,7 @@ use crate::tensor::Device;
 pub struct Reader {
     pub abi: &'static Abi,
     pub private: Private,
+    pub profiler: Option<Profiler>,
 }
 
 /// From the first call on a tensor of torch's to the end of the process.
@@ -37,7 +39,7 @@ pub fn find(py: Python<'_>, torch: &Torch) -> PyResult<()> {
     let abi: &'static Abi = Box::leak(Box::new(abi));
     if let Some(private) = Private::find(py, abi, torch)? {
         // Another thread may have been quicker.
-        let _ = READER.set(Reader { abi, private });
+        let _ = READER.set(Reader { abi, private, profiler: Profiler::find() });
     }
     Ok(())
 }
@@ -133,6 +135,6 @@ impl Reader {
 }
 
 /// A tensor's handle is the address of an at::Tensor, which is one pointer: a borrowed one, for as long as `implementation`.
-fn handle(implementation: &*const c_void) -> Handle {
+pub fn handle(implementation: &*const c_void) -> Handle {
     ptr::from_ref(implementation).cast_mut().cast()
 }

@@ -1,0 +1,69 @@
+"""Our operators in torch's own: for torch.onnx.export, which looks for them among torch's decompositions, and
+for `run_decompositions` of an exported program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import formulas
+
+ops = torch.ops.tilewise
+
+
+def register() -> None:
+    from torch._decomp import register_decomposition
+
+    register_decomposition([ops.add.Tensor, ops.add.alpha, ops.add.Scalar])(add)
+    register_decomposition(ops.softmax.default)(softmax)
+    register_decomposition(ops.log_softmax.default)(log_softmax)
+    register_decomposition(ops.matmul.default)(matmul)
+    register_decomposition(ops.fused_matmul.default)(fused_matmul)
+
+
+def add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    return torch.add(x, y, alpha=alpha)
+
+
+def softmax(x: Any, dim: int = -1, *, dtype: Any = None) -> Any:
+    return torch.softmax(x, dim, dtype=dtype)
+
+
+def log_softmax(x: Any, dim: int = -1, *, dtype: Any = None) -> Any:
+    return torch.log_softmax(x, dim, dtype=dtype)
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    *,
+    activation: str | None = None,
+    negative_slope: float = 0.01,
+    precision: str = "ieee",
+) -> Any:
+    return fused_matmul(a, b, bias, activation=activation, negative_slope=negative_slope)
+
+
+def fused_matmul(
+    a: Any,
+    b: Any,
+    bias: Any = None,
+    gate: Any = None,
+    residual: Any = None,
+    *,
+    activation: str | None = None,
+    negative_slope: float = 0.01,
+    precision: str = "ieee",
+) -> Any:
+    def product(of: Any, added: Any) -> Any:
+        return torch.matmul(a, of) if added is None else torch.matmul(a, of) + added
+
+    gate_bias, b_bias = (None, bias) if gate is None or bias is None else bias.unbind()
+    result = product(b if gate is None else gate, b_bias if gate is None else gate_bias)
+    if activation is not None:
+        result = formulas.ACTIVATIONS[activation](result, negative_slope)
+    if gate is not None:
+        result = result * product(b, b_bias)
+    return result if residual is None else result + residual
