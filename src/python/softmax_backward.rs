@@ -4,10 +4,11 @@ use pyo3::prelude::*;
 
 use super::arguments::{self, Keyword, given};
 use super::routing::finish;
-use super::run::solve;
+use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::interop::{Argument, Call, Output};
+use crate::interop::memo::{self, Arguments, Memo, Memoised};
+use crate::interop::{Argument, Autocast, Call, Output};
 use crate::ops;
 use crate::ops::softmax::Kind;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
@@ -108,10 +109,26 @@ fn along_dim<'py>(
     let mut kept = None;
     let argument = Argument { op: kind.backward_name(), name: "dim", accepted: &DType::FLOATS };
     let dim = dim.settled_index(argument, &mut kept)?;
+    thread_local! {
+        static SOFTMAXES: Memo<Known<SoftmaxBackwardProblem>, 2, 2> = const { Memo::new(Vec::new()) };
+        static LOG_SOFTMAXES: Memo<Known<SoftmaxBackwardProblem>, 2, 2> = const { Memo::new(Vec::new()) };
+    }
+    let known_calls = if kind == Kind::Softmax { &SOFTMAXES } else { &LOG_SOFTMAXES };
     let run = || -> Result<Bound<'py, PyAny>> {
-        let mut call = Call::new(py, kind.backward_name(), &DType::FLOATS);
-        let (out, problem) = problem(&mut call, kind, (grad, output), &dim, dtype, out)?;
-        solve(call, out, problem).map(|(result, _)| result)
+        let (op, tensors, options) =
+            (kind.backward_name(), [Some(grad), Some(output)], [dim.given(), given(dtype)]);
+        let arguments = Arguments { op, tensors, options, out, autocast: Autocast::Nowhere };
+        let found = memo::call(known_calls, &arguments, Known::solve)?;
+        if let Memoised::Made { result, .. } = found {
+            return Ok(result);
+        }
+        let mut call = Call::new(py, op, &DType::FLOATS);
+        let (out_tensor, problem) = problem(&mut call, kind, (grad, output), &dim, dtype, out)?;
+        let (result, known) = solve(call, out_tensor, problem)?;
+        if matches!(found, Memoised::New) {
+            memo::remember(known_calls, &arguments, &result, false, known);
+        }
+        Ok(result)
     };
     let keywords = [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))];
     finish(py, run(), [grad, output], keywords)

@@ -187,10 +187,13 @@ impl<T: Float> Kernel for Sums<'_, T> {
     }
 }
 
-/// What four stretches of the matrix are gathered in, where they are not contiguous. Four at a time read a matrix that is
+/// What stretches of the matrix are gathered in, where they are not contiguous. Four at a time read a matrix that is
 /// not in the cache twice as fast as one (measured on Zen 5), and load and store sums or the vector a quarter as often.
 #[derive(Default)]
-struct Buffers<T>([Vec<T>; 4]);
+struct Buffers<T>([Vec<T>; ROWS]);
+
+/// Stretches that are read at a time, at most.
+const ROWS: usize = 8;
 
 impl<T: Float> Buffers<T> {
     /// N stretches of `len` elements, `step` elements apart.
@@ -235,29 +238,48 @@ fn along<T: Float, I: Isa>(
     sums: &mut [T::Real],
 ) {
     let mut buffers = Buffers::default();
-    let start = |result: usize| (first + result) * problem.k + depth;
-    let (fours, rest) = sums.as_chunks_mut::<4>();
-    let done = 4 * fours.len();
-    for (i, four) in fours.iter_mut().enumerate() {
-        let rows = buffers.load(&problem.matrix, start(4 * i), problem.k, vector.len());
-        *four = dots::<T, I, 4>(isa, rows, vector);
+    let mut done = 0;
+    // Their running sums are as many registers of AVX-512.
+    if size_of::<I::F32>() == size_of::<[f32; LANES]>() {
+        done += rows_along::<T, I, ROWS>(isa, problem, depth, first, vector, sums, &mut buffers);
     }
-    for (i, sum) in rest.iter_mut().enumerate() {
-        let row = buffers.load(&problem.matrix, start(done + i), problem.k, vector.len());
-        [*sum] = dots::<T, I, 1>(isa, row, vector);
+    let rest = &mut sums[done..];
+    done += rows_along::<T, I, 4>(isa, problem, depth, first + done, vector, rest, &mut buffers);
+    rows_along::<T, I, 1>(isa, problem, depth, first + done, vector, &mut sums[done..], &mut buffers);
+}
+
+/// As many of these as N at a time are, which it returns.
+#[inline(always)]
+fn rows_along<T: Float, I: Isa, const N: usize>(
+    isa: I,
+    problem: &Problem<'_, T>,
+    depth: usize,
+    first: usize,
+    vector: &[T::Real],
+    sums: &mut [T::Real],
+    buffers: &mut Buffers<T>,
+) -> usize {
+    let groups = sums.as_chunks_mut::<N>().0;
+    for (i, group) in groups.iter_mut().enumerate() {
+        let start = (first + N * i) * problem.k + depth;
+        let rows = buffers.load(&problem.matrix, start, problem.k, vector.len());
+        *group = dots::<T, I, N>(isa, rows, vector);
     }
+    N * groups.len()
 }
 
 /// The sum of products of each row with the vector, in a group of running sums that are added up pairwise: of four rows they
-/// are eight registers of AVX2.
+/// are eight registers of AVX2, of eight rows as many of AVX-512.
 #[inline(always)]
 fn dots<T: Float, I: Isa, const N: usize>(isa: I, rows: [&[T]; N], vector: &[T::Real]) -> [T::Real; N] {
     let (groups, rest) = vector.as_chunks::<LANES>();
     let done = LANES * groups.len();
     let mut sums = [[T::Real::default(); LANES]; N];
+    // Of one length, or each access is checked.
+    let row_groups = rows.map(|row| &row.as_chunks::<LANES>().0[..groups.len()]);
     for (g, v) in groups.iter().enumerate() {
-        for (row, sums) in rows.iter().zip(&mut sums) {
-            *sums = add_products(isa, *sums, wide(isa, &row.as_chunks::<LANES>().0[g]), *v);
+        for (row, sums) in row_groups.iter().zip(&mut sums) {
+            *sums = add_products(isa, *sums, wide(isa, &row[g]), *v);
         }
     }
     let mut totals = [T::Real::default(); N];

@@ -95,10 +95,18 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
         self.tile.rows_at_once(grad, rows).min(self.tile.rows_at_once(output, rows))
     }
 
-    /// Of each column.
+    /// Of each column. A kind that is known where loops are compiled is no branch in them.
     #[inline(always)]
     fn sums<I: Isa>(&self, isa: I, scratch: &mut Scratch<T, O>, totals: &mut [f64]) {
-        let Piece { operands: Operands { grad, output, kind, .. }, tile, ref range } = *self;
+        match self.operands.kind {
+            Kind::Softmax => self.sums_for(isa, Kind::Softmax, scratch, totals),
+            Kind::LogSoftmax => self.sums_for(isa, Kind::LogSoftmax, scratch, totals),
+        }
+    }
+
+    #[inline(always)]
+    fn sums_for<I: Isa>(&self, isa: I, kind: Kind, scratch: &mut Scratch<T, O>, totals: &mut [f64]) {
+        let Piece { operands: Operands { grad, output, .. }, tile, ref range } = *self;
         totals.fill(0.0);
         let pairs = tile.width() / (2 * LANES);
         let done = 2 * LANES * pairs;
@@ -131,7 +139,15 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
 
     #[inline(always)]
     fn write<I: Isa>(&self, isa: I, totals: &[f64], scratch: &mut Scratch<T, O>) {
-        let Piece { operands: Operands { grad, output, out, kind, in_place }, tile, ref range } = *self;
+        match self.operands.kind {
+            Kind::Softmax => self.write_for(isa, Kind::Softmax, totals, scratch),
+            Kind::LogSoftmax => self.write_for(isa, Kind::LogSoftmax, totals, scratch),
+        }
+    }
+
+    #[inline(always)]
+    fn write_for<I: Isa>(&self, isa: I, kind: Kind, totals: &[f64], scratch: &mut Scratch<T, O>) {
+        let Piece { operands: Operands { grad, output, out, in_place, .. }, tile, ref range } = *self;
         let mut sums = vec![[T::Real::default(); LANES]; tile.groups()];
         for (sum, &total) in sums.as_flattened_mut().iter_mut().zip(totals) {
             *sum = T::Real::from_element(total);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::cpu::float::{add_to_totals, from, last_group, pairwise, wide, wide_rest};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
-use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT, rows_together};
+use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
 
 pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
     let (rows, length) = (problem.row_count() as usize, problem.length as usize);
@@ -112,6 +112,9 @@ fn fill<T: Float, O: Narrow<T::Real>, I: Isa>(
     }
 }
 
+/// Elements of rows that are visited together: what is not strided needs no buffer.
+const VISITED: usize = 4096;
+
 /// Rows that are solved in a single visit.
 struct Short<'a, T, O> {
     operands: Operands<'a, T, O>,
@@ -126,7 +129,7 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Short<'_, T, O> {
     fn run<I: Isa>(self, isa: I) {
         let Short { operands, range: Range { start, end }, length } = self;
         let mut scratch = Scratch::default();
-        let together = rows_together(length);
+        let together = (VISITED / length).max(1);
         for first in (start..end).step_by(together) {
             let piece = Piece { operands, start: first * length, length: together.min(end - first) * length };
             let Visit { grad, output, results, buffered } = piece.visit(&mut scratch);
