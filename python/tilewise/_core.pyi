@@ -41,6 +41,7 @@ __all__ = [
     "log_softmax",
     "log_softmax_backward",
     "matmul",
+    "matmul_for_training",
     "on_memory",
     "recorded",
     "softmax",
@@ -431,7 +432,7 @@ def activation_backward(
     saved_is: Literal["output", "pre_activation"] = "output",
     bias: bool = False,
     up: _Tensor | None = None,
-) -> tuple[_Tensor, _Tensor | None]:
+) -> tuple[Any, ...]:
     """Gradient of `activation(v + bias)`, matmul's epilogue, with respect to v and, if wanted, bias.
 
     Args:
@@ -442,12 +443,13 @@ def activation_backward(
         saved_is: "output", which is enough for relu and for leaky_relu with a slope of 0 or more, or
             "pre_activation", which is v + bias.
         bias: whether the gradient of bias is wanted.
-        up: the factor of activation(v) in a gated matmul. `saved` is then v, and all are contiguous; bias is ignored.
+        up: the factor of activation(v) in a gated matmul. `saved` is then v, and all are contiguous.
 
     Returns:
         (grad * activation'(v), its sum over all dimensions but the last, of shape (n,), or None). Both are
         computed in float32 (float64 for float64) and rounded once. Without an activation the first is grad
-        itself. With up: (grad * up * activation'(v), grad * activation(v)).
+        itself. With up: (grad * up * activation'(v), grad * activation(v)), and where bias is wanted the sums of
+        both, of shape (2, n).
 
     Raises:
         DTypeError: not a tensor, dtypes that differ or are not floating.
@@ -530,6 +532,30 @@ def check_matmul_options(
             leaky_relu. DTypeError: a slope that is no number.
 
     Source: src/python/matmul.rs; called by tilewise.torch.
+    """
+
+def matmul_for_training(
+    a: _Tensor,
+    b: _Tensor,
+    gate: _Tensor,
+    bias: _Tensor | None = None,
+    *,
+    activation: str | None = None,
+    negative_slope: float = 0.01,
+) -> tuple[_Tensor, _Tensor, _Tensor] | None:
+    """`activation(a @ gate + bias[0]) * (a @ b + bias[1])`, and both sums, by one kernel that has all three.
+
+    Args:
+        a, b, gate, bias, activation, negative_slope: those of matmul.
+
+    Returns:
+        (the result, a @ gate + bias[0], a @ b + bias[1]), each rounded once; or None where no kernel does so: it is there
+        for float16 and bfloat16 on compute capability 9.0.
+
+    Raises:
+        What matmul raises.
+
+    Sources: kernels/matmul_wgmma_training.cu and src/cuda/plan/matmul/wgmma/training.rs; called by tilewise.torch.
     """
 
 def explain(op: str, arguments: dict[str, Any], device: Any = None) -> dict[str, Any]:

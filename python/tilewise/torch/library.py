@@ -22,6 +22,7 @@ from . import (
     fakes,
     flops,
     gated,
+    gated_training,
     grouped,
     inductor,
     kernels,
@@ -55,6 +56,14 @@ MATMUL = (
     "Tensor a, Tensor b, Tensor? bias=None, *, "
     "str{} activation{}, float negative_slope=0.01, str precision='ieee'"
 )
+GATED_ACTIVATION_BACKWARD = (
+    "Tensor grad, Tensor pre_activation, Tensor up, *, "
+    "str? activation=None, float negative_slope=0.01, bool bias=False"
+)
+TRAINING = (
+    "Tensor a, Tensor b, Tensor gate, Tensor? bias=None, *, "
+    "str? activation=None, float negative_slope=0.01, str precision='ieee'"
+)
 FUSED_MATMUL = (
     "Tensor a, Tensor b, Tensor? bias=None, Tensor? gate=None, Tensor? residual=None, *, "
     "str? activation=None, float negative_slope=0.01, str precision='ieee'"
@@ -67,7 +76,7 @@ GROUPED_MATMUL = (
     "Tensor a, Tensor b, Tensor? offsets=None, Tensor? bias=None, Tensor? gate=None, *, "
     "str? activation=None, float negative_slope=0.01"
 )
-ONE, TWO = "Tensor", "(Tensor, Tensor)"
+ONE, TWO, THREE = "Tensor", "(Tensor, Tensor)", "(Tensor, Tensor, Tensor)"
 BACKENDS = ("CPU", "CUDA")
 
 OPERATORS = {
@@ -98,6 +107,9 @@ OPERATORS = {
         fakes.matmul_with_pre_activation,
         autograd.record_matmul,
     ),
+    "fused_matmul_with_pre_activation": Operator(
+        TRAINING, THREE, gated_training.kernel, gated_training.fake, gated_training.record
+    ),
     "fused_matmul": Operator(FUSED_MATMUL, ONE, gated.kernel, gated.fake, gated.record, "fused_matmul.out"),
     "grouped_matmul": Operator(
         GROUPED_MATMUL, ONE, grouped.kernel, grouped.fake, grouped.record, "grouped_matmul.out"
@@ -117,6 +129,13 @@ OPERATORS = {
         fakes.along_dim_backward("log_softmax_backward"),
         second_order.record_log_softmax_backward,
         "log_softmax_backward.out",
+    ),
+    "gated_activation_backward": Operator(
+        GATED_ACTIVATION_BACKWARD,
+        THREE,
+        gated_training.backward_kernel,
+        gated_training.backward_fake,
+        gated_training.record_backward,
     ),
     "activation_backward": Operator(
         ACTIVATION_BACKWARD,
