@@ -125,7 +125,7 @@ fn along_dim<'py>(
         let mut call = Call::new(py, op, &DType::FLOATS);
         let (out_tensor, problem) = problem(&mut call, kind, (grad, output), &dim, dtype, out)?;
         let (result, known) = solve(call, out_tensor, problem)?;
-        if matches!(found, Memoised::New) {
+        if matches!(found, Memoised::New(_)) {
             memo::remember(known_calls, &arguments, &result, false, known);
         }
         Ok(result)

@@ -18,7 +18,8 @@ type Start = unsafe extern "C-unwind" fn(*const c_char, *mut c_void, *const Valu
 /// The ABI's functions for it, from torch 2.10 on.
 #[derive(Debug)]
 pub struct Profiler {
-    /// at::hasCallbacks.
+    /// at::hasThreadLocalCallbacks: profilers listen to the thread that they are started on. Callbacks of all threads would
+    /// have to be copied to be asked for.
     listens: unsafe extern "C-unwind" fn() -> bool,
     value_of: unsafe extern "C-unwind" fn(Handle, *mut Value) -> Code,
     delete_value: unsafe extern "C-unwind" fn(Value) -> Code,
@@ -33,7 +34,7 @@ impl Profiler {
         // SAFETY: torch/csrc/inductor/aoti_torch/c/shim.h declares them so; the first is a function of C++ without arguments.
         unsafe {
             Some(Profiler {
-                listens: symbol(&library, "_ZN2at12hasCallbacksEv")?,
+                listens: symbol(&library, "_ZN2at23hasThreadLocalCallbacksEv")?,
                 value_of: symbol(&library, "aoti_torch_tensor_to_ivalue")?,
                 delete_value: symbol(&library, "aoti_torch_delete_c10_value_object")?,
                 start: symbol(&library, "aoti_record_function_start")?,
@@ -66,14 +67,15 @@ impl Event {
     ) -> Option<Event> {
         let profiler = reader()?.profiler.as_ref()?;
         // SAFETY: a question without arguments.
-        if !unsafe { (profiler.listens)() } {
-            return None;
+        match unsafe { (profiler.listens)() } {
+            true => profiler.begin(op, tensors),
+            false => None,
         }
-        profiler.begin(op, tensors)
     }
 }
 
 impl Profiler {
+    #[cold]
     fn begin<'a, 'py: 'a>(
         &'static self,
         op: &str,
