@@ -9,8 +9,7 @@
 //   vector    contiguous columns, rows with one alignment. `across` neighbouring threads have neighbouring vectors, and go
 //             down a slice of the rows; each prefetches AT_ONCE vectors to its own ring in shared memory. Several rows of a contiguous misaligned tensor are taken as one longer row.
 //   element   any strides and rank; AT_ONCE elements of each input in registers.
-//   gated     both gradients of activation(saved) * up, of contiguous tensors: three reads and two writes an element.
-//   gated_vector, gated_element   as vector and element, of those and the sums of both.
+//   gated     both gradients of activation(saved) * up, of contiguous tensors; gated_vector, gated_element: with sums of both.
 //   sums      second launch for more than one slice: adds the slices' sums, in an order given by shape and device.
 // Hazard: from sm_90 on sums may begin early, and waits for the first launch before it reads.
 // Measurements: docs/measurements/activation_backward.md
