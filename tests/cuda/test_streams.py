@@ -138,7 +138,8 @@ def test_a_launch_that_blocks_does_not_hold_the_gil():
 def test_the_default_stream():
     x = data()
     late = torch.full_like(x, float("nan"))
-    tw.add(late, 1)  # The first call of a process loads the kernel, which may take longer than the queued work.
+    # The first call of a process loads the kernel, which may take longer than the queued work.
+    tw.add(late, 1)
     torch.cuda.synchronize()
     torch.cuda._sleep(SPIN)
     late.copy_(x)
