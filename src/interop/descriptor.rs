@@ -47,7 +47,18 @@ pub unsafe fn read(argument: Argument, raw: &DLTensor, view: &mut TensorView) ->
     view.dtype = dtype(argument, raw.dtype)?;
     view.device = device(argument, raw.device)?;
     view.address = address(raw);
+    for stride in &mut view.strides {
+        *stride = signed(*stride, view.dtype.size() as i64);
+    }
     check(argument, view)
+}
+
+/// CuPy up to 14.2 divides a negative stride of bytes as if it had no sign (cupy/cupy#10172): -2 elements of 4 bytes
+/// arrive as 2^62 - 2. No memory is long enough for a stride that this could be mistaken for.
+fn signed(stride: i64, size: i64) -> i64 {
+    let bytes = stride.wrapping_mul(size);
+    let is_unsigned = stride > 0 && bytes < 0 && (bytes as u64 / size as u64) as i64 == stride;
+    if is_unsigned { bytes / size } else { stride }
 }
 
 /// Refuses more dimensions than kernels' parameters have room for.
@@ -198,6 +209,19 @@ mod tests {
         let huge = floats(smallvec![1 << 62, 4, 0], smallvec![1, 1, 1], 64);
         assert!(matches!(refused(huge), Error::TooLarge { .. }));
         assert!(check(X, &mut floats(smallvec![0], smallvec![1], 0)).is_ok());
+    }
+
+    #[test]
+    fn negative_strides_that_lost_their_sign() {
+        for size in [1i64, 2, 4, 8] {
+            for stride in [-1i64, -2, -50, -(1 << 40)] {
+                let lost = ((stride * size) as u64 / size as u64) as i64;
+                assert_eq!((signed(lost, size), signed(stride, size)), (stride, stride));
+            }
+            for stride in [0, 1, 1 << 58] {
+                assert_eq!(signed(stride, size), stride);
+            }
+        }
     }
 
     #[test]
