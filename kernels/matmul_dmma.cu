@@ -4,8 +4,10 @@
 // multiply-add is rounded to nearest, as by the pipelines. 2 m n k flops.
 //
 // The ring and the loop are those of matmul_mma.cu (common/mma_block.cuh); fragments are of doubles (common/dmma_block.cuh).
-// Tiles come through shared memory by cp.async, in vectors of 16 bytes or one double at a time, and are read from there two
-// neighbours at once. Of eight steps of k the even ones are summed first.
+// Tiles come through shared memory by cp.async, in vectors of 16 bytes or one double at a time, and are read from there so that
+// fragments need no moves: doubles next to each other in memory are so in a fragment, or are read one by one. Where a has unit
+// stride along k and b along n, that is a fragment of the transposed product. Of eight steps of k even and odd ones are
+// summed apart.
 // Variants, matmul_dmma_{tile}_{layout}_f64, chosen in src/cuda/plan/matmul/blocks.rs:
 //   layout  {k or m}{k or n}: the dimension of unit stride in a and in b. "any" before it: of the smaller stride, where rows
 //           are misaligned or no stride is 1.
@@ -14,7 +16,7 @@
 
 #include "dmma_block.cuh"
 
-//                               BM  BN  WM  WN stages blocks
+//                              BM  BN rows columns stages blocks
 using Tile128x64 = DoubleShape<128, 64, 64, 32, 4, 2>;
 using Tile64x64 = DoubleShape<64, 64, 32, 32, 5, 2>;
 using Tile64x32 = DoubleShape<64, 32, 32, 16, 5, 3>;

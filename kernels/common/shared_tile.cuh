@@ -73,19 +73,3 @@ struct SharedTile {
         return (first ^ (mn_half * 8 * BYTES_EACH)) + k_half * EACH * ROW_BYTES;
     }
 };
-
-// A tile of doubles. A lane reads them as vectors, two along the unit stride: of the 16 x 8 elements of a fragment those of
-// mn = 2 (lane / 4) and the next, and of k = 2 (lane % 4) and the next.
-template <int MN, int BK, Major MAJOR> struct DoubleTile : SharedTile<MN, BK, 8, MAJOR> {
-    using Base = SharedTile<MN, BK, 8, MAJOR>;
-
-    // Byte offset of a lane's first vector of the fragment at (mn, k = 0); its second lies a row further.
-    TILEWISE_HD static constexpr int fragment(int mn, int lane) {
-        return Base::element(mn + lane / 4 * 2, lane % 4 * 2);
-    }
-    // The same for the fragment 16 i further along mn and 8 j along k.
-    TILEWISE_HD static constexpr int step(int fragment, int i, int j) {
-        return MAJOR == Major::K ? (fragment ^ (j * 64)) + i * 16 * Base::ROW_BYTES
-                                 : fragment + i * 128 + j * 8 * Base::ROW_BYTES;
-    }
-};

@@ -29,4 +29,14 @@ __device__ __forceinline__ void store_shared_16(uint32_t shared, const uint32_t 
                  : "memory");
 }
 
+__device__ __forceinline__ double load_shared_double(uint32_t shared) {
+    double v;
+    asm volatile("ld.shared.f64 %0, [%1];" : "=d"(v) : "r"(shared) : "memory");
+    return v;
+}
+// Two, aligned to 16 bytes.
+__device__ __forceinline__ void load_shared_doubles(uint32_t shared, double& v, double& w) {
+    asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];" : "=d"(v), "=d"(w) : "r"(shared) : "memory");
+}
+
 }  // namespace ptx

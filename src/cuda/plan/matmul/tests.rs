@@ -257,7 +257,7 @@ fn extremes() {
     }
 }
 
-/// Everything about kernels/common/shared_tile.cuh that can be enumerated, for every shape in use.
+/// Everything about kernels/common/{shared_tile,dmma_tile}.cuh that can be enumerated, for every shape in use.
 #[test]
 fn shared_memory_has_room_for_all_and_no_bank_conflicts() {
     host_cpp::run(
@@ -265,7 +265,7 @@ fn shared_memory_has_room_for_all_and_no_bank_conflicts() {
 #include <cstdio>
 #include <cstdlib>
 #include <set>
-#include "shared_tile.cuh"
+#include "dmma_tile.cuh"
 
 void check(bool good, const char* what) {
     if (!good) std::puts(what), std::exit(1);
@@ -325,9 +325,10 @@ template <int MN, int BK, int WARP> void both() {
     tile<MN, BK / 2, WARP, 4, Major::K>();
     tile<MN, BK / 2, WARP, 4, Major::MN>();
 }
-// Of doubles: what a lane reads for a fragment of 16 by 8, two vectors along the unit stride.
-template <int MN, Major MAJOR> void doubles() {
-    using S = DoubleTile<MN, 16, MAJOR>;
+// Of doubles: what a lane reads for fragments of the left operand, whose rows are two apart along m and eight along k, and
+// of the right one. Half a warp's single doubles are served at once, or eight of its pairs.
+template <int MN, Major MAJOR, bool PAIRS> void doubles() {
+    using S = DoubleTile<MN, 16, MAJOR, PAIRS>;
     std::set<int> elements;
     for (int mn = 0; mn < MN; ++mn)
         for (int k = 0; k < 16; ++k) elements.insert(S::element(mn, k));
@@ -338,25 +339,28 @@ template <int MN, Major MAJOR> void doubles() {
         for (int t = 0; t < 8; ++t) written[t] = S::offset((first + t) / S::VECTORS, (first + t) % S::VECTORS);
         check(together(written), "copies of doubles have bank conflicts");
     }
-    for (int i = 0; i < MN / 16; ++i)
-        for (int j = 0; j < 2; ++j)
-            for (int second = 0; second < 2; ++second)
-                for (int lanes = 0; lanes < 32; lanes += 8) {
-                    int read[8];
-                    for (int lane = lanes; lane < lanes + 8; ++lane) {
-                        const int mn = i * 16 + lane / 4 * 2, k = j * 8 + lane % 4 * 2;
-                        const int at = S::step(S::fragment(i / 2 * 32, lane), i % 2, j) + second * S::ROW_BYTES;
-                        read[lane % 8] = at;
-                        check(MAJOR == Major::K ? at == S::element(mn + second, k) && at + 8 == S::element(mn + second, k + 1)
-                                                : at == S::element(mn, k + second) && at + 8 == S::element(mn + 1, k + second),
-                              "a lane reads other doubles");
-                    }
-                    check(together(read), "reads of doubles have bank conflicts");
+    for (bool left : {true, false})
+        for (int i = 0; i < MN; i += left ? 16 : 8)
+            for (int four = 0; four < 4; ++four) {
+                const bool along_k = MAJOR == Major::K, pair = along_k ? PAIRS && !left : left;
+                const int apart = left && !along_k ? 2 : 1;
+                std::set<int> read[32];
+                for (int lane = 0; lane < 32; ++lane) {
+                    const int at = S::at(S::first(i / 32 * 32, apart, lane), i % 32, four);
+                    const int t = lane % 4, odd = along_k && !PAIRS ? four % 2 ^ t / 2 : four % 2;
+                    check(at == S::element(i + lane / 4 * apart, four / 2 * 8 + t * 2 + odd), "a lane reads another double");
+                    if (left && !along_k) check(at + 8 == S::element(i + lane / 4 * 2 + 1, four / 2 * 8 + t * 2 + odd), "another row");
+                    if (pair && at % 16 == 0) read[lane / 8].insert(at / 16 % 8);
+                    if (!pair) read[lane / 16].insert(at / 8 % 16);
                 }
+                if (left && along_k && PAIRS) continue;  // not read so
+                for (int group = 0; group < (pair ? 4 : 2); ++group)
+                    check(int(read[group].size()) == (pair ? four % 2 && along_k ? 0 : 8 : 16), "reads of doubles have bank conflicts");
+            }
 }
 int main() {
-    doubles<128, Major::K>(), doubles<128, Major::MN>(), doubles<64, Major::K>(), doubles<64, Major::MN>();
-    doubles<32, Major::K>(), doubles<32, Major::MN>();
+    doubles<128, Major::K, true>(), doubles<128, Major::K, false>(), doubles<128, Major::MN, true>();
+    doubles<32, Major::K, true>(), doubles<32, Major::K, false>(), doubles<32, Major::MN, false>();
     both<128, 64, 64>(), both<256, 64, 64>(), both<128, 32, 64>(), both<128, 32, 32>();
     both<64, 64, 32>(), both<64, 64, 16>(), both<32, 64, 32>(), both<64, 32, 32>(), both<64, 32, 16>();
     tile<64, 128, 16, 2, Major::K>(), tile<64, 128, 16, 2, Major::MN>(), tile<16, 128, 16, 2, Major::K>();

@@ -19,5 +19,12 @@ inline void load_shared_16(uint32_t shared, uint32_t (&w)[4]) {
 inline void store_shared_16(uint32_t shared, const uint32_t (&w)[4]) {
     memcpy(emulator::shared_pointer(shared, 16, 16), w, 16);
 }
+inline double load_shared_double(uint32_t shared) {
+    return *static_cast<const double*>(emulator::shared_pointer(shared, 8, 8));
+}
+inline void load_shared_doubles(uint32_t shared, double& v, double& w) {
+    const auto* from = static_cast<const double*>(emulator::shared_pointer(shared, 16, 16));
+    v = from[0], w = from[1];
+}
 
 }  // namespace ptx
