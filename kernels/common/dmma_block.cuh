@@ -3,7 +3,13 @@
 #pragma once
 
 #include "dmma_tile.cuh"
-#include "mma_block.cuh"
+#include "matmul.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/registers.cuh"
+#include "ptx/shared.cuh"
+
+extern __shared__ __align__(128) uint8_t shared_memory[];
 
 // The block's BM x BN tile of the result, 16 doubles (128 bytes) of k at a time, and the part of one warp: ROWS of the mma's
 // left operand by COLUMNS of its right one.
@@ -13,15 +19,13 @@ template <int BM_, int BN_, int ROWS_, int COLUMNS_, int STAGES_, int BLOCKS_> s
     static constexpr int STAGES = STAGES_;
     static constexpr int BLOCKS = BLOCKS_;  // wanted on one multiprocessor: bounds the registers
     static constexpr int THREADS = BM * BN / (ROWS * COLUMNS) * 32;
-    static constexpr int K_STEPS = BK / 8, COPY_EVERY = K_STEPS;  // all copies before one step: fewer registers
     // k of a part whose products are summed alone, before they are added to the rest in `out`: with one chain of additions over
     // all of k, rounding errors would grow with the root of k.
     static constexpr int64_t PART_K = 1024;
     static_assert(ROWS % 16 == 0 && COLUMNS % 8 == 0, "whole fragments");
     static_assert(BM * BN <= STAGES * (BM + BN) * BK, "the result fits where the ring was");
 
-    template <Major A> using SharedA = SharedTile<BM, BK, 8, A>;
-    template <Major A, Major B> static constexpr uint32_t STAGE_BYTES = (BM + BN) * BK * 8;
+    static constexpr int A_BYTES = BM * BK * 8, STAGE_BYTES = (BM + BN) * BK * 8;
 };
 
 // Which operand is the left one of an mma. In a lane's registers the left one's rows g and g + 8 at one k come next to each
@@ -42,29 +46,46 @@ template <class S, Major A, Major B> struct Sides {
     static constexpr int OTHER_ROW = LEFT == Major::K ? 8 : 1, APART = LEFT == Major::K ? 1 : 2;
 };
 
-// Brings tiles in by copies of single doubles, two for each vector, of any strides.
-template <int MN, int BK, Major MAJOR, int THREADS, class Tile>
-struct DoubleCopier : AsyncCopier<double, MN, BK, MAJOR, THREADS, Tile> {
-    using Base = AsyncCopier<double, MN, BK, MAJOR, THREADS, Tile>;
-    static_assert(Base::EACH_ROW == 1, "");
-    const int64_t& unit;  // one of the kernel's parameters, where it is: for fewer registers
+// Brings tiles in, each thread the same vector of every ROW_STEP-th row, top down. ELEMENTS: by copies of single doubles, two
+// for each vector, of any strides; otherwise of whole, aligned vectors.
+template <class Tile, Major MAJOR, int THREADS, bool ELEMENTS> struct DoubleCopier {
+    static constexpr int ROW_STEP = THREADS / Tile::VECTORS, COUNT = Tile::ROWS / ROW_STEP;
+    static_assert(THREADS % Tile::VECTORS == 0 && Tile::ROWS % ROW_STEP == 0, "every thread copies alike");
+    static_assert(ROW_STEP % Tile::PERIOD == 0 || Tile::PERIOD % ROW_STEP == 0, "an XOR permutes a thread's rows");
 
-    __device__ __forceinline__ DoubleCopier(const double* tile, int64_t lead, int mn_left, const int64_t& unit)
-        : Base(tile, lead, mn_left, unit), unit(unit) {}
+    const char* source;             // this thread's first vector of the next tile
+    const int64_t &lead, &unit;     // bytes from row to row and along a row: of the kernel's parameters, for fewer registers
+    uint32_t offset;                // of that vector in shared memory
+    int row, along;                 // k of it; of the other dimension, what is left
 
-    __device__ __forceinline__ void copy(uint32_t shared, int k_left, int part, int parts) {
-        const int k = k_left - this->k;
-        const int rows = MAJOR == Major::K ? this->mn_left : k, along = MAJOR == Major::K ? k : this->mn_left;
+    // `tile` is element (0, k = 0) of the tile.
+    __device__ __forceinline__ DoubleCopier(const double* tile, const int64_t& lead, const int64_t& unit, int mn_left)
+        : lead(lead), unit(unit) {
+        const int r = threadIdx.x / Tile::VECTORS, at = threadIdx.x % Tile::VECTORS * 2;
+        source = reinterpret_cast<const char*>(tile + r * lead + at * (ELEMENTS ? unit : 1));
+        offset = Tile::offset(r, at / 2);
+        row = MAJOR == Major::K ? mn_left - r : r;
+        along = MAJOR == Major::K ? at : mn_left - at;
+    }
+
+    // k_left steps of k exist, possibly none; outside the operand the copies write zeros.
+    __device__ __forceinline__ void copy(uint32_t shared, int k_left) {
+        const int rows = MAJOR == Major::K ? row : k_left - row, there = MAJOR == Major::K ? k_left - along : along;
+        const int whole = there > 0 ? rows : 0, second = there > 1 ? rows : 0;
+        const char* from = source;
 #pragma unroll
-        for (int i = 0; i < Base::COUNT; ++i) {
-            if (i * parts / Base::COUNT != part) continue;
-            const int row = i * Base::ROW_STEP;
-            const uint32_t to = shared + this->row_offset(row);
-            ptx::cp_async<8>(to, this->source, row < rows && 0 < along);
-            ptx::cp_async<8>(to + 8, this->source + unit, row < rows && 1 < along);
-            this->source += this->row_step;
+        for (int i = 0; i < COUNT; ++i) {
+            const int r = i * ROW_STEP;
+            const uint32_t to = shared + (offset ^ (Tile::swizzle(r) << 4)) + r * Tile::ROW_BYTES;
+            if (ELEMENTS) {
+                ptx::cp_async<8>(to, from, r < whole);
+                ptx::cp_async<8>(to + 8, from + unit * 8, r < second);
+            } else {
+                ptx::cp_async_16(to, from, r < whole);
+            }
+            from = ptx::opaque(from + lead * (ROW_STEP * 8));
         }
-        if (MAJOR == Major::K && part + 1 == parts) this->source += this->turn;
+        source = MAJOR == Major::MN ? from : source + (ELEMENTS ? unit * (Tile::VECTORS * 16) : Tile::VECTORS * 16);
     }
 };
 
@@ -77,21 +98,18 @@ template <class S, Major A, Major B> struct DoubleWarp {
 
     double accumulator[MT][NT][4] = {};  // [half of rows * 2 + half of columns]
     double left[2][MT][4], right[2][NT][2];
-    int row, col;  // within the tile, of a and b
     uint32_t left_first, right_first;
 
-    __device__ __forceinline__ DoubleWarp()
-        : row(threadIdx.x / 32 / (S::BN / Side::WN) * Side::WM),
-          col(threadIdx.x / 32 % (S::BN / Side::WN) * Side::WN) {
-        const int lane = threadIdx.x % 32;
+    __device__ __forceinline__ DoubleWarp() {
+        const int lane = threadIdx.x % 32, row = row_of_warp(threadIdx.x), col = col_of_warp(threadIdx.x);
         left_first = Left::first(Side::SWAPPED ? col : row, Side::APART, lane);
         right_first = Right::first(Side::SWAPPED ? row : col, 1, lane);
     }
 
-    // Fragments of step k_step of the buffer at `shared`.
+    // Fragments of eight k, number k_step of the buffer at `shared`.
     __device__ __forceinline__ void read(int set, uint32_t shared, int k_step) {
-        constexpr uint32_t A_BYTES = S::template SharedA<A>::BYTES;
-        const uint32_t at_left = shared + (Side::SWAPPED ? A_BYTES : 0), at_right = shared + (Side::SWAPPED ? 0 : A_BYTES);
+        const uint32_t at_left = shared + (Side::SWAPPED ? S::A_BYTES : 0);
+        const uint32_t at_right = shared + (Side::SWAPPED ? 0 : S::A_BYTES);
 #pragma unroll
         for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -125,72 +143,34 @@ template <class S, Major A, Major B> struct DoubleWarp {
             for (int j = 0; j < NT; ++j) ptx::mma_m16n8k8_f64(accumulator[i][j], left[set][i], right[set][j]);
     }
 
-    // Adds to the sums what `out` holds of earlier parts of k.
-    template <class Params> __device__ __forceinline__ void add_earlier(const Params& p, const Work<double>& work) {
-        constexpr int BATCH = 4 / INNER;
+    // The end of a part of k that is not the last: sums, with those of earlier parts that `out` holds, go there and begin again.
+    template <class Params> __device__ __forceinline__ void store_part(const Params& p, const Work<double>& work, bool earlier) {
+        each_batch(p, work, earlier, [&](int o, int n, Pack<double, 2> sums, double* to, int count) {
+            sum(o / 2, n, o % 2, 0) = sum(o / 2, n, o % 2, 1) = 0.0;
+            if (p.out_vector && count >= 2) {
+                store_pack(to, sums);
+                return;
+            }
 #pragma unroll
-        for (int first = 0; first < OUTER; first += BATCH) {
-            Pack<double, 2> stored[BATCH * 2][INNER] = {};
-#pragma unroll
-            for (int o = 0; o < BATCH * 2; ++o)
-                each_pair(p, work, first + o / 2, o % 2, [&](int n, const double* from, int count) {
-                    if (p.out_vector && count >= 2) {
-                        stored[o][n] = load_pack<double, 2>(from);
-                        return;
-                    }
-#pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        if (e < count) stored[o][n].v[e] = from[e * p.out_col];
-                    }
-                });
-#pragma unroll
-            for (int o = 0; o < BATCH * 2; ++o)
-#pragma unroll
-                for (int n = 0; n < INNER; ++n)
-#pragma unroll
-                    for (int e = 0; e < 2; ++e) sum(first + o / 2, n, o % 2, e) += stored[o][n].v[e];
-        }
-    }
-
-    // The end of a part of k that is not the last: sums go to `out`, and begin again.
-    template <class Params> __device__ __forceinline__ void store_part(const Params& p, const Work<double>& work) {
-#pragma unroll
-        for (int o = 0; o < OUTER * 2; ++o)
-            each_pair(p, work, o / 2, o % 2, [&](int n, double* to, int count) {
-                Pack<double, 2> sums;
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    double& last = sum(o / 2, n, o % 2, e);
-                    sums.v[e] = last;
-                    last = 0.0;
-                }
-                if (p.out_vector && count >= 2) {
-                    store_pack(to, sums);
-                    return;
-                }
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    if (e < count) to[e * p.out_col] = sums.v[e];
-                }
-            });
+            for (int e = 0; e < 2; ++e) {
+                if (e < count) to[e * p.out_col] = sums.v[e];
+            }
+        });
     }
 
     // Each thread takes its sums from its own place in shared memory, in a loop: for the activations' code to be short.
     template <class Params>
     __device__ __forceinline__ void apply_epilogue_to_all(const Params& p, const Work<double>& work) {
         double2* own = reinterpret_cast<double2*>(shared_memory) + threadIdx.x;
-#pragma unroll
-        for (int o = 0; o < OUTER * 2; ++o)
-#pragma unroll
-            for (int n = 0; n < INNER; ++n)
-                own[(o * INNER + n) * S::THREADS] =
-                    make_double2(sum(o / 2, n, o % 2, 0), sum(o / 2, n, o % 2, 1));
+        each_batch(p, work, p.k > S::PART_K, [&](int o, int n, const Pack<double, 2>& sums, const double*, int) {
+            own[(o * INNER + n) * S::THREADS] = make_double2(sums.v[0], sums.v[1]);
+        });
 #pragma unroll 1
         for (int at = 0; at < OUTER * 2 * INNER; ++at) {
             const double2 pair = own[at * S::THREADS];
             double v[2] = {pair.x, pair.y};
             const int o = at / INNER, n = at % INNER;
-            apply_epilogue(p, work, row_of(o / 2, o % 2), first_column() + n * COLUMN_STEP, 1, v);
+            apply_epilogue(p, work, row_of(threadIdx.x, o), first_column(threadIdx.x) + n * COLUMN_STEP, 1, v);
         }
     }
 
@@ -203,28 +183,107 @@ private:
     __device__ __forceinline__ double& sum(int o, int n, int half, int e) {
         return Side::SWAPPED ? accumulator[n % MT][o % NT][e * 2 + half] : accumulator[o % MT][n % NT][half * 2 + e];
     }
-    // Within the tile.
-    __device__ __forceinline__ int row_of(int o, int half) const {
-        const int lane = threadIdx.x % 32;
-        if (Side::SWAPPED) return row + o * 8 + lane % 4 * 2 + half;
-        return row + o * 16 + lane / 4 * Side::APART + half * Side::OTHER_ROW;
+    // Where a warp's part begins in the tile.
+    static __device__ __forceinline__ int row_of_warp(int thread) { return thread / 32 / (S::BN / Side::WN) * Side::WM; }
+    static __device__ __forceinline__ int col_of_warp(int thread) { return thread / 32 % (S::BN / Side::WN) * Side::WN; }
+    // Where a thread's pairs lie in the tile.
+    static __device__ __forceinline__ int row_of(int thread, int o) {
+        const int row = row_of_warp(thread) + (Side::SWAPPED ? o / 2 * 8 + o % 2 : o / 2 * 16 + o % 2 * Side::OTHER_ROW);
+        return row + (Side::SWAPPED ? thread % 4 * 2 : thread % 32 / 4 * Side::APART);
     }
-    __device__ __forceinline__ int first_column() const {
-        const int lane = threadIdx.x % 32;
-        return col + (Side::SWAPPED ? lane / 4 : lane % 4) * 2;
+    static __device__ __forceinline__ int first_column(int thread) {
+        return col_of_warp(thread) + (Side::SWAPPED ? thread % 32 / 4 : thread % 4) * 2;
     }
 
-    // Where a row's pairs lie in `out`, and how many of a pair there are.
+    // Calls f for every pair of sums with what `out` holds of earlier parts added, where it lies there, and how much of it there
+    // is. A batch is loaded together.
     template <class Params, class F>
-    __device__ __forceinline__ void each_pair(const Params& p, const Work<double>& work, int o, int half, F f) {
-        const int r = row_of(o, half), c = first_column();
-        double* at = work.out + (work.row + r) * p.out_row + (work.col + c) * p.out_col;
-        const int count = r < work.rows ? work.cols - c : 0;
+    __device__ __forceinline__ void each_batch(const Params& p, const Work<double>& work, bool earlier, F f) {
+        constexpr int BATCH = 8 / INNER;  // rows
+        const int thread = ptx::opaque(threadIdx.x), column = first_column(thread);
 #pragma unroll
-        for (int n = 0; n < INNER; ++n)
-            f(n, at + n * COLUMN_STEP * p.out_col, count - n * COLUMN_STEP);
+        for (int first = 0; first < OUTER * 2; first += BATCH) {
+            Pack<double, 2> stored[BATCH][INNER] = {};
+            const auto at = [&](int i) {
+                return work.out + (work.row + row_of(thread, first + i)) * p.out_row + (work.col + column) * p.out_col;
+            };
+            const auto count = [&](int i) {
+                return row_of(thread, first + i) < work.rows ? work.cols - column : 0;
+            };
+            if (earlier) {
+#pragma unroll
+                for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+                    for (int n = 0; n < INNER; ++n) {
+                        const double* from = at(i) + n * COLUMN_STEP * p.out_col;
+                        const int there = count(i) - n * COLUMN_STEP;
+                        if (p.out_vector && there >= 2) {
+                            stored[i][n] = load_pack<double, 2>(from);
+                            continue;
+                        }
+#pragma unroll
+                        for (int e = 0; e < 2; ++e) {
+                            if (e < there) stored[i][n].v[e] = from[e * p.out_col];
+                        }
+                    }
+            }
+#pragma unroll
+            for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+                for (int n = 0; n < INNER; ++n) {
+                    const int o = first + i;
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) stored[i][n].v[e] += sum(o / 2, n, o % 2, e);
+                    f(o, n, stored[i][n], at(i) + n * COLUMN_STEP * p.out_col, count(i) - n * COLUMN_STEP);
+                }
+        }
     }
 };
+
+// The sum over k of a tile, in `warp`. Copies run STAGES steps of BK ahead of the arithmetic, fragments eight k. Afterwards nobody
+// uses the ring any more. `between` is called after each part of k but the last, with the steps left; the first part may be
+// short. All that the loop counts is the steps left: more would take registers.
+template <class S, Major A, Major B, class CopierA, class CopierB, class Between>
+__device__ __forceinline__ void multiply(DoubleWarp<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, const int64_t& k,
+                                         Between between) {
+    constexpr int STAGES = S::STAGES, BK = S::BK;
+    const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));
+    const auto fetch = [&](uint32_t stage, int64_t left) {
+        const int k_left = left > 1 ? BK : left == 1 ? (int(k) - 1) % BK + 1 : 0;
+        copy_a.copy(stage, k_left);
+        copy_b.copy(stage + S::A_BYTES, k_left);
+        ptx::cp_async_commit();
+    };
+    int64_t left = (k + BK - 1) / BK;
+    uint32_t stage = shared;
+    if (left > 0) {
+#pragma unroll 1
+        for (int i = 0; i < STAGES; ++i) fetch(shared + i * S::STAGE_BYTES, left - i);
+        ptx::cp_async_wait<STAGES - 1>();
+        __syncthreads();
+    }
+#pragma unroll 1
+    while (left > 0) {
+        warp.read(0, stage, 0);
+#pragma unroll 1
+        do {
+            warp.read(1, stage, 1);
+            warp.multiply(0);
+            // Everyone has read the last of this buffer: after the barrier it is free. The next one is filled: all but the
+            // STAGES - 2 newest are. Copies come before the reads, for whose registers their addresses can have.
+            ptx::cp_async_wait<STAGES - 2>();
+            __syncthreads();
+            fetch(stage, left - STAGES);
+            stage = stage == shared + (STAGES - 1) * S::STAGE_BYTES ? shared : stage + S::STAGE_BYTES;
+            warp.read(0, stage, 0);  // past the end zeros, which nothing uses
+            warp.multiply(1);
+            --left;
+        } while (left % (S::PART_K / BK) != 0);
+        if (left > 0) between(left);
+    }
+    ptx::cp_async_wait<0>();
+    __syncthreads();
+}
 
 // ELEMENTS: operands of any strides; otherwise of whole, aligned 16-byte vectors along A and B.
 template <class S, Major A, Major B, bool ELEMENTS, class Params>
@@ -232,27 +291,17 @@ __device__ __forceinline__ void matmul_doubles(const Params& p) {
     ptx::wait_for_grid_before();
     Work<double> work;
     if (!find_work<S::BM, S::BN>(p, work)) return;
-    const int64_t &a_lead = A == Major::K ? p.a_row : p.a_col, &a_unit = A == Major::K ? p.a_col : p.a_row;
-    const int64_t &b_lead = B == Major::K ? p.b_col : p.b_row, &b_unit = B == Major::K ? p.b_row : p.b_col;
-    using TileA = typename Sides<S, A, B>::TileA;
-    using TileB = typename Sides<S, A, B>::TileB;
+    using Side = Sides<S, A, B>;
+    DoubleCopier<typename Side::TileA, A, S::THREADS, ELEMENTS> copy_a(
+        work.a, A == Major::K ? p.a_row : p.a_col, A == Major::K ? p.a_col : p.a_row, work.rows);
+    DoubleCopier<typename Side::TileB, B, S::THREADS, ELEMENTS> copy_b(
+        work.b, B == Major::K ? p.b_col : p.b_row, B == Major::K ? p.b_row : p.b_col, work.cols);
     DoubleWarp<S, A, B> warp;
-    const auto between = [&](int64_t left) {
+    multiply(warp, copy_a, copy_b, p.k, [&](int64_t left) {
         Work<double> work;  // again: for no registers of it meanwhile
-        find_work<S::BM, S::BN>(p, work);
-        if (p.k - left > S::PART_K) warp.add_earlier(p, work);
-        warp.store_part(p, work);
-    };
-    if constexpr (ELEMENTS) {
-        DoubleCopier<S::BM, S::BK, A, S::THREADS, TileA> copy_a(work.a, a_lead, work.rows, a_unit);
-        DoubleCopier<S::BN, S::BK, B, S::THREADS, TileB> copy_b(work.b, b_lead, work.cols, b_unit);
-        multiply(warp, copy_a, copy_b, p.k, between);
-    } else {
-        AsyncCopier<double, S::BM, S::BK, A, S::THREADS, TileA> copy_a(work.a, a_lead, work.rows);
-        AsyncCopier<double, S::BN, S::BK, B, S::THREADS, TileB> copy_b(work.b, b_lead, work.cols);
-        multiply(warp, copy_a, copy_b, p.k, between);
-    }
+        find_tile<S::BM, S::BN>(p, uint64_t(blockIdx.y) * gridDim.x + ptx::opaque(blockIdx.x), work);
+        warp.store_part(p, work, p.k - left * S::BK > S::PART_K);
+    });
     find_work<S::BM, S::BN>(p, work);
-    if (p.k > S::PART_K) warp.add_earlier(p, work);
     warp.apply_epilogue_to_all(p, work);
 }

@@ -10,9 +10,9 @@
 // Brings tiles in by asynchronous copies of 16 bytes along the operand's unit stride. Rows are aligned to
 // that and hold whole vectors. Every thread copies the same vector column of every ROW_STEP-th row, top down, so that all
 // it needs is one pointer on the move; and every COLUMNS-th from there on, of rows that are no power of two long.
-template <class T, int MN, int BK, Major MAJOR, int THREADS, class Tile = SharedTile<MN, BK, sizeof(T), MAJOR>>
+template <class T, int MN, int BK, Major MAJOR, int THREADS>
 struct AsyncCopier {
-    using Shared = Tile;
+    using Shared = SharedTile<MN, BK, sizeof(T), MAJOR>;
     static constexpr int COLUMNS = Shared::VECTORS & -Shared::VECTORS;  // that threads next to each other copy
     static constexpr int EACH_ROW = Shared::VECTORS / COLUMNS;          // copies of a thread and row
     static constexpr int ROW_STEP = THREADS / COLUMNS;

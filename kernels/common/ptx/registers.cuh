@@ -1,9 +1,21 @@
-// setmaxnreg (sm_90a): warpgroups of a block redistribute the registers that it was launched with.
+// Registers: what the compiler keeps in them, and setmaxnreg (sm_90a), by which warpgroups of a block redistribute those that it
+// was launched with.
 #pragma once
 
 #include <cstdint>
 
 namespace ptx {
+
+// The same number or address, of which the compiler knows nothing: what follows from it is computed where it is needed, and not
+// kept in registers until then.
+__device__ __forceinline__ uint32_t opaque(uint32_t v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+__device__ __forceinline__ const char* opaque(const char* v) {
+    asm volatile("" : "+l"(v));
+    return v;
+}
 
 // By all warps of a warpgroup, with the number a thread is to have afterwards: a multiple of 8, 24 to 256.
 template <int REGISTERS> __device__ __forceinline__ void give_registers() {
