@@ -75,4 +75,5 @@ def test_a_long_k_of_fp16_and_bf16_is_as_accurate_as_torchs(rows, dtype):
             make = DISTRIBUTIONS[name]
             a, b = (make(rows, k) / (8 * math.sqrt(k))).to(dtype), make(k, 512).to(dtype)
             own, torchs = errors(tw.matmul(a, b), a, b), errors(a @ b, a, b)
-            assert own[0] < 1.05 * torchs[0] and own[1] < 1.25 * torchs[1], (name, k, own, torchs)
+            assert own[0] < 1.05 * torchs[0], (name, k, "mean")
+            assert own[1] < 1.25 * torchs[1], (name, k, "maximum")
