@@ -3,7 +3,7 @@
 // matmul of float64 on the tensor cores that take it (compute capability 8.0 and 9.0): out = act(a @ b + bias). Each
 // multiply-add is rounded to nearest, as by the pipelines. 2 m n k flops.
 //
-// The ring and the loop are those of matmul_mma.cu (common/mma_block.cuh); fragments are of doubles (common/dmma_block.cuh).
+// Ring, loop and fragments: common/dmma_block.cuh, common/dmma_tile.cuh.
 // Tiles come through shared memory by cp.async, in vectors of 16 bytes or one double at a time, and are read from there so that
 // fragments need no moves: doubles next to each other in memory are so in a fragment, or are read one by one. Where a has unit
 // stride along k and b along n, that is a fragment of the transposed product. Of eight steps of k even and odd ones are

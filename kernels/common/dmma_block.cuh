@@ -1,5 +1,6 @@
-// A block of warps that multiplies doubles on tensor cores (sm_80, sm_90): the ring and the loop of mma_block.cuh, with
-// fragments of 16 x 8 and 8 x 8 doubles.
+// A block of warps that multiplies doubles on tensor cores (sm_80, sm_90): global memory to a ring of buffers in shared memory,
+// fragments of 16 x 8 and 8 x 8 doubles in registers, then the epilogue. Registers decide: a product waits until all before it
+// have begun, and what it shares registers with waits for it.
 #pragma once
 
 #include "dmma_tile.cuh"
@@ -53,10 +54,10 @@ template <class Tile, Major MAJOR, int THREADS, bool ELEMENTS> struct DoubleCopi
     static_assert(THREADS % Tile::VECTORS == 0 && Tile::ROWS % ROW_STEP == 0, "every thread copies alike");
     static_assert(ROW_STEP % Tile::PERIOD == 0 || Tile::PERIOD % ROW_STEP == 0, "an XOR permutes a thread's rows");
 
-    const char* source;             // this thread's first vector of the next tile
-    const int64_t &lead, &unit;     // bytes from row to row and along a row: of the kernel's parameters, for fewer registers
-    uint32_t offset;                // of that vector in shared memory
-    int row, along;                 // k of it; of the other dimension, what is left
+    const char* source;          // this thread's first vector of the next tile
+    const int64_t &lead, &unit;  // strides from row to row and along a row: the kernel's parameters, for fewer registers
+    uint32_t offset;             // of that vector in shared memory
+    int row, along;              // one of them its k, the other what is left of mn from there
 
     // `tile` is element (0, k = 0) of the tile.
     __device__ __forceinline__ DoubleCopier(const double* tile, const int64_t& lead, const int64_t& unit, int mn_left)
@@ -143,8 +144,10 @@ template <class S, Major A, Major B> struct DoubleWarp {
             for (int j = 0; j < NT; ++j) ptx::mma_m16n8k8_f64(accumulator[i][j], left[set][i], right[set][j]);
     }
 
-    // The end of a part of k that is not the last: sums, with those of earlier parts that `out` holds, go there and begin again.
-    template <class Params> __device__ __forceinline__ void store_part(const Params& p, const Work<double>& work, bool earlier) {
+    // The end of a part of k that is not the last: sums, with those of earlier parts that `out` holds, go there and begin
+    // again.
+    template <class Params>
+    __device__ __forceinline__ void store_part(const Params& p, const Work<double>& work, bool earlier) {
         each_batch(p, work, earlier, [&](int o, int n, Pack<double, 2> sums, double* to, int count) {
             sum(o / 2, n, o % 2, 0) = sum(o / 2, n, o % 2, 1) = 0.0;
             if (p.out_vector && count >= 2) {
@@ -195,8 +198,8 @@ private:
         return col_of_warp(thread) + (Side::SWAPPED ? thread % 32 / 4 : thread % 4) * 2;
     }
 
-    // Calls f for every pair of sums with what `out` holds of earlier parts added, where it lies there, and how much of it there
-    // is. A batch is loaded together.
+    // Calls f for every pair of sums, with what `out` holds of earlier parts, with where it lies there, and how much of it
+    // there is. A batch is loaded together.
     template <class Params, class F>
     __device__ __forceinline__ void each_batch(const Params& p, const Work<double>& work, bool earlier, F f) {
         constexpr int BATCH = 8 / INNER;  // rows
@@ -240,12 +243,12 @@ private:
     }
 };
 
-// The sum over k of a tile, in `warp`. Copies run STAGES steps of BK ahead of the arithmetic, fragments eight k. Afterwards nobody
-// uses the ring any more. `between` is called after each part of k but the last, with the steps left; the first part may be
-// short. All that the loop counts is the steps left: more would take registers.
+// The sum over k of a tile, in `warp`. Copies run STAGES steps of BK ahead of the arithmetic, fragments eight k. Afterwards
+// nobody uses the ring any more. `between` is called after each part of k but the last, with the steps left; the first part
+// may be short. All that the loop counts is the steps left: more would take registers.
 template <class S, Major A, Major B, class CopierA, class CopierB, class Between>
-__device__ __forceinline__ void multiply(DoubleWarp<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, const int64_t& k,
-                                         Between between) {
+__device__ __forceinline__ void multiply(DoubleWarp<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b,
+                                         const int64_t& k, Between between) {
     constexpr int STAGES = S::STAGES, BK = S::BK;
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));
     const auto fetch = [&](uint32_t stage, int64_t left) {

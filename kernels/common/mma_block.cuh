@@ -127,15 +127,9 @@ template <class S, Major A, Major B> struct Warp {
 };
 
 // The sum over k of a tile, in `warp`. The copiers fill buffers: copies run STAGES - 1 tiles of k ahead of the
-// arithmetic, fragments one step. Afterwards nobody uses the ring any more. `between` is called after each part of k but the
-// last, where a shape has parts, with what is left of k.
-struct OnePart {
-    __device__ __forceinline__ void operator()(int64_t) const {}
-};
-template <template <class, Major, Major> class W, class S, Major A, Major B, class CopierA, class CopierB,
-          class Between = OnePart>
-__device__ __forceinline__ void multiply(W<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, int64_t k,
-                                         Between between = {}) {
+// arithmetic, fragments one step. Afterwards nobody uses the ring any more.
+template <class S, Major A, Major B, class CopierA, class CopierB>
+__device__ __forceinline__ void multiply(Warp<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, int64_t k) {
     constexpr int STAGES = S::STAGES, STEPS = S::K_STEPS, EVERY = S::COPY_EVERY, PARTS = STEPS / EVERY;
     constexpr uint32_t STAGE_BYTES = S::template STAGE_BYTES<A, B>;
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));
@@ -175,10 +169,6 @@ __device__ __forceinline__ void multiply(W<S, A, B>& warp, CopierA& copy_a, Copi
             warp.read(next % 2, shared + read_stage * STAGE_BYTES, next);
             if (next % EVERY == 0) fetch(left - (STAGES - !last) * S::BK, write_stage, next / EVERY, PARTS);
             warp.multiply(step % 2);
-        }
-        if constexpr (!same_type<Between, OnePart>) {
-            const int64_t rest = left - S::BK;
-            if (rest > 0 && (k - rest) % S::PART_K == 0) between(rest);
         }
     }
     // A wait is only for what was committed, and the last parts were not: their zeros would land in what the epilogue

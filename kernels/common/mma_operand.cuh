@@ -28,14 +28,13 @@ struct AsyncCopier {
     int mn_left;       // from its first vector to the operand's end
     uint32_t offset;   // of its first vector in shared memory
 
-    // `tile` is element (0, k = 0) of the tile, `lead` the stride of the dimension that has no unit stride; `unit` that of the
-    // other, where elements are copied alone.
-    __device__ __forceinline__ AsyncCopier(const T* tile, int64_t lead, int mn_left, int64_t unit = 1)
+    // `tile` is element (0, k = 0) of the tile, `lead` the stride of the dimension that has no unit stride.
+    __device__ __forceinline__ AsyncCopier(const T* tile, int64_t lead, int mn_left)
         : row_step(lead * ROW_STEP) {
         const int row = threadIdx.x / COLUMNS, vector = threadIdx.x % COLUMNS;
-        source = tile + row * lead + vector * Shared::EACH * unit;
+        source = tile + row * lead + vector * Shared::EACH;
         offset = Shared::offset(row, vector);
-        turn = MAJOR == Major::K ? BK * unit - MN * lead : 0;
+        turn = MAJOR == Major::K ? BK - MN * lead : 0;
         k = MAJOR == Major::K ? vector * Shared::EACH : row;
         this->mn_left = mn_left - (MAJOR == Major::K ? row : vector * Shared::EACH);
     }

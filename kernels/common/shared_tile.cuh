@@ -11,10 +11,10 @@ enum class Major { K, MN };
 // (16x8 each) both halves of k first.
 enum class Side { A, B };
 
-// MN x BK elements of BYTES each, 2, 4 or 8, as rows of 16-byte vectors along the unit stride. Vectors are
+// MN x BK elements of BYTES each, 2 or 4, as rows of 16-byte vectors along the unit stride. Vectors are
 // permuted within a row by an XOR with the row's number, so that what a warp reads together lies in
 // different banks: eight rows of an 8x8 matrix of 16-bit elements at one vector column (ldmatrix), or four rows
-// of eight 4-byte elements, two vectors each, where ldmatrix cannot transpose. Of 8-byte elements, see DoubleTile.
+// of eight 4-byte elements, two vectors each, where ldmatrix cannot transpose. Doubles have a tile of their own (dmma_tile.cuh).
 template <int MN, int BK, int BYTES_EACH, Major MAJOR>
 struct SharedTile {
     static constexpr int EACH = 16 / BYTES_EACH;  // elements of a vector
@@ -23,12 +23,10 @@ struct SharedTile {
     static constexpr int ROW_BYTES = VECTORS * 16;
     static constexpr int BYTES = ROWS * ROW_BYTES;
     static constexpr bool TRANSPOSABLE = MAJOR == Major::K || BYTES_EACH == 2;  // by ldmatrix
-    static constexpr bool DOUBLES = BYTES_EACH == 8;
-    static constexpr int PERIOD = TRANSPOSABLE != DOUBLES ? 8 : 4;  // rows after which the permutation repeats
+    static constexpr int PERIOD = TRANSPOSABLE ? 8 : 4;  // rows after which the permutation repeats
     static_assert(VECTORS % (TRANSPOSABLE ? 4 : 8) == 0, "the permutation stays within a row");
 
     TILEWISE_HD static constexpr int swizzle(int row) {
-        if (DOUBLES) return MAJOR == Major::K ? (row >> 1 & 1) * 4 : (row >> 1 & 3) * 2;
         if (!TRANSPOSABLE) return (row & 3) * 2;
         return VECTORS % 8 == 4 ? (row >> 1) & 3 : row & 7;  // every other row begins in the middle of the 32 banks
     }

@@ -348,14 +348,16 @@ template <int MN, Major MAJOR, bool PAIRS> void doubles() {
                 for (int lane = 0; lane < 32; ++lane) {
                     const int at = S::at(S::first(i / 32 * 32, apart, lane), i % 32, four);
                     const int t = lane % 4, odd = along_k && !PAIRS ? four % 2 ^ t / 2 : four % 2;
-                    check(at == S::element(i + lane / 4 * apart, four / 2 * 8 + t * 2 + odd), "a lane reads another double");
-                    if (left && !along_k) check(at + 8 == S::element(i + lane / 4 * 2 + 1, four / 2 * 8 + t * 2 + odd), "another row");
+                    const int mn = i + lane / 4 * apart, k = four / 2 * 8 + t * 2 + odd;
+                    check(at == S::element(mn, k), "a lane reads another double");
+                    check(!left || along_k || at + 8 == S::element(mn + 1, k), "a lane's pair is another");
                     if (pair && at % 16 == 0) read[lane / 8].insert(at / 16 % 8);
                     if (!pair) read[lane / 16].insert(at / 8 % 16);
                 }
                 if (left && along_k && PAIRS) continue;  // not read so
+                const int served = !pair ? 16 : four % 2 && along_k ? 0 : 8;
                 for (int group = 0; group < (pair ? 4 : 2); ++group)
-                    check(int(read[group].size()) == (pair ? four % 2 && along_k ? 0 : 8 : 16), "reads of doubles have bank conflicts");
+                    check(int(read[group].size()) == served, "reads of doubles have bank conflicts");
             }
 }
 int main() {
