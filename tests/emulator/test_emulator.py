@@ -45,6 +45,7 @@ def test_every_kernel_is_launched_and_right(compiler, device, cases):
 OWN_TESTS = ["ops/test_out.py ops/test_empty.py"]
 OWN_TESTS += ["ops/test_views.py cuda/test_softmax_variants.py cuda/test_matmul_wgmma.py"]
 OWN_TESTS += ["cuda/test_matmul_skinny.py cuda/test_matmul_copied.py cuda/test_matmul_bf16x6.py"]
+OWN_TESTS += ["cuda/test_matmul_few.py"]
 OWN_TESTS += ["cuda/test_matmul_dmma.py cuda/test_matmul_wgmma_tf32.py"]
 
 
