@@ -90,6 +90,14 @@ pub fn prepare<P: Operation>(problem: &P) -> Result<Prepared> {
     })
 }
 
+/// The same of a gated product that is to keep what its gradients need; None where a backend does not.
+pub fn prepare_keeping(problem: &MatmulProblem) -> Result<Option<Prepared>> {
+    match (problem.is_empty(), problem.device()) {
+        (true, _) | (false, Device::Cpu) => Ok(None),
+        (false, Device::Cuda(ordinal)) => Ok(cuda::prepare_keeping(problem, ordinal)?.map(Prepared::Cuda)),
+    }
+}
+
 impl Prepared {
     /// Whether it still is what `prepare` would return for a problem that only has its operands elsewhere.
     pub fn suits<P: Operation>(&self, problem: &P) -> bool {

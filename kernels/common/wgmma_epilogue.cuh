@@ -255,7 +255,7 @@ template <class S, EpilogueKind F> struct Epilogue {
             add_words(v, words, part);
             stage(v, to, part);
         }
-        send(result, warp % 4 == 0 && ptx::elect() && !warm_up, item);
+        send(p.result, result, warp % 4 == 0 && ptx::elect() && !warm_up, item);
     }
 
     // What a tile's sums become. In two ways: each warp writes its 16 rows of 64 columns, by way of a buffer of its own; or
@@ -329,7 +329,7 @@ template <class S, EpilogueKind F> struct Epilogue {
                           min(int32_t(p.n) - first_column, end) - column);
             }
         }
-        if (tma_store) send(result, leader && !warm_up, item);
+        if (tma_store) send(p.result, result, leader && !warm_up, item);
     }
 
     // The accumulators of unit `at`, counted through all steps of rows. Registers have no index at run time: by branches, each
@@ -425,9 +425,9 @@ template <class S, EpilogueKind F> struct Epilogue {
         __syncwarp();
     }
 
-    // All of a warpgroup's boxes, by one of its threads.
+    // All of a warpgroup's boxes to the tensor of `map`, by one of its threads.
     template <class Item>
-    __device__ __forceinline__ void send(uint32_t result, bool sender, const Item& item) const {
+    __device__ __forceinline__ void send(const TensorMap& map, uint32_t result, bool sender, const Item& item) const {
         ptx::fence_async_proxy();
         ptx::barrier_sync(RESULT_READY + warp / 4, 128);
         const int32_t row = item.row + int32_t(warp / 4) * 64;
@@ -437,9 +437,9 @@ template <class S, EpilogueKind F> struct Epilogue {
             const int32_t column = column_of(item) + box * 64;
             if (column >= int32_t(p.n)) break;
             if (p.flat) {
-                ptx::tma_store_2d(p.result, result + box * BOX_BYTES, column, row);
+                ptx::tma_store_2d(map, result + box * BOX_BYTES, column, row);
             } else {
-                ptx::tma_store_5d(p.result, result + box * BOX_BYTES, column, row, item.result_batch());
+                ptx::tma_store_5d(map, result + box * BOX_BYTES, column, row, item.result_batch());
             }
         }
         ptx::tma_store_commit();

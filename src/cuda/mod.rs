@@ -50,6 +50,13 @@ pub fn prepare<P: Planned>(problem: &P, ordinal: i32) -> Result<Arc<Prepared>> {
     plan_cache::prepared(P::cache(), problem, || Prepared::new(gpu, problem, problem.choose(&gpu.facts)))
 }
 
+/// The same of a gated product that is to keep what its gradients need; None where no kernel does that.
+pub fn prepare_keeping(problem: &MatmulProblem, ordinal: i32) -> Result<Option<Arc<Prepared>>> {
+    let gpu = Gpu::get(problem.op(), ordinal)?;
+    let keeps = plan::matmul::wgmma::training::choose(problem, &gpu.facts).is_some();
+    keeps.then(|| prepare(problem, ordinal)).transpose()
+}
+
 /// Each with a cache of its own: a problem is compared with those of its operation alone.
 macro_rules! planned {
     ($($problem:ty: $choose:expr;)*) => {$(

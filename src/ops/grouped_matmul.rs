@@ -104,6 +104,7 @@ impl GroupedMatmulProblem {
             residual: None,
             residual_is_out: false,
             wide: None,
+            kept: None,
             activation,
             precision: Precision::Ieee,
         })

@@ -10,6 +10,7 @@ mod grouped_matmul;
 mod info;
 mod listed_matmul;
 mod matmul;
+mod matmul_training;
 mod native;
 mod recording;
 mod routing;
@@ -35,6 +36,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(softmax::log_softmax, module)?,
         wrap_pyfunction!(matmul::matmul, module)?,
         wrap_pyfunction!(matmul::check_matmul_options, module)?,
+        wrap_pyfunction!(matmul_training::matmul_for_training, module)?,
         wrap_pyfunction!(grouped_matmul::grouped_matmul, module)?,
         wrap_pyfunction!(softmax_backward::softmax_backward, module)?,
         wrap_pyfunction!(softmax_backward::log_softmax_backward, module)?,

@@ -5,6 +5,8 @@ use pyo3::prelude::*;
 use crate::backend::{self, Operation};
 use crate::error::Result;
 use crate::interop::{Call, CallContext, Output};
+use crate::ops::Problem as _;
+use crate::ops::matmul::MatmulProblem;
 
 /// What the call memo keeps of a call: its problem, and what solves it wherever its operands are.
 #[derive(Debug)]
@@ -50,6 +52,17 @@ pub fn solve_all<'py, P: Operation>(
     let workspace = call.workspace(prepared.workspace_bytes())?;
     let address = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
     call.run_all(outputs, problem.steps(), |resources| prepared.run(&problem, address, resources))
+}
+
+/// The same of a gated product that is to keep what its gradients need; None where no backend does that.
+pub fn solve_keeping<'py>(
+    call: Call<'py>,
+    outputs: Vec<Output<'py>>,
+    problem: &MatmulProblem,
+) -> Result<Option<Vec<Bound<'py, PyAny>>>> {
+    let Some(prepared) = call.ask(|| backend::prepare_keeping(problem))? else { return Ok(None) };
+    let solve = |resources| prepared.run(problem, 0, resources);
+    call.run_all(outputs, problem.steps(), solve).map(Some)
 }
 
 /// A result, and a second one if there is one.

@@ -70,6 +70,7 @@ fn product(
         residual: None,
         residual_is_out: false,
         wide: None,
+        kept: None,
         activation: Activation::None,
         precision,
     }

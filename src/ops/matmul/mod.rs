@@ -46,8 +46,19 @@ pub struct MatmulProblem {
     pub residual_is_out: bool,
     /// Only plans have it.
     pub wide: Option<Wide>,
+    /// Only of a gated product that `wgmma::training` solves.
+    pub kept: Option<Kept>,
     pub activation: Activation,
     pub precision: Precision,
+}
+
+/// Where a gated product also writes what its gradients need, rounded: fresh memory, in which all lies as in `out`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// a @ gate + bias[0].
+    pub pre_activation: usize,
+    /// a @ b + bias[1].
+    pub up: usize,
 }
 
 /// A matrix of each product in the type of its sums, dense and row by row, through which the two products of a gated one meet
@@ -91,6 +102,12 @@ impl Bias {
     }
 }
 
+impl Kept {
+    fn is_like(&self, other: &Kept) -> bool {
+        aligned_alike(self.pre_activation, other.pre_activation) && aligned_alike(self.up, other.up)
+    }
+}
+
 impl Problem for MatmulProblem {
     fn op(&self) -> &'static str {
         OP
@@ -112,7 +129,8 @@ impl Problem for MatmulProblem {
         let of = |x: &Option<Matrix>| x.as_ref().map_or(0, |x| x.address);
         let bias = self.bias.as_ref().map_or(0, |bias| bias.address);
         let (gate, residual) = (of(&self.gate), of(&self.residual));
-        Addresses::from([self.a.address, self.b.address, bias, gate, residual, self.out.address].as_slice())
+        let kept = self.kept.iter().flat_map(|kept| [kept.pre_activation, kept.up]);
+        [self.a.address, self.b.address, bias, gate, residual, self.out.address].into_iter().chain(kept).collect()
     }
 
     fn is_like(&self, other: &MatmulProblem) -> bool {
@@ -128,11 +146,12 @@ impl Problem for MatmulProblem {
             && both_alike(gate, &other.gate, Matrix::is_like)
             && both_alike(residual, &other.residual, Matrix::is_like)
             && self.residual_is_out == other.residual_is_out
+            && both_alike(&self.kept, &other.kept, Kept::is_like)
             && activation.is_same(other.activation)
     }
 
     fn place(&mut self, addresses: &[usize]) {
-        if let &[a, b, bias, gate, residual, out] = addresses {
+        if let &[a, b, bias, gate, residual, out, ref kept @ ..] = addresses {
             (self.a.address, self.b.address, self.out.address) = (a, b, out);
             if let Some(of) = &mut self.bias {
                 of.address = bias;
@@ -141,6 +160,9 @@ impl Problem for MatmulProblem {
                 if let Some(of) = of {
                     of.address = address;
                 }
+            }
+            if let (Some(of), &[pre_activation, up]) = (&mut self.kept, kept) {
+                *of = Kept { pre_activation, up };
             }
         }
     }
@@ -297,6 +319,7 @@ pub fn problem(
         residual: residual.map(|t| matrix(t, residual_row, residual_col, residual_batch)),
         residual_is_out: residual.is_some_and(|t| t.address == out.address),
         wide: None,
+        kept: None,
         activation,
         precision,
     };

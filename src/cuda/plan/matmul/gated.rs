@@ -11,6 +11,9 @@ use crate::tensor::layout;
 
 /// The launches of a gated problem at `bases`.
 pub fn choose(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
+    if let Some(choice) = wgmma::training::choose(p, device) {
+        return choice.choice(p, device, bases);
+    }
     let together = match forced {
         Some(Forced::Wgmma(overrides)) => wgmma::choose(p, device, overrides),
         None => wgmma::choose(p, device, wgmma::Overrides::default()).map(wgmma::WgmmaChoice::unasked),

@@ -31,6 +31,7 @@ pub(super) fn problem(dtype: DType, batch: i64, m: i64, k: i64, n: i64) -> Matmu
         residual: None,
         residual_is_out: false,
         wide: None,
+        kept: None,
         activation: Activation::None,
         precision: Precision::Ieee,
     }

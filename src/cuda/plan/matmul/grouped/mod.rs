@@ -95,6 +95,7 @@ pub(super) fn whole(problem: &GroupedMatmulProblem) -> MatmulProblem {
         residual: None,
         residual_is_out: false,
         wide: problem.wide,
+        kept: None,
         activation,
         precision: Precision::Ieee,
     }

@@ -238,6 +238,12 @@ impl Launches {
         })
     }
 
+    /// The maps of results at these addresses that lie as the product's own, if that has one.
+    pub(super) fn like_result(&self, addresses: [usize; 2]) -> [Option<TensorMapSpec>; 2] {
+        let [.., result, _, _, _] = &self.maps;
+        addresses.map(|address| result.map(|map| TensorMapSpec { address, ..map }))
+    }
+
     /// The same without addresses, for a problem at `bases`.
     pub fn choice(&self, bases: &Bases, workspace: u64) -> plan::Choice {
         let multiply = self.multiply.launch(bases).with_maps(bases, self.maps());

@@ -10,6 +10,7 @@ mod launches;
 pub mod listed;
 mod params;
 pub mod tf32;
+pub mod training;
 mod transposed;
 
 pub use launches::Launches;
