@@ -10,6 +10,7 @@
 //             down a slice of the rows; each prefetches AT_ONCE vectors to its own ring in shared memory. Several rows of a contiguous misaligned tensor are taken as one longer row.
 //   element   any strides and rank; AT_ONCE elements of each input in registers.
 //   gated     both gradients of activation(saved) * up, of contiguous tensors: three reads and two writes an element.
+//   gated_vector, gated_element   as vector and element, of those and the sums of both.
 //   sums      second launch for more than one slice: adds the slices' sums, in an order given by shape and device.
 // Hazard: from sm_90 on sums may begin early, and waits for the first launch before it reads.
 // Measurements: docs/measurements/activation_backward.md
@@ -40,7 +41,7 @@ template <int Rank> struct ActivationParams {
     uint32_t slices;  // of the rows, for each index of the other dims. sums: of all
     uint32_t rank;    // at least 1
     uint32_t unused;
-    uint64_t up, up_out;  // gated: the other factor and its gradient
+    uint64_t up, up_out;  // gated: the other factor and its gradient, which lie as saved and out; bias then has two rows
     Dim<3> dims[Rank];    // over rows; strides of grad, saved and out
 };
 static_assert(sizeof(ActivationParams<INLINE_RANK>) == 152 + 48 * INLINE_RANK, "");
@@ -145,14 +146,56 @@ template <class T> __device__ __forceinline__ void gated(const ActivationParams<
     });
 }
 
+// What `derive` makes of a gradient x: of the factor that is activation(y) in x, and of the other, z, in y.
+template <class T, int E, class C, class F>
+__device__ __forceinline__ void both_gradients(F derive, C (&x)[E], C (&y)[E], const C (&z)[E], uint32_t kind, C slope) {
+    C grad[E];
+#pragma unroll
+    for (int e = 0; e < E; ++e) {
+        grad[e] = x[e];
+        x[e] = z[e] * derive(x[e], y[e]);
+    }
+    activate<T>(y, kind, slope);
+#pragma unroll
+    for (int e = 0; e < E; ++e) y[e] *= grad[e];
+}
+
+// A thread's sums of E columns, to those of the block's threads that have the same. `row`: of the bias.
+template <class T, int E, int Rank, class C>
+__device__ __forceinline__ void add_threads(const ActivationParams<Rank>& p, C* sums, const C (&sum)[E], uint32_t row) {
+    const uint32_t across = p.across, down = blockDim.x / across, d = threadIdx.x / across, a = threadIdx.x - d * across;
+    const uint32_t slice = blockIdx.x / p.tiles, tile = blockIdx.x - slice * p.tiles;
+    const uint32_t wide = across * E, pitch = wide + 1;
+    __syncthreads();  // what was there is read
+    if (d < down) {
+#pragma unroll
+        for (int e = 0; e < E; ++e) sums[d * pitch + e * across + a] = sum[e];
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < wide; i += blockDim.x) {
+        const uint32_t e = i / across;
+        const uint64_t at = (static_cast<uint64_t>(tile) * across + i - e * across) * E + e;
+        if (at >= p.columns) continue;
+        C total = 0;
+        for (uint32_t j = 0; j < down; ++j) total += sums[j * pitch + i];
+        if (p.partials == 0) {
+            pointer<T>(p.bias)[(row * p.columns + at) * p.bias_stride] = convert<T>(total);
+        } else {
+            const uint64_t slices = gridDim.x / p.tiles;
+            pointer<C>(p.partials)[(row * slices + slice) * p.columns + at] = total;
+        }
+    }
+}
+
 // Columns of a slice of rows, which lie along the last of p.dims.
-template <class T, int E, int Rank>
+template <class T, int E, int Rank, bool GATED = false>
 __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
     ptx::wait_for_grid_before();
     using C = Arithmetic<T>;
+    constexpr int OPERANDS = GATED ? 3 : 2;
     __shared__ union {
-        uint4 slots[E > 1 ? AT_ONCE * 2 * THREADS : 1];  // [access][operand][thread]
-        C sums[THREADS * (E + 1)];                       // [down][across * E, and one more against bank conflicts]
+        uint4 slots[E > 1 ? AT_ONCE * OPERANDS * THREADS : 1];  // [access][operand][thread]
+        C sums[THREADS * (E + 1)];  // [down][across * E, and one more against bank conflicts]
     } shared;
     ptx::let_next_grid_begin();
     const auto slope = static_cast<C>(p.slope);
@@ -173,13 +216,21 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
     const T* saved = pointer<const T>(p.saved) + at.at[1] + (begin + d) * stride[1] + column * p.saved_stride;
     T* out = pointer<T>(p.out) + at.at[2] + (begin + d) * stride[2] + column * p.out_stride;
     const int64_t steps[] = {stride[0] * down, stride[1] * down, stride[2] * down};
-    C sum[E] = {};
+    // Elements of the other factor from those of saved, and of its gradient from those of out.
+    const auto of_up = [&](const T* of_saved) {
+        return pointer<const T>(p.up + (reinterpret_cast<uint64_t>(of_saved) - p.saved));
+    };
+    const auto of_up_out = [&](T* of_out) { return pointer<T>(p.up_out + (reinterpret_cast<uint64_t>(of_out) - p.out)); };
+    C sum[E] = {}, up_sum[GATED ? E : 1] = {};
     if constexpr (E > 1) {
         // A thread's own ring of slots, so that only its own copies are waited for.
-        const auto slot = [&](int k, int operand) { return shared.slots + (k * 2 + operand) * THREADS + threadIdx.x; };
+        const auto slot = [&](int k, int operand) {
+            return shared.slots + (k * OPERANDS + operand) * THREADS + threadIdx.x;
+        };
         const auto ask = [&](int k, bool wanted) {
             if (wanted) copy_async(slot(k, 0), grad);
             if (wanted && p.saved != 0) copy_async(slot(k, 1), saved);
+            if (GATED && wanted) copy_async(slot(k, 2), of_up(saved));
             commit_copies();
             grad += steps[0];
             saved += steps[1];
@@ -196,9 +247,19 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
                         C x[E], y[E];
                         widen<T>(load_shared_vector(slot(k, 0)), x);
                         widen<T>(load_shared_vector(slot(k, 1)), y);
+                        if constexpr (GATED) {
+                            C z[E];
+                            widen<T>(load_shared_vector(slot(k, 2)), z);
+                            both_gradients<T>(derive, x, y, z, p.kind, slope);
+                            store(of_up_out(out), y);
+                        }
 #pragma unroll
                         for (int e = 0; e < E; ++e) {
-                            x[e] = derive(x[e], y[e]);
+                            if constexpr (GATED) {
+                                up_sum[e] += y[e];
+                            } else {
+                                x[e] = derive(x[e], y[e]);
+                            }
                             sum[e] += x[e];
                         }
                         if (p.out != 0) store(out, x);
@@ -212,20 +273,32 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
     } else {
         for (; rows > 0; rows -= AT_ONCE * down) {
             uint32_t g[AT_ONCE][sizeof(C) / 4] = {}, v[AT_ONCE][sizeof(C) / 4] = {};
+            uint32_t u[GATED ? AT_ONCE : 1][sizeof(C) / 4] = {};
 #pragma unroll
             for (int k = 0; k < AT_ONCE; ++k) {
                 const bool wanted = rows > k * down;
                 ptx::load_global_if<sizeof(T)>(wanted, grad, g[k]);
                 ptx::load_global_if<sizeof(T)>(wanted && p.saved != 0, saved, v[k]);
+                if constexpr (GATED) ptx::load_global_if<sizeof(T)>(wanted, of_up(saved), u[k]);
                 grad += steps[0];
                 saved += steps[1];
             }
             with_derivative(p.kind, slope, [&](auto derive) {
 #pragma unroll
                 for (int k = 0; k < AT_ONCE; ++k) {
-                    const C x = derive(element<T>(g[k]), element<T>(v[k]));
-                    sum[0] += x;
-                    if (p.out != 0 && rows > k * down) *out = convert<T>(x);
+                    C x[1] = {element<T>(g[k])}, y[1] = {element<T>(v[k])};
+                    if constexpr (GATED) {
+                        const C z[1] = {element<T>(u[k])};
+                        both_gradients<T>(derive, x, y, z, p.kind, slope);
+                        if (rows > k * down) {
+                            up_sum[0] += y[0];
+                            *of_up_out(out) = convert<T>(y[0]);
+                        }
+                    } else {
+                        x[0] = derive(x[0], y[0]);
+                    }
+                    sum[0] += x[0];
+                    if (p.out != 0 && rows > k * down) *out = convert<T>(x[0]);
                     out += steps[2];
                 }
             });
@@ -242,34 +315,24 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
 #pragma unroll
                 for (int e = 0; e < E; ++e) {
                     if (column + e >= last) continue;
-                    const C x = derive(number(grad[e]), p.saved == 0 ? C(0) : number(saved[e]));
-                    sum[e] += x;
-                    if (p.out != 0) out[e] = convert<T>(x);
+                    C x[1] = {number(grad[e])}, y[1] = {p.saved == 0 ? C(0) : number(saved[e])};
+                    if constexpr (GATED) {
+                        const C z[1] = {number(*of_up(saved + e))};
+                        both_gradients<T>(derive, x, y, z, p.kind, slope);
+                        up_sum[e] += y[0];
+                        *of_up_out(out + e) = convert<T>(y[0]);
+                    } else {
+                        x[0] = derive(x[0], y[0]);
+                    }
+                    sum[e] += x[0];
+                    if (p.out != 0) out[e] = convert<T>(x[0]);
                 }
             });
         }
     }
     if (p.bias == 0) return;
-
-    const uint32_t wide = p.across * E, pitch = wide + 1;
-    __syncthreads();  // the last slot is read
-    if (d < down) {
-#pragma unroll
-        for (int e = 0; e < E; ++e) shared.sums[d * pitch + e * p.across + a] = sum[e];
-    }
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < wide; i += blockDim.x) {
-        const uint32_t e = i / p.across;
-        const uint64_t at = (static_cast<uint64_t>(tile) * p.across + i - e * p.across) * E + e;
-        if (at >= p.columns) continue;
-        C total = 0;
-        for (int32_t row = 0; row < down; ++row) total += shared.sums[row * pitch + i];
-        if (p.partials == 0) {
-            pointer<T>(p.bias)[at * p.bias_stride] = convert<T>(total);
-        } else {
-            pointer<C>(p.partials)[slice * p.columns + at] = total;
-        }
-    }
+    add_threads<T>(p, shared.sums, sum, 0);
+    if constexpr (GATED) add_threads<T>(p, shared.sums, up_sum, 1);
 }
 
 template <class T> __device__ __forceinline__ void add_slices(const ActivationParams<INLINE_RANK>& p) {
@@ -277,15 +340,19 @@ template <class T> __device__ __forceinline__ void add_slices(const ActivationPa
     __shared__ C sums[THREADS];
     const uint32_t down = THREADS / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
     const uint64_t column = static_cast<uint64_t>(blockIdx.x) * p.across + a;
+    // Of a gated product, those of up lie behind all of the others.
+    const uint64_t columns = p.up == 0 ? p.columns : 2 * p.columns;
+    const C* from = pointer<const C>(p.partials) + column;
+    if (column >= p.columns) from += (p.slices - 1) * p.columns;
     ptx::wait_for_grid_before();
     C total = 0;
-    if (column < p.columns) {
+    if (column < columns) {
 #pragma unroll 8
-        for (uint32_t s = d; s < p.slices; s += down) total += pointer<const C>(p.partials)[s * p.columns + column];
+        for (uint32_t s = d; s < p.slices; s += down) total += from[s * p.columns];
     }
     sums[threadIdx.x] = total;
     __syncthreads();
-    if (d != 0 || column >= p.columns) return;
+    if (d != 0 || column >= columns) return;
     for (uint32_t i = 1; i < down; ++i) total += sums[i * p.across + a];
     pointer<T>(p.bias)[column * p.bias_stride] = convert<T>(total);
 }
@@ -298,6 +365,8 @@ template <class T> __device__ __forceinline__ void add_slices(const ActivationPa
     KERNEL((THREADS, sizeof(T) == 8 ? 2 : 3), vector_##T, INLINE_RANK) { by_rows<T, lanes_of<T>, INLINE_RANK>(p); } \
     KERNEL((THREADS, sizeof(T) == 8 ? 2 : 4), element_##T, MAX_RANK) { by_rows<T, 1, MAX_RANK>(p); }                \
     KERNEL((FLAT_THREADS, 6), gated_##T, INLINE_RANK) { gated<T>(p); }                                              \
+    KERNEL((THREADS, 2), gated_vector_##T, INLINE_RANK) { by_rows<T, lanes_of<T>, INLINE_RANK, true>(p); }          \
+    KERNEL((THREADS, 2), gated_element_##T, INLINE_RANK) { by_rows<T, 1, INLINE_RANK, true>(p); }                   \
     KERNEL((THREADS), sums_##T, INLINE_RANK) { add_slices<T>(p); }
 
 EXPORT(f16)

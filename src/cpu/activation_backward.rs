@@ -70,35 +70,46 @@ fn solve<T: Float<Real: Activate>>(problem: &ActivationBackwardProblem) -> Resul
         });
         return Ok(());
     };
+    // Of a piece's columns, and behind them those of up's gradient.
+    let biases = 1 + usize::from(work.up.is_some());
     let at_once = across.min(KEPT / down);
-    let mut parts = zeros(OP, at_once * down * BLOCK)?;
+    let mut parts = zeros(OP, at_once * down * biases * BLOCK)?;
     for first in (0..across).step_by(at_once) {
-        let parts = &mut parts[..at_once.min(across - first) * down * BLOCK];
-        parallel::for_chunks_with(parts, BLOCK, parallel, Scratch::default, |scratch, i, sums| {
+        let parts = &mut parts[..at_once.min(across - first) * down * biases * BLOCK];
+        parallel::for_chunks_with(parts, biases * BLOCK, parallel, Scratch::default, |scratch, i, sums| {
             let piece = piece(i % down, first + i / down);
-            let sums = &mut sums[..piece.columns.len()];
+            let sums = &mut sums[..biases * piece.columns.len()];
             dispatch(Visit { work: &work, piece, scratch, sums });
         });
-        for (i, parts) in parts.chunks_exact(down * BLOCK).enumerate() {
-            total::<T>(bias, piece(0, first + i).columns, parts);
+        for (i, parts) in parts.chunks_exact(down * biases * BLOCK).enumerate() {
+            let of = piece(0, first + i).columns;
+            for which in 0..biases {
+                let parts = parts.chunks_exact(biases * BLOCK).map(|part| &part[which * of.len()..][..of.len()]);
+                total::<T>(bias, which * columns + of.start, parts);
+            }
         }
     }
     Ok(())
 }
 
-/// Writes the sums of some columns, given those of their pieces.
-fn total<T: Float<Real: Activate>>(bias: &BiasGradient, columns: Range<usize>, parts: &[f64]) {
-    let mut totals = [0.0; BLOCK];
-    for part in parts.chunks_exact(BLOCK) {
+/// Writes the sums of some columns, from `first` on, given those of their pieces.
+fn total<'a, T: Float<Real: Activate>>(
+    bias: &BiasGradient,
+    first: usize,
+    parts: impl Iterator<Item = &'a [f64]>,
+) {
+    let (mut totals, mut count) = ([0.0; BLOCK], 0);
+    for part in parts {
+        count = part.len();
         for (total, part) in totals.iter_mut().zip(part) {
             *total += part;
         }
     }
     let values = totals.map(T::from_element);
     // SAFETY: the output is fresh and nobody else uses it.
-    let target = unsafe { Target::<T>::new(bias.address, &[columns.end as i64], &[bias.stride]) };
+    let target = unsafe { Target::<T>::new(bias.address, &[(first + count) as i64], &[bias.stride]) };
     // SAFETY: as above.
-    unsafe { target.store(columns.start, &values[..columns.len()]) };
+    unsafe { target.store(first, &values[..count]) };
 }
 
 struct Work<T> {
@@ -129,7 +140,7 @@ struct Visit<'a, T: Float> {
     work: &'a Work<T>,
     piece: Piece,
     scratch: &'a mut Scratch<T::Real>,
-    /// Of the piece's columns, or empty where they are not wanted.
+    /// Of the piece's columns, and of up's gradient; or empty where they are not wanted.
     sums: &'a mut [f64],
 }
 
@@ -149,7 +160,7 @@ impl<T: Float<Real: Activate>> Kernel for Visit<'_, T> {
             let end = rows.end.min(run + RUN);
             for row in (run..end).step_by(at_once) {
                 let start = row * work.columns + columns.start;
-                work.visit(isa, start, width * at_once.min(end - row), scratch);
+                work.visit(isa, start, width, at_once.min(end - row), scratch);
             }
             for (total, sum) in totals.iter_mut().zip(&scratch.sums) {
                 *total += sum.to_f64();
@@ -159,10 +170,20 @@ impl<T: Float<Real: Activate>> Kernel for Visit<'_, T> {
 }
 
 impl<T: Float<Real: Activate>> Work<T> {
-    /// Elements from `start` on: whole rows, or a part of one.
+    /// Elements from `start` on: whole rows, or `width` of one.
     #[inline(always)]
-    fn visit<I: Isa>(&self, isa: I, start: usize, len: usize, scratch: &mut Scratch<T::Real>) {
+    fn visit<I: Isa>(
+        &self,
+        isa: I,
+        start: usize,
+        width: usize,
+        rows: usize,
+        scratch: &mut Scratch<T::Real>,
+    ) {
+        let len = width * rows;
         let Scratch { grad, saved, up, sums } = scratch;
+        let wanted = width.min(sums.len());
+        let (sums, up_sums) = sums.split_at_mut(wanted);
         grad.resize(len, T::Real::default());
         widened::load(isa, &self.grad, start, grad);
         if let Some(source) = &self.saved {
@@ -176,6 +197,7 @@ impl<T: Float<Real: Activate>> Work<T> {
                 }
                 // SAFETY: as of `out` below.
                 unsafe { widened::store(isa, gradient, start, up) };
+                add_rows(up_sums, up);
             }
             derive(isa, self.activation, saved, grad);
         }
@@ -189,13 +211,19 @@ impl<T: Float<Real: Activate>> Work<T> {
             // SAFETY: every piece is visited by one thread, which holds no other slice of the output.
             unsafe { widened::store(isa, out, start, grad) };
         }
-        if sums.is_empty() {
-            return;
-        }
-        for row in grad.chunks_exact(sums.len()) {
-            for (sum, &v) in sums.iter_mut().zip(row) {
-                *sum = *sum + v;
-            }
+        add_rows(sums, grad);
+    }
+}
+
+/// To the sums of columns, unless there are none.
+#[inline(always)]
+fn add_rows<R: Activate>(sums: &mut [R], rows: &[R]) {
+    if sums.is_empty() {
+        return;
+    }
+    for row in rows.chunks_exact(sums.len()) {
+        for (sum, &v) in sums.iter_mut().zip(row) {
+            *sum = *sum + v;
         }
     }
 }

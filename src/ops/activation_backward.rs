@@ -1,5 +1,6 @@
 //! The gradient of `activation(v + bias)` with respect to v, from that of its result, and with it the
-//! gradient of bias: the same, summed over all dimensions but the last. Or the gradients of `activation(v) * up`.
+//! gradient of bias: the same, summed over all dimensions but the last. Or the gradients of `activation(v) * up`, and
+//! those of the biases of both.
 
 use super::matmul::Activation;
 use super::output::OutputSpec;
@@ -47,7 +48,7 @@ pub struct ActivationBackwardProblem {
     pub out: Option<Strided>,
     pub bias: Option<BiasGradient>,
     /// Where the result was `activation(saved) * up`: `out` is then also multiplied by up, and there is the gradient of up.
-    /// All tensors are contiguous, and no bias's gradient is wanted.
+    /// All tensors are contiguous. The bias's gradient then has two rows: the second is of up's gradient.
     pub up: Option<Up>,
 }
 
@@ -201,8 +202,12 @@ pub fn problem(
     }
 }
 
-/// The specification of both gradients of `activation(saved) * up`.
-pub fn gated_output(grad: &TensorView, saved: &TensorView, up: &TensorView) -> Result<OutputSpec> {
+/// The specifications of both gradients of `activation(saved) * up`, and of their sums.
+pub fn gated_outputs(
+    grad: &TensorView,
+    saved: &TensorView,
+    up: &TensorView,
+) -> Result<(OutputSpec, OutputSpec)> {
     check_float(OP, "grad", grad)?;
     for (argument, t) in [("grad", grad), ("saved", saved), ("up", up)] {
         check_alike(OP, argument, t, grad)?;
@@ -211,27 +216,32 @@ pub fn gated_output(grad: &TensorView, saved: &TensorView, up: &TensorView) -> R
             return Err(Error::Storage { op: OP, argument, got, remedy });
         }
     }
-    Ok(OutputSpec::contiguous(grad.shape.clone(), grad.dtype, grad.device))
+    let of = |shape| OutputSpec::contiguous(shape, grad.dtype, grad.device);
+    let columns = grad.shape.last().copied().unwrap_or(1);
+    Ok((of(grad.shape.clone()), of(Dims::from_slice(&[2, columns]))))
 }
 
-/// The outputs, of saved and of up, are fresh.
+/// The outputs, of saved, of up, and of the biases, are fresh.
 pub fn gated_problem(
     [grad, saved, up]: [&TensorView; 3],
     activation: Activation,
     [out, up_out]: [&TensorView; 2],
+    bias: Option<&TensorView>,
 ) -> ActivationBackwardProblem {
-    let operand =
-        |t: &TensorView| Strided { address: t.address, dtype: t.dtype, strides: Dims::from_slice(&[1]) };
+    let columns = grad.shape.last().copied().unwrap_or(1);
+    let outer = grad.rank().saturating_sub(1);
+    let strides = Dims::from_slice(&[columns, 1]);
+    let operand = |t: &TensorView| Strided { address: t.address, dtype: t.dtype, strides: strides.clone() };
     ActivationBackwardProblem {
         device: grad.device,
         dtype: grad.dtype,
         activation,
-        columns: layout::len(&grad.shape),
-        rows: Dims::new(),
+        columns,
+        rows: Dims::from_slice(&[layout::len(&grad.shape[..outer])]),
         grad: operand(grad),
         saved: Some(operand(saved)),
         out: Some(operand(out)),
-        bias: None,
+        bias: bias.map(|t| BiasGradient { address: t.address, stride: 1 }),
         up: Some(Up { factor: operand(up), gradient: operand(up_out) }),
     }
 }

@@ -128,11 +128,13 @@ impl Workload for ActivationBackwardProblem {
         let shape: Dims = self.rows.iter().copied().chain([self.columns]).collect();
         let read = |operand: &Strided| bytes(moved(&shape, &operand.strides), operand.dtype);
         let out = if self.out.is_some() { elements } else { 0 };
-        let sums = if self.bias.is_some() { columns } else { 0 };
+        let results = if self.up.is_some() { 2 } else { 1 };
+        let sums = if self.bias.is_some() { columns.saturating_mul(results) } else { 0 };
         let up = self.up.as_ref().map_or(0, |up| read(&up.factor));
-        let out = if self.up.is_some() { 2 * out } else { out };
-        let each =
-            u64::from(self.out.is_some()) + u64::from(self.bias.is_some()) + 2 * u64::from(self.up.is_some());
+        let out = results * out;
+        let each = u64::from(self.out.is_some())
+            + results * u64::from(self.bias.is_some())
+            + 2 * u64::from(self.up.is_some());
         Work {
             bytes_read: [self.saved.as_ref().map_or(0, read), up]
                 .into_iter()

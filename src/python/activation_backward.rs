@@ -2,11 +2,11 @@
 
 use pyo3::prelude::*;
 
-use pyo3::types::PyBool;
+use pyo3::types::{PyBool, PyTuple};
 
 use super::arguments::{self, Keyword, given};
 use super::routing::finish;
-use super::run::{solve, solve_with};
+use super::run::{solve, solve_all, solve_with};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::{Argument, Call, Output};
@@ -24,12 +24,13 @@ use crate::ops::matmul::DEFAULT_SLOPE;
 ///     saved_is: "output", which is enough for relu and for leaky_relu with a slope of 0 or more, or
 ///         "pre_activation", which is v + bias.
 ///     bias: whether the gradient of bias is wanted.
-///     up: the factor of activation(v) in a gated matmul. `saved` is then v, and all are contiguous; bias is ignored.
+///     up: the factor of activation(v) in a gated matmul. `saved` is then v, and all are contiguous.
 ///
 /// Returns:
 ///     (grad * activation'(v), its sum over all dimensions but the last, of shape (n,), or None). Both are
 ///     computed in float32 (float64 for float64) and rounded once. Without an activation the first is grad
-///     itself. With up: (grad * up * activation'(v), grad * activation(v)).
+///     itself. With up: (grad * up * activation'(v), grad * activation(v)), and where bias is wanted the sums of
+///     both, of shape (2, n).
 ///
 /// Raises:
 ///     DTypeError: not a tensor, dtypes that differ or are not floating.
@@ -67,11 +68,15 @@ pub fn activation_backward<'py>(
         let mut call = Call::new(py, ops::OP, &DType::FLOATS);
         let options =
             ActivationBackwardOptions { saved: Some(saved), activation, negative_slope, saved_is, bias, up };
-        let ((out, sums), problem) = problem(&mut call, grad, &options)?;
-        let results = match (out, sums) {
-            (Some(out), sums) => solve_with(call, out, sums, problem)?.0,
-            (None, Some(sums)) => (grad.clone(), Some(solve(call, sums, problem)?.0)),
-            (None, None) => (grad.clone(), None),
+        let (Gradients { out, up, sums }, problem) = problem(&mut call, grad, &options)?;
+        let results = match (out, up, sums) {
+            (Some(out), Some(up), sums) => {
+                let outputs = [out, up].into_iter().chain(sums).collect();
+                return Ok(PyTuple::new(py, solve_all(call, outputs, problem)?)?.into_any());
+            }
+            (Some(out), None, sums) => solve_with(call, out, sums, problem)?.0,
+            (None, _, Some(sums)) => (grad.clone(), Some(solve(call, sums, problem)?.0)),
+            (None, _, None) => (grad.clone(), None),
         };
         Ok(results.into_pyobject(py)?.into_any())
     };
@@ -97,8 +102,13 @@ pub struct ActivationBackwardOptions<'a, 'py> {
     pub up: Option<&'a Bound<'py, PyAny>>,
 }
 
-/// The gradient, and that of bias, or of up.
-pub type Gradients<'py> = (Option<Output<'py>>, Option<Output<'py>>);
+/// Those of v and of up, and the sums of both or one.
+#[derive(Debug, Default)]
+pub struct Gradients<'py> {
+    out: Option<Output<'py>>,
+    up: Option<Output<'py>>,
+    sums: Option<Output<'py>>,
+}
 
 /// As `add::problem`.
 pub fn problem<'py>(
@@ -114,11 +124,13 @@ pub fn problem<'py>(
     let grad = call.input("grad", grad)?;
     if let (Some(saved), Some(up)) = (options.saved, options.up) {
         let (saved, up) = (call.input("saved", saved)?, call.input("up", up)?);
-        let spec = ops::gated_output(&grad.view, &saved.view, &up.view)?;
+        let (spec, of_sums) = ops::gated_outputs(&grad.view, &saved.view, &up.view)?;
         let (out, up_out) = (call.output(&spec, None, &grad)?, call.output(&spec, None, &grad)?);
+        let sums = options.bias.then(|| call.output(&of_sums, None, &grad)).transpose()?;
         let inputs = [&grad.view, &saved.view, &up.view].map(|view| view.as_ref());
-        let problem = ops::gated_problem(inputs, applied, [&out.view, &up_out.view]);
-        return Ok(((Some(out), Some(up_out)), problem));
+        let sums_view = sums.as_ref().map(|o| o.view.as_ref());
+        let problem = ops::gated_problem(inputs, applied, [&out.view, &up_out.view], sums_view);
+        return Ok((Gradients { out: Some(out), up: Some(up_out), sums }, problem));
     }
     let saved = options.saved.filter(|_| options.activation.is_some());
     let saved = saved.map(|saved| call.input("saved", saved)).transpose()?;
@@ -128,5 +140,5 @@ pub fn problem<'py>(
     let sums = if options.bias { Some(call.output(&specs.1, None, &grad)?) } else { None };
     let [out_view, sums_view] = [&out, &sums].map(|output| output.as_ref().map(|o| o.view.as_ref()));
     let problem = ops::problem(&grad.view, saved, applied, out_view, sums_view);
-    Ok(((out, sums), problem))
+    Ok((Gradients { out, sums, up: None }, problem))
 }

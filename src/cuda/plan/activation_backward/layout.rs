@@ -108,10 +108,15 @@ pub fn operands(p: &ActivationBackwardProblem) -> [Option<&Strided>; 3] {
     [Some(&p.grad), p.saved.as_ref(), p.out.as_ref()]
 }
 
+/// The same with up and its gradient, which lie as others do.
+fn all(p: &ActivationBackwardProblem) -> impl Iterator<Item = &Strided> {
+    operands(p).into_iter().flatten().chain(p.up.iter().flat_map(|up| [&up.factor, &up.gradient]))
+}
+
 /// Whether all operands are contiguous, from a 16-byte boundary on.
 pub fn contiguous(p: &ActivationBackwardProblem) -> bool {
     let row = p.columns;
-    operands(p).into_iter().flatten().all(|t| {
+    all(p).all(|t| {
         let follows = match t.strides.as_slice() {
             [] => true,
             [step] => *step == 1 || row == 1,
@@ -150,5 +155,5 @@ fn aligned(p: &ActivationBackwardProblem) -> bool {
         let (step, rows) = t.strides.split_last().map_or((1, &[][..]), |(&step, rows)| (step, rows));
         step == 1 && t.address.is_multiple_of(VECTOR_BYTES as usize) && rows.iter().all(|s| s % lanes == 0)
     };
-    p.rows.len() <= INLINE_RANK && p.columns % lanes == 0 && operands(p).into_iter().flatten().all(fits)
+    p.rows.len() <= INLINE_RANK && p.columns % lanes == 0 && all(p).all(fits)
 }

@@ -82,7 +82,7 @@ pub fn choose(problem: &ActivationBackwardProblem, device: &DeviceFacts) -> Choi
 
 /// The launches, in their order, and the bytes of memory that they need at `partials` for the sums of slices.
 fn plan(p: &ActivationBackwardProblem, device: &DeviceFacts, partials: usize) -> (Plan, Option<Plan>, u64) {
-    if p.up.is_some() {
+    if p.up.is_some() && p.bias.is_none() {
         return (gated(p), None, 0);
     }
     if p.bias.is_none() && p.saved.is_some() && contiguous(p) {
@@ -91,9 +91,10 @@ fn plan(p: &ActivationBackwardProblem, device: &DeviceFacts, partials: usize) ->
     let layout = Layout::of(p);
     let Slices { across, threads, tiles, outer, slice, slices } = layout.slices(device);
     let several = p.bias.is_some() && outer * slices * layout.fold > 1;
-    // Each of the arithmetic type.
+    // Each of the arithmetic type; of a gated product, also of up.
     let sum = if p.dtype == DType::F64 { 8 } else { 4 };
-    let workspace = if several { outer * slices * layout.columns * sum } else { 0 };
+    let biases = if p.up.is_some() { 2 } else { 1 };
+    let workspace = if several { outer * slices * layout.columns * biases * sum } else { 0 };
     let along = operands(p).map(|t| t.and_then(|t| t.strides.last().copied()).unwrap_or(0));
     let [grad, saved, out] = &layout.strides;
     let (dims, rank) = index::dims(&layout.rows, [grad, saved, out]);
@@ -129,7 +130,8 @@ fn plan(p: &ActivationBackwardProblem, device: &DeviceFacts, partials: usize) ->
             ("vector", Reason::new("vector", "element", "all rows lie on 16-byte boundaries", metrics))
         }
     };
-    let first = launch(p, variant, tiles * outer * slices, threads, params, Some(why));
+    let variant = if p.up.is_some() { format!("gated_{variant}") } else { variant.into() };
+    let first = launch(p, &variant, tiles * outer * slices, threads, params, Some(why));
     if !several {
         return (first, None, workspace);
     }
@@ -137,7 +139,8 @@ fn plan(p: &ActivationBackwardProblem, device: &DeviceFacts, partials: usize) ->
     let (columns, slices) = (p.columns.unsigned_abs(), outer * slices * layout.fold);
     let across = if slices > SUMMED_BY_FEW { 8 } else { 32 };
     let params = ActivationParams { columns, slices: slices as u32, across: across as u32, ..params };
-    (first, Some(launch(p, "sums", columns.div_ceil(across), THREADS, params, None)), workspace)
+    let blocks = (columns * biases).div_ceil(across);
+    (first, Some(launch(p, "sums", blocks, THREADS, params, None)), workspace)
 }
 
 /// Of a contiguous problem without sums.
@@ -157,9 +160,9 @@ fn flat(p: &ActivationBackwardProblem) -> Plan {
     launch(p, "flat", vectors.div_ceil(FLAT_THREADS * FLAT_VECTORS).max(1), FLAT_THREADS, params, Some(why))
 }
 
-/// Both gradients of `activation(saved) * up`: a thread's vectors as in `flat`, if all tensors begin with one.
+/// Both gradients of `activation(saved) * up`, without sums: a thread's vectors as in `flat`, if all tensors begin with one.
 fn gated(p: &ActivationBackwardProblem) -> Plan {
-    let columns = p.columns.unsigned_abs();
+    let columns = p.columns.unsigned_abs() * p.row_count().unsigned_abs();
     let lanes = VECTOR_BYTES / p.dtype.size() as u64;
     let up = p.up.iter().flat_map(|up| [&up.factor, &up.gradient]);
     let all = operands(p).into_iter().flatten().chain(up);
