@@ -40,6 +40,7 @@ __all__ = [
     "log_softmax",
     "log_softmax_backward",
     "matmul",
+    "matmul_for_training",
     "on_memory",
     "recorded",
     "softmax",
@@ -427,7 +428,7 @@ def activation_backward(
     saved_is: Literal["output", "pre_activation"] = "output",
     bias: bool = False,
     up: _Tensor | None = None,
-) -> tuple[_Tensor, _Tensor | None]:
+) -> tuple[_Tensor | None, ...]:
     """Gradient of `activation(v + bias)`, matmul's epilogue, with respect to v and, if wanted, bias.
 
     Args:
@@ -527,6 +528,17 @@ def check_matmul_options(
 
     Source: src/python/matmul.rs; called by tilewise.torch.
     """
+
+def matmul_for_training(
+    a: _Tensor,
+    b: _Tensor,
+    gate: _Tensor,
+    bias: _Tensor | None = None,
+    *,
+    activation: str | None = None,
+    negative_slope: float = 0.01,
+) -> tuple[_Tensor, _Tensor, _Tensor] | None:
+    """Placeholder."""
 
 def explain(op: str, arguments: dict[str, Any], device: Any = None) -> dict[str, Any]:
     """How a call of `op` with these arguments would run: the facts that `tilewise.explain` shows.

@@ -53,7 +53,7 @@ pub fn prepare<P: Planned>(problem: &P, ordinal: i32) -> Result<Arc<Prepared>> {
 /// The same of a gated product that is to keep what its gradients need; None where no kernel does that.
 pub fn prepare_keeping(problem: &MatmulProblem, ordinal: i32) -> Result<Option<Arc<Prepared>>> {
     let gpu = Gpu::get(problem.op(), ordinal)?;
-    let keeps = plan::matmul::wgmma::training::choose(problem, &gpu.facts).is_some();
+    let keeps = plan::matmul::wgmma::training::choose(problem, &gpu.facts, None).is_some();
     keeps.then(|| prepare(problem, ordinal)).transpose()
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 import tilewise as tw
 import torch
@@ -120,6 +121,16 @@ def activation_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
             yield (
                 f"activation_backward {dtype} {name}",
                 lambda g=grad, v=saved, o=options: _core.activation_backward(g, v, "silu", **o),
+            )
+        for (rows, columns), bias in product(((70, 264), (7, 261), (2000, 16), (1205, 261)), (0, 1)):
+            # With the sums of both; off the boundaries of vectors and on them.
+            grad, saved, up = (
+                random(rows * columns + 8, dtype=dtype)[bias : rows * columns + bias].view(rows, columns)
+                for _ in range(3)
+            )
+            yield (
+                f"activation_backward {dtype} gated {rows}x{columns} bias from {bias}",
+                lambda g=grad, v=saved, u=up: _core.activation_backward(g, v, "gelu", up=u, bias=True),
             )
         for count in (18480, 1001):
             grad, saved, up = (random(count + 1, dtype=dtype)[count % 2 : count] for _ in range(3))

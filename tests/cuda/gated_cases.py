@@ -51,6 +51,7 @@ def matmul_cases(random: Callable, operand: Callable, on_kernel: Callable) -> It
             partial(tw.matmul, *batch, residual=random(5, 1, 33, dtype=dtype)),
         )
     for dtype in FLOATS[:2]:
+        x, w, up = random(200, 136, dtype=dtype), random(136, 264, dtype=dtype), random(136, 264, dtype=dtype)
         for tile in sorted({tile for _, _, tile, *epilogue, _ in kernels if epilogue == ["residual"]}):
             forced = partial(on_kernel, "wgmma", tile=tile)
             name = f"matmul residual {dtype} {tile}"
@@ -64,6 +65,22 @@ def matmul_cases(random: Callable, operand: Callable, on_kernel: Callable) -> It
             odd = partial(tw.matmul, a, b[:, :131], residual=r[:, :131], bias=b[0, :131])
             yield f"{name} odd", forced(odd)
             yield f"{name} splits", forced(partial(tw.matmul, a, b, residual=r), splits=2, cluster=False)
+        for tile in ("64x128", "128x256"):
+            forced = partial(on_kernel, "wgmma", tile=tile)
+            for layout in ("nn", "nt", "tt"):
+                a, bias = operand(333, 136, dtype, layout[0] == "t"), random(2, 264, dtype=dtype)
+                b, g = (operand(136, 264, dtype, layout[1] == "t") for _ in range(2))
+                name = f"matmul training {dtype} {tile} {layout}"
+                yield name, forced(partial(_core.matmul_for_training, a, b, g, bias, activation="silu"))
+                few = partial(_core.matmul_for_training, a[:65], b[:, :72], g[:, :72], activation="gelu")
+                yield f"{name} narrow", forced(few)
+            odd = partial(_core.matmul_for_training, x[:, :72], up[:72, :131], w[:72, :131], bias[:, :131])
+            yield f"matmul training {dtype} {tile} odd", forced(odd)
+        batched = random(3, 65, 40, dtype=dtype), *(random(3, 40, 136, dtype=dtype) for _ in "bg")
+        yield (
+            f"matmul training {dtype} batch",
+            partial(_core.matmul_for_training, *batched, activation="relu"),
+        )
         for tile in sorted({tile for _, _, tile, *epilogue, _ in kernels if epilogue == ["gated"]}):
             forced = partial(on_kernel, "wgmma", tile=tile)
             for layout in ("n", "t"):

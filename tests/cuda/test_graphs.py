@@ -22,6 +22,8 @@ OPS = {
     "softmax dim 0": ((333, 1000), lambda x: tw.softmax(x, 0)),
     "log_softmax": ((333, 1000), tw.log_softmax),
     "matmul": ((256, 512), lambda x: tw.matmul(x, x.mT, bias=x[0, :256], activation="gelu")),
+    "matmul gated": ((256, 512), lambda x: tw.matmul(x, x.mT, gate=x.mT, activation="silu")),
+    "matmul residual": ((256, 512), lambda x: tw.matmul(x, x.mT, residual=x[:, :256])),
     "matmul misaligned": ((131, 77), lambda x: tw.matmul(x, x.mT)),
     "matmul vector": ((131, 512), lambda x: tw.matmul(x, x[0])),
     "matmul batched": ((8, 33, 64), lambda x: tw.matmul(x, x.mT)),
@@ -56,6 +58,31 @@ def test_out_in_a_graph():
     expected = torch.softmax(x + 1, -1)
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(product, expected @ expected.mT)
+
+
+def test_gradients_of_a_gate_in_a_graph():
+    x = torch.randn(256, 512, device="cuda", dtype=torch.bfloat16)
+    weights = [
+        torch.randn(shape, device="cuda", dtype=x.dtype, requires_grad=True) for shape in [(512, 136)] * 2
+    ]
+    bias = torch.randn(2, 136, device="cuda", dtype=x.dtype, requires_grad=True)
+
+    def step():
+        y = tw.matmul(x, weights[0], gate=weights[1], bias=bias, activation="silu")
+        return torch.autograd.grad(y, (*weights, bias), x[:, :136])
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = step()
+    for _ in range(3):
+        x.copy_(torch.randn(x.shape, device="cuda"))
+        graph.replay()
+        for one, other in zip(got, step(), strict=True):
+            assert_identical(one, other)
 
 
 def test_many_calls_in_one_graph():

@@ -67,20 +67,23 @@ def test_every_tile_with_a_gate(device, dtype, tile):
 
 @pytest.mark.gpu
 @narrow
-def test_offsets_change_under_a_captured_graph(dtype):
-    a, b = torch.randn(300, 64, device="cuda").to(dtype), torch.randn(5, 64, 264, device="cuda").to(dtype)
+@pytest.mark.parametrize("gated", [False, True])
+def test_offsets_change_under_a_captured_graph(dtype, gated):
+    a, b, gate = (torch.randn(shape, device="cuda").to(dtype) for shape in [(300, 64), *[(5, 64, 264)] * 2])
     offsets = ends_of([60] * 5, "cuda")
-    x = torch.randn(300, 136, device="cuda").to(dtype)
+    x, other = (torch.randn(300, n, device="cuda").to(dtype) for n in (136, 264))
+    by_rows = {"activation": "silu", **({"gate": gate} if gated else {})}
+    by_depth = {"activation": "gelu", "gate": other} if gated else {}
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        rows = tw.grouped_matmul(a, b, offsets, activation="silu")
-        depth = tw.grouped_matmul(x.T, rows, offsets)
+        rows = tw.grouped_matmul(a, b, offsets, **by_rows)
+        depth = tw.grouped_matmul(x.T, rows, offsets, **by_depth)
     for sizes in ([60] * 5, [0, 0, 300, 0, 0], [1, 2, 3, 4, 5], [299, 0, 1, 0, 0], [0] * 5):
         offsets.copy_(ends_of(sizes, "cuda"))
         rows.fill_(float("nan"))
         graph.replay()
-        assert_rounded(rows, *reference.grouped_matmul(a, b, offsets, activation="silu"), f"{sizes}:")
-        assert_identical(depth, tw.grouped_matmul(x.T, rows, offsets), f"{sizes}:")
+        assert_rounded(rows, *reference.grouped_matmul(a, b, offsets, **by_rows), f"{sizes}:")
+        assert_identical(depth, tw.grouped_matmul(x.T, rows, offsets, **by_depth), f"{sizes}:")
 
 
 @pytest.mark.gpu

@@ -27,7 +27,9 @@ def watch() -> None:
     operations.watchers = (announced, compare)
 
 
-def announced(op: str, args: tuple, kwargs: dict) -> list[Launch]:
+def announced(op: str, args: tuple, kwargs: dict) -> list[Launch] | None:
+    if op == "matmul_for_training":  # which explain does not know
+        return None
     explanation = tilewise.explain(op, *args, **kwargs)
     assert (len(explanation.why) > 0) == (explanation.plan is not None), explanation
     assert all(reason.chosen != reason.over for reason in explanation.why), explanation
@@ -44,7 +46,9 @@ def announced(op: str, args: tuple, kwargs: dict) -> list[Launch]:
     ]
 
 
-def compare(expected: list[Launch]) -> None:
+def compare(expected: list[Launch] | None) -> None:
+    if expected is None:
+        return
     _log.seek(0)
     launched = [LINE.fullmatch(line) for line in _log.read().decode().splitlines()]
     assert all(launched), "a line of the log that is none"

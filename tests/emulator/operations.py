@@ -93,4 +93,5 @@ def install() -> None:
     declare_resources()
     for name in NAMES:
         setattr(tilewise, name, on_the_emulator(getattr(tilewise, name)))
-    _core.activation_backward = on_the_emulator(_core.activation_backward)
+    for name in ("activation_backward", "matmul_for_training"):
+        setattr(_core, name, on_the_emulator(getattr(_core, name)))

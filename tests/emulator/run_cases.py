@@ -75,24 +75,46 @@ def checked(name: str, function):
 
 
 def checked_gradients(function):
-    """activation_backward, followed by a comparison of both results."""
+    """activation_backward, followed by a comparison of its results."""
     from support import backward
     from support.tolerance import assert_rounded
 
     @functools.wraps(function)
     def call(grad, saved, activation, **options):
-        got, bias = function(grad, saved, activation, **options)
+        got, bias, *biases = function(grad, saved, activation, **options)
         if "up" in options:
-            for result, expected in zip(
-                (got, bias), backward.gated(grad, saved, options["up"], activation), strict=True
-            ):
+            both = backward.gated(grad, saved, options["up"], activation)
+            for result, expected in zip((got, bias), both, strict=True):
                 assert_rounded(result, *expected)
+            for sums, expected in zip(*biases, both, strict=True) if biases else ():
+                assert_rounded(sums, *backward.column_sums(*expected, grad.dtype))
             return got, bias
         expected, error = backward.activation(grad, grad if saved is None else saved, activation)
         assert_rounded(got, expected, error)
         if bias is not None:
             assert_rounded(bias, *backward.column_sums(expected, error, grad.dtype))
         return got, bias
+
+    return call
+
+
+def checked_training(function):
+    """matmul_for_training, followed by a comparison of its three results."""
+    from support import reference
+    from support.tolerance import assert_rounded
+
+    @functools.wraps(function)
+    def call(a, b, gate, bias=None, activation=None):
+        results = function(a, b, gate, bias, activation=activation)
+        of_gate, of_up = (None, None) if bias is None else bias
+        expected = (
+            reference.matmul(a, b, bias, activation, gate=gate),
+            reference.matmul(a, gate, of_gate),
+            reference.matmul(a, b, of_up),
+        )
+        for result, one in zip(results, expected, strict=True):
+            assert_rounded(result, *one)
+        return results
 
     return call
 
@@ -120,6 +142,7 @@ def main() -> int:
         setattr(tilewise, name, checked(name, getattr(tilewise, name)))
     core = tilewise._core
     core.activation_backward = checked_gradients(core.activation_backward)
+    core.matmul_for_training = checked_training(core.matmul_for_training)
 
     wrong = count = 0
     for name, call in kernel_cases.cases():

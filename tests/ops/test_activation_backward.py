@@ -169,11 +169,33 @@ def test_both_gradients_of_a_gate(device, activation, dtype):
         expected = backward.gated(grad, pre, up, activation)
         assert_rounded(of_pre, *expected[0], f"{shape} gate")
         assert_rounded(of_up, *expected[1], f"{shape} up")
+        check_biases_of_a_gate((of_pre, of_up), expected, grad, pre, up, activation)
     # Off the boundaries of vectors.
-    grad, pre, up = (torch.randn(1001, device=device).to(dtype)[1:] for _ in range(3))
-    got = activation_backward(grad, pre, activation, saved_is="pre_activation", up=up)
-    for result, expected in zip(got, backward.gated(grad, pre, up, activation), strict=True):
-        assert_rounded(result, *expected, "misaligned")
+    for shape in [(1000,), (50, 20), (200, 5)]:
+        grad, pre, up = (torch.randn(1001, device=device).to(dtype)[1:].view(shape) for _ in range(3))
+        got = activation_backward(grad, pre, activation, saved_is="pre_activation", up=up)
+        expected = backward.gated(grad, pre, up, activation)
+        for result, one in zip(got, expected, strict=True):
+            assert_rounded(result, *one, "misaligned")
+        check_biases_of_a_gate(got, expected, grad, pre, up, activation)
+
+
+def check_biases_of_a_gate(gradients, expected, grad, pre, up, activation):
+    *again, biases = activation_backward(grad, pre, activation, saved_is="pre_activation", up=up, bias=True)
+    assert biases.shape == (2, grad.shape[-1])
+    for result, before, (reference, error), bias in zip(again, gradients, expected, biases, strict=True):
+        assert_identical(result, before)
+        sums, error = backward.column_sums(reference, error, grad.dtype)
+        assert_rounded(bias, sums, error, f"{tuple(grad.shape)} bias")
+
+
+def test_biases_of_a_gate_repeat_bit_by_bit(device):
+    grad, pre = sample((4000, 300), torch.float32, device)
+    first, second = (
+        activation_backward(grad, pre, "silu", saved_is="pre_activation", up=grad, bias=True) for _ in "ab"
+    )
+    for one, other in zip(first, second, strict=True):
+        assert_identical(one, other)
 
 
 def test_a_gates_tensors_are_contiguous_and_alike(device):

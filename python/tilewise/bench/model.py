@@ -1,8 +1,8 @@
 """`python -m tilewise.bench.model`: a decoder block with tilewise's layers, compared with torch's layers.
 
 Both use torch's layer norms and attention; the four linear layers, the activation and the two residual
-sums differ. A step is one forward pass, or in training a forward and a backward pass. It is timed as in use:
-calls one after the other, host and device together.
+sums differ. A gated MLP alone is compared, too. A step is one forward pass, or in training a forward and a
+backward pass. It is timed as in use: calls one after the other, host and device together.
 """
 
 from __future__ import annotations
@@ -12,107 +12,15 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-
-import tilewise
-import tilewise.torch
 
 from . import report
+from .blocks import LIBRARIES, ON_CPU, ON_GPU, Block, Case
 from .timing import Thunk, interleave, one_line
-
-ACTIVATIONS: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
-    None: lambda x: x,
-    "gelu": F.gelu,
-    "leaky_relu": F.leaky_relu,
-}
-
-
-class TorchLinear(torch.nn.Linear):
-    def __init__(self, inputs: int, outputs: int, activation: str | None = None) -> None:
-        super().__init__(inputs, outputs)
-        self.activation = ACTIVATIONS[activation]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.activation(super().forward(x))
-
-
-def tilewise_linear(inputs: int, outputs: int, activation: Any = None) -> torch.nn.Module:
-    return tilewise.torch.Linear(inputs, outputs, activation=activation)
-
-
-@dataclass(frozen=True)
-class Library:
-    linear: Callable[..., torch.nn.Module]
-    add: Callable[[Any, Any], Any]
-
-
-LIBRARIES = {"torch": Library(TorchLinear, torch.add), "tilewise": Library(tilewise_linear, tilewise.add)}
-
-
-@dataclass(frozen=True)
-class Case:
-    """`past` tokens are in the cache of keys and values; with none, tokens attend to those before them."""
-
-    name: str
-    batch: int
-    tokens: int
-    width: int
-    heads: int
-    past: int = 0
-    activation: str = "gelu"
-    training: bool = False
-
-
-ON_GPU = (
-    Case("prefill 2048, d4096", 1, 2048, 4096, 32),
-    Case("decode 1, d4096", 1, 1, 4096, 32, past=1023),
-    Case("decode 16, d4096", 16, 1, 4096, 32, past=1023),
-    Case("prefill 8 x 128, d768", 8, 128, 768, 12),
-    Case("train 8 x 512, d1024", 8, 512, 1024, 16, training=True),
-    Case("train 4 x 1024, d2048, leaky_relu", 4, 1024, 2048, 16, activation="leaky_relu", training=True),
-)
-ON_CPU = (
-    Case("prefill 128, d256", 1, 128, 256, 4),
-    Case("decode 1, d256", 1, 1, 256, 4, past=127),
-    Case("train 2 x 64, d256", 2, 64, 256, 4, training=True),
-)
-
-
-class Block(torch.nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x))."""
-
-    cache: torch.Tensor
-
-    def __init__(self, case: Case, library: Library) -> None:
-        super().__init__()
-        width, linear = case.width, library.linear
-        self.case, self.add = case, library.add
-        self.norm_1, self.norm_2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
-        self.qkv, self.out = linear(width, 3 * width), linear(width, width)
-        self.up, self.down = linear(width, 4 * width, case.activation), linear(4 * width, width)
-        # Keys and values of the tokens before, and room for those of this step.
-        shape = 2, case.batch, case.heads, case.past + case.tokens, width // case.heads
-        self.register_buffer("cache", torch.randn(shape if case.past else 0))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.add(x, self.attention(self.norm_1(x)))
-        return self.add(x, self.down(self.up(self.norm_2(x))))
-
-    def attention(self, x: torch.Tensor) -> torch.Tensor:
-        case = self.case
-        qkv = self.qkv(x).view(case.batch, case.tokens, 3, case.heads, -1).permute(2, 0, 3, 1, 4)
-        q, keys_and_values = qkv[0], qkv[1:]
-        if case.past:
-            self.cache[..., case.past :, :].copy_(keys_and_values)
-            keys_and_values = self.cache
-        k, v = keys_and_values.unbind()
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=not case.past)
-        return self.out(mixed.transpose(1, 2).reshape(x.shape))
 
 
 class Steps:
@@ -142,14 +50,18 @@ class Steps:
         return (time.perf_counter() - start) * 1e3 / self.BATCH
 
 
-def step(block: Callable[..., torch.Tensor], x: torch.Tensor, training: bool) -> Thunk:
+def step(block: Any, x: torch.Tensor, training: bool) -> Thunk:
     if not training:
         with_no_grad: Thunk = torch.no_grad()(lambda: block(x))
         return with_no_grad
+    grad = x.detach().clone()
 
     def train() -> torch.Tensor:
-        result = block(x)
-        result.backward(x)
+        # As an optimizer does; gradients are then not added to others.
+        block.zero_grad()
+        x.grad = None
+        result: torch.Tensor = block(x)
+        result.backward(grad)
         return result
 
     return train
@@ -182,8 +94,10 @@ def marked(call: Thunk) -> Thunk:
 WAYS = ("eager", "compiled", "reduce-overhead", "graph")
 
 
-def ways(block: Block, x: torch.Tensor, wanted: tuple[str, ...]) -> Iterator[tuple[str, Thunk]]:
-    training, cuda = block.case.training, x.device.type == "cuda"
+def ways(
+    block: torch.nn.Module, x: torch.Tensor, training: bool, wanted: tuple[str, ...]
+) -> Iterator[tuple[str, Thunk]]:
+    cuda = x.device.type == "cuda"
     if "eager" in wanted:
         yield "eager", step(block, x, training)
     if "compiled" in wanted:
@@ -201,13 +115,20 @@ def measure(case: Case, device: torch.device, wanted: tuple[str, ...]) -> dict[s
     torch._dynamo.reset()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     x = torch.randn(case.batch, case.tokens, case.width, device=device, dtype=dtype)
-    blocks = {name: Block(case, library).to(device, dtype) for name, library in LIBRARIES.items()}
+    if case.hidden:  # which is never a model's first layer
+        x.requires_grad_()
+        make = {
+            name: partial(of.gated_mlp, case.width, case.hidden, case.bias) for name, of in LIBRARIES.items()
+        }
+    else:
+        make = {name: partial(Block, case, library) for name, library in LIBRARIES.items()}
+    blocks = {name: one().to(device, dtype) for name, one in make.items()}
     blocks["tilewise"].load_state_dict(blocks["torch"].state_dict())
     with torch.no_grad():
         expected = blocks["torch"](x)
     candidates = {}
     for name, block in blocks.items():
-        for way, call in ways(block, x, wanted):
+        for way, call in ways(block, x, case.training, wanted):
             result = call().detach()
             error = ((result - expected).abs().max() / expected.abs().max()).item()
             if not error < 0.03:
@@ -221,8 +142,8 @@ def measure(case: Case, device: torch.device, wanted: tuple[str, ...]) -> dict[s
 
 def main(arguments: list[str]) -> int:
     description = (
-        "Times a step of a decoder block with tilewise's layers and with torch's. A step is one forward "
-        "pass, or in training a forward and a backward pass."
+        "Times a step of a decoder block, and of a gated MLP, with tilewise's layers and with torch's. A "
+        "step is one forward pass, or in training a forward and a backward pass."
     )
     parser = argparse.ArgumentParser(prog="python -m tilewise.bench.model", description=description)
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if there is one")
@@ -251,7 +172,7 @@ def main(arguments: list[str]) -> int:
         [name, *(f"{1e3 * times[c]:.0f} us" if c in times else "" for c in columns)]
         for name, times in found.items()
     ]
-    report.print_table("One step of a decoder block", ("case", *columns), rows)
+    report.print_table("One step", ("case", *columns), rows)
     return 0 if found else 1
 
 

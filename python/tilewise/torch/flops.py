@@ -15,6 +15,7 @@ def register() -> None:
     ops = torch.ops.tilewise
     register_flop_formula([ops.matmul, ops.matmul_with_pre_activation])(matmul)
     register_flop_formula(ops.fused_matmul)(fused_matmul)
+    register_flop_formula(ops.fused_matmul_with_pre_activation)(fused_matmul_with_pre_activation)
     register_flop_formula(ops.grouped_matmul)(grouped_matmul)
 
 
@@ -29,6 +30,10 @@ def fused_matmul(
     a: Sequence[int], b: Sequence[int], bias: Any = None, gate: Any = None, *_: Any, **options: Any
 ) -> int:
     return matmul(a, b) * (1 if gate is None else 2)
+
+
+def fused_matmul_with_pre_activation(a: Sequence[int], b: Sequence[int], *_: Any, **options: Any) -> int:
+    return 2 * matmul(a, b)
 
 
 def grouped_matmul(

@@ -79,12 +79,17 @@ def lies_by_columns(t: Any) -> bool:
     return bool(t.dim() >= 2 and t.stride(-2) == 1 != t.stride(-1))
 
 
-def matmul_a_grad(grad: Any, b: Any, dims: tuple[int, int], precision: Any, by_columns: bool) -> Any:
+def matmul_a_grad(
+    grad: Any, b: Any, dims: tuple[int, int], precision: Any, by_columns: bool, other: Any = None
+) -> Any:
+    """`other`: a gradient of a that is added to this one."""
     b = b.unsqueeze(-1) if dims[1] == 1 else b
+    other = other if other is None or dims[0] > 1 else other.unsqueeze(-2)
     if by_columns:
-        a_grad = tilewise.matmul(b, grad.mT, precision=precision).mT
+        other = other if other is None else other.mT
+        a_grad = tilewise.matmul(b, grad.mT, residual=other, precision=precision).mT
     else:
-        a_grad = tilewise.matmul(grad, b.mT, precision=precision)
+        a_grad = tilewise.matmul(grad, b.mT, residual=other, precision=precision)
     return a_grad.squeeze(-2) if dims[0] == 1 else a_grad
 
 

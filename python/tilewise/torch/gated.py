@@ -1,6 +1,7 @@
-"""matmul with a gate or a residual. The operator is one call of tilewise's own; where it has derivatives, it
-is two matmuls, and torch's own operations join their results. So gradients of every order and torch.func
-work as for these operations; but each of them rounds.
+"""matmul with a gate or a residual. The operator is one call of tilewise's own. Where gradients are wanted of
+a gate it is one too, which keeps both matmuls (gated_training.py). With other derivatives it is two matmuls,
+and torch's own operations join their results. So gradients of every order and torch.func work as for these
+operations; but each of them rounds.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ def in_two(
         gate_bias, up_bias = (None, None) if bias is None else bias.unbind(0)
         v = product(a, gate, bias=gate_bias, precision=precision)
         result = join(v, product(a, b, bias=up_bias, precision=precision), activation, negative_slope)
-    if residual is None:
-        return result
+    return result if residual is None else with_residual(result, residual)
+
+
+def with_residual(result: Any, residual: Any) -> Any:
     check_residual(residual, result.shape)
     # Under autocast the product may be of a lower precision than what was given.
     return result + residual.to(result.dtype)
@@ -55,8 +58,15 @@ def by_operators(
     return in_two(ops.matmul, joined, a, b, bias=bias, gate=gate, residual=residual, **options)
 
 
-def record(_run: Run, *args: Any, **options: Any) -> Any:
-    return by_operators(*args, **options)
+def record(
+    _run: Run, a: Any, b: Any, bias: Any = None, gate: Any = None, residual: Any = None, **options: Any
+) -> Any:
+    if gate is None or is_forward() or torch._C._are_functorch_transforms_active():
+        return by_operators(a, b, bias, gate, residual, **options)
+    _core.check_matmul_options(**options)
+    check(a, b, bias, gate, residual)
+    result, *_ = ops.fused_matmul_with_pre_activation(a, b, gate, bias, **options)
+    return result if residual is None else with_residual(result, residual)
 
 
 def kernel(a: Any, b: Any, bias: Any = None, gate: Any = None, residual: Any = None, **options: Any) -> Any:
@@ -118,13 +128,33 @@ def joined(v: Any, up: Any, activation: Any, slope: Any) -> Any:
     return (v if activation is None else formulas.ACTIVATIONS[activation](v, slope)) * up
 
 
-def gradients(grad: Any, v: Any, up: Any, activation: Any, slope: Any) -> tuple[Any, Any]:
-    """Of v and up, by operations that have gradients themselves."""
+def gradients(grad: Any, v: Any, up: Any, activation: Any, slope: Any, bias: bool = False) -> Any:
+    """Of v and up, and if wanted of their bias: by one kernel, but where these get gradients of their own or
+    may not be taken for their memory."""
+    if torch.is_grad_enabled() or not (v.is_contiguous() and up.is_contiguous()):
+        return differentiable_gradients(grad, v, up, activation, slope, bias)
+    options = {"negative_slope": slope, "saved_is": "pre_activation", "up": up}
+    return _core.activation_backward(grad.contiguous(), v, activation, bias=bias, **options)
+
+
+def differentiable_gradients(
+    grad: Any, v: Any, up: Any, activation: Any, slope: Any, bias: bool = False
+) -> tuple[Any, ...]:
+    """The same by operations that have gradients themselves."""
     if activation is None:
-        return grad * up, grad * v
-    options = {"negative_slope": slope, "saved_is": "pre_activation"}
-    of_v, _ = _core.activation_backward(grad * up, v, activation, **options)
-    return of_v, grad * formulas.ACTIVATIONS[activation](v, slope)
+        of_v, of_up = grad * up, grad * v
+    else:
+        options = {"negative_slope": slope, "saved_is": "pre_activation"}
+        of_v, _ = _core.activation_backward(grad * up, v, activation, **options)
+        of_up = grad * formulas.ACTIVATIONS[activation](v, slope)
+    return (of_v, of_up, sums_of(of_v, of_up)) if bias else (of_v, of_up)
+
+
+def sums_of(*grads: Any) -> Any:
+    """The bias's gradient of those of the matmuls, one of which may be None, for zero."""
+    like = next(grad for grad in grads if grad is not None)
+    zero = like.new_zeros(like.shape[-1])
+    return torch.stack([zero if grad is None else grad.sum(tuple(range(grad.dim() - 1))) for grad in grads])
 
 
 class Joined(Function):
@@ -140,11 +170,7 @@ class Joined(Function):
     def backward(ctx: Any, grad: Any) -> Any:
         v, up = ctx.saved_tensors
         activation, slope = ctx.how
-        # Where these gradients get some of their own, or may not be taken for their memory.
-        if torch.is_grad_enabled() or not all(t.is_contiguous() for t in (v, up)):
-            return *gradients(grad, v, up, activation, slope), None, None
-        options = {"negative_slope": slope, "saved_is": "pre_activation", "up": up}
-        return *_core.activation_backward(grad.contiguous(), v, activation, **options), None, None
+        return *gradients(grad, v, up, activation, slope), None, None
 
 
 def join(v: Any, up: Any, activation: Any, slope: Any) -> Any:

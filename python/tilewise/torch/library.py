@@ -21,6 +21,7 @@ from . import (
     fakes,
     flops,
     gated,
+    gated_training,
     grouped,
     inductor,
     kernels,
@@ -54,6 +55,10 @@ MATMUL = (
     "Tensor a, Tensor b, Tensor? bias=None, *, "
     "str{} activation{}, float negative_slope=0.01, str precision='ieee'"
 )
+TRAINING = (
+    "Tensor a, Tensor b, Tensor gate, Tensor? bias=None, *, "
+    "str? activation=None, float negative_slope=0.01, str precision='ieee'"
+)
 FUSED_MATMUL = (
     "Tensor a, Tensor b, Tensor? bias=None, Tensor? gate=None, Tensor? residual=None, *, "
     "str? activation=None, float negative_slope=0.01, str precision='ieee'"
@@ -66,7 +71,7 @@ GROUPED_MATMUL = (
     "Tensor a, Tensor b, Tensor? offsets=None, Tensor? bias=None, Tensor? gate=None, *, "
     "str? activation=None, float negative_slope=0.01"
 )
-ONE, TWO = "Tensor", "(Tensor, Tensor)"
+ONE, TWO, THREE = "Tensor", "(Tensor, Tensor)", "(Tensor, Tensor, Tensor)"
 BACKENDS = ("CPU", "CUDA")
 
 OPERATORS = {
@@ -96,6 +101,9 @@ OPERATORS = {
         kernels.matmul_with_pre_activation,
         fakes.matmul_with_pre_activation,
         autograd.record_matmul,
+    ),
+    "fused_matmul_with_pre_activation": Operator(
+        TRAINING, THREE, gated_training.kernel, gated_training.fake, gated_training.record
     ),
     "fused_matmul": Operator(FUSED_MATMUL, ONE, gated.kernel, gated.fake, gated.record, "fused_matmul.out"),
     "grouped_matmul": Operator(

@@ -138,9 +138,9 @@ def activation_backward(
     saved_is: Any = "output",
     bias: bool = False,
     up: Any = None,
-) -> tuple[Any, Any]:
+) -> tuple[Any, ...]:
     if up is not None:
-        return gated.gradients(grad, saved, up, activation, negative_slope)
+        return gated.differentiable_gradients(grad, saved, up, activation, negative_slope, bias)
     options = {"negative_slope": negative_slope, "saved_is": saved_is}
     if activation is None:
         # An operator may not return its argument.

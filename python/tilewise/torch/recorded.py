@@ -11,11 +11,11 @@ from functools import partial
 
 from tilewise import _core
 
-from . import gated, grouped, operators, second_order
+from . import gated_training, grouped, operators, second_order
 
 softmax_backward = partial(second_order.record_softmax_backward, _core.softmax_backward)
 log_softmax_backward = partial(second_order.record_log_softmax_backward, _core.log_softmax_backward)
-matmul = partial(gated.in_two, _core.matmul, gated.join)
+matmul = gated_training.recorded
 grouped_matmul = grouped.recorded
 # Only gradients of gradients come here.
 activation_backward = operators.activation_backward

@@ -11,7 +11,11 @@ use crate::tensor::layout;
 
 /// The launches of a gated problem at `bases`.
 pub fn choose(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Option<Forced>) -> Choice {
-    if let Some(choice) = wgmma::training::choose(p, device) {
+    let asked = match forced {
+        Some(Forced::Wgmma(overrides)) => overrides.tile_name(),
+        _ => None,
+    };
+    if let Some(choice) = wgmma::training::choose(p, device, asked) {
         return choice.choice(p, device, bases);
     }
     let together = match forced {

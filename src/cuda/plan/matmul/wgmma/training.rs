@@ -55,7 +55,7 @@ pub struct TrainingChoice {
 }
 
 /// None: nothing is kept, or this problem has no such kernel on this device.
-pub fn choose(problem: &MatmulProblem, device: &DeviceFacts) -> Option<TrainingChoice> {
+pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, asked: Option<&str>) -> Option<TrainingChoice> {
     let kept = problem.kept?;
     let p = Oriented::new(problem);
     let (size, copies) = sized(problem, &p, device)?;
@@ -69,9 +69,12 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts) -> Option<TrainingC
     let [large, small] = &TILES;
     let (.., count) = tiles_of(large)?;
     let metrics = [("tiles", count), ("multiprocessors", device.multiprocessors.into())];
-    let (tile, why) = match count >= u64::from(device.multiprocessors) {
-        true => (large, Reason::new(large.name, small.name, "its tiles fill the device", metrics)),
-        false => (small, Reason::new(small.name, large.name, "larger tiles are too few", metrics)),
+    let (tile, why) = match TILES.iter().find(|tile| Some(tile.name) == asked) {
+        Some(tile) => (tile, Reason::asked_for("wgmma", "mma")),
+        None if count >= u64::from(device.multiprocessors) => {
+            (large, Reason::new(large.name, small.name, "its tiles fill the device", metrics))
+        }
+        None => (small, Reason::new(small.name, large.name, "larger tiles are too few", metrics)),
     };
     let (tiles_m, tiles_n, items) = tiles_of(tile)?;
     // Blocks count items in 31 bits, a grid's step beyond the last.
