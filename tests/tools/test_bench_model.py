@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tilewise as tw
-from tilewise.bench import model
+from tilewise.bench import blocks, model
 
 QUICK = ["--device", "cpu", "--ways", "eager", "--only", "decode"]
 
@@ -24,8 +24,8 @@ def test_a_step_of_each_library_is_timed(capsys, tmp_path):
 
 
 def test_a_block_that_is_wrong_is_no_figure(capsys, monkeypatch):
-    wrong = model.Library(model.tilewise_linear, lambda x, y: tw.add(x, y, alpha=2))
-    monkeypatch.setitem(model.LIBRARIES, "tilewise", wrong)
+    wrong = blocks.LIBRARIES["tilewise"]._replace(add=lambda x, y: tw.add(x, y, alpha=2))
+    monkeypatch.setitem(blocks.LIBRARIES, "tilewise", wrong)
     assert model.main(QUICK) == 1
     assert "tilewise, eager is off by" in capsys.readouterr().err
 
@@ -34,11 +34,11 @@ def test_a_block_that_is_wrong_is_no_figure(capsys, monkeypatch):
 def test_gradients_of_both_blocks_agree(case):
     torch.manual_seed(0)
     x = torch.randn(case.batch, case.tokens, case.width)
-    blocks = [model.Block(case, library) for library in model.LIBRARIES.values()]
-    blocks[1].load_state_dict(blocks[0].state_dict())
+    both = list(blocks.blocks_of(case).values())
+    both[1].load_state_dict(both[0].state_dict())
     case_gradients = []
-    for block in blocks:
-        block.cache.requires_grad_(False)
+    for block in both:
+        block.requires_grad_()
         block(x).square().sum().backward()
         case_gradients.append({name: p.grad for name, p in block.named_parameters()})
     torch.testing.assert_close(*case_gradients, rtol=1e-3, atol=1e-2)

@@ -1,10 +1,10 @@
-"""The models that model.py times: a decoder block and a gated MLP, with tilewise's layers and with torch's."""
+"""The models that model.py times: a decoder block and a gated MLP, with the layers of both libraries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -48,8 +48,7 @@ def tilewise_gated_mlp(width: int, hidden: int, bias: bool = False) -> torch.nn.
     return tilewise.torch.GatedMLP(width, hidden, bias=bias)
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(NamedTuple):
     linear: Callable[..., torch.nn.Module]
     gated_mlp: Callable[..., torch.nn.Module]
     add: Callable[[Any, Any], Any]
@@ -127,3 +126,10 @@ class Block(torch.nn.Module):
         k, v = keys_and_values.unbind()
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=not case.past)
         return self.out(mixed.transpose(1, 2).reshape(x.shape))
+
+
+def blocks_of(case: Case) -> dict[str, torch.nn.Module]:
+    """Of each library, with parameters of its own."""
+    if case.hidden:
+        return {name: of.gated_mlp(case.width, case.hidden, case.bias) for name, of in LIBRARIES.items()}
+    return {name: Block(case, library) for name, library in LIBRARIES.items()}

@@ -11,15 +11,14 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import report
-from .blocks import LIBRARIES, ON_CPU, ON_GPU, Block, Case
+from .blocks import LIBRARIES, ON_CPU, ON_GPU, Case, blocks_of
 from .timing import Thunk, interleave, one_line
 
 
@@ -115,14 +114,8 @@ def measure(case: Case, device: torch.device, wanted: tuple[str, ...]) -> dict[s
     torch._dynamo.reset()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     x = torch.randn(case.batch, case.tokens, case.width, device=device, dtype=dtype)
-    if case.hidden:  # which is never a model's first layer
-        x.requires_grad_()
-        make = {
-            name: partial(of.gated_mlp, case.width, case.hidden, case.bias) for name, of in LIBRARIES.items()
-        }
-    else:
-        make = {name: partial(Block, case, library) for name, library in LIBRARIES.items()}
-    blocks = {name: one().to(device, dtype) for name, one in make.items()}
+    x.requires_grad_(bool(case.hidden))  # it is never a model's first layer
+    blocks = {name: one.to(device, dtype) for name, one in blocks_of(case).items()}
     blocks["tilewise"].load_state_dict(blocks["torch"].state_dict())
     with torch.no_grad():
         expected = blocks["torch"](x)
