@@ -166,7 +166,7 @@ __device__ __forceinline__ void multiply_stages(const WgmmaParams& p, Accumulato
 struct Nothing {
     __device__ __forceinline__ void operator()(uint32_t, const Ring&) const {}
 };
-template <class S, class Prepare = Nothing>
+template <class S, bool FROM_ZERO = true, class Prepare = Nothing>
 __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair, Accumulators<S>& d, uint32_t shared,
                                          Ring& ring, uint32_t blocks, Prepare prepare = {}) {
     const uint32_t lane = threadIdx.x % 32;
@@ -186,14 +186,15 @@ __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair,
             }
         }
     };
+    if (!FROM_ZERO && blocks == 0) __builtin_unreachable();  // or ptxas serialises wgmma (C7515)
     for (uint32_t block = 0; block < blocks;) {
         prepare(block, ring);
-        // The first block overwrites what the accumulators held.
+        // FROM_ZERO: the first block overwrites what the accumulators held.
         const uint32_t group = block + most <= blocks ? most : 1;
         if (group == S::GROUP) {
-            multiply_stages<S, S::GROUP>(p, d, shared, own_rows, ring, block > 0);
+            multiply_stages<S, S::GROUP>(p, d, shared, own_rows, ring, !FROM_ZERO || block > 0);
         } else {
-            multiply_stages<S, 1>(p, d, shared, own_rows, ring, block > 0);
+            multiply_stages<S, 1>(p, d, shared, own_rows, ring, !FROM_ZERO || block > 0);
         }
         ptx::wgmma_wait<1>();
         hand_back();

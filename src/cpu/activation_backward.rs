@@ -84,7 +84,8 @@ fn solve<T: Float<Real: Activate>>(problem: &ActivationBackwardProblem) -> Resul
         for (i, parts) in parts.chunks_exact(down * biases * BLOCK).enumerate() {
             let of = piece(0, first + i).columns;
             for which in 0..biases {
-                let parts = parts.chunks_exact(biases * BLOCK).map(|part| &part[which * of.len()..][..of.len()]);
+                let parts =
+                    parts.chunks_exact(biases * BLOCK).map(|part| &part[which * of.len()..][..of.len()]);
                 total::<T>(bias, which * columns + of.start, parts);
             }
         }
@@ -172,14 +173,7 @@ impl<T: Float<Real: Activate>> Kernel for Visit<'_, T> {
 impl<T: Float<Real: Activate>> Work<T> {
     /// Elements from `start` on: whole rows, or `width` of one.
     #[inline(always)]
-    fn visit<I: Isa>(
-        &self,
-        isa: I,
-        start: usize,
-        width: usize,
-        rows: usize,
-        scratch: &mut Scratch<T::Real>,
-    ) {
+    fn visit<I: Isa>(&self, isa: I, start: usize, width: usize, rows: usize, scratch: &mut Scratch<T::Real>) {
         let len = width * rows;
         let Scratch { grad, saved, up, sums } = scratch;
         let wanted = width.min(sums.len());

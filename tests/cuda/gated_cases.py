@@ -68,7 +68,7 @@ def matmul_cases(random: Callable, operand: Callable, on_kernel: Callable) -> It
         for tile in ("64x128", "128x256"):
             forced = partial(on_kernel, "wgmma", tile=tile)
             for layout in ("nn", "nt", "tt"):
-                a, bias = operand(333, 136, dtype, layout[0] == "t"), random(2, 264, dtype=dtype)
+                a, bias = operand(344, 136, dtype, layout[0] == "t"), random(2, 264, dtype=dtype)
                 b, g = (operand(136, 264, dtype, layout[1] == "t") for _ in range(2))
                 name = f"matmul training {dtype} {tile} {layout}"
                 yield name, forced(partial(_core.matmul_for_training, a, b, g, bias, activation="silu"))

@@ -32,9 +32,8 @@ def check(a, b, gate, bias=None, activation="silu", context=""):
 @narrow
 @pytest.mark.parametrize("tile", TILES)
 def test_every_tile_in_every_layout(dtype, tile):
-    shapes = [(64, 64, 64), (1, 8, 16), (65, 136, 72), (300, 264, 200)] + (
-        [] if EMULATED else [(1000, 2056, 1032)]
-    )
+    shapes = [(64, 64, 64), (8, 8, 16), (72, 136, 72), (304, 264, 200)]
+    shapes += [] if EMULATED else [(1000, 2056, 1032)]
     for (m, n, k), (lay_a, lay_b) in itertools.product(shapes, LAYOUTS):
         _core.force_matmul_kernel("wgmma", tile=tile, splits=1)
         a, bias = lay_a(randn(m, k, dtype=dtype)), randn(2, n, dtype=dtype)
@@ -51,6 +50,15 @@ def test_activations_and_results_off_vectors(dtype, tile):
         for n in (264, 131):
             _core.force_matmul_kernel("wgmma", tile=tile)
             check(a, b[:, :n], gate[:, :n], bias[:, :n], activation, f"{activation} {tile}")
+
+
+@narrow
+@pytest.mark.parametrize("tile", TILES)
+def test_odd_rows(dtype, tile):
+    for m in (1, 7, 63, 65, 129, 333):
+        _core.force_matmul_kernel("wgmma", tile=tile)
+        b, gate, bias = (randn(*shape, dtype=dtype) for shape in [(72, 136), (72, 136), (2, 136)])
+        check(randn(m, 72, dtype=dtype), b, gate, bias, "gelu")
 
 
 @narrow

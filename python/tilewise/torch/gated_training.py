@@ -75,6 +75,8 @@ class Gated(Function):
             sums = bias_needed and v_grad is None and up_grad is None
             of_v, of_up, *bias_grads = gated.gradients(grad, v, up, activation, slope, bias=sums)
             v_grad, up_grad, bias_grad = plus(of_v, v_grad), plus(of_up, up_grad), (*bias_grads, None)[0]
+        if v_grad is None and up_grad is None:
+            return (None,) * 8
         v_grad, up_grad = (formulas.as_matrix(t, dims) for t in (v_grad, up_grad))
         if bias_needed and bias_grad is None:
             bias_grad = gated.sums_of(v_grad, up_grad)

@@ -130,7 +130,10 @@ impl Problem for MatmulProblem {
         let bias = self.bias.as_ref().map_or(0, |bias| bias.address);
         let (gate, residual) = (of(&self.gate), of(&self.residual));
         let kept = self.kept.iter().flat_map(|kept| [kept.pre_activation, kept.up]);
-        [self.a.address, self.b.address, bias, gate, residual, self.out.address].into_iter().chain(kept).collect()
+        [self.a.address, self.b.address, bias, gate, residual, self.out.address]
+            .into_iter()
+            .chain(kept)
+            .collect()
     }
 
     fn is_like(&self, other: &MatmulProblem) -> bool {

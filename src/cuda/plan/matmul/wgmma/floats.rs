@@ -182,6 +182,7 @@ impl Model {
             group_m,
             resident,
             tma_store: false,
+            begins_with_residual: false,
             copies,
             why,
         };

@@ -100,6 +100,7 @@ pub fn choose(
         group_m: group_m(tiles_m.max(1), tiles_n, (tile.m(), tile.n), concurrent),
         resident: tile.blocks,
         tma_store: rows_of_vectors && tile.can_tma_store(),
+        begins_with_residual: false,
         copies: [None; 2],
         why,
     };

@@ -118,7 +118,8 @@ impl WgmmaChoice {
             1 => Addends::new(p, residual_vector && (p.n % 8 == 0 || self.splits > 1)),
             _ => Addends::along_rows(p, problem.dtype),
         };
-        let by_tma = p.residual.as_ref().zip(residual_lead(p)).filter(|_| self.tma_store);
+        let by_tma = p.residual.as_ref().zip(residual_lead(p));
+        let by_tma = by_tma.filter(|_| self.tma_store && !self.begins_with_residual);
         let residual = by_tma.map(|(x, lead)| map(problem, x, [p.n as u64, p.m as u64], lead, [64, 64]));
         let addends = match residual {
             Some(_) => Addends { residual_vector: BY_TMA, ..addends },
@@ -184,8 +185,10 @@ impl WgmmaChoice {
             true => EpilogueKind::Transpose,
             false => EpilogueKind::of(problem.activation, &params, whole_vectors, tile.planes),
         };
-        let file = tile.file();
-        let name = format!("{file}_{}_{}_{}", tile.name, epilogue.name(), problem.dtype.suffix());
+        let file = if self.begins_with_residual { "matmul_wgmma_residual" } else { tile.file() };
+        let epilogue = if self.begins_with_residual { "" } else { epilogue.name() };
+        let parts = [file, tile.name, epilogue, problem.dtype.suffix()];
+        let name = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("_");
         let kernel = Kernel { file, name };
         let cluster = if self.cluster_splitk { self.splits } else { self.pair };
         let own = [

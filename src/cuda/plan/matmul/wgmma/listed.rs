@@ -215,6 +215,7 @@ impl Launched {
                 group_m,
                 resident,
                 tma_store,
+                begins_with_residual: false,
                 gated,
                 copies,
                 why,

@@ -26,7 +26,7 @@ use crate::cuda::plan::reason::{Reason, Taking, least_two};
 use crate::cuda::plan::tile_order::group_m;
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, STRIDE_LIMIT};
 use crate::dtype::DType;
-use crate::ops::matmul::MatmulProblem;
+use crate::ops::matmul::{Activation, MatmulProblem};
 use epilogue::is_fraction;
 
 /// BLOCK_K, BOX_BYTES, MAX_STAGES, HEADER_BYTES and STORE_BYTES of kernels/common/wgmma_tile.cuh.
@@ -115,6 +115,12 @@ impl Tile {
         self.planes > 1 || names.contains(&self.name)
     }
 
+    /// Whether there is one whose sums begin with a residual: TILES in matmul_wgmma_residual.cu.
+    fn can_begin_with_residual(&self) -> bool {
+        let names = ["128x256", "256x128", "128x192", "128x128", "64x128"];
+        self.planes == 1 && names.contains(&self.name)
+    }
+
     /// Whether the kernel can put all of a result together in shared memory, for the copy engine to take.
     fn can_tma_store(&self) -> bool {
         let whole_boxes = self.n.is_multiple_of(BOX_COLUMNS);
@@ -201,6 +207,8 @@ pub struct WgmmaChoice {
     resident: u32,
     /// The epilogue stores by TMA while the next tile is multiplied.
     tma_store: bool,
+    /// The kernel is one of matmul_wgmma_residual.cu.
+    begins_with_residual: bool,
     /// Half of the tiles' columns are the gate's.
     gated: bool,
     /// Of a and b, where they cannot be addressed as they are.
@@ -278,6 +286,7 @@ fn fastest(
         .filter(|&tile| overrides.tile.is_none_or(|only| only == tile))
         .filter(|&tile| !gated || TILES[tile].has_gate());
     let residual = problem.residual.is_some() && !gated;
+    let may_begin = may_begin_with_residual(problem, &Oriented::new(problem));
     // Each tile with the number of k splits that suits it.
     let timed = candidates.filter_map(|tile| {
         let forced = overrides.splits.map(|splits| u64::from(splits).clamp(1, size.k_blocks()));
@@ -290,7 +299,9 @@ fn fastest(
             None => pair == 1 || size.tiles(&TILES[tile], 1).0 > 1,
         });
         // The sums of splits are finished elsewhere.
-        let counts = counts.filter(|&splits| splits > 1 || !residual || TILES[tile].has_residual());
+        let has_residual = TILES[tile].has_residual()
+            || (may_begin && begins_with_residual(&TILES[tile], size.tiles(&TILES[tile], 1), size, device));
+        let counts = counts.filter(|&splits| splits > 1 || !residual || has_residual);
         let works = counts.flat_map(|splits| {
             pairs.clone().map(move |pair| {
                 let work = Work { tile, splits, pair, cluster_splitk: false };
@@ -347,12 +358,51 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let concurrent = device.multiprocessors * resident / pair;
     let grouped = || group_m(tiles_m as u32, tiles_n as u32, (tile.m() * pair, tile.n), concurrent);
     let rows_of_vectors = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).is_some();
+    let begins_with_residual = work.splits == 1
+        && may_begin_with_residual(problem, &p)
+        && begins_with_residual(tile, size.tiles(tile, 1), &size, device);
     // Then the residual can come by TMA, too.
-    let adds = tile.can_tma_store() && work.splits == 1 && residual_lead(&p).is_some();
+    let adds =
+        tile.can_tma_store() && work.splits == 1 && residual_lead(&p).is_some() && !begins_with_residual;
     let tma_store = rows_of_vectors && (adds || cost::tma_store(&size, &work, device));
     let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
     let (splits, cluster_splitk) = (work.splits as u32, work.cluster_splitk);
-    Some(WgmmaChoice { tile, splits, pair, cluster_splitk, group_m, resident, tma_store, gated, copies, why })
+    Some(WgmmaChoice {
+        tile,
+        splits,
+        pair,
+        cluster_splitk,
+        group_m,
+        resident,
+        tma_store,
+        begins_with_residual,
+        gated,
+        copies,
+        why,
+    })
+}
+
+/// Rounds of tiles up to which sums begin with the residual: what a later tile waits for is nobody's meanwhile.
+const ROUNDS: u64 = 2;
+
+/// Whether the tile has such a kernel, and so few tiles that it is the better one.
+fn begins_with_residual(tile: &Tile, tiles: (u64, u64), size: &Size, device: &DeviceFacts) -> bool {
+    let count = tiles.0.saturating_mul(tiles.1).saturating_mul(size.products);
+    tile.can_begin_with_residual() && count <= ROUNDS * u64::from(device.multiprocessors * tile.blocks)
+}
+
+/// Whether nothing but a bias by column is added besides the residual, whose neighbours are read in twos, and results are
+/// whole vectors.
+fn may_begin_with_residual(problem: &MatmulProblem, p: &Oriented) -> bool {
+    let Some(x) = p.residual.as_ref().filter(|_| problem.gate.is_none()) else { return false };
+    let lead = if p.m > 1 { x.row_stride } else { 0 };
+    let in_twos = x.col_stride == 1 && alignment(x, lead, problem.dtype) >= 4;
+    let rows_of_vectors = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).is_some();
+    problem.activation == Activation::None
+        && in_twos
+        && rows_of_vectors
+        && p.n % 8 == 0
+        && (p.bias == 0 || p.bias_row == 0)
 }
 
 /// Whether a gated product's other matrix can be read where and as b is, and the result's rows are the caller's.

@@ -93,6 +93,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, asked: Option<&str>
         group_m: group_m(tiles_m as u32, tiles_n as u32, (tile.m(), tile.n), concurrent),
         resident,
         tma_store: rows_of_vectors && tile.can_tma_store(),
+        begins_with_residual: false,
         gated: true,
         copies,
         why: vec![Reason::plain("wgmma training", "two products", because), why],
@@ -122,5 +123,56 @@ impl TrainingChoice {
         let kept = kept.map(|(i, map)| (offset_of!(TrainingParams, maps) + i * size_of::<TensorMap>(), map));
         let multiply = plan.launch(bases).with_maps(bases, launches.maps().chain(kept));
         Choice::new(multiply, plan.why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::device::examples;
+    use crate::cuda::plan::matmul::tests::problem;
+    use crate::dtype::DType;
+
+    fn keeping(dtype: DType, (m, n, k): (i64, i64, i64)) -> MatmulProblem {
+        let mut p = problem(dtype, 1, m, k, n);
+        p.gate = Some(p.b.clone());
+        p.kept = Some(Kept { pre_activation: 5 << 40, up: 6 << 40 });
+        p
+    }
+
+    #[test]
+    fn tiles_fit_and_cover_and_kept_results_have_addresses_and_maps() {
+        let device = examples::h200();
+        for shape in [(1, 8, 8), (65, 131, 70), (4096, 14336, 4096), (64, 14336, 4096), (100_000, 8, 64)] {
+            for asked in [None, Some("64x128"), Some("128x256")] {
+                let (p, bases) = Bases::of(&keeping(DType::BF16, shape));
+                let choice = choose(&p, &device, asked).unwrap();
+                let (plan, _) = choice.plan(&p, &device);
+                let (q, tile) = (&plan.params.wgmma, choice.product.tile);
+                assert!(asked.is_none_or(|asked| asked == tile.name));
+                assert!(plan.shared_bytes <= device.shared_bytes_per_block, "{plan}");
+                assert!(q.stages >= 2 && q.is_gated(), "{plan}");
+                assert!(i64::from(q.order.tiles_m * tile.m()) >= shape.0, "{plan}");
+                assert!(i64::from(q.order.tiles_n * tile.n / 2) >= shape.1, "{plan}");
+                let launch = &choice.choice(&p, &device, &bases).launches[0];
+                let operands =
+                    |operand| launch.relocations.iter().filter(move |r| r.operand == operand).count();
+                assert_eq!([6, 7].map(operands), [1, 1], "{plan}");
+                let maps = launch.maps.iter().filter(|map| map.relocation.operand >= 6).count();
+                assert_eq!(maps, if q.tma_store != 0 { 2 } else { 0 }, "{plan}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_halves_on_hopper_without_a_residual_or_copies() {
+        let (h200, p) = (examples::h200(), keeping(DType::F16, (64, 64, 64)));
+        assert!(choose(&p, &h200, None).is_some());
+        assert!(choose(&MatmulProblem { kept: None, ..p.clone() }, &h200, None).is_none());
+        assert!(choose(&MatmulProblem { residual: Some(p.out.clone()), ..p.clone() }, &h200, None).is_none());
+        assert!(choose(&keeping(DType::F32, (64, 64, 64)), &h200, None).is_none());
+        assert!(choose(&keeping(DType::F16, (64, 64, 63)), &h200, None).is_none());
+        let others = examples::all().into_iter().filter(|device| device.compute_capability != (9, 0));
+        assert!(others.into_iter().all(|device| choose(&p, &device, None).is_none()));
     }
 }

@@ -68,6 +68,7 @@ pub fn choose(
         group_m: overrides.group_m.map_or(1, |group| group.clamp(1, tiles_m as u32)),
         resident: 1,
         tma_store: false,
+        begins_with_residual: false,
         gated: false,
         copies: [None; 2],
         why,
