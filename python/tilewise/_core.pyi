@@ -428,7 +428,7 @@ def activation_backward(
     saved_is: Literal["output", "pre_activation"] = "output",
     bias: bool = False,
     up: _Tensor | None = None,
-) -> tuple[_Tensor | None, ...]:
+) -> tuple[Any, ...]:
     """Gradient of `activation(v + bias)`, matmul's epilogue, with respect to v and, if wanted, bias.
 
     Args:

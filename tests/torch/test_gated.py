@@ -5,6 +5,7 @@ import tilewise as tw
 import tilewise.torch
 import torch
 import torch.nn.functional as F
+from tilewise.torch import gated
 from torch._dynamo.backends.common import aot_autograd
 
 ACTIVATIONS = {
@@ -123,6 +124,69 @@ def test_operator_and_fakes_agree(device):
         torch.library.opcheck(op, leaves, {"activation": "silu"})
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_operators_of_training_and_fakes_agree(device, dtype):
+    given = operands(device, dtype=dtype)
+    op = torch.ops.tilewise.fused_matmul_with_pre_activation.default
+    for bias in (given["bias"], None):
+        inputs = [given["a"], given["b"], given["gate"], bias]
+        torch.library.opcheck(op, inputs, {"activation": "gelu"})
+        leaves = [None if t is None else t.clone().requires_grad_() for t in inputs]
+        torch.library.opcheck(op, leaves, {"activation": "silu"})
+    op = torch.ops.tilewise.gated_activation_backward.default
+    inputs = [torch.randn(6, 4, dtype=dtype, device=device) for _ in range(3)]
+    for bias in (False, True):
+        torch.library.opcheck(op, inputs, {"activation": "silu", "bias": bias})
+        leaves = [t.clone().requires_grad_() for t in inputs]
+        torch.library.opcheck(op, leaves, {"activation": "gelu", "bias": bias})
+
+
+def joined(a, b, gate, bias, activation):
+    """The result and its gradients as two matmuls and torch's own operations have them."""
+    biases = (None, None) if bias is None else bias
+    v, up = tw.matmul(a, gate, bias=biases[0]), tw.matmul(a, b, bias=biases[1])
+    return ACTIVATIONS[activation](v) * up
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("activation", [None, "leaky_relu", "gelu", "silu"])
+def test_gradients_are_those_of_two_matmuls(device, dtype, activation):
+    for shape in [(72, 64), (3, 24, 64), (64,)]:
+        leaves = {
+            "a": torch.randn(shape, dtype=dtype, device=device),
+            "b": torch.randn(136, 64, dtype=dtype, device=device).mT / 8,
+            "gate": torch.randn(64, 136, dtype=dtype, device=device) / 8,
+            "bias": torch.randn(2, 136, dtype=dtype, device=device),
+        }
+        grad = torch.randn(*shape[:-1], 136, dtype=dtype, device=device)
+        for names in (list(leaves), ["a"], ["gate"], ["b", "bias"]):
+            mine = {n: t.detach().clone().requires_grad_(n in names) for n, t in leaves.items()}
+            theirs = {n: t.detach().clone().requires_grad_(n in names) for n, t in leaves.items()}
+            result, expected = (
+                tw.matmul(**mine, activation=activation),
+                joined(**theirs, activation=activation),
+            )
+            torch.testing.assert_close(result, expected, rtol=0.02, atol=0.05)
+            result.backward(grad)
+            expected.backward(grad)
+            for name in names:
+                size = theirs[name].grad.abs().max()
+                error = (mine[name].grad - theirs[name].grad).abs().max()
+                assert error <= 0.02 * size, f"{shape} {names} {name}"
+                assert mine[name].grad.stride() == theirs[name].grad.stride()
+
+
+def test_a_bias_gets_its_gradient_beside_gradients_of_its_own(device):
+    given = operands(device, leaf=True)
+    y = tw.matmul(given["a"], given["b"], gate=given["gate"], bias=given["bias"], activation="silu")
+    (first,) = torch.autograd.grad(y.square().sum(), given["bias"], create_graph=True)
+    y = expected(given["a"], given["b"], given["bias"], given["gate"], activation="silu")
+    (theirs,) = torch.autograd.grad(y.square().sum(), given["bias"], create_graph=True)
+    torch.testing.assert_close(first, theirs)
+    second, other = (torch.autograd.grad(g.square().sum(), given["bias"])[0] for g in (first, theirs))
+    torch.testing.assert_close(second, other)
+
+
 def graph_of(function, *args):
     """The calls of a compiled function's graph, below autograd."""
     calls = []
@@ -159,6 +223,29 @@ def test_a_compiled_mlp_trains(device):
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_a_compiled_training_step_keeps_both_matmuls(device, monkeypatch):
+    # By the fallback, on a device that has no such kernel.
+    monkeypatch.setattr(gated, "has_kernel", lambda a: True)
+    mlp = tilewise.torch.GatedMLP(16, 24, bias=True, device=device)
+    x = torch.randn(7, 16, device=device, requires_grad=True)
+    calls = {"forward": [], "backward": []}
+
+    def compiler(pass_):
+        def compile_(graph, _):
+            calls[pass_].extend(str(n.target) for n in graph.graph.nodes if "tilewise" in str(n.target))
+            return graph.forward
+
+        return compile_
+
+    backend = aot_autograd(fw_compiler=compiler("forward"), bw_compiler=compiler("backward"))
+    torch.compile(mlp, fullgraph=True, backend=backend)(x).sum().backward()
+    assert [call.removeprefix("tilewise.") for call in calls["forward"]] == [
+        "fused_matmul_with_pre_activation.default",
+        "matmul.default",
+    ]
+    assert calls["backward"].count("tilewise.gated_activation_backward.default") == 1
 
 
 def test_into_out_by_the_dispatcher(device):

@@ -61,12 +61,20 @@ def by_operators(
 def record(
     _run: Run, a: Any, b: Any, bias: Any = None, gate: Any = None, residual: Any = None, **options: Any
 ) -> Any:
-    if gate is None or is_forward() or torch._C._are_functorch_transforms_active():
+    # What a compiler gets where there is no such kernel, it makes into fewer of its own.
+    if gate is None or not has_kernel(a) or is_forward() or torch._C._are_functorch_transforms_active():
         return by_operators(a, b, bias, gate, residual, **options)
     _core.check_matmul_options(**options)
     check(a, b, bias, gate, residual)
     result, *_ = ops.fused_matmul_with_pre_activation(a, b, gate, bias, **options)
     return result if residual is None else with_residual(result, residual)
+
+
+def has_kernel(a: Any) -> bool:
+    """Of a matmul with a gate that keeps what its gradients need."""
+    if a.device.type != "cuda" or a.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    return bool(torch.cuda.is_available() and torch.cuda.get_device_capability(a.device) == (9, 0))
 
 
 def kernel(a: Any, b: Any, bias: Any = None, gate: Any = None, residual: Any = None, **options: Any) -> Any:
@@ -135,6 +143,17 @@ def gradients(grad: Any, v: Any, up: Any, activation: Any, slope: Any, bias: boo
         return differentiable_gradients(grad, v, up, activation, slope, bias)
     options = {"negative_slope": slope, "saved_is": "pre_activation", "up": up}
     return _core.activation_backward(grad.contiguous(), v, activation, bias=bias, **options)
+
+
+def gradients_by_operator(
+    grad: Any, v: Any, up: Any, activation: Any, slope: Any, bias: bool
+) -> tuple[Any, ...]:
+    # Inside torch.func, operations that have rules for all of it.
+    if is_forward() or torch._C._are_functorch_transforms_active():
+        return differentiable_gradients(grad, v, up, activation, slope, bias)
+    options = {"activation": activation, "negative_slope": slope}
+    results: tuple[Any, ...] = ops.gated_activation_backward(grad, v, up, bias=bias, **options)
+    return results if bias else results[:2]
 
 
 def differentiable_gradients(

@@ -8,7 +8,7 @@ import torch
 
 from tilewise import _core
 
-from . import formulas, gated
+from . import fakes, formulas, gated
 from .recording import Function, Run, is_forward, plus
 
 
@@ -37,6 +37,44 @@ def kernel(
 def fake(a: Any, b: Any, gate: Any, bias: Any = None, **options: Any) -> tuple[Any, Any, Any]:
     result = gated.fake(a, b, bias, gate, **options)
     return result, torch.empty_like(result), torch.empty_like(result)
+
+
+def backward_kernel(
+    grad: Any, v: Any, up: Any, *, activation: Any = None, negative_slope: float = 0.01, bias: bool = False
+) -> Any:
+    grad, v, up = (t.contiguous() for t in (grad, v, up))
+    options = {"negative_slope": negative_slope, "saved_is": "pre_activation", "up": up, "bias": bias}
+    found: Any = _core.on_memory(_core.activation_backward, grad, v, activation, **options)
+    return found if bias else (*found, grad.new_empty(0))
+
+
+def backward_fake(grad: Any, v: Any, up: Any, *, bias: bool = False, **options: Any) -> Any:
+    fakes.check_alike("activation_backward", grad=grad, saved=v, up=up)
+    for name, t in (("saved", v), ("up", up)):
+        fakes.check_shapes(
+            t.shape == grad.shape,
+            lambda name=name, t=t: (  # type: ignore[misc]
+                f"activation_backward: `{name}` has shape {tuple(t.shape)}, but grad has shape "
+                f"{tuple(grad.shape)}; they must be the same"
+            ),
+        )
+    results = (torch.empty_like(grad, memory_format=torch.contiguous_format) for _ in range(2))
+    columns = grad.shape[-1] if grad.dim() else 1
+    return *results, grad.new_empty((2, columns) if bias else 0)
+
+
+def record_backward(
+    _run: Run,
+    grad: Any,
+    v: Any,
+    up: Any,
+    *,
+    activation: Any = None,
+    negative_slope: float = 0.01,
+    bias: bool = False,
+) -> Any:
+    results = gated.differentiable_gradients(grad, v, up, activation, negative_slope, bias)
+    return results if bias else (*results, grad.new_empty(0))
 
 
 class Gated(Function):

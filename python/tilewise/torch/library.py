@@ -55,6 +55,10 @@ MATMUL = (
     "Tensor a, Tensor b, Tensor? bias=None, *, "
     "str{} activation{}, float negative_slope=0.01, str precision='ieee'"
 )
+GATED_ACTIVATION_BACKWARD = (
+    "Tensor grad, Tensor pre_activation, Tensor up, *, "
+    "str? activation=None, float negative_slope=0.01, bool bias=False"
+)
 TRAINING = (
     "Tensor a, Tensor b, Tensor gate, Tensor? bias=None, *, "
     "str? activation=None, float negative_slope=0.01, str precision='ieee'"
@@ -124,6 +128,13 @@ OPERATORS = {
         fakes.along_dim_backward("log_softmax_backward"),
         second_order.record_log_softmax_backward,
         "log_softmax_backward.out",
+    ),
+    "gated_activation_backward": Operator(
+        GATED_ACTIVATION_BACKWARD,
+        THREE,
+        gated_training.backward_kernel,
+        gated_training.backward_fake,
+        gated_training.record_backward,
     ),
     "activation_backward": Operator(
         ACTIVATION_BACKWARD,

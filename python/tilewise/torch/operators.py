@@ -140,7 +140,7 @@ def activation_backward(
     up: Any = None,
 ) -> tuple[Any, ...]:
     if up is not None:
-        return gated.differentiable_gradients(grad, saved, up, activation, negative_slope, bias)
+        return gated.gradients_by_operator(grad, saved, up, activation, negative_slope, bias)
     options = {"negative_slope": negative_slope, "saved_is": saved_is}
     if activation is None:
         # An operator may not return its argument.
