@@ -16,7 +16,11 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 def matmul_cases(random: Callable, operand: Callable, on_kernel: Callable) -> Iterator[Case]:
     """Gates and residuals in every kernel that takes them, and what becomes of the others' sums."""
-    kernels = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
+    built = _core.build_info()["kernels"]
+    kernels = [k["kernel"].split("_") for k in built if k["file"] == "matmul_wgmma"]
+    begin = sorted({k["kernel"].split("_")[3] for k in built if k["file"] == "matmul_wgmma_residual"})
+    # More tiles of 128 x 256 than sums begin with a residual in.
+    many = 128 * (tw.devices()[0]["multiprocessors"] if tw.devices() else 1) + 8
     for dtype in FLOATS:
         x, w, up = random(200, 136, dtype=dtype), random(136, 264, dtype=dtype), random(136, 264, dtype=dtype)
         bias, residual = random(2, 264, dtype=dtype), random(200, 264, dtype=dtype)
@@ -65,6 +69,25 @@ def matmul_cases(random: Callable, operand: Callable, on_kernel: Callable) -> It
             odd = partial(tw.matmul, a, b[:, :131], residual=r[:, :131], bias=b[0, :131])
             yield f"{name} odd", forced(odd)
             yield f"{name} splits", forced(partial(tw.matmul, a, b, residual=r), splits=2, cluster=False)
+        for tile in begin:
+            forced = partial(on_kernel, "wgmma", tile=tile, splits=1)
+            for layout in ("nn", "tt"):
+                a, r = operand(344, 136, dtype, layout[0] == "t"), random(344, 264, dtype=dtype)
+                b = operand(136, 264, dtype, layout[1] == "t")
+                name = f"matmul residual {dtype} {tile} begins {layout}"
+                yield name, forced(partial(tw.matmul, a, b, residual=r, bias=b[0]))
+                yield f"{name} odd", forced(partial(tw.matmul, a[:131], b[:, :72], residual=r[0, :72]))
+            batched = random(3, 65, 40, dtype=dtype), random(3, 40, 136, dtype=dtype)
+            each = partial(tw.matmul, *batched, residual=random(3, 65, 136, dtype=dtype))
+            yield f"matmul residual {dtype} {tile} begins batch", forced(each)
+        for tile in ("128x192", "128x256"):
+            a, b, r = (
+                random(many, 72, dtype=dtype),
+                random(72, 600, dtype=dtype),
+                random(many, 600, dtype=dtype),
+            )
+            forced = partial(on_kernel, "wgmma", tile=tile, splits=1)
+            yield f"matmul residual {dtype} {tile} many", forced(partial(tw.matmul, a, b, residual=r))
         for tile in ("64x128", "128x256"):
             forced = partial(on_kernel, "wgmma", tile=tile)
             for layout in ("nn", "nt", "tt"):

@@ -383,7 +383,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
 }
 
 /// Rounds of tiles up to which sums begin with the residual: what a later tile waits for is nobody's meanwhile.
-const ROUNDS: u64 = 64;
+const ROUNDS: u64 = 2;
 
 /// Whether the tile has such a kernel, and so few tiles that it is the better one.
 fn begins_with_residual(tile: &Tile, tiles: (u64, u64), size: &Size, device: &DeviceFacts) -> bool {
