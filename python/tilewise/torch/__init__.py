@@ -21,8 +21,9 @@ if not hasattr(torch.library, "register_vmap"):
 # while it waits for the package's, and one that imports the package the other way around.
 # For src/python/routing.rs and ../_dynamo.py:
 from . import autocast, autograd, gated, library, operators, recorded  # noqa: F401
+from .compile_pass import compile_pass
 from .modules import GatedMLP, GroupedLinear, Linear, LogSoftmax, Softmax
 
 library.register()
 
-__all__ = ["GatedMLP", "GroupedLinear", "Linear", "LogSoftmax", "Softmax"]
+__all__ = ["GatedMLP", "GroupedLinear", "Linear", "LogSoftmax", "Softmax", "compile_pass"]
