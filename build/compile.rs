@@ -43,8 +43,8 @@ pub fn compile<'a>(nvcc: &Nvcc, files: &'a [KernelFile], cache: &Path) -> Result
     fs::create_dir_all(cache).map_err(|e| format!("cannot make {}: {e}", cache.display()))?;
     let compiler = Compiler { nvcc, cache };
     let mut jobs: Vec<Job> = files.iter().flat_map(jobs).collect();
-    // The longest first, so that no core is left alone with one at the end.
-    jobs.sort_by_key(|job| Reverse(job.file.lines() * job.targets.len()));
+    // Those with the most code first, so that no core is left alone with a long one at the end.
+    jobs.sort_by_key(|job| Reverse(job.file.lines()));
     in_parallel(&jobs, |job| compiler.objects(job))?;
     in_parallel(files, |file| compiler.join(file))
 }

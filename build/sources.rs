@@ -43,9 +43,9 @@ impl KernelFile {
         &self.code
     }
 
-    /// Of the file's own code, headers aside.
+    /// Of the file's own code and of the headers that it includes.
     pub fn lines(&self) -> usize {
-        self.code[0].1.len()
+        self.code.iter().map(|(_, lines)| lines.len()).sum()
     }
 }
 

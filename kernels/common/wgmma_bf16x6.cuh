@@ -49,20 +49,24 @@ __device__ __forceinline__ Extremes extremes_of(const uint32_t* words, uint32_t 
 // Below it, results are made of products near float32's least number, which the tensor cores would cut off: 2^-100.
 constexpr float SMALL_RESULT = 7.888609052210118e-31f;
 
-// By one warp. An element of which three parts leave a rest leaves less than 2^-134 of it: all of a sum at most k 2^-134
-// times the other operand's largest element. Where that may be seen in a result's 24 bits, parts are not enough; nor where
-// all results are small.
-template <class S> __device__ __forceinline__ void find_least(const Bf16x6Params& p) {
-    ptx::wait_for_grid_before();
-    const Extremes a = extremes_of(p.extremes, 0, p.a_extremes);
-    const Extremes b = extremes_of(p.extremes, p.a_extremes, p.all_extremes);
+// What a result must exceed. An element of which three parts leave a rest leaves less than 2^-134 of it: all of a sum at most k
+// 2^-134 times the other operand's largest element. Where that may be seen in a result's 24 bits, parts are not enough; nor
+// where all results are small.
+__device__ __forceinline__ float least_result(const Extremes& a, const Extremes& b, uint32_t k) {
     constexpr float SCALE = 7.703719777548943e-34f;  // 2^-110
     float least = 0.0f;
     if (a.inexact) least += __uint_as_float(b.largest) * SCALE;
     if (b.inexact) least += __uint_as_float(a.largest) * SCALE;
-    const float largest = __uint_as_float(a.largest) * __uint_as_float(b.largest) * float(p.k);
-    least = largest < SMALL_RESULT && a.largest > 0 && b.largest > 0 ? infinity<float>() : least * float(p.k);
-    if (threadIdx.x % 32 == 0) *least_of_block() = least;
+    const float largest = __uint_as_float(a.largest) * __uint_as_float(b.largest) * float(k);
+    return largest < SMALL_RESULT && a.largest > 0 && b.largest > 0 ? infinity<float>() : least * float(k);
+}
+
+// By one warp.
+template <class S> __device__ __forceinline__ void find_least(const Bf16x6Params& p) {
+    ptx::wait_for_grid_before();
+    const Extremes a = extremes_of(p.extremes, 0, p.a_extremes);
+    const Extremes b = extremes_of(p.extremes, p.a_extremes, p.all_extremes);
+    if (threadIdx.x % 32 == 0) *least_of_block() = least_result(a, b, p.k);
     __syncwarp();
     ptx::barrier_arrive(LEAST_IS_THERE, 32 * S::WARPS + 32);
 }
@@ -189,10 +193,11 @@ __device__ __forceinline__ bool needs_float32(const WgmmaParams& p, const float 
     return __any_sync(~0u, needs);
 }
 
-// The same products in float32, summed in the same blocks of k: slower, from operands in memory.
+// The same products in float32, summed in the same blocks of k, from `first_block` of the item's on one for each of K_GROUPS:
+// slower, from operands in memory.
 template <class S>
 __device__ __forceinline__ void multiply_float32(const Bf16x6Params& p, float (&sum)[S::ACCUMULATORS], const Item& item,
-                                                 int32_t row, int32_t col) {
+                                                 int32_t row, int32_t col, uint32_t first_block = 0) {
     const float* a = p.a;
     const float* b = p.b;
 #pragma unroll
@@ -201,19 +206,19 @@ __device__ __forceinline__ void multiply_float32(const Bf16x6Params& p, float (&
     // Beyond the result the last row's.
     const int64_t eight_rows = (min(row + 8, m - 1) - min(row, m - 1)) * p.a_row;
     // So many accumulators at a time and steps of k, for the registers of their operands.
-    constexpr int COUNT = 16, STEPS = 4;
+    constexpr int COUNT = S::ACCUMULATORS < 16 ? S::ACCUMULATORS : 16, STEPS = 4;
+    const uint32_t begin = item.k_begin / PARTS + first_block;
 #pragma unroll
     for (int first = 0; first < S::ACCUMULATORS; first += COUNT) {
         float (&own)[COUNT] = reinterpret_cast<float (&)[COUNT]>(sum[first]);
-        const uint32_t k_begin = item.k_begin / PARTS * BLOCK_K;
-        const float* a_at = a + min(row, m - 1) * p.a_row + k_begin * p.a_col;
-        const float* b_column = b + (col + first * 2) * p.b_col + k_begin * p.b_row;
+        const float* a_at = a + min(row, m - 1) * p.a_row + int64_t(begin) * BLOCK_K * p.a_col;
+        const float* b_column = b + (col + first * 2) * p.b_col + int64_t(begin) * BLOCK_K * p.b_row;
         const int32_t columns = n - col - first * 2;
         float part[COUNT];
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) own[i] = 0.0f;
 #pragma unroll 1
-        for (uint32_t block = item.k_begin / PARTS; block < item.k_end / PARTS; ++block) {
+        for (uint32_t block = begin; block < item.k_end / PARTS; block += S::K_GROUPS) {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) part[i] = 0.0f;
             const uint32_t end = min(p.k, (block + 1) * BLOCK_K);
@@ -244,6 +249,7 @@ __device__ __forceinline__ void multiply_float32(const Bf16x6Params& p, float (&
                 }
             }
             add_sums(own, part);
+            a_at += (S::K_GROUPS - 1) * BLOCK_K * p.a_col, b_column += (S::K_GROUPS - 1) * BLOCK_K * p.b_row;
         }
     }
 }

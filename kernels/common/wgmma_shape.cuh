@@ -89,6 +89,8 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     static constexpr int STAGE_K = BLOCK_K * 2 / sizeof(Element);  // elements of k in a stage
     static constexpr uint32_t PLANES = 1;                          // stages of a block of k
     static constexpr bool HAS_PAIRS = true;
+    static constexpr bool MAY_BE_WHOLE = false;  // cluster split-K, of one split
+    static constexpr int K_GROUPS = 1;           // warpgroups that share their rows, each with k of its own
     static constexpr int THREADS = 128 * CONSUMERS + 128;
     static constexpr int ACCUMULATORS = BN / 2;  // of a thread, for 64 rows
     // Stages that a warpgroup multiplies as one group, if the ring is long enough for as many to be loaded. The products of
@@ -100,6 +102,9 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     static constexpr int PRODUCER_REGISTERS = 40;
     static constexpr int AVAILABLE = (LAUNCHED * (CONSUMERS + 1) - PRODUCER_REGISTERS) / CONSUMERS / 8 * 8;
     static constexpr int CONSUMER_REGISTERS = AVAILABLE < 240 ? AVAILABLE : 240;
+
+    // Of a warp's first eight rows, and of its next, whose accumulators a lane has.
+    static __device__ __forceinline__ int32_t row_of_lane(uint32_t lane) { return int32_t(lane / 4); }
 };
 
 template <class S> __device__ __forceinline__ uint32_t stages_at(const WgmmaParams& p) {

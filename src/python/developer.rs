@@ -11,7 +11,7 @@ use crate::cuda::forced;
 use crate::cuda::plan::matmul;
 use crate::cuda::plan::matmul::blocks::{self, TILE_NAMES};
 use crate::cuda::plan::matmul::skinny;
-use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, bf16x6, fit, forced_tiles, tf32};
+use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, bf16x6, few, fit, forced_tiles, tf32};
 use crate::cuda::plan::variants::{ADD, Forcible, MATMUL, SOFTMAX, find};
 use crate::cuda::plan_cache;
 use crate::interop::torch_threads;
@@ -123,14 +123,15 @@ pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
 ///
 /// Args:
 ///     kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
-///         bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "tf32"
+///         bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "few"
+///        (kernels/matmul_bf16x6_few.cu: the same of up to 320 rows or columns), "tf32"
 ///         (kernels/matmul_wgmma_tf32.cu: the same with precision="tf32"), "skinny" (kernels/matmul_skinny.cu and
 ///         matmul_skinny_simt.cu: up to 16 rows or columns of fp16/bf16, 64 of others), "copied"
 ///         (kernels/matmul_mma.cu on copies of operands that it could only read element by element), or None to leave
 ///         the choice to the plan again.
-///     tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6" and "tf32": rows x columns of a block, such as
+///     tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6", "few" and "tf32": rows x columns of a block, as
 ///         "128x256"; None: the plan's.
-///     splits: for "wgmma", "bf16x6", "tf32" and "skinny": k splits; None: the plan's.
+///     splits: for "wgmma", "bf16x6", "few" (1, 2, 4, 8), "tf32" and "skinny": k splits; None: the plan's.
 ///     cluster: for "wgmma" and "tf32": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for
 ///         split-K through memory where the splits could be a cluster.
 ///     group_m: for "wgmma", "bf16x6" and "tf32": rows of tiles that blocks visit together; None: the plan's.
@@ -163,6 +164,7 @@ pub fn force_matmul_kernel(
         }
         Some("wgmma") => Some(matmul::Forced::Wgmma(of_tiles(&forced_tiles())?)),
         Some("bf16x6") => Some(matmul::Forced::Bf16x6(of_tiles(&bf16x6::TILES.map(|tile| tile.name))?)),
+        Some("few") => Some(matmul::Forced::Few(of_tiles(&few::TILES.map(|tile| tile.name))?)),
         Some("tf32") => Some(matmul::Forced::Tf32(of_tiles(&tf32::TILES.map(|tile| tile.name))?)),
         Some("skinny") => Some(matmul::Forced::Skinny(skinny::Overrides { splits, cluster })),
         Some("copied") => Some(matmul::Forced::Copied),

@@ -356,6 +356,25 @@ def bf16x6_cases() -> Iterator[Case]:
         yield f"{name} deep", forced(deep)
 
 
+def few_cases() -> Iterator[Case]:
+    """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
+    kernels = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == "matmul_bf16x6_few"]
+    for tile in sorted({kernel.split("_")[3] for kernel in kernels}):
+        name, columns = f"matmul few {tile}", int(tile.split("x")[1])
+        for rows, splits, layout in product((1, columns + 1), (1, 2), "nt"):
+            x = random(rows, 1032, dtype=torch.float32)
+            w = operand(1032, 264, torch.float32, layout == "t")
+            forced = partial(on_kernel, "few", tile=tile, splits=splits)
+            yield f"{name} {rows} {splits} {layout}", forced(lambda x=x, w=w: tw.matmul(x, w))
+        bias, special = random(264, dtype=torch.float32), random(264, 1032, dtype=torch.float32)
+        fused = lambda x=x, w=w, bias=bias: tw.matmul(x, w, bias=bias, activation="gelu")  # noqa: E731
+        yield f"{name} bias", forced(fused)
+        special[3, 5], special[40, 7], special[50, 9] = float("inf"), float("nan"), 3.4e38
+        special[100] *= 1e-39
+        again = lambda x=x, w=special.T: tw.matmul(x, w)  # noqa: E731
+        yield f"{name} not finite", forced(again)
+
+
 def tf32_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
     multiply = partial(tw.matmul, precision="tf32")
@@ -526,6 +545,7 @@ GENERATORS = (
             wgmma_cases,
             partial(gated_cases.matmul_cases, random, operand, on_kernel),
             bf16x6_cases,
+            few_cases,
             tf32_cases,
             skinny_cases,
             copied_cases,

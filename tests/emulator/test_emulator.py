@@ -49,6 +49,7 @@ OWN_TESTS = [("ops/test_out.py ops/test_empty.py", TWO_DTYPES)]
 OWN_TESTS += [("ops/test_views.py cuda/test_softmax_variants.py", TWO_DTYPES)]
 OWN_TESTS += [("cuda/test_matmul_wgmma.py", NO_FLOAT16)]
 OWN_TESTS += [(SPLIT, NO_FLOAT16)]
+OWN_TESTS += [("cuda/test_matmul_few.py", NO_FLOAT16)]
 OWN_TESTS += [("cuda/test_matmul_dmma.py cuda/test_matmul_wgmma_tf32.py", NO_FLOAT16)]
 
 

@@ -19,10 +19,14 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// Keeps the compiler from moving accesses to accumulators across this point.
+// Keeps the compiler from moving accesses to accumulators, or to an operand's registers, across this point.
 template <int N> __device__ __forceinline__ void wgmma_pin(float (&d)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int N> __device__ __forceinline__ void wgmma_pin(uint32_t (&a)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
 
 // The 64 bits that describe a tile in shared memory, of rows of 128 bytes whose 16-byte vectors are permuted by an
@@ -66,6 +70,12 @@ template <int N> struct Wgmma;
 #define R9A "%72, %73, %74, %75"
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define D(i) D4(i), D4(i + 4)
+#define REGISTERS_4 "%0, %1, %2, %3"
+#define OPERANDS_4 D4(0)
+#define REGISTERS_8 R0
+#define OPERANDS_8 D(0)
+#define REGISTERS_16 R0 ", " R1
+#define OPERANDS_16 D(0), D(8)
 #define REGISTERS_32 R0 ", " R1 ", " R2 ", " R3
 #define OPERANDS_32 D(0), D(8), D(16), D(24)
 #define REGISTERS_36 REGISTERS_32 ", " R4A
@@ -120,6 +130,34 @@ template <int N> struct Wgmma;
         : "l"(a), "l"(b), "r"(uint32_t(accumulate)))
 // clang-format on
 
+// Of bfloat16, the 64 x 16 tile in registers: thread t of the four warps holds in a[i] row 16 (t / 32) + t % 32 / 4 + 8 (i % 2),
+// and of k 8 (i / 2) + 2 (t % 4) and the next.
+// clang-format off
+#define INSTRUCTION_REGISTERS(N, COUNT, A0, A1, A2, A3, B, ACCUMULATE)                                              \
+    asm volatile(                                                                                                   \
+        "{\n"                                                                                                       \
+        ".reg .pred accumulate;\n"                                                                                  \
+        "setp.ne.b32 accumulate, %" #ACCUMULATE ", 0;\n"                                                            \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGISTERS_##COUNT "}, "                        \
+        "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", accumulate, 1, 1, 0;\n"                                 \
+        "}"                                                                                                         \
+        : OPERANDS_##COUNT                                                                                          \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(uint32_t(accumulate)))
+// clang-format on
+
+template <int N> struct WgmmaOfRegisters;
+#define WIDTH_OF_REGISTERS(N, COUNT, ...)                                                                 \
+    template <> struct WgmmaOfRegisters<N> {                                                              \
+        static __device__ __forceinline__ void add(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b, \
+                                                   bool accumulate) {                                     \
+            INSTRUCTION_REGISTERS(N, COUNT, __VA_ARGS__);                                                 \
+        }                                                                                                 \
+    };
+WIDTH_OF_REGISTERS(8, 4, 4, 5, 6, 7, 8, 9)
+WIDTH_OF_REGISTERS(16, 8, 8, 9, 10, 11, 12, 13)
+WIDTH_OF_REGISTERS(32, 16, 16, 17, 18, 19, 20, 21)
+WIDTH_OF_REGISTERS(64, 32, 32, 33, 34, 35, 36, 37)
+
 #define WIDTH(N, COUNT, ...)                                                                                     \
     template <> struct Wgmma<N> {                                                                                \
         template <class T, bool A_MN, bool B_MN>                                                                 \
@@ -153,7 +191,9 @@ WIDTH(256, 128, 128, 129, 130, 131, 132)
 #undef D
 #undef D4
 #undef WIDTH
+#undef WIDTH_OF_REGISTERS
 #undef INSTRUCTION
+#undef INSTRUCTION_REGISTERS
 #undef INSTRUCTION_TF32
 
 }  // namespace ptx

@@ -97,10 +97,11 @@ pub const SOFTMAX: [Forcible<Forced>; 11] = [
 ];
 
 /// Kernels of matmul, whose further choices `_core.force_matmul_kernel` describes.
-pub const MATMUL: [(&str, &str); 6] = [
+pub const MATMUL: [(&str, &str); 7] = [
     ("blocks", "a block a tile: matmul_mma.cu, matmul_tf32.cu, matmul_dmma.cu, matmul_simt.cu"),
     ("wgmma", "float16 and bfloat16 on compute capability 9.0: matmul_wgmma.cu"),
     ("bf16x6", "float32 on compute capability 9.0, from bfloat16 parts: matmul_split.cu, matmul_bf16x6.cu"),
+    ("few", "few rows or columns of float32 on compute capability 9.0: matmul_bf16x6_few.cu"),
     ("tf32", "float32 as TF32 on compute capability 9.0: matmul_repack.cu, matmul_wgmma_tf32.cu"),
     (
         "skinny",

@@ -2,6 +2,8 @@
 // warpgroup products. Shared memory is given by its 32-bit addresses.
 #pragma once
 
+#include <array>
+
 #include "emulator.h"
 
 namespace __attribute__((visibility("default"))) emulator {
@@ -40,7 +42,7 @@ void tma_store_wait_read();
 void wrote_shared(uint32_t shared, unsigned bytes);
 void fence_async_proxy();
 
-// d += a b of one warp's 16 rows; the tiles are described by 64 bits each.
+// d += a b of one warp's 16 rows; the tiles are described by 64 bits each, or a is in registers.
 enum class Element { f16, bf16, tf32 };
 struct WarpgroupProduct {
     unsigned n;
@@ -48,6 +50,8 @@ struct WarpgroupProduct {
     bool a_mn_major, b_mn_major, accumulate;
     uint64_t a, b;
     float* d;  // n / 2 of them
+    std::array<uint32_t, 4> a_registers = {};
+    bool a_in_registers = false;
 };
 void wgmma(const WarpgroupProduct& product, Site site);
 void wgmma_fence(Site site);

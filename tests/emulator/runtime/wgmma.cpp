@@ -84,17 +84,26 @@ void WgmmaPipeline::issue(const WarpgroupProduct (&lanes)[32]) {
             for (unsigned i = 0; i < p.n / 2; ++i) lanes[lane].d[i] = NAN;
         }
     }
-    works_.push_back({p, groups_});
+    std::vector<float> a;
+    for (unsigned i = 0; p.a_in_registers && i < 16 * 16; ++i) {
+        const unsigned row = i / 16, k = i % 16;
+        const uint32_t word = lanes[row % 8 * 4 + k % 8 / 2].a_registers[row / 8 + k / 8 * 2];
+        a.push_back(__bfloat162float({uint16_t(word >> k % 2 * 16)}));
+    }
+    works_.push_back({p, groups_, a});
 }
 
 void WgmmaPipeline::step(unsigned place) {
     if (works_.empty()) return;
-    const auto [p, group] = works_.front();
+    auto [p, group, a] = works_.front();
     works_.pop_front();
     // On the heap: a kernel's thread has a small stack.
     const unsigned K = k_of(p.element);
-    std::vector<float> a(16 * K), b(K * 256);
-    Tile(p.a).read(p.a_mn_major, p.element, place * 16, 16, a.data(), K, 1);
+    std::vector<float> b(K * 256);
+    if (a.empty()) {
+        a.resize(16 * K);
+        Tile(p.a).read(p.a_mn_major, p.element, place * 16, 16, a.data(), K, 1);
+    }
     Tile(p.b).read(p.b_mn_major, p.element, 0, p.n, b.data(), 1, 256);
     auto& values = accumulators_[p.d].values;
     for (unsigned row = 0; row < 16; ++row) {

@@ -25,6 +25,7 @@ private:
     struct Work {
         WarpgroupProduct product;
         uint64_t group;
+        std::vector<float> a;  // 16 x 16, if it is in registers
     };
     struct Accumulators {
         float* lanes[32];

@@ -33,6 +33,8 @@ pub enum Forced {
     Wgmma(wgmma::Overrides),
     /// matmul_bf16x6.cu, where it can do the problem.
     Bf16x6(wgmma::Overrides),
+    /// matmul_bf16x6_few.cu, where it can do the problem.
+    Few(wgmma::Overrides),
     /// matmul_wgmma_tf32.cu, where it can do the problem.
     Tf32(wgmma::Overrides),
     /// matmul_skinny.cu or matmul_skinny_simt.cu, where there are few rows or columns.
@@ -47,6 +49,7 @@ pub enum Route {
     Blocks(blocks::Overrides),
     Wgmma(wgmma::WgmmaChoice),
     Bf16x6(wgmma::bf16x6::Bf16x6Choice),
+    Few(wgmma::few::FewChoice),
     Tf32(wgmma::tf32::Tf32Choice),
     Skinny(skinny::SkinnyChoice),
     Copied(copied::CopiedChoice),
@@ -54,7 +57,7 @@ pub enum Route {
 
 /// On compute capability 9.0, halves go to matmul_wgmma.cu without an estimate of other kernels, but for small problems
 /// whose operands it would have to copy; among its tiles and splits wgmma/cost.rs decides. float32 goes to matmul_bf16x6.cu
-/// there where that is estimated to be done before the blocks, or the kernels of few rows; as TF32 to matmul_wgmma_tf32.cu.
+/// there where that is estimated to be done before the blocks, or the kernels of few rows, of which matmul_bf16x6_few.cu is one; as TF32 to matmul_wgmma_tf32.cu.
 /// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle;
 /// operands that those blocks would read element by element are copied first where they are used often enough;
 /// everything else goes to the blocks as it is.
@@ -64,6 +67,7 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
         Some(Forced::Bf16x6(overrides)) => {
             wgmma::bf16x6::choose(problem, device, overrides).map(Route::Bf16x6)
         }
+        Some(Forced::Few(overrides)) => wgmma::few::choose(problem, device, overrides).map(Route::Few),
         Some(Forced::Tf32(overrides)) => wgmma::tf32::choose(problem, device, overrides).map(Route::Tf32),
         Some(Forced::Skinny(overrides)) => skinny::choose(problem, device, overrides).map(Route::Skinny),
         Some(Forced::Copied) => copied::choose(problem, device).map(Route::Copied),
@@ -80,34 +84,75 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
     {
         return Some(Route::Wgmma(choice.unasked()));
     }
-    let few = problem.m.min(problem.n) <= skinny::FEW && problem.work().bytes() >= FEW_BYTES;
-    let skinny = few.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
+    let narrow = Narrow::fastest(problem, device);
     let blocks = || blocks::clocks(problem, &Oriented::new(problem), device);
     if let Some(choice) = wgmma::tf32::choose(problem, device, wgmma::Overrides::default()) {
-        // Few rows wait for the other operand, which float32's own kernel reads from any layout.
-        return Some(match skinny.filter(|skinny| skinny.clocks() < choice.clocks()) {
-            Some(skinny) => Route::Skinny(skinny.instead(("wgmma tf32", choice.clocks()))),
+        // Few rows wait for the other operand, which float32's own kernels read from any layout.
+        return Some(match narrow.filter(|narrow| narrow.clocks() < choice.clocks()) {
+            Some(narrow) => narrow.instead(("wgmma tf32", choice.clocks())),
             None => Route::Tf32(choice.unasked()),
         });
     }
     if let Some(choice) = wgmma::bf16x6::choose(problem, device, wgmma::Overrides::default()) {
         let (blocks, own) = (blocks() * PLAINLY, choice.clocks());
-        return match skinny.filter(|choice| choice.clocks() < blocks) {
-            Some(skinny) if skinny.clocks() <= own => Some(Route::Skinny(skinny.instead(("blocks", blocks)))),
-            Some(skinny) => Some(Route::Bf16x6(choice.instead(("skinny simt", skinny.clocks())))),
+        return match narrow.filter(|narrow| narrow.clocks() < blocks) {
+            Some(narrow) if narrow.clocks() <= own => Some(narrow.instead(("blocks", blocks))),
+            Some(narrow) => Some(Route::Bf16x6(choice.instead((narrow.name(), narrow.clocks())))),
             None => (own < blocks).then(|| Route::Bf16x6(choice.instead(("blocks", blocks)))),
         };
     }
-    if let Some(choice) = skinny {
+    if let Some(narrow) = narrow {
         let blocks = blocks();
-        if choice.clocks() * PLAINLY < blocks {
-            return Some(Route::Skinny(choice.instead(("blocks", blocks))));
+        if narrow.clocks() * PLAINLY < blocks {
+            return Some(narrow.instead(("blocks", blocks)));
         }
     }
     let choice = copied::choose(problem, device)?;
     let by_elements = blocks::computing(problem, &Oriented::new(problem), device);
     (choice.clocks() * PLAINLY < by_elements)
         .then(|| Route::Copied(choice.instead(by_elements, problem, device)))
+}
+
+/// A kernel for few rows or columns.
+enum Narrow {
+    Skinny(skinny::SkinnyChoice),
+    Few(wgmma::few::FewChoice),
+}
+
+impl Narrow {
+    fn fastest(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Narrow> {
+        if problem.work().bytes() < FEW_BYTES {
+            return None;
+        }
+        let few = wgmma::few::choose(problem, device, wgmma::Overrides::default()).map(Narrow::Few);
+        let is_skinny = problem.m.min(problem.n) <= skinny::FEW;
+        let skinny =
+            is_skinny.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
+        let both = skinny.map(Narrow::Skinny).into_iter().chain(few);
+        both.min_by(|x, y| x.clocks().total_cmp(&y.clocks()))
+    }
+
+    fn clocks(&self) -> f64 {
+        match self {
+            Narrow::Skinny(choice) => choice.clocks(),
+            Narrow::Few(choice) => choice.clocks(),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Narrow::Skinny(choice) => choice.name(),
+            Narrow::Few(_) => wgmma::few::NAME,
+        }
+    }
+
+    /// The choice by estimates, against another kernel that would take so many clocks.
+    fn instead(self, other: (&'static str, f64)) -> Route {
+        match self {
+            Narrow::Skinny(choice) => Route::Skinny(choice.instead(other)),
+            Narrow::Few(choice) => Route::Few(choice.instead(other)),
+        }
+    }
 }
 
 /// How much faster an estimate must be for a kernel to replace one that has been measured; and how much faster float32 in
@@ -155,6 +200,7 @@ fn of_route(
         Route::Bf16x6(choice) => {
             choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }
+        Route::Few(choice) => choice.launch(p, device).choice(bases),
         Route::Tf32(choice) => choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p)),
         Route::Wgmma(choice) => {
             choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))

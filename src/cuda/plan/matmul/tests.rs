@@ -382,7 +382,7 @@ fn launches_are_placed_where_they_would_be_planned() {
         (2, 255, 255, 255),
         (1, 4095, 4095, 4095),
     ];
-    let mut routes = [0; 6];
+    let mut routes = [0; 7];
     let ieee = DType::FLOATS.map(|dtype| (dtype, Precision::Ieee));
     let dtypes = || ieee.into_iter().chain([(DType::F32, Precision::Tf32)]);
     for (device, (dtype, precision)) in
@@ -427,11 +427,11 @@ fn launches_are_placed_where_they_would_be_planned() {
                     assert_eq!(choice.plan(&p, WORKSPACE), planned.multiply);
                     assert_eq!(choice.main().maps.len(), 2);
                     let last = choice.launches.len() - 1;
-                    planned
-                        .product
-                        .reduce
-                        .iter()
-                        .for_each(|plan| assert_eq!(of(last).typed(&addresses), *plan));
+                    planned.reduce.iter().for_each(|plan| assert_eq!(of(last).typed(&addresses), *plan));
+                }
+                Route::Few(few) => {
+                    routes[6] += 1;
+                    assert_eq!(choice.plan(&p, WORKSPACE), few.launch(&p, device).plan);
                 }
                 route @ (Route::Wgmma(_) | Route::Tf32(_)) => {
                     let planned = match route {

@@ -12,6 +12,7 @@ template <int PENDING> void wgmma_wait(emulator::Site site = emulator::Site::her
     emulator::wgmma_wait(PENDING, site);
 }
 template <int N> void wgmma_pin(float (&)[N]) {}
+template <int N> void wgmma_pin(uint32_t (&)[N]) {}
 
 template <bool MN_MAJOR> uint64_t wgmma_tile(uint32_t shared) {
     constexpr uint64_t PANEL = MN_MAJOR ? 64 * 128 / 16 : 1;
@@ -28,6 +29,16 @@ template <int N> struct Wgmma {
         using emulator::Element;
         constexpr Element element = same_type<T, f32> ? Element::tf32 : same_type<T, bf16> ? Element::bf16 : Element::f16;
         emulator::wgmma({N, element, A_MN, B_MN, accumulate, a, b, d}, site);
+    }
+};
+
+template <int N> struct WgmmaOfRegisters {
+    static void add(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate,
+                    emulator::Site site = emulator::Site::here()) {
+        emulator::WarpgroupProduct product{N, emulator::Element::bf16, false, false, accumulate, 0, b, d};
+        product.a_registers = {a[0], a[1], a[2], a[3]};
+        product.a_in_registers = true;
+        emulator::wgmma(product, site);
     }
 };
 

@@ -198,7 +198,7 @@ fn kernels(
 }
 
 impl SkinnyChoice {
-    fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self.file {
             "matmul_skinny" => "skinny",
             STREAM => "skinny stream",

@@ -36,6 +36,25 @@ fn check(device: &DeviceFacts, table: &[Row]) {
 }
 
 #[test]
+fn choices_where_others_cannot() {
+    let device = examples::h200();
+    for ((m, n, k), kernel, splits) in [
+        ((8, 4096, 4096), "8x8_k", 4),
+        ((8, 4096, 14_336), "8x8_k", 14),
+        ((16, 4096, 4096), "128x32_k", 8),
+        // Neither one block on a multiprocessor, nor a few in a last round.
+        ((64, 4096, 4096), "128x64_k", 8),
+        ((64, 4096, 14_336), "128x64_k", 24),
+        ((64, 14_336, 4096), "128x64_k", 6),
+        ((64, 3072, 768), "128x64_k", 8),
+    ] {
+        let (choice, _) = launched(&layer(DType::F32, m, n, k), &device, Overrides::default());
+        let name = format!("{}{}", choice.tile.name, choice.layout);
+        assert_eq!((name.as_str(), choice.splits), (kernel, splits), "{m} {n} {k}");
+    }
+}
+
+#[test]
 fn choices() {
     use DType::{BF16, F16, F32, F64};
     check(
@@ -47,14 +66,9 @@ fn choices() {
             (BF16, (16, 4096, 4097), "", 1),
             (BF16, (16, 64, 65536), "", 1),
             (F32, (1, 4096, 4096), "8x4_k", 1),
-            (F32, (8, 4096, 4096), "8x8_k", 4),
-            (F32, (8, 4096, 14336), "8x8_k", 14),
-            (F32, (16, 4096, 4096), "128x32_k", 8),
-            // Neither one block on a multiprocessor, nor a few in a last round.
-            (F32, (64, 4096, 4096), "128x64_k", 8),
-            (F32, (64, 4096, 14336), "128x64_k", 24),
-            (F32, (64, 14336, 4096), "128x64_k", 6),
-            (F32, (64, 3072, 768), "128x64_k", 8),
+            // So does matmul_bf16x6_few.
+            (F32, (8, 4096, 4096), "", 1),
+            (F32, (64, 4096, 4096), "", 1),
             (F64, (1, 4096, 4096), "64x8", 8),
             (BF16, (65, 4096, 4096), "", 1),
             (BF16, (64, 64, 64), "", 1),

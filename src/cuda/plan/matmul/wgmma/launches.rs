@@ -230,12 +230,8 @@ impl WgmmaChoice {
 }
 
 impl Launches {
-    /// The maps by their offsets in the parameters.
     pub(super) fn maps(&self) -> impl Iterator<Item = (usize, TensorMapSpec)> {
-        let maps = self.maps.iter().enumerate();
-        maps.filter_map(|(i, spec)| {
-            Some((offset_of!(WgmmaParams, maps) + i * size_of::<TensorMap>(), (*spec)?))
-        })
+        by_offset(&self.maps)
     }
 
     /// The maps of results at these addresses that lie as the product's own, if that has one.
@@ -254,12 +250,21 @@ impl Launches {
     }
 }
 
+/// The maps by their offsets in the parameters.
+pub(super) fn by_offset(
+    maps: &[Option<TensorMapSpec>; MAPS],
+) -> impl Iterator<Item = (usize, TensorMapSpec)> {
+    maps.iter()
+        .enumerate()
+        .filter_map(|(i, spec)| Some((offset_of!(WgmmaParams, maps) + i * size_of::<TensorMap>(), (*spec)?)))
+}
+
 /// Tiles along m or n: blocks of a cluster, `sharing` of them, ask for equal parts of the `rows` of each.
 #[derive(Clone, Copy)]
-struct Tiles {
-    count: u32,
-    rows: u32,
-    sharing: u32,
+pub(super) struct Tiles {
+    pub count: u32,
+    pub rows: u32,
+    pub sharing: u32,
 }
 
 impl Tiles {
@@ -271,14 +276,14 @@ impl Tiles {
 
 /// How an operand comes to shared memory.
 #[derive(Clone, Copy)]
-struct Load {
-    map: TensorMapSpec,
+pub(super) struct Load {
+    pub map: TensorMapSpec,
     /// Of the last box, where b is loaded in boxes of 64 columns and the last is narrower; of the last tile, where rows are
     /// along k and it has fewer.
-    tail: Option<TensorMapSpec>,
+    pub tail: Option<TensorMapSpec>,
     /// Of every tile but the last, and of that.
-    stage_bytes: u32,
-    tail_bytes: u32,
+    pub stage_bytes: u32,
+    pub tail_bytes: u32,
 }
 
 impl Load {
@@ -300,7 +305,7 @@ impl Load {
     }
 }
 
-fn load(
+pub(super) fn load(
     problem: &MatmulProblem,
     x: &Option<Addressed>,
     (mn, k): (i64, u64),

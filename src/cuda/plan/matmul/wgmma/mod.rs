@@ -3,6 +3,7 @@
 pub mod bf16x6;
 mod cost;
 mod epilogue;
+pub mod few;
 pub mod fit;
 mod floats;
 pub mod grouped;

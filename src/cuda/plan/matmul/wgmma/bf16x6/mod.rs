@@ -5,12 +5,14 @@ mod params;
 pub use params::{Bf16x6Params, SplitParams};
 
 use super::floats::Model;
-use super::launches::Launches as ProductLaunches;
-use super::launches::batch_strides;
+use super::launches::{batch_strides, by_offset};
+use super::params::MAPS;
 use super::repack::{self, RepackOperand};
 use super::{BATCH_DIMS, Oriented, Overrides, SIZE_LIMIT, Tile, WgmmaChoice, estimated};
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::matmul::reduce::ReduceParams;
 use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
+use crate::cuda::tensor_map::TensorMapSpec;
 use crate::dtype::DType;
 use crate::ops::matmul::{MatmulProblem, Precision};
 use crate::ops::work::Arithmetic;
@@ -57,8 +59,9 @@ pub struct Bf16x6Choice {
 pub struct Launches {
     pub split: LaunchPlan<SplitParams>,
     pub multiply: LaunchPlan<Bf16x6Params>,
-    /// Of the parts: its maps, and its reduction of k splits.
-    pub product: ProductLaunches,
+    /// What the maps among the parameters are made from.
+    pub maps: [Option<TensorMapSpec>; MAPS],
+    pub reduce: Option<LaunchPlan<ReduceParams>>,
 }
 
 /// None: not for this problem on this device.
@@ -162,17 +165,17 @@ impl Bf16x6Choice {
             product.multiply.clone();
         let multiply =
             LaunchPlan { kernel, grid, block, shared_bytes, cluster, cooperative, params, settings, why };
-        Launches { split, multiply, product }
+        Launches { split, multiply, maps: product.maps, reduce: product.reduce }
     }
 }
 
 impl Launches {
     /// The same without addresses, for a problem at `bases`.
     pub fn choice(&self, bases: &Bases, workspace: u64) -> plan::Choice {
-        let multiply = self.multiply.launch(bases).with_maps(bases, self.product.maps());
+        let multiply = self.multiply.launch(bases).with_maps(bases, by_offset(&self.maps));
         plan::Choice::new(multiply, self.multiply.why.clone())
             .after(Some(self.split.launch(bases)))
-            .before(self.product.reduce.as_ref().map(|plan| plan.launch(bases)))
+            .before(self.reduce.as_ref().map(|plan| plan.launch(bases)))
             .with_workspace(workspace)
             .computing_in(
                 Arithmetic { dtype: DType::BF16, precision: Precision::Ieee, matrix: true },

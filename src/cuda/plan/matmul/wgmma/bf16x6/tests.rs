@@ -58,7 +58,7 @@ fn every_tile_fits_and_covers_every_shape() {
                 let k_blocks = (k as u64).div_ceil(BLOCK_K) as u32;
                 assert_eq!(q.split_blocks * q.splits + q.longer_splits, k_blocks, "{what}");
                 assert_eq!((q.pair, q.tma_store, q.stages_at), (1, 0, 1024), "{what}");
-                assert_eq!(launches.product.reduce.is_some(), q.splits > 1 && !q.cluster_splitk(), "{what}");
+                assert_eq!(launches.reduce.is_some(), q.splits > 1 && !q.cluster_splitk(), "{what}");
                 let sums = shape.m() * (shape.n + 8) * 4;
                 assert!(!q.cluster_splitk() || sums <= q.stages * shape.stage_bytes(), "{what}");
             }
@@ -81,11 +81,11 @@ fn the_parts_lie_behind_each_other_and_maps_cover_them() {
         // k is padded to 128, in three planes.
         let bytes: u64 =
             [m, n].map(|mn| mn as u64 * 128 * 2 * 3).map(|bytes| bytes.next_multiple_of(256)).iter().sum();
-        let partials = launches.product.reduce.as_ref().map_or(0, |_| choice.extremes_at(&p) - bytes);
+        let partials = launches.reduce.as_ref().map_or(0, |_| choice.extremes_at(&p) - bytes);
         assert_eq!(choice.extremes_at(&p), bytes + partials);
         assert_eq!(choice.workspace_bytes(&p), bytes + partials + u64::from(launches.split.grid[0]) * 4);
         for (i, (mn, mn_major)) in [(m, a_mn), (n, b_mn)].into_iter().enumerate() {
-            let map = launches.product.maps[i].unwrap();
+            let map = launches.maps[i].unwrap();
             let sizes = if mn_major { [mn as u64, 384] } else { [384, mn as u64] };
             assert_eq!((map.dtype, [map.sizes[0], map.sizes[1]]), (DType::BF16, sizes));
             let row = if mn_major { (mn as u64).next_multiple_of(8) } else { 384 };
@@ -103,6 +103,7 @@ fn others_do_what_they_do_sooner() {
             "bf16x6"
         }
         Route::Skinny(_) => "skinny",
+        Route::Few(_) => "few",
         Route::Tf32(_) => "tf32",
         Route::Blocks(_) => "blocks",
         _ => "other",
@@ -111,7 +112,7 @@ fn others_do_what_they_do_sooner() {
     assert_eq!(taken(&floats(512, 512, 512)), "bf16x6");
     assert_eq!(taken(&floats(4097, 4097, 4097)), "bf16x6");
     assert_eq!(taken(&floats(32, 32, 32)), "blocks");
-    assert_eq!(taken(&floats(8, 4096, 4096)), "skinny");
+    assert_eq!(taken(&floats(8, 4096, 4096)), "few");
     assert_eq!(taken(&MatmulProblem { precision: Precision::Tf32, ..floats(512, 512, 512) }), "tf32");
     assert_eq!(taken(&problem(DType::F64, 1, 512, 512, 512)), "blocks");
     // The parts would take too much memory: an eighth of the device's is the most.

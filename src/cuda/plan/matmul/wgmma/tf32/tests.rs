@@ -87,7 +87,7 @@ fn others_do_what_they_do_sooner() {
     let device = examples::h200();
     assert!(matches!(route(&floats(4096, 4096, 4096), &device, None), Route::Tf32(_)));
     assert!(matches!(route(&floats(4095, 4095, 4095), &device, None), Route::Tf32(_)));
-    assert!(matches!(route(&floats(1, 4096, 4096), &device, None), Route::Skinny(_)));
+    assert!(matches!(route(&floats(1, 4096, 4096), &device, None), Route::Few(_)));
     let ieee = MatmulProblem { precision: Precision::Ieee, ..floats(4096, 4096, 4096) };
     assert!(choose(&ieee, &device, Overrides::default()).is_none());
     assert!(choose(&floats(512, 512, 512), &examples::a100(), Overrides::default()).is_none());
