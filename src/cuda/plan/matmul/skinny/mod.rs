@@ -61,6 +61,9 @@ const PIPELINES: f64 = 0.625;
 /// docs/measurements/matmul_skinny_simt.md.
 const LONE: f64 = 1.2;
 const LAST_ROUND: f64 = 0.75;
+/// How much longer each of few rows but the first makes matmul_skinny_stream.cu take, of weights that lie along k:
+/// docs/measurements/matmul_bf16x6_few.md.
+const STREAM_ROW: f64 = 0.07;
 
 /// What a developer may take out of the plan's hands.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -267,7 +270,11 @@ impl SkinnyChoice {
                 REDUCE + 2.0 * self.partial_bytes(problem) as f64 / REDUCE_BYTES + f64::from(splits)
             }
         };
-        cost::clocks(problem, cost::reading_clocks(&reading, computing, device), device) + join
+        let longer = match (self.file, self.layout) {
+            (STREAM, "_k") => 1.0 + STREAM_ROW * (p.n - 1) as f64,
+            _ => 1.0,
+        };
+        longer * cost::clocks(problem, cost::reading_clocks(&reading, computing, device), device) + join
     }
 
     /// Sums that go through memory, in bytes.

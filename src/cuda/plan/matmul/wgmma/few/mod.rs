@@ -41,7 +41,7 @@ const PARTS: u32 = 3;
 /// k splits that are tried: a cluster's.
 const SPLITS: [u64; 4] = [1, 2, 4, 8];
 /// Blocks of k of a split, at least: fewer end before the ring is full.
-const LEAST_K_BLOCKS: u64 = 8;
+const LEAST_K_BLOCKS: u64 = 3;
 
 /// Clocks from the launch to the first product, and from the last to the end.
 const START: f64 = 14_000.0;
