@@ -285,8 +285,8 @@ def grouped_matmul(
             result multiplied by the matmul with `b`. The two may be views of one tensor. With lists, a list.
         activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
         negative_slope: what leaky_relu multiplies negative values by. Only with activation="leaky_relu".
-        out: where to write the result: of its shape, dtype and device, overlapping no input;
-            with lists, a list of such tensors.
+        out: where to write the result: of its shape, dtype and device, overlapping no input and no other
+            result; with lists, a list of such tensors.
 
     Returns:
         A tensor of a's library, device and dtype, of shape (T, N), whose rows after the last group are

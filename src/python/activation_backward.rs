@@ -1,7 +1,8 @@
 //! The gradient of matmul's epilogue, as Python sees it.
 
-use pyo3::prelude::*;
+use std::slice;
 
+use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
 
 use super::arguments::{self, Keyword, given};
@@ -72,7 +73,8 @@ pub fn activation_backward<'py>(
         let results = match (out, up, sums) {
             (Some(out), Some(up), sums) => {
                 let outputs = [out, up].into_iter().chain(sums).collect();
-                return Ok(PyTuple::new(py, solve_all(call, outputs, problem)?)?.into_any());
+                let results = solve_all(call, outputs, slice::from_ref(&problem))?;
+                return Ok(PyTuple::new(py, results)?.into_any());
             }
             (Some(out), None, sums) => solve_with(call, out, sums, problem)?.0,
             (None, _, Some(sums)) => (grad.clone(), Some(solve(call, sums, problem)?.0)),

@@ -307,6 +307,18 @@ CASES = [
         lambda: (lambda p: tw.matmul(p, torch.ones(3, 3), out=p))(torch.ones(3, 3)),
     ),
     (
+        "OutsOverlap",
+        LAYOUT,
+        "grouped_matmul: out[1] shares memory with out[0]; pass an `out` whose tensors have memory of their own",
+        lambda: (lambda p: tw.grouped_matmul([x, x], [x.mT, x.mT], out=[p[:2], p[1:]]))(torch.ones(3, 2)),
+    ),
+    (
+        "AtIndex",
+        SHAPE,
+        "grouped_matmul: at index 1 of the lists: `bias` has shape (3,), but must have shape (2,), one value per column of the result",
+        lambda: tw.grouped_matmul([x, x], [x.mT, x.mT], bias=[torch.ones(2), torch.ones(3)]),
+    ),
+    (
         "Storage",
         LAYOUT,
         "add: `x` is stored in layout torch.sparse_coo, which cannot be used as it is; pass its .to_dense()",
