@@ -271,7 +271,8 @@ def grouped_matmul(
     There are four kinds of groups. Groups of rows, as in a mixture of experts: rows `offsets[g - 1]` to
     `offsets[g]` of `a` are multiplied by `b[g]`. Groups of k, as in the gradient of the experts' weights: these
     columns of `a` are multiplied by these rows of `b`, to `out[g]`. Without offsets, the matrices of a batch. With
-    lists, matrices of any sizes and layouts. Offsets are read on the tensors' own device, never by the host.
+    lists, matrices of any sizes and layouts. Offsets are read on the tensors' own device, never by the host. Unlike
+    matmul it takes no residual and no precision: float32 is multiplied as float32.
 
     Args:
         a: tensor of shape (T, K), or (M, T), or (G, M, K); or a list of matrices. dtypes: float16, bfloat16,

@@ -11,7 +11,6 @@ use super::run::{solve, solve_all, solve_with};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::{Argument, Call, Output};
-use crate::ops::Scalar;
 use crate::ops::activation_backward::{self as ops, ActivationBackwardProblem};
 use crate::ops::matmul::DEFAULT_SLOPE;
 
@@ -118,9 +117,8 @@ pub fn problem<'py>(
     grad: &Bound<'py, PyAny>,
     options: &ActivationBackwardOptions<'_, 'py>,
 ) -> Result<(Gradients<'py>, ActivationBackwardProblem)> {
-    let slope =
-        options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(DEFAULT_SLOPE))?;
-    let applied = arguments::activation(ops::OP, options.activation, slope.as_f64())?;
+    let slope = options.negative_slope.real(call.argument("negative_slope"), DEFAULT_SLOPE)?;
+    let applied = arguments::activation(ops::OP, options.activation, slope)?;
     let saved_is = options.saved_is.saved_is()?;
     call.classify([Some(grad), options.saved, options.up])?;
     let grad = call.input("grad", grad)?;

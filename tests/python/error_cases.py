@@ -161,6 +161,18 @@ CASES = [
         lambda: tw.add(x.bool(), 2**63),
     ),
     (
+        "IntegerRange",
+        DTYPE,
+        f"matmul: `negative_slope`=1{'0' * 79}... does not fit into float64; pass a number that does",
+        lambda: tw.matmul(x, x.mT, activation="leaky_relu", negative_slope=10**400),
+    ),
+    (
+        "DTypeArgument",
+        DTYPE,
+        f"softmax: dtype='float' is not a dtype this operation can return; accepted: {FLOATS}",
+        lambda: tw.softmax(x, dtype="float"),
+    ),
+    (
         "NotBroadcastable",
         SHAPE,
         "add: shapes (2, 3) of x and (2,) of y do not broadcast; sizes must be equal or 1, counted from the last dimension",
