@@ -8,6 +8,8 @@
     <!-- kernels -->                            a list of the kernels' pages, by operation
     <!-- measurements -->                       a list of the pages of measurements
 
+A line above it that begins with "In the repository: " is for readers of the file: the site leaves it out.
+
 A kernel without a page of its own in docs/how gets one of its head alone, a notebook one of its cells.
 """
 
@@ -24,7 +26,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 DIRECTIVE = re.compile(
-    r"^<!-- (section|file|head|errors|variants|kernels|measurements)(?:: (\S+))?(?: ([^>]+))? -->$",
+    r"^(?:In the repository: .+\n)?"
+    r"<!-- (section|file|head|errors|variants|kernels|measurements)(?:: (\S+))?(?: ([^>]+))? -->$",
     re.MULTILINE,
 )
 # Where a file of the repository stands on the site.

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from .bench.calls import Call
     from .bench.timing import Clock
 
-COLUMNS = ("case", "result", "max error", "tilewise", "torch", "speedup")
+COLUMNS = ("case", "result", "relative error", "tilewise", "torch", "speedup")
 LEGEND = (
+    "relative error: the largest difference from float64, divided by the largest result; "
     "speedup: torch's time divided by tilewise's; noise: more than a quarter of a time may be chance. "
     "python -m tilewise.bench measures more carefully."
 )
@@ -146,7 +147,7 @@ def judge(row: Row, clock: Clock) -> tuple[list[str], str | None]:
         result, reference = torch.as_tensor(ours()), call.reference()
         share = call.worst_error(result, reference)
         error = (
-            float((result.double() - reference).abs().max())
+            float((result.double() - reference).abs().max() / reference.abs().max())
             if result.shape == reference.shape
             else float("nan")
         )

@@ -218,7 +218,8 @@ def explain(
             on torch's "meta" device, if a process could address what they span: 2^47 bytes on most machines.
         device: None for the device that the tensors are on; "cpu"; an index, a torch.device, "cuda" or
             "cuda:1" for a GPU of this machine; or the name of a GPU, which need not be present: "h200",
-            "h100", "b200", "a100", "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090".
+            "h100", "b200", "a100", "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090", in any case, with
+            spaces, and after "NVIDIA" or "GeForce".
 
     Returns:
         An Explanation. For a GPU of this machine, its plan is the one that runs.

@@ -139,6 +139,10 @@ pub enum Error {
     OutOverlapsItself { op: &'static str },
     #[error("{op}: `out` shares memory with `{argument}`{but}; pass an `out` with memory of its own")]
     OutOverlapsInput { op: &'static str, argument: &'static str, but: &'static str },
+    #[error(
+        "grouped_matmul: out[{out}] shares memory with {argument}[{index}]; pass an `out` whose tensors have memory of their own"
+    )]
+    OutsOverlap { out: usize, argument: &'static str, index: usize },
     #[error("{op}: `{argument}` is stored {got}, which cannot be used as it is; {remedy}")]
     Storage { op: &'static str, argument: &'static str, got: String, remedy: &'static str },
     #[error("{op}: `{argument}` is a numpy array whose {problem}; pass {argument}.copy()")]
@@ -242,6 +246,10 @@ pub enum Error {
     #[error("{op}: {bytes} bytes of memory could not be allocated. Free some, or split the tensors")]
     OutOfMemory { op: &'static str, bytes: usize },
 
+    // --- any of ours, of one pair of lists
+    #[error("grouped_matmul: at index {index} of the lists: {}", without_op(error))]
+    AtIndex { index: usize, error: Box<Error> },
+
     // --- raised by the caller's own library, passed on as it is (out of memory, KeyboardInterrupt, ...)
     #[error("{0}")]
     Python(pyo3::PyErr),
@@ -250,6 +258,12 @@ pub enum Error {
 /// `"h200", "t4"`, as Python prints names.
 fn list(names: &[&str]) -> String {
     names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+}
+
+/// A message without the operation that it begins with.
+fn without_op(error: &Error) -> String {
+    let message = error.to_string();
+    message.split_once(": ").map_or(message.as_str(), |(_, rest)| rest).to_owned()
 }
 
 fn built_for(targets: &[&str]) -> String {
@@ -292,6 +306,7 @@ impl Error {
             | InferenceOut { .. }
             | OutOverlapsItself { .. }
             | OutOverlapsInput { .. }
+            | OutsOverlap { .. }
             | Storage { .. }
             | NumpyLayout { .. } => Family::Layout,
             DevicesDiffer { .. }
@@ -314,6 +329,7 @@ impl Error {
             }
             Cuda { .. } => Family::Cuda,
             OutOfMemory { .. } => Family::OutOfMemory,
+            AtIndex { error, .. } => return error.family(),
             NeedsTorch { .. } | Python(_) => return None,
         })
     }

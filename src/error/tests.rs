@@ -76,6 +76,7 @@ fn every_error() -> Vec<Error> {
         OutOverlapsItself { op },
         OutOverlapsInput { op, argument, but: " but is not the same view" },
         OutOverlapsInput { op: "matmul", argument: "a", but: "" },
+        OutsOverlap { out: 1, argument: "out", index: 0 },
         Storage { op, argument, got: "in layout torch.sparse_coo".into(), remedy: "pass its .to_dense()" },
         NumpyLayout { op, argument, problem: "bytes are not in this machine's order" },
         DevicesDiffer { op: "add", argument: "y", got: Device::Cpu, other: "x", expected: cuda },
@@ -112,6 +113,7 @@ fn every_error() -> Vec<Error> {
             during: "launching a kernel",
         },
         OutOfMemory { op: "matmul", bytes: 1 << 30 },
+        AtIndex { index: 1, error: Box::new(BiasShape { got: smallvec![7], expected: smallvec![8] }) },
     ]
 }
 

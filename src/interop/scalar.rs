@@ -70,6 +70,14 @@ pub fn number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
     Err(Error::NotANumber { op: argument.op, argument: argument.name, got: type_name(object) })
 }
 
+/// The same as a float64, which holds larger integers than an int64 does.
+pub fn real(argument: Argument, object: &Bound<'_, PyAny>) -> Result<f64> {
+    if object.is_exact_instance_of::<PyInt>() {
+        return object.extract().map_err(|_| integer_range(argument, object, "float64"));
+    }
+    Ok(number(argument, object)?.as_f64())
+}
+
 /// A number that stands for a tensor.
 #[derive(Debug)]
 pub struct Number {

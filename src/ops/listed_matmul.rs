@@ -1,10 +1,11 @@
 //! grouped_matmul of two lists of matrices: products of their own sizes and layouts, solved together.
 
-use super::matmul::MatmulProblem;
+use super::matmul::{MatmulProblem, Operands};
 use super::work::{Arithmetic, Work, Workload};
 use super::{Addresses, Problem};
 use crate::dtype::DType;
-use crate::tensor::Device;
+use crate::error::{Error, Result};
+use crate::tensor::{Device, TensorView, layout};
 
 /// Addresses of a product.
 const ADDRESSES: usize = 6;
@@ -16,6 +17,51 @@ pub const MOST: usize = 252 / ADDRESSES;
 pub struct ListedMatmulProblem {
     pub products: Vec<MatmulProblem>,
 }
+
+/// Where the operands and results of several products are, for results that the caller gives.
+#[derive(Debug, Default)]
+pub struct Places(Vec<Place>);
+
+#[derive(Debug)]
+struct Place {
+    view: TensorView,
+    argument: &'static str,
+    index: usize,
+}
+
+impl Places {
+    pub fn add(&mut self, index: usize, operands: &Operands<'_>, out: &TensorView) {
+        let &Operands { a, b, bias, gate, .. } = operands;
+        let all = [("a", Some(a)), ("b", Some(b)), ("bias", bias), ("gate", gate), (OUT, Some(out))];
+        let of = |(argument, view): (_, Option<&TensorView>)| {
+            let view = view.filter(|view| !view.is_empty())?.clone();
+            Some(Place { view, argument, index })
+        };
+        self.0.extend(all.into_iter().filter_map(of));
+    }
+
+    /// Refuses a result that shares memory with another result, or with an input of another product. (Inputs of its own
+    /// product are `matmul::problem`'s to check.)
+    pub fn check(self) -> Result<()> {
+        let mut sorted: Vec<_> =
+            self.0.iter().map(|place| (layout::byte_range(&place.view), place)).collect();
+        sorted.sort_by_key(|&((low, _), _)| low);
+        for (i, &((_, high), place)) in sorted.iter().enumerate() {
+            for &(_, other) in sorted[i + 1..].iter().take_while(|&&((low, _), _)| low < high) {
+                let later = other.argument == OUT && (place.argument != OUT || other.index > place.index);
+                let (out, other) = if later { (other, place) } else { (place, other) };
+                if out.argument == OUT && out.index != other.index && layout::overlaps(&out.view, &other.view)
+                {
+                    let (argument, index) = (other.argument, other.index);
+                    return Err(Error::OutsOverlap { out: out.index, argument, index });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+const OUT: &str = "out";
 
 impl ListedMatmulProblem {
     fn sum(&self, of: impl Fn(&MatmulProblem) -> u64) -> u64 {

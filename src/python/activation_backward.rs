@@ -1,7 +1,8 @@
 //! The gradient of matmul's epilogue, as Python sees it.
 
-use pyo3::prelude::*;
+use std::slice;
 
+use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyTuple};
 
 use super::arguments::{self, Keyword, given};
@@ -10,7 +11,6 @@ use super::run::{solve, solve_all, solve_with};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::interop::{Argument, Call, Output};
-use crate::ops::Scalar;
 use crate::ops::activation_backward::{self as ops, ActivationBackwardProblem};
 use crate::ops::matmul::DEFAULT_SLOPE;
 
@@ -72,7 +72,8 @@ pub fn activation_backward<'py>(
         let results = match (out, up, sums) {
             (Some(out), Some(up), sums) => {
                 let outputs = [out, up].into_iter().chain(sums).collect();
-                return Ok(PyTuple::new(py, solve_all(call, outputs, problem)?)?.into_any());
+                let results = solve_all(call, outputs, slice::from_ref(&problem))?;
+                return Ok(PyTuple::new(py, results)?.into_any());
             }
             (Some(out), None, sums) => solve_with(call, out, sums, problem)?.0,
             (None, _, Some(sums)) => (grad.clone(), Some(solve(call, sums, problem)?.0)),
@@ -116,9 +117,8 @@ pub fn problem<'py>(
     grad: &Bound<'py, PyAny>,
     options: &ActivationBackwardOptions<'_, 'py>,
 ) -> Result<(Gradients<'py>, ActivationBackwardProblem)> {
-    let slope =
-        options.negative_slope.number(call.argument("negative_slope"), Scalar::Float(DEFAULT_SLOPE))?;
-    let applied = arguments::activation(ops::OP, options.activation, slope.as_f64())?;
+    let slope = options.negative_slope.real(call.argument("negative_slope"), DEFAULT_SLOPE)?;
+    let applied = arguments::activation(ops::OP, options.activation, slope)?;
     let saved_is = options.saved_is.saved_is()?;
     call.classify([Some(grad), options.saved, options.up])?;
     let grad = call.input("grad", grad)?;

@@ -94,6 +94,14 @@ impl<'a, 'py> Keyword<'a, 'py> {
         }
     }
 
+    /// A number of which only the value counts, not its type.
+    pub fn real(&self, argument: Argument, default: f64) -> Result<f64> {
+        match self {
+            Keyword::Default => Ok(default),
+            Keyword::Given(object) => scalar::real(argument, object),
+        }
+    }
+
     pub fn index(&self, argument: Argument, default: i64) -> Result<i64> {
         match self {
             Keyword::Default => Ok(default),

@@ -10,7 +10,6 @@ use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
 use crate::interop::{Argument, Autocast, Call, Output, autocast};
-use crate::ops::Scalar;
 use crate::ops::grouped_matmul::{self as ops, GroupedMatmulProblem, OP, Operands};
 use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 
@@ -20,7 +19,8 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 /// There are four kinds of groups. Groups of rows, as in a mixture of experts: rows `offsets[g - 1]` to
 /// `offsets[g]` of `a` are multiplied by `b[g]`. Groups of k, as in the gradient of the experts' weights: these
 /// columns of `a` are multiplied by these rows of `b`, to `out[g]`. Without offsets, the matrices of a batch. With
-/// lists, matrices of any sizes and layouts. Offsets are read on the tensors' own device, never by the host.
+/// lists, matrices of any sizes and layouts. Offsets are read on the tensors' own device, never by the host. Unlike
+/// matmul it takes no residual and no precision: float32 is multiplied as float32.
 ///
 /// Args:
 ///     a: tensor of shape (T, K), or (M, T), or (G, M, K); or a list of matrices. dtypes: float16, bfloat16,
@@ -34,8 +34,8 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 ///         result multiplied by the matmul with `b`. The two may be views of one tensor. With lists, a list.
 ///     activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu", applied before rounding.
 ///     negative_slope: what leaky_relu multiplies negative values by. Only with activation="leaky_relu".
-///     out: where to write the result: of its shape, dtype and device, overlapping no input;
-///         with lists, a list of such tensors.
+///     out: where to write the result: of its shape, dtype and device, overlapping no input and no other
+///         result; with lists, a list of such tensors.
 ///
 /// Returns:
 ///     A tensor of a's library, device and dtype, of shape (T, N), whose rows after the last group are
@@ -163,8 +163,8 @@ impl<'a, 'py> GroupedOptions<'a, 'py> {
     }
 
     pub fn checked(&self) -> Result<Activation> {
-        let slope = self.negative_slope.number(SLOPE, Scalar::Float(DEFAULT_SLOPE))?;
-        arguments::activation(OP, self.activation, slope.as_f64())
+        let slope = self.negative_slope.real(SLOPE, DEFAULT_SLOPE)?;
+        arguments::activation(OP, self.activation, slope)
     }
 }
 

@@ -9,8 +9,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::interop::{Autocast, Call, Output};
 use crate::ops::grouped_matmul::OP;
-use crate::ops::listed_matmul::{ListedMatmulProblem, MOST};
-use crate::ops::matmul::{self, Activation, Operands, Precision};
+use crate::ops::listed_matmul::{ListedMatmulProblem, MOST, Places};
+use crate::ops::matmul::{self, Activation, MatmulProblem, Operands, Precision};
 
 type Objects<'py> = Vec<Bound<'py, PyAny>>;
 
@@ -29,12 +29,16 @@ pub struct Lists<'py> {
     out: Option<Objects<'py>>,
 }
 
-impl<'py> Lists<'py> {
-    /// Of products.
-    pub fn count(&self) -> usize {
-        self.a.len()
-    }
+/// What the lists hold for one product.
+struct Pair<'a, 'py> {
+    a: &'a Bound<'py, PyAny>,
+    b: &'a Bound<'py, PyAny>,
+    bias: Option<&'a Bound<'py, PyAny>>,
+    gate: Option<&'a Bound<'py, PyAny>>,
+    out: Option<&'a Bound<'py, PyAny>>,
+}
 
+impl<'py> Lists<'py> {
     pub fn of(
         a: &Bound<'py, PyAny>,
         b: &Bound<'py, PyAny>,
@@ -51,6 +55,12 @@ impl<'py> Lists<'py> {
         let gate = options.gate.map(|gate| taken("gate", gate, many)).transpose()?;
         let out = options.out.map(|out| taken("out", out, many)).transpose()?;
         Ok(Lists { a, b, bias, gate, out })
+    }
+
+    fn pair(&self, i: usize) -> Pair<'_, 'py> {
+        let [bias, gate, out] =
+            [&self.bias, &self.gate, &self.out].map(|list| list.as_ref().map(|list| &list[i]));
+        Pair { a: &self.a[i], b: &self.b[i], bias, gate, out }
     }
 }
 
@@ -80,57 +90,81 @@ pub fn run<'py>(
     options: &GroupedOptions<'_, 'py>,
 ) -> Result<Bound<'py, PyAny>> {
     let lists = Lists::of(a, b, options)?;
-    let activation = options.checked()?;
-    let results = PyList::empty(py);
-    for from in (0..lists.a.len()).step_by(MOST) {
-        let to = lists.a.len().min(from + MOST);
-        let mut call = Call::new(py, OP, &DType::FLOATS).with_autocast(Autocast::Everywhere);
-        let (outputs, problem) = problem(&mut call, &lists, from..to, activation)?;
-        for result in solve_all(call, outputs, problem)? {
-            results.append(result)?;
-        }
-    }
-    Ok(results.into_any())
+    let mut call = Call::new(py, OP, &DType::FLOATS).with_autocast(Autocast::Everywhere);
+    let (outputs, problems) = problems(&mut call, &lists, options.checked()?)?;
+    Ok(PyList::new(py, solve_all(call, outputs, &problems)?)?.into_any())
 }
 
-/// As `add::problem`, of some of the products.
-pub fn problem<'py>(
+/// As `add::problem`, of all products: `MOST` to a problem.
+pub fn problems<'py>(
     call: &mut Call<'py>,
     lists: &Lists<'py>,
-    some: std::ops::Range<usize>,
     activation: Activation,
-) -> Result<(Vec<Output<'py>>, ListedMatmulProblem)> {
-    let bias_of = |i: usize| lists.bias.as_ref().map(|bias| &bias[i]);
-    let gate_of = |i: usize| lists.gate.as_ref().map(|gate| &gate[i]);
-    let out_of = |i: usize| lists.out.as_ref().map(|out| &out[i]);
-    for i in some.clone() {
-        call.classify([Some(&lists.a[i]), Some(&lists.b[i]), bias_of(i), gate_of(i), out_of(i)])?;
+) -> Result<(Vec<Output<'py>>, Vec<ListedMatmulProblem>)> {
+    let many = lists.a.len();
+    for i in 0..many {
+        let Pair { a, b, bias, gate, out } = lists.pair(i);
+        call.classify([Some(a), Some(b), bias, gate, out]).map_err(|error| at_index(i, error))?;
     }
-    let mut products = Vec::with_capacity(some.len());
-    let mut outputs: Vec<Output<'py>> = Vec::with_capacity(some.len());
-    for i in some {
-        let a = call.input("a", &lists.a[i])?;
-        let b = call.input("b", &lists.b[i])?;
-        let bias = bias_of(i).map(|bias| call.input("bias", bias)).transpose()?;
-        let gate = gate_of(i).map(|gate| call.input("gate", gate)).transpose()?;
-        let [bias, gate] = [&bias, &gate].map(|t| t.as_ref().map(|t| t.view.as_ref()));
-        if a.view.rank() != 2 || b.view.rank() != 2 {
-            let got = format!(
-                "a list whose tensor {i} has {} dimensions, where b's has {}; both need 2",
-                a.view.rank(),
-                b.view.rank()
-            );
-            return Err(Error::Listed { argument: "a", got });
+    let mut products = Vec::with_capacity(many);
+    let mut outputs: Vec<Output<'py>> = Vec::with_capacity(many);
+    let mut places = Places::default();
+    for i in 0..many {
+        let (out, product) =
+            product(call, lists.pair(i), activation, i, &mut places).map_err(|error| at_index(i, error))?;
+        let dtype = products.first().map_or(product.dtype, |first: &MatmulProblem| first.dtype);
+        if product.dtype != dtype {
+            let (got, expected) = (product.dtype, dtype);
+            let differ = Error::DTypesDiffer { op: OP, argument: "a", got, other: "a[0]", expected };
+            return Err(at_index(i, differ));
         }
-        let operands = Operands { a: &a.view, b: &b.view, bias, gate, residual: None };
-        let spec = matmul::output(&operands)?;
-        let out = call.output(&spec, out_of(i), &a)?;
-        products.push(matmul::problem(&operands, &out.view, activation, Precision::Ieee, &spec)?);
+        products.push(product);
         outputs.push(out);
     }
-    if let Some(differs) = products.iter().find(|product| product.dtype != products[0].dtype) {
-        let (got, expected) = (differs.dtype, products[0].dtype);
-        return Err(Error::DTypesDiffer { op: OP, argument: "a", got, other: "a[0]", expected });
+    places.check()?;
+    let mut problems = Vec::with_capacity(many.div_ceil(MOST));
+    let mut products = products.into_iter().peekable();
+    while products.peek().is_some() {
+        problems.push(ListedMatmulProblem { products: products.by_ref().take(MOST).collect() });
     }
-    Ok((outputs, ListedMatmulProblem { products }))
+    Ok((outputs, problems))
+}
+
+fn product<'py>(
+    call: &mut Call<'py>,
+    pair: Pair<'_, 'py>,
+    activation: Activation,
+    index: usize,
+    places: &mut Places,
+) -> Result<(Output<'py>, MatmulProblem)> {
+    let a = call.input("a", pair.a)?;
+    let b = call.input("b", pair.b)?;
+    let bias = pair.bias.map(|bias| call.input("bias", bias)).transpose()?;
+    let gate = pair.gate.map(|gate| call.input("gate", gate)).transpose()?;
+    let [bias, gate] = [&bias, &gate].map(|t| t.as_ref().map(|t| t.view.as_ref()));
+    if a.view.rank() != 2 || b.view.rank() != 2 {
+        let (a, b) = (a.view.rank(), b.view.rank());
+        let got = format!("a tensor of {a} dimensions, where b has {b}; both need 2");
+        return Err(Error::Listed { argument: "a", got });
+    }
+    let operands = Operands { a: &a.view, b: &b.view, bias, gate, residual: None };
+    let spec = matmul::output(&operands)?;
+    let out = call.output(&spec, pair.out, &a)?;
+    let problem = matmul::problem(&operands, &out.view, activation, Precision::Ieee, &spec)?;
+    if pair.out.is_some() {
+        places.add(index, &operands, &out.view);
+    }
+    Ok((out, problem))
+}
+
+/// What the caller is told of an error that a pair of matrices makes.
+fn at_index(index: usize, mut error: Error) -> Error {
+    // The first tensor of the call, which others are compared with.
+    if let Error::DevicesDiffer { other, .. } | Error::KindsDiffer { other, .. } = &mut error {
+        *other = "a[0]";
+    }
+    match error.family() {
+        Some(_) => Error::AtIndex { index, error: Box::new(error) },
+        None => error,
+    }
 }

@@ -15,8 +15,8 @@ use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
 use crate::interop::{Argument, Autocast, Call, Output, TorchFacts, autocast, torch_facts};
+use crate::ops;
 use crate::ops::matmul::{Activation, DEFAULT_SLOPE, MatmulProblem, Operands, Precision};
-use crate::ops::{self, Scalar};
 
 /// `activation(a @ b + bias) + residual`, with the shapes of torch.matmul; with a gate,
 /// `activation(a @ gate + bias[0]) * (a @ b + bias[1]) + residual`.
@@ -284,8 +284,8 @@ impl<'a, 'py> MatmulOptions<'a, 'py> {
 
     /// Those that are no tensors.
     pub fn checked(&self) -> Result<(Activation, Precision)> {
-        let slope = self.negative_slope.number(SLOPE, Scalar::Float(DEFAULT_SLOPE))?;
-        let activation = arguments::activation("matmul", self.activation, slope.as_f64())?;
+        let slope = self.negative_slope.real(SLOPE, DEFAULT_SLOPE)?;
+        let activation = arguments::activation("matmul", self.activation, slope)?;
         Ok((activation, self.precision.precision()?))
     }
 }

@@ -1,6 +1,7 @@
 //! A problem in the hands of the backend: the first time, and each time that the call memo knows the call.
 
 use pyo3::prelude::*;
+use smallvec::SmallVec;
 
 use crate::backend::{self, Operation};
 use crate::error::Result;
@@ -42,16 +43,23 @@ pub fn solve<'py, P: Operation>(
     Ok((result, known))
 }
 
-/// As `solve`, of as many results as there are.
+/// As `solve`, of as many problems and results as there are. Nothing is written before all problems are prepared.
 pub fn solve_all<'py, P: Operation>(
     call: Call<'py>,
     outputs: Vec<Output<'py>>,
-    problem: P,
+    problems: &[P],
 ) -> Result<Vec<Bound<'py, PyAny>>> {
-    let prepared = call.ask(|| backend::prepare(&problem))?;
-    let workspace = call.workspace(prepared.workspace_bytes())?;
+    let prepare = || problems.iter().map(backend::prepare).collect::<Result<SmallVec<[_; 1]>>>();
+    let prepared = call.ask(prepare)?;
+    // One workspace serves all: they run in turn.
+    let bytes = prepared.iter().map(backend::Prepared::workspace_bytes).max().unwrap_or(0);
+    let workspace = call.workspace(bytes)?;
     let address = workspace.as_ref().map_or(0, |workspace| workspace.view.address);
-    call.run_all(outputs, problem.steps(), |resources| prepared.run(&problem, address, resources))
+    let steps = problems.iter().fold(0i64, |sum, problem| sum.saturating_add(problem.steps()));
+    call.run_all(outputs, steps, |resources| {
+        let mut each = problems.iter().zip(&prepared);
+        each.try_for_each(|(problem, prepared)| prepared.run(problem, address, resources))
+    })
 }
 
 /// The same of a gated product that is to keep what its gradients need; None where no backend does that.

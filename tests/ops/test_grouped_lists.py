@@ -57,6 +57,75 @@ def test_into_lists_of_results(device, dtype):
         assert_identical(one, alone)
 
 
+@pytest.mark.parametrize("count", [2, 50])
+def test_results_that_share_memory(device, count):
+    a, b, bias = lists_of([(4, 6, 6)] * count, torch.float32, device)
+    out = [torch.full((4, 6), 7.0, device=device) for _ in range(count)]
+    last = count - 1
+
+    def refused(message, out, a=a, b=b, bias=bias):
+        kept = [t.clone() for t in (*out, *a, *b, *bias)]
+        with pytest.raises(tw.LayoutError, match=message):
+            tw.grouped_matmul(a, b, bias=bias, out=out)
+        for now, before in zip((*out, *a, *b, *bias), kept, strict=True):
+            assert torch.equal(now, before)
+
+    two = rf"out\[{last}\] shares memory with out\[0\]"
+    refused(two, [*out[:last], out[0]])
+    both = torch.zeros(7, 6, device=device)
+    refused(two, [both[:4], *out[1:last], both[3:]])
+    refused(rf"out\[0\] shares memory with a\[{last}\]", [a[last], *out[1:]])
+    refused(rf"out\[{last}\] shares memory with b\[0\]", [*out[:last], b[0][2:]])
+    row = torch.zeros(4, 6, device=device)
+    refused(rf"out\[0\] shares memory with bias\[{last}\]", [row, *out[1:]], bias=[*bias[:last], row[1]])
+    refused(rf"at index {last} of the lists: `out` shares memory with `a`", [*out[:last], a[last]])
+
+    # Interleaved or one behind the other, they share nothing.
+    beside = torch.full((4, 12), 7.0, device=device)
+    into = [beside[:, :6], *out[1:last], beside[:, 6:]]
+    tw.grouped_matmul(a, b, bias=bias, out=into)
+    for one, alone in zip(into, tw.grouped_matmul(a, b, bias=bias), strict=True):
+        assert_identical(one.contiguous(), alone)
+
+
+@pytest.mark.parametrize("count", [2, 50])
+def test_errors_say_at_which_index(device, count):
+    a, b, bias = lists_of([(4, 6, 5)] * count, torch.float32, device)
+    out = [torch.full((4, 6), 7.0, device=device) for _ in range(count)]
+    last = count - 1
+
+    def refused(error, message, **changed):
+        lists = {"a": a, "b": b, "bias": bias, "out": out}
+        for name, tensor in changed.items():
+            lists[name] = [*lists[name][:last], tensor]
+        with pytest.raises(error, match=f"^grouped_matmul: at index {last} of the lists: {message}"):
+            tw.grouped_matmul(**lists)
+        assert all((t == 7).all() for t in out)
+
+    refused(tw.ShapeError, "a of shape .* do not fit", a=a[last].mT)
+    refused(tw.ShapeError, "`a` is a tensor of 3 dimensions, where b has 2", a=a[last][None])
+    refused(tw.ShapeError, "`bias` has shape", bias=bias[last][1:])
+    refused(tw.ShapeError, "`out` has shape", out=out[last].mT)
+    refused(tw.DTypeError, "`b` has dtype float64, but a has float32", b=b[last].double())
+    refused(tw.DTypeError, "`b` is of type float", b=1.0)
+    doubles = {name: t[last].double() for name, t in [("a", a), ("b", b), ("bias", bias), ("out", out)]}
+    refused(tw.DTypeError, r"`a` has dtype float64, but a\[0\] has float32", **doubles)
+    refused(tw.DeviceError, r"`a` is a numpy.ndarray, but a\[0\] is a torch.Tensor", a=a[last].cpu().numpy())
+    # Where gradients are recorded, each pair is a call of its own.
+    with pytest.raises(tw.ShapeError, match=f"^grouped_matmul: at index {last} of the lists: a of shape"):
+        tw.grouped_matmul([x.clone().requires_grad_() for x in a], [*b[:last], b[last].mT])
+
+
+def test_results_that_share_memory_under_autocast(device):
+    a, b, _ = lists_of([(4, 6, 5)] * 2, torch.float32, device)
+    out = [torch.zeros(4, 6, device=device)] * 2
+    with (
+        torch.autocast(torch.device(device).type, torch.bfloat16),
+        pytest.raises(tw.LayoutError, match="shares memory"),
+    ):
+        tw.grouped_matmul(a, b, out=out)
+
+
 def test_lists_of_nothing():
     assert tw.grouped_matmul([], []) == []
 

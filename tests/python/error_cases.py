@@ -161,6 +161,18 @@ CASES = [
         lambda: tw.add(x.bool(), 2**63),
     ),
     (
+        "IntegerRange",
+        DTYPE,
+        f"matmul: `negative_slope`=1{'0' * 79}... does not fit into float64; pass a number that does",
+        lambda: tw.matmul(x, x.mT, activation="leaky_relu", negative_slope=10**400),
+    ),
+    (
+        "DTypeArgument",
+        DTYPE,
+        f"softmax: dtype='float' is not a dtype this operation can return; accepted: {FLOATS}",
+        lambda: tw.softmax(x, dtype="float"),
+    ),
+    (
         "NotBroadcastable",
         SHAPE,
         "add: shapes (2, 3) of x and (2,) of y do not broadcast; sizes must be equal or 1, counted from the last dimension",
@@ -305,6 +317,18 @@ CASES = [
         LAYOUT,
         "matmul: `out` shares memory with `a`; pass an `out` with memory of its own",
         lambda: (lambda p: tw.matmul(p, torch.ones(3, 3), out=p))(torch.ones(3, 3)),
+    ),
+    (
+        "OutsOverlap",
+        LAYOUT,
+        "grouped_matmul: out[1] shares memory with out[0]; pass an `out` whose tensors have memory of their own",
+        lambda: (lambda p: tw.grouped_matmul([x, x], [x.mT, x.mT], out=[p[:2], p[1:]]))(torch.ones(3, 2)),
+    ),
+    (
+        "AtIndex",
+        SHAPE,
+        "grouped_matmul: at index 1 of the lists: `bias` has shape (3,), but must have shape (2,), one value per column of the result",
+        lambda: tw.grouped_matmul([x, x], [x.mT, x.mT], bias=[torch.ones(2), torch.ones(3)]),
     ),
     (
         "Storage",

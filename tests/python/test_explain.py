@@ -282,6 +282,12 @@ def test_it_refuses_what_the_call_refuses():
             tw.explain(op, meta(2))
 
 
+@pytest.mark.parametrize("name", ["RTX 4090", "rtx-4090", "NVIDIA GeForce RTX 4090", "GeForce RTX 4090"])
+def test_a_gpu_has_several_names(name):
+    x = meta(2, 3)
+    assert tw.explain(tw.softmax, x, device=name) == tw.explain(tw.softmax, x, device="rtx4090")
+
+
 def test_a_device_is_named_as_torch_names_it():
     x = meta(2, 3)
     on_cpu = tw.explain(tw.softmax, x, device="cpu")

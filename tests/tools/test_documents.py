@@ -154,6 +154,21 @@ def test_a_constant_that_is_gone_is_noticed():
     ]
 
 
+def test_every_directive_says_where_its_text_stands():
+    """A page read as a file shows a link where the site shows the text."""
+    directive = re.compile(r"^<!-- (section|file|head|errors|variants|kernels|measurements)\b", re.MULTILINE)
+    linked = re.compile(r"^In the repository: \[.+?\]\((\S+?)(?:#(\S+))?\).*\n<!-- ", re.MULTILINE)
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text()
+        links = linked.findall(text)
+        assert len(links) == len(directive.findall(text)), page
+        for target, anchor in links:
+            file = page.parent / target
+            assert file.exists(), (page, target)
+            headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE) if anchor else []
+            assert not anchor or anchor in {h.lower().replace(" ", "-") for h in headings}, (page, anchor)
+
+
 def head(text):
     """The comment that a file begins with."""
     return list(itertools.takewhile(lambda line: line.startswith(("//", "#!")), text.splitlines()))

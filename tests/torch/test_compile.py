@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tilewise as tw
 import torch
@@ -71,6 +72,25 @@ def test_without_gradients_an_activation_stays_in_its_product():
     torch.compile(lambda: tw.matmul(x, w, bias=b, activation="gelu"), fullgraph=True, backend=backend)()
     assert graphs[0].count("torch.ops.tilewise.matmul") == 1
     assert graphs[0].count("torch.ops") == 1
+
+
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_alpha_may_be_a_tensor(device):
+    x = torch.randn(4, 6, device=device)
+    compiled = torch.compile(lambda x, alpha: tw.add(x, x, alpha=alpha), fullgraph=True)
+    for alpha in (torch.tensor(2.5), torch.tensor(-3)):
+        assert torch.equal(compiled(x, alpha), tw.add(x, x, alpha=alpha))
+
+
+def test_names_of_dtypes_are_those_of_an_uncompiled_call():
+    x = torch.randn(4, 6)
+    for name in ("float64", float, np.float64, np.dtype("float16")):
+        compiled = torch.compile(lambda x, name=name: tw.softmax(x, dtype=name), backend="eager")
+        assert compiled(x).dtype == tw.softmax(x, dtype=name).dtype
+    errors = tw.DTypeError, torch._dynamo.exc.Unsupported
+    for call in (tw.softmax, torch.compile(tw.softmax, backend="eager")):
+        with pytest.raises(errors, match="dtype='float' is not a dtype"):
+            call(x, dtype="float")
 
 
 def test_out_and_arguments_by_name(device):

@@ -59,12 +59,12 @@ def test_an_out_takes_no_tangent(device, way):
     x, t = torch.randn(2, 3, 3, device=device)
     out = torch.zeros(3, 3, device=device)
     calls = {
-        "add: `out` .* `x` has a tangent": lambda d: tw.add(d, 1, out=out),
-        "add: `out` .* `y` has a tangent": lambda d: tw.add(x, d, out=out),
-        "softmax: `out` .* `x` has a tangent": lambda d: tw.softmax(d, out=out),
-        "matmul: `out` .* `b` has a tangent": lambda d: tw.matmul(x, d, out=out),
-        "matmul: `out` .* `bias` has a tangent": lambda d: tw.matmul(x, x, bias=d[0], out=out),
-        "log_softmax: `out` .* `out` has a tangent": lambda d: tw.log_softmax(x, out=d),
+        "add: a call with `out` .* `x` has a tangent": lambda d: tw.add(d, 1, out=out),
+        "add: a call with `out` .* `y` has a tangent": lambda d: tw.add(x, d, out=out),
+        "softmax: a call with `out` .* `x` has a tangent": lambda d: tw.softmax(d, out=out),
+        "matmul: a call with `out` .* `b` has a tangent": lambda d: tw.matmul(x, d, out=out),
+        "matmul: a call with `out` .* `bias` has a tangent": lambda d: tw.matmul(x, x, bias=d[0], out=out),
+        "log_softmax: a call with `out` .* `out` has a tangent": lambda d: tw.log_softmax(x, out=d),
     }
     for words, call in calls.items():
         if way == "jvp":

@@ -58,7 +58,7 @@ def test_one_that_needs_a_gradient_is_enough(device):
         given[name].requires_grad_()
         tw.matmul(**given, activation="silu").sum().backward()
         assert given[name].grad is not None
-        with pytest.raises(tw.UnsupportedError, match="automatic differentiation"):
+        with pytest.raises(tw.UnsupportedError, match=rf"^matmul: a call with `out` .* `{name}` requires"):
             tw.matmul(**given, out=torch.empty(6, 4, dtype=torch.float64, device=device))
 
 
@@ -314,6 +314,28 @@ def test_gated_mlp_is_a_llama_mlp(device, bias):
     (plain(x) + x).square().sum().backward()
     for (name, mine), theirs in zip(mlp.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, msg=name)
+
+
+def test_the_options_of_a_gated_mlp_are_those_of_its_matmuls(device, monkeypatch):
+    mlp = tilewise.torch.GatedMLP(
+        24, 40, "leaky_relu", negative_slope=0.3, precision="tf32", dtype=torch.float64, device=device
+    )
+    x = torch.randn(7, 24, dtype=torch.float64, device=device)
+    expected = mlp.down_proj(F.leaky_relu(mlp.gate_proj(x), 0.3) * mlp.up_proj(x))
+    given = []
+    matmul = tw.matmul
+    monkeypatch.setattr(tw, "matmul", lambda *args, **how: given.append(how) or matmul(*args, **how))
+    torch.testing.assert_close(mlp(x), expected)
+    assert [how["precision"] for how in given] == ["tf32", "tf32"]
+    mlp.gate_proj.register_forward_hook(lambda *_: None)
+    torch.testing.assert_close(mlp(x), expected)
+    for options, error in (
+        ({"activation": "relu", "negative_slope": 0.3}, tw.OptionError),
+        ({"precision": "fp8"}, tw.OptionError),
+        ({"dtype": torch.complex64}, tw.DTypeError),
+    ):
+        with pytest.raises(error, match=r"^GatedMLP: "):
+            tilewise.torch.GatedMLP(8, 16, **options)
 
 
 def test_what_is_put_in_the_place_of_a_layer_is_called(device):

@@ -298,15 +298,17 @@ def test_an_out_is_not_recorded(device):
     x = leaf(3, 4, device=device)
     out = torch.zeros(3, 4, device=device, dtype=torch.float64)
     calls = {
-        "add: `out` .* `x` requires grad": lambda: tw.add(x, x, out=out),
-        "add: `out` .* `y` requires grad": lambda: tw.add(out, x, out=out),
-        "add: `out` .* `out` requires grad": lambda: tw.add(out, 1, out=x),
-        "softmax: `out` .* `x` requires grad": lambda: tw.softmax(x, dtype=None, out=out),
-        "log_softmax: `out` .* `out` requires grad": lambda: tw.log_softmax(out, out=x),
-        "matmul: `out` .* `bias` requires grad": lambda: tw.matmul(
+        "add: a call with `out` .* `x` requires grad": lambda: tw.add(x, x, out=out),
+        "add: a call with `out` .* `y` requires grad": lambda: tw.add(out, x, out=out),
+        "add: a call with `out` .* `out` requires grad": lambda: tw.add(out, 1, out=x),
+        "softmax: a call with `out` .* `x` requires grad": lambda: tw.softmax(x, dtype=None, out=out),
+        "log_softmax: a call with `out` .* `out` requires grad": lambda: tw.log_softmax(out, out=x),
+        "matmul: a call with `out` .* `bias` requires grad": lambda: tw.matmul(
             out.mT, out[:3], bias=x[0], out=out.mT @ out
         ),
-        "softmax_backward: `out` .* `output` requires grad": lambda: tw.softmax_backward(out, x, out=out),
+        "softmax_backward: a call with `out` .* `output` requires grad": lambda: tw.softmax_backward(
+            out, x, out=out
+        ),
     }
     for words, call in calls.items():
         # As torch's add and matmul, a RuntimeError; and one of ours.

@@ -51,6 +51,9 @@ def test_linear(device, activation, bias):
         ({"negative_slope": 0.3}, tw.OptionError, "negative_slope=0.3 belongs to"),
         ({"negative_slope": 0.3, "activation": "silu"}, tw.OptionError, 'but activation is "silu"'),
         ({"negative_slope": "steep"}, tw.DTypeError, "`negative_slope` must be a number"),
+        ({"negative_slope": 10**400}, tw.DTypeError, "^Linear: `negative_slope`=1.* into float64"),
+        ({"dtype": torch.complex64}, tw.DTypeError, "^Linear: dtype=torch.complex64 .* accepted: float16"),
+        ({"dtype": "float32"}, tw.DTypeError, "^Linear: dtype='float32' .* accepted: float16, bf"),
     ],
 )
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -176,9 +176,10 @@ def matmul(a: Any, b: Any, **options: Any) -> Any:
 def grouped_matmul(
     a: Any, b: Any, *, offsets: Any = None, bias: Any = None, gate: Any = None, **options: Any
 ) -> Any:
-    if isinstance(a, (list, tuple)):
+    lists = isinstance(a, (list, tuple))
+    if lists and "out" not in options:
         return grouped.listed(a, b, offsets, bias, gate, **options)
-    device = a.device.type
+    device = (a[0] if lists else a).device.type
     if "out" not in options:
         dtype = torch.get_autocast_dtype(device)
         a, b, bias, gate = (lowered(t, device, dtype) for t in (a, b, bias, gate))

@@ -168,10 +168,14 @@ def listed(
             "grouped_matmul: lists have a matrix for each matmul, and all have the same length; offsets are "
             "not accepted with them"
         )
-    return [
-        tilewise.matmul(x, y, bias=one, gate=other, out=to, **options)
-        for x, y, one, other, to in zip(a, b, biases, gates, outs, strict=True)
-    ]
+    results = []
+    for i, (x, y, one, other, to) in enumerate(zip(a, b, biases, gates, outs, strict=True)):
+        try:
+            results.append(tilewise.matmul(x, y, bias=one, gate=other, out=to, **options))
+        except tilewise.TilewiseError as error:
+            _, _, message = str(error).partition(": ")
+            raise type(error)(f"grouped_matmul: at index {i} of the lists: {message}") from error
+    return results
 
 
 def result_suffices(activation: str | None, slope: float) -> bool:

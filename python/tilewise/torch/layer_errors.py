@@ -11,8 +11,11 @@ from tilewise import _core
 from . import fakes
 
 
-def check(layer: str, bias: Any, **options: Any) -> None:
+def check(layer: str, bias: Any, dtype: Any, **options: Any) -> None:
     """Raises what is wrong with the options of a layer, as the layer's error."""
+    if dtype is not None and dtype not in fakes.FLOATS:
+        accepted = fakes.names(fakes.FLOATS)
+        raise _core.DTypeError(f"{layer}: dtype={dtype!r} is not a dtype of its matmul; accepted: {accepted}")
     if isinstance(bias, (str, torch.Tensor)):
         raise _core.OptionError(
             f"{layer}: bias={bias!r} is not True or False; an activation goes into activation="

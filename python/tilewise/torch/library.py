@@ -283,7 +283,7 @@ def keeping_what_gradients_need(record: Implementation, keeping: Implementation)
 
 
 def undifferentiated(op: Any) -> Implementation:
-    public_name = op._schema.name.partition("::")[2]
+    public_name = op._schema.name.partition("::")[2].removeprefix("fused_")
     names = [argument.name for argument in op._schema.arguments]
 
     def autograd_kernel(keyset: Any, *args: Any, **options: Any) -> None:
@@ -298,7 +298,7 @@ def refuse_derivatives(public_name: str, arguments: dict[str, Any]) -> None:
         gradient = needs_gradient(given)
         if gradient or has_tangent(given):
             raise tilewise.UnsupportedError(
-                f"{public_name}: `out` does not support automatic differentiation, but `{name}` "
+                f"{public_name}: a call with `out` is not differentiated, but `{name}` "
                 f"{'requires grad' if gradient else 'has a tangent'}; call without `out`, or pass "
-                f"{'its .detach()' if gradient else 'its primal'}"
+                f"{f'{name}.detach()' if gradient else f'the primal of {name}'}"
             )

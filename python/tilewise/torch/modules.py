@@ -46,11 +46,12 @@ class Linear(torch.nn.Module):
         negative_slope: the slope of leaky_relu.
         precision: "ieee", or "tf32" to allow TF32 for float32.
         device: of the parameters.
-        dtype: of the parameters.
+        dtype: of the parameters: float16, bfloat16, float32 or float64.
 
     Raises:
         OptionError: an activation or precision that is not known, a slope without leaky_relu, or an
-            activation that is set in a layer made without one. DTypeError: a slope that is not a number.
+            activation that is set in a layer made without one. DTypeError: a slope that is not a number, or
+            another dtype.
 
     Shapes:
         (..., in_features) to (..., out_features).
@@ -72,7 +73,9 @@ class Linear(torch.nn.Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        check("Linear", bias, activation=activation, negative_slope=negative_slope, precision=precision)
+        check(
+            "Linear", bias, dtype, activation=activation, negative_slope=negative_slope, precision=precision
+        )
         if type(self) is Linear and activation is None:
             self.__class__ = PlainLinear
         if isinstance(self, torch.nn.Linear):
@@ -154,11 +157,11 @@ class GroupedLinear(torch.nn.Module):
         activation: None, "relu", "leaky_relu", "gelu", "gelu_tanh" or "silu".
         negative_slope: the slope of leaky_relu.
         device: of the parameters.
-        dtype: of the parameters.
+        dtype: of the parameters: float16, bfloat16, float32 or float64.
 
     Raises:
         OptionError: an activation that is not known, or a slope without leaky_relu. DTypeError: a slope that
-            is not a number.
+            is not a number, or another dtype.
 
     Shapes:
         x (T, in_features) and int32 offsets (groups,), where each group's rows end, to (T, out_features).
@@ -178,7 +181,7 @@ class GroupedLinear(torch.nn.Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        check("GroupedLinear", bias, activation=activation, negative_slope=negative_slope)
+        check("GroupedLinear", bias, dtype, activation=activation, negative_slope=negative_slope)
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(torch.empty(groups, out_features, in_features, **made))
@@ -223,11 +226,14 @@ class GatedMLP(torch.nn.Module):
         intermediate_size: size of the last dimension of gate and up.
         activation: "silu", "gelu", "gelu_tanh", "relu", "leaky_relu" or None.
         bias: whether the layers have biases.
+        negative_slope: the slope of leaky_relu.
+        precision: "ieee", or "tf32" to allow TF32 for float32.
         device: of the parameters.
-        dtype: of the parameters.
+        dtype: of the parameters: float16, bfloat16, float32 or float64.
 
     Raises:
-        OptionError: an activation that is not known.
+        OptionError: an activation or precision that is not known, or a slope without leaky_relu.
+            DTypeError: a slope that is not a number, or another dtype.
 
     Shapes:
         (..., hidden_size) to (..., hidden_size); `residual`, which is added, broadcasts to the result.
@@ -240,31 +246,45 @@ class GatedMLP(torch.nn.Module):
         activation: Activation | None = "silu",
         *,
         bias: bool = False,
+        negative_slope: float = 0.01,
+        precision: Precision = "ieee",
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        check("GatedMLP", bias, activation=activation)
+        how: dict[str, Any] = {"negative_slope": negative_slope, "precision": precision}
+        check("GatedMLP", bias, dtype, activation=activation, **how)
         super().__init__()
         options = {"bias": bias, "device": device, "dtype": dtype}
         self.gate_proj = torch.nn.Linear(hidden_size, intermediate_size, **options)
         self.up_proj = torch.nn.Linear(hidden_size, intermediate_size, **options)
         self.down_proj = torch.nn.Linear(intermediate_size, hidden_size, **options)
-        self.activation = activation
+        self.activation, self.negative_slope, self.precision = activation, float(negative_slope), precision
 
     def forward(self, x: Any, residual: Any = None) -> Any:
         gate, up, down = self.gate_proj, self.up_proj, self.down_proj
         if is_plain(gate) and is_plain(up) and (gate.bias is None) == (up.bias is None):
             bias = None if gate.bias is None else torch.stack((gate.bias, up.bias))
-            options = {"gate": gate.weight.mT, "bias": bias, "activation": self.activation}
             try:
-                h = tilewise.matmul(x, up.weight.mT, **options)
+                h = tilewise.matmul(
+                    x,
+                    up.weight.mT,
+                    gate=gate.weight.mT,
+                    bias=bias,
+                    activation=self.activation,
+                    negative_slope=self.negative_slope,
+                    precision=self.precision,
+                )
             except MISFITS as error:
                 raise misfit("GatedMLP", x, up.weight, error) from None
         else:
-            h = gate(x) if self.activation is None else formulas.ACTIVATIONS[self.activation](gate(x), 0.01)
+            h = gate(x)
+            if self.activation is not None:
+                h = formulas.ACTIVATIONS[self.activation](h, self.negative_slope)
             h = h * up(x)
         if is_plain(down):
-            return tilewise.matmul(h, down.weight.mT, bias=down.bias, residual=residual)
+            return tilewise.matmul(
+                h, down.weight.mT, bias=down.bias, residual=residual, precision=self.precision
+            )
         return down(h) if residual is None else down(h) + residual
 
     def extra_repr(self) -> str:

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import tilewise
 
-from . import gated, grouped, library, sharded
+from . import fakes, gated, grouped, library, sharded
 
 ops = torch.ops.tilewise
 NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
@@ -41,6 +41,9 @@ def check_out(op: str, out: Any) -> None:
 
 def add(x: Any, y: Any, *, alpha: Any = 1, out: Any = None) -> Any:
     check_operands("add", x=x, y=y)
+    if isinstance(alpha, torch.Tensor) and alpha.dim() == 0:
+        # The schema's Scalar takes no fake tensor.
+        alpha = alpha.item()
     if isinstance(x, NUMBERS) and alpha == 1:
         x, y = y, x
     if out is None:
@@ -54,18 +57,18 @@ def add(x: Any, y: Any, *, alpha: Any = 1, out: Any = None) -> Any:
 def softmax(x: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:
     check_operands("softmax", x=x)
     if out is None:
-        return ops.softmax(x, dim, dtype=as_dtype(dtype))
+        return ops.softmax(x, dim, dtype=as_dtype("softmax", dtype))
     check_out("softmax", out)
-    ops.softmax(x, dim, dtype=as_dtype(dtype), out=out)
+    ops.softmax(x, dim, dtype=as_dtype("softmax", dtype), out=out)
     return out
 
 
 def log_softmax(x: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:
     check_operands("log_softmax", x=x)
     if out is None:
-        return ops.log_softmax(x, dim, dtype=as_dtype(dtype))
+        return ops.log_softmax(x, dim, dtype=as_dtype("log_softmax", dtype))
     check_out("log_softmax", out)
-    ops.log_softmax(x, dim, dtype=as_dtype(dtype), out=out)
+    ops.log_softmax(x, dim, dtype=as_dtype("log_softmax", dtype), out=out)
     return out
 
 
@@ -117,15 +120,15 @@ grouped_matmul = grouped.function
 
 def softmax_backward(grad: Any, output: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:
     if out is None:
-        return ops.softmax_backward(grad, output, dim, dtype=as_dtype(dtype))
-    ops.softmax_backward(grad, output, dim, dtype=as_dtype(dtype), out=out)
+        return ops.softmax_backward(grad, output, dim, dtype=as_dtype("softmax_backward", dtype))
+    ops.softmax_backward(grad, output, dim, dtype=as_dtype("softmax_backward", dtype), out=out)
     return out
 
 
 def log_softmax_backward(grad: Any, output: Any, dim: Any = -1, *, dtype: Any = None, out: Any = None) -> Any:
     if out is None:
-        return ops.log_softmax_backward(grad, output, dim, dtype=as_dtype(dtype))
-    ops.log_softmax_backward(grad, output, dim, dtype=as_dtype(dtype), out=out)
+        return ops.log_softmax_backward(grad, output, dim, dtype=as_dtype("log_softmax_backward", dtype))
+    ops.log_softmax_backward(grad, output, dim, dtype=as_dtype("log_softmax_backward", dtype), out=out)
     return out
 
 
@@ -149,11 +152,22 @@ def activation_backward(
     return result, bias_grad if bias else None
 
 
-def as_dtype(dtype: Any) -> Any:
-    """The torch.dtype of anything that dtype= may be; what is none is for the operator's schema to refuse."""
+# No aliases: "float" is float32 to torch and float64 to NumPy.
+DTYPES = {fakes.named(dtype): dtype for dtype in fakes.REALS}
+
+
+def as_dtype(op: str, dtype: Any) -> Any:
+    """The torch.dtype of anything that dtype= may be."""
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
     if dtype is float:
         return torch.float64
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", getattr(dtype, "__name__", ""))
-    return getattr(torch, name, dtype)
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None)
+    if name is None:
+        name = getattr(dtype, "__name__", "")
+    if name not in DTYPES:
+        raise tilewise.DTypeError(
+            f"{op}: dtype={dtype!r} is not a dtype this operation can return; accepted: "
+            f"{fakes.names(fakes.FLOATS)}"
+        )
+    return DTYPES[name]

@@ -216,6 +216,24 @@ mod tests {
     }
 
     #[test]
+    fn a_device_has_several_names() {
+        for (name, key) in [
+            ("RTX 4090", "rtx4090"),
+            ("NVIDIA GeForce RTX 4090", "rtx4090"),
+            ("geforce-rtx-3090", "rtx3090"),
+            ("NVIDIA H100 80GB HBM3", "h100"),
+            ("Tesla T4", "t4"),
+            ("Nvidia A100", "a100"),
+        ] {
+            assert_eq!(published(name), published(key), "{name}");
+            assert!(published(key).is_some());
+        }
+        for name in ["", "nvidia", "4090", "h100 pcie", "rtx 4090 ti"] {
+            assert_eq!(published(name), None, "{name}");
+        }
+    }
+
+    #[test]
     fn what_is_promised_is_what_clocks_and_units_make_or_a_little_less() {
         for facts in examples::all() {
             let unknown = unknown(&facts);

@@ -102,15 +102,24 @@ pub const PUBLISHED: [&str; PRODUCTS.len()] = {
     keys
 };
 
+/// `NVIDIA GeForce RTX 4090` as `rtx4090`.
+fn model(name: &str) -> String {
+    let name = name.to_ascii_lowercase();
+    let words = name.split([' ', '-', '_']).filter(|word| !matches!(*word, "nvidia" | "geforce" | "tesla"));
+    words.collect()
+}
+
 /// What is promised of a device that is one of these as a whole.
 pub fn rated(name: &str, multiprocessors: u32) -> Option<&'static Rated> {
     let is_whole = |product: &&Product| product.name == name && product.sizes[0] == multiprocessors;
     PRODUCTS.iter().find(is_whole).map(|product| &product.rated)
 }
 
-/// The facts of a device by its short name, in any case.
-pub fn published(key: &str) -> Option<DeviceFacts> {
-    let product = PRODUCTS.iter().find(|product| product.key.eq_ignore_ascii_case(key))?;
+/// The facts of a device by its short name, in any case and with spaces or hyphens, or by the name that the driver
+/// gives it, with or without the words before the model.
+pub fn published(name: &str) -> Option<DeviceFacts> {
+    let asked = model(name);
+    let product = PRODUCTS.iter().find(|product| asked == product.key || asked == model(product.name))?;
     let [multiprocessors, l2, memory, clock, memory_clock, memory_bus_bits] = product.sizes;
     let (threads, blocks, shared_kib, shared_per_block_kib) = match product.compute_capability {
         (7, 5) => (1024, 16, 64, 64),

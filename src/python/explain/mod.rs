@@ -19,7 +19,7 @@ use crate::interop::Call;
 use crate::ops::activation_backward as ops;
 use crate::ops::add::AddendProblem;
 use crate::ops::grouped_matmul::OP as GROUPED_MATMUL;
-use crate::ops::listed_matmul::MOST;
+use crate::ops::listed_matmul::ListedMatmulProblem;
 use crate::ops::softmax::Kind;
 
 const OP: &str = "explain";
@@ -186,8 +186,9 @@ pub fn explain_call<'py>(
                 };
                 if listed_matmul::is_listed(&a) {
                     let lists = listed_matmul::Lists::of(&a, &b, &options)?;
-                    let some = 0..lists.count().min(MOST);
-                    let (_, p) = listed_matmul::problem(&mut call, &lists, some, options.checked()?)?;
+                    let (_, problems) = listed_matmul::problems(&mut call, &lists, options.checked()?)?;
+                    let none = || ListedMatmulProblem { products: Vec::new() };
+                    let p = problems.into_iter().next().unwrap_or_else(none);
                     let problem = PyDict::new(py);
                     problem.set_item("products", p.products.len())?;
                     problem.set_item("cut", "nothing")?;
