@@ -129,9 +129,8 @@ def test_thousands_of_calls_keep_nothing():
                 ours(x, w, b)
 
     work(200)
-    grown = []
-    # What is kept is kept in each round; what the allocator takes from the system once is not.
-    for _ in range(2):
+    # What is kept is kept in each round; what the allocator takes from the system is not, however fragmented its heap is.
+    for _ in range(8):
         gc.collect()
         before, objects = resident_bytes(), len(gc.get_objects())
         gc.disable()
@@ -139,8 +138,9 @@ def test_thousands_of_calls_keep_nothing():
         after = len(gc.get_objects())
         gc.enable()
         assert after - objects < 100
-        grown.append(resident_bytes() - before)
-    assert min(grown) < 4 << 20
+        if resident_bytes() - before < 4 << 20:
+            return
+    pytest.fail("4 MiB more in each round")
 
 
 def test_calls_within_calls():
