@@ -129,7 +129,7 @@ def test_thousands_of_calls_keep_nothing():
                 ours(x, w, b)
 
     work(200)
-    # What is kept is kept in each round; what the allocator takes from the system is not, whatever its heap looks like.
+    # What is kept is kept in each round; what the allocator takes from the system, for its heap, is not.
     for _ in range(8):
         gc.collect()
         before, objects = resident_bytes(), len(gc.get_objects())
