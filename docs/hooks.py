@@ -93,6 +93,10 @@ def on_config(config: Any) -> Any:
                 {heading: [f"measurements/{name}.md" for name in names]}
                 for heading, names in by_operation(measured()).items()
             ]
+        if "Performance" in entry:
+            # The newest first, as benchmarks/pages.py lists them.
+            listed = re.findall(r"\((performance/\S+\.md)\)", (ROOT / "docs/performance.md").read_text())
+            entry["Performance"] += [{"Devices": listed}]
         if "Notebooks" in entry:
             entry["Notebooks"] += [f"notebooks/{notebook.stem}.md" for notebook in notebooks()]
     return config
