@@ -1,4 +1,4 @@
-"""Writes docs/performance.md with a page for each record, their pictures, and the figures of README and notebooks from benchmarks/results.
+"""Writes docs/performance, its pictures, and the figures of README and notebooks from benchmarks/results.
 
 python benchmarks/pages.py            write them
 python benchmarks/pages.py --check    write nothing; name what is out of date, and exit with 1 if anything is
@@ -30,8 +30,8 @@ BEGIN, END = "<!-- figures: written by benchmarks/pages.py -->", "<!-- end of fi
 INTRODUCTION = """\
 # Performance
 
-Each device has a page of its own, written from its record in `benchmarks/results`. A record has every time, the
-machine, the versions, and the command that repeats the run.
+Each device has a page of its own, written from its record in `benchmarks/results`. A record has every time,
+the machine, the versions, and the command that repeats the run.
 
 {devices}
 
@@ -149,10 +149,7 @@ def heading(run: Run) -> str:
 
 def performance(found: dict[str, Run]) -> str:
     """The text of docs/performance.md."""
-    devices = "\n".join(
-        f"- [{heading(run)}]({DEVICES.name}/{stem}.md): {', '.join(HEADINGS.get(op, op) for op in run.operations)}"
-        for stem, run in found.items()
-    )
+    devices = "\n".join(f"- [{heading(run)}]({DEVICES.name}/{stem}.md)" for stem, run in found.items())
     columns = re.sub(r"(^|\. )([^:.]+): ", r"\n- *\2*: ", report.LEGEND.rstrip(".")).strip()
     return INTRODUCTION.format(devices=devices, kinds=KINDS, legend=columns)
 

@@ -151,7 +151,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         if kind == "file":
             return linked((ROOT / name).read_text().split("\n", 1)[1], page.file.src_uri)
         if kind == "head":
-            return f'``` {{ .text .wrapped title="{name}" }}\n{head(name)}\n```{link(name)}'
+            return f'``` {{ .text .output title="{name}" }}\n{head(name)}\n```{link(name)}'
         if kind == "measurements":
             return "\n".join(
                 f"- {heading}: " + ", ".join(f"[{stem}]({stem}.md)" for stem in stems)
