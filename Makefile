@@ -113,7 +113,7 @@ bench: $(VENV)/.benching  ## time every operation against torch and others (quic
 docs: $(VENV)/.developing  ## build the site into .site (mkdocs serve shows it while you write)
 	$(BIN)/python -m mkdocs build
 
-figures: $(VENV)/.developing  ## write docs/performance.md, pictures, and figures of README and notebooks from benchmarks/results
+figures: $(VENV)/.developing  ## write docs/performance, pictures, and figures of README and notebooks from benchmarks/results
 	$(BIN)/python benchmarks/pages.py
 
 clean:  ## remove the environment and everything built

@@ -1,4 +1,4 @@
-"""Writes docs/performance.md, its pictures, and the figures of README and notebooks from benchmarks/results.
+"""Writes docs/performance, its pictures, and the figures of README and notebooks from benchmarks/results.
 
 python benchmarks/pages.py            write them
 python benchmarks/pages.py --check    write nothing; name what is out of date, and exit with 1 if anything is
@@ -23,13 +23,17 @@ from tilewise.bench.record import COPY, OVERHEAD, Measurement, Run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE, IMAGES = Path("benchmarks/results"), Path("docs/performance.md"), Path("docs/images")
+# A page for each record.
+DEVICES = Path("docs/performance")
 NOTEBOOKS = Path("examples/notebooks")
 BEGIN, END = "<!-- figures: written by benchmarks/pages.py -->", "<!-- end of figures -->"
 INTRODUCTION = """\
 # Performance
 
-`benchmarks/pages.py` writes this page from the records in `benchmarks/results`. A record has every time, the
-machine, the versions, and the command that repeats the run.
+Each device has a page of its own, written from its record in `benchmarks/results`. A record has every time,
+the machine, the versions, and the command that repeats the run.
+
+{devices}
 
 Every result was compared with torch in float64 before it was timed. tilewise and its peers were timed in
 turns in one run. Times are medians. On a GPU they are device times between two events, with the L2 cache
@@ -135,34 +139,43 @@ def pictures(stem: str, run: Run) -> Iterator[Picture]:
 
 def linked(picture: Picture) -> str:
     """A picture that opens in its full size, which a phone's screen has not."""
-    path = picture.path.relative_to(PAGE.parent)
+    path = f"../{IMAGES.name}/{picture.name}"
     return f"[![{picture.alt}]({path})]({path})\n"
+
+
+def heading(run: Run) -> str:
+    return f"{run.device}, {run.facts['date']}"
 
 
 def performance(found: dict[str, Run]) -> str:
     """The text of docs/performance.md."""
+    devices = "\n".join(f"- [{heading(run)}]({DEVICES.name}/{stem}.md)" for stem, run in found.items())
     columns = re.sub(r"(^|\. )([^:.]+): ", r"\n- *\2*: ", report.LEGEND.rstrip(".")).strip()
-    lines = [INTRODUCTION.format(kinds=KINDS, legend=columns)]
-    for stem, run in found.items():
-        facts, environment = run.facts, run.facts["environment"]
-        lines += [f"## {run.device}, {facts['date']}", ""]
-        lines += [
-            f"- measured by: `{facts['command']}`",
-            f"- tilewise: {report.flat(environment['tilewise'])}",
-        ]
-        lines += [f"- driver: {report.flat(environment['driver'])}; Python {environment['python']}"]
-        lines += [f"- packages: {report.flat(environment['packages'])}"]
-        lines += [f"- peers: {', '.join(peers(run))}{in_few(run)}"]
-        lines += [f"- ceilings of this run: {report.ceilings_line(run.ceilings)}"]
-        lines += [f"- record: `{RESULTS / stem}.json`"]
-        lines += [f"- note: {facts['note']}"] if "note" in facts else []
-        lines.append("")
-        for op in run.operations:
-            lines += [f"### {HEADINGS.get(op, op)}", "", *spreads(run, op)]
-            drawn = [p for p in pictures(stem, run) if p.op == op]
-            lines += [*map(linked, drawn), *folded(run, op)]
-        if failures := [problem for m in run.measurements for problem in report.problems(m)]:
-            lines += ["### Without a time", "", *(f"- {failure}" for failure in failures), ""]
+    return INTRODUCTION.format(devices=devices, kinds=KINDS, legend=columns)
+
+
+def of_device(stem: str, run: Run) -> str:
+    """The text of a record's page."""
+    facts, environment = run.facts, run.facts["environment"]
+    lines = [f"# {heading(run)}", ""]
+    lines += [f"What the words and columns mean: [Performance](../{PAGE.name}).", ""]
+    lines += [
+        f"- measured by: `{facts['command']}`",
+        f"- tilewise: {report.flat(environment['tilewise'])}",
+        f"- driver: {report.flat(environment['driver'])}; Python {environment['python']}",
+        f"- packages: {report.flat(environment['packages'])}",
+        f"- peers: {', '.join(peers(run))}{in_few(run)}",
+        f"- ceilings of this run: {report.ceilings_line(run.ceilings)}",
+        f"- record: `{RESULTS / stem}.json`",
+    ]
+    lines += [f"- note: {facts['note']}"] if "note" in facts else []
+    lines.append("")
+    for op in run.operations:
+        lines += [f"## {HEADINGS.get(op, op)}", "", *spreads(run, op)]
+        drawn = [p for p in pictures(stem, run) if p.op == op]
+        lines += [*map(linked, drawn), *folded(run, op)]
+    if failures := [problem for m in run.measurements for problem in report.problems(m)]:
+        lines += ["## Without a time", "", *(f"- {failure}" for failure in failures), ""]
     return "\n".join(lines)
 
 
@@ -327,6 +340,7 @@ def write(root: Path, check: bool) -> list[str]:
     before, _, rest = readme.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     texts = {PAGE: performance(found), Path("README.md"): f"{before}{BEGIN}\n{figures(found)}\n{END}{after}"}
+    texts |= {DEVICES / f"{stem}.md": of_device(stem, run) for stem, run in found.items()}
     for notebook in sorted((root / NOTEBOOKS).glob("*.ipynb")):
         texts[notebook.relative_to(root)] = quoted(notebook.read_text(), found)
     wanted = [picture for stem, run in found.items() for picture in pictures(stem, run)]
@@ -335,13 +349,15 @@ def write(root: Path, check: bool) -> list[str]:
         if not (root / path).exists() or (root / path).read_text() != text:
             stale.append(str(path))
             if not check:
+                (root / path).parent.mkdir(exist_ok=True)
                 (root / path).write_text(text)
     for picture in wanted:
         if not picture.is_current(root):
             stale.append(str(picture.path))
             if not check:
                 picture.save(root)
-    for file in set((root / IMAGES).glob("*.png")) - {root / picture.path for picture in wanted}:
+    kept = {root / picture.path for picture in wanted} | {root / path for path in texts}
+    for file in {*(root / IMAGES).glob("*.png"), *(root / DEVICES).glob("*.md")} - kept:
         stale.append(str(file.relative_to(root)))
         if not check:
             file.unlink()

@@ -93,6 +93,10 @@ def on_config(config: Any) -> Any:
                 {heading: [f"measurements/{name}.md" for name in names]}
                 for heading, names in by_operation(measured()).items()
             ]
+        if "Performance" in entry:
+            # The newest first, as benchmarks/pages.py lists them.
+            listed = re.findall(r"\((performance/\S+\.md)\)", (ROOT / "docs/performance.md").read_text())
+            entry["Performance"] += [{"Devices": listed}]
         if "Notebooks" in entry:
             entry["Notebooks"] += [f"notebooks/{notebook.stem}.md" for notebook in notebooks()]
     return config
@@ -147,7 +151,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         if kind == "file":
             return linked((ROOT / name).read_text().split("\n", 1)[1], page.file.src_uri)
         if kind == "head":
-            return f'``` {{ .text .wrapped title="{name}" }}\n{head(name)}\n```{link(name)}'
+            return f'``` {{ .text .output title="{name}" }}\n{head(name)}\n```{link(name)}'
         if kind == "measurements":
             return "\n".join(
                 f"- {heading}: " + ", ".join(f"[{stem}]({stem}.md)" for stem in stems)

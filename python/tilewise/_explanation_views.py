@@ -158,7 +158,7 @@ def _occupancy(explanation: Explanation) -> Rows:
 def _tile_order(order: TileOrder) -> Rows:
     def shown(strips: tuple[int, int]) -> str:
         rows, columns = strips
-        return f"{rows} rows of a, {columns} columns of b: {_short(order.elements(strips) / 1e6)} M elements"
+        return f"{rows} rows of a, {columns} columns of b: {order.elements(strips):,.0f} elements"
 
     return [
         ("blocks at once", str(order.blocks_at_once)),

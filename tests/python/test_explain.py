@@ -348,6 +348,11 @@ def test_an_estimated_time_stands_beside_the_roofline():
     assert tw.explain(tw.add, meta(64), meta(64), device="h200").estimated_seconds is None
 
 
+def test_small_tile_orders_are_counted_in_elements():
+    text = str(tw.explain(tw.matmul, meta(100, 100), meta(100, 100), device="t4"))
+    assert "2 rows of a, 2 columns of b: 20,000 elements" in text
+
+
 def test_times_and_intensities_have_units_that_people_read():
     text = str(tw.explain(tw.add, meta(3), meta(3), device="h200"))
     assert "below 1 ns" in text

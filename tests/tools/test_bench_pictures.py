@@ -51,6 +51,22 @@ def test_series_of_sizes_leave_out_what_is_of_another_kind():
     assert charts.in_bytes(3 << 20) == "3 MiB"
 
 
+def test_tf32_has_a_ceiling_of_its_own():
+    run = whole_run()
+    float32 = run.ceilings.flops_per_second["float32"]
+    run.measurements.append(
+        measurement("matmul", "4096^3 nn tf32", "float32", 1 << 20, 2**40, tilewise=1.0, torch=0.5)
+    )
+    run.settle("matmul")
+    assert run.ceilings.flops_per_second["float32"] == float32
+    assert run.ceilings.flops_per_second["tf32"] == 2**40 / 0.5e-3
+    assert run.measurements[-1].ratios["of matmul ceiling"] == pytest.approx(0.5)
+    figure = Figure()
+    charts.roofline(figure, run)
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert "tilewise, tf32" in labels
+
+
 def test_every_case_with_a_peer_is_in_a_picture():
     run = whole_run()
     run.measurements += [

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from .kinds import FEW, kind
-from .record import COPY, OVERHEAD, Measurement, Run
+from .record import COPY, OVERHEAD, Measurement, Run, arithmetic
 from .report import TINY, parts
 
 # The palette of Okabe and Ito, for readers who cannot tell red from green.
@@ -167,14 +167,15 @@ def roofline(figure: Any, run: Run) -> None:
     intensities = [intensity(m) for m in timed]
     reach = np.geomspace(min(intensities) / 2, max(intensities) * 2, 200)
     scale, unit = unit_of("matmul", max(m.rate(who) for m in timed for who in ("tilewise", *m.peers)))
-    for dtype, colour in zip(dict.fromkeys(m.dtype for m in timed), COLOURS.values(), strict=False):
-        if peak := run.ceilings.flops_per_second.get(dtype):
+    computed_in = {m.key: arithmetic(m.case, m.dtype) for m in timed}
+    for name, colour in zip(dict.fromkeys(computed_in.values()), COLOURS.values(), strict=False):
+        if peak := run.ceilings.flops_per_second.get(name):
             roof = np.minimum(reach * run.ceilings.copy_bytes_per_second, peak) / scale
             axes.plot(reach, roof, color=colour, lw=1, ls="--")
         for who, style in (("tilewise", {"ms": 6}), ("torch", {"ms": 9, "mfc": "none"})):
-            of = [m for m in timed if m.dtype == dtype and who in m.milliseconds]
+            of = [m for m in timed if computed_in[m.key] == name and who in m.milliseconds]
             rates = [m.rate(who) / scale for m in of]
-            axes.plot([intensity(m) for m in of], rates, "o", color=colour, label=f"{who}, {dtype}", **style)
+            axes.plot([intensity(m) for m in of], rates, "o", color=colour, label=f"{who}, {name}", **style)
     axes.plot([], [], color="black", lw=1, ls="--", label="roof: a large copy, torch's best matmul")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")

@@ -117,7 +117,8 @@ class Run:
         peaks = self.ceilings.flops_per_second
         for m in self.of(op):
             if m.flops and m.noise.get("torch", 0.0) <= MOST_NOISE and "torch" in m.milliseconds:
-                peaks[m.dtype] = max(peaks.get(m.dtype, 0.0), m.rate("torch"))
+                name = arithmetic(m.case, m.dtype)
+                peaks[name] = max(peaks.get(name, 0.0), m.rate("torch"))
         for m in self.of(op):
             m.compare(self.ceilings, cpu=self.facts["device"] == "CPU")
 
