@@ -124,7 +124,7 @@ pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
 /// Args:
 ///     kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
 ///         bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "few"
-///        (kernels/matmul_bf16x6_few.cu: the same of up to 320 rows or columns), "tf32"
+///         (kernels/matmul_bf16x6_few.cu: the same of up to 320 rows or columns), "tf32"
 ///         (kernels/matmul_wgmma_tf32.cu: the same with precision="tf32"), "skinny" (kernels/matmul_skinny.cu and
 ///         matmul_skinny_simt.cu: up to 16 rows or columns of fp16/bf16, 64 of others), "copied"
 ///         (kernels/matmul_mma.cu on copies of operands that it could only read element by element), or None to leave
