@@ -1,4 +1,4 @@
-//! Results, made by the caller's own library with its own allocator wherever it has one to ask.
+//! Results, allocated by the caller's library, with its own allocator where it has one.
 
 use pyo3::intern;
 use pyo3::prelude::*;

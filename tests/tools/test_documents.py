@@ -125,6 +125,19 @@ READ = [
 ]
 
 
+# Phrases of earlier days, for which the field has words.
+RETIRED = re.compile(
+    r"\btime over (?:tilewise's|ours|this kernel's)|\bis an input or overlaps none|\bdone first \(clocks"
+    r"|\bwhat the model leaves over|\bforward derivatives\b|\bwherever it has one to ask"
+)
+
+
+def test_a_reader_meets_the_words_of_the_field():
+    texts = {name: " ".join(prose(name, (ROOT / name).read_text()).split()) for name in READ}
+    found = {name: RETIRED.findall(text) for name, text in texts.items()}
+    assert {name: phrases for name, phrases in found.items() if phrases} == {}
+
+
 def test_every_file_that_is_named_exists():
     assert len(READ) > 300
     texts = {name: (ROOT / name).read_text() for name in READ}

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import shutil
+import statistics
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from support.bench_run import measurement, whole_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks/pages.py"
+NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
 
 if not SCRIPT.exists():
     pytest.skip("no checkout", allow_module_level=True)
@@ -184,6 +186,20 @@ def test_no_notebook_has_a_figure_of_a_gpu_without_its_record_or_its_date():
             if cell["cell_type"] == "markdown" and "Measured, on an NVIDIA H200" in text:
                 dated = re.search(r"\d+ (November|December) 2026|; date -->", text)
                 assert dated, (notebook.name, text)
+
+
+def test_the_speedups_on_cpus_of_the_readme_are_those_of_the_records():
+    records = [run for run in pages.runs(ROOT).values() if run.facts["device"] == "CPU"]
+    cases = [[m for m in run.measurements if m.op != pages.OVERHEAD] for run in records]
+    found = [sorted(m.ratios["torch"] for m in of if "torch" in m.ratios) for of in cases]
+    quartiles = [statistics.quantiles(of, n=4, method="inclusive") for of in found]
+    medians = [middle for _, middle, _ in quartiles]
+    spread = min(low for low, _, _ in quartiles), max(high for _, _, high in quartiles)
+    sentence = (
+        f"of all cases were {min(medians):.2f} to {max(medians):.2f} in {NUMBERS[len(records)]} records, "
+        f"their quartiles {spread[0]:.2f} to {spread[1]:.2f}, the lowest {min(of[0] for of in found):.2f};"
+    )
+    assert sentence in " ".join((ROOT / "README.md").read_text().split())
 
 
 def test_the_decoder_block_of_the_readme_is_that_of_its_page():

@@ -1,6 +1,7 @@
 """The site builds without a warning, and its pages hold what the files they quote say."""
 
 import html
+import itertools
 import json
 import os
 import re
@@ -122,7 +123,13 @@ def test_every_notebook_is_a_page_with_its_pictures(site):
 def test_every_public_function_is_in_the_reference(site):
     import tilewise
 
-    text = words(site / "api/index.html")
+    pages = sorted(site.glob("api*/index.html"))
+    text = " ".join(map(words, pages))
+    headings = re.findall("<h[23] id=.*?</h[23]>", "".join(page.read_text() for page in pages), re.DOTALL)
+    titles = [re.sub("<[^>]+>", "", heading).strip() for heading in headings]
+    assert len(titles) > 20
+    # As of a function in a module of its name.
+    assert all(title != following for title, following in itertools.pairwise(titles))
     for name in tilewise.__all__:
         if not name.endswith("Error") and name != "__version__":
             assert f"{name} (" in text or f"{name}(" in text, name
