@@ -55,9 +55,10 @@ pub enum Route {
     Copied(copied::CopiedChoice),
 }
 
-/// On compute capability 9.0, halves go to matmul_wgmma.cu without an estimate of other kernels, but for small problems
+/// On compute capability 9.0, fp16 and bf16 go to matmul_wgmma.cu without an estimate of other kernels, but for small problems
 /// whose operands it would have to copy; among its tiles and splits wgmma/cost.rs decides. float32 goes to matmul_bf16x6.cu
-/// there where that is estimated to be done before the blocks, or the kernels of few rows, of which matmul_bf16x6_few.cu is one; as TF32 to matmul_wgmma_tf32.cu.
+/// there where that is estimated to be done before the blocks or the kernels of few rows, of which matmul_bf16x6_few.cu is
+/// one; as TF32 to matmul_wgmma_tf32.cu.
 /// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle;
 /// operands that those blocks would read element by element are copied first where they are used often enough;
 /// everything else goes to the blocks as it is.
