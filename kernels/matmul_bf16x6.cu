@@ -4,8 +4,8 @@
 //
 // matmul_split.cu has made three bfloat16 parts of each element. Blocks, producers and ring are those of matmul_wgmma.cu; a
 // stage holds one part of both operands. The consumers multiply six pairs of parts, smallest first (common/wgmma_bf16x6.cuh):
-// the sum of 64 of k is the tensor cores', and is added to float32 registers, rounded to nearest. Results go from registers
-// to memory (common/wgmma_store.cuh).
+// the sum of 64 of k is the tensor cores', and is added to float32 registers, rounded to nearest. Results are those of
+// common/wgmma_store.cuh.
 // Variants, matmul_bf16x6_{rows x columns of a block}_{epilogue}_f32: src/cuda/plan/matmul/wgmma/bf16x6/mod.rs chooses.
 // Hazard: a result that is not finite, or so small that parts below bfloat16's least exponent would matter, is computed
 // again by its warp, with float32 multiply-adds from the operands themselves. So infinities, NaN, overflow and subnormal

@@ -3,19 +3,24 @@
 // matmul of float32 on Hopper's tensor cores where the caller permits TF32 (precision="tf32"): out = act(a @ b + bias).
 // The copy engine rounds what it loads to the 19 bits that the tensor cores read; sums are float32.
 //
-// The ring, the blocks and their order are those of matmul_wgmma.cu; a stage holds 32 of k. wgmma takes floats K-major only, so operands of other layouts, or off 16 bytes, are copied first
-// (matmul_repack.cu). Results go from registers to memory (common/wgmma_store.cuh).
+// The ring, the blocks and their order are those of matmul_wgmma.cu; a stage holds 32 of k. wgmma takes floats from shared memory
+// K-major only: rows that lie across k come by registers (common/wgmma_rows_across.cuh), and columns that do are the rows of the
+// transposed product. Where both lie across k, or an operand is off 16 bytes, one is copied first (matmul_repack.cu). Results are
+// those of common/wgmma_store.cuh.
 // Variants, matmul_wgmma_tf32_{rows x columns of a block}_{epilogue}_f32: src/cuda/plan/matmul/wgmma/tf32/mod.rs chooses.
 // Measurements: docs/measurements/matmul_wgmma_tf32.md
 
 #include "wgmma_block.cuh"
+#include "wgmma_rows_across.cuh"
 #include "wgmma_store.cuh"
 
 template <int CONSUMERS, int BN, int BLOCKS> struct Tf32Shape : WgmmaShape<float, CONSUMERS, 1, BN, BLOCKS> {
     static constexpr uint32_t PLANES = 2;  // a block of k is 64 floats
-    // Results go from registers to memory.
-    static constexpr int STAGES_AT = HEADER_BYTES;
-    static constexpr bool CAN_TMA_STORE = false;
+    static constexpr bool CAN_TMA_STORE = false, MAY_BE_DOWN = true;
+
+    static __device__ __forceinline__ RowsOfLane rows_of_lane(const WgmmaParams& p, uint32_t lane) {
+        return p.a_mn ? RowsOfLane{int32_t(lane / 4) * 2, 1} : RowsOfLane{int32_t(lane / 4), 8};
+    }
 };
 
 template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma_tf32(const WgmmaParams& p) {
@@ -26,9 +31,16 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma_
             // Instruction-cache warm-up: the first time nothing is multiplied and nothing stored.
             for (bool warm_up = true; work.left(); warm_up = false) {
                 const Item& item = work.item;
-                multiply<S>(p, pair, d, shared, ring, warm_up ? 0 : item.k_end - item.k_begin);
+                const uint32_t blocks = warm_up ? 0 : item.k_end - item.k_begin;
+                const StoreEpilogue<S, F> epilogue(p, shared);
+                if (!warm_up) epilogue.prefetch(item);
+                if (p.a_mn) {
+                    multiply_across<S>(p, pair, d, shared, ring, blocks);
+                } else {
+                    multiply<S>(p, pair, d, shared, ring, blocks);
+                }
                 if (warm_up) ptx::wait_for_grid_before();  // for bias, and before stores
-                StoreEpilogue<S, F>(p, shared).write(d, item, warm_up);
+                epilogue.write(d, item, warm_up);
                 if (!warm_up) work.next();
             }
             if (F == EpilogueKind::partial) ptx::let_next_grid_begin();

@@ -27,8 +27,6 @@ struct Bf16x6Shape : WgmmaShape<bf16, CONSUMERS, 1, BN, BLOCKS> {
     using Result = float;
     static constexpr uint32_t PLANES = PARTS;
     static constexpr bool HAS_PAIRS = false;
-    // Results go from registers to memory.
-    static constexpr int STAGES_AT = HEADER_BYTES;
     static constexpr bool CAN_TMA_STORE = false;
 };
 

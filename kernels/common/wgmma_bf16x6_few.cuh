@@ -134,8 +134,9 @@ __device__ __forceinline__ void multiply_split_rows(PartSums<S>& d, const uint32
         const uint64_t b = ptx::wgmma_tile<false>(b_parts + B[i] * S::PART_BYTES);
 #pragma unroll
         for (int k = 0; k < BLOCK_K / 16; ++k) {
-            ptx::WgmmaOfRegisters<S::BN>::add(i == 5 ? d.large : d.small, a[k][A[i]], ptx::wgmma_tile_at(b, k * 32),
-                                              k > 0 || (i == 0 ? accumulate_small : i < 5));
+            ptx::WgmmaOfRegisters<S::BN>::template add<bf16>(i == 5 ? d.large : d.small, a[k][A[i]],
+                                                             ptx::wgmma_tile_at(b, k * 32),
+                                                             k > 0 || (i == 0 ? accumulate_small : i < 5));
         }
     }
     ptx::wgmma_commit();

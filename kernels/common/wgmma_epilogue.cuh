@@ -36,9 +36,11 @@ template <class S, EpilogueKind F> struct Epilogue {
     static constexpr bool LOOP = F == EpilogueKind::general;
     static constexpr bool ANY = LOOP || (RESIDUAL && !PLAIN);  // all activations, and results by elements
     static constexpr int BIASES = S::BOXES > S::M_STEPS ? S::BOXES : S::M_STEPS;
-    // Accumulators of a thread that it looks at together: 16 columns, or in a loop as many as there are registers for.
+    // Accumulators of a thread that it looks at together: 16 columns, or in a loop as many as there are registers for; of
+    // float32 a line of 128 bytes.
     static constexpr int ALL_ACCUMULATORS = S::M_STEPS * S::ACCUMULATORS;
-    static constexpr int UNIT = !LOOP || ALL_ACCUMULATORS > 128 ? 8 : ALL_ACCUMULATORS == 96 ? 16 : 32;
+    static constexpr int IN_LOOP = ALL_ACCUMULATORS > 128 ? 8 : ALL_ACCUMULATORS == 96 ? 16 : 32;
+    static constexpr int UNIT = same_type<T, float> ? 16 : LOOP ? IN_LOOP : 8;
     // Of a step's results. With a gate the first half of the accumulators are its products, and the others b's.
     static constexpr int ACCUMULATORS = GATE ? S::ACCUMULATORS / 2 : S::ACCUMULATORS;
     static constexpr int BOXES = GATE ? S::BOXES / 2 : S::BOXES;

@@ -49,10 +49,10 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
                     return;
                 }
 #pragma unroll
-                for (int32_t i = 0; i < (ROWS + 63) / 64; ++i) {
+                for (int32_t i = 0; i < (ROWS + S::LINE - 1) / S::LINE; ++i) {
                     const bool tail = IS_B && S::TAIL < 64 && i == S::BOXES - 1;
-                    const int32_t column = tail ? item.col + place.column(i) : mn + i * 64;
-                    ptx::tma_load_2d(to + i * BOX_BYTES, tail ? p.b_tail : whole, full, column, k);
+                    const int32_t column = tail ? item.col + place.column(i) : mn + i * S::LINE;
+                    ptx::tma_load_2d(to + i * S::LINE_BOX_BYTES, tail ? p.b_tail : whole, full, column, k);
                 }
             });
             continue;
@@ -79,7 +79,9 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
             const bool tail = IS_B && S::TAIL < 64 && mn_major;
             const bool smaller = !mn_major && bytes != whole_bytes;
             const int32_t boxes =
-                (mn_major && ROWS > 64 ? int32_t((bytes + BOX_BYTES - 1) / BOX_BYTES) >> gated : bytes > 0) - tail;
+                (mn_major && ROWS > S::LINE ? int32_t((bytes + S::LINE_BOX_BYTES - 1) / S::LINE_BOX_BYTES) >> gated
+                                            : bytes > 0) -
+                tail;
             // The gate's, then b's.
 #pragma unroll 1
             for (int32_t part = gated; part >= 0; --part) {
@@ -89,8 +91,8 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
 #pragma unroll 1
                 for (int32_t i = 0; i < boxes; ++i) {
                     ask(own, to, column);
-                    to += BOX_BYTES;
-                    column += 64;
+                    to += S::LINE_BOX_BYTES;
+                    column += S::LINE;
                 }
                 if (tail) ask(p.b_tail, to, item.col + place.column(S::BOXES - 1));
             }
@@ -160,6 +162,23 @@ __device__ __forceinline__ void multiply_stages(const WgmmaParams& p, Accumulato
     }
 }
 
+// What a warpgroup has multiplied, to be handed back to the producers, here and in the blocks that load for this one.
+struct HandBack {
+    Ring read;   // the first stage that has not been handed back
+    bool tells;  // a lane for each block that is told
+    uint32_t there;
+
+    __device__ __forceinline__ HandBack(const Pair& pair, uint32_t shared, const Ring& ring) : read(ring) {
+        const uint32_t lane = threadIdx.x % 32;
+        tells = lane < pair.blocks;
+        there = tells && pair.blocks > 1 ? ptx::mbarrier_of_block(shared, lane) - shared : 0;
+    }
+    __device__ __forceinline__ void next() {
+        if (tells) ptx::mbarrier_arrive_there(read.empty(read.stage) + there);
+        read.advance();
+    }
+};
+
 // One item's products, summed over its blocks of k. One group of wgmma stays under way while the next is issued; a
 // group's stages are handed back when it is done, which is known once the group behind it has been issued and all but one
 // have been waited for. `prepare` gets each block's number, and the ring at its stage, before it is multiplied.
@@ -169,21 +188,14 @@ struct Nothing {
 template <class S, class Prepare = Nothing>
 __device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair, Accumulators<S>& d, uint32_t shared,
                                          Ring& ring, uint32_t blocks, Prepare prepare = {}) {
-    const uint32_t lane = threadIdx.x % 32;
     const uint32_t own_rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * S::M_STEPS * BOX_BYTES;
-    // A lane for each block that is told.
-    const bool tells = lane < pair.blocks;
-    const uint32_t there = tells && pair.blocks > 1 ? ptx::mbarrier_of_block(shared, lane) - shared : 0;
-    Ring read = ring;  // the first stage that has not been handed back
+    HandBack multiplied(pair, shared, ring);
     const uint32_t most = p.stages >= 4 * S::GROUP ? S::GROUP : 1;
     uint32_t under_way = 0;
     const auto hand_back = [&] {
 #pragma unroll
         for (uint32_t i = 0; i < S::GROUP; ++i) {
-            if (i < under_way) {
-                if (tells) ptx::mbarrier_arrive_there(read.empty(read.stage) + there);
-                read.advance();
-            }
+            if (i < under_way) multiplied.next();
         }
     };
     for (uint32_t block = 0; block < blocks;) {

@@ -53,7 +53,8 @@ struct alignas(64) WgmmaParams {
     uint32_t tma_store;       // the epilogue stores whole tiles from shared memory by TMA
     uint32_t splits;          // of k, for the host to know, as is the next
     uint32_t cluster_splitk;  // the splits are a cluster: the kernel is then another
-    uint32_t unused[5];
+    uint32_t down_columns;    // of float32: neighbours of the result in memory are those of a column
+    uint32_t unused[4];
     Divisor by_split;     // items of a k split
     Divisor by_product;   // items of a product
     Divisor by_batch[2];  // of the two inner dimensions
@@ -81,6 +82,11 @@ enum : uint32_t { GATED = 8 };
 // has one for all.
 enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START, RESULT_READY };
 
+// The two of a warp's 16 rows whose accumulators a lane has.
+struct RowsOfLane {
+    int32_t first, step;  // within them, and from there to the second
+};
+
 template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS_>
 struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     using T = Element;
@@ -88,9 +94,14 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     static constexpr int BLOCKS = BLOCKS_;                         // on one multiprocessor
     static constexpr int STAGE_K = BLOCK_K * 2 / sizeof(Element);  // elements of k in a stage
     static constexpr uint32_t PLANES = 1;                          // stages of a block of k
+    // Of a box of an operand with unit stride along m or n: a line of 128 bytes for each k of a stage.
+    static constexpr int32_t LINE = 128 / sizeof(Element);
+    static constexpr uint32_t LINE_BOX_BYTES = STAGE_K * 128;
     static constexpr bool HAS_PAIRS = true;
     static constexpr bool MAY_BE_WHOLE = false;  // cluster split-K, of one split
-    static constexpr int K_GROUPS = 1;           // warpgroups that share their rows, each with k of its own
+    // Results may lie as columns, which a lane then has two neighbours of.
+    static constexpr bool MAY_BE_DOWN = false;
+    static constexpr int K_GROUPS = 1;  // warpgroups that share their rows, each with k of its own
     static constexpr int THREADS = 128 * CONSUMERS + 128;
     static constexpr int ACCUMULATORS = BN / 2;  // of a thread, for 64 rows
     // Stages that a warpgroup multiplies as one group, if the ring is long enough for as many to be loaded. The products of
@@ -105,6 +116,9 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
 
     // Of a warp's first eight rows, and of its next, whose accumulators a lane has.
     static __device__ __forceinline__ int32_t row_of_lane(uint32_t lane) { return int32_t(lane / 4); }
+    static __device__ __forceinline__ RowsOfLane rows_of_lane(const WgmmaParams&, uint32_t lane) {
+        return {row_of_lane(lane), 8};
+    }
 };
 
 template <class S> __device__ __forceinline__ uint32_t stages_at(const WgmmaParams& p) {

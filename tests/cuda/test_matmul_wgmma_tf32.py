@@ -70,6 +70,23 @@ def test_splits_and_epilogues(tile, splits):
             guarded.assert_rest_untouched()
 
 
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("layouts", LAYOUTS, ids=lambda pair: "-".join(lay.__name__ for lay in pair))
+def test_what_is_added_in_every_layout(tile, splits, layouts):
+    """Rows across k leave results in pairs of columns, and columns across k in the transposed product."""
+    for m, n in [(132, 100), (129, 133)]:
+        a, b = (lay(randn(*size, dtype=F32)) for lay, size in zip(layouts, [(m, 270), (270, n)], strict=True))
+        bias, residual = randn(n, dtype=F32), randn(m, n, dtype=F32)
+        for added in (residual, views.transposed(residual), residual[:1], residual[:, :1]):
+            check(a, b, f"{m} {n}", tile, splits, bias=bias, residual=added, activation="silu")
+        result = residual.clone()
+        got = tw.matmul(a, b, precision="tf32", residual=result, out=result)
+        expected, error = reference.matmul(a, b, tf32=True, residual=residual)
+        assert_rounded(got, expected, error, f"into the residual: {tile} {splits}")
+        check(a, b, "by columns:", tile, splits, bias=bias, out=residual.mT.contiguous().mT)
+
+
 @pytest.mark.parametrize("batch_b", [(2, 3), (3,), ()], ids=str)
 def test_batches(batch_b):
     for k in (41, 44):

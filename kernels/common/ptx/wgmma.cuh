@@ -130,16 +130,16 @@ template <int N> struct Wgmma;
         : "l"(a), "l"(b), "r"(uint32_t(accumulate)))
 // clang-format on
 
-// Of bfloat16, the 64 x 16 tile in registers: thread t of the four warps holds in a[i] row 16 (t / 32) + t % 32 / 4 + 8 (i % 2),
-// and of k 8 (i / 2) + 2 (t % 4) and the next.
+// The 64 x 16 tile of bfloat16 in registers: thread t of the four warps holds in a[i] row 16 (t / 32) + t % 32 / 4 + 8 (i % 2),
+// and of k 8 (i / 2) + 2 (t % 4) and the next. Of floats 64 x 8: the same row, and 4 (i / 2) + t % 4 of k.
 // clang-format off
-#define INSTRUCTION_REGISTERS(N, COUNT, A0, A1, A2, A3, B, ACCUMULATE)                                              \
+#define INSTRUCTION_REGISTERS(TYPE, B_LAYOUT, N, COUNT, A0, A1, A2, A3, B, ACCUMULATE)                              \
     asm volatile(                                                                                                   \
         "{\n"                                                                                                       \
         ".reg .pred accumulate;\n"                                                                                  \
         "setp.ne.b32 accumulate, %" #ACCUMULATE ", 0;\n"                                                            \
-        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGISTERS_##COUNT "}, "                        \
-        "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", accumulate, 1, 1, 0;\n"                                 \
+        "wgmma.mma_async.sync.aligned.m64n" #N TYPE " {" REGISTERS_##COUNT "}, "                                    \
+        "{%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", accumulate, 1, 1" B_LAYOUT ";\n"                        \
         "}"                                                                                                         \
         : OPERANDS_##COUNT                                                                                          \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(uint32_t(accumulate)))
@@ -148,15 +148,22 @@ template <int N> struct Wgmma;
 template <int N> struct WgmmaOfRegisters;
 #define WIDTH_OF_REGISTERS(N, COUNT, ...)                                                                 \
     template <> struct WgmmaOfRegisters<N> {                                                              \
+        template <class T>                                                                                \
         static __device__ __forceinline__ void add(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b, \
                                                    bool accumulate) {                                     \
-            INSTRUCTION_REGISTERS(N, COUNT, __VA_ARGS__);                                                 \
+            if constexpr (same_type<T, f32>) {                                                            \
+                INSTRUCTION_REGISTERS("k8.f32.tf32.tf32", "", N, COUNT, __VA_ARGS__);                     \
+            } else {                                                                                      \
+                INSTRUCTION_REGISTERS("k16.f32.bf16.bf16", ", 0", N, COUNT, __VA_ARGS__);                 \
+            }                                                                                             \
         }                                                                                                 \
     };
 WIDTH_OF_REGISTERS(8, 4, 4, 5, 6, 7, 8, 9)
 WIDTH_OF_REGISTERS(16, 8, 8, 9, 10, 11, 12, 13)
 WIDTH_OF_REGISTERS(32, 16, 16, 17, 18, 19, 20, 21)
 WIDTH_OF_REGISTERS(64, 32, 32, 33, 34, 35, 36, 37)
+WIDTH_OF_REGISTERS(128, 64, 64, 65, 66, 67, 68, 69)
+WIDTH_OF_REGISTERS(256, 128, 128, 129, 130, 131, 132, 133)
 
 #define WIDTH(N, COUNT, ...)                                                                                     \
     template <> struct Wgmma<N> {                                                                                \

@@ -15,6 +15,13 @@ namespace {
 // Elements of k of a product: 32 bytes.
 constexpr unsigned k_of(Element element) { return element == Element::tf32 ? 8 : 16; }
 
+float tf32(uint32_t bits) {
+    bits &= 0xffffe000u;  // there are no more
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
 // The fields of a 64-bit description of a tile.
 struct Tile {
     uint32_t start, leading, stride;  // bytes
@@ -43,10 +50,7 @@ struct Tile {
                     uint32_t at = start + mn / 8 * stride + mn % 8 * 128 + k * 4, bits[4];
                     at ^= (at >> 7 & 7) << 4;
                     memcpy(bits, shared_pointer(at, 16, 16), 16);
-                    for (unsigned i = 0; i < 4; ++i) {
-                        bits[i] &= 0xffffe000u;  // a tf32 has no more bits
-                        memcpy(&out[(mn - first) * mn_step + (k + i) * k_step], &bits[i], 4);
-                    }
+                    for (unsigned i = 0; i < 4; ++i) out[(mn - first) * mn_step + (k + i) * k_step] = tf32(bits[i]);
                 }
             }
             return;
@@ -85,10 +89,11 @@ void WgmmaPipeline::issue(const WarpgroupProduct (&lanes)[32]) {
         }
     }
     std::vector<float> a;
-    for (unsigned i = 0; p.a_in_registers && i < 16 * 16; ++i) {
-        const unsigned row = i / 16, k = i % 16;
-        const uint32_t word = lanes[row % 8 * 4 + k % 8 / 2].a_registers[row / 8 + k / 8 * 2];
-        a.push_back(__bfloat162float({uint16_t(word >> k % 2 * 16)}));
+    const unsigned K = k_of(p.element), each = K / 8;  // neighbours in a register
+    for (unsigned i = 0; p.a_in_registers && i < 16 * K; ++i) {
+        const unsigned row = i / K, k = i % K / each, half = i % each;
+        const uint32_t word = lanes[row % 8 * 4 + k % 4].a_registers[row / 8 + k / 4 * 2];
+        a.push_back(p.element == Element::tf32 ? tf32(word) : __bfloat162float({uint16_t(word >> half * 16)}));
     }
     works_.push_back({p, groups_, a});
 }
@@ -139,7 +144,7 @@ void WgmmaPipeline::wait(unsigned pending, unsigned place) {
 
 void wgmma(const WarpgroupProduct& product, Site site) {
     WarpgroupProduct mine = product;
-    together("wgmma", site, ~0u, true, &mine, [](void* const (&lanes)[32], uint32_t) {
+    together("wgmma", site, ~0u, true, &mine, [](void* const(&lanes)[32], uint32_t) {
         WarpgroupProduct products[32];
         for (unsigned lane = 0; lane < 32; ++lane) {
             products[lane] = *static_cast<WarpgroupProduct*>(lanes[lane]);
@@ -154,14 +159,14 @@ void wgmma(const WarpgroupProduct& product, Site site) {
 }
 void wgmma_fence(Site site) {
     together("wgmma.fence", site, ~0u, true, nullptr,
-             [](void* const (&)[32], uint32_t) { runner->wgmma_pipeline().fence(); });
+             [](void* const(&)[32], uint32_t) { runner->wgmma_pipeline().fence(); });
 }
 void wgmma_commit(Site site) {
     together("wgmma.commit_group", site, ~0u, true, nullptr,
-             [](void* const (&)[32], uint32_t) { runner->wgmma_pipeline().commit(); });
+             [](void* const(&)[32], uint32_t) { runner->wgmma_pipeline().commit(); });
 }
 void wgmma_wait(unsigned pending, Site site) {
-    together("wgmma.wait_group", site, ~0u, true, &pending, [](void* const (&lanes)[32], uint32_t) {
+    together("wgmma.wait_group", site, ~0u, true, &pending, [](void* const(&lanes)[32], uint32_t) {
         runner->wgmma_pipeline().wait(*static_cast<unsigned*>(lanes[0]), runner->running().index / 32 % 4);
     });
 }

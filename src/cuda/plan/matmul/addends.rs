@@ -2,7 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use super::{Oriented, allows_vectors};
+use super::{Matrix, Oriented, allows_vectors};
 use crate::dtype::DType;
 
 /// `Addends` of kernels/common/epilogue.cuh. Strides in elements.
@@ -63,8 +63,14 @@ impl Addends {
 
 impl Oriented {
     /// As `rows_allow_vectors`, of the residual.
-    fn residual_allows_vectors(&self, dtype: DType) -> bool {
-        let allows = |x| allows_vectors(x, x.col_stride, (self.m, x.row_stride), dtype);
+    pub fn residual_allows_vectors(&self, dtype: DType) -> bool {
+        let allows = |x: &Matrix| allows_vectors(x, x.col_stride, (self.m, x.row_stride), dtype);
+        self.residual.as_ref().is_some_and(allows)
+    }
+
+    /// The same of rows next to each other.
+    pub fn residual_allows_vectors_down(&self, dtype: DType) -> bool {
+        let allows = |x: &Matrix| allows_vectors(x, x.row_stride, (self.n, x.col_stride), dtype);
         self.residual.as_ref().is_some_and(allows)
     }
 }

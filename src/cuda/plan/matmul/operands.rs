@@ -45,6 +45,11 @@ impl Oriented {
         if down_columns(p.m, p.n, &p.out) { Oriented::transposed(p) } else { Oriented::straight(p) }
     }
 
+    /// The other way round than `new`.
+    pub fn turned(p: &MatmulProblem) -> Oriented {
+        if down_columns(p.m, p.n, &p.out) { Oriented::straight(p) } else { Oriented::transposed(p) }
+    }
+
     pub fn straight(p: &MatmulProblem) -> Oriented {
         let (bias, bias_col) = p.bias.as_ref().map_or((0, 0), |bias| (bias.address, bias.stride));
         Oriented {

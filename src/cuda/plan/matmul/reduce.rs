@@ -81,6 +81,24 @@ pub struct Splits {
     pub gate_width: u32,
 }
 
+impl Splits {
+    /// Rows for columns.
+    pub fn transposed(self) -> Splits {
+        Splits {
+            m: self.n,
+            n: self.m,
+            height: self.width,
+            width: self.height,
+            out_row: self.out_col,
+            out_col: self.out_row,
+            bias_row: self.bias_col,
+            bias_col: self.bias_row,
+            addends: self.addends.transposed(),
+            ..self
+        }
+    }
+}
+
 /// At most three batch dimensions.
 pub fn plan(problem: &MatmulProblem, splits: &Splits) -> LaunchPlan<ReduceParams> {
     let mut batch_size = [1; 3];

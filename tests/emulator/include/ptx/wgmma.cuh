@@ -21,21 +21,25 @@ template <bool MN_MAJOR> uint64_t wgmma_tile(uint32_t shared) {
 
 inline uint64_t wgmma_tile_at(uint64_t tile, uint32_t bytes) { return tile + bytes / 16; }
 
+template <class T> constexpr emulator::Element element_of() {
+    using emulator::Element;
+    return same_type<T, f32> ? Element::tf32 : same_type<T, bf16> ? Element::bf16 : Element::f16;
+}
+
 template <int N> struct Wgmma {
     static_assert(N % 8 == 0 && N >= 8 && N <= 256, "");
     template <class T, bool A_MN, bool B_MN>
     static void add(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate,
                     emulator::Site site = emulator::Site::here()) {
-        using emulator::Element;
-        constexpr Element element = same_type<T, f32> ? Element::tf32 : same_type<T, bf16> ? Element::bf16 : Element::f16;
-        emulator::wgmma({N, element, A_MN, B_MN, accumulate, a, b, d}, site);
+        emulator::wgmma({N, element_of<T>(), A_MN, B_MN, accumulate, a, b, d}, site);
     }
 };
 
 template <int N> struct WgmmaOfRegisters {
+    template <class T>
     static void add(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate,
                     emulator::Site site = emulator::Site::here()) {
-        emulator::WarpgroupProduct product{N, emulator::Element::bf16, false, false, accumulate, 0, b, d};
+        emulator::WarpgroupProduct product{N, element_of<T>(), false, false, accumulate, 0, b, d};
         product.a_registers = {a[0], a[1], a[2], a[3]};
         product.a_in_registers = true;
         emulator::wgmma(product, site);

@@ -20,7 +20,7 @@ pub enum EpilogueKind {
 }
 
 impl EpilogueKind {
-    /// `whole_vectors`: no result is stored by elements.
+    /// `whole_vectors`: no result is stored by elements, at the end of a row neither.
     pub fn of(activation: Activation, p: &WgmmaParams, whole_vectors: bool, planes: u32) -> EpilogueKind {
         let simple = match activation {
             Activation::None | Activation::Relu => true,

@@ -116,12 +116,11 @@ impl Model {
     /// The tile and splits that are estimated to be done first, and when that is. None: more tiles than blocks count.
     pub fn choose(
         &self,
-        problem: &MatmulProblem,
+        (problem, p): (&MatmulProblem, &Oriented),
         device: &DeviceFacts,
         overrides: Overrides,
         copies: [Option<repack::Dense>; 2],
     ) -> Option<(WgmmaChoice, f64)> {
-        let p = Oriented::new(problem);
         let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
         let products = problem.batch_count().unsigned_abs();
         let copied = copies.iter().flatten().fold(0u64, |sum, copy| sum.saturating_add(copy.bytes()));
@@ -178,6 +177,7 @@ impl Model {
             splits: splits as u32,
             pair,
             gated: false,
+            turned: p.transposed != Oriented::new(problem).transposed,
             cluster_splitk: work.cluster_splitk,
             group_m,
             resident,

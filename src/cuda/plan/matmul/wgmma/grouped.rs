@@ -96,6 +96,7 @@ pub fn choose(
         splits: 1,
         pair: 1,
         gated,
+        turned: false,
         cluster_splitk: false,
         group_m: group_m(tiles_m.max(1), tiles_n, (tile.m(), tile.n), concurrent),
         resident: tile.blocks,

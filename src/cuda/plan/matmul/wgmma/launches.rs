@@ -5,15 +5,15 @@ use std::mem::offset_of;
 use super::epilogue::EpilogueKind;
 use super::params::{BY_TMA, GATED, MAPS, WgmmaParams};
 use super::{
-    Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, WgmmaChoice, addressed, addressed_words, lead_stride,
-    residual_lead,
+    Addressed, BATCH_DIMS, BLOCK_K, BOX_COLUMNS, WgmmaChoice, addressed, addressed_words,
+    addressed_words_of_rows, lead_stride, residual_lead,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
 use crate::cuda::plan::matmul::addends::Addends;
 use crate::cuda::plan::matmul::reduce::{self, ReduceParams, Splits};
 use crate::cuda::plan::matmul::repack::{self, RepackParams, Source};
-use crate::cuda::plan::matmul::{Matrix, Oriented, activation, alignment};
+use crate::cuda::plan::matmul::{Matrix, Oriented, activation, alignment, allows_vectors};
 use crate::cuda::plan::tile_order::TileOrder;
 use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
 use crate::cuda::tensor_map::{ALIGNMENT, MAX_DIMS, TensorMap, TensorMapSpec};
@@ -59,8 +59,11 @@ impl WgmmaChoice {
         let mut operand = |i: usize| {
             let (x, ((mn, mn_stride), (k, k_stride)), to) = operands[i];
             let Some(copy) = self.copies[i] else {
-                let addressed = if tile.planes == 2 { addressed_words } else { addressed };
-                return addressed(x, (mn, mn_stride), (k, k_stride));
+                return match (tile.planes, i) {
+                    (2, 0) => addressed_words_of_rows(x, (mn, mn_stride), (k, k_stride)),
+                    (2, _) => addressed_words(x, (mn, mn_stride), (k, k_stride)),
+                    _ => addressed(x, (mn, mn_stride), (k, k_stride)),
+                };
             };
             sources.push((x, (mn_stride, k_stride), copy, to));
             let (matrix, mn_stride, k_stride) = copy.matrix(x, to);
@@ -76,10 +79,19 @@ impl WgmmaChoice {
             (Some(copy), k) => copy.k(k),
             (None, k) => k * u64::from(tile.planes),
         };
-        let along_m = Tiles { count: tiles_m * self.pair, rows: tile.m(), sharing: 1 };
-        let along_n = Tiles { count: tiles_n, rows: half(tile.n), sharing: self.pair };
+        // Of words, two of each float.
+        let words = |across: bool| if across && tile.planes == 2 { 2 } else { 1 };
+        let a_words = words(a.as_ref().is_some_and(|a| a.mn_major));
+        let along_m = Tiles {
+            count: tiles_m * self.pair,
+            rows: tile.m() * a_words,
+            k: BLOCK_K as u32 / a_words,
+            ..Tiles::ALONE
+        };
+        let along_n = Tiles { count: tiles_n, rows: half(tile.n), sharing: self.pair, ..Tiles::ALONE };
+        let a_size = (p.m * i64::from(a_words), k(0) / u64::from(a_words));
         let loads = [
-            load(problem, &a, (p.m, k(0)), along_m, tiles_n == 1 && in_every_product(&p.a)),
+            load(problem, &a, a_size, along_m, tiles_n == 1 && in_every_product(&p.a)),
             load(problem, &b, (p.n, k(1)), along_n, tiles_m == 1 && in_every_product(&p.b)),
         ];
         let gate = problem.gate.as_ref().and_then(|x| {
@@ -97,10 +109,12 @@ impl WgmmaChoice {
         let result = out_lead.filter(|_| self.tma_store);
         let result = result.map(|lead| map(problem, &p.out, [p.n as u64, p.m as u64], lead, [64, 64]));
 
-        let store_elements = match tile.planes {
-            1 => out_lead.is_none(),
-            _ => !p.rows_allow_vectors(problem.dtype),
+        let down_columns = self.turned && tile.planes == 2;
+        let out_vector = match down_columns {
+            true => allows_vectors(&p.out, p.out.row_stride, (p.n, p.out.col_stride), problem.dtype),
+            false => p.rows_allow_vectors(problem.dtype),
         };
+        let store_elements = if tile.planes == 1 { out_lead.is_none() } else { !out_vector };
         let stages = tile.stages(self.resident, self.tma_store, self.gated, device);
         let stages_at = tile.fixed_bytes(self.tma_store, self.gated);
         let products = problem.batch_count() as u32;
@@ -114,9 +128,20 @@ impl WgmmaChoice {
             let lead = if p.m > 1 { x.row_stride } else { 0 };
             x.col_stride == 1 && alignment(x, lead, problem.dtype) as usize == ALIGNMENT
         });
+        let ends_whole = match (tile.planes, down_columns) {
+            (1, _) => p.n % 8 == 0,
+            (_, true) => p.m % 2 == 0,
+            (_, false) => p.n % 4 == 0,
+        };
         let addends = match tile.planes {
-            1 => Addends::new(p, residual_vector && (p.n % 8 == 0 || self.splits > 1)),
-            _ => Addends::along_rows(p, problem.dtype),
+            1 => Addends::new(p, residual_vector && (ends_whole || self.splits > 1)),
+            _ => {
+                let vectors = match down_columns {
+                    true => p.residual_allows_vectors_down(problem.dtype),
+                    false => p.residual_allows_vectors(problem.dtype),
+                };
+                Addends::new(p, vectors && (ends_whole || self.splits > 1))
+            }
         };
         let by_tma = p.residual.as_ref().zip(residual_lead(p)).filter(|_| self.tma_store);
         let residual = by_tma.map(|(x, lead)| map(problem, x, [p.n as u64, p.m as u64], lead, [64, 64]));
@@ -168,7 +193,8 @@ impl WgmmaChoice {
             tma_store: self.tma_store.into(),
             splits: self.splits,
             cluster_splitk: self.cluster_splitk.into(),
-            unused: [0; 5],
+            down_columns: down_columns.into(),
+            unused: [0; 4],
             addends,
             residual_batch: p.residual.as_ref().map_or([0; BATCH_DIMS], batch_strides),
             bias_up,
@@ -179,7 +205,7 @@ impl WgmmaChoice {
             true => tiles * self.splits,
             false => items.min(device.multiprocessors * self.resident / self.pair) * self.pair,
         };
-        let whole_vectors = !store_elements && (tile.planes > 1 || params.n.is_multiple_of(8));
+        let whole_vectors = !store_elements && ends_whole;
         let epilogue = match tile.is_transposed() {
             true => EpilogueKind::Transpose,
             false => EpilogueKind::of(problem.activation, &params, whole_vectors, tile.planes),
@@ -213,7 +239,7 @@ impl WgmmaChoice {
             out: p.out.address,
             out_row: p.out.row_stride,
             out_col: p.out.col_stride,
-            out_vector: p.rows_allow_vectors(problem.dtype),
+            out_vector,
             bias: p.bias,
             bias_row: p.bias_row,
             bias_col: p.bias_col,
@@ -221,6 +247,7 @@ impl WgmmaChoice {
             addends,
             gate_width: if self.gated { half(tile.n) } else { 0 },
         };
+        let splits = if down_columns { splits.transposed() } else { splits };
         let reduce = (self.splits > 1 && !self.cluster_splitk).then(|| reduce::plan(problem, &splits));
         let [a_map, b_map] = loads.map(|load| load.map(|load| load.map));
         let [a_tail, b_tail] = loads.map(|load| load.and_then(|load| load.tail));
@@ -259,15 +286,19 @@ pub(super) fn by_offset(
         .filter_map(|(i, spec)| Some((offset_of!(WgmmaParams, maps) + i * size_of::<TensorMap>(), (*spec)?)))
 }
 
-/// Tiles along m or n: blocks of a cluster, `sharing` of them, ask for equal parts of the `rows` of each.
+/// Tiles along m or n: blocks of a cluster, `sharing` of them, ask for equal parts of the `rows` of each. `k`: of a stage, where rows
+/// lie across it.
 #[derive(Clone, Copy)]
 pub(super) struct Tiles {
     pub count: u32,
     pub rows: u32,
     pub sharing: u32,
+    pub k: u32,
 }
 
 impl Tiles {
+    pub const ALONE: Tiles = Tiles { count: 1, rows: 1, sharing: 1, k: BLOCK_K as u32 };
+
     /// Rows of the last tile that are there, of `mn` in all.
     fn last_rows(&self, mn: u64) -> u64 {
         mn.saturating_sub(u64::from(self.count - 1) * u64::from(self.rows))
@@ -313,14 +344,14 @@ pub(super) fn load(
     read_once: bool,
 ) -> Option<Load> {
     let x = x.as_ref()?;
-    let (mn, block_k, Tiles { count, rows, sharing }) = (mn as u64, BLOCK_K as u32, tiles);
+    let (mn, block_k, Tiles { count, rows, sharing, .. }) = (mn as u64, BLOCK_K as u32, tiles);
     let to_map = |sizes, r#box| TensorMapSpec { read_once, ..map(problem, &x.matrix, sizes, x.lead, r#box) };
     let last_rows = tiles.last_rows(mn).min(rows.into()) as u32;
     if x.mn_major {
-        let box_of = |columns: u32| to_map([mn, k], [columns, block_k / sharing]);
+        let box_of = |columns: u32| to_map([mn, k], [columns, tiles.k / sharing]);
         let narrow = rows % BOX_COLUMNS;
         let last_rows = if narrow == 0 { last_rows.next_multiple_of(BOX_COLUMNS) } else { rows };
-        let bytes = |rows: u32| rows * block_k * 2;
+        let bytes = |rows: u32| rows * tiles.k * 2;
         return Some(Load {
             map: box_of(BOX_COLUMNS),
             tail: (narrow != 0).then(|| box_of(narrow)),

@@ -216,6 +216,7 @@ impl Launched {
                 resident,
                 tma_store,
                 gated,
+                turned: false,
                 copies,
                 why,
             }

@@ -126,9 +126,7 @@ impl Tile {
     fn fixed_bytes(&self, tma_store: bool, gated: bool) -> u32 {
         let result = match tma_store {
             true => self.m() * (self.boxes() >> u32::from(gated)) * ROW_BYTES,
-            false if self.planes == 1 => 4 * self.consumers * STORE_BYTES,
-            // float32 goes from registers to memory.
-            false => 0,
+            false => 4 * self.consumers * STORE_BYTES,
         };
         HEADER_BYTES + result
     }
@@ -204,6 +202,8 @@ pub struct WgmmaChoice {
     tma_store: bool,
     /// Half of the tiles' columns are the gate's.
     gated: bool,
+    /// The product is the transposed of the one that `Oriented::new` has.
+    turned: bool,
     /// Of a and b, where they cannot be addressed as they are.
     copies: [Option<repack::Dense>; 2],
     why: Vec<Reason>,
@@ -353,7 +353,19 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let tma_store = rows_of_vectors && (adds || cost::tma_store(&size, &work, device));
     let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
     let (splits, cluster_splitk) = (work.splits as u32, work.cluster_splitk);
-    Some(WgmmaChoice { tile, splits, pair, cluster_splitk, group_m, resident, tma_store, gated, copies, why })
+    Some(WgmmaChoice {
+        tile,
+        splits,
+        pair,
+        cluster_splitk,
+        group_m,
+        resident,
+        tma_store,
+        gated,
+        turned: false,
+        copies,
+        why,
+    })
 }
 
 /// Whether a gated product's other matrix can be read where and as b is, and the result's rows are the caller's.
@@ -375,11 +387,29 @@ fn addressed(x: &Matrix, (mn, mn_stride): (i64, i64), (k, k_stride): (i64, i64))
 
 /// The same of float32, as words of 16 bits: only where k is what lies side by side.
 fn addressed_words(x: &Matrix, (mn, mn_stride): (i64, i64), (k, k_stride): (i64, i64)) -> Option<Addressed> {
-    let doubled = |stride: i64| stride.checked_mul(2);
-    let batch_strides = x.batch_strides.iter().map(|&stride| doubled(stride)).collect::<Option<_>>()?;
-    let x = Matrix { batch_strides, ..x.clone() };
     let unit_stride = if k == 1 { 1 } else { k_stride };
-    addressed(&x, (mn, doubled(mn_stride)?), (doubled(k)?, unit_stride)).filter(|x| !x.mn_major)
+    let (lead, unit) = ((mn, mn_stride.checked_mul(2)?), (k.checked_mul(2)?, unit_stride));
+    addressed(&of_words(x)?, lead, unit).filter(|x| !x.mn_major)
+}
+
+/// The same of an operand whose rows may also lie across k.
+fn addressed_words_of_rows(
+    x: &Matrix,
+    (mn, mn_stride): (i64, i64),
+    (k, k_stride): (i64, i64),
+) -> Option<Addressed> {
+    let across = || {
+        let unit_stride = if mn == 1 { 1 } else { mn_stride };
+        let (unit, lead) = ((mn.checked_mul(2)?, unit_stride), (k, k_stride.checked_mul(2)?));
+        addressed(&of_words(x)?, unit, lead).filter(|x| x.mn_major)
+    };
+    addressed_words(x, (mn, mn_stride), (k, k_stride)).or_else(across)
+}
+
+/// With the strides of its batch in words.
+fn of_words(x: &Matrix) -> Option<Matrix> {
+    let batch_strides = x.batch_strides.iter().map(|&stride| stride.checked_mul(2)).collect::<Option<_>>()?;
+    Some(Matrix { batch_strides, ..x.clone() })
 }
 
 /// Bytes from one row to the next, for rows along a dimension of unit stride, if all of it suits the copy engine.
@@ -406,12 +436,7 @@ impl WgmmaChoice {
 
     /// The problem as the tile has it.
     fn oriented(&self, problem: &MatmulProblem) -> Oriented {
-        let p = Oriented::new(problem);
-        match (self.tile.is_transposed(), p.transposed) {
-            (false, _) => p,
-            (true, false) => Oriented::transposed(problem),
-            (true, true) => Oriented::straight(problem),
-        }
+        if self.turned { Oriented::turned(problem) } else { Oriented::new(problem) }
     }
 
     /// Of the tiles: with a gate, also the gate's.
@@ -445,7 +470,7 @@ impl WgmmaChoice {
         if self.splits == 1 || self.cluster_splitk {
             return 0;
         }
-        let (p, tile) = (Oriented::new(problem), self.tile);
+        let (p, tile) = (self.oriented(problem), self.tile);
         let height = p.m.unsigned_abs().next_multiple_of(u64::from(tile.m() * self.pair));
         let width = self.columns(&p).next_multiple_of(u64::from(tile.n));
         [width, problem.batch_count().unsigned_abs(), u64::from(self.splits), 4]

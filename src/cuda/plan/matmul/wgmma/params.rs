@@ -65,7 +65,9 @@ pub struct WgmmaParams {
     pub splits: u32,
     /// They are a cluster.
     pub cluster_splitk: u32,
-    pub unused: [u32; 5],
+    /// Of float32: neighbours of the result in memory are those of a column.
+    pub down_columns: u32,
+    pub unused: [u32; 4],
     /// By the items of a k split, of a product, and by the two inner dimensions of the batch.
     pub by_split: Divisor,
     pub by_product: Divisor,
@@ -127,7 +129,7 @@ impl fmt::Debug for WgmmaParams {
             .field("splits", &(self.splits, self.cluster_splitk))
             .field("partials", &self.partials)
             .field("addends, gated", &(self.addends, self.is_gated()))
-            .field("a_mn, b_mn", &(self.a_mn, self.b_mn))
+            .field("a_mn, b_mn, down_columns", &(self.a_mn, self.b_mn, self.down_columns))
             .finish_non_exhaustive()
     }
 }

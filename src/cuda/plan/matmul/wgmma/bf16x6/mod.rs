@@ -89,7 +89,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     if copied > device.memory_bytes / MEMORY || copies[0].k(k) > SIZE_LIMIT.unsigned_abs() {
         return None;
     }
-    let (product, clocks) = MODEL.choose(problem, device, overrides, copies.map(Some))?;
+    let (product, clocks) = MODEL.choose((problem, &p), device, overrides, copies.map(Some))?;
     let split_blocks = blocks_to_split(copies.map(|copy| copy.vectors()), device);
     Some(Bf16x6Choice { product, split_blocks, clocks })
 }

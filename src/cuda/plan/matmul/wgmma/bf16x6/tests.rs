@@ -57,7 +57,7 @@ fn every_tile_fits_and_covers_every_shape() {
                 assert!(u64::from(q.order.tiles_n) * u64::from(shape.n) >= n as u64, "{what}");
                 let k_blocks = (k as u64).div_ceil(BLOCK_K) as u32;
                 assert_eq!(q.split_blocks * q.splits + q.longer_splits, k_blocks, "{what}");
-                assert_eq!((q.pair, q.tma_store, q.stages_at), (1, 0, 1024), "{what}");
+                assert_eq!((q.pair, q.tma_store, q.stages_at), (1, 0, 1024 + shape.m() * 128), "{what}");
                 assert_eq!(launches.reduce.is_some(), q.splits > 1 && !q.cluster_splitk(), "{what}");
                 let sums = shape.m() * (shape.n + 8) * 4;
                 assert!(!q.cluster_splitk() || sums <= q.stages * shape.stage_bytes(), "{what}");

@@ -35,8 +35,8 @@ impl FewChoice {
         let a_mn = a.as_ref().is_some_and(|a| a.mn_major);
         // Of words, two of each element.
         let (size, height) = if a_mn { ((2 * p.m, k), 2 * tile.m) } else { ((p.m, 2 * k), tile.m) };
-        let a = load(problem, &a, size, Tiles { count: tiles_m, rows: height, sharing: 1 }, tiles_n == 1);
-        let along_n = Tiles { count: tiles_n, rows: tile.n, sharing: 1 };
+        let a = load(problem, &a, size, Tiles { count: tiles_m, rows: height, ..Tiles::ALONE }, tiles_n == 1);
+        let along_n = Tiles { count: tiles_n, rows: tile.n, ..Tiles::ALONE };
         let b = load(problem, &columns(&p), (p.n, 2 * k), along_n, tiles_m == 1);
         // Two boxes for a block of k, where they are along it.
         let bytes = |x: &Option<Load>, boxes: u32| {
@@ -89,7 +89,8 @@ impl FewChoice {
             tma_store: 0,
             splits: self.splits,
             cluster_splitk: 1,
-            unused: [0; 5],
+            down_columns: 0,
+            unused: [0; 4],
             addends: Addends::new(&p, false),
             residual_batch: [0; 3],
             bias_up: 0,

@@ -5,8 +5,8 @@ mod launch;
 pub use launch::Launch;
 
 use super::{
-    Addressed, BLOCK_K, HEADER_BYTES, MAX_STAGES, Oriented, Overrides, SIZE_LIMIT, addressed,
-    addressed_words, estimated,
+    Addressed, BLOCK_K, HEADER_BYTES, MAX_STAGES, Oriented, Overrides, SIZE_LIMIT, addressed_words,
+    addressed_words_of_rows, estimated,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::matmul::cost::memory_clocks;
@@ -167,12 +167,7 @@ fn columns(p: &Oriented) -> Option<Addressed> {
 
 /// The rows as words of 16 bits, which may lie across k.
 fn rows(p: &Oriented) -> Option<Addressed> {
-    let across = || {
-        let (k_stride, unit_stride) =
-            (p.a.col_stride.checked_mul(2)?, if p.m == 1 { 1 } else { p.a.row_stride });
-        addressed(&p.a, (2 * p.m, unit_stride), (p.k, k_stride)).filter(|x| x.mn_major)
-    };
-    addressed_words(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride)).or_else(across)
+    addressed_words_of_rows(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride))
 }
 
 impl FewChoice {

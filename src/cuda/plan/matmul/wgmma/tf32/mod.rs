@@ -1,9 +1,10 @@
-//! float32 as TF32: how kernels/matmul_wgmma_tf32.cu is launched, behind kernels/matmul_repack.cu where operands are not
-//! contiguous along k, or not in vectors of 16 bytes.
+//! float32 as TF32: how kernels/matmul_wgmma_tf32.cu is launched, behind kernels/matmul_repack.cu where neither operand is
+//! contiguous along k, or one is not in vectors of 16 bytes.
 
 use super::floats::Model;
 use super::{
-    BATCH_DIMS, Launches, Oriented, Overrides, SIZE_LIMIT, Tile, WgmmaChoice, addressed_words, repack,
+    BATCH_DIMS, Launches, Oriented, Overrides, SIZE_LIMIT, Tile, WgmmaChoice, addressed_words,
+    addressed_words_of_rows, repack,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::reason::Reason;
@@ -43,7 +44,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     if device.compute_capability != (9, 0) || !is_tf32 || problem.batch.len() > BATCH_DIMS {
         return None;
     }
-    let p = Oriented::new(problem);
+    let (p, other) = (Oriented::new(problem), Oriented::turned(problem));
     let sizes = [p.m, p.n, p.k].into_iter().chain(problem.batch.iter().copied());
     let fits = sizes.into_iter().all(|size| (1..=SIZE_LIMIT / 2).contains(&size));
     let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
@@ -51,20 +52,34 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     if !fits || !elements_lie_whole {
         return None;
     }
-    let operands = [
-        (&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride)),
-        (&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride)),
-    ];
-    let copies = operands.map(|(x, mn, k)| {
-        addressed_words(x, mn, k).is_none().then(|| repack::Dense::new(x, mn, k, &problem.batch, 2))
-    });
+    let (own, others) = (copies(problem, &p), copies(problem, &other));
+    let turned = copied_bytes(&others) < copied_bytes(&own);
+    let (p, copies) = if turned { (other, others) } else { (p, own) };
     // Of an expanded operand, a copy may be larger than any memory.
-    let bytes = copies.iter().flatten().fold(0u64, |sum, copy| sum.saturating_add(copy.bytes()));
-    if bytes > device.memory_bytes / MEMORY {
+    if copied_bytes(&copies) > device.memory_bytes / MEMORY {
         return None;
     }
-    let (product, clocks) = MODEL.choose(problem, device, overrides, copies)?;
+    let (mut product, clocks) = MODEL.choose((problem, &p), device, overrides, copies)?;
+    if turned {
+        let because = "wgmma takes floats that lie across k from registers, as rows";
+        product.why.push(Reason::plain("the transposed product", "a copy of its rows", because));
+    }
     Some(Tf32Choice { product, clocks })
+}
+
+/// Of operands that the kernel cannot read as they are.
+fn copies(problem: &MatmulProblem, p: &Oriented) -> [Option<repack::Dense>; 2] {
+    let (a_m, a_k) = ((p.m, p.a.row_stride), (p.k, p.a.col_stride));
+    let (b_n, b_k) = ((p.n, p.b.col_stride), (p.k, p.b.row_stride));
+    let copy = |x, mn, k| repack::Dense::new(x, mn, k, &problem.batch, 2);
+    [
+        addressed_words_of_rows(&p.a, a_m, a_k).is_none().then(|| copy(&p.a, a_m, a_k)),
+        addressed_words(&p.b, b_n, b_k).is_none().then(|| copy(&p.b, b_n, b_k)),
+    ]
+}
+
+fn copied_bytes(copies: &[Option<repack::Dense>; 2]) -> u64 {
+    copies.iter().flatten().fold(0, |sum, copy| sum.saturating_add(copy.bytes()))
 }
 
 /// Share of the device's memory that copies may take.

@@ -69,6 +69,7 @@ pub fn choose(
         resident: 1,
         tma_store: false,
         gated: false,
+        turned: true,
         copies: [None; 2],
         why,
     })
