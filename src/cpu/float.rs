@@ -48,6 +48,23 @@ pub fn add_to_totals<R: Real>(totals: &mut [f64; LANES], sums: [R; LANES]) {
     }
 }
 
+/// The sum of the sums of each lane.
+#[inline(always)]
+pub fn sum_of_lanes<R: Real>(sums: [R; LANES]) -> R {
+    // As above.
+    let sums = black_box(sums);
+    halves_added::<R, 2, 1>(halves_added::<R, 4, 2>(halves_added::<R, 8, 4>(halves_added(sums))))[0]
+}
+
+#[inline(always)]
+fn halves_added<R: Real, const N: usize, const HALF: usize>(values: [R; N]) -> [R; HALF] {
+    let mut sums = [R::default(); HALF];
+    for i in 0..HALF {
+        sums[i] = values[i] + values[HALF + i];
+    }
+    sums
+}
+
 /// The sum of a power of two of values, by halves: quick, and of few roundings.
 #[inline(always)]
 pub fn pairwise<R: Real, const N: usize>(mut values: [R; N]) -> R {

@@ -1,7 +1,7 @@
 //! Row by row, through a buffer of the arithmetic type.
 
 use super::*;
-use crate::cpu::float::{add_groups, add_to_totals, from, last_group, pairwise};
+use crate::cpu::float::{add_groups, add_to_totals, from, last_group, pairwise, sum_of_lanes};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
 
@@ -19,9 +19,13 @@ const KEPT: usize = 1 << 20;
 /// most are added to those of the exponentials, however long the row.
 pub const GROUPS: usize = 16;
 
+/// Elements of a row whose sum is formed in the arithmetic type altogether, with as few roundings: short rows take longer to
+/// convert than to add up.
+const FEW: usize = 12 * LANES;
+
 /// Rows of such a length that are read and written together: a call for each takes longer than the shortest do.
-pub fn rows_together(length: usize) -> usize {
-    (1024 / length).max(1)
+pub fn rows_together<T: Element>(from: &Source<T>, length: usize) -> usize {
+    (1024 / length).max(1).next_multiple_of(from.rows_across(length))
 }
 
 pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
@@ -34,7 +38,7 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let rows_of = Rows { x: &x, out: &out, in_place, kind: problem.kind, length };
     let nanoseconds = rows as f64 * (10.0 + 0.5 * length as f64);
     if length <= SHORT {
-        parallel::for_ranges(rows, rows_together(length), nanoseconds, |range| {
+        parallel::for_ranges(rows, rows_together(&x, length), nanoseconds, |range| {
             dispatch(Short { rows: rows_of, range });
         });
         return Ok(());
@@ -111,15 +115,16 @@ fn shifted<R: Exp>(x: &[R], maximum: R, shift: R, values: &mut [R]) {
     }
 }
 
-/// What a thread widens and computes in.
-struct Scratch<R> {
-    wide: Vec<R>,
-    values: Vec<R>,
+/// What a thread gathers, widens and computes in.
+struct Scratch<T: Float> {
+    elements: Vec<T>,
+    wide: Vec<T::Real>,
+    values: Vec<T::Real>,
 }
 
-impl<R> Scratch<R> {
-    fn new() -> Scratch<R> {
-        Scratch { wide: Vec::new(), values: Vec::new() }
+impl<T: Float> Scratch<T> {
+    fn new() -> Scratch<T> {
+        Scratch { elements: Vec::new(), wide: Vec::new(), values: Vec::new() }
     }
 }
 
@@ -224,8 +229,13 @@ fn exponentials<T: Float, I: Isa, const NEAR: bool>(
         values.copy_from_slice(&group[..x.len()]);
         sum[..x.len()].copy_from_slice(&group[..x.len()]);
     }
-    add_to_totals(&mut total, sum);
-    pairwise(total) * T::Real::LOWERING.to_f64()
+    let total = if x.len() <= FEW {
+        sum_of_lanes(sum).to_f64()
+    } else {
+        add_to_totals(&mut total, sum);
+        pairwise(total)
+    };
+    total * T::Real::LOWERING.to_f64()
 }
 
 /// The maximum of a piece, and the sum of its exponentials relative to that, which fill `values`.
@@ -273,12 +283,12 @@ impl<T: Float> Kernel for Short<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Short { rows, range: Range { start, end } } = self;
-        let Scratch { mut wide, mut values } = Scratch::new();
-        let (length, together) = (rows.length, rows_together(rows.length));
+        let Scratch { mut elements, mut wide, mut values } = Scratch::<T>::new();
+        let (length, together) = (rows.length, rows_together(rows.x, rows.length));
         let mut parts = [(T::Real::default(), 0.0); SHORT / PIECE];
         for first in (start..end).step_by(together) {
             let (start, len) = (first * length, together.min(end - first) * length);
-            let x = widened::read(isa, rows.x, start, len, &mut wide);
+            let x = widened::read(isa, rows.x, start, len, (&mut elements, &mut wide));
             let memory = rows.memory(start, len);
             let buffered = memory.is_none();
             let values = memory.unwrap_or_else(|| {
@@ -382,7 +392,7 @@ struct Survey<'a, T: Float> {
     rows: Rows<'a, T>,
     start: usize,
     len: usize,
-    scratch: &'a mut Scratch<T::Real>,
+    scratch: &'a mut Scratch<T>,
     kept: Option<&'a mut [T::Real]>,
 }
 
@@ -391,8 +401,8 @@ impl<T: Float> Kernel for Survey<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> (T::Real, f64) {
-        let Survey { rows, start, len, scratch: Scratch { wide, values }, kept } = self;
-        let x = widened::read(isa, rows.x, start, len, wide);
+        let Survey { rows, start, len, scratch: Scratch { elements, wide, values }, kept } = self;
+        let x = widened::read(isa, rows.x, start, len, (elements, wide));
         let values = kept.unwrap_or_else(|| {
             values.resize(len, T::Real::default());
             values
@@ -430,7 +440,7 @@ struct Write<'a, T: Float> {
     rows: Rows<'a, T>,
     start: usize,
     len: usize,
-    scratch: &'a mut Scratch<T::Real>,
+    scratch: &'a mut Scratch<T>,
     row: (T::Real, f64),
 }
 
@@ -439,9 +449,10 @@ impl<T: Float> Kernel for Write<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Write { rows, start, len, scratch: Scratch { wide, values }, row: (maximum, sum) } = self;
+        let Write { rows, start, len, scratch: Scratch { elements, wide, values }, row: (maximum, sum) } =
+            self;
         let finishing = finishing(rows.kind, sum);
-        let x = widened::read(isa, rows.x, start, len, wide);
+        let x = widened::read(isa, rows.x, start, len, (elements, wide));
         values.resize(len, T::Real::default());
         match rows.kind {
             Kind::Softmax => {

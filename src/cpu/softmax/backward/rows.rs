@@ -1,7 +1,7 @@
 //! Row by row.
 
 use super::*;
-use crate::cpu::float::{add_to_totals, from, last_group, pairwise, wide, wide_rest};
+use crate::cpu::float::{add_to_totals, from, last_group, pairwise, sum_of_lanes, wide, wide_rest};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
 
@@ -46,6 +46,10 @@ fn sum<T: Float, I: Isa>(isa: I, kind: Kind, grad: &[T], output: &[T]) -> f64 {
         (None, None) => add_terms(isa, kind, wide_rest(isa, grad), wide_rest(isa, output), rest),
         _ => rest,
     };
+    if grads.0.is_empty() {
+        // Of at most nine terms a lane: as few roundings as of a long row, whose conversions take longer than the additions.
+        return sum_of_lanes(rest).to_f64();
+    }
     add_to_totals(&mut total, rest);
     pairwise(total)
 }
@@ -129,7 +133,9 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Short<'_, T, O> {
     fn run<I: Isa>(self, isa: I) {
         let Short { operands, range: Range { start, end }, length } = self;
         let mut scratch = Scratch::default();
-        let together = (VISITED / length).max(1);
+        let Operands { grad, output, .. } = operands;
+        let across = grad.rows_across(length).max(output.rows_across(length));
+        let together = (VISITED / length).max(1).next_multiple_of(across);
         for first in (start..end).step_by(together) {
             let piece = Piece { operands, start: first * length, length: together.min(end - first) * length };
             let Visit { grad, output, results, buffered } = piece.visit(&mut scratch);
