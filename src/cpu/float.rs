@@ -128,6 +128,19 @@ pub fn last_group<T>(from: &[T]) -> Option<(&[T; LANES], usize)> {
     Some((from.last_chunk()?, (LANES - from.len() % LANES) % LANES))
 }
 
+/// A row of N groups in the arithmetic type, where `last_group` has the last.
+#[inline(always)]
+pub fn wide_groups<T: Float, I: Isa, const N: usize>(isa: I, row: &[T]) -> [[T::Real; LANES]; N] {
+    let mut groups = [[T::Real::default(); LANES]; N];
+    for i in 0..N {
+        let group = if i + 1 < N { row[i * LANES..].first_chunk() } else { row.last_chunk() };
+        if let Some(group) = group {
+            groups[i] = wide(isa, group);
+        }
+    }
+    groups
+}
+
 /// `group` without its first elements, which are zeros instead.
 #[inline(always)]
 pub fn from<R: Real>(first: usize, mut group: [R; LANES]) -> [R; LANES] {
