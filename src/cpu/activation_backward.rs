@@ -181,7 +181,8 @@ impl<T: Float<Real: Activate>> Work<T> {
         grad.resize(len, T::Real::default());
         widened::load(isa, &self.grad, start, grad);
         if let Some(source) = &self.saved {
-            let saved = widened::read(isa, source, start, len, saved);
+            let mut elements = Vec::new();
+            let saved = widened::read(isa, source, start, len, (&mut elements, saved));
             if let Some((_, gradient)) = &self.up {
                 up.clear();
                 up.extend_from_slice(saved);

@@ -48,6 +48,23 @@ pub fn add_to_totals<R: Real>(totals: &mut [f64; LANES], sums: [R; LANES]) {
     }
 }
 
+/// The sum of the sums of each lane.
+#[inline(always)]
+pub fn sum_of_lanes<R: Real>(sums: [R; LANES]) -> R {
+    // As above.
+    let sums = black_box(sums);
+    halves_added::<R, 2, 1>(halves_added::<R, 4, 2>(halves_added::<R, 8, 4>(halves_added(sums))))[0]
+}
+
+#[inline(always)]
+fn halves_added<R: Real, const N: usize, const HALF: usize>(values: [R; N]) -> [R; HALF] {
+    let mut sums = [R::default(); HALF];
+    for i in 0..HALF {
+        sums[i] = values[i] + values[HALF + i];
+    }
+    sums
+}
+
 /// The sum of a power of two of values, by halves: quick, and of few roundings.
 #[inline(always)]
 pub fn pairwise<R: Real, const N: usize>(mut values: [R; N]) -> R {
@@ -109,6 +126,19 @@ pub fn wide<T: Float, I: Isa, const N: usize>(isa: I, from: &[T; N]) -> [T::Real
 #[inline(always)]
 pub fn last_group<T>(from: &[T]) -> Option<(&[T; LANES], usize)> {
     Some((from.last_chunk()?, (LANES - from.len() % LANES) % LANES))
+}
+
+/// A row of N groups in the arithmetic type, where `last_group` has the last.
+#[inline(always)]
+pub fn wide_groups<T: Float, I: Isa, const N: usize>(isa: I, row: &[T]) -> [[T::Real; LANES]; N] {
+    let mut groups = [[T::Real::default(); LANES]; N];
+    for i in 0..N {
+        let group = if i + 1 < N { row[i * LANES..].first_chunk() } else { row.last_chunk() };
+        if let Some(group) = group {
+            groups[i] = wide(isa, group);
+        }
+    }
+    groups
 }
 
 /// `group` without its first elements, which are zeros instead.

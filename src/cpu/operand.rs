@@ -4,6 +4,7 @@
 //! Every kernel of add and softmax thus works on contiguous slices of one type.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::{mem, ptr, slice};
 
 use half::{bf16, f16};
@@ -11,6 +12,7 @@ use half::{bf16, f16};
 use super::element::{Bool, Element};
 use super::isa::{Isa, Kernel, dispatch};
 use super::memory;
+use super::register::{BLOCK as SQUARE, Tiles};
 use crate::dtype::DType;
 use crate::tensor::Dims;
 
@@ -149,6 +151,22 @@ impl Walk {
     /// The walk is over elements of type T that may be read, and `to` is not among them.
     unsafe fn gather<T: Copy>(&self, start: usize, to: &mut [T]) {
         let base = self.pointer::<T>();
+        if let (&[.., rows, length], &[.., 1, step]) = (&self.shape[..], &self.strides[..])
+            && start.is_multiple_of(length as usize)
+            && to.len().is_multiple_of(length as usize)
+        {
+            let (rows, length) = (rows as usize, length as usize);
+            let (mut row, mut to) = (start / length, to);
+            while !to.is_empty() {
+                let count = (rows - row % rows).min(to.len() / length);
+                let (these, rest) = to.split_at_mut(count * length);
+                let from = base.wrapping_offset(self.offset(row * length) as isize).cast_const();
+                // SAFETY: the caller's promise, for so many rows that are neighbours.
+                dispatch(unsafe { Across::new(from, step as isize, length, these) });
+                (row, to) = (row + count, rest);
+            }
+            return;
+        }
         let mut done = 0;
         self.for_runs(start, to.len(), |offset, step, run| {
             let from = base.wrapping_offset(offset).cast_const();
@@ -189,6 +207,86 @@ impl<T: Copy> Kernel for EverySecond<'_, T> {
         }
     }
 }
+
+/// Copies rows that lie across the memory: the next element of a row is `step` further, the next row's is a neighbour.
+struct Across<'a, T> {
+    from: *const T,
+    step: isize,
+    /// Of a row.
+    length: usize,
+    to: &'a mut [T],
+}
+
+impl<'a, T: Copy> Across<'a, T> {
+    /// # Safety
+    /// All elements of as many rows as `to` is for may be read; `to` is not among them.
+    unsafe fn new(from: *const T, step: isize, length: usize, to: &'a mut [T]) -> Across<'a, T> {
+        Across { from, step, length, to }
+    }
+
+    /// Copies elements of some rows.
+    #[inline(always)]
+    fn copy(&mut self, rows: Range<usize>, elements: Range<usize>) {
+        for i in elements {
+            let from = self.from.wrapping_offset(i as isize * self.step);
+            for row in rows.clone() {
+                // SAFETY: the promise of `new`; no alignment is assumed.
+                self.to[row * self.length + i] = unsafe { from.wrapping_add(row).read_unaligned() };
+            }
+        }
+    }
+
+    /// The same of a square.
+    #[inline(always)]
+    fn transpose<I: Isa>(&mut self, row: usize, i: usize) {
+        let from = self.from.wrapping_offset(i as isize * self.step).wrapping_add(row);
+        let to = &mut self.to[row * self.length + i..][..(SQUARE - 1) * self.length + SQUARE];
+        let (step, to_step) = (self.step as usize, self.length);
+        // SAFETY: there is an `I`, so that the CPU has its instructions; all that is read is promised by `new`, and what is
+        // written is within `to`.
+        unsafe {
+            match size_of::<T>() {
+                4 => I::F32::transpose(from.cast(), step, to.as_mut_ptr().cast(), to_step),
+                8 => I::F64::transpose(from.cast(), step, to.as_mut_ptr().cast(), to_step),
+                _ => {
+                    let mut square = [[*to.as_ptr(); SQUARE]; SQUARE];
+                    for (j, line) in square.iter_mut().enumerate() {
+                        *line = from.wrapping_add(j * step).cast::<[T; SQUARE]>().read_unaligned();
+                    }
+                    for k in 0..SQUARE {
+                        let line = square.map(|line| line[k]);
+                        to[k * to_step..][..SQUARE].copy_from_slice(&line);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Copy> Kernel for Across<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<I: Isa>(mut self, _: I) {
+        let (rows, length) = (self.to.len() / self.length, self.length);
+        // Cache lines of the memory are used whole while they are there: they may all be in one set.
+        let line = (CACHE_LINE / size_of::<T>()).max(SQUARE);
+        for first in (0..rows).step_by(line) {
+            let end = rows.min(first + line);
+            let squares = first + (end - first) / SQUARE * SQUARE;
+            let whole = if self.step > 0 { length / SQUARE * SQUARE } else { 0 };
+            for i in (0..whole).step_by(SQUARE) {
+                for row in (first..squares).step_by(SQUARE) {
+                    self.transpose::<I>(row, i);
+                }
+                self.copy(squares..end, i..i + SQUARE);
+            }
+            self.copy(first..end, whole..length);
+        }
+    }
+}
+
+const CACHE_LINE: usize = 64;
 
 fn last_two(strides: &[i64]) -> [i64; 2] {
     match *strides {
@@ -311,6 +409,15 @@ impl<T: Element> Source<T> {
             // SAFETY: `new` vouches for the memory; its elements are E; `raw` is a local.
             unsafe { self.walk.gather(start + i * BLOCK, raw) };
             dispatch(Convert { from: raw, to });
+        }
+    }
+
+    /// Rows of this length that are to be read together: as many as have elements on a cache line, where they lie across
+    /// the memory.
+    pub fn rows_across(&self, length: usize) -> usize {
+        match self.strides {
+            [1, step] if step != 1 => (CACHE_LINE / size_of::<T>()).min((1 << 16) / length).max(1),
+            _ => 1,
         }
     }
 

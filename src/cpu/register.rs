@@ -26,7 +26,9 @@ pub trait Tiles: 'static {
         for i in 0..BLOCK {
             for j in 0..BLOCK {
                 // SAFETY: the caller's promise.
-                unsafe { to.add(i * to_step + j).write(from.add(j * from_step + i).read()) };
+                unsafe {
+                    to.add(i * to_step + j).write_unaligned(from.add(j * from_step + i).read_unaligned())
+                };
             }
         }
     }

@@ -18,23 +18,19 @@ pub fn load<T: Float, I: Isa>(isa: I, source: &Source<T>, start: usize, to: &mut
     }
 }
 
-/// The elements from `start` on: the memory itself where that will do, else a copy in `buffer`.
+/// The elements from `start` on: the memory itself where that will do, else a copy in one of the buffers.
 #[inline(always)]
 pub fn read<'a, T: Float, I: Isa>(
     isa: I,
     source: &'a Source<T>,
     start: usize,
     len: usize,
-    buffer: &'a mut Vec<T::Real>,
+    (elements, buffer): (&'a mut Vec<T>, &'a mut Vec<T::Real>),
 ) -> &'a [T::Real] {
-    buffer.resize(len, T::Real::default());
-    match source.slice(start, len) {
-        Some(slice) => T::real(isa, slice, buffer),
-        None => {
-            load(isa, source, start, buffer);
-            buffer
-        }
+    if size_of::<T>() != size_of::<T::Real>() {
+        buffer.resize(len, T::Real::default());
     }
+    T::real(isa, source.read(start, len, elements), buffer)
 }
 
 /// Writes `from`, rounded, to the elements from `start` on.

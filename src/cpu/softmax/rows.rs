@@ -1,7 +1,7 @@
 //! Row by row, through a buffer of the arithmetic type.
 
 use super::*;
-use crate::cpu::float::{add_groups, add_to_totals, from, last_group, pairwise};
+use crate::cpu::float::{add_groups, add_to_totals, from, last_group, pairwise, sum_of_lanes, wide_groups};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
 
@@ -19,9 +19,13 @@ const KEPT: usize = 1 << 20;
 /// most are added to those of the exponentials, however long the row.
 pub const GROUPS: usize = 16;
 
+/// Elements of a row whose sum is formed in the arithmetic type altogether, with as few roundings: short rows take longer to
+/// convert than to add up.
+const FEW: usize = 12 * LANES;
+
 /// Rows of such a length that are read and written together: a call for each takes longer than the shortest do.
-pub fn rows_together(length: usize) -> usize {
-    (1024 / length).max(1)
+pub fn rows_together<T: Element>(from: &Source<T>, length: usize) -> usize {
+    (1024 / length).max(1).next_multiple_of(from.rows_across(length))
 }
 
 pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
@@ -34,7 +38,7 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let rows_of = Rows { x: &x, out: &out, in_place, kind: problem.kind, length };
     let nanoseconds = rows as f64 * (10.0 + 0.5 * length as f64);
     if length <= SHORT {
-        parallel::for_ranges(rows, rows_together(length), nanoseconds, |range| {
+        parallel::for_ranges(rows, rows_together(&x, length), nanoseconds, |range| {
             dispatch(Short { rows: rows_of, range });
         });
         return Ok(());
@@ -111,15 +115,16 @@ fn shifted<R: Exp>(x: &[R], maximum: R, shift: R, values: &mut [R]) {
     }
 }
 
-/// What a thread widens and computes in.
-struct Scratch<R> {
-    wide: Vec<R>,
-    values: Vec<R>,
+/// What a thread gathers, widens and computes in.
+struct Scratch<T: Float> {
+    elements: Vec<T>,
+    wide: Vec<T::Real>,
+    values: Vec<T::Real>,
 }
 
-impl<R> Scratch<R> {
-    fn new() -> Scratch<R> {
-        Scratch { wide: Vec::new(), values: Vec::new() }
+impl<T: Float> Scratch<T> {
+    fn new() -> Scratch<T> {
+        Scratch { elements: Vec::new(), wide: Vec::new(), values: Vec::new() }
     }
 }
 
@@ -147,11 +152,22 @@ fn extremes<T: Float>(x: &[T::Real]) -> (T::Real, T::Real) {
         largest[0] = larger(largest[0], *group);
         smallest[0] = smaller(smallest[0], *group);
     }
-    let largest = halved::<_, 16, 8>(larger(largest[0], largest[1]), larger);
-    let largest = halved::<_, 4, 2>(halved::<_, 8, 4>(largest, larger), larger);
-    let smallest = halved::<_, 16, 8>(smaller(smallest[0], smallest[1]), smaller);
-    let smallest = halved::<_, 4, 2>(halved::<_, 8, 4>(smallest, smaller), smaller);
-    (larger([largest[0]], [largest[1]])[0], smaller([smallest[0]], [smallest[1]])[0])
+    (
+        of_lanes(larger(largest[0], largest[1]), larger, larger, larger, larger),
+        of_lanes(smaller(smallest[0], smallest[1]), smaller, smaller, smaller, smaller),
+    )
+}
+
+/// The largest or smallest of a group, by halves.
+#[inline(always)]
+fn of_lanes<R: Exp>(
+    group: [R; LANES],
+    of_8: fn([R; 8], [R; 8]) -> [R; 8],
+    of_4: fn([R; 4], [R; 4]) -> [R; 4],
+    of_2: fn([R; 2], [R; 2]) -> [R; 2],
+    of_1: fn([R; 1], [R; 1]) -> [R; 1],
+) -> R {
+    halved(halved(halved(halved::<_, LANES, 8>(group, of_8), of_4), of_2), of_1)[0]
 }
 
 /// By value, as [`add_groups`].
@@ -224,16 +240,23 @@ fn exponentials<T: Float, I: Isa, const NEAR: bool>(
         values.copy_from_slice(&group[..x.len()]);
         sum[..x.len()].copy_from_slice(&group[..x.len()]);
     }
-    add_to_totals(&mut total, sum);
-    pairwise(total) * T::Real::LOWERING.to_f64()
+    let total = if x.len() <= FEW {
+        sum_of_lanes(sum).to_f64()
+    } else {
+        add_to_totals(&mut total, sum);
+        pairwise(total)
+    };
+    total * T::Real::LOWERING.to_f64()
 }
+
+/// The rounding error of a difference as small is at most half a millionth of its exponential.
+const NEAR: f64 = 16.0;
 
 /// The maximum of a piece, and the sum of its exponentials relative to that, which fill `values`.
 #[inline(always)]
 fn survey<T: Float, I: Isa>(isa: I, x: &[T::Real], values: &mut [T::Real]) -> (T::Real, f64) {
     let (m, smallest) = extremes::<T>(x);
-    // The rounding error of a small difference is at most half a millionth of its exponential.
-    let near = T::DTYPE == DType::F32 && m - smallest <= T::Real::from_element(16.0);
+    let near = T::DTYPE == DType::F32 && m - smallest <= T::Real::from_element(NEAR);
     let sum = if is_half::<T>() || near {
         exponentials::<T, I, true>(isa, x, m, values)
     } else {
@@ -255,6 +278,82 @@ fn combined<R: Exp>(parts: &[(R, f64)]) -> (R, f64) {
     (m, total)
 }
 
+/// Rows of N groups, in registers from their maximum to their results.
+#[inline(always)]
+fn rows_of_groups<T: Float, I: Isa, const N: usize>(
+    isa: I,
+    kind: Kind,
+    length: usize,
+    x: &[T::Real],
+    values: &mut [T::Real],
+) {
+    let again = N * LANES - length;
+    for (row, values) in x.chunks_exact(length).zip(values.chunks_exact_mut(length)) {
+        let mut x = wide_groups::<T::Real, I, N>(isa, row);
+        let mut largest = [T::Real::NEG_INFINITY; LANES];
+        let mut smallest = [-T::Real::NEG_INFINITY; LANES];
+        for i in 0..N {
+            largest = larger(largest, x[i]);
+            if T::DTYPE == DType::F32 {
+                smallest = smaller(smallest, x[i]);
+            }
+        }
+        let m = of_lanes(largest, larger, larger, larger, larger);
+        if m == T::Real::NEG_INFINITY {
+            solve_row::<T, I>(isa, kind, row, values);
+            continue;
+        }
+        let mut near = is_half::<T>();
+        if T::DTYPE == DType::F32 {
+            let smallest = of_lanes(smallest, smaller, smaller, smaller, smaller);
+            near = m - smallest <= T::Real::from_element(NEAR);
+        }
+        let mut exponentials = x;
+        for i in 0..N {
+            exponentials[i] = if near {
+                lifted::<T, I, true>(isa, x[i], [m; LANES])
+            } else {
+                lifted::<T, I, false>(isa, x[i], [m; LANES])
+            };
+        }
+        let mut sum = from(again, exponentials[N - 1]);
+        for i in 0..N - 1 {
+            sum = add_groups(sum, exponentials[i]);
+        }
+        let sum = sum_of_lanes(sum).to_f64() * T::Real::LOWERING.to_f64();
+        let finishing = finishing(kind, sum);
+        match kind {
+            Kind::Softmax => scale(exponentials.as_flattened_mut(), finishing),
+            Kind::LogSoftmax => {
+                for v in x.as_flattened_mut() {
+                    *v = (*v - m) - finishing;
+                }
+                exponentials = x;
+            }
+        }
+        for i in 0..N {
+            let to = if i + 1 < N {
+                values[i * LANES..].first_chunk_mut::<LANES>()
+            } else {
+                values.last_chunk_mut()
+            };
+            if let Some(to) = to {
+                *to = exponentials[i];
+            }
+        }
+    }
+}
+
+/// A row of a piece at most.
+#[inline(always)]
+fn solve_row<T: Float, I: Isa>(isa: I, kind: Kind, x: &[T::Real], values: &mut [T::Real]) {
+    let (m, sum) = survey::<T, I>(isa, x, values);
+    match kind {
+        Kind::Softmax => scale(values, finishing(kind, sum)),
+        Kind::LogSoftmax => shifted(x, m, finishing(kind, sum), values),
+    }
+}
+
 /// What turns exponentials relative to the maximum of their piece into results.
 #[inline(always)]
 fn factor<R: Exp>(own: R, (m, sum): (R, f64)) -> R {
@@ -273,18 +372,30 @@ impl<T: Float> Kernel for Short<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Short { rows, range: Range { start, end } } = self;
-        let Scratch { mut wide, mut values } = Scratch::new();
-        let (length, together) = (rows.length, rows_together(rows.length));
+        let Scratch { mut elements, mut wide, mut values } = Scratch::<T>::new();
+        let (length, together) = (rows.length, rows_together(rows.x, rows.length));
         let mut parts = [(T::Real::default(), 0.0); SHORT / PIECE];
         for first in (start..end).step_by(together) {
             let (start, len) = (first * length, together.min(end - first) * length);
-            let x = widened::read(isa, rows.x, start, len, &mut wide);
+            let x = widened::read(isa, rows.x, start, len, (&mut elements, &mut wide));
             let memory = rows.memory(start, len);
             let buffered = memory.is_none();
             let values = memory.unwrap_or_else(|| {
                 values.resize(len, T::Real::default());
                 &mut values
             });
+            if (LANES..=4 * LANES).contains(&length) {
+                match length.div_ceil(LANES) {
+                    1 => rows_of_groups::<T, I, 1>(isa, rows.kind, length, x, values),
+                    2 => rows_of_groups::<T, I, 2>(isa, rows.kind, length, x, values),
+                    3 => rows_of_groups::<T, I, 3>(isa, rows.kind, length, x, values),
+                    _ => rows_of_groups::<T, I, 4>(isa, rows.kind, length, x, values),
+                }
+                if buffered {
+                    rows.store(isa, start, values);
+                }
+                continue;
+            }
             let scaled_while_stored = buffered && together == 1 && rows.kind == Kind::Softmax;
             for (x, values) in x.chunks_exact(length).zip(values.chunks_exact_mut(length)) {
                 let row = survey_row::<T, I>(isa, x, values, &mut parts);
@@ -382,7 +493,7 @@ struct Survey<'a, T: Float> {
     rows: Rows<'a, T>,
     start: usize,
     len: usize,
-    scratch: &'a mut Scratch<T::Real>,
+    scratch: &'a mut Scratch<T>,
     kept: Option<&'a mut [T::Real]>,
 }
 
@@ -391,8 +502,8 @@ impl<T: Float> Kernel for Survey<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> (T::Real, f64) {
-        let Survey { rows, start, len, scratch: Scratch { wide, values }, kept } = self;
-        let x = widened::read(isa, rows.x, start, len, wide);
+        let Survey { rows, start, len, scratch: Scratch { elements, wide, values }, kept } = self;
+        let x = widened::read(isa, rows.x, start, len, (elements, wide));
         let values = kept.unwrap_or_else(|| {
             values.resize(len, T::Real::default());
             values
@@ -430,7 +541,7 @@ struct Write<'a, T: Float> {
     rows: Rows<'a, T>,
     start: usize,
     len: usize,
-    scratch: &'a mut Scratch<T::Real>,
+    scratch: &'a mut Scratch<T>,
     row: (T::Real, f64),
 }
 
@@ -439,9 +550,10 @@ impl<T: Float> Kernel for Write<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Write { rows, start, len, scratch: Scratch { wide, values }, row: (maximum, sum) } = self;
+        let Write { rows, start, len, scratch: Scratch { elements, wide, values }, row: (maximum, sum) } =
+            self;
         let finishing = finishing(rows.kind, sum);
-        let x = widened::read(isa, rows.x, start, len, wide);
+        let x = widened::read(isa, rows.x, start, len, (elements, wide));
         values.resize(len, T::Real::default());
         match rows.kind {
             Kind::Softmax => {

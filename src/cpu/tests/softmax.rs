@@ -130,6 +130,26 @@ fn long_rows_and_columns_in_pieces() {
 }
 
 #[test]
+fn rows_that_lie_across_the_memory() {
+    let mut random = Random::new(9);
+    for (rows, length) in [(1, 30), (7, 9), (16, 8), (19, 21), (33, 100), (40, 1030), (3, 9000)] {
+        for dtype in DType::FLOATS {
+            // The reference adds up naively.
+            if dtype == DType::F64 && length > 2000 {
+                continue;
+            }
+            let mut x = Tensor::contiguous(&mut random, dtype, &[2, rows, length]);
+            x.strides = [rows * length, 1, rows].into_iter().collect();
+            for kind in KINDS {
+                let mut out = Tensor::contiguous(&mut random, dtype, &[2, rows, length]);
+                solve(kind, &x, 2, &mut out);
+                check(kind, &x, &out, 2);
+            }
+        }
+    }
+}
+
+#[test]
 fn masks_infinities_nan_and_small_probabilities() {
     let mut random = Random::new(7);
     let finfo_min = f64::from(f32::MIN);

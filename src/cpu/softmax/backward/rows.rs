@@ -1,7 +1,9 @@
 //! Row by row.
 
 use super::*;
-use crate::cpu::float::{add_to_totals, from, last_group, pairwise, wide, wide_rest};
+use crate::cpu::float::{
+    add_to_totals, from, last_group, pairwise, sum_of_lanes, wide, wide_groups, wide_rest,
+};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
 
@@ -46,6 +48,10 @@ fn sum<T: Float, I: Isa>(isa: I, kind: Kind, grad: &[T], output: &[T]) -> f64 {
         (None, None) => add_terms(isa, kind, wide_rest(isa, grad), wide_rest(isa, output), rest),
         _ => rest,
     };
+    if grads.0.is_empty() {
+        // Of at most nine terms a lane: as few roundings as of a long row, whose conversions take longer than the additions.
+        return sum_of_lanes(rest).to_f64();
+    }
     add_to_totals(&mut total, rest);
     pairwise(total)
 }
@@ -112,6 +118,35 @@ fn fill<T: Float, O: Narrow<T::Real>, I: Isa>(
     }
 }
 
+/// Rows of N groups, in registers from their sum to their results.
+#[inline(always)]
+fn rows_of_groups<T: Float, O: Narrow<T::Real>, I: Isa, const N: usize>(
+    isa: I,
+    kind: Kind,
+    length: usize,
+    (grad, output): (&[T], &[T]),
+    results: &mut [O],
+) {
+    let again = N * LANES - length;
+    let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
+    for (to, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
+        let grad = wide_groups::<T, I, N>(isa, grad);
+        let output = wide_groups::<T, I, N>(isa, output);
+        let mut sums = [T::Real::default(); LANES];
+        for i in 0..N - 1 {
+            sums = add_terms(isa, kind, grad[i], output[i], sums);
+        }
+        sums = add_terms(isa, kind, from(again, grad[N - 1]), output[N - 1], sums);
+        let sums = [sum_of_lanes(sums); LANES];
+        for i in 0..N {
+            let to = if i + 1 < N { to[i * LANES..].first_chunk_mut::<LANES>() } else { to.last_chunk_mut() };
+            if let Some(to) = to {
+                O::narrowed(isa, &super::results(isa, kind, grad[i], output[i], sums), to);
+            }
+        }
+    }
+}
+
 /// Elements of rows that are visited together: what is not strided needs no buffer.
 const VISITED: usize = 4096;
 
@@ -129,14 +164,23 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Short<'_, T, O> {
     fn run<I: Isa>(self, isa: I) {
         let Short { operands, range: Range { start, end }, length } = self;
         let mut scratch = Scratch::default();
-        let together = (VISITED / length).max(1);
+        let Operands { grad, output, .. } = operands;
+        let across = grad.rows_across(length).max(output.rows_across(length));
+        let together = (VISITED / length).max(1).next_multiple_of(across);
         for first in (start..end).step_by(together) {
             let piece = Piece { operands, start: first * length, length: together.min(end - first) * length };
             let Visit { grad, output, results, buffered } = piece.visit(&mut scratch);
-            let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
-            for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
-                let sum = sum(isa, operands.kind, grad, output);
-                fill(isa, operands.kind, grad, output, sum, results);
+            let (kind, inputs) = (operands.kind, (grad, output));
+            match length.div_ceil(LANES) {
+                1 if length == LANES => rows_of_groups::<T, O, I, 1>(isa, kind, length, inputs, results),
+                2 => rows_of_groups::<T, O, I, 2>(isa, kind, length, inputs, results),
+                _ => {
+                    let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
+                    for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
+                        let sum = sum(isa, kind, grad, output);
+                        fill(isa, kind, grad, output, sum, results);
+                    }
+                }
             }
             if buffered {
                 piece.store(results);
