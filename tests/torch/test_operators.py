@@ -11,6 +11,7 @@ import torch
 import torch._inductor.config
 from support.tolerance import ALL
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 ops = torch.ops.tilewise
 
@@ -178,6 +179,20 @@ def test_sums_of_odd_layouts_compile(device):
                 torch._dynamo.reset()
                 call = torch.compile(lambda a, b: tw.add(a, b) * 2, fullgraph=True, dynamic=dynamic)
                 assert torch.allclose(call(x, y), (x + y) * 2)
+
+
+def test_fakes_of_symbolic_sizes_have_the_strides_of_the_results(device):
+    """torch makes them from decompositions."""
+    half = torch.randn(4, device=device).half().expand(3, 4)
+    across = torch.randn(4, 3, device=device).T
+    cube, flat = torch.randn(5, 3, 4, device=device).permute(2, 0, 1), torch.randn(3, 5, device=device).T
+    for x, y in ((half, across), (across, across), (across, 2), (cube, cube[:1]), (flat, cube)):
+        with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+            fakes = [
+                mode.from_tensor(t, static_shapes=False) if isinstance(t, torch.Tensor) else t for t in (x, y)
+            ]
+            fake = tw.add(*fakes)
+        assert [int(n) for n in fake.stride()] == list(tw.add(x, y).stride())
 
 
 def test_sums_have_torchs_dtypes_as_fakes(device):

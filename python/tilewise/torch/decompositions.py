@@ -1,5 +1,6 @@
 """Our operators in torch's own: for torch.onnx.export, which looks for them among torch's decompositions, and
-for `run_decompositions` of an exported program."""
+for `run_decompositions` of an exported program. Results have our strides: fakes of symbolic sizes are made from
+these, too."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import formulas
+from . import fakes, formulas
 
 ops = torch.ops.tilewise
 
@@ -23,7 +24,14 @@ def register() -> None:
 
 
 def add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
-    return torch.add(x, y, alpha=alpha)
+    result = torch.add(x, y, alpha=alpha)
+    operands = [t for t in (x, y) if isinstance(t, torch.Tensor)]
+    order = fakes.fastest_first(result.shape, operands)
+    slowest_first = [d for d in range(result.dim()) if d not in order] + order[::-1]
+    if slowest_first == sorted(slowest_first) and result.is_contiguous():
+        return result
+    back = [slowest_first.index(d) for d in range(result.dim())]
+    return result.permute(slowest_first).contiguous().permute(back)
 
 
 def softmax(x: Any, dim: int = -1, *, dtype: Any = None) -> Any:

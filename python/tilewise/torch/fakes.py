@@ -41,11 +41,23 @@ def add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
 
 def common_order(shape: Any, operands: list[Any]) -> list[Any]:
     """The strides of a sum: common_order of src/ops/output.rs, on sizes that may be symbolic."""
-    row_major = [1] * len(shape)
+    strides = [1] * len(shape)
     for d in reversed(range(len(shape) - 1)):
-        row_major[d] = row_major[d + 1] * torch.sym_max(shape[d + 1], 1)
+        strides[d] = strides[d + 1] * torch.sym_max(shape[d + 1], 1)
+    order = fastest_first(shape, operands)
+    if order == sorted(order, reverse=True):
+        return strides
+    step = 1
+    for d in order:
+        strides[d] = step
+        step = step * shape[d]
+    return strides
+
+
+def fastest_first(shape: Any, operands: list[Any]) -> list[int]:
+    """The dimensions of a sum that are not of size 1, by their strides."""
     read = [broadcast_strides(t, shape) for t in operands]
-    # The fastest dimension first, by an insertion sort.
+    # An insertion sort.
     order = [d for d in reversed(range(len(shape))) if shape[d] != 1]
     for following in range(1, len(order)):
         at = following
@@ -56,13 +68,7 @@ def common_order(shape: Any, operands: list[Any]) -> list[Any]:
             if compared > 0:
                 order[before], order[at] = order[at], order[before]
                 at = before
-    if order == sorted(order, reverse=True):
-        return row_major
-    strides, step = row_major, 1
-    for d in order:
-        strides[d] = step
-        step = step * shape[d]
-    return strides
+    return order
 
 
 def broadcast_strides(t: Any, shape: Any) -> list[Any]:
