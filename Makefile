@@ -55,7 +55,7 @@ DENY := target/tools/bin/cargo-deny
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
 
-demo:  ## install, run every operation on the best device present, compare with torch
+demo:  ## install, run add, softmax and matmul on the best device present, compare with torch
 	$(TOGETHER) $(VENV)/.torch $(WHEELS)/$(DEMO)/.built
 	$(MAKE) $(VENV)/.installed-$(DEMO)
 	$(BIN)/python -m tilewise.demo

@@ -55,6 +55,9 @@ KINDS = """\
 - *few rows*: at most 64, as in the steps of a decoder; *small*: less than 2 MiB, bound by the launch.
 - *other dims*: softmax along a dimension that is not the last; *transposed*: x and the result have
   different orders in memory.
+- *nn, nt, tn, tt*: whether a, and then b, is row-major (n) or the transposed view of a row-major matrix (t).
+- *gated*: `activation(a @ gate) * (a @ b)`; *lists*: matmuls of different sizes in one call; *even, skewed,
+  drawn*: tokens spread over the experts equally, at random by weights that fall with the rank, at random alike.
 """
 PEERS = {"compile": "torch.compile", "triton": "Triton", "liger": "Liger", "upcast": "torch in float32"}
 OTHERS = (

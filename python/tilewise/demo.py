@@ -1,4 +1,4 @@
-"""`python -m tilewise.demo`: every operation on the best device present, compared with torch."""
+"""`python -m tilewise.demo`: add, softmax and matmul on the best device present, compared with torch."""
 
 from __future__ import annotations
 

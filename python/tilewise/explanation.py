@@ -259,7 +259,10 @@ def _name(op: Any) -> str:
     """The name of one of tilewise's functions; that of another library's with its module."""
     name = getattr(op, "__name__", None)
     if not isinstance(name, str):
-        return repr(op)
+        raise _core.OptionError(
+            f"explain: `op` is a {type(op).__name__}; pass one of tilewise's functions or its name, and then its "
+            "arguments: explain(tilewise.matmul, a, b)"
+        )
     if op is getattr(_core, name, None):
         return name
     # A builtin's own module may be None: torch.matmul is a method of a class of torch's.

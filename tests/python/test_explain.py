@@ -271,7 +271,6 @@ def test_it_refuses_what_the_call_refuses():
     for op, name in {
         "mul": "mul",
         tw.devices: "devices",
-        3: "3",
         torch.matmul: "torch.matmul",
         torch.softmax: "torch.softmax",
         torch.nn.functional.relu: "torch.nn.functional.relu",
@@ -280,6 +279,9 @@ def test_it_refuses_what_the_call_refuses():
     }.items():
         with pytest.raises(tw.OptionError, match=f'op="{name}" is not known; accepted: '):
             tw.explain(op, meta(2))
+    # A result in the place of the function.
+    with pytest.raises(tw.OptionError, match=r"`op` is a Tensor; pass one of tilewise's functions"):
+        tw.explain(tw.add(torch.ones(2), 1))
 
 
 @pytest.mark.parametrize("name", ["RTX 4090", "rtx-4090", "NVIDIA GeForce RTX 4090", "GeForce RTX 4090"])

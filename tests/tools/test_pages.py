@@ -207,5 +207,6 @@ def test_the_decoder_block_of_the_readme_is_that_of_its_page():
     figures = [[cell.strip(" *") for cell in row[1:5]] for row in rows if len(row) > 5]
     assert len(figures) == 6
     page = (ROOT / "docs/measurements/decoder_block.md").read_text()
-    shown = [[cell.strip() for cell in line.split("|")[2:6]] for line in page.splitlines()]
+    cells = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.count("|") > 8]
+    shown = [[*row[2:4], *row[6:8]] for row in cells]
     assert all(row in shown for row in figures)

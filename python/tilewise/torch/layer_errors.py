@@ -17,8 +17,9 @@ def check(layer: str, bias: Any, dtype: Any, **options: Any) -> None:
         accepted = fakes.names(fakes.FLOATS)
         raise _core.DTypeError(f"{layer}: dtype={dtype!r} is not a dtype of its matmul; accepted: {accepted}")
     if isinstance(bias, (str, torch.Tensor)):
+        shown = repr(bias) if isinstance(bias, str) else "a Tensor"
         raise _core.OptionError(
-            f"{layer}: bias={bias!r} is not True or False; an activation goes into activation="
+            f"{layer}: bias={shown} is not True or False; an activation goes into activation="
         )
     try:
         _core.check_matmul_options(**options)
