@@ -57,7 +57,7 @@ KINDS = """\
   different orders in memory.
 - *nn, nt, tn, tt*: whether a, and then b, is row-major (n) or the transposed view of a row-major matrix (t).
 - *gated*: `activation(a @ gate) * (a @ b)`; *lists*: matmuls of different sizes in one call; *even, skewed,
-  drawn*: tokens spread over the experts equally, at random by weights that fall with the rank, at random alike.
+  drawn*: tokens spread over the experts equally, at random by weights that fall with the rank, or at random.
 """
 PEERS = {"compile": "torch.compile", "triton": "Triton", "liger": "Liger", "upcast": "torch in float32"}
 OTHERS = (

@@ -1,6 +1,6 @@
 """Our operators in torch's own: for torch.onnx.export, which looks for them among torch's decompositions, and
-for `run_decompositions` of an exported program. Results have our strides, as torch makes fakes of symbolic sizes
-from these, too."""
+for `run_decompositions` of an exported program. Results have our strides, as torch makes fakes of symbolic
+sizes from these, too."""
 
 from __future__ import annotations
 
