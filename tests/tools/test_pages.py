@@ -206,6 +206,7 @@ def test_the_decoder_block_of_the_readme_is_that_of_its_page():
     rows = [line.split("|")[1:] for line in (ROOT / "README.md").read_text().splitlines() if "width" in line]
     figures = [[cell.strip(" *") for cell in row[1:5]] for row in rows if len(row) > 5]
     assert len(figures) == 6
+    # torch eager and compiled, tilewise eager and compiled.
     page = (ROOT / "docs/measurements/decoder_block.md").read_text()
     cells = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.count("|") > 8]
     shown = [[*row[2:4], *row[6:8]] for row in cells]

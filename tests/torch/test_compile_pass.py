@@ -1,6 +1,7 @@
 """tilewise.torch.compile_pass: matmuls with their activations, of functions that know nothing of tilewise."""
 
 import operator
+import pickle
 
 import pytest
 import tilewise as tw
@@ -134,3 +135,19 @@ def test_inductors_option(device):
             step(x)
     names = {event.name for event in profile.events()}
     assert not names & {"aten::addmm", "aten::mm", "aten::linear", "aten::gelu", "aten::relu"}
+
+
+def test_caches_of_compiled_code_know_the_pass():
+    """By what pickle writes of it, too: as it is for equal passes, and another for another precision."""
+    keys = []
+    for precision in ("highest", "highest", "high"):
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(precision)
+        try:
+            ours = tw.torch.compile_pass()
+            assert type(pickle.loads(pickle.dumps(ours))) is type(ours)
+            keys.append((ours.uuid(), pickle.dumps(ours)))
+        finally:
+            torch.set_float32_matmul_precision(before)
+    for of_highest, again, of_high in zip(*keys, strict=True):
+        assert of_highest == again != of_high

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -41,18 +40,10 @@ def compile_pass() -> Callable[[torch.fx.Graph], None]:
     Source: python/tilewise/torch/compile_pass.py.
     """
     try:
-        from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+        from .graph_pass import GraphPass
     except ImportError:
         raise ImportError(f"compile_pass needs torch 2.6 or newer; this is {torch.__version__}") from None
-
-    class Fuse(CustomGraphPass):
-        def __call__(self, graph: torch.fx.Graph) -> None:
-            fuse(graph)
-
-        def uuid(self) -> Any:
-            return get_hash_for_files((str(Path(__file__)),), torch.get_float32_matmul_precision())
-
-    return Fuse()
+    return GraphPass()
 
 
 def fuse(graph: torch.fx.Graph) -> None:
