@@ -78,7 +78,7 @@ fn every_error() -> Vec<Error> {
         OutOverlapsInput { op: "matmul", argument: "a", but: "" },
         OutsOverlap { out: 1, argument: "out", index: 0 },
         Storage { op, argument, got: "in layout torch.sparse_coo".into(), remedy: "pass its .to_dense()" },
-        NumpyLayout { op, argument, problem: "bytes are not in this machine's order" },
+        NumpyLayout { op, argument, problem: "elements are not aligned" },
         DevicesDiffer { op: "add", argument: "y", got: Device::Cpu, other: "x", expected: cuda },
         KindsDiffer {
             op: "add",

@@ -97,16 +97,15 @@ def speed(figure: Any, run: Run, op: str) -> None:
         scale, unit = unit_of(op, highest)
         for who in dict.fromkeys(candidates):
             _line(axes, op, who, [(x, m.rate(who) / scale) for x, m in points if who in m.milliseconds])
+        dashed = ""
         if peak:
             axes.axhline(peak / scale, color="black", ls="--", lw=1)
             limit = "torch's best matmul" if op == "matmul" else "a large copy"
-            words = f"{limit}: {peak / scale:.0f} {unit}"
-            place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
-            box = {"fc": "white", "ec": "none", "alpha": 0.8, "pad": 0.5}
-            axes.annotate(words, (0.02, peak / scale), (0, 3), fontsize=8, bbox=box, zorder=4, **place)
+            dashed = f"dashed: {limit}, {peak / scale:.0f} {unit}"
         axes.set_xscale("log", base=2)
         axes.set_ylim(0, highest / scale * 1.12)
-        axes.set_title(f"{op}, {dtype}", fontsize=11)
+        # Words within the axes would lie over points.
+        axes.set_title(f"{op}, {dtype}\n{dashed}", fontsize=10)
         axes.set_xlabel(SIZES[op])
         axes.set_ylabel(f"speed [{unit}]")
         axes.set_xticks(*ticks(op, [x for x, _ in points]), fontsize=8)
