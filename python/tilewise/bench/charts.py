@@ -213,7 +213,11 @@ def by_kind(figure: Any, run: Run, op: str) -> None:
         low, high = axes.get_xlim()
         # Within a doubling, every tenth.
         tenths = FixedLocator([tenth / 10 for tenth in range(1, 100)])
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high / low > 2.5 else tenths)
+        few = FixedLocator([0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8])
+        subs = (1, 3) if high / low > 40 else (1, 2, 5)
+        wide = LogLocator(subs=subs) if high / low > 10 else few
+        axes.xaxis.set_major_locator(wide if high / low > 2 else tenths)
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_yticks(range(len(rows)), rows, fontsize=9)

@@ -292,10 +292,10 @@ fn rows_of_groups<T: Float, I: Isa, const N: usize>(
         let mut x = wide_groups::<T::Real, I, N>(isa, row);
         let mut largest = [T::Real::NEG_INFINITY; LANES];
         let mut smallest = [-T::Real::NEG_INFINITY; LANES];
-        for i in 0..N {
-            largest = larger(largest, x[i]);
+        for group in &x {
+            largest = larger(largest, *group);
             if T::DTYPE == DType::F32 {
-                smallest = smaller(smallest, x[i]);
+                smallest = smaller(smallest, *group);
             }
         }
         let m = of_lanes(largest, larger, larger, larger, larger);
@@ -317,8 +317,8 @@ fn rows_of_groups<T: Float, I: Isa, const N: usize>(
             };
         }
         let mut sum = from(again, exponentials[N - 1]);
-        for i in 0..N - 1 {
-            sum = add_groups(sum, exponentials[i]);
+        for group in &exponentials[..N - 1] {
+            sum = add_groups(sum, *group);
         }
         let sum = sum_of_lanes(sum).to_f64() * T::Real::LOWERING.to_f64();
         let finishing = finishing(kind, sum);
