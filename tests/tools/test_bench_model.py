@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 import tilewise as tw
 from tilewise.bench import blocks, model
+from tilewise.bench.timing import Timings
 
 QUICK = ["--device", "cpu", "--ways", "eager", "--only", "decode"]
 
@@ -21,6 +22,20 @@ def test_a_step_of_each_library_is_timed(capsys, tmp_path):
     printed = capsys.readouterr().out
     assert "decode 1, d256" in printed
     assert "tilewise eager" in printed
+
+
+def test_a_time_that_may_be_chance_is_no_figure(capsys, monkeypatch):
+    times = Timings(
+        {"torch eager": 0.015, "tilewise eager": 0.2}, noise={"torch eager": 0.1, "tilewise eager": 0.6}
+    )
+    monkeypatch.setattr(model, "measure", lambda *_: times)
+    monkeypatch.setattr(model, "busy", lambda: "warning: other processes use this CPU")
+    assert model.main(QUICK) == 0
+    printed = capsys.readouterr()
+    assert "15 us" in printed.out
+    assert "200 us" not in printed.out
+    assert "noise: more than a quarter of a time may be chance" in printed.out
+    assert "other processes use this CPU" in printed.err
 
 
 def test_a_block_that_is_wrong_is_no_figure(capsys, monkeypatch):

@@ -19,7 +19,9 @@ import torch
 
 from . import report
 from .blocks import LIBRARIES, ON_CPU, ON_GPU, Case, blocks_of
-from .timing import Thunk, interleave, one_line
+from .measure import busy
+from .record import MOST_NOISE
+from .timing import Thunk, Timings, interleave, one_line
 
 
 class Steps:
@@ -108,7 +110,7 @@ def ways(
         yield "graph", in_graph(step(block, x, training))
 
 
-def measure(case: Case, device: torch.device, wanted: tuple[str, ...]) -> dict[str, float]:
+def measure(case: Case, device: torch.device, wanted: tuple[str, ...]) -> Timings:
     """Milliseconds of a step, by library and way."""
     torch.manual_seed(0)
     torch._dynamo.reset()
@@ -130,7 +132,14 @@ def measure(case: Case, device: torch.device, wanted: tuple[str, ...]) -> dict[s
     timings = interleave(candidates, Steps(device), rounds=5, budget_ms=100)
     for way, error_text in timings.errors.items():
         print(f"{case.name}: {way}: {error_text}", file=sys.stderr)
-    return timings.median
+    return timings
+
+
+def shown(times: Timings, column: str, kind: str) -> str:
+    # Steps on a GPU that wait for the host are told apart by their batches' medians alone.
+    if kind == "cpu" and times.noise.get(column, 0.0) > MOST_NOISE:
+        return "noise"
+    return f"{1e3 * times.median[column]:.0f} us"
 
 
 def main(arguments: list[str]) -> int:
@@ -151,6 +160,8 @@ def main(arguments: list[str]) -> int:
         parser.error(f"--ways: {', '.join(sorted(unknown))} is not known; accepted: {', '.join(WAYS)}")
     kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
+    if kind == "cpu" and (warning := busy()):
+        print(warning, file=sys.stderr)
     found = {}
     for case in ON_GPU if kind == "cuda" else ON_CPU:
         if options.only in case.name:
@@ -159,13 +170,15 @@ def main(arguments: list[str]) -> int:
             except RuntimeError as error:
                 print(one_line(error), file=sys.stderr)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+        options.json.write_text(json.dumps({name: times.median for name, times in found.items()}, indent=1))
     columns = [f"{library} {way}" for library in LIBRARIES for way in WAYS if way in wanted]
     rows = [
-        [name, *(f"{1e3 * times[c]:.0f} us" if c in times else "" for c in columns)]
+        [name, *(shown(times, c, kind) if c in times.median else "" for c in columns)]
         for name, times in found.items()
     ]
     report.print_table("One step", ("case", *columns), rows)
+    if any("noise" in row for row in rows):
+        print("noise: more than a quarter of a time may be chance. Run it again when nothing else runs.")
     return 0 if found else 1
 
 
