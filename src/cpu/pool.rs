@@ -219,7 +219,7 @@ fn count() -> usize {
     if let (Ok(wrong), None) = (env::var(OURS), asked)
         && !wrong.is_empty()
     {
-        eprintln!("tilewise: {OURS}={wrong:?} is no number of threads above 0: one thread a core is used");
+        eprintln!("tilewise: {OURS}={wrong:?} is not a positive integer: one thread per core is used");
     }
     asked.map_or(cores, |asked: usize| asked.min(16 * cores)).min(INSIDE as usize)
 }

@@ -164,9 +164,7 @@ def test_a_number_of_threads_that_is_none_is_warned_of(text, warned):
     environment = {**os.environ, "TILEWISE_NUM_THREADS": text}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    said = (
-        f'tilewise: TILEWISE_NUM_THREADS="{text}" is no number of threads above 0: one thread a core is used'
-    )
+    said = f'tilewise: TILEWISE_NUM_THREADS="{text}" is not a positive integer: one thread per core is used'
     assert done.stderr.splitlines() == [said] * warned
 
 
