@@ -6,7 +6,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import tilewise as tw
 from tilewise.bench import blocks, model
 from tilewise.bench.timing import Timings
 
@@ -39,7 +38,7 @@ def test_a_time_that_may_be_chance_is_no_figure(capsys, monkeypatch):
 
 
 def test_a_block_that_is_wrong_is_no_figure(capsys, monkeypatch):
-    wrong = blocks.LIBRARIES["tilewise"]._replace(add=lambda x, y: tw.add(x, y, alpha=2))
+    wrong = blocks.LIBRARIES["tilewise"]._replace(plus=lambda layer, x, residual: 2 * residual + layer(x))
     monkeypatch.setitem(blocks.LIBRARIES, "tilewise", wrong)
     assert model.main(QUICK) == 1
     assert "tilewise, eager is off by" in capsys.readouterr().err

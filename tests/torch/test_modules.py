@@ -41,6 +41,30 @@ def test_linear(device, activation, bias):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_linear_with_a_residual(device, activation):
+    layer = tilewise.torch.Linear(5, 7, activation=activation, device=device)
+    x, row = torch.randn(2, 3, 5, device=device), torch.randn(7, device=device)
+    for residual in (
+        torch.randn(2, 3, 7, device=device),
+        row,
+        torch.randn(7, 2, 3, device=device).permute(1, 2, 0),
+    ):
+        residual.requires_grad_()
+        got, expected = layer(x, residual=residual), layer(x) + residual
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        inputs = (residual, *layer.parameters())
+        gradients = [torch.autograd.grad(y.square().sum(), inputs) for y in (got, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+        with torch.no_grad():
+            torch.testing.assert_close(layer(x, residual=residual), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(tw.ShapeError, match="`residual` has shape"):
+        layer(x, residual=torch.ones(6, device=device))
+    # Whose weight only torch.nn.functional.linear knows.
+    torch.nn.utils.parametrizations.weight_norm(layer)
+    torch.testing.assert_close(layer(x, residual=row), layer(x) + row, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [

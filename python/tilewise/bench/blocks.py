@@ -51,12 +51,15 @@ def tilewise_gated_mlp(width: int, hidden: int, bias: bool = False) -> torch.nn.
 class Library(NamedTuple):
     linear: Callable[..., torch.nn.Module]
     gated_mlp: Callable[..., torch.nn.Module]
-    add: Callable[[Any, Any], Any]
+    # A layer's result and a residual: (layer, x, residual).
+    plus: Callable[[Any, Any, Any], Any]
 
 
 LIBRARIES = {
-    "torch": Library(TorchLinear, TorchGatedMLP, torch.add),
-    "tilewise": Library(tilewise_linear, tilewise_gated_mlp, tilewise.add),
+    "torch": Library(TorchLinear, TorchGatedMLP, lambda layer, x, residual: residual + layer(x)),
+    "tilewise": Library(
+        tilewise_linear, tilewise_gated_mlp, lambda layer, x, residual: layer(x, residual=residual)
+    ),
 }
 
 
@@ -104,7 +107,7 @@ class Block(torch.nn.Module):
     def __init__(self, case: Case, library: Library) -> None:
         super().__init__()
         width, linear = case.width, library.linear
-        self.case, self.add = case, library.add
+        self.case, self.plus = case, library.plus
         self.norm_1, self.norm_2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
         self.qkv, self.out = linear(width, 3 * width), linear(width, width)
         self.up, self.down = linear(width, 4 * width, case.activation), linear(4 * width, width)
@@ -113,8 +116,9 @@ class Block(torch.nn.Module):
         self.register_buffer("cache", torch.randn(shape if case.past else 0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.add(x, self.attention(self.norm_1(x)))
-        return self.add(x, self.down(self.up(self.norm_2(x))))
+        x = self.plus(self.out, self.attention(self.norm_1(x)), x)
+        result: torch.Tensor = self.plus(self.down, self.up(self.norm_2(x)), x)
+        return result
 
     def attention(self, x: torch.Tensor) -> torch.Tensor:
         case = self.case
@@ -125,7 +129,7 @@ class Block(torch.nn.Module):
             keys_and_values = self.cache
         k, v = keys_and_values.unbind()
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=not case.past)
-        return self.out(mixed.transpose(1, 2).reshape(x.shape))
+        return mixed.transpose(1, 2).reshape(x.shape)
 
 
 def blocks_of(case: Case) -> dict[str, torch.nn.Module]:

@@ -1,8 +1,9 @@
 """`python -m tilewise.bench.model`: a decoder block with tilewise's layers, compared with torch's layers.
 
 Both use torch's layer norms and attention; the four linear layers, the activation and the two residual
-sums differ. A gated MLP alone is compared, too. A step is one forward pass, or in training a forward and a
-backward pass. It is timed as in use: calls one after the other, host and device together.
+sums, which tilewise's layers add, differ. A gated MLP alone is compared, too. A step is one forward pass, or
+in training a forward and a backward pass. It is timed as in use: calls one after the other, host and device
+together.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ FOR_MATMUL: tuple[type, ...] = (
 
 
 class Linear(torch.nn.Module):
-    """`activation(x @ weight.T + bias)` in one call; torch.nn.Linear with an activation.
+    """`activation(x @ weight.T + bias) + residual` in one call; torch.nn.Linear with both added.
 
     Without an activation, the layer is also an instance of torch.nn.Linear. With an activation it is not, and
     has no in_features or out_features: tools that rewrite linear layers (quantisation, batch-norm folding,
@@ -54,7 +54,7 @@ class Linear(torch.nn.Module):
             another dtype.
 
     Shapes:
-        (..., in_features) to (..., out_features).
+        (..., in_features) to (..., out_features); `residual`, which is added, broadcasts to the result.
     """
 
     activation: Activation | None
@@ -90,7 +90,7 @@ class Linear(torch.nn.Module):
 
     reset_parameters = torch.nn.Linear.reset_parameters
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any, residual: Any = None) -> Any:
         # The attributes are found by a function in Python, which takes a fifth of a small call.
         weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
         weight = self.weight if weight is None else weight
@@ -102,7 +102,7 @@ class Linear(torch.nn.Module):
                 how = sharded.Options(self.activation, self.negative_slope, self.precision, transposed=True)
                 result = sharded.matmul(x, weight, bias, how)
                 if result is not None:
-                    return result
+                    return result if residual is None else result + residual
             if eager and autocast.is_on():
                 columns, bias = autocast.kept(weight, bias)
             else:
@@ -112,16 +112,17 @@ class Linear(torch.nn.Module):
                     x,
                     columns,
                     bias=bias,
+                    residual=residual,
                     activation=self.activation,
                     negative_slope=self.negative_slope,
                     precision=self.precision,
                 )
             except MISFITS as error:
                 raise misfit("Linear", x, weight, error) from None
-        product = torch.nn.functional.linear(x, weight, bias)
-        if self.activation is None:
-            return product
-        return formulas.ACTIVATIONS[self.activation](product, self.negative_slope)
+        result = torch.nn.functional.linear(x, weight, bias)
+        if self.activation is not None:
+            result = formulas.ACTIVATIONS[self.activation](result, self.negative_slope)
+        return result if residual is None else result + residual
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "activation" and value is not None and isinstance(self, torch.nn.Linear):
