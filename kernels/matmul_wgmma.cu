@@ -44,7 +44,7 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
     for (bool warm_up = p.split_blocks <= SHORT; work.left(); warm_up = false) {
         const Item& item = work.item;
         epilogue.load_bias(item, warm_up);
-        if constexpr (Epilogue<S, F>::RESIDUAL && !Epilogue<S, F>::PLAIN) epilogue.load_residual(item, warm_up);
+        if constexpr (Epilogue<S, F>::HELD) epilogue.load_residual(item, warm_up);
         const uint32_t blocks = warm_up ? 0 : item.k_end - item.k_begin;
         multiply<S>(p, pair, d, shared, ring, blocks, [&](uint32_t block, const Ring&) {
             if constexpr (Epilogue<S, F>::RESIDUAL) epilogue.ask_for_residual(item, block, blocks);
@@ -109,6 +109,9 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(
     EXPORT_EPILOGUE(T, 128x128, residual)       \
     EXPORT_EPILOGUE(T, 128x192, residual)       \
     EXPORT_EPILOGUE(T, 128x256, residual)       \
+    EXPORT_EPILOGUE(T, 64x64, plain_residual)   \
+    EXPORT_EPILOGUE(T, 64x128, plain_residual)  \
+    EXPORT_EPILOGUE(T, 128x128, plain_residual) \
     EXPORT_EPILOGUE(T, 128x192, plain_residual) \
     EXPORT_EPILOGUE(T, 128x256, plain_residual) \
     EXPORT_EPILOGUE(T, 64x128, gated)           \

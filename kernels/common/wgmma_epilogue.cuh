@@ -24,7 +24,7 @@ enum class EpilogueKind {
     general,         // all activations, and results by elements
     transpose,       // bias by row, relu, leaky_relu of results whose columns are whole vectors (wgmma_transposed.cuh)
     residual,        // as general, and a residual
-    plain_residual,  // a bias, no activation, and a residual by TMA
+    plain_residual,  // a bias, no activation, and a residual: by TMA, or in registers, of whole vectors
     gated,           // as residual, of a gated product: a thread has the accumulators of both its parts
 };
 
@@ -45,14 +45,17 @@ template <class S, EpilogueKind F> struct Epilogue {
     static constexpr int ACCUMULATORS = GATE ? S::ACCUMULATORS / 2 : S::ACCUMULATORS;
     static constexpr int BOXES = GATE ? S::BOXES / 2 : S::BOXES;
     static constexpr int UNITS_OF_BOX = 32 / UNIT, UNITS = (ACCUMULATORS + UNIT - 1) / UNIT, ALL = S::M_STEPS * UNITS;
+    // The residual of a small tile is in registers before its results are there.
+    static constexpr bool HELD = RESIDUAL && !GATE && !S::CAN_TMA_STORE;
+    static_assert(!HELD || ALL_ACCUMULATORS <= 64, "");
     static_assert(!GATE || (S::BOXES % 2 == 0 && S::TAIL == 64), "");
-    static_assert(!PLAIN || S::CAN_TMA_STORE, "");
+    static_assert(!PLAIN || S::CAN_TMA_STORE || HELD, "");
 
     const WgmmaParams& p;
     const uint32_t warp, lane;
     const uint32_t staging_begin, staging;  // shared addresses of all buffers, and of this warp's
     uint32_t bias_first[BIASES], bias_second[BIASES];
-    uint32_t residual[RESIDUAL ? 4 : 1][4];  // of the next box: what the lane loads of its rows
+    uint32_t residual[HELD ? ALL_ACCUMULATORS / 2 : 1];  // of a tile, a pair of neighbours in a word, as the accumulators lie
     uint32_t residual_phase = 0;
     uint32_t asked, ask_at,
         ask_step;  // boxes of the residual asked for by TMA; the block of k of the next, and from there
@@ -117,32 +120,27 @@ template <class S, EpilogueKind F> struct Epilogue {
         for (int k = 0; k < 3; ++k) at += item.result_batch()[k] * p.residual_batch[k];
         return at;
     }
-    // Asks for the rows of the box of units from `at` on, 16 bytes a lane as store_box writes them.
-    template <class Item> __device__ __forceinline__ void load_box(const Item& item, int at, bool wanted) {
-        const int32_t i = at / UNITS, column = Boxes<S>::of(p, column_of(item)).column(at % UNITS / UNITS_OF_BOX);
-        const int32_t rows = wanted ? int32_t(p.m) - item.row - row_of(i) : 0;
-        const T* from = residual_of(item) + i * 64 * p.addends.residual_row + column;
-#pragma unroll
-        for (int pass = 0; pass < 4; ++pass) {
-            const int32_t row = pass * 4 + lane / 8, vector = lane % 8 * 8;
-            const bool inside = row < rows && vector < int32_t(p.n) - column_of(item) - column;
-            ptx::load_global_if<16>(inside, from + row * p.addends.residual_row + vector, residual[pass]);
-        }
-    }
-    // Before a tile is multiplied: its first box into registers, and the others on their way to L2.
+    // Asks for the tile's residual, which arrives while the tile is multiplied, as load_bias does.
     template <class Item> __device__ __forceinline__ void load_residual(const Item& item, bool warm_up) {
-        if (p.addends.residual == nullptr || p.addends.residual_vector != 1 || warm_up) return;
+        if (!HELD || p.addends.residual == nullptr || p.addends.residual_vector != 1 || warm_up) return;
         ptx::wait_for_grid_before();
-        const int32_t width = min(int32_t(p.n) - column_of(item), 64 * BOXES);
-        const T* from = residual_of(item);
-#pragma unroll 1
+        const auto place = Boxes<S>::of(p, column_of(item));
+        const int32_t columns = int32_t(p.n) - column_of(item) - int32_t(lane % 4) * 2;
+        const T* from = residual_of(item) + int64_t(lane / 4) * p.addends.residual_row + lane % 4 * 2;
+#pragma unroll
         for (int i = 0; i < S::M_STEPS; ++i, from += 64 * p.addends.residual_row) {
-            const int32_t row = lane / 2, rows = int32_t(p.m) - item.row - row_of(i);
-            for (int32_t at = lane % 2 * 16; row < rows && at < width; at += 32) {
-                ptx::prefetch_to_l2(from + row * p.addends.residual_row + at);
+            const int32_t rows = int32_t(p.m) - item.row - row_of(i) - int32_t(lane / 4);
+#pragma unroll
+            for (int group = 0; group < ACCUMULATORS / 4; ++group) {
+                const int32_t column = place.column(group / 8) + group % 8 * 8;
+#pragma unroll
+                for (int down = 0; down < 2; ++down) {
+                    ptx::load_global_if<4>(down * 8 < rows && column < columns,
+                                           from + down * 8 * p.addends.residual_row + column,
+                                           &residual[(i * ACCUMULATORS + group * 4) / 2 + down]);
+                }
             }
         }
-        load_box(item, 0, true);
     }
     // While a tile is multiplied, one thread of a warpgroup asks for the residual of its rows, to where their results will lie:
     // late enough that the tile before it has long been taken from there, and a box at a time over all of k, at other times in
@@ -196,12 +194,22 @@ template <class S, EpilogueKind F> struct Epilogue {
             }
         }
     }
-    // The residual of a unit: `words` of a box that was read in vectors, or of results at `column` within the tile.
+    // The residual of a unit: `words` of a box that came by TMA, registers, or elements beside results at `column` within the
+    // tile.
     template <class Item>
-    __device__ __forceinline__ void add_residual(float (&v)[UNIT], const Item& item, int i, int32_t column,
+    __device__ __forceinline__ void add_residual(float (&v)[UNIT], const Item& item, int i, int unit, int32_t column,
                                                  const uint32_t (&words)[4][4], int part) const {
-        if (p.addends.residual_vector) {
+        if (!HELD && p.addends.residual_vector == BY_TMA) {
             add_words(v, words, part);
+            return;
+        }
+        if (HELD && (PLAIN || p.addends.residual_vector == 1)) {
+#pragma unroll
+            for (int e = 0; e < UNIT / 2; ++e) {
+                const float2 pair = unpack<T>(residual[(i * ACCUMULATORS + unit * UNIT) / 2 + e]);
+                v[e * 2] += pair.x;
+                v[e * 2 + 1] += pair.y;
+            }
             return;
         }
         const int32_t row = lane / 4, rows = int32_t(p.m) - item.row - row_of(i);
@@ -223,16 +231,6 @@ template <class S, EpilogueKind F> struct Epilogue {
             const uint32_t row = lane % 16, vector = k * 2 + lane / 16;
             ptx::ldmatrix_x4(words[k], box + row * 128 + ((vector ^ row % 8) << 4));
         }
-        __syncwarp();
-    }
-    // The rows of a box from registers to shared memory, as `stage` has them, and the next box's on their way.
-    template <class Item> __device__ __forceinline__ void stage_residual(const Item& item, int next, uint32_t to) {
-#pragma unroll
-        for (int pass = 0; pass < 4; ++pass) {
-            const uint32_t row = pass * 4 + lane / 8, vector = lane % 8;
-            ptx::store_shared_16(to + row * 128 + ((vector ^ row % 8) << 4), residual[pass]);
-        }
-        load_box(item, next, next < ALL);
         __syncwarp();
     }
 
@@ -269,7 +267,7 @@ template <class S, EpilogueKind F> struct Epilogue {
             if (!warm_up) store_partials(d, item);
             return;
         }
-        if constexpr (PLAIN) {
+        if constexpr (PLAIN && S::CAN_TMA_STORE) {
             add_and_send(d, item, warm_up);
             return;
         }
@@ -277,18 +275,19 @@ template <class S, EpilogueKind F> struct Epilogue {
             if (p.bias != nullptr) add_bias(d);
 #pragma unroll
             for (int i = 0; i < S::M_STEPS; ++i) {
-                if constexpr (RESIDUAL) {
+                if constexpr (RESIDUAL && !PLAIN) {
                     auto& v = reinterpret_cast<float (&)[ACCUMULATORS]>(d[i]);
                     activate<T>(v, p.activation, p.negative_slope);
 #pragma unroll
                     for (int e = 0; GATE && e < ACCUMULATORS; ++e) v[e] *= d[i][ACCUMULATORS + e];
-                } else {
+                } else if constexpr (!PLAIN) {
                     if (p.activation == ACT_RELU) relu(d[i]);
                     if (p.activation == ACT_LEAKY_RELU) leaky_relu_of_fraction(d[i], p.negative_slope);
                 }
             }
         }
-        const bool adds = RESIDUAL && p.addends.residual != nullptr && !warm_up;
+        // What a warm_up adds is nowhere written.
+        const bool adds = PLAIN || (RESIDUAL && p.addends.residual != nullptr && !warm_up);
         const bool by_tma = S::CAN_TMA_STORE && adds && p.addends.residual_vector == BY_TMA;
         const bool has_result = S::CAN_TMA_STORE && p.tma_store;
         const uint32_t result = staging_begin + warp / 4 * BOXES * BOX_BYTES;
@@ -314,15 +313,14 @@ template <class S, EpilogueKind F> struct Epilogue {
         for (int at = 0; at < (LOOP && warm_up ? UNITS_OF_BOX : ALL); ++at) {
             const int i = at / UNITS, unit = at % UNITS, box = unit / UNITS_OF_BOX, part = unit % UNITS_OF_BOX;
             const uint32_t to = tma_store ? result + box * BOX_BYTES + warp % 4 * STORE_BYTES : buffer;
-            if (adds && p.addends.residual_vector == 1 && part == 0) stage_residual(item, at + UNITS_OF_BOX, to);
-            if (adds && p.addends.residual_vector && part == 0) take_residual(words, to);
+            if (by_tma && part == 0) take_residual(words, to);
             float v[UNIT];
             take<0, ALL>(d, at, v);
             if (LOOP && (!warm_up || warp % 4 == 1)) {
                 if (p.bias != nullptr) add_bias(v, bias_of<0>(p.bias_by_row ? i : box), part);
                 activate<T>(v, p.activation, p.negative_slope);
             }
-            if (adds) add_residual(v, item, i, place.column(box), words, part);
+            if (adds) add_residual(v, item, i, unit, place.column(box), words, part);
             stage(v, to, part);
             if (!tma_store && (part == UNITS_OF_BOX - 1 || unit == UNITS - 1)) {
                 const int32_t column = place.column(box), end = column + (box == BOXES - 1 ? S::TAIL : 64);

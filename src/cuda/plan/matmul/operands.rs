@@ -46,7 +46,7 @@ impl Oriented {
     }
 
     /// The other way round than `new`.
-    pub fn turned(p: &MatmulProblem) -> Oriented {
+    pub fn swapped(p: &MatmulProblem) -> Oriented {
         if down_columns(p.m, p.n, &p.out) { Oriented::straight(p) } else { Oriented::transposed(p) }
     }
 

@@ -1,5 +1,6 @@
 //! The epilogue of a product: one of the kernels of a tile's shape.
 
+use super::Tile;
 use super::params::{BY_TMA, WgmmaParams};
 use crate::cuda::plan::matmul::addends::Addends;
 use crate::ops::matmul::Activation;
@@ -21,7 +22,7 @@ pub enum EpilogueKind {
 
 impl EpilogueKind {
     /// `whole_vectors`: no result is stored by elements, at the end of a row neither.
-    pub fn of(activation: Activation, p: &WgmmaParams, whole_vectors: bool, planes: u32) -> EpilogueKind {
+    pub fn of(activation: Activation, p: &WgmmaParams, whole_vectors: bool, tile: &Tile) -> EpilogueKind {
         let simple = match activation {
             Activation::None | Activation::Relu => true,
             Activation::LeakyRelu { negative_slope } => is_fraction(negative_slope as f32),
@@ -33,7 +34,10 @@ impl EpilogueKind {
             _ if p.is_gated() => EpilogueKind::Gated,
             // Of float32, one kernel has all.
             (_, Activation::None) if p.addends.residual_vector == BY_TMA => EpilogueKind::PlainResidual,
-            _ if p.addends.residual != 0 && planes == 1 => EpilogueKind::Residual,
+            (true, Activation::None) if p.addends.residual_vector == 1 && tile.holds_residual() => {
+                EpilogueKind::PlainResidual
+            }
+            _ if p.addends.residual != 0 && tile.planes == 1 => EpilogueKind::Residual,
             _ if p.addends != Addends::default() => EpilogueKind::General,
             (true, Activation::None) if p.bias == 0 => EpilogueKind::None,
             (true, _) => EpilogueKind::BiasRelu,

@@ -177,7 +177,7 @@ impl Model {
             splits: splits as u32,
             pair,
             gated: false,
-            turned: p.transposed != Oriented::new(problem).transposed,
+            swapped: p.transposed != Oriented::new(problem).transposed,
             cluster_splitk: work.cluster_splitk,
             group_m,
             resident,

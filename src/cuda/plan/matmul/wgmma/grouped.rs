@@ -96,7 +96,7 @@ pub fn choose(
         splits: 1,
         pair: 1,
         gated,
-        turned: false,
+        swapped: false,
         cluster_splitk: false,
         group_m: group_m(tiles_m.max(1), tiles_n, (tile.m(), tile.n), concurrent),
         resident: tile.blocks,
@@ -150,7 +150,7 @@ impl GroupedChoice {
         let tiles = [params.order.tiles_m, params.order.tiles_n, self.product.group_m];
         let groups = Groups::new(problem, tiles);
         let whole_vectors = params.store_elements == 0 && params.n.is_multiple_of(8);
-        let kind = match (EpilogueKind::of(problem.activation, &params, whole_vectors, 1), problem.cut) {
+        let kind = match (EpilogueKind::of(problem.activation, &params, whole_vectors, tile), problem.cut) {
             (EpilogueKind::BiasRelu, Cut::Depth) => EpilogueKind::General,
             (kind, _) => kind,
         };

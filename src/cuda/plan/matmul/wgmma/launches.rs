@@ -109,7 +109,7 @@ impl WgmmaChoice {
         let result = out_lead.filter(|_| self.tma_store);
         let result = result.map(|lead| map(problem, &p.out, [p.n as u64, p.m as u64], lead, [64, 64]));
 
-        let down_columns = self.turned && tile.planes == 2;
+        let down_columns = self.swapped && tile.planes == 2;
         let out_vector = match down_columns {
             true => allows_vectors(&p.out, p.out.row_stride, (p.n, p.out.col_stride), problem.dtype),
             false => p.rows_allow_vectors(problem.dtype),
@@ -208,7 +208,7 @@ impl WgmmaChoice {
         let whole_vectors = !store_elements && ends_whole;
         let epilogue = match tile.is_transposed() {
             true => EpilogueKind::Transpose,
-            false => EpilogueKind::of(problem.activation, &params, whole_vectors, tile.planes),
+            false => EpilogueKind::of(problem.activation, &params, whole_vectors, tile),
         };
         let file = tile.file();
         let name = format!("{file}_{}_{}_{}", tile.name, epilogue.name(), problem.dtype.suffix());

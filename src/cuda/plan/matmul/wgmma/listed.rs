@@ -216,7 +216,7 @@ impl Launched {
                 resident,
                 tma_store,
                 gated,
-                turned: false,
+                swapped: false,
                 copies,
                 why,
             }
@@ -235,7 +235,7 @@ impl Launched {
         let kind_of = |(product, launches): (&Product, &Launches)| {
             let params = &launches.multiply.params;
             let whole_vectors = params.store_elements == 0 && params.n.is_multiple_of(8);
-            match EpilogueKind::of(product.problem.activation, params, whole_vectors, 1) {
+            match EpilogueKind::of(product.problem.activation, params, whole_vectors, tile) {
                 kind @ (EpilogueKind::None | EpilogueKind::Gated) => kind,
                 _ => EpilogueKind::General,
             }

@@ -116,6 +116,12 @@ impl Tile {
         self.planes > 1 || names.contains(&self.name)
     }
 
+    /// Whether a thread has so few results that their residual is in registers before they are there: HELD of
+    /// kernels/common/wgmma_epilogue.cuh.
+    fn holds_residual(&self) -> bool {
+        self.planes == 1 && self.has_residual() && !self.can_tma_store()
+    }
+
     /// Whether the kernel can put all of a result together in shared memory, for the copy engine to take.
     fn can_tma_store(&self) -> bool {
         let whole_boxes = self.n.is_multiple_of(BOX_COLUMNS);
@@ -203,7 +209,7 @@ pub struct WgmmaChoice {
     /// Half of the tiles' columns are the gate's.
     gated: bool,
     /// The product is the transposed of the one that `Oriented::new` has.
-    turned: bool,
+    swapped: bool,
     /// Of a and b, where they cannot be addressed as they are.
     copies: [Option<repack::Dense>; 2],
     why: Vec<Reason>,
@@ -362,7 +368,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         resident,
         tma_store,
         gated,
-        turned: false,
+        swapped: false,
         copies,
         why,
     })
@@ -436,7 +442,7 @@ impl WgmmaChoice {
 
     /// The problem as the tile has it.
     fn oriented(&self, problem: &MatmulProblem) -> Oriented {
-        if self.turned { Oriented::turned(problem) } else { Oriented::new(problem) }
+        if self.swapped { Oriented::swapped(problem) } else { Oriented::new(problem) }
     }
 
     /// Of the tiles: with a gate, also the gate's.

@@ -94,7 +94,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, asked: Option<&str>
         resident,
         tma_store: rows_of_vectors && tile.can_tma_store(),
         gated: true,
-        turned: false,
+        swapped: false,
         copies,
         why: vec![Reason::plain("wgmma training", "two products", because), why],
     };

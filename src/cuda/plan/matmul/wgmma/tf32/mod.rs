@@ -44,7 +44,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     if device.compute_capability != (9, 0) || !is_tf32 || problem.batch.len() > BATCH_DIMS {
         return None;
     }
-    let (p, other) = (Oriented::new(problem), Oriented::turned(problem));
+    let (p, other) = (Oriented::new(problem), Oriented::swapped(problem));
     let sizes = [p.m, p.n, p.k].into_iter().chain(problem.batch.iter().copied());
     let fits = sizes.into_iter().all(|size| (1..=SIZE_LIMIT / 2).contains(&size));
     let addresses = [p.a.address, p.b.address, p.out.address, p.bias];
@@ -53,14 +53,14 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         return None;
     }
     let (own, others) = (copies(problem, &p), copies(problem, &other));
-    let turned = copied_bytes(&others) < copied_bytes(&own);
-    let (p, copies) = if turned { (other, others) } else { (p, own) };
+    let swapped = copied_bytes(&others) < copied_bytes(&own);
+    let (p, copies) = if swapped { (other, others) } else { (p, own) };
     // Of an expanded operand, a copy may be larger than any memory.
     if copied_bytes(&copies) > device.memory_bytes / MEMORY {
         return None;
     }
     let (mut product, clocks) = MODEL.choose((problem, &p), device, overrides, copies)?;
-    if turned {
+    if swapped {
         let because = "wgmma takes floats that lie across k from registers, as rows";
         product.why.push(Reason::plain("the transposed product", "a copy of its rows", because));
     }

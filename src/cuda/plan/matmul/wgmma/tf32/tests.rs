@@ -34,7 +34,7 @@ fn every_tile_fits_and_covers_every_shape() {
                 let rows = u64::from(q.order.tiles_m) * u64::from(shape.m() * q.pair);
                 assert_eq!(
                     (q.m, q.n),
-                    if choice.product.turned { (n as u32, m as u32) } else { (m as u32, n as u32) }
+                    if choice.product.swapped { (n as u32, m as u32) } else { (m as u32, n as u32) }
                 );
                 assert!(rows >= u64::from(q.m), "{what}");
                 assert!(u64::from(q.order.tiles_n * shape.n) >= u64::from(q.n), "{what}");
@@ -63,7 +63,7 @@ fn one_operand_across_k_is_the_rows_and_needs_no_copy() {
         let p = laid(m, n, k, k, across);
         let (choice, launches) = launched(&p, Overrides::default());
         let [a_across, b_across] = across;
-        assert_eq!((choice.product.turned, choice.product.copies), (b_across, [None; 2]), "{across:?}");
+        assert_eq!((choice.product.swapped, choice.product.copies), (b_across, [None; 2]), "{across:?}");
         assert!(launches.repack.is_none());
         let q = &launches.multiply.params;
         assert_eq!((q.a_mn, q.b_mn), (u32::from(a_across || b_across), 0), "{across:?}");
@@ -83,7 +83,7 @@ fn one_operand_across_k_is_the_rows_and_needs_no_copy() {
 #[test]
 fn of_two_operands_across_k_the_smaller_is_copied_as_is_one_off_vectors() {
     let k = 100i64;
-    for (m, n, lead, across, turned, copied) in [
+    for (m, n, lead, across, swapped, copied) in [
         (200, 136, k, [true, true], false, [false, true]),
         (136, 200, k, [true, true], true, [false, true]),
         (200, 136, k + 2, [false, false], false, [true, false]),
@@ -93,10 +93,10 @@ fn of_two_operands_across_k_the_smaller_is_copied_as_is_one_off_vectors() {
         let p = laid(m, n, k, lead, across);
         let (choice, launches) = launched(&p, Overrides::default());
         let what = format!("{m} {n} {lead} {across:?}");
-        assert_eq!(choice.product.turned, turned, "{what}");
+        assert_eq!(choice.product.swapped, swapped, "{what}");
         assert_eq!(choice.product.copies.map(|copy| copy.is_some()), copied, "{what}");
         let repack = launches.repack.as_ref().unwrap();
-        let of_b = copied[1] != turned;
+        let of_b = copied[1] != swapped;
         let is_across = across[usize::from(of_b)];
         assert_eq!(repack.kernel.name, "matmul_repack_i32", "{what}");
         assert_eq!(repack.params.transposed().count_ones(), u32::from(is_across), "{what}");

@@ -69,7 +69,7 @@ pub fn choose(
         resident: 1,
         tma_store: false,
         gated: false,
-        turned: true,
+        swapped: true,
         copies: [None; 2],
         why,
     })
