@@ -107,7 +107,7 @@ def staged_kernels() -> Path:
 def runtime() -> Path:
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     headers = [*HERE.glob("runtime/*.h"), *HERE.glob("include/*.h")]
-    command = [*compiler(), *["-O2", "-Wall", "-shared", "-pthread", "-Wl,-soname,libcuda.so.1"]]
+    command = [*compiler(), *["-O3", "-Wall", "-shared", "-pthread", "-Wl,-soname,libcuda.so.1"]]
     key = digest(command, *(p.read_text() for p in sorted([*sources, *headers])))
     library = cached(OUT / "libcuda.so.1", key, lambda to: run([*command, *sources, "-ldl", "-o", to]))
     replace_link(OUT / "libcuda.so", library)  # the first name that tilewise asks for
