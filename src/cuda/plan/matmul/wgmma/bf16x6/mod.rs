@@ -146,20 +146,12 @@ impl Bf16x6Choice {
         let kernel = Kernel { file: "matmul_split", name: "matmul_split_f32".into() };
         let split = LaunchPlan::new(kernel, first_blocks + second, SPLIT_THREADS as u32, 0, split);
         let params = Bf16x6Params {
-            wgmma: product.multiply.params,
-            a: p.a.address,
-            b: p.b.address,
-            a_row: p.a.row_stride,
-            a_col: p.a.col_stride,
-            b_row: p.b.row_stride,
-            b_col: p.b.col_stride,
             a_batch: batch_strides(&p.a),
             b_batch: batch_strides(&p.b),
             extremes,
             a_extremes: first_blocks,
             all_extremes: self.extremes(),
-            k: p.k as u32,
-            unused: [0; 3],
+            ..Bf16x6Params::new(product.multiply.params, &p)
         };
         let LaunchPlan { kernel, grid, block, shared_bytes, cluster, cooperative, settings, why, .. } =
             product.multiply.clone();

@@ -2,7 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use super::super::WgmmaParams;
+use super::super::{Oriented, WgmmaParams};
 use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::matmul::repack::{OPERAND_ADDRESSES, RepackOperand};
 
@@ -50,6 +50,28 @@ pub struct Bf16x6Params {
     pub all_extremes: u32,
     pub k: u32,
     pub unused: [u32; 3],
+}
+
+impl Bf16x6Params {
+    /// Of one product, without the extremes of its operands.
+    pub fn new(wgmma: WgmmaParams, p: &Oriented) -> Bf16x6Params {
+        Bf16x6Params {
+            wgmma,
+            a: p.a.address,
+            b: p.b.address,
+            a_row: p.a.row_stride,
+            a_col: p.a.col_stride,
+            b_row: p.b.row_stride,
+            b_col: p.b.col_stride,
+            a_batch: [0; 3],
+            b_batch: [0; 3],
+            extremes: 0,
+            a_extremes: 0,
+            all_extremes: 0,
+            k: p.k as u32,
+            unused: [0; 3],
+        }
+    }
 }
 
 const _: () = {

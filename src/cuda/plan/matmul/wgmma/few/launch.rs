@@ -97,22 +97,7 @@ impl FewChoice {
             residual_batches: 0,
             unused_too: [0; 7],
         };
-        let params = Bf16x6Params {
-            wgmma,
-            a: p.a.address,
-            b: p.b.address,
-            a_row: p.a.row_stride,
-            a_col: p.a.col_stride,
-            b_row: p.b.row_stride,
-            b_col: p.b.col_stride,
-            a_batch: [0; 3],
-            b_batch: [0; 3],
-            extremes: 0,
-            a_extremes: 0,
-            all_extremes: 0,
-            k: p.k as u32,
-            unused: [0; 3],
-        };
+        let params = Bf16x6Params::new(wgmma, &p);
         let blocks = tiles_m * tiles_n * self.splits;
         let name = format!("matmul_bf16x6_few_{}_f32", tile.name);
         let own = [("stages", stages), ("splits", self.splits), ("cluster", self.splits)];
