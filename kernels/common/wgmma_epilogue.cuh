@@ -55,7 +55,8 @@ template <class S, EpilogueKind F> struct Epilogue {
     const uint32_t warp, lane;
     const uint32_t staging_begin, staging;  // shared addresses of all buffers, and of this warp's
     uint32_t bias_first[BIASES], bias_second[BIASES];
-    uint32_t residual[HELD ? ALL_ACCUMULATORS / 2 : 1];  // of a tile, a pair of neighbours in a word, as the accumulators lie
+    uint32_t residual[HELD ? ALL_ACCUMULATORS / 2
+                           : 1];  // of a tile, a pair of neighbours in a word, as the accumulators lie
     uint32_t residual_phase = 0;
     uint32_t asked, ask_at,
         ask_step;  // boxes of the residual asked for by TMA; the block of k of the next, and from there
