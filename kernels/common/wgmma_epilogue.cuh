@@ -55,8 +55,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     const uint32_t warp, lane;
     const uint32_t staging_begin, staging;  // shared addresses of all buffers, and of this warp's
     uint32_t bias_first[BIASES], bias_second[BIASES];
-    uint32_t residual[HELD ? ALL_ACCUMULATORS / 2
-                           : 1];  // of a tile, a pair of neighbours in a word, as the accumulators lie
+    uint32_t residual[HELD ? ALL_ACCUMULATORS / 8 : 1][4];  // beside each accumulator, neighbours in a word
     uint32_t residual_phase = 0;
     uint32_t asked, ask_at,
         ask_step;  // boxes of the residual asked for by TMA; the block of k of the next, and from there
@@ -123,7 +122,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
     // Asks for the tile's residual, which arrives while the tile is multiplied, as load_bias does.
     template <class Item> __device__ __forceinline__ void load_residual(const Item& item, bool warm_up) {
-        if (!HELD || p.addends.residual == nullptr || p.addends.residual_vector != 1 || warm_up) return;
+        if (p.addends.residual_vector != 1 || warm_up) return;
         ptx::wait_for_grid_before();
         const auto place = Boxes<S>::of(p, column_of(item));
         const int32_t columns = int32_t(p.n) - column_of(item) - int32_t(lane % 4) * 2;
@@ -138,7 +137,7 @@ template <class S, EpilogueKind F> struct Epilogue {
                 for (int down = 0; down < 2; ++down) {
                     ptx::load_global_if<4>(down * 8 < rows && column < columns,
                                            from + down * 8 * p.addends.residual_row + column,
-                                           &residual[(i * ACCUMULATORS + group * 4) / 2 + down]);
+                                           &residual[(i * ACCUMULATORS + group * 4) / 8][group % 2 * 2 + down]);
                 }
             }
         }
@@ -184,7 +183,9 @@ template <class S, EpilogueKind F> struct Epilogue {
         asked = end;
         ask_at += ask_step;
     }
-    __device__ __forceinline__ void add_words(float (&v)[UNIT], const uint32_t (&words)[4][4], int part) const {
+    // Unit `part` of some that lie as the accumulators do.
+    template <int N>
+    __device__ __forceinline__ void add_words(float (&v)[UNIT], const uint32_t (&words)[N][4], int part) const {
 #pragma unroll
         for (int k = 0; k < UNIT / 8; ++k) {  // of 16 columns
 #pragma unroll
@@ -204,14 +205,11 @@ template <class S, EpilogueKind F> struct Epilogue {
             add_words(v, words, part);
             return;
         }
-        if (HELD && (PLAIN || p.addends.residual_vector == 1)) {
-#pragma unroll
-            for (int e = 0; e < UNIT / 2; ++e) {
-                const float2 pair = unpack<T>(residual[(i * ACCUMULATORS + unit * UNIT) / 2 + e]);
-                v[e * 2] += pair.x;
-                v[e * 2 + 1] += pair.y;
+        if constexpr (HELD) {
+            if (PLAIN || p.addends.residual_vector == 1) {
+                add_words(v, residual, i * UNITS + unit);
+                return;
             }
-            return;
         }
         const int32_t row = lane / 4, rows = int32_t(p.m) - item.row - row_of(i);
         column += part * (UNIT / 4) * 8 + lane % 4 * 2;
