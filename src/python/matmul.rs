@@ -134,7 +134,7 @@ fn record<'py>(
     static MATMUL: Recorder = Recorder::new("RecordedMatmul");
     static ACTIVATED: Recorder = Recorder::new("RecordedActivated");
     static ACTIVATIONS: Entry<3> = Entry::new(["autograd", "formulas", "ACTIVATIONS"]);
-    let &MatmulOptions { bias, activation, negative_slope, precision, .. } = options;
+    let &MatmulOptions { bias, residual, activation, negative_slope, precision, .. } = options;
     let (checked, how_precise) = options.checked().map_err(|error| raise(py, error))?;
     let suffices = checked.result_suffices();
     let slope = || match negative_slope.given() {
@@ -174,9 +174,10 @@ fn record<'py>(
             })
         }
     };
-    let tensors = match bias {
-        Some(bias) => (a, b, bias).into_pyobject(py)?,
-        None => (a, b).into_pyobject(py)?,
+    let tensors = match (bias, residual) {
+        (_, Some(residual)) => (a, b, bias, residual).into_pyobject(py)?,
+        (Some(bias), None) => (a, b, bias).into_pyobject(py)?,
+        (None, None) => (a, b).into_pyobject(py)?,
     };
     let saved = Some(match saved {
         Some(saved) => (for_b, for_a, saved).into_pyobject(py)?,
@@ -314,7 +315,8 @@ pub fn problem<'py>(
     };
     let out = call.output(&spec, options.out, &a)?;
     // Their gradients are those of several recorded calls.
-    if let Some(argument) = gate.map(|_| "gate").or(residual.map(|_| "residual"))
+    let activated_and = residual.filter(|_| options.activation.is_some());
+    if let Some(argument) = gate.map(|_| "gate").or(activated_and.map(|_| "residual"))
         && call.is_recorded()
     {
         return Err(Error::NeedsTorch { op: "matmul", argument, by: Handler::Autograd });

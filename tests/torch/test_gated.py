@@ -45,11 +45,37 @@ def test_gradients_of_two_orders(device, activation):
     assert torch.autograd.gradgradcheck(call, tuple(given.values()))
 
 
-def test_gradients_of_a_residual_alone(device):
-    given = operands(device, leaf=True)
-    a, b, residual = given["a"], given["b"], given["residual"]
-    call = lambda a, b, residual: tw.matmul(a, b, residual=residual, activation="gelu")  # noqa: E731
-    assert torch.autograd.gradcheck(call, (a, b, residual))
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("needed", ["a", "b", "bias", "residual", "abr", "all"])
+def test_gradients_of_a_residual_alone(device, activation, needed):
+    given = {name: t for name, t in operands(device).items() if name != "gate"}
+    given["bias"] = None if needed == "abr" else given["bias"][0].contiguous()
+    for name, t in given.items():
+        if t is not None and (needed in (name, "all") or (needed == "abr" and name != "bias")):
+            t.requires_grad_()
+    inputs = [t for t in given.values() if t is not None and t.requires_grad]
+    rest = given["bias"], None, given["residual"]
+    for ours in (
+        lambda: tw.matmul(**given, activation=activation),
+        lambda: torch.ops.tilewise.fused_matmul(given["a"], given["b"], *rest, activation=activation),
+    ):
+        results = ours(), expected(**given, activation=activation)
+        firsts = [torch.autograd.grad(r.pow(3).sum(), inputs, create_graph=True) for r in results]
+        seconds = [torch.autograd.grad(sum(g.pow(2).sum() for g in grads), inputs) for grads in firsts]
+        for got, wanted in (results, firsts, seconds):
+            torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((5,), (5, 4), (4,)), ((6, 5), (5,), (1,)), ((2, 1, 6, 5), (3, 5, 4), (3, 6, 1))]
+)
+def test_gradients_of_a_residual_that_is_broadcast(device, shapes):
+    leaf = {"dtype": torch.float64, "device": device, "requires_grad": True}
+    given = tuple(torch.randn(shape, **leaf) for shape in shapes)
+    call = lambda a, b, r: tw.matmul(a, b, residual=r)  # noqa: E731
+    torch.testing.assert_close(call(*given), given[0] @ given[1] + given[2])
+    assert torch.autograd.gradcheck(call, given)
+    assert torch.autograd.gradgradcheck(call, given)
 
 
 def test_one_that_needs_a_gradient_is_enough(device):

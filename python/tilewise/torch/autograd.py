@@ -104,8 +104,9 @@ PLAIN: Any = (2, 2), "ieee", (None, 0.01, "output"), False
 
 
 class Matmul(Function):
-    """Of both operators: matmul, where the result tells the activation's slope or there is none, and
-    matmul_with_pre_activation, whose second result, saved, is how gradients of gradients find their way."""
+    """Of three operators: matmul, where the result tells the activation's slope or there is none;
+    matmul_with_pre_activation, whose second result, saved, is how gradients of gradients find their way; and
+    fused_matmul with a residual and no activation."""
 
     @staticmethod
     def forward(
@@ -113,13 +114,15 @@ class Matmul(Function):
         a: Any,
         b: Any,
         bias: Any,
+        residual: Any,
         run: Run,
         activation: str | None,
         slope: float,
         precision: str,
     ) -> Any:
         ctx.set_materialize_grads(False)
-        results = run(a, b, bias, activation=activation, negative_slope=slope, precision=precision)
+        given = (a, b, bias) if residual is None else (a, b, bias, None, residual)
+        results = run(*given, activation=activation, negative_slope=slope, precision=precision)
         pair = isinstance(results, tuple)
         saved = results[1] if pair else results if activation else None
         saved_is = "pre_activation" if pair else "output"
@@ -163,7 +166,7 @@ class Matmul(Function):
 
 def matmul_gradients(ctx: Any, how: Any, kept: Any, out_grad: Any, pre_grad: Any) -> Any:
     a, b, saved = (*kept, None)[:3]
-    a_needed, b_needed, bias_needed = (*ctx.needs_input_grad, False)[:3]
+    a_needed, b_needed, bias_needed, residual_needed = (*ctx.needs_input_grad, False, False)[:4]
     dims, precision, (activation, slope, saved_is), b_by_columns = how
     grad, pre_grad, saved = (formulas.as_matrix(t, dims) for t in (out_grad, pre_grad, saved))
     bias_grad = None
@@ -180,13 +183,14 @@ def matmul_gradients(ctx: Any, how: Any, kept: Any, out_grad: Any, pre_grad: Any
         grad = pre_grad if grad is None else grad + pre_grad
         bias_grad = _core.activation_backward(grad, None, None, bias=bias_needed)[1]
     if grad is None:
-        return (None,) * 7
+        return (None,) * 8
     # As the operands lie, so that their gradients are kept and summed up without a copy.
     a_by_columns = a is not None and formulas.lies_by_columns(a)
     b_by_columns = b_by_columns or (b is not None and formulas.lies_by_columns(b))
     a_grad = formulas.matmul_a_grad(grad, b, dims, precision, a_by_columns) if a_needed else None
     b_grad = formulas.matmul_b_grad(grad, a, dims, precision, b_by_columns) if b_needed else None
-    return a_grad, b_grad, bias_grad, None, None, None, None
+    # Autograd itself sums over dimensions that were broadcast.
+    return a_grad, b_grad, bias_grad, out_grad if residual_needed else None, None, None, None, None
 
 
 class RecordedMatmul(Matmul):
@@ -204,7 +208,7 @@ class RecordedActivated(RecordedMatmul):
         if torch.is_grad_enabled():
             # As a function of the operands, for gradients of gradients. Of b it reads no value.
             value = pre.detach()
-            pre = Matmul.apply(a, b, bias, lambda *_, **options: value, None, 0.01, how[1])
+            pre = Matmul.apply(a, b, bias, None, lambda *_, **options: value, None, 0.01, how[1])
         return matmul_gradients(ctx, how, (a, b_value, pre), grad, None)
 
 
@@ -233,4 +237,4 @@ def record_matmul(
     negative_slope: float = 0.01,
     precision: str = "ieee",
 ) -> Any:
-    return Matmul.apply(a, b, bias, run, activation, negative_slope, precision)
+    return Matmul.apply(a, b, bias, None, run, activation, negative_slope, precision)

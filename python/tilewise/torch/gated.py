@@ -14,7 +14,7 @@ import torch
 import tilewise
 from tilewise import _core
 
-from . import autocast, fakes, formulas
+from . import autocast, autograd, fakes, formulas
 from .recording import Function, Run, is_forward
 
 ops = torch.ops.tilewise
@@ -59,10 +59,14 @@ def by_operators(
 
 
 def record(
-    _run: Run, a: Any, b: Any, bias: Any = None, gate: Any = None, residual: Any = None, **options: Any
+    run: Run, a: Any, b: Any, bias: Any = None, gate: Any = None, residual: Any = None, **options: Any
 ) -> Any:
+    transformed = is_forward() or torch._C._are_functorch_transforms_active()
+    if gate is None and residual is not None and not transformed and options.get("activation") is None:
+        slope, precision = options.get("negative_slope", 0.01), options.get("precision", "ieee")
+        return autograd.Matmul.apply(a, b, bias, residual, run, None, slope, precision)
     # What a compiler gets where there is no such kernel, it makes into fewer of its own.
-    if gate is None or not has_kernel(a) or is_forward() or torch._C._are_functorch_transforms_active():
+    if gate is None or transformed or not has_kernel(a):
         return by_operators(a, b, bias, gate, residual, **options)
     _core.check_matmul_options(**options)
     check(a, b, bias, gate, residual)

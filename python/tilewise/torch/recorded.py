@@ -1,6 +1,6 @@
 """The public functions for calls that need torch for nothing but gradients: recorded by autograd directly,
 which takes a third of the time that torch's dispatcher takes. (add, softmax, log_softmax, and matmul without
-gate and residual, are shown to autograd when they have a result, by src/python/.)
+a gate, or a residual behind an activation, are shown to autograd when they have a result, by src/python/.)
 
 While autograd runs what it records, gradients are off, and tilewise's own functions do no more than compute.
 """
