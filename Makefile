@@ -92,7 +92,7 @@ $(DENY):
 	cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
 
 test-rust: $(TOOLS)/.ready
-	cargo test --locked
+	cargo test --locked --lib
 
 # Two processes where they do not meet on a GPU: the emulator's tests beside all others. Threads of torch that spin in one
 # would take the cores from the other.

@@ -14,3 +14,10 @@ pub mod nvtx;
 pub mod ops;
 pub mod python;
 pub mod tensor;
+
+/// The tests of what the build script is made of, which stand beside it: here, so that they need no other build.
+#[cfg(test)]
+// The script has a `main` of its own, and what only that needs; targets.rs is part of both.
+#[allow(dead_code, clippy::duplicate_mod)]
+#[path = "../build.rs"]
+mod build_script;

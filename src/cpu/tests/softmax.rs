@@ -110,14 +110,9 @@ fn any_shape_dim_and_pair_of_dtypes() {
 #[test]
 fn long_rows_and_columns_in_pieces() {
     let mut random = Random::new(6);
-    for (shape, dim) in [
-        ([2, 70000], 1),
-        ([70000, 1], 0),
-        ([6000, 70], 0),
-        ([2000, 1100], 0),
-        ([5000, 16], 0),
-        ([3, 1000], 1),
-    ] {
+    for (shape, dim) in
+        [([2, 70000], 1), ([70000, 1], 0), ([6000, 70], 0), ([600, 1100], 0), ([5000, 16], 0), ([3, 1000], 1)]
+    {
         for dtype in [DType::F32, DType::BF16] {
             let x = Tensor::contiguous(&mut random, dtype, &shape);
             for kind in KINDS {

@@ -33,7 +33,9 @@ fn every_plan_is_legal_and_covers_its_rows() {
     ];
     for device in examples::all() {
         for dtypes in pairs {
-            for length in (1..70).chain([255, 1000, 1023, 4095, 8192, 50257, 100_000, 1 << 20, 1 << 33]) {
+            for length in
+                (1..20).chain([31, 32, 33, 60, 64, 65, 255, 1000, 1023, 8192, 50257, 1 << 20, 1 << 33])
+            {
                 for rows in [1, 7, 1000, 1 << 22, 1 << 34] {
                     for (pad, offset) in [(0, 0), (1, 3)] {
                         let row = (rows, length + pad, length + pad);
