@@ -147,9 +147,8 @@ def test_splits_of_k(tile, splits, cluster):
 @pytest.mark.parametrize("tile", ["64x64", "64x128", "128x64", "128x128"])
 def test_cluster_split_k(tile, splits):
     rows = int(tile.split("x")[0])
-    for (m, n, k), dtype in itertools.product(
-        [(1, 200, 1040), (rows - 11, 133, 1032), (rows, 264, 520)], DTYPES
-    ):
+    shapes = [(1, 200, 1040), (rows - 11, 133, 1032), (rows, 264, 520)]
+    for (m, n, k), dtype in itertools.product(shapes[: 2 if EMULATED else 3], DTYPES):
         bias = randn(n, dtype=dtype) * 3
         for lay_a, lay_b in LAYOUTS:
             a, b = operand(m, k, dtype, lay_a), operand(k, n, dtype, lay_b)
@@ -282,7 +281,7 @@ def test_residuals_that_arrive_by_the_copy_engine(tile, dtype, cluster):
     for (batch, m), n, k, activation in itertools.product(
         [((), 200), ((), rows), ((3, 2), rows // 5)], [768, 712], [72, 456, 1100], [None, "gelu"]
     ):
-        if EMULATED and ((m, k) == (rows, 1100) or (n, activation) == (768, "gelu")):
+        if EMULATED and ((n == 768) != (activation is None) or (m, k) == (rows, 1100)):
             continue
         a, b = randn(*batch, m, k, dtype=dtype), randn(k, n, dtype=dtype)
         parent = randn(*batch, m, 776, dtype=dtype)

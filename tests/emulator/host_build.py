@@ -166,23 +166,24 @@ def compile_kernels(file: Path, arch: int, output: Path, library: Path) -> None:
     cached(output, key, lambda to: run([*command, "-o", to]))
 
 
-def build(device: str = "h200") -> Path:
-    """The folder with libcuda.so.1 and the kernels that `device` runs; built as far as anything changed."""
+def build(device: str = "h200", operation: str = "") -> Path:
+    """The folder with libcuda.so.1 and the kernels that `device` runs, of one operation or of all; built as
+    far as anything changed."""
     import fcntl  # only Linux has an emulator, but all look at its tests
 
     OUT.mkdir(parents=True, exist_ok=True)
     with (OUT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be building
         library = runtime()
-        files = sorted(staged_kernels().glob("*.cu"))
+        files = sorted(staged_kernels().glob(f"{operation}*.cu"))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda file: kernel_file(file, DEVICES[device], library), files))
     return OUT
 
 
-def environment(device: str, multiprocessors: str) -> dict[str, str]:
+def environment(device: str, multiprocessors: str, operation: str = "") -> dict[str, str]:
     """What a process needs to find this device, once it is built."""
-    path = os.pathsep.join(filter(None, [str(build(device)), os.environ.get("LD_LIBRARY_PATH")]))
+    path = os.pathsep.join(filter(None, [str(build(device, operation)), os.environ.get("LD_LIBRARY_PATH")]))
     return {
         "LD_LIBRARY_PATH": path,
         "TILEWISE_EMULATED_DEVICE": device,

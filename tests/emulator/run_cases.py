@@ -35,7 +35,10 @@ def restart_on_the_emulator(options: argparse.Namespace) -> None:
     """The loader reads LD_LIBRARY_PATH when a process starts."""
     if "TILEWISE_EMULATED_DEVICE" in os.environ:
         return
-    os.environ.update(host_build.environment(options.device, options.multiprocessors))
+    # Of the cases' operations, the two that have files of their own alone.
+    operation = options.prefix.split(" ")[0]
+    operation = operation if operation in ("softmax", "matmul") else ""
+    os.environ.update(host_build.environment(options.device, options.multiprocessors, operation))
     os.environ["TILEWISE_LOG"] = "launch"
     os.execv(sys.executable, [sys.executable, *sys.argv])
 

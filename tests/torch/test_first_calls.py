@@ -89,12 +89,12 @@ CALLS = """
 
 @pytest.mark.parametrize("first", ["gradient of softmax", "gradient of a product", "vmap", "import"])
 def test_first_calls_from_many_threads(first):
-    fresh.run(f"first = {first!r}\n" + "\n".join(line[4:] for line in CALLS.splitlines()))
+    fresh.run_after_torch(f"first = {first!r}\n" + "\n".join(line[4:] for line in CALLS.splitlines()))
 
 
 def test_first_calls_while_dynamo_is_imported():
     # Its import ends with ours.
-    fresh.run(
+    fresh.run_after_torch(
         """
         import threading
         import torch
@@ -131,7 +131,7 @@ def test_first_calls_while_dynamo_is_imported():
 
 @pytest.mark.parametrize("interrupted_at", [29, 30, 31, 60])
 def test_after_an_interrupted_first_call_the_next_one_works(interrupted_at):
-    fresh.run(
+    fresh.run_after_torch(
         f"""
         import torch
         import tilewise as tw
@@ -197,7 +197,7 @@ def test_numpy_calls_while_torch_is_imported():
 
 
 def test_modes_see_the_call_and_nothing_else():
-    printed = fresh.run("""
+    printed = fresh.run_after_torch("""
         import torch
         import tilewise as tw
         import tilewise.torch
@@ -225,7 +225,7 @@ def test_modes_see_the_call_and_nothing_else():
 
 
 def test_the_first_call_of_all_may_be_under_a_mode_of_fakes():
-    fresh.run("""
+    fresh.run_after_torch("""
         import torch
         import tilewise as tw
         from torch._subclasses.fake_tensor import FakeTensorMode
