@@ -330,7 +330,7 @@ def test_a_thread_that_python_has_not_begun():
             else:
                 raise AssertionError("not refused")
 
-        # After its result is there, torch's thread lets go of what it has of Python's, which must still run then.
+        # After its result is there, torch's thread lets go of what it has of a Python that must still run.
         time.sleep(0.5)
     """)
 
