@@ -236,7 +236,8 @@ def matmul(
     Returns:
         A tensor of a's library, device and dtype, of shape (..., m, n), without m or n where a or b is
         1-dimensional; or `out`. float16 and bfloat16 are accumulated in float32 and rounded once, after
-        bias, activation, gate and residual.
+        bias, activation, gate and residual. In a call that records gradients, gelu, gelu_tanh and silu, a gate, and a
+        residual behind an activation may be steps of their own, each of which rounds.
 
     Raises:
         DTypeError: not a tensor, dtypes that differ or are not floating.

@@ -62,3 +62,14 @@ def test_ways_that_do_not_exist_are_refused(capsys):
     with pytest.raises(SystemExit):
         model.main(["--ways", "eager,quick"])
     assert "quick is not known; accepted: eager, compiled" in capsys.readouterr().err
+
+
+def test_a_device_or_case_that_is_not_there_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr(model.torch.cuda, "is_available", lambda: False)
+    for arguments, words in (
+        (["--device", "cuda"], "torch sees no CUDA device"),
+        (["--device", "cpu", "--only", "zzz"], "no case contains 'zzz'"),
+    ):
+        with pytest.raises(SystemExit):
+            model.main(arguments)
+        assert words in capsys.readouterr().err

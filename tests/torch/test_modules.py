@@ -66,6 +66,21 @@ def test_linear_with_a_residual(device, activation):
 
 
 @pytest.mark.parametrize(
+    "make", [lambda: tilewise.torch.Linear(8, 8), lambda: tilewise.torch.GatedMLP(8, 16)]
+)
+def test_a_residual_keeps_its_dtype_under_autocast_as_in_torch(device, make):
+    layer, x = make().to(device), torch.randn(4, 8, device=device)
+    compiled = torch.compile(lambda r: layer(x, residual=r), backend="aot_eager", fullgraph=True)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        for residual in (x, x.bfloat16(), x.double()):
+            expected = layer(x) + residual
+            for got in (layer(x, residual=residual), compiled(residual)):
+                assert got.dtype == expected.dtype
+                torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+    assert layer(x, residual=x).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
     ("options", "error", "words"),
     [
         ({"activation": "swish"}, tw.OptionError, 'activation="swish" is not known; accepted: None, "relu"'),

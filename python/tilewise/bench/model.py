@@ -161,15 +161,19 @@ def main(arguments: list[str]) -> int:
         parser.error(f"--ways: {', '.join(sorted(unknown))} is not known; accepted: {', '.join(WAYS)}")
     kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(kind, 0) if kind == "cuda" else torch.device(kind)
+    if kind == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch sees no CUDA device")
+    cases = [case for case in (ON_GPU if kind == "cuda" else ON_CPU) if options.only in case.name]
+    if not cases:
+        parser.error(f"--only: no case contains {options.only!r}")
     if kind == "cpu" and (warning := busy()):
         print(warning, file=sys.stderr)
     found = {}
-    for case in ON_GPU if kind == "cuda" else ON_CPU:
-        if options.only in case.name:
-            try:
-                found[case.name] = measure(case, device, wanted)
-            except RuntimeError as error:
-                print(one_line(error), file=sys.stderr)
+    for case in cases:
+        try:
+            found[case.name] = measure(case, device, wanted)
+        except RuntimeError as error:
+            print(one_line(error), file=sys.stderr)
     if options.json:
         options.json.write_text(json.dumps({name: times.median for name, times in found.items()}, indent=1))
     columns = [f"{library} {way}" for library in LIBRARIES for way in WAYS if way in wanted]
