@@ -43,6 +43,16 @@ def register(library: Any) -> None:
 # Whether it is for some device.
 is_on = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
+
+def is_on_for(device: str) -> bool:
+    return device in KEYS and torch.is_autocast_enabled(device)
+
+
+def would_convert(t: Any) -> bool:
+    device = t.device.type
+    return is_on_for(device) and bool(t.dtype != torch.get_autocast_dtype(device))
+
+
 # What is kept of parameters, by marks: by parameters, dtype and modes, with their state at that time.
 # A mark is the id of something that torch itself keeps until autocast ends, and goes with it: torch does not
 # say otherwise when that is.

@@ -1,7 +1,8 @@
-"""matmul with a gate or a residual. The operator is one call of tilewise's own. Where gradients are wanted of
-a gate it is one too, which keeps both matmuls (gated_training.py). With other derivatives it is two matmuls,
-and torch's own operations join their results. So gradients of every order and torch.func work as for these
-operations; but each of them rounds.
+"""matmul with a gate or a residual. The operator is one call of tilewise's own. Where gradients are wanted, a
+residual without an activation is part of one recorded call (autograd.py), and a gate is one too, which keeps
+both matmuls (gated_training.py). With other derivatives it is two matmuls, and torch's own operations join
+their results. So gradients of every order and torch.func work as for these operations; but each of them
+rounds.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def check(a: Any, b: Any, bias: Any, gate: Any, residual: Any) -> None:
         )
     # Below, torch's own operations would say less of a residual.
     fakes.check_devices("matmul", a=a, b=b, bias=bias, gate=gate, residual=residual)
-    if a.device.type in autocast.KEYS and torch.is_autocast_enabled(a.device.type):
+    if autocast.is_on_for(a.device.type):
         return
     for name, given in (("gate", gate), ("residual", residual)):
         if given is not None and given.dtype != a.dtype:

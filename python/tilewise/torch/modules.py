@@ -94,7 +94,7 @@ class Linear(torch.nn.Module):
         """`activation(x @ weight.T + bias) + residual`, of x of shape (..., in_features) and a residual that
         broadcasts to the result, of shape (..., out_features). Under autocast a residual of another dtype is
         added as torch adds it, behind the matmul: a float32 residual gives a float32 result."""
-        if residual is not None and is_of_another_dtype(residual):
+        if residual is not None and autocast.would_convert(residual):
             return self.forward(x) + residual
         # The attributes are found by a function in Python, which takes a fifth of a small call.
         weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
@@ -269,7 +269,7 @@ class GatedMLP(torch.nn.Module):
     def forward(self, x: Any, residual: Any = None) -> Any:
         """The layer of x, of shape (..., hidden_size), and a residual that broadcasts to it. Under autocast a
         residual of another dtype is added as torch adds it, as in a Linear."""
-        if residual is not None and is_of_another_dtype(residual):
+        if residual is not None and autocast.would_convert(residual):
             return self.forward(x) + residual
         gate, up, down = self.gate_proj, self.up_proj, self.down_proj
         if is_plain(gate) and is_plain(up) and (gate.bias is None) == (up.bias is None):
@@ -299,14 +299,6 @@ class GatedMLP(torch.nn.Module):
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"
-
-
-def is_of_another_dtype(residual: Any) -> bool:
-    """Than what autocast would convert it to."""
-    device = residual.device.type
-    if device not in autocast.KEYS or not torch.is_autocast_enabled(device):
-        return False
-    return bool(residual.dtype != torch.get_autocast_dtype(device))
 
 
 def is_plain(layer: Any) -> bool:
