@@ -43,13 +43,14 @@ SOURCES := $(shell find src build kernels python -name '*.rs' -o -name '*.cu' -o
 
 PIP := $(BIN)/python -m pip
 
-# The network is busy with packages while the processors are with kernels. Cargo counts processors itself, below.
+# The network is busy with packages while the processors are with kernels, and one of them compiles the tests while the
+# other links the wheel. Cargo counts processors itself, below.
 TOGETHER := $(MAKE) --jobs=2 --output-sync=line
 
 # No part of `test`: it takes two cores a minute and a half to build, and its answer changes with Cargo.lock only.
 DENY := target/tools/bin/cargo-deny
 
-.PHONY: demo wheel test lint lint-rust lint-python rust audit test-rust test-python test-torch bench docs figures clean help
+.PHONY: demo wheel test lint lint-rust lint-python lint-stub rust audit test-rust test-python test-torch bench docs figures clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -61,27 +62,27 @@ demo:  ## install, run add, softmax and matmul on the best device present, compa
 	$(BIN)/python -m tilewise.demo
 
 test:  ## everything CI runs
-	$(TOGETHER) $(VENV)/.groups $(WHEELS)/all/.built
+	$(TOGETHER) $(VENV)/.groups $(WHEELS)/all/.built lint-python rust
 	$(MAKE) $(VENV)/.developing
-	$(TOGETHER) lint-python rust
-	$(MAKE) test-python
+	$(TOGETHER) lint-stub test-python
 
-lint: lint-rust lint-python  ## formatting, clippy, ruff, mypy, stubtest
+lint: lint-rust lint-python lint-stub  ## formatting, clippy, ruff, mypy, stubtest
 
 lint-rust: $(TOOLS)/.ready
 	cargo fmt --check
 	cargo clippy --all-targets --locked -- -D warnings
 
-# mypy and stubtest take one core, as do the last steps of cargo.
-lint-python: $(VENV)/.developing
+lint-python: $(VENV)/.groups
 	$(BIN)/clang-format --dry-run --Werror kernels/*.cu kernels/common/*.cuh kernels/common/ptx/*.cuh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lint-stub: $(VENV)/.developing
 	$(BIN)/python -m mypy.stubtest tilewise._core
 
 # One after the other: they share a folder, which cargo locks.
-rust:
+rust: $(TOOLS)/.ready
 	$(MAKE) lint-rust
 	$(MAKE) test-rust
 

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,6 +41,10 @@ struct Job<'a> {
 
 pub fn compile<'a>(nvcc: &Nvcc, files: &'a [KernelFile], cache: &Path) -> Result<Vec<Compiled<'a>>> {
     fs::create_dir_all(cache).map_err(|e| format!("cannot make {}: {e}", cache.display()))?;
+    // Of two builds at once, the second waits for what the first compiles, where the file system has locks.
+    let lock =
+        File::create(cache.join("lock")).map_err(|e| format!("cannot write to {}: {e}", cache.display()))?;
+    let _ = lock.lock();
     let compiler = Compiler { nvcc, cache };
     let mut jobs: Vec<Job> = files.iter().flat_map(jobs).collect();
     // Those with the most code first, so that no core is left alone with a long one at the end.

@@ -81,7 +81,7 @@ template <class T> __device__ __forceinline__ void flat(const ActivationParams<I
         ptx::load_global_if<16>(at < vectors, grad + at * E, g[i].word);
         ptx::load_global_if<16>(at < vectors, saved + at * E, v[i].word);
     }
-    with_derivative(p.kind, slope, [&](auto derive) {
+    with_derivative(p.kind, slope, [&](auto derive, uint32_t kind) {
 #pragma unroll
         for (int i = 0; i < FLAT_VECTORS; ++i) {
             const uint64_t at = first + i * FLAT_THREADS;
@@ -115,7 +115,7 @@ template <class T> __device__ __forceinline__ void gated(const ActivationParams<
         ptx::load_global_if<16>(at < p.last, saved + at * E, v[i].word);
         ptx::load_global_if<16>(at < p.last, up + at * E, u[i].word);
     }
-    with_derivative(p.kind, slope, [&](auto derive) {
+    with_derivative(p.kind, slope, [&](auto derive, uint32_t kind) {
 #pragma unroll
         for (int i = 0; i < FLAT_VECTORS; ++i) {
             const uint64_t at = first + i * FLAT_THREADS;
@@ -125,7 +125,7 @@ template <class T> __device__ __forceinline__ void gated(const ActivationParams<
             widen<T>(u[i], z);
 #pragma unroll
             for (int e = 0; e < E; ++e) z[e] *= derive(x[e], y[e]);
-            activate<T>(y, p.kind, slope);
+            activate<T>(y, kind, slope);
 #pragma unroll
             for (int e = 0; e < E; ++e) y[e] *= x[e];
             if (at < p.last) {
@@ -139,7 +139,7 @@ template <class T> __device__ __forceinline__ void gated(const ActivationParams<
             const C x = number(grad[i]);
             C y[1] = {number(saved[i])};
             out[i] = convert<T>(number(up[i]) * derive(x, y[0]));
-            activate<T>(y, p.kind, slope);
+            activate<T>(y, kind, slope);
             up_out[i] = convert<T>(x * y[0]);
         }
     });
@@ -242,8 +242,8 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
         for (int k = 0; k < AT_ONCE; ++k) ask(k, rows > k * down);
 #pragma unroll 1
         for (; rows > 0; rows -= AT_ONCE * down) {
-            with_derivative(p.kind, slope, [&](auto derive) {
-#pragma unroll
+            with_derivative(p.kind, slope, [&](auto derive, uint32_t kind) {
+#pragma unroll 1
                 for (int k = 0; k < AT_ONCE; ++k) {
                     wait_for_copies(AT_ONCE - 1);
                     if (rows > k * down) {
@@ -253,7 +253,7 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
                         if constexpr (GATED) {
                             C z[E];
                             widen<T>(load_shared_vector(slot(k, 2)), z);
-                            both_gradients<T>(derive, x, y, z, p.kind, slope);
+                            both_gradients<T>(derive, x, y, z, kind, slope);
                             store(of_up_out(out), y);
                         }
 #pragma unroll
@@ -286,13 +286,13 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
                 grad += steps[0];
                 saved += steps[1];
             }
-            with_derivative(p.kind, slope, [&](auto derive) {
+            with_derivative(p.kind, slope, [&](auto derive, uint32_t kind) {
 #pragma unroll
                 for (int k = 0; k < AT_ONCE; ++k) {
                     C x[1] = {element<T>(g[k])}, y[1] = {element<T>(v[k])};
                     if constexpr (GATED) {
                         const C z[1] = {element<T>(u[k])};
-                        both_gradients<T>(derive, x, y, z, p.kind, slope);
+                        both_gradients<T>(derive, x, y, z, kind, slope);
                         if (rows > k * down) {
                             up_sum[0] += y[0];
                             *of_up_out(out) = convert<T>(y[0]);
@@ -314,14 +314,14 @@ __device__ __forceinline__ void by_rows(const ActivationParams<Rank>& p) {
             grad = pointer<const T>(p.grad) + row * stride[0] + column;
             saved = pointer<const T>(p.saved) + row * stride[1] + column;
             out = pointer<T>(p.out) + row * stride[2] + column;
-            with_derivative(p.kind, slope, [&](auto derive) {
+            with_derivative(p.kind, slope, [&](auto derive, uint32_t kind) {
 #pragma unroll
                 for (int e = 0; e < E; ++e) {
                     if (column + e >= last) continue;
                     C x[1] = {number(grad[e])}, y[1] = {p.saved == 0 ? C(0) : number(saved[e])};
                     if constexpr (GATED) {
                         const C z[1] = {number(*of_up(saved + e))};
-                        both_gradients<T>(derive, x, y, z, p.kind, slope);
+                        both_gradients<T>(derive, x, y, z, kind, slope);
                         up_sum[e] += y[0];
                         *of_up_out(out + e) = convert<T>(y[0]);
                     } else {
@@ -363,13 +363,13 @@ template <class T> __device__ __forceinline__ void add_slices(const ActivationPa
 #define KERNEL(BOUNDS, NAME, RANK)                                                  \
     extern "C" __global__ void __launch_bounds__ BOUNDS activation_backward_##NAME( \
         const __grid_constant__ ActivationParams<RANK> p)
-#define EXPORT(T)                                                                                                   \
-    KERNEL((FLAT_THREADS, 8), flat_##T, INLINE_RANK) { flat<T>(p); }                                                \
-    KERNEL((THREADS, sizeof(T) == 8 ? 2 : 3), vector_##T, INLINE_RANK) { by_rows<T, lanes_of<T>, INLINE_RANK>(p); } \
-    KERNEL((THREADS, sizeof(T) == 8 ? 2 : 4), element_##T, MAX_RANK) { by_rows<T, 1, MAX_RANK>(p); }                \
-    KERNEL((FLAT_THREADS, 6), gated_##T, INLINE_RANK) { gated<T>(p); }                                              \
-    KERNEL((THREADS, 2), gated_vector_##T, INLINE_RANK) { by_rows<T, lanes_of<T>, INLINE_RANK, true>(p); }          \
-    KERNEL((THREADS, 2), gated_element_##T, INLINE_RANK) { by_rows<T, 1, INLINE_RANK, true>(p); }                   \
+#define EXPORT(T)                                                                                                      \
+    KERNEL((FLAT_THREADS, 8), flat_##T, INLINE_RANK) { flat<T>(p); }                                                   \
+    KERNEL((THREADS, sizeof(T) == 8 ? 2 : 3), vector_##T, INLINE_RANK) { by_rows<T, lanes_of<T>, INLINE_RANK>(p); }    \
+    KERNEL((THREADS, sizeof(T) == 8 ? 2 : 4), element_##T, MAX_RANK) { by_rows<T, 1, MAX_RANK>(p); }                   \
+    KERNEL((FLAT_THREADS, 6), gated_##T, INLINE_RANK) { gated<T>(p); }                                                 \
+    KERNEL((THREADS, 2), gated_vector_##T, INLINE_RANK) { by_rows<T, lanes_of<T>, INLINE_RANK, true>(p); }             \
+    KERNEL((THREADS, sizeof(T) == 8 ? 1 : 2), gated_element_##T, INLINE_RANK) { by_rows<T, 1, INLINE_RANK, true>(p); } \
     KERNEL((THREADS), sums_##T, INLINE_RANK) { add_slices<T>(p); }
 
 EXPORT(f16)

@@ -31,15 +31,15 @@ template <class C> __device__ __forceinline__ C derivative_of_gelu_tanh(C v) {
     return derivative_of_gated(v, v * (A * MINUS_LOG2E + B * MINUS_LOG2E * square), A + 3 * B * square);
 }
 
-// Calls f with what makes grad * derivative of grad and v. One switch for a run of elements: the same in the whole grid.
-// Of NaN, relu passes the gradient on, as in torch.
+// Calls f with what makes grad * derivative of grad and v, and with the kind, which is a constant there. One switch for a run of
+// elements: the same in the whole grid. Of NaN, relu passes the gradient on, as in torch.
 template <class C, class F> __device__ __forceinline__ void with_derivative(uint32_t kind, C slope, F f) {
     switch (kind) {
-    case ACT_RELU: f([](C grad, C v) { return v <= C(0) ? C(0) : grad; }); break;
-    case ACT_LEAKY_RELU: f([slope](C grad, C v) { return v > C(0) ? grad : grad * slope; }); break;
-    case ACT_GELU: f([](C grad, C v) { return grad * derivative_of_gelu(v); }); break;
-    case ACT_GELU_TANH: f([](C grad, C v) { return grad * derivative_of_gelu_tanh(v); }); break;
-    case ACT_SILU: f([](C grad, C v) { return grad * derivative_of_silu(v); }); break;
-    default: f([](C grad, C) { return grad; }); break;
+    case ACT_RELU: f([](C grad, C v) { return v <= C(0) ? C(0) : grad; }, ACT_RELU); break;
+    case ACT_LEAKY_RELU: f([slope](C grad, C v) { return v > C(0) ? grad : grad * slope; }, ACT_LEAKY_RELU); break;
+    case ACT_GELU: f([](C grad, C v) { return grad * derivative_of_gelu(v); }, ACT_GELU); break;
+    case ACT_GELU_TANH: f([](C grad, C v) { return grad * derivative_of_gelu_tanh(v); }, ACT_GELU_TANH); break;
+    case ACT_SILU: f([](C grad, C v) { return grad * derivative_of_silu(v); }, ACT_SILU); break;
+    default: f([](C grad, C) { return grad; }, ACT_NONE); break;
     }
 }

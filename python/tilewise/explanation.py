@@ -239,7 +239,10 @@ def explain(
     function = getattr(_core, name, None) if name in _OPERATIONS else None
     given: dict[str, Any] = {}
     if function is not None:
-        bound = inspect.signature(function).bind(*args, **kwargs)
+        try:
+            bound = inspect.signature(function).bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{name}() {error}") from None
         given = {argument: described(argument, value) for argument, value in bound.arguments.items()}
     facts = _core.explain(name, given, device)
     if name == "grouped_matmul" and "plan" in facts and facts["problem"]["cut"] != "nothing":

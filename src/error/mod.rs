@@ -233,6 +233,11 @@ pub enum Error {
     )]
     Producer { op: &'static str, argument: &'static str, reason: String },
 
+    #[error(
+        "{op}: no result of type {class} can be made: neither its __array_namespace__ nor its module has from_dlpack. Pass `out`, or a torch.Tensor or a numpy.ndarray"
+    )]
+    NoFromDlpack { op: &'static str, class: String },
+
     #[error("{op}: {library} did not import the result through DLPack: {reason}. Pass `out`")]
     ResultRefused { op: &'static str, library: String, reason: String },
 
@@ -324,9 +329,11 @@ impl Error {
             | Slope { .. }
             | SavedIs { .. }
             | Precision { .. } => Family::Option,
-            TensorKind { .. } | NeedsPreActivation { .. } | Producer { .. } | ResultRefused { .. } => {
-                Family::Unsupported
-            }
+            TensorKind { .. }
+            | NeedsPreActivation { .. }
+            | Producer { .. }
+            | NoFromDlpack { .. }
+            | ResultRefused { .. } => Family::Unsupported,
             Cuda { .. } => Family::Cuda,
             OutOfMemory { .. } => Family::OutOfMemory,
             AtIndex { error, .. } => return error.family(),

@@ -105,6 +105,7 @@ fn every_error() -> Vec<Error> {
         TensorKind { op, argument, got: "a tensor inside torch.func".into(), remedy: "call it outside" },
         NeedsPreActivation { op: "activation_backward", activation: "gelu" },
         Producer { op, argument, reason: "it raised BufferError".into() },
+        NoFromDlpack { op, class: "loans.Lender".into() },
         ResultRefused { op, library: "jaxlib".into(), reason: "ValueError: no room".into() },
         Cuda {
             op,

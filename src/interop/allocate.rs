@@ -210,9 +210,5 @@ fn from_dlpack<'py>(
     {
         return Ok(function);
     }
-    let reason = format!(
-        "{} has no from_dlpack to make a result with, so only calls with `out` are possible",
-        type_name(&like.object)
-    );
-    Err(Error::Producer { op: argument.op, argument: "x", reason })
+    Err(Error::NoFromDlpack { op: argument.op, class: type_name(&like.object) })
 }

@@ -160,6 +160,8 @@ fn dtype_name(raw: DLDataType) -> String {
 }
 
 pub fn device(argument: Argument, raw: DLDevice) -> Result<Device> {
+    let refused =
+        |got: String| Err(Error::DeviceNotSupported { op: argument.op, argument: argument.name, got });
     let name = match raw.device_type {
         DLDeviceType::CPU | DLDeviceType::CUDAHOST => return Ok(Device::Cpu),
         DLDeviceType::CUDA | DLDeviceType::CUDAMANAGED => return Ok(Device::Cuda(raw.device_id)),
@@ -172,10 +174,9 @@ pub fn device(argument: Argument, raw: DLDevice) -> Result<Device> {
         DLDeviceType::HEXAGON => "hexagon",
         DLDeviceType::MAIA => "maia",
         DLDeviceType::TRN => "trainium",
-        _ => "a device of another kind",
+        other => return refused(format!("a device of DLPack type {}", other.0)),
     };
-    let got = format!("{name}:{}", raw.device_id);
-    Err(Error::DeviceNotSupported { op: argument.op, argument: argument.name, got })
+    refused(format!("{name}:{}", raw.device_id))
 }
 
 #[cfg(test)]

@@ -7,10 +7,12 @@ import pytest
 import tilewise as tw
 import torch
 from support import reference
+from support.forced import DEVICE, needs
 from support.grouped import ends_of
 from support.tolerance import assert_identical, assert_rounded
 from tilewise import _core
 
+pytestmark = needs("a GPU of compute capability 9.0", lambda capability: capability == (9, 0))
 BUILT = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "grouped_matmul_wgmma"]
 TILES = sorted({kernel[4] for kernel in BUILT})
 LISTS = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == "grouped_matmul_wgmma_list"]
@@ -19,15 +21,15 @@ narrow = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=s
 
 @narrow
 @pytest.mark.parametrize("tile", TILES)
-def test_every_tile(device, dtype, tile):
+def test_every_tile(dtype, tile):
     torch.manual_seed(4)
     for sizes in ([64, 128, 0, 192, 256], [1, 300, 63, 65, 0, 129, 7], [2000]):
-        offsets, total = ends_of(sizes, device), sum(sizes) + 5
+        offsets, total = ends_of(sizes, DEVICE), sum(sizes) + 5
         for n, k in ((520, 200), (100, 72)):
-            a = torch.randn(total, k, device=device).to(dtype)
-            b = torch.randn(len(sizes), k, n, device=device).to(dtype)
-            bias = torch.randn(len(sizes), n, device=device).to(dtype)
-            y = torch.randn(total, n, device=device).to(dtype)
+            a = torch.randn(total, k, device=DEVICE).to(dtype)
+            b = torch.randn(len(sizes), k, n, device=DEVICE).to(dtype)
+            bias = torch.randn(len(sizes), n, device=DEVICE).to(dtype)
+            y = torch.randn(total, n, device=DEVICE).to(dtype)
             calls = [
                 ((a, b, offsets), {}),
                 ((a, b.mT.contiguous().mT, offsets), {"bias": bias, "activation": "relu"}),
@@ -43,21 +45,21 @@ def test_every_tile(device, dtype, tile):
 
 @narrow
 @pytest.mark.parametrize("tile", sorted({kernel[4] for kernel in BUILT if "gated" in kernel}))
-def test_every_tile_with_a_gate(device, dtype, tile):
+def test_every_tile_with_a_gate(dtype, tile):
     torch.manual_seed(4)
     for sizes in ([64, 128, 0, 192, 256], [1, 300, 63, 65, 0, 129, 7], [2000]):
-        offsets, total, groups = ends_of(sizes, device), sum(sizes) + 5, len(sizes)
+        offsets, total, groups = ends_of(sizes, DEVICE), sum(sizes) + 5, len(sizes)
         for n, k in ((520, 200), (100, 72), (72, 64)):
-            a = torch.randn(total, k, device=device).to(dtype)
-            b, gate = (torch.randn(groups, k, n, device=device).to(dtype) for _ in range(2))
-            bias = torch.randn(groups, 2, n, device=device).to(dtype)
+            a = torch.randn(total, k, device=DEVICE).to(dtype)
+            b, gate = (torch.randn(groups, k, n, device=DEVICE).to(dtype) for _ in range(2))
+            bias = torch.randn(groups, 2, n, device=DEVICE).to(dtype)
             for up, other in ((b, gate), (b.mT.contiguous().mT, gate.mT.contiguous().mT)):
                 for options in ({}, {"bias": bias, "activation": "relu"}, {"activation": "silu"}):
                     _core.force_matmul_kernel("wgmma", tile=tile)
                     got = tw.grouped_matmul(a, up, offsets, gate=other, **options)
                     expected = reference.grouped_matmul(a, up, offsets, gate=other, **options)
                     assert_rounded(got, *expected, f"{sizes} {n} {k}:")
-            y, other = (torch.randn(total, n, device=device).to(dtype) for _ in range(2))
+            y, other = (torch.randn(total, n, device=DEVICE).to(dtype) for _ in range(2))
             for options in ({}, {"bias": bias, "activation": "gelu"}):
                 _core.force_matmul_kernel("wgmma", tile=tile)
                 got = tw.grouped_matmul(a.T, y, offsets, gate=other, **options)
@@ -102,7 +104,7 @@ def test_nobody_waits_for_the_device():
         torch.cuda.synchronize()
 
 
-def lists_of(seed, dtype, device):
+def lists_of(seed, dtype):
     """Random sizes with nothing, ones and a large one among them; slices in all layouts, some misaligned."""
     generator = random.Random(seed)
     sizes = [(520, 776, 456), (0, 8, 8), (1, 264, 72), (130, 1, 64), (64, 72, 0)]
@@ -113,11 +115,11 @@ def lists_of(seed, dtype, device):
         turned = generator.randrange(2)
         rows, columns = (columns, rows) if turned else (rows, columns)
         at, pitch = (8, columns + 8 + -columns % 8) if generator.randrange(8) else (3, columns + 5)
-        x = torch.randn(rows, pitch + at, device=device).to(dtype)[:, at : at + columns]
+        x = torch.randn(rows, pitch + at, device=DEVICE).to(dtype)[:, at : at + columns]
         return x.T if turned else x
 
     a, b = [sliced(m, k) for m, _, k in sizes], [sliced(k, n) for _, n, k in sizes]
-    return a, b, [torch.randn(n, device=device).to(dtype) for _, n, _ in sizes]
+    return a, b, [torch.randn(n, device=DEVICE).to(dtype) for _, n, _ in sizes]
 
 
 def check_list(got, a, b, bias, activation, gate=None):
@@ -129,10 +131,10 @@ def check_list(got, a, b, bias, activation, gate=None):
 
 @narrow
 @pytest.mark.parametrize("tile", sorted({kernel.split("_")[4] for kernel in LISTS}))
-def test_every_tile_of_lists(device, dtype, tile):
+def test_every_tile_of_lists(dtype, tile):
     torch.manual_seed(4)
     for seed in range(3):
-        a, b, bias = lists_of(seed, dtype, device)
+        a, b, bias = lists_of(seed, dtype)
         for biases, activation in ((None, None), (bias, "leaky_relu"), (bias, "gelu")):
             _core.force_matmul_kernel("wgmma", tile=tile)
             got = tw.grouped_matmul(a, b, bias=biases, activation=activation)
@@ -141,13 +143,13 @@ def test_every_tile_of_lists(device, dtype, tile):
 
 @narrow
 @pytest.mark.parametrize("tile", sorted({kernel.split("_")[4] for kernel in LISTS if "gated" in kernel}))
-def test_every_tile_of_lists_with_gates(device, dtype, tile):
+def test_every_tile_of_lists_with_gates(dtype, tile):
     torch.manual_seed(4)
     for seed in range(3):
-        a, b, _ = lists_of(seed, dtype, device)
-        gate, bias = [], [torch.randn(2, x.shape[1], device=device).to(dtype) for x in b]
+        a, b, _ = lists_of(seed, dtype)
+        gate, bias = [], [torch.randn(2, x.shape[1], device=DEVICE).to(dtype) for x in b]
         for x in b:  # As b lies; of some, not.
-            same = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device=device)
+            same = torch.empty_strided(x.shape, x.stride(), dtype=dtype, device=DEVICE)
             gate.append((same if len(gate) % 7 else torch.empty_like(x.T).T).copy_(torch.randn(x.shape)))
         for biases, activation in ((None, "silu"), (bias, "gelu"), (bias, None)):
             _core.force_matmul_kernel("wgmma", tile=tile)
@@ -158,7 +160,7 @@ def test_every_tile_of_lists_with_gates(device, dtype, tile):
 @pytest.mark.gpu
 @narrow
 def test_a_captured_list_follows_its_operands(dtype):
-    a, b, bias = lists_of(7, dtype, "cuda")
+    a, b, bias = lists_of(7, dtype)
     call = partial(tw.grouped_matmul, a, b, bias=bias, activation="silu")
     assert_all_identical(call(), call())
     graph = torch.cuda.CUDAGraph()

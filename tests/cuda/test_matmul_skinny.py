@@ -101,8 +101,9 @@ def test_bias_and_activation(splits, activation):
 
 @pytest.mark.parametrize("cut", Guarded.CUTS)
 def test_nothing_beside_out_is_written(cut):
-    for shape, splits in itertools.product([(1, 64), (5, 129), (64, 3), (129, 7)], SPLITS):
-        for dtype in DTYPES:
+    cases = itertools.product([(1, 64), (5, 129), (64, 3), (129, 7)], SPLITS)
+    for i, (shape, splits) in enumerate(cases):
+        for dtype in [DTYPES[i % 4]] if EMULATED else DTYPES:
             guarded = Guarded(shape, dtype, DEVICE, cut)
             x, w = randn(shape[0], 1040, dtype=dtype), randn(1040, shape[1], dtype=dtype)
             check(x, w, splits, cut, out=guarded.out)

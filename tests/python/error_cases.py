@@ -50,6 +50,21 @@ class Forgetful(Producer):
         return SimpleNamespace(from_dlpack=from_dlpack)
 
 
+class Lone:
+    """It can be read, and nothing of its kind can be made."""
+
+    __module__ = "loans"
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
 class Failing(Producer):
     def __dlpack__(self, **options):
         raise BufferError("out of ink.\nC++ stack trace: 0x1234")
@@ -355,6 +370,12 @@ CASES = [
         lambda: tw.add(Producer(np.ones(3), device=(8, 0)), 1),
     ),
     (
+        "DeviceNotSupported",
+        DEVICE,
+        "add: `x` is on a device of DLPack type 99; supported devices: cpu and cuda. Move it first, e.g. x.cpu()",
+        lambda: tw.add(Producer(np.ones(3), device=(99, 0)), 1),
+    ),
+    (
         "NoMemory",
         DEVICE,
         "softmax: `x` has no memory behind it (a meta or fake tensor, or one whose storage was freed); pass a tensor that holds data",
@@ -443,6 +464,12 @@ CASES = [
         UNSUPPORTED,
         "add: `x` could not be imported through DLPack: BufferError: out of ink. Convert it to a torch.Tensor or a numpy.ndarray first",
         lambda: tw.add(Failing(np.ones(3)), 1),
+    ),
+    (
+        "NoFromDlpack",
+        UNSUPPORTED,
+        "add: no result of type loans.Lone can be made: neither its __array_namespace__ nor its module has from_dlpack. Pass `out`, or a torch.Tensor or a numpy.ndarray",
+        lambda: tw.add(Lone(np.ones(3)), 1),
     ),
     (
         "ResultRefused",

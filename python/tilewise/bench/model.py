@@ -13,10 +13,11 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from tilewise import _destinations
 
 from . import report
 from .blocks import LIBRARIES, ON_CPU, ON_GPU, Case, blocks_of
@@ -153,7 +154,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose name contains TEXT")
     parser.add_argument("--ways", default=",".join(WAYS), metavar="NAMES", help="of %(default)s")
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the milliseconds of each step to FILE"
+        "--json", type=_destinations.file, metavar="FILE", help="write the milliseconds of each step to FILE"
     )
     options = parser.parse_args(arguments)
     wanted = tuple(options.ways.split(","))

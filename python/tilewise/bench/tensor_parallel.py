@@ -13,7 +13,6 @@ import json
 import statistics
 import sys
 import tempfile
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ import torch.multiprocessing
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import tilewise.torch
+from tilewise import _destinations
 
 from . import report
 from .model import Steps
@@ -136,7 +136,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: cuda if there is one")
     parser.add_argument("--only", default="", metavar="TEXT", help="only cases whose name contains TEXT")
     parser.add_argument("--batches", type=int, default=21, help="of ten passes; default: %(default)s")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the milliseconds of a pass to FILE")
+    parser.add_argument(
+        "--json", type=_destinations.file, metavar="FILE", help="write the milliseconds of a pass to FILE"
+    )
     options = parser.parse_args(arguments)
     kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     world = torch.cuda.device_count() if kind == "cuda" else 1
