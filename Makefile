@@ -81,8 +81,9 @@ lint-python: $(VENV)/.groups
 lint-stub: $(VENV)/.developing
 	$(BIN)/python -m mypy.stubtest tilewise._core
 
-# One after the other: they share a folder, which cargo locks.
-rust: $(TOOLS)/.ready
+# One after the other: they share a folder, which cargo locks. Not before the packages are there, which nobody waits for while
+# this waits for the kernels.
+rust: $(TOOLS)/.ready $(VENV)/.groups
 	$(MAKE) lint-rust
 	$(MAKE) test-rust
 

@@ -21,6 +21,8 @@ pub trait Real:
 {
     fn fused(self, factor: Self, addend: Self) -> Self;
     fn separate(self, factor: Self, addend: Self) -> Self;
+    /// The sum of the sums of each lane.
+    fn sum_of_lanes<I: Isa>(isa: I, sums: [Self; LANES]) -> Self;
 
     /// self * factor + addend, with one rounding where that is one instruction.
     #[inline(always)]
@@ -46,23 +48,6 @@ pub fn add_to_totals<R: Real>(totals: &mut [f64; LANES], sums: [R; LANES]) {
     for i in 0..LANES {
         totals[i] += sums[i].to_f64();
     }
-}
-
-/// The sum of the sums of each lane.
-#[inline(always)]
-pub fn sum_of_lanes<R: Real>(sums: [R; LANES]) -> R {
-    // As above.
-    let sums = black_box(sums);
-    halves_added::<R, 2, 1>(halves_added::<R, 4, 2>(halves_added::<R, 8, 4>(halves_added(sums))))[0]
-}
-
-#[inline(always)]
-fn halves_added<R: Real, const N: usize, const HALF: usize>(values: [R; N]) -> [R; HALF] {
-    let mut sums = [R::default(); HALF];
-    for i in 0..HALF {
-        sums[i] = values[i] + values[HALF + i];
-    }
-    sums
 }
 
 /// The sum of a power of two of values, by halves: quick, and of few roundings.
@@ -214,7 +199,7 @@ macro_rules! narrow_f64 {
 narrow_f64!(half::f16, half::bf16, f32);
 
 macro_rules! real {
-    ($type:ty, $dtype:expr, $to:ident) => {
+    ($type:ty, $dtype:expr, $to:ident, $sum:ident) => {
         impl Element for $type {
             const DTYPE: DType = $dtype;
             type Arith = $type;
@@ -272,6 +257,10 @@ macro_rules! real {
             fn separate(self, factor: $type, addend: $type) -> $type {
                 self * factor + addend
             }
+            #[inline(always)]
+            fn sum_of_lanes<I: Isa>(isa: I, sums: [$type; LANES]) -> $type {
+                isa.$sum(sums)
+            }
         }
 
         impl Float for $type {
@@ -303,5 +292,5 @@ macro_rules! real {
     };
 }
 
-real!(f32, DType::F32, to_f32);
-real!(f64, DType::F64, to_f64);
+real!(f32, DType::F32, to_f32, sum_f32);
+real!(f64, DType::F64, to_f64, sum_f64);

@@ -21,8 +21,12 @@ impl Float for bf16 {
         }
     }
     #[inline(always)]
-    fn narrow<I: Isa>(_: I, from: &[f32], to: &mut [bf16]) {
-        for (t, &f) in to.iter_mut().zip(from) {
+    fn narrow<I: Isa>(isa: I, from: &[f32], to: &mut [bf16]) {
+        let ((groups, rest), (to_groups, to_rest)) = (from.as_chunks(), to.as_chunks_mut());
+        for (t, f) in to_groups.iter_mut().zip(groups) {
+            *t = isa.narrow_bf16(*f);
+        }
+        for (t, &f) in to_rest.iter_mut().zip(rest) {
             *t = narrow_bf16(f);
         }
     }
@@ -73,8 +77,9 @@ fn widen_bf16(value: bf16) -> f32 {
     f32::from_bits(u32::from(value.to_bits()) << 16)
 }
 
+/// Rounded to nearest, ties to even. NaN stays NaN.
 #[inline(always)]
-fn narrow_bf16(value: f32) -> bf16 {
+pub fn narrow_bf16(value: f32) -> bf16 {
     bf16::from_bits((rounded(value) >> 16) as u16)
 }
 

@@ -1,14 +1,17 @@
 //! Instruction sets: code is written once, compiled for each, and chosen when it runs.
 //!
-//! Loops are plain Rust that LLVM vectorises; only conversions of float16, which it cannot see through, are
-//! intrinsics. A value of an [`Isa`] type is the proof that the CPU has it: only [`dispatch`] makes one.
+//! Loops are plain Rust that LLVM vectorises; only conversions of halves and sums of a group are intrinsics: it cannot
+//! see through those of float16, and takes the others apart. A value of an [`Isa`] type is the proof that the CPU has
+//! it: only [`dispatch`] makes one.
 //!
 //! Only what is inlined into [`dispatch`]'s entries is compiled for their instruction set, and a closure is
 //! inlined only where LLVM finds it cheap: exp in a closure took 30 times as long. Code under a [`Kernel`] is
 //! therefore loops and `#[inline(always)]` functions, and closures of an operation or two at most.
 
-use half::f16;
+use half::{bf16, f16};
 
+use super::float::pairwise;
+use super::half_float::narrow_bf16;
 use super::register::{self, Register};
 /// Elements in a group that is worked on at a time: one AVX-512 register of float32.
 pub const LANES: usize = 16;
@@ -23,6 +26,13 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES];
     /// Rounds to nearest, ties to even.
     fn narrow_f16(self, values: [f32; LANES]) -> [f16; LANES];
+
+    /// The same.
+    fn narrow_bf16(self, values: [f32; LANES]) -> [bf16; LANES];
+
+    /// The sum of a group, by halves.
+    fn sum_f32(self, values: [f32; LANES]) -> f32;
+    fn sum_f64(self, values: [f64; LANES]) -> f64;
 }
 
 /// Work to be compiled for every instruction set; `run` is to be `#[inline(always)]`.
@@ -103,6 +113,21 @@ impl Isa for Portable {
     fn narrow_f16(self, values: [f32; LANES]) -> [f16; LANES] {
         values.map(f16::from_f32)
     }
+
+    #[inline(always)]
+    fn narrow_bf16(self, values: [f32; LANES]) -> [bf16; LANES] {
+        values.map(narrow_bf16)
+    }
+
+    #[inline(always)]
+    fn sum_f32(self, values: [f32; LANES]) -> f32 {
+        pairwise(values)
+    }
+
+    #[inline(always)]
+    fn sum_f64(self, values: [f64; LANES]) -> f64 {
+        pairwise(values)
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -110,7 +135,7 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::mem::transmute;
 
-    use half::f16;
+    use half::{bf16, f16};
 
     use super::{Isa, Kernel, LANES};
 
@@ -169,6 +194,41 @@ mod x86 {
                 transmute(_mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(values))
             }
         }
+
+        #[inline(always)]
+        fn narrow_bf16(self, values: [f32; LANES]) -> [bf16; LANES] {
+            // SAFETY: as in `widen_f16`.
+            unsafe {
+                let values = transmute::<[f32; LANES], __m512>(values);
+                let bits = _mm512_castps_si512(values);
+                let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+                let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(values, values);
+                let kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(QUIET));
+                transmute(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(kept)))
+            }
+        }
+
+        #[inline(always)]
+        fn sum_f32(self, values: [f32; LANES]) -> f32 {
+            // SAFETY: as in `widen_f16`.
+            unsafe {
+                let values = transmute::<[f32; LANES], __m512>(values);
+                let high = _mm512_extractf32x8_ps::<1>(values);
+                sum_of_8(_mm256_add_ps(_mm512_castps512_ps256(values), high))
+            }
+        }
+
+        #[inline(always)]
+        fn sum_f64(self, values: [f64; LANES]) -> f64 {
+            // SAFETY: as in `widen_f16`, with two registers.
+            unsafe {
+                let [low, high] = transmute::<[f64; LANES], [__m512d; 2]>(values);
+                let sums = _mm512_add_pd(low, high);
+                let high = _mm512_extractf64x4_pd::<1>(sums);
+                sum_of_4(_mm256_add_pd(_mm512_castpd512_pd256(sums), high))
+            }
+        }
     }
 
     impl Isa for Avx2 {
@@ -197,6 +257,77 @@ mod x86 {
                     _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(high),
                 ])
             }
+        }
+
+        #[inline(always)]
+        fn narrow_bf16(self, values: [f32; LANES]) -> [bf16; LANES] {
+            // SAFETY: as in `widen_f16`.
+            unsafe {
+                let [low, high] = transmute::<[f32; LANES], [__m256; 2]>(values);
+                let both = _mm256_packus_epi32(upper_halves(low), upper_halves(high));
+                transmute(_mm256_permute4x64_epi64::<0b11_01_10_00>(both))
+            }
+        }
+
+        #[inline(always)]
+        fn sum_f32(self, values: [f32; LANES]) -> f32 {
+            // SAFETY: as in `widen_f16`.
+            unsafe {
+                let [low, high] = transmute::<[f32; LANES], [__m256; 2]>(values);
+                sum_of_8(_mm256_add_ps(low, high))
+            }
+        }
+
+        #[inline(always)]
+        fn sum_f64(self, values: [f64; LANES]) -> f64 {
+            // SAFETY: as in `widen_f16`, with four registers.
+            unsafe {
+                let [a, b, c, d] = transmute::<[f64; LANES], [__m256d; 4]>(values);
+                sum_of_4(_mm256_add_pd(_mm256_add_pd(a, c), _mm256_add_pd(b, d)))
+            }
+        }
+    }
+
+    /// What makes a NaN quiet, whose rounding could carry into infinity.
+    const QUIET: i32 = 0x0040_0000;
+
+    /// The bits of bfloat16s, as numbers of 32 bits.
+    ///
+    /// # Safety
+    /// The CPU has AVX2.
+    #[inline(always)]
+    unsafe fn upper_halves(values: __m256) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let bits = _mm256_castps_si256(values);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(QUIET));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(values, values));
+            _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan))
+        }
+    }
+
+    /// # Safety
+    /// The CPU has AVX.
+    #[inline(always)]
+    unsafe fn sum_of_8(values: __m256) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let fours = _mm_add_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps::<1>(values));
+            let pairs = _mm_add_ps(fours, _mm_movehl_ps(fours, fours));
+            _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)))
+        }
+    }
+
+    /// # Safety
+    /// The CPU has AVX.
+    #[inline(always)]
+    unsafe fn sum_of_4(values: __m256d) -> f64 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let pairs = _mm_add_pd(_mm256_castpd256_pd128(values), _mm256_extractf128_pd::<1>(values));
+            _mm_cvtsd_f64(_mm_add_sd(pairs, _mm_unpackhi_pd(pairs, pairs)))
         }
     }
 }

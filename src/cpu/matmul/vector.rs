@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::*;
-use crate::cpu::float::{Real, is_half, pairwise, wide, wide_rest};
+use crate::cpu::float::{Real, is_half, wide, wide_rest};
 use crate::cpu::isa::LANES;
 use crate::cpu::operand::Target;
 
@@ -289,7 +289,7 @@ fn dots<T: Float, I: Isa, const N: usize>(isa: I, rows: [&[T]; N], vector: &[T::
         for (sum, (&x, &v)) in sums.iter_mut().zip(last.iter().zip(rest)) {
             *sum = x.mul_add(isa, v, *sum);
         }
-        *total = pairwise(sums);
+        *total = T::Real::sum_of_lanes(isa, sums);
     }
     totals
 }

@@ -1,7 +1,7 @@
 //! Row by row, through a buffer of the arithmetic type.
 
 use super::*;
-use crate::cpu::float::{add_groups, add_to_totals, from, last_group, pairwise, sum_of_lanes, wide_groups};
+use crate::cpu::float::{Real, add_groups, add_to_totals, from, last_group};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
 
@@ -138,7 +138,7 @@ fn extremes<T: Float>(x: &[T::Real]) -> (T::Real, T::Real) {
     };
     // Two of each, since a register waits for the comparison before. Elements may be looked at twice.
     let mut largest = [[T::Real::NEG_INFINITY; LANES], larger([T::Real::NEG_INFINITY; LANES], *last)];
-    let mut smallest = largest.map(|_| smaller([-T::Real::NEG_INFINITY; LANES], *last));
+    let mut smallest = [smaller([-T::Real::NEG_INFINITY; LANES], *last); 2];
     for pair in x.as_chunks::<LANES>().0.as_chunks::<2>().0 {
         for i in 0..2 {
             largest[i] = larger(largest[i], pair[i]);
@@ -153,21 +153,38 @@ fn extremes<T: Float>(x: &[T::Real]) -> (T::Real, T::Real) {
         smallest[0] = smaller(smallest[0], *group);
     }
     (
-        of_lanes(larger(largest[0], largest[1]), larger, larger, larger, larger),
-        of_lanes(smaller(smallest[0], smallest[1]), smaller, smaller, smaller, smaller),
+        of_lanes::<Larger, _>(larger(largest[0], largest[1])),
+        of_lanes::<Smaller, _>(smaller(smallest[0], smallest[1])),
     )
+}
+
+/// One of each two. No function's pointer, which would be a function compiled for any CPU.
+trait Pick {
+    fn of<R: Exp, const N: usize>(x: [R; N], y: [R; N]) -> [R; N];
+}
+
+struct Larger;
+
+impl Pick for Larger {
+    #[inline(always)]
+    fn of<R: Exp, const N: usize>(x: [R; N], y: [R; N]) -> [R; N] {
+        larger(x, y)
+    }
+}
+
+struct Smaller;
+
+impl Pick for Smaller {
+    #[inline(always)]
+    fn of<R: Exp, const N: usize>(x: [R; N], y: [R; N]) -> [R; N] {
+        smaller(x, y)
+    }
 }
 
 /// The largest or smallest of a group, by halves.
 #[inline(always)]
-fn of_lanes<R: Exp>(
-    group: [R; LANES],
-    of_8: fn([R; 8], [R; 8]) -> [R; 8],
-    of_4: fn([R; 4], [R; 4]) -> [R; 4],
-    of_2: fn([R; 2], [R; 2]) -> [R; 2],
-    of_1: fn([R; 1], [R; 1]) -> [R; 1],
-) -> R {
-    halved(halved(halved(halved::<_, LANES, 8>(group, of_8), of_4), of_2), of_1)[0]
+fn of_lanes<P: Pick, R: Exp>(group: [R; LANES]) -> R {
+    halved::<P, R, 2, 1>(halved::<P, R, 4, 2>(halved::<P, R, 8, 4>(halved::<P, R, LANES, 8>(group))))[0]
 }
 
 /// By value, as [`add_groups`].
@@ -189,12 +206,9 @@ fn smaller<R: Exp, const N: usize>(mut smallest: [R; N], x: [R; N]) -> [R; N] {
 
 /// Both halves of a group in one.
 #[inline(always)]
-fn halved<R: Exp, const N: usize, const HALF: usize>(
-    group: [R; N],
-    of: fn([R; HALF], [R; HALF]) -> [R; HALF],
-) -> [R; HALF] {
+fn halved<P: Pick, R: Exp, const N: usize, const HALF: usize>(group: [R; N]) -> [R; HALF] {
     match group.as_chunks().0 {
-        [low, high] => of(*low, *high),
+        [low, high] => P::of(*low, *high),
         _ => [R::default(); HALF],
     }
 }
@@ -241,10 +255,10 @@ fn exponentials<T: Float, I: Isa, const NEAR: bool>(
         sum[..x.len()].copy_from_slice(&group[..x.len()]);
     }
     let total = if x.len() <= FEW {
-        sum_of_lanes(sum).to_f64()
+        T::Real::sum_of_lanes(isa, sum).to_f64()
     } else {
         add_to_totals(&mut total, sum);
-        pairwise(total)
+        isa.sum_f64(total)
     };
     total * T::Real::LOWERING.to_f64()
 }
@@ -252,17 +266,59 @@ fn exponentials<T: Float, I: Isa, const NEAR: bool>(
 /// The rounding error of a difference as small is at most half a millionth of its exponential.
 const NEAR: f64 = 16.0;
 
-/// The maximum of a piece, and the sum of its exponentials relative to that, which fill `values`.
+/// The sum of exponentials relative to the largest, given that and the smallest, which fill `values`.
 #[inline(always)]
-fn survey<T: Float, I: Isa>(isa: I, x: &[T::Real], values: &mut [T::Real]) -> (T::Real, f64) {
-    let (m, smallest) = extremes::<T>(x);
+fn sum_up<T: Float, I: Isa>(
+    isa: I,
+    x: &[T::Real],
+    (m, smallest): (T::Real, T::Real),
+    values: &mut [T::Real],
+) -> f64 {
     let near = T::DTYPE == DType::F32 && m - smallest <= T::Real::from_element(NEAR);
-    let sum = if is_half::<T>() || near {
+    if is_half::<T>() || near {
         exponentials::<T, I, true>(isa, x, m, values)
     } else {
         exponentials::<T, I, false>(isa, x, m, values)
-    };
-    (m, sum)
+    }
+}
+
+/// The maximum of a piece, and the sum of its exponentials relative to that, which fill `values`.
+#[inline(always)]
+fn survey<T: Float, I: Isa>(isa: I, x: &[T::Real], values: &mut [T::Real]) -> (T::Real, f64) {
+    let found = extremes::<T>(x);
+    (found.0, sum_up::<T, I>(isa, x, found, values))
+}
+
+/// Several rows of a piece at most, step by step: what one of them waits for does not hold up the others.
+#[inline(always)]
+fn solve_together<T: Float, I: Isa>(
+    isa: I,
+    kind: Kind,
+    length: usize,
+    x: &[T::Real],
+    values: &mut [T::Real],
+    found: &mut [(T::Real, T::Real)],
+) {
+    for (x, found) in x.chunks_exact(length).zip(&mut *found) {
+        *found = extremes::<T>(x);
+    }
+    let rows = x.chunks_exact(length).zip(values.chunks_exact_mut(length));
+    for ((x, values), found) in rows.zip(&mut *found) {
+        found.1 = finishing(kind, sum_up::<T, I>(isa, x, *found, values));
+    }
+    let rows = x.chunks_exact(length).zip(values.chunks_exact_mut(length));
+    for ((x, values), &mut (m, finishing)) in rows.zip(found) {
+        match kind {
+            Kind::Softmax => {
+                // In one: no sum is so large that the factor would not be a normal number.
+                let factor = finishing * T::Real::LOWERING;
+                for v in values {
+                    *v = *v * factor;
+                }
+            }
+            Kind::LogSoftmax => shifted(x, m, finishing, values),
+        }
+    }
 }
 
 /// Maximum and sum of a row, given those of its pieces.
@@ -276,82 +332,6 @@ fn combined<R: Exp>(parts: &[(R, f64)]) -> (R, f64) {
         total += rescaled(sum, own, m);
     }
     (m, total)
-}
-
-/// Rows of N groups, in registers from their maximum to their results.
-#[inline(always)]
-fn rows_of_groups<T: Float, I: Isa, const N: usize>(
-    isa: I,
-    kind: Kind,
-    length: usize,
-    x: &[T::Real],
-    values: &mut [T::Real],
-) {
-    let again = N * LANES - length;
-    for (row, values) in x.chunks_exact(length).zip(values.chunks_exact_mut(length)) {
-        let mut x = wide_groups::<T::Real, I, N>(isa, row);
-        let mut largest = [T::Real::NEG_INFINITY; LANES];
-        let mut smallest = [-T::Real::NEG_INFINITY; LANES];
-        for group in &x {
-            largest = larger(largest, *group);
-            if T::DTYPE == DType::F32 {
-                smallest = smaller(smallest, *group);
-            }
-        }
-        let m = of_lanes(largest, larger, larger, larger, larger);
-        if m == T::Real::NEG_INFINITY {
-            solve_row::<T, I>(isa, kind, row, values);
-            continue;
-        }
-        let mut near = is_half::<T>();
-        if T::DTYPE == DType::F32 {
-            let smallest = of_lanes(smallest, smaller, smaller, smaller, smaller);
-            near = m - smallest <= T::Real::from_element(NEAR);
-        }
-        let mut exponentials = x;
-        for i in 0..N {
-            exponentials[i] = if near {
-                lifted::<T, I, true>(isa, x[i], [m; LANES])
-            } else {
-                lifted::<T, I, false>(isa, x[i], [m; LANES])
-            };
-        }
-        let mut sum = from(again, exponentials[N - 1]);
-        for group in &exponentials[..N - 1] {
-            sum = add_groups(sum, *group);
-        }
-        let sum = sum_of_lanes(sum).to_f64() * T::Real::LOWERING.to_f64();
-        let finishing = finishing(kind, sum);
-        match kind {
-            Kind::Softmax => scale(exponentials.as_flattened_mut(), finishing),
-            Kind::LogSoftmax => {
-                for v in x.as_flattened_mut() {
-                    *v = (*v - m) - finishing;
-                }
-                exponentials = x;
-            }
-        }
-        for i in 0..N {
-            let to = if i + 1 < N {
-                values[i * LANES..].first_chunk_mut::<LANES>()
-            } else {
-                values.last_chunk_mut()
-            };
-            if let Some(to) = to {
-                *to = exponentials[i];
-            }
-        }
-    }
-}
-
-/// A row of a piece at most.
-#[inline(always)]
-fn solve_row<T: Float, I: Isa>(isa: I, kind: Kind, x: &[T::Real], values: &mut [T::Real]) {
-    let (m, sum) = survey::<T, I>(isa, x, values);
-    match kind {
-        Kind::Softmax => scale(values, finishing(kind, sum)),
-        Kind::LogSoftmax => shifted(x, m, finishing(kind, sum), values),
-    }
 }
 
 /// What turns exponentials relative to the maximum of their piece into results.
@@ -375,6 +355,7 @@ impl<T: Float> Kernel for Short<'_, T> {
         let Scratch { mut elements, mut wide, mut values } = Scratch::<T>::new();
         let (length, together) = (rows.length, rows_together(rows.x, rows.length));
         let mut parts = [(T::Real::default(), 0.0); SHORT / PIECE];
+        let mut found = vec![(T::Real::default(), T::Real::default()); together];
         for first in (start..end).step_by(together) {
             let (start, len) = (first * length, together.min(end - first) * length);
             let x = widened::read(isa, rows.x, start, len, (&mut elements, &mut wide));
@@ -384,13 +365,8 @@ impl<T: Float> Kernel for Short<'_, T> {
                 values.resize(len, T::Real::default());
                 &mut values
             });
-            if (LANES..=4 * LANES).contains(&length) {
-                match length.div_ceil(LANES) {
-                    1 => rows_of_groups::<T, I, 1>(isa, rows.kind, length, x, values),
-                    2 => rows_of_groups::<T, I, 2>(isa, rows.kind, length, x, values),
-                    3 => rows_of_groups::<T, I, 3>(isa, rows.kind, length, x, values),
-                    _ => rows_of_groups::<T, I, 4>(isa, rows.kind, length, x, values),
-                }
+            if together > 1 && length <= PIECE {
+                solve_together::<T, I>(isa, rows.kind, length, x, values, &mut found);
                 if buffered {
                     rows.store(isa, start, values);
                 }

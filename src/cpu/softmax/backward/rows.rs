@@ -1,9 +1,7 @@
 //! Row by row.
 
 use super::*;
-use crate::cpu::float::{
-    add_to_totals, from, last_group, pairwise, sum_of_lanes, wide, wide_groups, wide_rest,
-};
+use crate::cpu::float::{Real, add_to_totals, from, last_group, wide, wide_groups, wide_rest};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
 
@@ -50,10 +48,10 @@ fn sum<T: Float, I: Isa>(isa: I, kind: Kind, grad: &[T], output: &[T]) -> f64 {
     };
     if grads.0.is_empty() {
         // Of at most nine terms a lane: as few roundings as of a long row, whose conversions take longer than the additions.
-        return sum_of_lanes(rest).to_f64();
+        return T::Real::sum_of_lanes(isa, rest).to_f64();
     }
     add_to_totals(&mut total, rest);
-    pairwise(total)
+    isa.sum_f64(total)
 }
 
 /// The sums of groups of elements, by lane.
@@ -118,9 +116,9 @@ fn fill<T: Float, O: Narrow<T::Real>, I: Isa>(
     }
 }
 
-/// Rows of N groups, in registers from their sum to their results.
+/// Rows of N groups, in registers from their sum to their results. `WHOLE`: their length is a multiple of a group's.
 #[inline(always)]
-fn rows_of_groups<T: Float, O: Narrow<T::Real>, I: Isa, const N: usize>(
+fn rows_of_groups<T: Float, O: Narrow<T::Real>, I: Isa, const N: usize, const WHOLE: bool>(
     isa: I,
     kind: Kind,
     length: usize,
@@ -136,8 +134,9 @@ fn rows_of_groups<T: Float, O: Narrow<T::Real>, I: Isa, const N: usize>(
         for i in 0..N - 1 {
             sums = add_terms(isa, kind, grad[i], output[i], sums);
         }
-        sums = add_terms(isa, kind, from(again, grad[N - 1]), output[N - 1], sums);
-        let sums = [sum_of_lanes(sums); LANES];
+        let last = if WHOLE { grad[N - 1] } else { from(again, grad[N - 1]) };
+        sums = add_terms(isa, kind, last, output[N - 1], sums);
+        let sums = [T::Real::sum_of_lanes(isa, sums); LANES];
         for i in 0..N {
             let to = if i + 1 < N { to[i * LANES..].first_chunk_mut::<LANES>() } else { to.last_chunk_mut() };
             if let Some(to) = to {
@@ -172,8 +171,13 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Short<'_, T, O> {
             let Visit { grad, output, results, buffered } = piece.visit(&mut scratch);
             let (kind, inputs) = (operands.kind, (grad, output));
             match length.div_ceil(LANES) {
-                1 if length == LANES => rows_of_groups::<T, O, I, 1>(isa, kind, length, inputs, results),
-                2 => rows_of_groups::<T, O, I, 2>(isa, kind, length, inputs, results),
+                1 if length == LANES => {
+                    rows_of_groups::<T, O, I, 1, true>(isa, kind, length, inputs, results);
+                }
+                2 if length == 2 * LANES => {
+                    rows_of_groups::<T, O, I, 2, true>(isa, kind, length, inputs, results);
+                }
+                2 => rows_of_groups::<T, O, I, 2, false>(isa, kind, length, inputs, results),
                 _ => {
                     let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
                     for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
