@@ -355,7 +355,7 @@ impl<T: Float> Kernel for Short<'_, T> {
         let Scratch { mut elements, mut wide, mut values } = Scratch::<T>::new();
         let (length, together) = (rows.length, rows_together(rows.x, rows.length));
         let mut parts = [(T::Real::default(), 0.0); SHORT / PIECE];
-        let mut found = vec![(T::Real::default(), T::Real::default()); together];
+        let mut found = vec![(T::Real::default(), T::Real::default()); together.min(end - start)];
         for first in (start..end).step_by(together) {
             let (start, len) = (first * length, together.min(end - first) * length);
             let x = widened::read(isa, rows.x, start, len, (&mut elements, &mut wide));
