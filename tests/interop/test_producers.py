@@ -37,7 +37,7 @@ def test_results_live_on_their_own():
 
 def test_a_producer_without_from_dlpack_needs_out():
     x, target = numbers(4), np.zeros(4, "f4")
-    with pytest.raises(tw.UnsupportedError, match="no result of type .*Lender can be made"):
+    with pytest.raises(tw.UnsupportedError, match=r"no result of type .*Lender can be made"):
         tw.add(Lender(x), 1)
     out = Lender(target)
     assert tw.add(Lender(x), 1, out=out) is out
