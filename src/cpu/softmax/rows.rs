@@ -1,7 +1,7 @@
 //! Row by row, through a buffer of the arithmetic type.
 
 use super::*;
-use crate::cpu::float::{Real, add_groups, add_to_totals, from, last_group};
+use crate::cpu::float::{Real, add_groups, add_to_totals, from, last_group, wide_groups};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::widened;
 
@@ -321,6 +321,71 @@ fn solve_together<T: Float, I: Isa>(
     }
 }
 
+/// Rows of N groups, in registers from their maximum to their results: one or two, which leave little to wait for.
+#[inline(always)]
+fn rows_of_groups<T: Float, I: Isa, const N: usize>(
+    isa: I,
+    kind: Kind,
+    length: usize,
+    x: &[T::Real],
+    values: &mut [T::Real],
+) {
+    let again = N * LANES - length;
+    for (row, values) in x.chunks_exact(length).zip(values.chunks_exact_mut(length)) {
+        let mut x = wide_groups::<T::Real, I, N>(isa, row);
+        let mut largest = [T::Real::NEG_INFINITY; LANES];
+        let mut smallest = [-T::Real::NEG_INFINITY; LANES];
+        for group in &x {
+            largest = larger(largest, *group);
+            if T::DTYPE == DType::F32 {
+                smallest = smaller(smallest, *group);
+            }
+        }
+        let m = of_lanes::<Larger, _>(largest);
+        if m == T::Real::NEG_INFINITY {
+            solve_together::<T, I>(isa, kind, length, row, values, &mut [(m, m)]);
+            continue;
+        }
+        let mut near = is_half::<T>();
+        if T::DTYPE == DType::F32 {
+            near = m - of_lanes::<Smaller, _>(smallest) <= T::Real::from_element(NEAR);
+        }
+        let mut exponentials = x;
+        for i in 0..N {
+            exponentials[i] = if near {
+                lifted::<T, I, true>(isa, x[i], [m; LANES])
+            } else {
+                lifted::<T, I, false>(isa, x[i], [m; LANES])
+            };
+        }
+        let mut sum = from(again, exponentials[N - 1]);
+        for group in &exponentials[..N - 1] {
+            sum = add_groups(sum, *group);
+        }
+        let sum = T::Real::sum_of_lanes(isa, sum).to_f64() * T::Real::LOWERING.to_f64();
+        let finishing = finishing(kind, sum);
+        match kind {
+            Kind::Softmax => scale(exponentials.as_flattened_mut(), finishing),
+            Kind::LogSoftmax => {
+                for v in x.as_flattened_mut() {
+                    *v = (*v - m) - finishing;
+                }
+                exponentials = x;
+            }
+        }
+        for i in 0..N {
+            let to = if i + 1 < N {
+                values[i * LANES..].first_chunk_mut::<LANES>()
+            } else {
+                values.last_chunk_mut()
+            };
+            if let Some(to) = to {
+                *to = exponentials[i];
+            }
+        }
+    }
+}
+
 /// Maximum and sum of a row, given those of its pieces.
 #[inline(always)]
 fn combined<R: Exp>(parts: &[(R, f64)]) -> (R, f64) {
@@ -366,7 +431,12 @@ impl<T: Float> Kernel for Short<'_, T> {
                 &mut values
             });
             if together > 1 && length <= PIECE {
-                solve_together::<T, I>(isa, rows.kind, length, x, values, &mut found);
+                let kind = rows.kind;
+                match length.div_ceil(LANES) {
+                    1 if length == LANES => rows_of_groups::<T, I, 1>(isa, kind, length, x, values),
+                    2 if length < 2 * LANES => rows_of_groups::<T, I, 2>(isa, kind, length, x, values),
+                    _ => solve_together::<T, I>(isa, kind, length, x, values, &mut found),
+                }
                 if buffered {
                     rows.store(isa, start, values);
                 }
