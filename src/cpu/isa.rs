@@ -1,7 +1,7 @@
 //! Instruction sets: code is written once, compiled for each, and chosen when it runs.
 //!
-//! Loops are plain Rust that LLVM vectorises; only conversions of halves and sums of a group are intrinsics: it cannot
-//! see through those of float16, and takes the others apart. A value of an [`Isa`] type is the proof that the CPU has
+//! Loops are plain Rust that LLVM vectorises; conversions of float16 and bfloat16 and sums of a group are
+//! intrinsics: it cannot see through those of float16, and takes the others apart. A value of an [`Isa`] type proves that the CPU has
 //! it: only [`dispatch`] makes one.
 //!
 //! Only what is inlined into [`dispatch`]'s entries is compiled for their instruction set, and a closure is
@@ -30,7 +30,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// The same.
     fn narrow_bf16(self, values: [f32; LANES]) -> [bf16; LANES];
 
-    /// The sum of a group, by halves.
+    /// The sum of a group, pairwise: places that are eight apart first, then four, two and one.
     fn sum_f32(self, values: [f32; LANES]) -> f32;
     fn sum_f64(self, values: [f64; LANES]) -> f64;
 }
