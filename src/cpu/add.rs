@@ -8,6 +8,7 @@ use super::element::{Bool, Element};
 use super::isa::{Isa, Kernel, dispatch, dispatch_streaming};
 use super::operand::{BLOCK, MATRIX, Source, Target};
 use super::parallel;
+use super::streaming::Fill;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::Strided;
@@ -49,20 +50,27 @@ fn add<T: Element>(problem: &AddProblem) {
     };
     // SAFETY: `check_out` has refused outputs that overlap themselves or an input.
     let target = unsafe { Target::<T>::new(out.address, shape, &out.strides) };
+    let in_place = problem.x.address == out.address
+        || matches!(&problem.y, AddendProblem::Tensor(y) if y.address == out.address);
+    let target = if in_place { target } else { target.streamed() };
     let alpha = T::arith(problem.alpha);
 
-    // A sum is the same the other way round, and it is y that may be one number for a while.
+    // A sum is the same the other way round, and it is y that may be one number for a while, and x that may be the output.
     let (x, y) = match y {
-        Addend::Elements(y) if problem.alpha.as_f64() == 1.0 && y.repeated(0) == 0 && x.repeated(0) > 0 => {
+        Addend::Elements(y)
+            if problem.alpha.as_f64() == 1.0
+                && (y.repeated(0) == 0 && x.repeated(0) > 0 || y.is_output() && !x.is_output()) =>
+        {
             (y, Addend::Elements(x))
         }
         y => (x, y),
     };
     // Three operands in place stream at about 100 GB/s from cache; gathering, scattering or converting
     // costs about a nanosecond an element.
+    let x_reach = if x.is_output() { usize::MAX } else { x.reach(0) };
     let staged =
-        [x.reach(0), y.reach(0), target.reach(0)].iter().filter(|&&reach| reach < BLOCK.min(len)).count();
-    let nanoseconds = len as f64 * (0.03 * size_of::<T>() as f64 + staged as f64);
+        [x_reach, y.reach(0), target.reach(0)].iter().filter(|&&reach| reach < BLOCK.min(len)).count();
+    let nanoseconds = len as f64 * ((0.03 * size_of::<T>() as f64).max(0.1) + staged as f64);
     let (x, y, out) = (&x, &y, &target);
     if let Some(tiles) = Tiles::of(problem) {
         return parallel::for_ranges(tiles.count(), 1, nanoseconds, |range| {
@@ -108,7 +116,10 @@ impl<T: Element> Kernel for AddRange<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let AddRange { x, y, alpha, out, range: Range { mut start, end } } = self;
-        let reach = |at: usize| x.reach(at).min(y.reach(at)).min(out.reach(at)).min(end - at);
+        let reach = |at: usize| {
+            let x = if x.is_output() { usize::MAX } else { x.reach(at) };
+            x.min(y.reach(at)).min(out.reach(at)).min(end - at)
+        };
         if reach(start) == end - start {
             // No buffers, which would have to be cleared first: small additions are all overhead.
             return add_block(isa, x, y, alpha, out, start..end, [&mut [], &mut [], &mut []]);
@@ -145,7 +156,8 @@ impl Rows {
             Addend::Scalar(_) => true,
         };
         let (rows, columns) = (rows as usize, columns as usize);
-        (columns >= SHORT && in_rows && x.has_rows() && out.has_rows()).then_some(Rows { rows, columns })
+        let in_rows = in_rows && x.has_rows() && out.has_rows();
+        (columns >= SHORT && in_rows && !out.is_streamed()).then_some(Rows { rows, columns })
     }
 }
 
@@ -304,34 +316,44 @@ fn add_block<T: Element, I: Isa>(
     [x_buffer, y_buffer, out_buffer]: [&mut [T]; 3],
 ) {
     let (start, len) = (range.start, range.len());
-    let x = x.block(start, len, x_buffer);
-    // SAFETY: ranges of different threads are disjoint, and so are the blocks of one thread.
-    match unsafe { out.slice(start, len) } {
-        Some(sums) => add_slices(isa, x, y, alpha, start, y_buffer, sums),
-        None => {
-            let sums = &mut out_buffer[..len];
-            add_slices(isa, x, y, alpha, start, y_buffer, sums);
-            // SAFETY: as above, and there is no slice.
-            unsafe { out.store(start, sums) };
+    let y = match y {
+        Addend::Elements(y) if y.repeated(start) >= len => Err(y.at(start).to_arith()),
+        Addend::Elements(y) => Ok(y.block(start, len, y_buffer)),
+        Addend::Scalar(y) => Err(*y),
+    };
+    // SAFETY: ranges of different threads are disjoint, and so are the blocks of one thread. y is other memory, or a copy.
+    if let Some(to) = unsafe { out.slice(start, len) }.filter(|_| x.is_output()) {
+        match y {
+            Ok(y) => T::add_to(isa, to, y, alpha),
+            Err(y) => T::add_scalar_to(isa, to, y, alpha),
         }
+        return;
     }
+    let x = x.block(start, len, x_buffer);
+    let sums = Sums { x, y, alpha };
+    if out.reach(start) >= len {
+        // SAFETY: ranges of different threads are disjoint, and so are the blocks of one thread.
+        return unsafe { out.fill(isa, start, len, &sums) };
+    }
+    sums.fill(isa, 0..len, &mut out_buffer[..len]);
+    // SAFETY: as above, and there is no slice.
+    unsafe { out.store(start, &out_buffer[..len]) };
 }
 
-#[inline(always)]
-fn add_slices<T: Element, I: Isa>(
-    isa: I,
-    x: &[T],
-    y: &Addend<T>,
+/// x + alpha * y, where y may be one number.
+struct Sums<'a, T: Element> {
+    x: &'a [T],
+    y: std::result::Result<&'a [T], T::Arith>,
     alpha: T::Arith,
-    start: usize,
-    y_buffer: &mut [T],
-    sums: &mut [T],
-) {
-    match y {
-        Addend::Elements(y) if y.repeated(start) >= sums.len() => {
-            T::add_scalar(isa, x, y.at(start).to_arith(), alpha, sums);
+}
+
+impl<T: Element> Fill<T> for Sums<'_, T> {
+    #[inline(always)]
+    fn fill<I: Isa>(&self, isa: I, range: Range<usize>, to: &mut [T]) {
+        let x = &self.x[range.clone()];
+        match self.y {
+            Ok(y) => T::add(isa, x, &y[range], self.alpha, to),
+            Err(y) => T::add_scalar(isa, x, y, self.alpha, to),
         }
-        Addend::Elements(y) => T::add(isa, x, y.block(start, sums.len(), y_buffer), alpha, sums),
-        Addend::Scalar(y) => T::add_scalar(isa, x, *y, alpha, sums),
     }
 }

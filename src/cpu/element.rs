@@ -42,7 +42,28 @@ pub trait Element: Copy + Default + Send + Sync + 'static {
     /// out = x + alpha * y. The slices have one length.
     fn add<I: Isa>(isa: I, x: &[Self], y: &[Self], alpha: Self::Arith, out: &mut [Self]);
     fn add_scalar<I: Isa>(isa: I, x: &[Self], y: Self::Arith, alpha: Self::Arith, out: &mut [Self]);
+
+    /// The same where `out` is x.
+    #[inline(always)]
+    fn add_to<I: Isa>(isa: I, out: &mut [Self], y: &[Self], alpha: Self::Arith) {
+        let mut x = [Self::default(); FEW];
+        for (out, y) in out.chunks_mut(FEW).zip(y.chunks(FEW)) {
+            x[..out.len()].copy_from_slice(out);
+            Self::add(isa, &x[..out.len()], y, alpha, out);
+        }
+    }
+    #[inline(always)]
+    fn add_scalar_to<I: Isa>(isa: I, out: &mut [Self], y: Self::Arith, alpha: Self::Arith) {
+        let mut x = [Self::default(); FEW];
+        for out in out.chunks_mut(FEW) {
+            x[..out.len()].copy_from_slice(out);
+            Self::add_scalar(isa, &x[..out.len()], y, alpha, out);
+        }
+    }
 }
+
+/// Elements of an output that are copied before they are overwritten.
+const FEW: usize = 128;
 
 /// torch.bool: a byte of which only zero is false.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

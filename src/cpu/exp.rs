@@ -1,4 +1,4 @@
-//! exp for float32 and float64, without branches, so that loops over it vectorise.
+//! exp for float32 and float64, and ln for float32, without branches, so that loops over them vectorise.
 //!
 //! x = n ln 2 + r with |r| <= ln(2)/2; e^r is 1 + r + r^2 q(r), where q is a minimax polynomial whose error is below a
 //! twentieth of an ulp.
@@ -21,6 +21,35 @@ pub trait Exp: Real {
     /// nothing, but not 0, for -inf. The rounding error of the difference is carried along: at x - m = -80 it alone would
     /// be 3.8e-6 of a float32 result. `NEAR`: that is not needed.
     fn lifted<I: Isa, const NEAR: bool>(isa: I, x: Self, m: Self) -> Self;
+
+    /// The natural logarithm of a sum of exponentials of which one is 1, rounded once. NaN of NaN.
+    fn ln_of_sum<I: Isa>(isa: I, sum: f64) -> Self;
+}
+
+/// To 12 digits.
+#[inline(always)]
+fn ln_f32<I: Isa>(isa: I, sum: f64) -> f32 {
+    // sum = m 2^n with m from sqrt(1/2) to sqrt(2).
+    let bits = sum.to_bits();
+    let n = bits.wrapping_sub(std::f64::consts::FRAC_1_SQRT_2.to_bits()) >> 52;
+    let m = f64::from_bits(bits.wrapping_sub(n << 52));
+    // AVX2 converts no integers of 64 bits, but to the lowest bits of such a number they can be added.
+    const SHIFT: f64 = (1u64 << 52) as f64;
+    let n = f64::from_bits(n + SHIFT.to_bits()) - SHIFT;
+    // ln m = 2 artanh(f), whose series is short: f is 0.172 at most.
+    let f = (m - 1.0) / (m + 1.0);
+    let square = f * f;
+    let mut series = 2.0 / 13.0;
+    for k in [11.0, 9.0, 7.0, 5.0, 3.0, 1.0] {
+        series = Real::mul_add(series, isa, square, 2.0 / k);
+    }
+    let ln = Real::mul_add(n, isa, std::f64::consts::LN_2, series * f);
+    (if sum.is_nan() { sum } else { ln }) as f32
+}
+
+#[inline(always)]
+fn ln_f64<I: Isa>(_: I, sum: f64) -> f64 {
+    sum.ln()
 }
 
 trait Reduced: Real {
@@ -39,7 +68,7 @@ macro_rules! exp {
     (
         $type:ident, $bits:ident, mantissa $mantissa:literal, bias $bias:literal, lift $lift:literal,
         lowest $lowest:literal, highest $highest:literal, ln2 $high:literal + $low:literal,
-        q [$first:literal $(, $rest:literal)*]
+        q [$first:literal $(, $rest:literal)*], $ln:ident
     ) => {
         impl Exp for $type {
             const NEG_INFINITY: $type = $type::NEG_INFINITY;
@@ -76,6 +105,11 @@ macro_rules! exp {
                 // The bits of n are the lowest.
                 let power = $type::from_bits((n.to_bits() << $mantissa).wrapping_add(($bias + $lift) << $mantissa));
                 Reduced::polynomial(isa, r) * power
+            }
+
+            #[inline(always)]
+            fn ln_of_sum<I: Isa>(isa: I, sum: f64) -> $type {
+                $ln(isa, sum)
             }
         }
 
@@ -114,7 +148,8 @@ macro_rules! exp {
 exp!(
     f32, u32, mantissa 23, bias 127, lift 64, lowest -110.0, highest 90.0,
     ln2 0.693_145_75 + 1.428_606_8e-6,
-    q [0.001381454, 0.008368745, 0.04166839, 0.16666521, 0.49999994]
+    q [0.001381454, 0.008368745, 0.04166839, 0.16666521, 0.49999994],
+    ln_f32
 );
 exp!(
     f64, u64, mantissa 52, bias 1023, lift 512, lowest -760.0, highest 720.0,
@@ -123,5 +158,37 @@ exp!(
         1.9827832865611385e-09, 2.5063505551567007e-08, 2.755929256565671e-07, 2.755733592429537e-06,
         2.4801586128610757e-05, 0.00019841269824376098, 0.001388888888913081, 0.008333333333337472,
         0.041666666666666546, 0.16666666666666666, 0.5
-    ]
+    ],
+    ln_f64
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::isa::{Kernel, dispatch};
+
+    struct Ln(f64);
+
+    impl Kernel for Ln {
+        type Output = f32;
+
+        #[inline(always)]
+        fn run<I: Isa>(self, isa: I) -> f32 {
+            f32::ln_of_sum(isa, self.0)
+        }
+    }
+
+    #[test]
+    fn logarithms_of_sums_are_rounded_once() {
+        for i in 0..4000 {
+            let exponent = f64::from(i % 40);
+            for sum in [exponent.exp2() * (1.0 + f64::from(i) / 4000.0), 1.0 + (-exponent).exp2()] {
+                let (ln, exact) = (dispatch(Ln(sum)), sum.ln());
+                let difference = (f64::from(ln) - exact).abs();
+                assert!(difference <= f64::from(f32::EPSILON) / 1.999 * exact, "{sum}");
+            }
+        }
+        assert_eq!(dispatch(Ln(1.0)), 0.0);
+        assert!(dispatch(Ln(f64::NAN)).is_nan());
+    }
+}

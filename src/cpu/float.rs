@@ -23,6 +23,11 @@ pub trait Real:
     fn separate(self, factor: Self, addend: Self) -> Self;
     /// The sum of the sums of each lane.
     fn sum_of_lanes<I: Isa>(isa: I, sums: [Self; LANES]) -> Self;
+    /// The largest of a group without NaNs.
+    fn largest_of_lanes<I: Isa>(isa: I, group: [Self; LANES]) -> Self;
+    /// Itself or 0, by a mask of [`mask`](Self::mask), whatever it is.
+    fn masked(self, mask: Self) -> Self;
+    fn mask(kept: bool) -> Self;
 
     /// self * factor + addend, with one rounding where that is one instruction.
     #[inline(always)]
@@ -126,13 +131,27 @@ pub fn wide_groups<T: Float, I: Isa, const N: usize>(isa: I, row: &[T]) -> [[T::
     groups
 }
 
-/// `group` without its first elements, which are zeros instead.
-#[inline(always)]
-pub fn from<R: Real>(first: usize, mut group: [R; LANES]) -> [R; LANES] {
-    for (i, v) in group.iter_mut().enumerate() {
-        *v = if i < first { R::default() } else { *v };
+/// Makes zeros of the first elements of groups. Made once for many: the comparisons take longer than what they are for.
+#[derive(Clone, Copy, Debug)]
+pub struct TailMask<R>([R; LANES]);
+
+impl<R: Real> TailMask<R> {
+    #[inline(always)]
+    pub fn new(first: usize) -> TailMask<R> {
+        let mut masks = [R::default(); LANES];
+        for (i, mask) in masks.iter_mut().enumerate() {
+            *mask = R::mask(i >= first);
+        }
+        TailMask(masks)
     }
-    group
+
+    #[inline(always)]
+    pub fn apply(self, mut group: [R; LANES]) -> [R; LANES] {
+        for (v, mask) in group.iter_mut().zip(self.0) {
+            *v = v.masked(mask);
+        }
+        group
+    }
 }
 
 /// Less than a group of elements in the arithmetic type, filled up with zeros.
@@ -199,7 +218,7 @@ macro_rules! narrow_f64 {
 narrow_f64!(half::f16, half::bf16, f32);
 
 macro_rules! real {
-    ($type:ty, $dtype:expr, $to:ident, $sum:ident) => {
+    ($type:ty, $dtype:expr, $to:ident, $sum:ident, $largest:ident) => {
         impl Element for $type {
             const DTYPE: DType = $dtype;
             type Arith = $type;
@@ -246,6 +265,12 @@ macro_rules! real {
                     *o = Real::mul_add(y, isa, alpha, a);
                 }
             }
+            #[inline(always)]
+            fn add_to<I: Isa>(isa: I, out: &mut [$type], y: &[$type], alpha: $type) {
+                for (o, &b) in out.iter_mut().zip(y) {
+                    *o = Real::mul_add(b, isa, alpha, *o);
+                }
+            }
         }
 
         impl Real for $type {
@@ -260,6 +285,18 @@ macro_rules! real {
             #[inline(always)]
             fn sum_of_lanes<I: Isa>(isa: I, sums: [$type; LANES]) -> $type {
                 isa.$sum(sums)
+            }
+            #[inline(always)]
+            fn largest_of_lanes<I: Isa>(isa: I, group: [$type; LANES]) -> $type {
+                isa.$largest(group)
+            }
+            #[inline(always)]
+            fn masked(self, mask: $type) -> $type {
+                <$type>::from_bits(self.to_bits() & mask.to_bits())
+            }
+            #[inline(always)]
+            fn mask(kept: bool) -> $type {
+                <$type>::from_bits(if kept { !0 } else { 0 })
             }
         }
 
@@ -292,5 +329,5 @@ macro_rules! real {
     };
 }
 
-real!(f32, DType::F32, to_f32, sum_f32);
-real!(f64, DType::F64, to_f64, sum_f64);
+real!(f32, DType::F32, to_f32, sum_f32, largest_f32);
+real!(f64, DType::F64, to_f64, sum_f64, largest_f64);

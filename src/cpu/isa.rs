@@ -1,12 +1,14 @@
 //! Instruction sets: code is written once, compiled for each, and chosen when it runs.
 //!
 //! Loops are plain Rust that LLVM vectorises; conversions of float16 and bfloat16 and sums of a group are
-//! intrinsics: it cannot see through those of float16, and takes the others apart. A value of an [`Isa`] type proves that the CPU has
+//! and the largest of one are intrinsics: it cannot see through those of float16, and takes the others apart. A value of an [`Isa`] type proves that the CPU has
 //! it: only [`dispatch`] makes one.
 //!
 //! Only what is inlined into [`dispatch`]'s entries is compiled for their instruction set, and a closure is
 //! inlined only where LLVM finds it cheap: exp in a closure took 30 times as long. Code under a [`Kernel`] is
 //! therefore loops and `#[inline(always)]` functions, and closures of an operation or two at most.
+
+use std::ptr;
 
 use half::{bf16, f16};
 
@@ -33,7 +35,20 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// The sum of a group, pairwise: places that are eight apart first, then four, two and one.
     fn sum_f32(self, values: [f32; LANES]) -> f32;
     fn sum_f64(self, values: [f64; LANES]) -> f64;
+
+    /// The largest of a group without NaNs.
+    fn largest_f32(self, values: [f32; LANES]) -> f32;
+    fn largest_f64(self, values: [f64; LANES]) -> f64;
+
+    /// Copies a cache line, past the caches if the CPU can.
+    ///
+    /// # Safety
+    /// As [`ptr::copy_nonoverlapping`]; `to` is the first byte of a line.
+    unsafe fn stream_line(self, from: *const u8, to: *mut u8);
 }
+
+/// Bytes of a cache line.
+pub const LINE: usize = 64;
 
 /// Work to be compiled for every instruction set; `run` is to be `#[inline(always)]`.
 pub trait Kernel {
@@ -71,7 +86,7 @@ pub fn dispatch_streaming<K: Kernel>(kernel: K) -> K::Output {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use x86::has_avx512;
+pub use x86::{has_avx2, has_avx512};
 
 /// Whether a register holds a group of float32.
 pub fn has_whole_groups() -> bool {
@@ -127,6 +142,22 @@ impl Isa for Portable {
     #[inline(always)]
     fn sum_f64(self, values: [f64; LANES]) -> f64 {
         pairwise(values)
+    }
+
+    #[inline(always)]
+    fn largest_f32(self, values: [f32; LANES]) -> f32 {
+        values.into_iter().fold(f32::NEG_INFINITY, |largest, v| if v > largest { v } else { largest })
+    }
+
+    #[inline(always)]
+    fn largest_f64(self, values: [f64; LANES]) -> f64 {
+        values.into_iter().fold(f64::NEG_INFINITY, |largest, v| if v > largest { v } else { largest })
+    }
+
+    #[inline(always)]
+    unsafe fn stream_line(self, from: *const u8, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(from, to, LINE) };
     }
 }
 
@@ -229,6 +260,33 @@ mod x86 {
                 sum_of_4(_mm256_add_pd(_mm512_castpd512_pd256(sums), high))
             }
         }
+
+        #[inline(always)]
+        fn largest_f32(self, values: [f32; LANES]) -> f32 {
+            // SAFETY: as in `widen_f16`.
+            unsafe {
+                let values = transmute::<[f32; LANES], __m512>(values);
+                let high = _mm512_extractf32x8_ps::<1>(values);
+                largest_of_8(_mm256_max_ps(_mm512_castps512_ps256(values), high))
+            }
+        }
+
+        #[inline(always)]
+        fn largest_f64(self, values: [f64; LANES]) -> f64 {
+            // SAFETY: as in `widen_f16`, with two registers.
+            unsafe {
+                let [low, high] = transmute::<[f64; LANES], [__m512d; 2]>(values);
+                let largest = _mm512_max_pd(low, high);
+                let high = _mm512_extractf64x4_pd::<1>(largest);
+                largest_of_4(_mm256_max_pd(_mm512_castpd512_pd256(largest), high))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn stream_line(self, from: *const u8, to: *mut u8) {
+            // SAFETY: as in `widen_f16`; the caller's promise.
+            unsafe { stream_line(from, to) };
+        }
     }
 
     impl Isa for Avx2 {
@@ -286,6 +344,42 @@ mod x86 {
                 sum_of_4(_mm256_add_pd(_mm256_add_pd(a, c), _mm256_add_pd(b, d)))
             }
         }
+
+        #[inline(always)]
+        fn largest_f32(self, values: [f32; LANES]) -> f32 {
+            // SAFETY: as in `widen_f16`.
+            unsafe {
+                let [low, high] = transmute::<[f32; LANES], [__m256; 2]>(values);
+                largest_of_8(_mm256_max_ps(low, high))
+            }
+        }
+
+        #[inline(always)]
+        fn largest_f64(self, values: [f64; LANES]) -> f64 {
+            // SAFETY: as in `widen_f16`, with four registers.
+            unsafe {
+                let [a, b, c, d] = transmute::<[f64; LANES], [__m256d; 4]>(values);
+                largest_of_4(_mm256_max_pd(_mm256_max_pd(a, c), _mm256_max_pd(b, d)))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn stream_line(self, from: *const u8, to: *mut u8) {
+            // SAFETY: as in `widen_f16`; the caller's promise.
+            unsafe { stream_line(from, to) };
+        }
+    }
+
+    /// # Safety
+    /// As [`Isa::stream_line`]; the CPU has AVX.
+    #[inline(always)]
+    unsafe fn stream_line(from: *const u8, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [low, high] = from.cast::<[__m256i; 2]>().read_unaligned();
+            _mm256_stream_si256(to.cast(), low);
+            _mm256_stream_si256(to.cast::<__m256i>().add(1), high);
+        }
     }
 
     /// What makes a NaN quiet, whose rounding could carry into infinity.
@@ -328,6 +422,29 @@ mod x86 {
         unsafe {
             let pairs = _mm_add_pd(_mm256_castpd256_pd128(values), _mm256_extractf128_pd::<1>(values));
             _mm_cvtsd_f64(_mm_add_sd(pairs, _mm_unpackhi_pd(pairs, pairs)))
+        }
+    }
+
+    /// # Safety
+    /// The CPU has AVX.
+    #[inline(always)]
+    unsafe fn largest_of_8(values: __m256) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let fours = _mm_max_ps(_mm256_castps256_ps128(values), _mm256_extractf128_ps::<1>(values));
+            let pairs = _mm_max_ps(fours, _mm_movehl_ps(fours, fours));
+            _mm_cvtss_f32(_mm_max_ss(pairs, _mm_movehdup_ps(pairs)))
+        }
+    }
+
+    /// # Safety
+    /// The CPU has AVX.
+    #[inline(always)]
+    unsafe fn largest_of_4(values: __m256d) -> f64 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let pairs = _mm_max_pd(_mm256_castpd256_pd128(values), _mm256_extractf128_pd::<1>(values));
+            _mm_cvtsd_f64(_mm_max_sd(pairs, _mm_unpackhi_pd(pairs, pairs)))
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod parallel;
 pub mod pool;
 pub mod register;
 pub mod softmax;
+pub mod streaming;
 pub mod widened;
 pub mod workers;
 

@@ -13,6 +13,7 @@ use super::element::{Bool, Element};
 use super::isa::{Isa, Kernel, dispatch};
 use super::memory;
 use super::register::{BLOCK as SQUARE, Tiles};
+use super::streaming::{self, Fill};
 use crate::dtype::DType;
 use crate::tensor::Dims;
 
@@ -303,6 +304,8 @@ pub struct Source<T> {
     dtype: DType,
     /// Whether slices of the memory itself may be handed out.
     in_place: bool,
+    /// Whether the elements are those that the target writes, one for one.
+    is_output: bool,
     /// Of the last two dimensions.
     strides: [i64; 2],
     element: PhantomData<T>,
@@ -320,9 +323,15 @@ impl<T: Element> Source<T> {
         strides: &[i64],
         written: usize,
     ) -> Source<T> {
-        let in_place = dtype == T::DTYPE && address.is_multiple_of(align_of::<T>()) && address != written;
+        let usable = dtype == T::DTYPE && address.is_multiple_of(align_of::<T>());
+        let (in_place, is_output) = (usable && address != written, usable && address == written);
         let walk = Walk::new(address, shape, strides);
-        Source { walk, dtype, in_place, strides: last_two(strides), element: PhantomData }
+        Source { walk, dtype, in_place, is_output, strides: last_two(strides), element: PhantomData }
+    }
+
+    /// Whether the elements are those that the target writes, of its dtype and aligned.
+    pub fn is_output(&self) -> bool {
+        self.is_output
     }
 
     /// How many elements from `start` on [`slice`](Self::slice) can give.
@@ -541,11 +550,17 @@ impl<E: Element, T: Element> Kernel for Convert<'_, E, T> {
     }
 }
 
+/// Contiguous bytes that are worth streaming: several lines.
+const SHORTEST_STREAM: usize = 512;
+
 /// The output.
 #[derive(Clone, Debug)]
 pub struct Target<T> {
     walk: Walk,
+    /// Whether slices of the memory itself may be handed out.
     in_place: bool,
+    /// Whether [`fill`](Self::fill) writes past the caches.
+    streamed: bool,
     /// Of the last two dimensions.
     strides: [i64; 2],
     element: PhantomData<T>,
@@ -561,7 +576,23 @@ impl<T: Element> Target<T> {
         if let ([len], [1]) = (&walk.shape[..], &walk.strides[..]) {
             memory::ask_for_huge_pages(address, *len as usize * size_of::<T>());
         }
-        Target { walk, in_place, strides: last_two(strides), element: PhantomData }
+        Target { walk, in_place, streamed: false, strides: last_two(strides), element: PhantomData }
+    }
+
+    /// The same memory, which [`fill`](Self::fill) writes past the caches where that pays. Not for memory that is an input
+    /// too: its lines are in the caches already.
+    pub fn streamed(mut self) -> Target<T> {
+        let run = match (self.walk.shape.last(), self.walk.strides.last()) {
+            (Some(&len), Some(1)) => len as usize * size_of::<T>(),
+            _ => 0,
+        };
+        let bytes = self.walk.shape.iter().product::<i64>() as usize * size_of::<T>();
+        self.streamed = self.in_place && run >= SHORTEST_STREAM && streaming::pays(bytes);
+        self
+    }
+
+    pub fn is_streamed(&self) -> bool {
+        self.streamed
     }
 
     /// Whether [`matrix`](Self::matrix) has any rows.
@@ -603,6 +634,18 @@ impl<T: Element> Target<T> {
         // SAFETY: `new` vouches for the memory, which is aligned and contiguous for `reach` elements; the
         // caller for there being no other reference. Any bits are a valid T.
         Some(unsafe { slice::from_raw_parts_mut(first, len) })
+    }
+
+    /// Fills as many elements from `start` on as [`reach`](Self::reach) allows.
+    ///
+    /// # Safety
+    /// As of [`slice`](Self::slice); `len` is not beyond reach.
+    #[inline(always)]
+    pub unsafe fn fill<I: Isa>(&self, isa: I, start: usize, len: usize, by: &impl Fill<T>) {
+        let first = self.walk.pointer::<T>().wrapping_offset(self.walk.contiguous_from(start).0 as isize);
+        // SAFETY: `new` vouches for the memory, the caller for its length and for there being no other reference.
+        let to = unsafe { slice::from_raw_parts_mut(first, len) };
+        if self.streamed { streaming::fill(isa, to, by) } else { by.fill(isa, 0..len, to) }
     }
 
     /// Writes `from` to the elements from `start` on.

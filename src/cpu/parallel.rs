@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::streaming;
 use super::workers::Crew;
 
 /// Waking a pool from outside takes 5 to 30 us; below this much serial work it does not pay.
 const SERIAL_BELOW_NS: f64 = 100_000.0;
 
 /// The same of threads that a library lends: they are awake while its operations follow one another.
-const SERIAL_BELOW_NS_LENT: f64 = 8_000.0;
+const SERIAL_BELOW_NS_LENT: f64 = 6_000.0;
 
 /// What a piece of a range is worth, at least, if a thread has several.
 const PIECE_NS: f64 = 20_000.0;
@@ -73,7 +74,7 @@ fn share<I, S>(
             work(&mut scratch, item);
             match next() {
                 Some(another) => item = another,
-                None => return,
+                None => return streaming::finish(),
             }
         }
     });
@@ -160,7 +161,12 @@ pub fn for_ranges(len: usize, multiple: usize, nanoseconds: f64, work: impl Fn(R
     let crew = crew_for(nanoseconds);
     let threads = crew.count();
     if threads == 1 {
-        return work(0..len);
+        work(0..len);
+        // No short work streams.
+        if is_long(nanoseconds) {
+            streaming::finish();
+        }
+        return;
     }
     // Several pieces a thread, so that one that is late does not hold up the rest, if they take a while.
     let each = (nanoseconds / PIECE_NS / threads as f64).clamp(1.0, 4.0) as usize;

@@ -1,8 +1,11 @@
 //! Reading a source as float32 or float64, and writing a target from it, whatever lies in memory.
 
+use std::ops::Range;
+
 use super::float::{Float, Narrow};
 use super::isa::Isa;
 use super::operand::{BLOCK, Source, Target};
+use super::streaming::Fill;
 
 /// Fills `to` with the elements from `start` on.
 #[inline(always)]
@@ -39,9 +42,9 @@ pub fn read<'a, T: Float, I: Isa>(
 /// No slice of these elements is alive, and no other thread uses them.
 #[inline(always)]
 pub unsafe fn store<R, T: Narrow<R>, I: Isa>(isa: I, target: &Target<T>, start: usize, from: &[R]) {
-    // SAFETY: the caller's promise.
-    if let Some(slice) = unsafe { target.slice(start, from.len()) } {
-        return T::narrowed(isa, from, slice);
+    if target.reach(start) >= from.len() {
+        // SAFETY: the caller's promise.
+        return unsafe { target.fill(isa, start, from.len(), &Narrowed(from)) };
     }
     let mut block = [T::default(); BLOCK];
     for (i, values) in from.chunks(BLOCK).enumerate() {
@@ -49,5 +52,15 @@ pub unsafe fn store<R, T: Narrow<R>, I: Isa>(isa: I, target: &Target<T>, start: 
         T::narrowed(isa, values, block);
         // SAFETY: the caller's promise; the target gave no slice.
         unsafe { target.store(start + i * BLOCK, block) };
+    }
+}
+
+/// Numbers, rounded.
+struct Narrowed<'a, R>(&'a [R]);
+
+impl<R, T: Narrow<R>> Fill<T> for Narrowed<'_, R> {
+    #[inline(always)]
+    fn fill<I: Isa>(&self, isa: I, range: Range<usize>, to: &mut [T]) {
+        T::narrowed(isa, &self.0[range], to);
     }
 }

@@ -97,6 +97,42 @@ def test_the_default_dtype_is_torchs(device):
     assert tw.add(x, 0.1).dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+def test_results_larger_than_caches(device, dtype):
+    # Half of the largest last-level caches of desktops.
+    rows, columns = 8, (6 << 20) // dtype.itemsize + 3
+    x, y = values((rows, columns), dtype, device), values((rows, columns), dtype, device)
+    memory = torch.empty(rows * columns + 1, dtype=dtype, device=device)
+    for out in (memory[:-1].view(rows, columns), memory[1:].view(rows, columns)):
+        assert_identical(tw.add(x, y, out=out), x + y)
+        assert_identical(tw.add(x, y[0], out=out), x + y[0])
+        assert_identical(tw.add(x, y[:, :1], alpha=2, out=out), torch.add(x, y[:, :1], alpha=2))
+    assert_identical(tw.add(x[:, 1:], y[:, :-1], out=out[:, 1:]), x[:, 1:] + y[:, :-1])
+    assert_identical(tw.add(x, y, out=x.clone()), x + y)
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_into_either_input(device, dtype):
+    for shape in [(7,), (1025,), (33, 300), (5, 4097)]:
+        x, y = values(shape, dtype, device), values(shape, dtype, device)
+        for a, b in (
+            (x, y),
+            (x, y[..., :1]),
+            (x, y[:1] if len(shape) > 1 else y),
+            (x, x.dtype == torch.bool or 3),
+        ):
+            expected, into = torch.add(a, b), a.clone()
+            assert_identical(tw.add(into, b, out=into), expected, f"{shape} into x:")
+            if isinstance(b, torch.Tensor) and b.shape == shape:
+                into = b.clone()
+                assert_identical(tw.add(a, into, out=into), expected, f"{shape} into y:")
+                doubled = torch.add(a, b, alpha=2)
+                into = b.clone()
+                assert_identical(tw.add(a, into, alpha=2, out=into), doubled, f"{shape} into y, alpha 2:")
+        both = x.clone()
+        assert_identical(tw.add(both, both, out=both), x + x, f"{shape} into both:")
+
+
 def test_the_same_tensor_twice(device):
     x = values((77,), torch.float32, device)
     assert_identical(tw.add(x, x), 2 * x)

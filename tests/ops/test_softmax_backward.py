@@ -110,6 +110,16 @@ def test_long_rows_that_start_anywhere(device, op, dtype):
 
 
 @ops
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_results_larger_than_caches(device, op, dtype):
+    for n in (781, 100_003):
+        rows = (34 << 20) // (dtype.itemsize * n)
+        memory = torch.empty(rows * n + 1, dtype=dtype, device=device)
+        out = memory[1:].view(rows, n)
+        check(op, *sample(op, (rows, n), dtype, device), context=f"{n}:", out=out)
+
+
+@ops
 @dtypes
 def test_expanded_gradients(device, op, dtype):
     for shape in [(6, 50), (33, 1000), (3, 9001), (2, 70001), (5, 40, 30)]:

@@ -145,7 +145,7 @@ impl<T: Float> Kernel for Whole<'_, T> {
             add_up(&mut totals, &mut sums);
         }
         lower(&mut totals, &maxima);
-        let finishing = finishing_of::<T::Real>(columns.kind, &totals);
+        let finishing = finishing_of::<T::Real, I>(isa, columns.kind, &totals);
         let finish = Finish::<T> { maxima: &maxima, bases: &bases, finishing: &finishing };
         if columns.kind == Kind::LogSoftmax {
             return write(isa, columns, tile, 0..length, &LogSoftmax(finish), scratch);
@@ -171,8 +171,8 @@ fn long<T: Float>(
     parallel::for_chunks_with(parts, padded, parallel, Scratch::default, |scratch, i, part| {
         dispatch(Survey { columns, tile, range: split.piece(i), scratch, part });
     });
-    let (maxima, sums) = dispatch(Combine { parts, padded });
-    let (bases, finishing) = (bases(&maxima), finishing_of(columns.kind, &sums));
+    let (maxima, finishing) = dispatch(Combine { kind: columns.kind, parts, padded });
+    let bases = bases(&maxima);
     parallel::for_each_with(split.pieces(), parallel, Scratch::default, |scratch, i| {
         let finish = Finish { maxima: &maxima, bases: &bases, finishing: &finishing };
         dispatch(Write { columns, tile, range: split.piece(i), scratch, finish });
@@ -223,18 +223,19 @@ impl<T: Float> Kernel for Survey<'_, T> {
     }
 }
 
-/// Maxima and sums of the columns, given those of their pieces.
+/// Maxima of the columns and what finishes them, given maxima and sums of their pieces.
 struct Combine<'a, R> {
+    kind: Kind,
     parts: &'a [(R, f64)],
     padded: usize,
 }
 
 impl<R: Exp> Kernel for Combine<'_, R> {
-    type Output = (Vec<[R; LANES]>, Vec<f64>);
+    type Output = (Vec<[R; LANES]>, Vec<[R; LANES]>);
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> Self::Output {
-        let Combine { parts, padded } = self;
+        let Combine { kind, parts, padded } = self;
         let mut maxima = vec![[R::NEG_INFINITY; LANES]; padded / LANES];
         for part in parts.chunks_exact(padded) {
             for (m, &(own, _)) in maxima.as_flattened_mut().iter_mut().zip(part) {
@@ -248,7 +249,7 @@ impl<R: Exp> Kernel for Combine<'_, R> {
                 *total += sum * <f64 as Exp>::exp(isa, difference);
             }
         }
-        (maxima, totals)
+        (maxima, finishing_of(isa, kind, &totals))
     }
 }
 

@@ -94,11 +94,11 @@ fn for_units<P: Copy + Default + Send>(
 /// What finishes the elements of a row with this sum of exponentials: the factor of each exponential, or
 /// what is subtracted from x - maximum.
 #[inline(always)]
-fn finishing<R: Exp>(kind: Kind, sum: f64) -> R {
-    R::from_element(match kind {
-        Kind::Softmax => reciprocal(sum),
-        Kind::LogSoftmax => sum.ln(),
-    })
+fn finishing<R: Exp, I: Isa>(isa: I, kind: Kind, sum: f64) -> R {
+    match kind {
+        Kind::Softmax => R::from_element(reciprocal(sum)),
+        Kind::LogSoftmax => R::ln_of_sum(isa, sum),
+    }
 }
 
 /// The exponentials of a group, relative to its maxima.

@@ -1,8 +1,11 @@
 //! Row by row, through a buffer of the arithmetic type.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::*;
-use crate::cpu::float::{Real, add_groups, add_to_totals, from, last_group, wide_groups};
+use crate::cpu::float::{Real, TailMask, add_groups, add_to_totals, last_group, wide_groups};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
+use crate::cpu::streaming::Fill;
 use crate::cpu::widened;
 
 /// Longest row that one thread solves: 256 KiB of float32, well within the second-level cache.
@@ -35,6 +38,7 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let (x, out) = operands::<T>(problem, &shape, &x_strides, &out_strides);
     let (rows, length) = (problem.row_count() as usize, problem.length as usize);
     let in_place = problem.x.address == problem.out.address;
+    let out = if in_place { out } else { out.streamed() };
     let rows_of = Rows { x: &x, out: &out, in_place, kind: problem.kind, length };
     let nanoseconds = rows as f64 * (10.0 + 0.5 * length as f64);
     if length <= SHORT {
@@ -80,15 +84,13 @@ impl<'a, T: Float> Rows<'a, T> {
     /// Writes exponentials, times `factor`.
     #[inline(always)]
     fn store_scaled<I: Isa>(&self, isa: I, start: usize, values: &mut [T::Real], factor: T::Real) {
-        // SAFETY: as in `memory`.
-        match unsafe { self.out.slice(start, values.len()) } {
-            Some(slice) => T::narrow_lowered(isa, values, factor, slice),
-            None => {
-                scale(values, factor);
-                // SAFETY: as above, and no slice is held at all.
-                unsafe { widened::store(isa, self.out, start, values) };
-            }
+        if self.out.reach(start) >= values.len() {
+            // SAFETY: as in `memory`.
+            return unsafe { self.out.fill(isa, start, values.len(), &Lowered { values, factor }) };
         }
+        scale(values, factor);
+        // SAFETY: as above, and no slice is held at all.
+        unsafe { widened::store(isa, self.out, start, values) };
     }
 
     /// Writes `values`.
@@ -96,6 +98,19 @@ impl<'a, T: Float> Rows<'a, T> {
     fn store<I: Isa>(&self, isa: I, start: usize, values: &[T::Real]) {
         // SAFETY: as in `memory`.
         unsafe { widened::store(isa, self.out, start, values) };
+    }
+}
+
+/// Exponentials times `factor`, rounded.
+struct Lowered<'a, R> {
+    values: &'a [R],
+    factor: R,
+}
+
+impl<T: Float> Fill<T> for Lowered<'_, T::Real> {
+    #[inline(always)]
+    fn fill<I: Isa>(&self, isa: I, range: Range<usize>, to: &mut [T]) {
+        T::narrow_lowered(isa, &self.values[range], self.factor, to);
     }
 }
 
@@ -130,7 +145,7 @@ impl<T: Float> Scratch<T> {
 
 /// The largest and the smallest of `x`, NaNs aside: those come back through the sums. Of halves no smallest is needed.
 #[inline(always)]
-fn extremes<T: Float>(x: &[T::Real]) -> (T::Real, T::Real) {
+fn extremes<T: Float, I: Isa>(isa: I, x: &[T::Real]) -> (T::Real, T::Real) {
     let Some(last) = x.last_chunk::<LANES>() else {
         return x.iter().fold((T::Real::NEG_INFINITY, -T::Real::NEG_INFINITY), |(largest, smallest), &v| {
             (if v > largest { v } else { largest }, if v < smallest { v } else { smallest })
@@ -153,64 +168,37 @@ fn extremes<T: Float>(x: &[T::Real]) -> (T::Real, T::Real) {
         smallest[0] = smaller(smallest[0], *group);
     }
     (
-        of_lanes::<Larger, _>(larger(largest[0], largest[1])),
-        of_lanes::<Smaller, _>(smaller(smallest[0], smallest[1])),
+        T::Real::largest_of_lanes(isa, larger(largest[0], largest[1])),
+        smallest_of_lanes(isa, smaller(smallest[0], smallest[1])),
     )
-}
-
-/// One of each two. No function's pointer, which would be a function compiled for any CPU.
-trait Pick {
-    fn of<R: Exp, const N: usize>(x: [R; N], y: [R; N]) -> [R; N];
-}
-
-struct Larger;
-
-impl Pick for Larger {
-    #[inline(always)]
-    fn of<R: Exp, const N: usize>(x: [R; N], y: [R; N]) -> [R; N] {
-        larger(x, y)
-    }
-}
-
-struct Smaller;
-
-impl Pick for Smaller {
-    #[inline(always)]
-    fn of<R: Exp, const N: usize>(x: [R; N], y: [R; N]) -> [R; N] {
-        smaller(x, y)
-    }
-}
-
-/// The largest or smallest of a group, by halves.
-#[inline(always)]
-fn of_lanes<P: Pick, R: Exp>(group: [R; LANES]) -> R {
-    halved::<P, R, 2, 1>(halved::<P, R, 4, 2>(halved::<P, R, 8, 4>(halved::<P, R, LANES, 8>(group))))[0]
 }
 
 /// By value, as [`add_groups`].
 #[inline(always)]
-pub fn larger<R: Exp, const N: usize>(mut largest: [R; N], x: [R; N]) -> [R; N] {
-    for i in 0..N {
+pub fn larger<R: Exp>(mut largest: [R; LANES], x: [R; LANES]) -> [R; LANES] {
+    for i in 0..LANES {
         largest[i] = if x[i] > largest[i] { x[i] } else { largest[i] };
     }
     largest
 }
 
 #[inline(always)]
-fn smaller<R: Exp, const N: usize>(mut smallest: [R; N], x: [R; N]) -> [R; N] {
-    for i in 0..N {
+fn smaller<R: Exp>(mut smallest: [R; LANES], x: [R; LANES]) -> [R; LANES] {
+    for i in 0..LANES {
         smallest[i] = if x[i] < smallest[i] { x[i] } else { smallest[i] };
     }
     smallest
 }
 
-/// Both halves of a group in one.
+/// The smallest of a group without NaNs.
 #[inline(always)]
-fn halved<P: Pick, R: Exp, const N: usize, const HALF: usize>(group: [R; N]) -> [R; HALF] {
-    match group.as_chunks().0 {
-        [low, high] => P::of(*low, *high),
-        _ => [R::default(); HALF],
+fn smallest_of_lanes<R: Exp, I: Isa>(isa: I, group: [R; LANES]) -> R {
+    // No loop over references, which LLVM would keep in memory.
+    let mut negative = [R::default(); LANES];
+    for i in 0..LANES {
+        negative[i] = -group[i];
     }
+    -R::largest_of_lanes(isa, negative)
 }
 
 /// Fills `values` with e^(x - m), lifted, and sums up what that is.
@@ -245,7 +233,7 @@ fn exponentials<T: Float, I: Isa, const NEAR: bool>(
         if again > 0 {
             let group = lifted::<T, I, NEAR>(isa, *x, [m; LANES]);
             *v = group;
-            sum = add_groups(sum, from(again, group));
+            sum = add_groups(sum, TailMask::new(again).apply(group));
         }
     } else {
         let mut padded = [T::Real::NEG_INFINITY; LANES];
@@ -285,8 +273,27 @@ fn sum_up<T: Float, I: Isa>(
 /// The maximum of a piece, and the sum of its exponentials relative to that, which fill `values`.
 #[inline(always)]
 fn survey<T: Float, I: Isa>(isa: I, x: &[T::Real], values: &mut [T::Real]) -> (T::Real, f64) {
-    let found = extremes::<T>(x);
+    let found = extremes::<T, I>(isa, x);
     (found.0, sum_up::<T, I>(isa, x, found, values))
+}
+
+/// What is found of rows that are solved together.
+struct Together<R> {
+    /// The largest and the smallest.
+    extremes: SmallVec<[(R, R); LANES]>,
+    sums: SmallVec<[f64; LANES]>,
+    finishing: SmallVec<[R; LANES]>,
+}
+
+impl<R: Exp> Together<R> {
+    fn new(rows: usize) -> Together<R> {
+        let zero = R::default();
+        Together {
+            extremes: smallvec![(zero, zero); rows],
+            sums: smallvec![0.0; rows],
+            finishing: smallvec![zero; rows],
+        }
+    }
 }
 
 /// Several rows of a piece at most, step by step: what one of them waits for does not hold up the others.
@@ -297,21 +304,38 @@ fn solve_together<T: Float, I: Isa>(
     length: usize,
     x: &[T::Real],
     values: &mut [T::Real],
-    found: &mut [(T::Real, T::Real)],
+    found: &mut Together<T::Real>,
 ) {
-    for (x, found) in x.chunks_exact(length).zip(&mut *found) {
-        *found = extremes::<T>(x);
+    let Together { extremes, sums, .. } = found;
+    for (x, found) in x.chunks_exact(length).zip(&mut *extremes) {
+        *found = self::extremes::<T, I>(isa, x);
     }
     let rows = x.chunks_exact(length).zip(values.chunks_exact_mut(length));
-    for ((x, values), found) in rows.zip(&mut *found) {
-        found.1 = finishing(kind, sum_up::<T, I>(isa, x, *found, values));
+    for ((x, values), (&found, sum)) in rows.zip(extremes.iter().zip(&mut *sums)) {
+        *sum = sum_up::<T, I>(isa, x, found, values);
+    }
+    finish_together(isa, kind, length, x, values, found);
+}
+
+/// The results of these rows, from their sums, and softmax's from their exponentials.
+#[inline(always)]
+fn finish_together<R: Exp, I: Isa>(
+    isa: I,
+    kind: Kind,
+    length: usize,
+    x: &[R],
+    values: &mut [R],
+    Together { extremes, sums, finishing }: &mut Together<R>,
+) {
+    for (finishing, &sum) in finishing.iter_mut().zip(&*sums) {
+        *finishing = super::finishing(isa, kind, sum);
     }
     let rows = x.chunks_exact(length).zip(values.chunks_exact_mut(length));
-    for ((x, values), &mut (m, finishing)) in rows.zip(found) {
+    for ((x, values), (&(m, _), &mut finishing)) in rows.zip(extremes.iter().zip(finishing)) {
         match kind {
             Kind::Softmax => {
                 // In one: no sum is so large that the factor would not be a normal number.
-                let factor = finishing * T::Real::LOWERING;
+                let factor = finishing * R::LOWERING;
                 for v in values {
                     *v = *v * factor;
                 }
@@ -321,7 +345,8 @@ fn solve_together<T: Float, I: Isa>(
     }
 }
 
-/// Rows of N groups, in registers from their maximum to their results: one or two, which leave little to wait for.
+/// Rows of N groups, in registers from their maximum to their sum, and softmax's to their results: one or two, which leave
+/// little to wait for.
 #[inline(always)]
 fn rows_of_groups<T: Float, I: Isa, const N: usize>(
     isa: I,
@@ -329,10 +354,12 @@ fn rows_of_groups<T: Float, I: Isa, const N: usize>(
     length: usize,
     x: &[T::Real],
     values: &mut [T::Real],
+    found: &mut Together<T::Real>,
 ) {
-    let again = N * LANES - length;
-    for (row, values) in x.chunks_exact(length).zip(values.chunks_exact_mut(length)) {
-        let mut x = wide_groups::<T::Real, I, N>(isa, row);
+    let tail = TailMask::new(N * LANES - length);
+    let rows = x.chunks_exact(length).zip(values.chunks_exact_mut(length));
+    for ((row, values), (extremes, total)) in rows.zip(found.extremes.iter_mut().zip(&mut found.sums)) {
+        let x = wide_groups::<T::Real, I, N>(isa, row);
         let mut largest = [T::Real::NEG_INFINITY; LANES];
         let mut smallest = [-T::Real::NEG_INFINITY; LANES];
         for group in &x {
@@ -341,14 +368,15 @@ fn rows_of_groups<T: Float, I: Isa, const N: usize>(
                 smallest = smaller(smallest, *group);
             }
         }
-        let m = of_lanes::<Larger, _>(largest);
+        let m = T::Real::largest_of_lanes(isa, largest);
         if m == T::Real::NEG_INFINITY {
-            solve_together::<T, I>(isa, kind, length, row, values, &mut [(m, m)]);
+            (*extremes, *total) = ((m, m), 0.0);
+            values.fill(T::Real::from_element(f64::NAN));
             continue;
         }
         let mut near = is_half::<T>();
         if T::DTYPE == DType::F32 {
-            near = m - of_lanes::<Smaller, _>(smallest) <= T::Real::from_element(NEAR);
+            near = m - smallest_of_lanes(isa, smallest) <= T::Real::from_element(NEAR);
         }
         let mut exponentials = x;
         for i in 0..N {
@@ -358,21 +386,16 @@ fn rows_of_groups<T: Float, I: Isa, const N: usize>(
                 lifted::<T, I, false>(isa, x[i], [m; LANES])
             };
         }
-        let mut sum = from(again, exponentials[N - 1]);
+        let mut sum = tail.apply(exponentials[N - 1]);
         for group in &exponentials[..N - 1] {
             sum = add_groups(sum, *group);
         }
         let sum = T::Real::sum_of_lanes(isa, sum).to_f64() * T::Real::LOWERING.to_f64();
-        let finishing = finishing(kind, sum);
-        match kind {
-            Kind::Softmax => scale(exponentials.as_flattened_mut(), finishing),
-            Kind::LogSoftmax => {
-                for v in x.as_flattened_mut() {
-                    *v = (*v - m) - finishing;
-                }
-                exponentials = x;
-            }
+        if kind == Kind::LogSoftmax {
+            (*extremes, *total) = ((m, m), sum);
+            continue;
         }
+        scale(exponentials.as_flattened_mut(), T::Real::from_element(reciprocal(sum)));
         for i in 0..N {
             let to = if i + 1 < N {
                 values[i * LANES..].first_chunk_mut::<LANES>()
@@ -383,6 +406,9 @@ fn rows_of_groups<T: Float, I: Isa, const N: usize>(
                 *to = exponentials[i];
             }
         }
+    }
+    if kind == Kind::LogSoftmax {
+        finish_together(isa, kind, length, x, values, found);
     }
 }
 
@@ -420,7 +446,7 @@ impl<T: Float> Kernel for Short<'_, T> {
         let Scratch { mut elements, mut wide, mut values } = Scratch::<T>::new();
         let (length, together) = (rows.length, rows_together(rows.x, rows.length));
         let mut parts = [(T::Real::default(), 0.0); SHORT / PIECE];
-        let mut found = vec![(T::Real::default(), T::Real::default()); together.min(end - start)];
+        let mut found = Together::new(together.min(end - start));
         for first in (start..end).step_by(together) {
             let (start, len) = (first * length, together.min(end - first) * length);
             let x = widened::read(isa, rows.x, start, len, (&mut elements, &mut wide));
@@ -433,8 +459,13 @@ impl<T: Float> Kernel for Short<'_, T> {
             if together > 1 && length <= PIECE {
                 let kind = rows.kind;
                 match length.div_ceil(LANES) {
-                    1 if length == LANES => rows_of_groups::<T, I, 1>(isa, kind, length, x, values),
-                    2 if length < 2 * LANES => rows_of_groups::<T, I, 2>(isa, kind, length, x, values),
+                    // The logarithm's rows leave more to wait for.
+                    1 if length == LANES && kind == Kind::Softmax => {
+                        rows_of_groups::<T, I, 1>(isa, kind, length, x, values, &mut found);
+                    }
+                    2 if length < 2 * LANES => {
+                        rows_of_groups::<T, I, 2>(isa, kind, length, x, values, &mut found);
+                    }
                     _ => solve_together::<T, I>(isa, kind, length, x, values, &mut found),
                 }
                 if buffered {
@@ -447,7 +478,7 @@ impl<T: Float> Kernel for Short<'_, T> {
                 let row = survey_row::<T, I>(isa, x, values, &mut parts);
                 let pieces = values.chunks_mut(PIECE).zip(&parts);
                 if rows.kind == Kind::LogSoftmax {
-                    shifted(x, row.0, finishing(rows.kind, row.1), values);
+                    shifted(x, row.0, finishing(isa, rows.kind, row.1), values);
                 } else if scaled_while_stored {
                     for (i, (values, &(own, _))) in pieces.enumerate() {
                         rows.store_scaled(isa, start + i * PIECE, values, factor(own, row));
@@ -598,7 +629,7 @@ impl<T: Float> Kernel for Write<'_, T> {
     fn run<I: Isa>(self, isa: I) {
         let Write { rows, start, len, scratch: Scratch { elements, wide, values }, row: (maximum, sum) } =
             self;
-        let finishing = finishing(rows.kind, sum);
+        let finishing = finishing(isa, rows.kind, sum);
         let x = widened::read(isa, rows.x, start, len, (elements, wide));
         values.resize(len, T::Real::default());
         match rows.kind {

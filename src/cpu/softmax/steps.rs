@@ -135,10 +135,10 @@ pub fn lower<R: Exp>(totals: &mut [f64], maxima: &Groups<R>) {
     }
 }
 
-pub fn finishing_of<R: Exp>(kind: Kind, sums: &[f64]) -> Vec<[R; LANES]> {
+pub fn finishing_of<R: Exp, I: Isa>(isa: I, kind: Kind, sums: &[f64]) -> Vec<[R; LANES]> {
     let mut all = vec![[R::default(); LANES]; sums.len() / LANES];
     for (finishing, &sum) in all.as_flattened_mut().iter_mut().zip(sums) {
-        *finishing = super::finishing(kind, sum);
+        *finishing = super::finishing(isa, kind, sum);
     }
     all
 }

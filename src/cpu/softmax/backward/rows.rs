@@ -1,9 +1,10 @@
 //! Row by row.
 
 use super::*;
-use crate::cpu::float::{Real, add_to_totals, from, last_group, wide, wide_groups, wide_rest};
+use crate::cpu::float::{Real, TailMask, add_to_totals, last_group, wide, wide_groups, wide_rest};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
+use crate::cpu::streaming::{self, Fill};
 
 pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
     let (rows, length) = (problem.row_count() as usize, problem.length as usize);
@@ -41,7 +42,7 @@ fn sum<T: Float, I: Isa>(isa: I, kind: Kind, grad: &[T], output: &[T]) -> f64 {
     let rest = sums(isa, kind, grads.1, outputs.1);
     let rest = match (last_group(grad), last_group(output)) {
         (Some((grad, again)), Some((output, _))) if again > 0 => {
-            add_terms(isa, kind, from(again, wide(isa, grad)), wide(isa, output), rest)
+            add_terms(isa, kind, TailMask::new(again).apply(wide(isa, grad)), wide(isa, output), rest)
         }
         (None, None) => add_terms(isa, kind, wide_rest(isa, grad), wide_rest(isa, output), rest),
         _ => rest,
@@ -88,8 +89,7 @@ fn sums<T: Float, I: Isa>(
 fn fill<T: Float, O: Narrow<T::Real>, I: Isa>(
     isa: I,
     kind: Kind,
-    grad: &[T],
-    output: &[T],
+    (grad, output): (&[T], &[T]),
     sum: f64,
     to: &mut [O],
 ) {
@@ -116,6 +116,21 @@ fn fill<T: Float, O: Narrow<T::Real>, I: Isa>(
     }
 }
 
+/// The same, to be streamed.
+struct Results<'a, T> {
+    kind: Kind,
+    grad: &'a [T],
+    output: &'a [T],
+    sum: f64,
+}
+
+impl<T: Float, O: Narrow<T::Real>> Fill<O> for Results<'_, T> {
+    #[inline(always)]
+    fn fill<I: Isa>(&self, isa: I, range: Range<usize>, to: &mut [O]) {
+        fill(isa, self.kind, (&self.grad[range.clone()], &self.output[range]), self.sum, to);
+    }
+}
+
 /// Rows of N groups, in registers from their sum to their results. `WHOLE`: their length is a multiple of a group's.
 #[inline(always)]
 fn rows_of_groups<T: Float, O: Narrow<T::Real>, I: Isa, const N: usize, const WHOLE: bool>(
@@ -125,7 +140,7 @@ fn rows_of_groups<T: Float, O: Narrow<T::Real>, I: Isa, const N: usize, const WH
     (grad, output): (&[T], &[T]),
     results: &mut [O],
 ) {
-    let again = N * LANES - length;
+    let tail = TailMask::new(N * LANES - length);
     let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
     for (to, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
         let grad = wide_groups::<T, I, N>(isa, grad);
@@ -134,7 +149,7 @@ fn rows_of_groups<T: Float, O: Narrow<T::Real>, I: Isa, const N: usize, const WH
         for i in 0..N - 1 {
             sums = add_terms(isa, kind, grad[i], output[i], sums);
         }
-        let last = if WHOLE { grad[N - 1] } else { from(again, grad[N - 1]) };
+        let last = if WHOLE { grad[N - 1] } else { tail.apply(grad[N - 1]) };
         sums = add_terms(isa, kind, last, output[N - 1], sums);
         let sums = [T::Real::sum_of_lanes(isa, sums); LANES];
         for i in 0..N {
@@ -145,6 +160,9 @@ fn rows_of_groups<T: Float, O: Narrow<T::Real>, I: Isa, const N: usize, const WH
         }
     }
 }
+
+/// Shortest rows that are streamed: shorter ones share many of their lines.
+const SHORTEST_STREAMED: usize = 8 * LANES;
 
 /// Elements of rows that are visited together: what is not strided needs no buffer.
 const VISITED: usize = 4096;
@@ -168,8 +186,9 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Short<'_, T, O> {
         let together = (VISITED / length).max(1).next_multiple_of(across);
         for first in (start..end).step_by(together) {
             let piece = Piece { operands, start: first * length, length: together.min(end - first) * length };
-            let Visit { grad, output, results, buffered } = piece.visit(&mut scratch);
+            let Visit { grad, output, results, buffered, streamed } = piece.visit(&mut scratch);
             let (kind, inputs) = (operands.kind, (grad, output));
+            let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
             match length.div_ceil(LANES) {
                 1 if length == LANES => {
                     rows_of_groups::<T, O, I, 1, true>(isa, kind, length, inputs, results);
@@ -178,11 +197,16 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Short<'_, T, O> {
                     rows_of_groups::<T, O, I, 2, true>(isa, kind, length, inputs, results);
                 }
                 2 => rows_of_groups::<T, O, I, 2, false>(isa, kind, length, inputs, results),
-                _ => {
-                    let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
+                _ if streamed && length >= SHORTEST_STREAMED => {
                     for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
                         let sum = sum(isa, kind, grad, output);
-                        fill(isa, kind, grad, output, sum, results);
+                        streaming::fill(isa, results, &Results { kind, grad, output, sum });
+                    }
+                }
+                _ => {
+                    for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
+                        let sum = sum(isa, kind, grad, output);
+                        fill(isa, kind, (grad, output), sum, results);
                     }
                 }
             }
@@ -207,6 +231,8 @@ struct Visit<'a, T, O> {
     output: &'a [T],
     results: &'a mut [O],
     buffered: bool,
+    /// Whether to the output past the caches.
+    streamed: bool,
 }
 
 impl<'a, T: Float, O: Narrow<T::Real>> Piece<'a, T, O> {
@@ -230,10 +256,10 @@ impl<'a, T: Float, O: Narrow<T::Real>> Piece<'a, T, O> {
         // SAFETY: every row, and every piece of one, is visited by one thread, which holds no other slice of `out`; those
         // of inputs are other memory.
         match unsafe { out.slice(self.start, self.length) }.filter(|_| !in_place) {
-            Some(results) => Visit { grad, output, results, buffered: false },
+            Some(results) => Visit { grad, output, results, buffered: false, streamed: out.is_streamed() },
             None => {
                 results.resize(self.length, O::default());
-                Visit { grad, output, results, buffered: true }
+                Visit { grad, output, results, buffered: true, streamed: false }
             }
         }
     }
@@ -292,10 +318,16 @@ impl<T: Float, O: Narrow<T::Real>> Kernel for Write<'_, T, O> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Visit { grad, output, results, buffered } = self.piece.visit(self.scratch);
-        fill(isa, self.piece.operands.kind, grad, output, self.sum, results);
+        let Write { piece, scratch, sum } = self;
+        let Visit { grad, output, results, buffered, streamed } = piece.visit(scratch);
+        let kind = piece.operands.kind;
+        if streamed {
+            streaming::fill(isa, results, &Results { kind, grad, output, sum });
+        } else {
+            fill(isa, kind, (grad, output), sum, results);
+        }
         if buffered {
-            self.piece.store(results);
+            piece.store(results);
         }
     }
 }
