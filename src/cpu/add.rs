@@ -49,10 +49,12 @@ fn add<T: Element>(problem: &AddProblem) {
         AddendProblem::Scalar(value) => Addend::Scalar(T::arith(*value)),
     };
     // SAFETY: `check_out` has refused outputs that overlap themselves or an input.
-    let target = unsafe { Target::<T>::new(out.address, shape, &out.strides) };
+    let mut target = unsafe { Target::<T>::new(out.address, shape, &out.strides) };
     let in_place = problem.x.address == out.address
         || matches!(&problem.y, AddendProblem::Tensor(y) if y.address == out.address);
-    let target = if in_place { target } else { target.streamed() };
+    if !in_place {
+        target.stream();
+    }
     let alpha = T::arith(problem.alpha);
 
     // A sum is the same the other way round, and it is y that may be one number for a while, and x that may be the output.

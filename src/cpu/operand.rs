@@ -579,16 +579,15 @@ impl<T: Element> Target<T> {
         Target { walk, in_place, streamed: false, strides: last_two(strides), element: PhantomData }
     }
 
-    /// The same memory, which [`fill`](Self::fill) writes past the caches where that pays. Not for memory that is an input
-    /// too: its lines are in the caches already.
-    pub fn streamed(mut self) -> Target<T> {
+    /// From here on [`fill`](Self::fill) writes past the caches where that pays. Not for memory that is an input too: its
+    /// lines are in the caches already.
+    pub fn stream(&mut self) {
         let run = match (self.walk.shape.last(), self.walk.strides.last()) {
             (Some(&len), Some(1)) => len as usize * size_of::<T>(),
             _ => 0,
         };
         let bytes = self.walk.shape.iter().product::<i64>() as usize * size_of::<T>();
         self.streamed = self.in_place && run >= SHORTEST_STREAM && streaming::pays(bytes);
-        self
     }
 
     pub fn is_streamed(&self) -> bool {

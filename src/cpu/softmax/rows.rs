@@ -35,10 +35,12 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let shape = concat(&problem.rows, &[problem.length]);
     let x_strides = concat(&problem.x.strides, &[problem.x_stride]);
     let out_strides = concat(&problem.out.strides, &[problem.out_stride]);
-    let (x, out) = operands::<T>(problem, &shape, &x_strides, &out_strides);
+    let (x, mut out) = operands::<T>(problem, &shape, &x_strides, &out_strides);
     let (rows, length) = (problem.row_count() as usize, problem.length as usize);
     let in_place = problem.x.address == problem.out.address;
-    let out = if in_place { out } else { out.streamed() };
+    if !in_place {
+        out.stream();
+    }
     let rows_of = Rows { x: &x, out: &out, in_place, kind: problem.kind, length };
     let nanoseconds = rows as f64 * (10.0 + 0.5 * length as f64);
     if length <= SHORT {
@@ -280,9 +282,9 @@ fn survey<T: Float, I: Isa>(isa: I, x: &[T::Real], values: &mut [T::Real]) -> (T
 /// What is found of rows that are solved together.
 struct Together<R> {
     /// The largest and the smallest.
-    extremes: SmallVec<[(R, R); LANES]>,
-    sums: SmallVec<[f64; LANES]>,
-    finishing: SmallVec<[R; LANES]>,
+    extremes: SmallVec<[(R, R); 4]>,
+    sums: SmallVec<[f64; 4]>,
+    finishing: SmallVec<[R; 4]>,
 }
 
 impl<R: Exp> Together<R> {

@@ -50,8 +50,10 @@ fn with_operands<T: Float, O: Narrow<T::Real>>(
     let in_place = [grad, output].iter().any(|input| input.address == out.address);
     let (grad, output) = (source(grad, problem.grad_stride), source(output, problem.output_stride));
     // SAFETY: as above.
-    let out = unsafe { Target::new(out.address, &shape, &dims(&out.strides, problem.out_stride)) };
-    let out = if in_place { out } else { out.streamed() };
+    let mut out = unsafe { Target::new(out.address, &shape, &dims(&out.strides, problem.out_stride)) };
+    if !in_place {
+        out.stream();
+    }
     solve(Operands { kind: problem.kind, grad: &grad, output: &output, out: &out, in_place })
 }
 
