@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::element::{Bool, Element};
-use super::isa::{Isa, Kernel, dispatch, dispatch_streaming};
+use super::isa::{CACHE_LINE, Isa, Kernel, dispatch, dispatch_streaming};
 use super::operand::{BLOCK, MATRIX, Source, Target};
 use super::parallel;
 use super::streaming::Fill;
@@ -224,8 +224,6 @@ struct Tiles {
 /// Columns of a tile, and rows at most: as many as four cache lines hold, so that each line of an input across is used
 /// whole while it is in the cache.
 const TILE: usize = 64;
-
-const CACHE_LINE: usize = 64;
 
 impl Tiles {
     fn of(problem: &AddProblem) -> Option<Tiles> {

@@ -47,8 +47,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     unsafe fn stream_line(self, from: *const u8, to: *mut u8);
 }
 
-/// Bytes of a cache line.
-pub const LINE: usize = 64;
+/// Bytes.
+pub const CACHE_LINE: usize = 64;
 
 /// Work to be compiled for every instruction set; `run` is to be `#[inline(always)]`.
 pub trait Kernel {
@@ -157,7 +157,7 @@ impl Isa for Portable {
     #[inline(always)]
     unsafe fn stream_line(self, from: *const u8, to: *mut u8) {
         // SAFETY: the caller's promise.
-        unsafe { ptr::copy_nonoverlapping(from, to, LINE) };
+        unsafe { ptr::copy_nonoverlapping(from, to, CACHE_LINE) };
     }
 }
 

@@ -10,7 +10,7 @@ use std::{mem, ptr, slice};
 use half::{bf16, f16};
 
 use super::element::{Bool, Element};
-use super::isa::{Isa, Kernel, dispatch};
+use super::isa::{CACHE_LINE, Isa, Kernel, dispatch};
 use super::memory;
 use super::register::{BLOCK as SQUARE, Tiles};
 use super::streaming::{self, Fill};
@@ -286,8 +286,6 @@ impl<T: Copy> Kernel for Across<'_, T> {
         }
     }
 }
-
-const CACHE_LINE: usize = 64;
 
 fn last_two(strides: &[i64]) -> [i64; 2] {
     match *strides {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::element::Element;
-use super::isa::{Isa, LINE};
+use super::isa::{CACHE_LINE, Isa};
 
 thread_local! {
     /// Whether this thread has streamed since it last called [`finish`].
@@ -43,17 +43,19 @@ pub fn fill<T: Element, I: Isa>(isa: I, to: &mut [T], by: &impl Fill<T>) {
     UNFINISHED.set(true);
     let mut chunk = Chunk([T::default(); CHUNK]);
     // Up to the first line; lines from there on.
-    let mut count = to.as_ptr().align_offset(LINE).min(to.len());
+    let mut count = to.as_ptr().align_offset(CACHE_LINE).min(to.len());
     let mut start = 0;
     while start < to.len() {
         let results = &mut chunk.0[..count];
         by.fill(isa, start..start + count, results);
         let to_rest = &mut to[start..start + count];
-        let lines = if start == 0 && count < CHUNK { 0 } else { size_of_val(to_rest) / LINE };
-        let (first, rest) = (to_rest.as_mut_ptr().cast::<u8>(), lines * LINE / size_of::<T>());
+        let lines = if start == 0 && count < CHUNK { 0 } else { size_of_val(to_rest) / CACHE_LINE };
+        let (first, rest) = (to_rest.as_mut_ptr().cast::<u8>(), lines * CACHE_LINE / size_of::<T>());
         for i in 0..lines {
             // SAFETY: `lines` are within both, and what is left of `to` begins with one.
-            unsafe { isa.stream_line(results.as_ptr().cast::<u8>().add(i * LINE), first.add(i * LINE)) };
+            unsafe {
+                isa.stream_line(results.as_ptr().cast::<u8>().add(i * CACHE_LINE), first.add(i * CACHE_LINE))
+            };
         }
         to_rest[rest..].copy_from_slice(&results[rest..]);
         start += count;

@@ -2,6 +2,7 @@
 //! along the rows.
 
 use super::*;
+use crate::cpu::isa::CACHE_LINE;
 use crate::cpu::operand::{MATRIX, Matrix};
 
 /// Bytes of a tile that a piece has, so that a second visit finds it in a usual second-level cache.
@@ -100,8 +101,6 @@ impl Split {
         for_units(op, units, parts, nanoseconds, |parts, unit, parallel| long(parts, tile(unit), parallel))
     }
 }
-
-const CACHE_LINE: usize = 64;
 
 /// The unit that is to be solved as the `task`-th, so that threads are far from each other.
 fn apart(task: usize, units: usize, threads: usize) -> usize {
