@@ -79,7 +79,7 @@ lint-python: $(VENV)/.groups
 	$(BIN)/mypy
 
 lint-stub: $(VENV)/.developing
-	$(BIN)/python -m mypy.stubtest tilewise._core
+	$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml tilewise._core
 
 # One after the other: they share a folder, which cargo locks. Not before the packages are there, which nobody waits for while
 # this waits for the kernels.

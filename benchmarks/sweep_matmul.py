@@ -1,6 +1,7 @@
 """Times every legal plan of matmul_wgmma for a list of shapes beside torch: for developers of the plan.
 
     python benchmarks/sweep_matmul.py --out benchmarks/sweeps/h200.json
+    python benchmarks/sweep_matmul.py --random 300 --layouts nn,nt,tn,tt --budget 0.2 --out random.json
     python benchmarks/sweep_matmul.py --shapes 4096x4096x4096,1x14336x4096 --layouts nt
 
 Prints, for each shape, the fastest plans, and what the plan's own choice costs against the best.
@@ -10,7 +11,9 @@ benchmarks/fit_matmul.py fits the model behind that choice (src/cuda/plan/matmul
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import random
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -40,11 +43,53 @@ FEW_ROWS = [
 OFF_LINES = [(n, n, n) for n in (1000, 2056, 3000, 4104, 8200)]
 ODD = [(n, n, n) for n in (1023, 2047, 2055, 8191)]
 ODD += [(4095, 4097, 4099), (4096, 4096, 4097), (4096, 4097, 4096)]
+# Of layers and of tokens, from which random shapes are drawn.
+SIZES = [
+    64,
+    96,
+    128,
+    192,
+    256,
+    320,
+    384,
+    512,
+    640,
+    768,
+    896,
+    1024,
+    1280,
+    1536,
+    1792,
+    2048,
+    2304,
+    2560,
+    3072,
+    3584,
+]
+SIZES += [4096, 5120, 6144, 7168, 8192, 9216, 11008, 12288, 14336, 16384, 28672, 32000]
+# An H100 takes two milliseconds for so many multiply-adds.
+MOST_WORK = 2**39
 SHAPES = SQUARES + LINEAR + FEW_TILES + FEW_ROWS + OFF_LINES + ODD
 KERNELS = [k["kernel"].split("_") for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
 TILES = sorted({tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["none"]})
 TRANSPOSED = sorted({tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["transpose"]})
 CLUSTERED = {tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["splitk"]}
+
+
+def random_shapes(count: int, seed: int) -> Iterator[tuple[int, int, int]]:
+    """Two in three sizes are of SIZES, and the others multiples of 8."""
+    numbers = random.Random(seed)
+
+    def size() -> int:
+        if numbers.random() < 2 / 3:
+            return numbers.choice(SIZES)
+        return int(2 ** numbers.uniform(6, 14)) // 8 * 8
+
+    while count:
+        m, n, k = size(), size(), size()
+        if m * n * k <= MOST_WORK:
+            count -= 1
+            yield m, n, k
 
 
 def operands(
@@ -110,7 +155,13 @@ def sweep(shape: tuple[int, int, int], layout: str, dtype: torch.dtype, budget_m
     finally:
         _core.force_matmul_kernel(None)
     tile = {key: chosen.get(key) for key in ("kernel", "splits", "cluster", "group_m")}
-    microseconds = {key: round(value * 1e3, 2) for key, value in times.items()}
+    # Nobody chooses the others, whatever the model.
+    most = 2 * min(times.values())
+    microseconds = {
+        key: round(value * 1e3, 2)
+        for key, value in times.items()
+        if value <= most or key in ("torch", "blocks", "chosen")
+    }
     return {"shape": shape, "layout": layout, "dtype": str(dtype)[6:], "chosen": tile, "us": microseconds}
 
 
@@ -131,6 +182,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shapes", help="MxNxK, separated by commas; default: the list in this file")
+    parser.add_argument(
+        "--random", type=int, metavar="COUNT", help="so many random shapes, the layouts in turn"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of --random; default 0")
     parser.add_argument("--layouts", default="nn,nt", help="n or t for a, then for b; default nn,nt")
     parser.add_argument("--dtypes", default="bfloat16", help="default bfloat16")
     parser.add_argument(
@@ -141,19 +196,21 @@ def main() -> int:
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         print("this needs a GPU of compute capability 9.0", file=sys.stderr)
         return 1
-    shapes = SHAPES
+    shapes, layouts = SHAPES, options.layouts.split(",")
     if options.shapes:
         shapes = []
         for shape in options.shapes.split(","):
             m, n, k = map(int, shape.split("x"))
             shapes.append((m, n, k))
+    problems = list(itertools.product(shapes, layouts))
+    if options.random:
+        drawn = random_shapes(options.random, options.seed)
+        problems = list(zip(drawn, itertools.cycle(layouts), strict=False))
     torch.manual_seed(0)
     rows = []
-    for dtype in options.dtypes.split(","):
-        for shape in shapes:
-            for layout in options.layouts.split(","):
-                rows.append(sweep(shape, layout, getattr(torch, dtype), options.budget))
-                print(line(rows[-1]), flush=True)
+    for dtype, (shape, layout) in itertools.product(options.dtypes.split(","), problems):
+        rows.append(sweep(shape, layout, getattr(torch, dtype), options.budget))
+        print(line(rows[-1]), flush=True)
     if options.out:
         record = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -475,8 +475,12 @@ template <class S, EpilogueKind F> struct Epilogue {
             for (int group = 0; group < S::ACCUMULATORS / 4; ++group) {
                 const float* v = d[i] + group * 4;
                 float* at = out + place.column(group / 8) + group % 8 * 8;
-                *reinterpret_cast<float2*>(at) = make_float2(v[0], v[1]);
-                *reinterpret_cast<float2*>(at + 8 * width) = make_float2(v[2], v[3]);
+                // By the instruction itself: where columns depend on narrow_first, a float2 is stored as two floats.
+#pragma unroll
+                for (int down = 0; down < 2; ++down) {
+                    const uint32_t pair[2] = {__float_as_uint(v[down * 2]), __float_as_uint(v[down * 2 + 1])};
+                    ptx::store_global<8>(at + down * 8 * width, pair);
+                }
             }
         }
     }

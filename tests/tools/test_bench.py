@@ -223,6 +223,49 @@ def test_a_ratio_that_is_noise_is_left_out(who, samples, lost):
     assert report.row(m)[2] != ""
 
 
+class Attempts:
+    """A clock for one candidate: each attempt's times are its number, with a share of them lost."""
+
+    lost, begun = 0.0, 0
+
+    def __init__(self, shares):
+        self.shares = shares
+
+    def warm_up(self, call):
+        call()
+        self.begun += 1
+        return 1.0
+
+    def sample(self, call, repetitions):
+        self.lost = self.shares[self.begun - 1]
+        return [float(self.begun)] * repetitions
+
+
+@pytest.mark.parametrize(
+    ("shares", "kept", "begun"), [([0.9, 0.1, 0.0], 2, 2), ([0.9, 0.5, 0.7], 2, 3), ([0.2, 0.0, 0.0], 1, 1)]
+)
+def test_what_was_noise_is_timed_again_and_the_least_noise_counts(shares, kept, begun):
+    clock = Attempts(shares)
+    timings = timing.interleave({"tilewise": lambda: None}, clock, rounds=3, budget_ms=4, attempts=3)
+    assert clock.begun == begun
+    assert timings.median == {"tilewise": kept}
+    assert timings.noise == {"tilewise": pytest.approx(shares[kept - 1])}
+
+
+def test_what_failed_is_not_timed_again():
+    calls = []
+
+    def broken():
+        calls.append("broken")
+        raise RuntimeError("no such kernel")
+
+    candidates = {"torch": broken, "tilewise": lambda: None}
+    timings = timing.interleave(candidates, Attempts([0.9, 0.1]), rounds=3, budget_ms=4, attempts=3)
+    assert calls == ["broken"]
+    assert timings.errors == {"torch": "RuntimeError: no such kernel"}
+    assert timings.median == {"tilewise": 2}
+
+
 def test_a_thread_that_waits_for_a_core_is_noticed(monkeypatch):
     waits = iter([0.0, 0.5, 1.0, 1.0])
     monkeypatch.setattr(timing, "waited", lambda: next(waits))

@@ -153,7 +153,8 @@ def measure_case(
     del reference
     if case.op not in (*PRODUCTS, OVERHEAD):
         right[COPY] = same_size_copy(result.bytes, device)
-    timings = interleave(right, clock, rounds=3, budget_ms=10 if quick else 40)
+    budget, attempts = (10, 2) if quick else (40, 5)
+    timings = interleave(right, clock, rounds=3, budget_ms=budget, attempts=attempts)
     result.milliseconds, result.spread, result.noise = timings.median, timings.spread, timings.noise
     result.errors |= timings.errors
     return result
@@ -185,7 +186,7 @@ def ceilings(device: torch.device, clock: Clock, arithmetics: set[str]) -> Ceili
         a = torch.randn((n, n), dtype=getattr(torch, "float32" if name == TF32 else name), device=device)
         timed[name] = Call("matmul", (a, a), {"precision": TF32} if name == TF32 else {}).by_torch()
         flops[name] = 2 * n**3
-    timings = interleave(timed, clock, rounds=3, budget_ms=30)
+    timings = interleave(timed, clock, rounds=3, budget_ms=30, attempts=5)
     sure = {who: ms for who, ms in timings.median.items() if timings.noise[who] <= record.MOST_NOISE}
     return Ceilings(
         copy_bytes_per_second=total / sure[COPY] * 1e3 if COPY in sure else 0.0,

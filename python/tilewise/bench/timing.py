@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
+from .record import MOST_NOISE
+
 Thunk = Callable[[], Any]
 
 
@@ -150,9 +152,32 @@ class Timings:
     noise: dict[str, float] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def most_noise(self) -> float:
+        return max(self.noise.values(), default=0.0)
 
-def interleave(candidates: Mapping[str, Thunk], clock: Clock, *, rounds: int, budget_ms: float) -> Timings:
-    """Medians over `rounds` turns of each candidate, each turn about `budget_ms` long."""
+
+def interleave(
+    candidates: Mapping[str, Thunk], clock: Clock, *, rounds: int, budget_ms: float, attempts: int = 1
+) -> Timings:
+    """Medians over `rounds` turns of each candidate, each turn about `budget_ms` long.
+
+    Where one is noise, all are timed again, up to `attempts` times. The attempt of the least noise counts.
+    """
+    result = timed_once(candidates, clock, rounds, budget_ms)
+    errors = result.errors
+    sound = {name: candidates[name] for name in result.median}
+    for _ in range(attempts - 1):
+        if result.most_noise <= MOST_NOISE:
+            break
+        again = timed_once(sound, clock, rounds, budget_ms)
+        if not again.errors:
+            result = min(result, again, key=lambda timings: timings.most_noise)
+    result.errors = errors
+    return result
+
+
+def timed_once(candidates: Mapping[str, Thunk], clock: Clock, rounds: int, budget_ms: float) -> Timings:
     result = Timings()
     repetitions: dict[str, int] = {}
     for name, call in candidates.items():

@@ -9,7 +9,9 @@
 
 namespace emulator {
 
-static bool same(Site a, Site b) { return a.line == b.line && strcmp(a.file, b.file) == 0; }
+// The same pointer, mostly.
+static bool same(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
+static bool same(Site a, Site b) { return a.line == b.line && same(a.file, b.file); }
 static std::string name(Site s) { return std::string(s.file) + ":" + std::to_string(s.line); }
 
 Barrier& Runner::arrive(unsigned id, unsigned count, Site site) {
@@ -101,7 +103,7 @@ void Runner::together(const char* what, Site site, uint32_t mask, bool aligned, 
     for (Together& t : warp.under_way) {
         if (t.mask == 0 && mine == nullptr) mine = &t;
         if (!(t.mask & mask)) continue;
-        if (t.mask != mask || strcmp(t.name, what) != 0 || (aligned && !same(t.site, site))) {
+        if (t.mask != mask || !same(t.name, what) || (aligned && !same(t.site, site))) {
             fail(std::string("is in ") + what + " of " + name(site) + ", while lanes of its mask wait in " + t.name + " of " +
                  name(t.site));
         }

@@ -32,42 +32,48 @@ struct Tile {
         if (bits >> 49 & 7) fail("a tile with a base offset, which the emulator does not know");
     }
 
-    // Elements (mn, k), as floats: out[mn * mn_step + k * k_step], for `count` of mn from `first` on.
-    void read(bool mn_major, Element element, unsigned first, unsigned count, float* out, unsigned mn_step,
+    // Elements (mn, k), as numbers: out[mn * mn_step + k * k_step], for `count` of mn from `first` on.
+    template <class Number>
+    void read(bool mn_major, Element element, unsigned first, unsigned count, Number* out, unsigned mn_step,
               unsigned k_step) const {
-        const bool bf16 = element == Element::bf16;
-        const unsigned K = k_of(element);
-        const auto chunk = [&](uint32_t at, auto store) {
-            at ^= (at >> 7 & 7) << 4;
-            uint16_t bits[8];
-            memcpy(bits, shared_pointer(at, 16, 16), 16);
-            for (unsigned i = 0; i < 8; ++i) store(i, bf16 ? __bfloat162float({bits[i]}) : __half2float({bits[i]}));
-        };
         if (element == Element::tf32) {
             if (mn_major) fail("a tile of floats that is not K-major");
-            for (unsigned mn = first; mn < first + count; ++mn) {
-                for (unsigned k = 0; k < K; k += 4) {
-                    uint32_t at = start + mn / 8 * stride + mn % 8 * 128 + k * 4, bits[4];
-                    at ^= (at >> 7 & 7) << 4;
-                    memcpy(bits, shared_pointer(at, 16, 16), 16);
-                    for (unsigned i = 0; i < 4; ++i) out[(mn - first) * mn_step + (k + i) * k_step] = tf32(bits[i]);
-                }
-            }
-            return;
+            read_as<uint32_t>(false, element, first, count, out, mn_step, k_step, tf32);
+        } else if (element == Element::bf16) {
+            read_as<uint16_t>(mn_major, element, first, count, out, mn_step, k_step,
+                              [](uint16_t bits) { return __bfloat162float({bits}); });
+        } else {
+            read_as<uint16_t>(mn_major, element, first, count, out, mn_step, k_step,
+                              [](uint16_t bits) { return __half2float({bits}); });
         }
+    }
+
+private:
+    // A row of 128 bytes is of k, or of mn: 16 bytes at a time.
+    template <class Bits, class Number, class Convert>
+    void read_as(bool mn_major, Element element, unsigned first, unsigned count, Number* out, unsigned mn_step,
+                 unsigned k_step, Convert convert) const {
+        constexpr unsigned EACH = 16 / sizeof(Bits);
+        const auto chunk = [&](uint32_t at, Number* to, unsigned step) {
+            at ^= (at >> 7 & 7) << 4;
+            Bits bits[EACH];
+            memcpy(bits, shared_pointer(at, 16, 16), 16);
+            for (unsigned i = 0; i < EACH; ++i) to[i * step] = convert(bits[i]);
+        };
+        const unsigned K = k_of(element);
         if (mn_major) {
             for (unsigned k = 0; k < K; ++k) {
-                for (unsigned mn = first; mn < first + count; mn += 8) {
-                    const uint32_t at = start + mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * 2;
-                    chunk(at, [&](unsigned i, float v) { out[(mn - first + i) * mn_step + k * k_step] = v; });
+                for (unsigned mn = first; mn < first + count; mn += EACH) {
+                    const uint32_t at = start + mn / 64 * leading + k / 8 * stride + k % 8 * 128 + mn % 64 * sizeof(Bits);
+                    chunk(at, out + (mn - first) * mn_step + k * k_step, mn_step);
                 }
             }
             return;
         }
         for (unsigned mn = first; mn < first + count; ++mn) {
-            for (unsigned k = 0; k < K; k += 8) {
-                const uint32_t at = start + mn / 8 * stride + mn % 8 * 128 + k * 2;
-                chunk(at, [&](unsigned i, float v) { out[(mn - first) * mn_step + (k + i) * k_step] = v; });
+            for (unsigned k = 0; k < K; k += EACH) {
+                const uint32_t at = start + mn / 8 * stride + mn % 8 * 128 + k * sizeof(Bits);
+                chunk(at, out + (mn - first) * mn_step + k * k_step, k_step);
             }
         }
     }
@@ -100,25 +106,31 @@ void WgmmaPipeline::issue(const WarpgroupProduct (&lanes)[32]) {
 
 void WgmmaPipeline::step(unsigned place) {
     if (works_.empty()) return;
-    auto [p, group, a] = works_.front();
+    const auto [p, group, registers] = std::move(works_.front());
     works_.pop_front();
+    constexpr unsigned COLUMNS = 256, TOGETHER = 16;  // of a tile; whose sums are in registers of the machine
     // On the heap: a kernel's thread has a small stack.
+    thread_local std::vector<double> b(16 * COLUMNS);
+    thread_local std::vector<float> tile(16 * 16);
     const unsigned K = k_of(p.element);
-    std::vector<float> b(K * 256);
-    if (a.empty()) {
-        a.resize(16 * K);
-        Tile(p.a).read(p.a_mn_major, p.element, place * 16, 16, a.data(), K, 1);
+    const float* a = registers.data();
+    if (registers.empty()) {
+        Tile(p.a).read(p.a_mn_major, p.element, place * 16, 16, tile.data(), K, 1);
+        a = tile.data();
     }
-    Tile(p.b).read(p.b_mn_major, p.element, 0, p.n, b.data(), 1, 256);
+    Tile(p.b).read(p.b_mn_major, p.element, 0, p.n, b.data(), 1, COLUMNS);
     auto& values = accumulators_[p.d].values;
-    for (unsigned row = 0; row < 16; ++row) {
-        double sums[256] = {};
-        for (unsigned k = 0; k < K; ++k) {
-            for (unsigned col = 0; col < p.n; ++col) sums[col] += double(a[row * K + k]) * b[k * 256 + col];
-        }
-        for (unsigned col = 0; col < p.n; ++col) {
-            float& d = values[(row % 8 * 4 + col / 2 % 4) * (p.n / 2) + col / 8 * 4 + row / 8 * 2 + col % 2];
-            d = float((p.accumulate ? double(d) : 0.0) + sums[col]);
+    for (unsigned first = 0; first < p.n; first += TOGETHER) {
+        for (unsigned row = 0; row < 16; ++row) {
+            double sums[TOGETHER] = {};
+            for (unsigned k = 0; k < K; ++k) {
+                for (unsigned i = 0; i < TOGETHER; ++i) sums[i] += double(a[row * K + k]) * b[k * COLUMNS + first + i];
+            }
+            for (unsigned i = 0; i < TOGETHER && first + i < p.n; ++i) {
+                const unsigned col = first + i;
+                float& d = values[(row % 8 * 4 + col / 2 % 4) * (p.n / 2) + col / 8 * 4 + row / 8 * 2 + col % 2];
+                d = float((p.accumulate ? double(d) : 0.0) + sums[i]);
+            }
         }
     }
 }
