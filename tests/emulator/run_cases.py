@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -27,6 +28,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("prefix", nargs="?", default="", help="of the names of the cases")
     parser.add_argument("-d", "--device", default="h200", choices=host_build.DEVICES)
     parser.add_argument("-m", "--multiprocessors", default="4", help="0: as many as the device has")
+    parser.add_argument(
+        "--skip-float16", action="store_true", help="whose kernels are those of bfloat16, by another type"
+    )
     parser.add_argument("-s", "--seed", type=int, default=0, help="of the order in which threads run")
     return parser.parse_args()
 
@@ -149,7 +153,9 @@ def main() -> int:
 
     wrong = count = 0
     for name, call in kernel_cases.cases():
-        if not name.startswith(options.prefix):
+        dtype = re.search(r"torch\.\w+", name)
+        skipped = options.skip_float16 and dtype and dtype[0] == "torch.float16"
+        if skipped or not name.startswith(options.prefix):
             continue
         count += 1
         try:
@@ -158,7 +164,11 @@ def main() -> int:
             wrong += 1
             print(f"{name}: {failure}")
     unused = [
-        k for k, launches in arrays.launches().items() if launches == 0 and k.startswith(options.prefix)
+        kernel
+        for kernel, launches in arrays.launches().items()
+        if launches == 0
+        and kernel.startswith(options.prefix)
+        and not (options.skip_float16 and "f16" in kernel.split("_"))
     ]
     if unused:
         print(f"never launched: {', '.join(unused)}")

@@ -16,6 +16,9 @@ pub struct Model {
     pub(super) l2_bytes: f64,
     /// What loading costs that many times, where a box's rows of 128 bytes are parts of two lines of the caches.
     pub(super) lines: f64,
+    /// How much of that a box of b costs where a tile's columns are no multiple of 32, so that most tiles begin within a line. More
+    /// than all: what the tiles beside it read has often left L2 by then.
+    pub(super) odd_tiles: f64,
     /// Share of the memory's rate that is reached.
     pub(super) memory_share: f64,
     /// Clocks from the launch to the first product, and from the last to the end of the kernel.
@@ -46,6 +49,7 @@ pub const MODEL: Model = Model {
     ],
     l2_bytes: 69.1,
     lines: 2.23,
+    odd_tiles: 2.0,
     memory_share: 0.963,
     start: 8430.0,
     store: 0.095,
@@ -95,14 +99,10 @@ impl Size {
         (self.m.div_ceil(pair * u64::from(tile.m())), self.n.div_ceil(u64::from(tile.n)))
     }
 
-    /// Share of the tiles whose boxes of b are off the lines: those that neither begin nor end with one (`Boxes` of
-    /// kernels/common/wgmma_shape.cuh), if b itself is not.
-    fn b_off_lines(&self, tile: &Tile) -> f64 {
-        match (self.off_lines[1], self.b_by_rows && !tile.n.is_multiple_of(32)) {
-            (true, _) => 1.0,
-            (false, true) => 0.5,
-            (false, false) => 0.0,
-        }
+    /// Whether boxes of b are off the lines though b itself is not: those of tiles that neither begin nor end with one
+    /// (`Boxes` of kernels/common/wgmma_shape.cuh).
+    fn has_odd_tiles(&self, tile: &Tile) -> bool {
+        !self.off_lines[1] && self.b_by_rows && !tile.n.is_multiple_of(32)
     }
 }
 
@@ -154,8 +154,9 @@ impl Model {
         let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
         let blocks = size.k_blocks().div_ceil(splits) as f64;
         let products = m * n * BLOCK_K as f64 / (MULTIPLY_ADDS * rate);
-        let off_lines = [f64::from(u8::from(size.off_lines[0])), size.b_off_lines(tile)];
-        let [lines_a, lines_b] = off_lines.map(|share| 1.0 + share * (self.lines - 1.0));
+        let [off_a, off_b] = size.off_lines.map(|off| f64::from(u8::from(off)));
+        let off_b = if size.has_odd_tiles(tile) { self.odd_tiles } else { off_b };
+        let [lines_a, lines_b] = [off_a, off_b].map(|share| 1.0 + share * (self.lines - 1.0));
         let loaded = m * lines_a + n * lines_b / pair as f64;
         let loads = loaded * BLOCK_K as f64 * 2.0 / self.l2_bytes;
         blocks * products.max(loads) + m * n * if by_tma { self.tma_store } else { self.store }

@@ -29,6 +29,7 @@ impl Model {
         let others = [
             ("l2_bytes", &mut self.l2_bytes),
             ("lines", &mut self.lines),
+            ("odd_tiles", &mut self.odd_tiles),
             ("memory_share", &mut self.memory_share),
             ("start", &mut self.start),
             ("store", &mut self.store),
