@@ -121,7 +121,7 @@ def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[st
             # As many clusters as run at once.
             yield from (
                 {"tile": tile, "splits": splits, "cluster": None}
-                for splits, share in ((2, 1.0), (4, 0.75), (8, 0.75))
+                for splits, share in ((2, 1.0), (4, 0.75))
                 if tiles * splits <= share * multiprocessors and k >= 256 * splits
             )
 

@@ -303,7 +303,7 @@ def wgmma_cases() -> Iterator[Case]:
             yield f"{name} odd batch", forced(fused)
             deep = random(100, 520, dtype=dtype), random(520, 72, dtype=dtype)
             yield f"{name} splits", forced(lambda x=deep: tw.matmul(*x), splits=3)
-        for tile, splits in product(sorted(clustered), [2, 8]):
+        for tile, splits in product(sorted(clustered), [2, 4]):
             x, w, bias = (
                 random(60, 1032, dtype=dtype),
                 random(1032, 200, dtype=dtype),

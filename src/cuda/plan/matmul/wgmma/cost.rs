@@ -106,15 +106,16 @@ impl Size {
     }
 }
 
-/// Whether the splits may be a cluster: as many as a shift divides by.
+/// Whether the splits may be a cluster: as many as a shift divides by, and not eight, which are slower than through memory
+/// (docs/measurements/matmul_wgmma.md).
 pub fn can_be_cluster(work: &Work) -> bool {
-    TILES[work.tile].has_cluster_splitk && work.pair == 1 && matches!(work.splits, 2 | 4 | 8)
+    TILES[work.tile].has_cluster_splitk && work.pair == 1 && matches!(work.splits, 2 | 4)
 }
 
 /// Whether splits are a cluster instead of going through memory: where there are few rows or columns, which wait for it.
 /// For larger sums other blocks' shared memory is too slow (docs/measurements/matmul_wgmma.md). And where all run at once,
-/// of multiprocessors that are near each other: of an H200's 132, 64 clusters of two do, and 32 of four and 16 of eight take
-/// two rounds.
+/// of multiprocessors that are near each other: of an H200's 132, 64 clusters of two do, and 32 of four take two
+/// rounds.
 pub fn pays_in_cluster(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
     let (tiles_m, tiles_n) = size.tiles(&TILES[work.tile], 1);
     if tiles_m.min(tiles_n) > 1 {
