@@ -39,8 +39,8 @@ pub struct Model {
     pub(super) unhidden: f64,
 }
 
-/// Fitted by `benchmarks/fit_matmul.py` to times of `benchmarks/sweep_matmul.py`. How well it chooses is in
-/// docs/measurements/matmul_wgmma.md.
+/// Fitted by `benchmarks/fit_matmul.py` to times of `benchmarks/sweep_matmul.py`, except `odd_tiles`, which its random shapes
+/// told. How well it chooses is in docs/measurements/matmul_wgmma.md.
 pub const MODEL: Model = Model {
     // In the order of TILES.
     rates: [
