@@ -19,9 +19,9 @@ import numpy as np
 from scipy.optimize import least_squares
 from tilewise import _core
 
-# m, n, k, tile, k splits, blocks of a pair, whether the splits are a cluster, whether rows of a are off the
+# m, n, k, tile, k splits, blocks that load for each other, whether the splits are a cluster, whether rows of a are off the
 # lines of caches, rows of b are, b is contiguous along n.
-Plan = tuple[int, int, int, str, int, int, bool, tuple[bool, bool, bool]]
+Plan = tuple[int, int, int, str, int, str, bool, tuple[bool, bool, bool]]
 Constants = dict[str, float]
 
 
@@ -48,9 +48,9 @@ class Sweep:
                 # Without settings: tiles of the transposed result, which the model does not know.
                 if "x" in tile and settings:
                     setting = dict(zip(settings[::2], settings[1::2], strict=True))
-                    pair = 2 if setting["cluster"] == "True" else 1
                     splits, cluster_splitk = int(setting["splits"]), setting["cluster"] == "None"
-                    plans.append((m, n, k, tile, splits, pair, cluster_splitk, lines))
+                    cluster = "1x1" if cluster_splitk else setting["cluster"]
+                    plans.append((m, n, k, tile, splits, cluster, cluster_splitk, lines))
                     microseconds.append(time)
                     problems.append(problem)
         return cls(plans, np.array(microseconds), np.array(problems))
@@ -108,9 +108,9 @@ def main() -> int:
         print(f"{name:>14}  {before:10.4g} -> {fitted[name]:.4g}")
     for title, constants in (("as built", {}), ("fitted", fitted)):
         regrets = sweep.regrets(constants)
-        for (m, n, k, tile, splits, pair, *_), regret in regrets.items():
+        for (m, n, k, tile, splits, cluster, *_), regret in regrets.items():
             if regret > 1.02:
-                how = f"{tile} by {pair} in {splits} splits"
+                how = f"{tile} by {cluster} in {splits} splits"
                 print(f"{title}: {m}x{n}x{k} {how} takes {regret:.3f} of the fastest")
         print(
             "{}: {:.4f} of the fastest in the mean, {:.3f} at worst".format(title, *mean_and_worst(regrets))

@@ -52,6 +52,8 @@ SHAPES = SQUARES + LINEAR + FEW_TILES + FEW_ROWS + OFF_LINES + ODD
 KERNELS = [k["kernel"].split("_") for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
 TILES = sorted({tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["none"]})
 TRANSPOSED = sorted({tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["transpose"]})
+# Rows and columns of blocks that load for each other.
+SHARING = [(1, 1), (2, 1), (2, 2), (4, 1), (1, 4)]
 CLUSTERED = {tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["splitk"]}
 
 
@@ -84,15 +86,18 @@ def operands(
 
 
 def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[str, Any]]:
-    """Every tile by blocks alone and in pairs, with k splits where there are few, and cluster split-K."""
+    """Every tile by blocks alone and in clusters, with k splits where there are few, and cluster split-K."""
     m, n, k = shape
     yield from ({"tile": tile} for tile in TRANSPOSED if m <= 320 and n % 8 == 0)
     for tile in TILES:
         rows, columns = map(int, tile.split("x"))
-        tiles = -(-m // rows) * -(-n // columns)
-        for cluster in (False, True) if m > rows else (False,):
+        tiles_m, tiles_n = -(-m // rows), -(-n // columns)
+        tiles = tiles_m * tiles_n
+        for down, across in SHARING:
+            if down > tiles_m or across > tiles_n or columns % (8 * down):
+                continue
             yield from (
-                {"tile": tile, "splits": splits, "cluster": cluster}
+                {"tile": tile, "splits": splits, "cluster": f"{down}x{across}"}
                 for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
                 if splits == 1 or (tiles * splits <= 1.5 * multiprocessors and k >= 256 * splits)
             )

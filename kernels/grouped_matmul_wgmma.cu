@@ -20,7 +20,7 @@ template <class S, EpilogueKind F, bool DEPTH>
 __device__ __forceinline__ void grouped_matmul_wgmma(const GroupedWgmmaParams& p) {
     run_block<S, GroupedWork<S, DEPTH>>(
         p.wgmma,
-        [&](const Pair& pair, auto& work, uint32_t shared, Ring ring) {
+        [&](const TileCluster& cluster, auto& work, uint32_t shared, Ring ring) {
             Accumulators<S> d;
             Epilogue<S, F> epilogue(p.wgmma, shared);
             const int32_t own_row = epilogue.row_of(0) / 64 * 64;
@@ -31,7 +31,7 @@ __device__ __forceinline__ void grouped_matmul_wgmma(const GroupedWgmmaParams& p
                     continue;
                 }
                 epilogue.load_bias(item, !DEPTH && item.is_rest(p.wgmma));
-                multiply_grouped<S, DEPTH>(p.wgmma, pair, d, shared, ring, item);
+                multiply_grouped<S, DEPTH>(p.wgmma, cluster, d, shared, ring, item);
                 epilogue.write(d, item, false);
             }
             epilogue.sent();

@@ -25,8 +25,8 @@ static_assert(sizeof(ListedWgmmaParams) == sizeof(WgmmaParams) * LISTED + 64, "m
 template <class S> struct ListedTiles : Schedule<S, false> {
     uint32_t blocks = 0;  // of k, of the tiles that are done
 
-    __device__ __forceinline__ ListedTiles(const WgmmaParams& p, const Pair& pair, uint32_t first)
-        : Schedule<S, false>(p, pair) {
+    __device__ __forceinline__ ListedTiles(const WgmmaParams& p, const TileCluster& cluster, uint32_t first)
+        : Schedule<S, false>(p, cluster) {
         this->index = first;
         this->find();
     }
@@ -39,19 +39,19 @@ template <class S> struct ListedTiles : Schedule<S, false> {
 template <class S> struct ListedWork {
     const ListedWgmmaParams& list;
 
-    __device__ __forceinline__ ListedWork(const WgmmaParams& first, const Pair&)
+    __device__ __forceinline__ ListedWork(const WgmmaParams& first, const TileCluster&)
         : list(reinterpret_cast<const ListedWgmmaParams&>(first)) {}
     __device__ __forceinline__ static void make_barriers(uint32_t) {}
     __device__ __forceinline__ void begin(uint32_t) {}
 
     // `solve` gets the parameters of each product of which the block has tiles, and these.
-    template <class Solve> __device__ __forceinline__ void each(const Pair& pair, Solve solve) const {
+    template <class Solve> __device__ __forceinline__ void each(const TileCluster& cluster, Solve solve) const {
         uint32_t index = blockIdx.x;  // of the block's next tile, from the product's first on
 #pragma unroll 1
         for (uint32_t i = 0; i < list.count; ++i) {
             const WgmmaParams& p = list.products[i];
             if (index < p.items) {
-                ListedTiles<S> tiles(p, pair, index);
+                ListedTiles<S> tiles(p, cluster, index);
                 solve(p, tiles);
                 index = tiles.index;
             }
@@ -62,10 +62,10 @@ template <class S> struct ListedWork {
 
 // In place of wgmma_mainloop.cuh's, which run_block calls, for each product.
 template <class S, bool IS_B>
-__device__ __forceinline__ void produce(const WgmmaParams&, const Pair& pair, ListedWork<S>& work, uint32_t shared,
-                                        Ring ring) {
-    work.each(pair, [&](const WgmmaParams& p, ListedTiles<S>& tiles) {
-        produce<S, IS_B>(p, pair, tiles, shared, ring);
+__device__ __forceinline__ void produce(const WgmmaParams&, const TileCluster& cluster, ListedWork<S>& work,
+                                        uint32_t shared, Ring ring) {
+    work.each(cluster, [&](const WgmmaParams& p, ListedTiles<S>& tiles) {
+        produce<S, IS_B>(p, cluster, tiles, shared, ring);
         const uint32_t stage = ring.stage + tiles.blocks;
         ring.phase ^= stage / ring.stages & 1;
         ring.stage = stage % ring.stages;
@@ -76,13 +76,13 @@ template <class S, EpilogueKind F>
 __device__ __forceinline__ void grouped_matmul_wgmma_list(const ListedWgmmaParams& list) {
     run_block<S, ListedWork<S>>(
         list.products[0],
-        [&](const Pair& pair, auto& work, uint32_t shared, Ring ring) {
+        [&](const TileCluster& cluster, auto& work, uint32_t shared, Ring ring) {
             Accumulators<S> d;
-            work.each(pair, [&](const WgmmaParams& p, ListedTiles<S>& tiles) {
+            work.each(cluster, [&](const WgmmaParams& p, ListedTiles<S>& tiles) {
                 Epilogue<S, F> epilogue(p, shared);
                 for (; tiles.left(); tiles.next()) {
                     epilogue.load_bias(tiles.item, false);
-                    multiply<S>(p, pair, d, shared, ring, tiles.item.k_end);
+                    multiply<S>(p, cluster, d, shared, ring, tiles.item.k_end);
                     epilogue.write(d, tiles.item, false);
                 }
             });

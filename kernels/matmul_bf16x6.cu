@@ -20,7 +20,7 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_bf16x6
     const WgmmaParams& wgmma = p.wgmma;
     run_block<S, Schedule<S, F == EpilogueKind::splitk>>(
         wgmma,
-        [&](const Pair&, auto& work, uint32_t shared, Ring ring) {
+        [&](const TileCluster&, auto& work, uint32_t shared, Ring ring) {
             constexpr bool SPLITK = F == EpilogueKind::splitk;
             // Instruction-cache warm-up: the first time nothing is multiplied and nothing stored, while the operands are
             // split.

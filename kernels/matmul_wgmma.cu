@@ -5,9 +5,9 @@
 //
 // Persistent blocks take tiles in grouped order (common/tile_order.cuh). Two producer threads, one an operand, fill a
 // ring of stages in shared memory by TMA (common/wgmma_mainloop.cuh); 1 to 3 consumer warpgroups multiply stages and
-// apply the epilogue (common/wgmma_epilogue.cuh) while the producers load the next tile. A cluster of two may share b's
-// boxes by multicast; or the blocks of a cluster are the k splits of a tile and reduce through distributed shared
-// memory (common/wgmma_splitk.cuh). Base and strides are multiples of 16 bytes; m, n, k are any.
+// apply the epilogue (common/wgmma_epilogue.cuh) while the producers load the next tile. Clusters of two and four share
+// boxes of a and b by multicast; or the blocks of a cluster are the k splits of a tile and reduce through distributed
+// shared memory (common/wgmma_splitk.cuh). Base and strides are multiples of 16 bytes; m, n, k are any.
 // Variants, matmul_wgmma_{rows x columns of a block}_{epilogue}_{dtype}: src/cuda/plan/matmul/wgmma/{mod,epilogue}.rs
 // choose; `transpose`, of the transposed product: wgmma/transposed/mod.rs. Small tiles fill the device where tiles are few.
 // Hazard: an arrival at another block's barrier must not be a release at cluster scope, which costs 1000 clocks a
@@ -27,11 +27,11 @@ template <class S> struct EpilogueOf<S, EpilogueKind::transpose> {
 };
 
 template <class S, EpilogueKind F, class Work>
-__device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, Work& work, uint32_t shared,
+__device__ __forceinline__ void consume(const WgmmaParams& p, const TileCluster& cluster, Work& work, uint32_t shared,
                                         Ring ring) {
     Accumulators<S> d;
     if constexpr (F == EpilogueKind::splitk) {
-        multiply<S>(p, pair, d, shared, ring, work.item.k_end - work.item.k_begin);
+        multiply<S>(p, cluster, d, shared, ring, work.item.k_end - work.item.k_begin);
         reduce_splits<S>(p, d, work.item);
         return;
     }
@@ -46,7 +46,7 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
         epilogue.load_bias(item, warm_up);
         if constexpr (Epilogue<S, F>::HELD) epilogue.load_residual(item, warm_up);
         const uint32_t blocks = warm_up ? 0 : item.k_end - item.k_begin;
-        multiply<S>(p, pair, d, shared, ring, blocks, [&](uint32_t block, const Ring&) {
+        multiply<S>(p, cluster, d, shared, ring, blocks, [&](uint32_t block, const Ring&) {
             if constexpr (Epilogue<S, F>::RESIDUAL) epilogue.ask_for_residual(item, block, blocks);
         });
         epilogue.write(d, item, warm_up);
@@ -60,7 +60,9 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const Pair& pair, 
 template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma(const WgmmaParams& p) {
     run_block<S, Schedule<S, F == EpilogueKind::splitk>>(
         p,
-        [&](const Pair& pair, auto& work, uint32_t shared, Ring ring) { consume<S, F>(p, pair, work, shared, ring); },
+        [&](const TileCluster& cluster, auto& work, uint32_t shared, Ring ring) {
+            consume<S, F>(p, cluster, work, shared, ring);
+        },
         [](uint32_t) {}, [] {});
 }
 

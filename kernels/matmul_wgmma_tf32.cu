@@ -26,7 +26,7 @@ template <int CONSUMERS, int BN, int BLOCKS> struct Tf32Shape : WgmmaShape<float
 template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma_tf32(const WgmmaParams& p) {
     run_block<S, Schedule<S, false>>(
         p,
-        [&](const Pair& pair, auto& work, uint32_t shared, Ring ring) {
+        [&](const TileCluster& cluster, auto& work, uint32_t shared, Ring ring) {
             Accumulators<S> d;
             // Instruction-cache warm-up: the first time nothing is multiplied and nothing stored.
             for (bool warm_up = true; work.left(); warm_up = false) {
@@ -35,9 +35,9 @@ template <class S, EpilogueKind F> __device__ __forceinline__ void matmul_wgmma_
                 const StoreEpilogue<S, F> epilogue(p, shared);
                 if (!warm_up) epilogue.prefetch(item);
                 if (p.a_mn) {
-                    multiply_across<S>(p, pair, d, shared, ring, blocks);
+                    multiply_across<S>(p, cluster, d, shared, ring, blocks);
                 } else {
-                    multiply<S>(p, pair, d, shared, ring, blocks);
+                    multiply<S>(p, cluster, d, shared, ring, blocks);
                 }
                 if (warm_up) ptx::wait_for_grid_before();  // for bias, and before stores
                 epilogue.write(d, item, warm_up);

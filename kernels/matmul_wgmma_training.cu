@@ -13,20 +13,20 @@
 
 template <class Element, int CONSUMERS, int BN, int BLOCKS>
 struct TrainingShape : WgmmaShape<Element, CONSUMERS, 1, BN, BLOCKS> {
-    static constexpr bool HAS_PAIRS = false;
+    static constexpr bool HAS_CLUSTERS = false;
 };
 
 template <class S> __device__ __forceinline__ void matmul_wgmma_training(const TrainingParams& all) {
     const WgmmaParams& p = all.wgmma;
     run_block<S, Schedule<S, false>>(
         p,
-        [&](const Pair& pair, auto& work, uint32_t shared, Ring ring) {
+        [&](const TileCluster& cluster, auto& work, uint32_t shared, Ring ring) {
             Accumulators<S> d;
             TrainingEpilogue<S> epilogue(all, shared);
             for (; work.left(); work.next()) {
                 const Item& item = work.item;
                 epilogue.load_bias(item, false);
-                multiply<S>(p, pair, d, shared, ring, item.k_end - item.k_begin);
+                multiply<S>(p, cluster, d, shared, ring, item.k_end - item.k_begin);
                 epilogue.write(d, item);
             }
             epilogue.sent();

@@ -26,7 +26,7 @@ template <int CONSUMERS, int BN, int BLOCKS>
 struct Bf16x6Shape : WgmmaShape<bf16, CONSUMERS, 1, BN, BLOCKS> {
     using Result = float;
     static constexpr uint32_t PLANES = PARTS;
-    static constexpr bool HAS_PAIRS = false;
+    static constexpr bool HAS_CLUSTERS = false;
     static constexpr bool CAN_TMA_STORE = false;
 };
 

@@ -11,7 +11,7 @@ template <int ROW_GROUPS, int BN_> struct FewShape : WgmmaShape<bf16, 2, 1, BN_,
     using Result = float;
     static constexpr int K_GROUPS = 2 / ROW_GROUPS, BM = 64 * ROW_GROUPS;
     static constexpr uint32_t PLANES = PARTS;
-    static constexpr bool HAS_PAIRS = false, MAY_BE_WHOLE = true;
+    static constexpr bool HAS_CLUSTERS = false, MAY_BE_WHOLE = true;
     // Of the columns, a warpgroup's parts.
     static constexpr int PART_BYTES = BN_ * 128, OWN_BYTES = PARTS * PART_BYTES;
     static constexpr int STAGES_AT = HEADER_BYTES + 2 * OWN_BYTES;
@@ -224,7 +224,7 @@ template <class S> __device__ __forceinline__ void run_few(const Bf16x6Params& p
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
     const Ring ring{shared, wgmma.stages};
     const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    const Pair alone{};
+    const TileCluster alone{};
     const Schedule<S, true> work(wgmma, alone);
     const Item& item = work.item;
     if (threadIdx.x == 0) {

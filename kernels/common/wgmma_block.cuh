@@ -8,7 +8,8 @@ template <class S, class Work> __device__ __forceinline__ void make_barriers(con
 #pragma unroll
     for (uint32_t stage = 0; stage < MAX_STAGES; ++stage) {
         ptx::mbarrier_init(ring.full(stage), 2);
-        ptx::mbarrier_init(ring.empty(stage), S::WARPS * (S::HAS_PAIRS ? p.pair : 1));
+        ptx::mbarrier_init(ring.empty(stage),
+                           S::WARPS * (S::HAS_CLUSTERS ? p.cluster_rows + p.cluster_columns - 1 : 1));
     }
     Work::make_barriers(ring.barriers);
     ptx::fence_mbarrier_init();
@@ -21,9 +22,10 @@ __device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume,
     constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread after the consumers
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
     const Ring ring{shared, p.stages};
-    // Of both blocks, or for the threads of this one that wait at `barrier`.
+    const bool in_cluster = S::HAS_CLUSTERS && p.cluster_rows * p.cluster_columns > 1;
+    // Of all blocks of the cluster, or for the threads of this one that wait at `barrier`.
     const auto barriers_are_there = [&](uint32_t barrier, uint32_t threads) {
-        if (S::HAS_PAIRS && p.pair > 1) {
+        if (in_cluster) {
             ptx::cluster_arrive();
             ptx::cluster_wait();
         } else {
@@ -32,32 +34,32 @@ __device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume,
     };
     if (threadIdx.x < PRODUCER) {
         ptx::take_registers<S::CONSUMER_REGISTERS>();
-        const Pair pair = Pair::of<S>(p);
-        Work work(p, pair);
+        const TileCluster cluster = TileCluster::of<S>(p);
+        Work work(p, cluster);
         barriers_are_there(CONSUMERS_START, PRODUCER + 32);
         work.begin(shared);
-        consume(pair, work, shared, ring);
+        consume(cluster, work, shared, ring);
         return;
     }
     ptx::give_registers<S::PRODUCER_REGISTERS>();
     const uint32_t warp = threadIdx.x / 32 - S::WARPS;
     if (warp < 2) {  // finds out what to do first while another makes the barriers
         if (ptx::elect()) ptx::tma_prefetch_map(warp == 0 ? p.a : p.b);
-        const Pair pair = Pair::of<S>(p);
-        Work work(p, pair);
+        const TileCluster cluster = TileCluster::of<S>(p);
+        Work work(p, cluster);
         barriers_are_there(PRODUCERS_START, 96);
         if (!ptx::elect()) return;
         work.begin(shared);
         ptx::wait_for_grid_before();  // and with it all but Epilogue::load_bias
         if (warp == 0) {
-            produce<S, false>(p, pair, work, shared, ring);
+            produce<S, false>(p, cluster, work, shared, ring);
         } else {
-            produce<S, true>(p, pair, work, shared, ring);
+            produce<S, true>(p, cluster, work, shared, ring);
         }
     } else if (warp == 2) {
         if (ptx::elect()) make_barriers<S, Work>(p, ring);
         __syncwarp();
-        if (S::HAS_PAIRS && p.pair > 1) {
+        if (in_cluster) {
             barriers_are_there(0, 0);
         } else {
             ptx::barrier_arrive(PRODUCERS_START, 96);

@@ -16,7 +16,7 @@ static_assert(sizeof(GroupedWgmmaParams) == 1408 && offsetof(GroupedWgmmaParams,
 
 template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS>
 struct GroupedShape : WgmmaShape<Element, CONSUMERS, M_STEPS, BN, BLOCKS> {
-    static constexpr bool HAS_PAIRS = false;
+    static constexpr bool HAS_CLUSTERS = false;
 };
 
 // Slots behind the ring's barriers, each of 32 bytes; and their barriers.
@@ -68,7 +68,7 @@ template <class S, bool DEPTH> struct GroupedWork {
     Slots slots = {};
     bool there = false;
 
-    __device__ __forceinline__ GroupedWork(const WgmmaParams&, const Pair&) {}
+    __device__ __forceinline__ GroupedWork(const WgmmaParams&, const TileCluster&) {}
     __device__ __forceinline__ static void make_barriers(uint32_t shared) {
         Slots slots{shared};
 #pragma unroll
@@ -161,9 +161,9 @@ template <class S> __device__ __forceinline__ void pass_over(Ring& ring, uint32_
 
 // An item's products. Of a group whose k is no whole blocks, the last block is cleared of what is not the group's.
 template <class S, bool DEPTH>
-__device__ __forceinline__ void multiply_grouped(const WgmmaParams& p, const Pair& pair, Accumulators<S>& d,
+__device__ __forceinline__ void multiply_grouped(const WgmmaParams& p, const TileCluster& cluster, Accumulators<S>& d,
                                                  uint32_t shared, Ring& ring, const GroupedItem<DEPTH>& item) {
-    multiply<S>(p, pair, d, shared, ring, item.k_end, [&](uint32_t block, const Ring& at) {
+    multiply<S>(p, cluster, d, shared, ring, item.k_end, [&](uint32_t block, const Ring& at) {
         if (!DEPTH || item.tail == 0 || block + 1 != item.k_end) return;
         ptx::mbarrier_wait(at.full(at.stage), at.phase);
         const uint32_t stage = shared + stages_at<S>(p) + at.stage * (S::A_BYTES + S::B_BYTES);

@@ -10,22 +10,26 @@
 // are stored. Of the last row or column of tiles no more comes than there is: the engine takes about ten clocks for each row of
 // a box that lies outside of the matrix.
 template <class S, bool IS_B, class Work>
-__device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, Work& work, uint32_t shared,
+__device__ __forceinline__ void produce(const WgmmaParams& p, const TileCluster& cluster, Work& work, uint32_t shared,
                                         Ring ring) {
     constexpr int32_t ROWS = IS_B ? S::BN : S::BM;  // of m or n
     const bool mn_major = IS_B ? p.b_mn : p.a_mn;
     const uint32_t batches = IS_B ? p.b_batches : p.a_batches;
     const uint32_t whole_bytes = IS_B ? p.b_stage_bytes : p.a_stage_bytes;
     const uint32_t tail_bytes = IS_B ? p.b_tail_bytes : p.a_tail_bytes;
-    const int32_t last_tile = int32_t((IS_B ? p.order.tiles_n : p.order.tiles_m * pair.blocks) - 1) * ROWS;
-    // Each block of a pair asks for half of every box of b, for both.
-    const bool halves = IS_B && pair.blocks > 1;
+    const int32_t last_tile = int32_t(IS_B ? p.last_column : p.last_row);
+    // Each block that shares the operand asks for as many boxes as the others, for all of them; or for an equal part of every
+    // box, where boxes are fewer.
+    const uint32_t sharing = IS_B ? cluster.rows : cluster.columns, part = IS_B ? cluster.row : cluster.column;
+    const bool shares = S::HAS_CLUSTERS && sharing > 1;
+    const bool whole_boxes = shares && mn_major && S::template has_whole_boxes<ROWS>(sharing);
+    const uint16_t blocks = cluster.template sharing<IS_B>();
     // Half of each box of b's rows is the gate's.
     const bool gated = IS_B && (batches & GATED);
     for (; work.left(); work.next()) {
         const auto& item = work.item;
-        const bool is_last = !decltype(work.item)::IS_CUT && (IS_B ? item.col : item.row) >= last_tile;
-        const uint32_t bytes = is_last ? tail_bytes : whole_bytes;
+        const int32_t tile = decltype(work.item)::IS_CUT ? -1 : IS_B ? item.col : item.row;
+        const uint32_t bytes = tile < last_tile ? whole_bytes : tile == last_tile ? tail_bytes : 0;
         const Boxes<S> place = Boxes<S>::of(p, item.col);
         const int32_t mn = IS_B ? (item.col + place.column(0)) >> gated : item.row;
         const TensorMap& whole = IS_B ? p.b : p.a;
@@ -42,7 +46,7 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
             }
         };
         // Most tiles, in as few instructions as can be.
-        if (p.flat && !halves && !gated && bytes == whole_bytes) {
+        if (p.flat && !shares && !gated && bytes == whole_bytes) {
             fill([&](uint32_t full, uint32_t to, int32_t k) {
                 if (!mn_major) {
                     ptx::tma_load_2d(to, whole, full, k, mn);
@@ -57,7 +61,24 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
             });
             continue;
         }
-        const int32_t skip = halves ? int32_t(pair.rank) * (mn_major ? BLOCK_K / 2 : int32_t(bytes / 256)) : 0;
+        // From the box's first row to this block's.
+        const uint32_t box_rows = (mn_major ? S::STAGE_K : bytes / 128) >> TileCluster::shift(sharing);
+        const int32_t skip = shares && !whole_boxes ? int32_t(part * box_rows) : 0;
+        // This block's boxes, and how many lie between them.
+        const int32_t first_box = whole_boxes ? int32_t(part) : 0, step = whole_boxes ? int32_t(sharing) : 1;
+        if (p.flat && shares && !gated && bytes == whole_bytes && (!mn_major || whole_boxes)) {
+            fill([&](uint32_t full, uint32_t to, int32_t k) {
+                if (!mn_major) {
+                    ptx::tma_multicast_2d(to + skip * 128, whole, full, k, mn + skip, blocks);
+                    return;
+                }
+#pragma unroll 1
+                for (int32_t i = first_box; i < ROWS / S::LINE; i += step) {
+                    ptx::tma_multicast_2d(to + i * S::LINE_BOX_BYTES, whole, full, mn + i * S::LINE, k, blocks);
+                }
+            });
+            continue;
+        }
         int32_t batch[3];
 #pragma unroll
         for (int d = 0; d < 3; ++d) batch[d] = batches >> d & 1 ? item.batch[d] : 0;
@@ -65,18 +86,18 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
             const int32_t row = (mn_major ? k : mn) + skip;
             const auto ask = [&](const TensorMap& map, uint32_t to, int32_t column) {
                 if (p.flat) {
-                    if (!halves) {
+                    if (!shares) {
                         ptx::tma_load_2d(to, map, full, column, row);
                     } else {
-                        ptx::tma_multicast_2d(to, map, full, column, row, 0b11);
+                        ptx::tma_multicast_2d(to, map, full, column, row, blocks);
                     }
-                } else if (!halves) {
+                } else if (!shares) {
                     ptx::tma_load_5d(to, map, full, column, row, batch);
                 } else {
-                    ptx::tma_multicast_5d(to, map, full, column, row, batch, 0b11);
+                    ptx::tma_multicast_5d(to, map, full, column, row, batch, blocks);
                 }
             };
-            const bool tail = IS_B && S::TAIL < 64 && mn_major;
+            const bool tail = IS_B && S::TAIL < 64 && mn_major && bytes > 0;
             const bool smaller = !mn_major && bytes != whole_bytes;
             const int32_t boxes =
                 (mn_major && ROWS > S::LINE ? int32_t((bytes + S::LINE_BOX_BYTES - 1) / S::LINE_BOX_BYTES) >> gated
@@ -84,22 +105,20 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const Pair& pair, 
                 tail;
             // The gate's, then b's.
 #pragma unroll 1
-            for (int32_t part = gated; part >= 0; --part) {
-                uint32_t to = first + (gated && part == 0 ? S::B_BYTES / 2 : skip * 128);
-                int32_t column = mn_major ? mn : k;
-                const TensorMap& own = part > 0 ? p.gate : smaller ? (IS_B ? p.b_tail : p.a_tail) : whole;
+            for (int32_t half = gated; half >= 0; --half) {
+                const uint32_t to = first + (gated && half == 0 ? S::B_BYTES / 2 : skip * 128);
+                const int32_t column = mn_major ? mn : k;
+                const TensorMap& own = half > 0 ? p.gate : smaller ? (IS_B ? p.b_tail : p.a_tail) : whole;
 #pragma unroll 1
-                for (int32_t i = 0; i < boxes; ++i) {
-                    ask(own, to, column);
-                    to += S::LINE_BOX_BYTES;
-                    column += S::LINE;
+                for (int32_t i = first_box; i < boxes; i += step) {
+                    ask(own, to + i * S::LINE_BOX_BYTES, column + i * S::LINE);
                 }
-                if (tail) ask(p.b_tail, to, item.col + place.column(S::BOXES - 1));
+                if (tail) { ask(p.b_tail, to + boxes * S::LINE_BOX_BYTES, item.col + place.column(S::BOXES - 1)); }
             }
         });
     }
-    // The barriers stay until the other block does not arrive at them any more: every stage is handed back.
-    for (uint32_t i = 0; halves && i < p.stages; ++i) {
+    // The barriers stay until no other block arrives at them any more: every stage is handed back.
+    for (uint32_t i = 0; S::HAS_CLUSTERS && IS_B && !cluster.alone() && i < p.stages; ++i) {
         ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
         ring.advance();
     }
@@ -168,10 +187,13 @@ struct HandBack {
     bool tells;  // a lane for each block that is told
     uint32_t there;
 
-    __device__ __forceinline__ HandBack(const Pair& pair, uint32_t shared, const Ring& ring) : read(ring) {
-        const uint32_t lane = threadIdx.x % 32;
-        tells = lane < pair.blocks;
-        there = tells && pair.blocks > 1 ? ptx::mbarrier_of_block(shared, lane) - shared : 0;
+    __device__ __forceinline__ HandBack(const TileCluster& cluster, uint32_t shared, const Ring& ring) : read(ring) {
+        // Those of the own column of tiles, and then the others of the own row.
+        const uint32_t lane = threadIdx.x % 32, column = lane - cluster.rows;
+        const bool in_column = lane < cluster.rows;
+        tells = in_column || (column < cluster.columns && column != cluster.column);
+        const uint32_t rank = in_column ? cluster.rank_of(lane, cluster.column) : cluster.rank_of(cluster.row, column);
+        there = tells && !cluster.alone() ? ptx::mbarrier_of_block(shared, rank) - shared : 0;
     }
     __device__ __forceinline__ void next() {
         if (tells) ptx::mbarrier_arrive_there(read.empty(read.stage) + there);
@@ -186,10 +208,10 @@ struct Nothing {
     __device__ __forceinline__ void operator()(uint32_t, const Ring&) const {}
 };
 template <class S, class Prepare = Nothing>
-__device__ __forceinline__ void multiply(const WgmmaParams& p, const Pair& pair, Accumulators<S>& d, uint32_t shared,
-                                         Ring& ring, uint32_t blocks, Prepare prepare = {}) {
+__device__ __forceinline__ void multiply(const WgmmaParams& p, const TileCluster& cluster, Accumulators<S>& d,
+                                         uint32_t shared, Ring& ring, uint32_t blocks, Prepare prepare = {}) {
     const uint32_t own_rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * S::M_STEPS * BOX_BYTES;
-    HandBack multiplied(pair, shared, ring);
+    HandBack multiplied(cluster, shared, ring);
     const uint32_t most = p.stages >= 4 * S::GROUP ? S::GROUP : 1;
     uint32_t under_way = 0;
     const auto hand_back = [&] {

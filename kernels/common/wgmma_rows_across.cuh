@@ -39,11 +39,11 @@ template <class S> struct RowReader {
 
 // As `multiply`. Rows alternate between two sets of registers: one is read while the products of the other are under way.
 template <class S>
-__device__ __forceinline__ void multiply_across(const WgmmaParams& p, const Pair& pair, Accumulators<S>& d,
+__device__ __forceinline__ void multiply_across(const WgmmaParams& p, const TileCluster& cluster, Accumulators<S>& d,
                                                 uint32_t shared, Ring& ring, uint32_t blocks) {
     static_assert(S::M_STEPS == 1 && S::PLANES == 2, "stages come in pairs");
     const RowReader<S> reader;
-    HandBack multiplied(pair, shared, ring);
+    HandBack multiplied(cluster, shared, ring);
     uint32_t a[2][S::STAGE_K / 8][4] = {};
 #pragma unroll 1
     for (uint32_t block = 0; block < blocks; block += 2) {

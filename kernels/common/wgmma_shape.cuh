@@ -23,18 +23,20 @@
 // tile's columns are products with it, and the other half those with b: items count columns of both. Strides in
 // elements. Mirrored in src/cuda/plan/matmul/wgmma/params.rs.
 struct alignas(64) WgmmaParams {
-    TileOrder order;        // of a product's tiles, or pairs of them
-    uint32_t items;         // tiles of all products, or pairs of them, for each k split without cluster split-K
+    TileOrder order;        // of a product's tiles, or clusters of them
+    uint32_t items;         // tiles of all products, or clusters of them, for each k split without cluster split-K
     uint32_t split_blocks;  // blocks of k, of 64, in every k split; one more in the first few
     uint32_t longer_splits;
-    uint32_t pair;  // 2: blocks whose tiles lie below each other are a cluster; 1: they are not
+    uint16_t cluster_rows, cluster_columns;  // blocks of a cluster, whose tiles are neighbours: 1, 2 or 4 each
     uint32_t stages;
     uint32_t stages_at;  // in shared memory
     // That arrive for one block of k, of a and of b: for most tiles, and for the last row or column of tiles.
     uint16_t a_stage_bytes, a_tail_bytes;
     uint16_t b_stage_bytes, b_tail_bytes;
-    uint32_t a_mn, b_mn;            // the unit stride is along m or n, not along k
-    uint32_t flat;                  // no batch: maps have two dimensions, not five
+    // Where the last tiles begin. What lies behind them in a cluster has nothing to load.
+    uint32_t last_row, last_column;
+    uint8_t a_mn, b_mn;             // the unit stride is along m or n, not along k
+    uint16_t flat;                  // no batch: maps have two dimensions, not five
     uint32_t a_batches, b_batches;  // bit d: the operand is not broadcast along that dimension of the batch; b's GATED
     uint32_t products;
     uint32_t batch_size[2];  // of the two inner dimensions
@@ -97,7 +99,7 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     // Of a box of an operand with unit stride along m or n: a line of 128 bytes for each k of a stage.
     static constexpr int32_t LINE = 128 / sizeof(Element);
     static constexpr uint32_t LINE_BOX_BYTES = STAGE_K * 128;
-    static constexpr bool HAS_PAIRS = true;
+    static constexpr bool HAS_CLUSTERS = true;
     static constexpr bool MAY_BE_WHOLE = false;  // cluster split-K, of one split
     // Results may lie as columns, which a lane then has two neighbours of.
     static constexpr bool MAY_BE_DOWN = false;
@@ -114,6 +116,11 @@ struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
     static constexpr int AVAILABLE = (LAUNCHED * (CONSUMERS + 1) - PRODUCER_REGISTERS) / CONSUMERS / 8 * 8;
     static constexpr int CONSUMER_REGISTERS = AVAILABLE < 240 ? AVAILABLE : 240;
 
+    // Whether an operand with so many of m or n along its lines is a multiple of `blocks` boxes.
+    template <int32_t ROWS> static __device__ __forceinline__ bool has_whole_boxes(uint32_t blocks) {
+        return ROWS % LINE == 0 && (ROWS / LINE & (blocks - 1)) == 0;
+    }
+
     // Of a warp's first eight rows, and of its next, whose accumulators a lane has.
     static __device__ __forceinline__ int32_t row_of_lane(uint32_t lane) { return int32_t(lane / 4); }
     static __device__ __forceinline__ RowsOfLane rows_of_lane(const WgmmaParams&, uint32_t lane) {
@@ -127,16 +134,30 @@ template <class S> __device__ __forceinline__ uint32_t stages_at(const WgmmaPara
 
 extern __shared__ __align__(1024) unsigned char wgmma_shared[];
 
-// A block alone, or one of a cluster of two whose tiles lie below each other and share their columns of b: each of them
-// loads half of those for both.
-struct Pair {
-    uint32_t blocks = 1, rank = 0;
+// A block alone, or one of a cluster whose tiles are neighbours. Those in a row share their rows of a, those in a column their
+// columns of b: each of them loads an equal part for all. 1, 2 or 4 rows and columns, so that divisions, which come before
+// everything else, are shifts.
+struct TileCluster {
+    uint32_t rows = 1, columns = 1;
+    uint32_t row = 0, column = 0;  // of this block's tile
 
-    template <class S> __device__ __forceinline__ static Pair of(const WgmmaParams& p) {
-        return S::HAS_PAIRS && p.pair > 1 ? Pair{2, ptx::cluster_rank()} : Pair{};
+    template <class S> __device__ __forceinline__ static TileCluster of(const WgmmaParams& p) {
+        if (!S::HAS_CLUSTERS || p.cluster_rows * p.cluster_columns == 1) return {};
+        const uint32_t rank = ptx::cluster_rank(), rows = p.cluster_rows;
+        return {rows, p.cluster_columns, rank & (rows - 1), rank >> shift(rows)};
     }
-    // Blocks in units of such: a shift, where a division would come before everything else.
-    __device__ __forceinline__ uint32_t units(uint32_t count) const { return count >> (blocks - 1); }
+    __device__ __forceinline__ static uint32_t shift(uint32_t blocks) { return blocks >> 1; }
+    __device__ __forceinline__ bool alone() const { return rows * columns == 1; }
+    __device__ __forceinline__ uint32_t clusters(uint32_t blocks) const {
+        return blocks >> (shift(rows) + shift(columns));
+    }
+    __device__ __forceinline__ uint32_t rank_of(uint32_t row, uint32_t column) const { return row + column * rows; }
+    // That share this block's part of b, or of a: a bit each.
+    template <bool IS_B> __device__ __forceinline__ uint16_t sharing() const {
+        if (IS_B) return uint16_t(((1u << rows) - 1) << rank_of(0, column));
+        const uint32_t two = columns > 1 ? 1u << rows | 1 : 1;
+        return uint16_t((columns > 2 ? two << 2 * rows | two : two) << row);
+    }
 };
 
 // The ring of stages. Each has a barrier that completes when the bytes of both operands have arrived, and one that
@@ -189,16 +210,16 @@ struct Item {
     __device__ __forceinline__ const int32_t (&result_batch() const)[3] { return batch; }
 };
 
-// The items of a block, one after the other: tiles of all products, or of pairs of them this block's, for each k split.
+// The items of a block, one after the other: tiles of all products, or of clusters of them this block's, for each k split.
 // With CLUSTER_SPLITK a block has one item, and a cluster one tile.
 template <class S, bool CLUSTER_SPLITK> struct Schedule {
     const WgmmaParams& p;
-    const Pair& pair;
+    const TileCluster& cluster;
     uint32_t index;
     Item item;
 
-    __device__ __forceinline__ Schedule(const WgmmaParams& p, const Pair& pair)
-        : p(p), pair(pair), index(CLUSTER_SPLITK ? tile_of_cluster() : pair.units(blockIdx.x)) {
+    __device__ __forceinline__ Schedule(const WgmmaParams& p, const TileCluster& cluster)
+        : p(p), cluster(cluster), index(CLUSTER_SPLITK ? tile_of_cluster() : cluster.clusters(blockIdx.x)) {
         find();
     }
     __device__ __forceinline__ static void make_barriers(uint32_t) {}
@@ -211,7 +232,7 @@ template <class S, bool CLUSTER_SPLITK> struct Schedule {
     }
     __device__ __forceinline__ bool left() const { return index < p.items; }
     __device__ __forceinline__ void next() {
-        index += pair.units(gridDim.x);
+        index += cluster.clusters(gridDim.x);
         if (left()) find();
     }
     __device__ __forceinline__ void find() {
@@ -231,8 +252,8 @@ template <class S, bool CLUSTER_SPLITK> struct Schedule {
             item.batch[2] = int32_t(outer);
         }
         const Tile tile = p.order.at(in_product);
-        item.row = int32_t(tile.m * pair.blocks + pair.rank) * S::BM;
-        item.col = int32_t(tile.n) * S::BN;
+        item.row = int32_t(tile.m * cluster.rows + cluster.row) * S::BM;
+        item.col = int32_t(tile.n * cluster.columns + cluster.column) * S::BN;
         const uint32_t begin = item.split * p.split_blocks + min(item.split, p.longer_splits);
         item.k_begin = begin * S::PLANES;
         item.k_end = (begin + p.split_blocks + (item.split < p.longer_splits)) * S::PLANES;

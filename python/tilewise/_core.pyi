@@ -671,7 +671,7 @@ def force_matmul_kernel(
     *,
     tile: str | None = None,
     splits: int | None = None,
-    cluster: bool | None = None,
+    cluster: str | None = None,
     group_m: int | None = None,
 ) -> None:
     """Makes matmul on GPUs use one kind of kernel, for the whole process, wherever it supports the problem.
@@ -687,25 +687,25 @@ def force_matmul_kernel(
         tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6", "few" and "tf32": rows x columns of a block, as
             "128x256"; None: the plan's.
         splits: for "wgmma", "bf16x6", "few" (1, 2, 4, 8), "tf32" and "skinny": k splits; None: the plan's.
-        cluster: for "wgmma" and "tf32": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for
-            split-K through memory where the splits could be a cluster.
+        cluster: for "wgmma" and "tf32": rows x columns of blocks that load for each other, as "2x1"; "1x1" for none, and for
+            "wgmma", "bf16x6" and "skinny" also for split-K through memory where the splits could be a cluster.
         group_m: for "wgmma", "bf16x6" and "tf32": rows of tiles that blocks visit together; None: the plan's.
 
     Raises:
-        ValueError: any other kernel or tile.
+        ValueError: any other kernel, tile or cluster.
 
     Source: src/python/developer.rs; takes effect in src/cuda/plan/matmul/mod.rs.
     """
 
 def wgmma_clocks(
-    plans: Sequence[tuple[int, int, int, str, int, int, bool, tuple[bool, bool, bool]]],
+    plans: Sequence[tuple[int, int, int, str, int, str, bool, tuple[bool, bool, bool]]],
     constants: Mapping[str, float],
 ) -> list[float]:
     """The time that the cost model estimates for plans of kernels/matmul_wgmma.cu on an H200, in clock cycles.
 
     Args:
-        plans: for each (m, n, k, tile, splits, blocks of a pair: 1 or 2, whether the splits are a cluster, (whether rows of
-            a, and of b, are not aligned to cache lines, whether b is contiguous along n)).
+        plans: for each (m, n, k, tile, splits, blocks that load for each other as "2x1", whether the splits are a
+            cluster, (whether rows of a, and of b, are not aligned to cache lines, whether b is contiguous along n)).
         constants: replace some of `wgmma_model()`.
 
     Raises:

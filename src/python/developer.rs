@@ -11,7 +11,7 @@ use crate::cuda::forced;
 use crate::cuda::plan::matmul;
 use crate::cuda::plan::matmul::blocks::{self, TILE_NAMES};
 use crate::cuda::plan::matmul::skinny;
-use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, bf16x6, few, fit, forced_tiles, tf32};
+use crate::cuda::plan::matmul::wgmma::{Overrides, TILES, TileCluster, bf16x6, few, fit, forced_tiles, tf32};
 use crate::cuda::plan::variants::{ADD, Forcible, MATMUL, SOFTMAX, find};
 use crate::cuda::plan_cache;
 use crate::interop::torch_threads;
@@ -132,12 +132,12 @@ pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
 ///     tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6", "few" and "tf32": rows x columns of a block, as
 ///         "128x256"; None: the plan's.
 ///     splits: for "wgmma", "bf16x6", "few" (1, 2, 4, 8), "tf32" and "skinny": k splits; None: the plan's.
-///     cluster: for "wgmma" and "tf32": whether blocks load in pairs; for "wgmma", "bf16x6" and "skinny": False for
-///         split-K through memory where the splits could be a cluster.
+///     cluster: for "wgmma" and "tf32": rows x columns of blocks that load for each other, as "2x1"; "1x1" for none, and for
+///         "wgmma", "bf16x6" and "skinny" also for split-K through memory where the splits could be a cluster.
 ///     group_m: for "wgmma", "bf16x6" and "tf32": rows of tiles that blocks visit together; None: the plan's.
 ///
 /// Raises:
-///     ValueError: any other kernel or tile.
+///     ValueError: any other kernel, tile or cluster.
 ///
 /// Source: src/python/developer.rs; takes effect in src/cuda/plan/matmul/mod.rs.
 #[pyfunction]
@@ -149,9 +149,10 @@ pub fn force_matmul_kernel(
     kernel: Option<&str>,
     tile: Option<&str>,
     splits: Option<u32>,
-    cluster: Option<bool>,
+    cluster: Option<&str>,
     group_m: Option<u32>,
 ) -> PyResult<()> {
+    let cluster = cluster.map(cluster_named).transpose()?;
     let of_tiles = |tiles: &[&str]| -> PyResult<Overrides> {
         let tile = tile.map(|tile| tile_index(tile, tiles)).transpose()?;
         Ok(Overrides { tile, splits, cluster, group_m })
@@ -166,7 +167,10 @@ pub fn force_matmul_kernel(
         Some("bf16x6") => Some(matmul::Forced::Bf16x6(of_tiles(&bf16x6::TILES.map(|tile| tile.name))?)),
         Some("few") => Some(matmul::Forced::Few(of_tiles(&few::TILES.map(|tile| tile.name))?)),
         Some("tf32") => Some(matmul::Forced::Tf32(of_tiles(&tf32::TILES.map(|tile| tile.name))?)),
-        Some("skinny") => Some(matmul::Forced::Skinny(skinny::Overrides { splits, cluster })),
+        Some("skinny") => Some(matmul::Forced::Skinny(skinny::Overrides {
+            splits,
+            cluster: cluster.map(|cluster| !cluster.is_alone()),
+        })),
         Some("copied") => Some(matmul::Forced::Copied),
         Some(other) => return Err(unknown("kernel", other, MATMUL.iter().map(|(name, _)| *name))),
     };
@@ -176,6 +180,11 @@ pub fn force_matmul_kernel(
 
 fn wgmma_tiles() -> [&'static str; TILES.len()] {
     TILES.map(|tile| tile.name)
+}
+
+fn cluster_named(name: &str) -> PyResult<TileCluster> {
+    let known = TileCluster::ALL.map(|cluster| cluster.to_string());
+    TileCluster::parse(name).ok_or_else(|| unknown("cluster", name, known.iter().map(String::as_str)))
 }
 
 fn tile_index(name: &str, known: &[&str]) -> PyResult<usize> {
@@ -191,13 +200,13 @@ pub fn wgmma_model() -> BTreeMap<&'static str, f64> {
     fit::constants().into_iter().collect()
 }
 
-type ClockedPlan = (u64, u64, u64, String, u64, u64, bool, (bool, bool, bool));
+type ClockedPlan = (u64, u64, u64, String, u64, String, bool, (bool, bool, bool));
 
 /// The time that the cost model estimates for plans of kernels/matmul_wgmma.cu on an H200, in clock cycles.
 ///
 /// Args:
-///     plans: for each (m, n, k, tile, splits, blocks of a pair: 1 or 2, whether the splits are a cluster, (whether rows of
-///         a, and of b, are not aligned to cache lines, whether b is contiguous along n)).
+///     plans: for each (m, n, k, tile, splits, blocks that load for each other as "2x1", whether the splits are a
+///         cluster, (whether rows of a, and of b, are not aligned to cache lines, whether b is contiguous along n)).
 ///     constants: replace some of `wgmma_model()`.
 ///
 /// Raises:
@@ -208,9 +217,10 @@ type ClockedPlan = (u64, u64, u64, String, u64, u64, bool, (bool, bool, bool));
 #[pyo3(text_signature = "(plans, constants)")]
 pub fn wgmma_clocks(plans: Vec<ClockedPlan>, constants: BTreeMap<String, f64>) -> PyResult<Vec<f64>> {
     let device = published("h200").ok_or_else(|| PyValueError::new_err("the H200 is not known"))?;
-    let plan = |(m, n, k, tile, splits, pair, cluster_splitk, (a_off, b_off, b_by_rows)): ClockedPlan| {
+    let plan = |(m, n, k, tile, splits, cluster, cluster_splitk, (a_off, b_off, b_by_rows)): ClockedPlan| {
         let (off_lines, tile) = ([a_off, b_off], tile_index(&tile, &wgmma_tiles())?);
-        Ok(fit::Plan { m, n, k, off_lines, b_by_rows, tile, splits, pair, cluster_splitk })
+        let cluster = cluster_named(&cluster)?;
+        Ok(fit::Plan { m, n, k, off_lines, b_by_rows, tile, splits, cluster, cluster_splitk })
     };
     let plans = plans.into_iter().map(plan).collect::<PyResult<Vec<_>>>()?;
     let constants = constants.iter().map(|(name, value)| (name.as_str(), *value));

@@ -64,7 +64,7 @@ def matmul_cases(random: Callable, operand: Callable, on_kernel: Callable) -> It
             yield f"{name} bias", forced(partial(tw.matmul, a, b, residual=r, bias=b[0]))
             odd = partial(tw.matmul, a, b[:, :131], residual=r[:, :131], bias=b[0, :131])
             yield f"{name} odd", forced(odd)
-            yield f"{name} splits", forced(partial(tw.matmul, a, b, residual=r), splits=2, cluster=False)
+            yield f"{name} splits", forced(partial(tw.matmul, a, b, residual=r), splits=2, cluster="1x1")
         for tile in ("64x128", "128x256"):
             forced = partial(on_kernel, "wgmma", tile=tile)
             for layout in ("nn", "nt", "tt"):

@@ -288,9 +288,9 @@ def wgmma_cases() -> Iterator[Case]:
     tiles = {tile for _, _, tile, *_ in kernels}
     clustered = {tile for _, _, tile, *epilogue, _ in kernels if epilogue == ["splitk"]}
     for dtype in FLOATS[:2]:
-        for tile, pairs in product(sorted(tiles), [False, True]):
-            name = f"matmul wgmma {dtype} {tile}{' in pairs' if pairs else ''}"
-            forced = partial(on_kernel, "wgmma", tile=tile, cluster=pairs)
+        for tile, cluster in product(sorted(tiles), ["1x1", "2x1", "2x2", "1x4"]):
+            name = f"matmul wgmma {dtype} {tile} cluster {cluster}"
+            forced = partial(on_kernel, "wgmma", tile=tile, cluster=cluster)
             for layout in LAYOUTS:
                 a = operand(200, 136, dtype, layout[0] == "t")
                 b = operand(136, 264, dtype, layout[1] == "t")
@@ -336,7 +336,7 @@ def bf16x6_cases() -> Iterator[Case]:
         bias = random(264, dtype=torch.float32)
         rectified = lambda a=a, b=b, bias=bias: tw.matmul(a, b, bias=bias, activation="leaky_relu")  # noqa: E731
         yield f"{name} bias", forced(rectified, splits=1)
-        for splits, cluster in ((2, None), (2, False), (3, None)):
+        for splits, cluster in ((2, None), (2, "1x1"), (3, None)):
             call = lambda a=a, b=b, bias=bias: tw.matmul(a, b, bias=bias, activation="silu")  # noqa: E731
             yield f"{name} splits {splits} {cluster}", forced(call, splits=splits, cluster=cluster)
         x, w, bias = (
@@ -381,9 +381,9 @@ def tf32_cases() -> Iterator[Case]:
     kernels = [
         k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma_tf32"
     ]
-    for tile, pairs in product(sorted({tile for _, _, _, tile, *_ in kernels}), [False, True]):
-        name = f"matmul tf32 {tile}{' in pairs' if pairs else ''}"
-        forced = partial(on_kernel, "tf32", tile=tile, cluster=pairs)
+    for tile, cluster in product(sorted({tile for _, _, _, tile, *_ in kernels}), ["1x1", "2x1"]):
+        name = f"matmul tf32 {tile} cluster {cluster}"
+        forced = partial(on_kernel, "tf32", tile=tile, cluster=cluster)
         whole = partial(forced, splits=1)
         for layout in LAYOUTS:
             a = operand(200, 136, torch.float32, layout[0] == "t")
@@ -419,7 +419,7 @@ def skinny_cases() -> Iterator[Case]:
                 "odd k": random(n, k + 1, dtype=dtype)[:, 1:].T,
                 "odd n": random(k, n + 1, dtype=dtype)[:, 1:],
             }.items():
-                for splits, cluster in [(1, None), (4, None), (2, False), (3, None)]:
+                for splits, cluster in [(1, None), (4, None), (2, "1x1"), (3, None)]:
                     call = lambda x=x, w=weights, b=bias: tw.matmul(x, w, bias=b, activation="gelu")  # noqa: E731
                     yield (
                         f"matmul skinny {dtype} {few}x{n}x{k} {name} {splits} {cluster}",
@@ -427,7 +427,7 @@ def skinny_cases() -> Iterator[Case]:
                     )
             tall = random(n, k, dtype=dtype)
             call = lambda x=x, w=tall, b=bias[:few]: tw.matmul(w, x.T, bias=b)  # noqa: E731
-            for cluster in (None, False):
+            for cluster in (None, "1x1"):
                 name = f"matmul skinny {dtype} {few}x{n}x{k} columns {cluster}"
                 yield name, on_kernel("skinny", call, splits=2, cluster=cluster)
 

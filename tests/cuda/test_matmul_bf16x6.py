@@ -48,7 +48,7 @@ def test_any_memory(make_a, make_b):
 
 
 @pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize(("splits", "cluster"), [(1, None), (2, None), (2, False), (3, None), (8, None)])
+@pytest.mark.parametrize(("splits", "cluster"), [(1, None), (2, None), (2, "1x1"), (3, None), (8, None)])
 def test_splits_and_epilogues(tile, splits, cluster):
     for m, n in [(129, 133)] if EMULATED else [(130, 180), (129, 133)]:
         a, b, bias = randn(m, 530, dtype=F32), randn(530, n, dtype=F32), randn(n, dtype=F32)

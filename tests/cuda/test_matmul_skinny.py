@@ -14,7 +14,7 @@ from tilewise import _core
 pytestmark = needs("a GPU")
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 # Parts of k, and whether they may be a cluster.
-SPLITS = [(1, None), (2, None), (8, None), (3, None), (4, False)]
+SPLITS = [(1, None), (2, None), (8, None), (3, None), (4, "1x1")]
 
 
 def check(a, b, splits=(None, None), context="", **options):
@@ -134,7 +134,7 @@ def test_parts_in_memory_and_in_a_cluster_are_the_same_sums():
     for dtype in DTYPES:
         x, w, bias = randn(7, 2100, dtype=dtype), randn(2100, 200, dtype=dtype), randn(200, dtype=dtype)
         results = []
-        for cluster in (None, False):
+        for cluster in (None, "1x1"):
             _core.force_matmul_kernel("skinny", splits=4, cluster=cluster)
             results.append(tw.matmul(x, w, bias=bias, activation="gelu"))
         assert_identical(*results)
@@ -143,7 +143,7 @@ def test_parts_in_memory_and_in_a_cluster_are_the_same_sums():
 @pytest.mark.gpu
 def test_parts_in_a_graph():
     x, w = randn(3, 4096, dtype=torch.bfloat16), randn(4096, 300, dtype=torch.bfloat16)
-    for cluster in (None, False):
+    for cluster in (None, "1x1"):
         _core.force_matmul_kernel("skinny", splits=8, cluster=cluster)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

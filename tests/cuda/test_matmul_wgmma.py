@@ -22,7 +22,9 @@ EDGES = [*range(1, 18), 63, 64, 65, 127, 128, 129, 255, 256, 257]
 LAYOUTS = list(itertools.product([views.contiguous, views.transposed], repeat=2))
 
 
-PAIRS = pytest.mark.parametrize("cluster", [False, True], ids=["alone", "pairs"])
+CLUSTERS = pytest.mark.parametrize("cluster", ["1x1", "2x1"])
+# Blocks that load for each other: of rows x columns of tiles.
+LARGER_CLUSTERS = ["2x2", "4x1", "1x4"]
 
 
 def check(a, b, context="", tile=None, splits=None, group_m=None, cluster=None, **options):
@@ -46,7 +48,7 @@ def operand(rows, columns, dtype, layout):
     return aligned(randn(rows, columns, dtype=dtype))
 
 
-@PAIRS
+@CLUSTERS
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_every_tile_in_every_layout(tile, dtype, cluster):
@@ -63,7 +65,7 @@ def test_every_tile_in_every_layout(tile, dtype, cluster):
         )
 
 
-@PAIRS
+@CLUSTERS
 @pytest.mark.parametrize("tile", ["64x64", "128x112", "192x192", "128x224"])
 def test_last_tiles_that_are_not_whole(tile, cluster):
     """Less is loaded of them, so that shared memory still holds rows of earlier tiles beside theirs."""
@@ -72,8 +74,29 @@ def test_last_tiles_that_are_not_whole(tile, cluster):
     for (m, n), dtype in itertools.product(sizes, DTYPES):
         for lay_a, lay_b in LAYOUTS:
             a, b = operand(m, 200, dtype, lay_a), operand(200, n, dtype, lay_b)
-            for splits in [1 + cluster] if EMULATED else [1, 2]:
+            for splits in [int(cluster[0])] if EMULATED else [1, 2]:
                 check(a, b, f"{lay_a.__name__} {lay_b.__name__}", tile, splits, cluster=cluster)
+
+
+@pytest.mark.parametrize("cluster", LARGER_CLUSTERS)
+@pytest.mark.parametrize("tile", ["64x64", "128x96", "128x160", "192x192"])
+def test_blocks_that_load_for_each_other(tile, cluster):
+    """Clusters within the result, and such as reach beyond it by parts of tiles and by whole ones; several to a block."""
+    (rows, columns), (down, across) = (map(int, text.split("x")) for text in (tile, cluster))
+    blocks = _core.devices()[0]["multiprocessors"]
+    many = blocks // (2 * across) // down + 1
+    sizes = [(1, 1), (rows * down, columns * across), (rows + 9, columns * across + 40)]
+    sizes += [(rows * down + 1, columns - 7), (2 * rows * down * many - rows - 5, columns * across)]
+    for (m, n), (lay_a, lay_b) in itertools.product(sizes, LAYOUTS):
+        if EMULATED and (m, n) == sizes[-1] and lay_a is lay_b:
+            continue
+        a, b = operand(m, 200, HALVES[1], lay_a), operand(200, n, HALVES[1], lay_b)
+        context = f"{lay_a.__name__} {lay_b.__name__}"
+        for splits in [1 + (m == 1)] if EMULATED else [1, 2]:
+            check(a, b, context, tile, splits, cluster=cluster)
+    bias = randn(columns * across, dtype=HALVES[0])
+    a, b = randn(3, 2, rows + 3, 72, dtype=HALVES[0]), randn(2, 72, columns * across, dtype=HALVES[0])
+    check(a, b, "batch", tile, cluster=cluster, bias=bias, activation="silu")
 
 
 @pytest.mark.parametrize("tile", TRANSPOSED)
@@ -103,7 +126,7 @@ def test_columns_of_a_tile_that_are_few_rows(tile, dtype):
     check(randn(2 * width - 3, 136, dtype=dtype), randn(many, 136, dtype=dtype).mT, "many tiles", tile)
 
 
-@PAIRS
+@CLUSTERS
 @pytest.mark.parametrize("edge", EDGES)
 def test_odd_edges(edge, cluster):
     for m, n, k in [(edge, 40, 24), (33, edge, 40), (40, 33, edge)]:
@@ -126,7 +149,7 @@ def test_any_memory(make_a, make_b):
 
 @pytest.mark.parametrize("tile", ["64x64", "128x176", "256x128"])
 @pytest.mark.parametrize("splits", [2, 3, 7])
-@PAIRS
+@CLUSTERS
 def test_splits_of_k(tile, splits, cluster):
     a, b, bias = (
         randn(130, 500, dtype=torch.float16),
@@ -168,7 +191,7 @@ def test_cluster_split_k(tile, splits):
 def test_splits_in_memory_and_in_a_cluster_are_the_same_sums():
     a, b = aligned(randn(60, 2100, dtype=torch.bfloat16)), aligned(randn(2100, 200, dtype=torch.bfloat16))
     results = []
-    for cluster, epilogue in ((None, "splitk"), (False, "partial")):
+    for cluster, epilogue in ((None, "splitk"), ("1x1", "partial")):
         _core.force_matmul_kernel("wgmma", tile="64x128", splits=4, cluster=cluster)
         assert f"_{epilogue}_" in _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["kernel"]
         results.append(tw.matmul(a, b))
@@ -187,13 +210,13 @@ def test_bias_and_activation(tile, activation):
 
 
 @pytest.mark.parametrize("tile", ["128x96", "192x96", "128x112", "128x160", "128x176", "128x224"])
-@PAIRS
+@CLUSTERS
 def test_tiles_that_begin_or_end_within_a_line(tile, cluster):
     """b by rows: of a tile that ends with a line of the caches, the narrow box comes first."""
     for dtype, n in zip(HALVES, (600, 599), strict=True):
         a, wide, bias = randn(200, 72, dtype=dtype), randn(72, 640, dtype=dtype), randn(n, dtype=dtype) * 3
         b = wide[:, :n]
-        for splits in [1 + cluster] if EMULATED else [1, 2]:
+        for splits in [int(cluster[0])] if EMULATED else [1, 2]:
             check(a, b, "", tile, splits, cluster=cluster)
             check(a, b, "", tile, splits, cluster=cluster, bias=bias, activation="relu")
             check(a, b, "", tile, splits, cluster=cluster, bias=bias, activation="silu")
@@ -204,7 +227,7 @@ def test_tiles_that_begin_or_end_within_a_line(tile, cluster):
 
 @pytest.mark.parametrize("cut", Guarded.CUTS)
 @pytest.mark.parametrize("tile", ["64x64", "128x176"])
-@PAIRS
+@CLUSTERS
 def test_nothing_beside_out_is_written(cut, tile, cluster):
     for shape in [(16, 64), (65, 129), (3, 7)]:
         for dtype in DTYPES:
@@ -225,7 +248,7 @@ BATCHES = [
 ]
 
 
-@PAIRS
+@CLUSTERS
 @pytest.mark.parametrize(("batch_a", "batch_b"), BATCHES, ids=str)
 def test_batches(batch_a, batch_b, cluster):
     for dtype, (m, n, k) in zip(HALVES, [(65, 40, 72), (9, 130, 17)], strict=True):
@@ -239,7 +262,7 @@ def test_batches(batch_a, batch_b, cluster):
             check(lay_a(a), lay_b(b), context, cluster=cluster, bias=bias, activation="silu")
 
 
-@PAIRS
+@CLUSTERS
 def test_more_tiles_than_blocks(cluster):
     # Several tiles to a block, so that stages, phases and staging run on from tile to tile.
     for tile, group_m in itertools.product(
@@ -256,7 +279,7 @@ def test_more_tiles_than_blocks(cluster):
         )
 
 
-@PAIRS
+@CLUSTERS
 @pytest.mark.parametrize("tile", ["128x192", "128x256"])
 def test_results_that_leave_by_the_copy_engine(tile, cluster):
     # Where blocks have more than two tiles and rows of the result are whole 16-byte chunks.
@@ -272,7 +295,7 @@ def test_results_that_leave_by_the_copy_engine(tile, cluster):
         assert (parent[..., n:] == 7).all()
 
 
-@PAIRS
+@CLUSTERS
 @pytest.mark.parametrize("tile", ["128x192", "128x256"])
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_residuals_that_arrive_by_the_copy_engine(tile, dtype, cluster):
@@ -306,7 +329,7 @@ def test_residuals_that_arrive_by_the_copy_engine(tile, dtype, cluster):
 
 def test_the_same_bits_every_time():
     a, b = randn(260, 1000, dtype=torch.bfloat16), randn(1000, 520, dtype=torch.bfloat16)
-    plans = itertools.product([("64x64", 1), ("128x256", 3), ("256x128", 1)], [False, True])
+    plans = itertools.product([("64x64", 1), ("128x256", 3), ("256x128", 1)], ["1x1", "2x1", "2x2"])
     for (tile, splits), cluster in plans:
         _core.force_matmul_kernel("wgmma", tile=tile, splits=splits, cluster=cluster)
         first = tw.matmul(a, b)
@@ -323,9 +346,10 @@ def test_a_forced_kernel_is_what_runs():
     before = kernel()
     _core.force_matmul_kernel("wgmma", tile="128x176")
     assert kernel() == "matmul_wgmma_128x176_general_f16"
-    for cluster in (False, True):
+    for cluster, blocks, columns in (("1x1", 1, 1), ("2x1", 2, 1), ("1x4", 4, 4)):
         _core.force_matmul_kernel("wgmma", tile="128x176", cluster=cluster)
-        assert _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]["cluster"] == 1 + cluster
+        plan = _core.explain("matmul", {"a": a, "b": b}, "h200")["plan"]
+        assert (plan["cluster"], plan["cluster_columns"]) == (blocks, columns)
     _core.force_matmul_kernel("blocks")
     assert kernel().startswith("matmul_mma_")
     _core.force_matmul_kernel("blocks", tile="96x192")

@@ -1,4 +1,4 @@
-"""matmul_wgmma_tf32 and its companions, asked for by name: tiles, pairs, layouts, splits, special values."""
+"""matmul_wgmma_tf32 and its companions, asked for by name: tiles, clusters, layouts, splits, special values."""
 
 import itertools
 
@@ -19,8 +19,8 @@ LAYOUTS = list(itertools.product([views.contiguous, views.transposed], repeat=2)
 F32 = torch.float32
 
 
-def check(a, b, context="", tile=None, splits=None, pairs=None, **options):
-    _core.force_matmul_kernel("tf32", tile=tile, splits=splits, cluster=pairs)
+def check(a, b, context="", tile=None, splits=None, cluster=None, **options):
+    _core.force_matmul_kernel("tf32", tile=tile, splits=splits, cluster=cluster)
     got = tw.matmul(a, b, precision="tf32", **options)
     options.pop("out", None)
     expected, error = reference.matmul(a, b, tf32=True, **options)
@@ -29,14 +29,14 @@ def check(a, b, context="", tile=None, splits=None, pairs=None, **options):
 
 
 @pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("pairs", [False, True])
-def test_every_tile_in_every_layout(tile, pairs):
+@pytest.mark.parametrize("cluster", ["1x1", "2x1"])
+def test_every_tile_in_every_layout(tile, cluster):
     shapes = [(64, 64, 64), (1, 8, 16), (65, 129, 65), (300, 260, 200)] + (
         [] if EMULATED else [(1000, 1031, 1030), (1000, 1032, 1028)]
     )
     for (m, n, k), (lay_a, lay_b) in itertools.product(shapes, LAYOUTS):
         a, b = lay_a(randn(m, k, dtype=F32)), lay_b(randn(k, n, dtype=F32))
-        check(a, b, lay_a.__name__, tile, pairs=pairs)
+        check(a, b, lay_a.__name__, tile, cluster=cluster)
 
 
 @pytest.mark.parametrize("edge", [*range(1, 10), 63, 64, 65, 127, 128, 129])

@@ -1,6 +1,6 @@
 //! How long a tile would take: what the choice among tiles and splits is made by.
 
-use super::{BLOCK_K, MULTIPLY_ADDS, TILES, Tile};
+use super::{BLOCK_K, MULTIPLY_ADDS, TILES, Tile, TileCluster};
 use crate::cuda::device::DeviceFacts;
 
 /// Least blocks of k of a split: fewer end before the ring is full.
@@ -33,14 +33,15 @@ pub struct Model {
     /// Clocks of a cluster's split-K reduction, and bytes that a block reads in one.
     pub(super) cluster_reduce: f64,
     pub(super) cluster_reduce_bytes: f64,
-    /// Clocks that a pair of blocks starts and ends later than one alone.
+    /// Clocks that two blocks of a cluster, and four, start and end later than one alone.
     pub(super) pair: f64,
+    pub(super) four: f64,
     /// Share of the shorter of computing and loading that the longer does not hide.
     pub(super) unhidden: f64,
 }
 
-/// Fitted by `benchmarks/fit_matmul.py` to times of `benchmarks/sweep_matmul.py`, except `odd_tiles`, which its random shapes
-/// told. How well it chooses is in docs/measurements/matmul_wgmma.md.
+/// Fitted by `benchmarks/fit_matmul.py` to times of `benchmarks/sweep_matmul.py`, except `odd_tiles` and `four`, which its random
+/// shapes told. How well it chooses is in docs/measurements/matmul_wgmma.md.
 pub const MODEL: Model = Model {
     // In the order of TILES.
     rates: [
@@ -59,6 +60,7 @@ pub const MODEL: Model = Model {
     cluster_reduce: 1500.0,
     cluster_reduce_bytes: 12.0,
     pair: 111.0,
+    four: 300.0,
     unhidden: 0.0083,
 };
 
@@ -69,8 +71,8 @@ pub struct Work {
     pub tile: usize,
     /// k splits.
     pub splits: u64,
-    /// Blocks of a pair, which share columns of b: 1 or 2.
-    pub pair: u64,
+    /// Blocks that share rows of a and columns of b.
+    pub cluster: TileCluster,
     /// The splits are a cluster, whose reduction goes through distributed shared memory and not through the workspace to a
     /// second kernel.
     pub cluster_splitk: bool,
@@ -94,9 +96,21 @@ impl Size {
         self.k.div_ceil(BLOCK_K)
     }
 
-    /// Along m, in pairs, and along n.
-    pub fn tiles(&self, tile: &Tile, pair: u64) -> (u64, u64) {
-        (self.m.div_ceil(pair * u64::from(tile.m())), self.n.div_ceil(u64::from(tile.n)))
+    /// Along m and along n.
+    pub fn tiles(&self, tile: &Tile) -> (u64, u64) {
+        self.clusters(tile, TileCluster::ALONE)
+    }
+
+    pub fn clusters(&self, tile: &Tile, cluster: TileCluster) -> (u64, u64) {
+        let (rows, columns) = (tile.m() * cluster.rows, tile.n * cluster.columns);
+        (self.m.div_ceil(rows.into()), self.n.div_ceil(columns.into()))
+    }
+
+    /// Of all products, those beyond the result's edge included.
+    fn tiles_of_clusters(&self, work: &Work) -> u64 {
+        let (clusters_m, clusters_n) = self.clusters(&TILES[work.tile], work.cluster);
+        let blocks = u64::from(work.cluster.blocks());
+        clusters_m.saturating_mul(clusters_n).saturating_mul(blocks).saturating_mul(self.products)
     }
 
     /// Whether boxes of b are off the lines though b itself is not: those of tiles that neither begin nor end with one
@@ -109,7 +123,17 @@ impl Size {
 /// Whether the splits may be a cluster: as many as a shift divides by, and not eight, which are slower than through memory
 /// (docs/measurements/matmul_wgmma.md).
 pub fn can_be_cluster(work: &Work) -> bool {
-    TILES[work.tile].has_cluster_splitk && work.pair == 1 && matches!(work.splits, 2 | 4)
+    TILES[work.tile].has_cluster_splitk && work.cluster.is_alone() && matches!(work.splits, 2 | 4)
+}
+
+/// Whether blocks may share operands: where there are tiles for all of them and, of four, where all run at once. A cluster lies
+/// within one of up to eight parts of a GPU, of an even number of multiprocessors each, which leave two at most.
+pub fn may_share(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
+    let (tiles_m, tiles_n) = size.tiles(&TILES[work.tile]);
+    let TileCluster { rows, columns } = work.cluster;
+    let at_once = u64::from(device.multiprocessors.saturating_sub(2 * 8));
+    let all_at_once = || size.tiles_of_clusters(work).saturating_mul(work.splits) <= at_once;
+    tiles_m >= rows.into() && tiles_n >= columns.into() && (work.cluster.blocks() <= 2 || all_at_once())
 }
 
 /// Whether splits are a cluster instead of going through memory: where there are few rows or columns, which wait for it.
@@ -117,7 +141,7 @@ pub fn can_be_cluster(work: &Work) -> bool {
 /// of multiprocessors that are near each other: of an H200's 132, 64 clusters of two do, and 32 of four take two
 /// rounds.
 pub fn pays_in_cluster(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
-    let (tiles_m, tiles_n) = size.tiles(&TILES[work.tile], 1);
+    let (tiles_m, tiles_n) = size.tiles(&TILES[work.tile]);
     if tiles_m.min(tiles_n) > 1 {
         return false;
     }
@@ -128,7 +152,7 @@ pub fn pays_in_cluster(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
 
 /// The most k splits that may be worth trying: as many as still leave all blocks running at once.
 pub fn most_splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
-    let (tiles_m, tiles_n) = size.tiles(tile, 1);
+    let (tiles_m, tiles_n) = size.tiles(tile);
     let tiles = tiles_m.saturating_mul(tiles_n).saturating_mul(size.products).max(1);
     let room = u64::from(device.multiprocessors) / tiles;
     room.min(size.k_blocks() / LEAST_K_BLOCKS).clamp(1, MAX_SPLITS)
@@ -137,9 +161,8 @@ pub fn most_splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
 /// Whether the copy engine writes the results, of rows that it can address: where a block has more than two tiles
 /// (docs/measurements/matmul_wgmma.md).
 pub fn tma_store(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
-    let (tile, (tiles_m, tiles_n)) = (&TILES[work.tile], size.tiles(&TILES[work.tile], work.pair));
-    let tiles = (tiles_m * work.pair).saturating_mul(tiles_n).saturating_mul(size.products);
-    tile.can_tma_store() && work.splits == 1 && tiles > 2 * u64::from(device.multiprocessors)
+    let many = size.tiles_of_clusters(work) > 2 * u64::from(device.multiprocessors);
+    TILES[work.tile].can_tma_store() && work.splits == 1 && many
 }
 
 impl Model {
@@ -149,7 +172,7 @@ impl Model {
         size: &Size,
         tile: &Tile,
         rate: f64,
-        (splits, pair): (u64, u64),
+        (splits, cluster): (u64, TileCluster),
         by_tma: bool,
     ) -> f64 {
         let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
@@ -158,7 +181,7 @@ impl Model {
         let [off_a, off_b] = size.off_lines.map(|off| f64::from(u8::from(off)));
         let off_b = if size.has_odd_tiles(tile) { self.odd_tiles } else { off_b };
         let [lines_a, lines_b] = [off_a, off_b].map(|share| 1.0 + share * (self.lines - 1.0));
-        let loaded = m * lines_a + n * lines_b / pair as f64;
+        let loaded = m * lines_a / f64::from(cluster.columns) + n * lines_b / f64::from(cluster.rows);
         let loads = loaded * BLOCK_K as f64 * 2.0 / self.l2_bytes;
         blocks * products.max(loads) + m * n * if by_tma { self.tma_store } else { self.store }
     }
@@ -184,13 +207,12 @@ impl Model {
     /// multiprocessor.
     pub fn clocks(&self, size: &Size, work: &Work, device: &DeviceFacts) -> f64 {
         let (tile, splits) = (&TILES[work.tile], work.splits);
-        let (tiles_m, tiles_n) = size.tiles(tile, work.pair);
-        let tiles = (tiles_m * work.pair) as f64 * tiles_n as f64 * size.products as f64;
+        let tiles = size.tiles_of_clusters(work) as f64;
         let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
         let rounds = (tiles * splits as f64 / f64::from(device.multiprocessors)).ceil();
         let rate = self.rates[work.tile];
         let by_tma = tma_store(size, work, device);
-        let computing = rounds * self.of_tile(size, tile, rate, (splits, work.pair), by_tma);
+        let computing = rounds * self.of_tile(size, tile, rate, (splits, work.cluster), by_tma);
         let memory = self.of_memory(size, device);
         let reduce = match splits {
             1 => 0.0,
@@ -199,7 +221,12 @@ impl Model {
             }
             _ => self.reduce + 8.0 * tiles * m * n * splits as f64 / self.reduce_bytes,
         };
-        self.done(computing, memory) + if work.pair > 1 { self.pair } else { 0.0 } + reduce
+        let together = match work.cluster.blocks() {
+            1 => 0.0,
+            2 => self.pair,
+            _ => self.four,
+        };
+        self.done(computing, memory) + together + reduce
     }
 
     /// The same of products whose tiles follow each other in one launch, the longest k first.
@@ -208,11 +235,11 @@ impl Model {
         let many = u64::from(device.multiprocessors);
         let (mut computing, mut memory, mut before) = (0.0, 0.0, 0);
         for size in sizes {
-            let (tiles_m, tiles_n) = size.tiles(tile, 1);
+            let (tiles_m, tiles_n) = size.tiles(tile);
             let through = before + tiles_m * tiles_n;
             // A round takes as long as its first tile.
             let rounds = through.div_ceil(many) - u64::div_ceil(before, many);
-            computing += rounds as f64 * self.of_tile(size, tile, rate, (1, 1), by_tma);
+            computing += rounds as f64 * self.of_tile(size, tile, rate, (1, TileCluster::ALONE), by_tma);
             memory += self.of_memory(size, device);
             before = through;
         }

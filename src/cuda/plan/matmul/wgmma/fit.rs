@@ -1,7 +1,7 @@
 //! The constants of the model in cost.rs by name, for what fits them: benchmarks/fit_matmul.py.
 
-use super::TILES;
 use super::cost::{MODEL, Model, Size, Work};
+use super::{TILES, TileCluster};
 use crate::cuda::device::DeviceFacts;
 
 /// A product of float16 or bfloat16, and how it is computed.
@@ -17,8 +17,8 @@ pub struct Plan {
     /// Index in TILES.
     pub tile: usize,
     pub splits: u64,
-    /// Blocks of a pair: 1 or 2.
-    pub pair: u64,
+    /// Blocks that share operands.
+    pub cluster: TileCluster,
     /// The splits are a cluster.
     pub cluster_splitk: bool,
 }
@@ -39,6 +39,7 @@ impl Model {
             ("cluster_reduce", &mut self.cluster_reduce),
             ("cluster_reduce_bytes", &mut self.cluster_reduce_bytes),
             ("pair", &mut self.pair),
+            ("four", &mut self.four),
             ("unhidden", &mut self.unhidden),
         ];
         rates.chain(others).collect()
@@ -63,9 +64,9 @@ pub fn clocks<'a>(
         **found.map(|(_, place)| place).ok_or(name)? = value;
     }
     let clocks = |plan: &Plan| {
-        let &Plan { m, n, k, off_lines, b_by_rows, tile, splits, pair, cluster_splitk } = plan;
+        let &Plan { m, n, k, off_lines, b_by_rows, tile, splits, cluster, cluster_splitk } = plan;
         let size = Size { m, n, k, products: 1, off_lines, b_by_rows };
-        let work = Work { tile, splits: splits.max(1), pair: pair.clamp(1, 2), cluster_splitk };
+        let work = Work { tile, splits: splits.max(1), cluster, cluster_splitk };
         model.clocks(&size, &work, device)
     };
     Ok(plans.iter().map(clocks).collect())

@@ -1,7 +1,7 @@
 //! Products of float32: which tile and k splits, by how long they would take, which also decides between these kernels and
 //! others.
 
-use super::{BLOCK_K, MULTIPLY_ADDS, Oriented, Overrides, Tile, WgmmaChoice, estimated, repack};
+use super::{BLOCK_K, MULTIPLY_ADDS, Oriented, Overrides, Tile, TileCluster, WgmmaChoice, estimated, repack};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::matmul::cost::memory_clocks;
 use crate::cuda::plan::reason::{Reason, least_two};
@@ -46,7 +46,7 @@ struct Work {
     /// Index in the model's tiles.
     tile: usize,
     splits: u64,
-    pair: u64,
+    cluster: TileCluster,
     cluster_splitk: bool,
 }
 
@@ -68,12 +68,13 @@ impl Size {
     }
 
     /// Of one product, along m and along n.
-    fn tiles(&self, tile: &Tile, pair: u64) -> (u64, u64) {
-        (self.m.div_ceil(pair * u64::from(tile.m())), self.n.div_ceil(u64::from(tile.n)))
+    fn tiles(&self, tile: &Tile, cluster: TileCluster) -> (u64, u64) {
+        let (rows, columns) = (tile.m() * cluster.rows, tile.n * cluster.columns);
+        (self.m.div_ceil(rows.into()), self.n.div_ceil(columns.into()))
     }
 
     fn all_tiles(&self, tile: &Tile) -> u64 {
-        let (tiles_m, tiles_n) = self.tiles(tile, 1);
+        let (tiles_m, tiles_n) = self.tiles(tile, TileCluster::ALONE);
         tiles_m.saturating_mul(tiles_n).saturating_mul(self.products)
     }
 
@@ -141,10 +142,12 @@ impl Model {
                     && wanted
                     && overrides.cluster.is_none()
                     && matches!(splits, 2 | 4 | 8);
-                let can_pair = tile.has_pairs() && !cluster_splitk;
-                let pays = tile.n >= PAIRED && size.tiles(tile, 1).0 > 1;
-                let pair = if can_pair && overrides.cluster.unwrap_or(pays) { 2 } else { 1 };
-                Work { tile: index, splits, pair, cluster_splitk }
+                let pays = tile.n >= PAIRED && size.tiles(tile, TileCluster::ALONE).0 > 1;
+                let wanted = if pays { TileCluster::PAIR } else { TileCluster::ALONE };
+                let wanted = overrides.cluster.unwrap_or(wanted);
+                let can_share = tile.can_share(wanted) && !cluster_splitk;
+                let cluster = if can_share { wanted } else { TileCluster::ALONE };
+                Work { tile: index, splits, cluster, cluster_splitk }
             });
             let times = works.map(|work| (work, self.clocks(&size, &work, device)));
             times.min_by(|x, y| x.1.total_cmp(&y.1))
@@ -160,22 +163,24 @@ impl Model {
             why.push(estimated(("k splits", clocks), ("no k splits", whole)));
         }
 
-        let (tiles_m, tiles_n) = size.tiles(tile, work.pair);
+        let (tiles_m, tiles_n) = size.tiles(tile, work.cluster);
         let all = tiles_m.saturating_mul(tiles_n).saturating_mul(size.products);
         let items = all.checked_mul(splits)?;
         // Blocks count items in 31 bits, a grid's step beyond the last.
         if items > u64::from(u32::MAX / 4) {
             return None;
         }
-        let pair = work.pair as u32;
-        let resident = if items * work.pair > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
-        let concurrent = device.multiprocessors * resident / pair;
-        let grouped = || group_m(tiles_m as u32, tiles_n as u32, (tile.m() * pair, tile.n), concurrent);
+        let cluster = work.cluster;
+        let blocks = items * u64::from(cluster.blocks());
+        let resident = if blocks > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
+        let concurrent = device.multiprocessors * resident / cluster.blocks();
+        let sides = (tile.m() * cluster.rows, tile.n * cluster.columns);
+        let grouped = || group_m(tiles_m as u32, tiles_n as u32, sides, concurrent);
         let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
         let choice = WgmmaChoice {
             tile,
             splits: splits as u32,
-            pair,
+            cluster,
             gated: false,
             swapped: p.transposed != Oriented::new(problem).transposed,
             cluster_splitk: work.cluster_splitk,

@@ -2,7 +2,7 @@
 //! tells the groups.
 
 use super::epilogue::EpilogueKind;
-use super::{SIZE_LIMIT, Tile, WgmmaChoice, addressed, gate_is_alike, lead_stride};
+use super::{SIZE_LIMIT, Tile, TileCluster, WgmmaChoice, addressed, gate_is_alike, lead_stride};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::matmul::Oriented;
 use crate::cuda::plan::matmul::grouped::{self, GroupedWgmmaParams, Groups};
@@ -94,7 +94,7 @@ pub fn choose(
     let product = WgmmaChoice {
         tile,
         splits: 1,
-        pair: 1,
+        cluster: TileCluster::ALONE,
         gated,
         swapped: false,
         cluster_splitk: false,

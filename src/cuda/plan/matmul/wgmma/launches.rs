@@ -72,6 +72,8 @@ impl WgmmaChoice {
         let (a, b) = (operand(0), operand(1));
 
         let (tiles_m, tiles_n) = self.tiles(p);
+        let (clusters_m, clusters_n) = self.clusters(p);
+        let cluster = self.cluster;
         let half = |columns: u32| columns >> u32::from(self.gated);
         let in_every_product =
             |x: &Matrix| x.batch_strides.iter().zip(&problem.batch).all(|(&s, &n)| s != 0 || n == 1);
@@ -83,20 +85,20 @@ impl WgmmaChoice {
         let words = |across: bool| if across && tile.planes == 2 { 2 } else { 1 };
         let a_words = words(a.as_ref().is_some_and(|a| a.mn_major));
         let along_m = Tiles {
-            count: tiles_m * self.pair,
+            count: tiles_m,
             rows: tile.m() * a_words,
+            sharing: cluster.columns,
             k: BLOCK_K as u32 / a_words,
-            ..Tiles::ALONE
         };
-        let along_n = Tiles { count: tiles_n, rows: half(tile.n), sharing: self.pair, ..Tiles::ALONE };
+        let along_n = Tiles { count: tiles_n, rows: half(tile.n), sharing: cluster.rows, ..Tiles::ALONE };
         let a_size = (p.m * i64::from(a_words), k(0) / u64::from(a_words));
         let loads = [
-            load(problem, &a, a_size, along_m, tiles_n == 1 && in_every_product(&p.a)),
-            load(problem, &b, (p.n, k(1)), along_n, tiles_m == 1 && in_every_product(&p.b)),
+            load(problem, &a, a_size, along_m, clusters_n == 1 && in_every_product(&p.a)),
+            load(problem, &b, (p.n, k(1)), along_n, clusters_m == 1 && in_every_product(&p.b)),
         ];
         let gate = problem.gate.as_ref().and_then(|x| {
             let x = addressed(x, (p.n, x.col_stride), (p.k, x.row_stride));
-            let read_once = tiles_m == 1 && in_every_product(&x.as_ref()?.matrix);
+            let read_once = clusters_m == 1 && in_every_product(&x.as_ref()?.matrix);
             load(problem, &x, (p.n, k(1)), along_n, read_once)
         });
         // The gate's last tile has no map of its own.
@@ -151,14 +153,14 @@ impl WgmmaChoice {
         };
         let bias_up = problem.bias.as_ref().filter(|_| self.gated).map_or(0, |bias| bias.row_stride);
         let (kind, slope) = activation(problem.activation);
-        let tiles = tiles_m * tiles_n * products;
-        let items = if self.cluster_splitk { tiles } else { tiles * self.splits };
+        let clusters = clusters_m * clusters_n * products;
+        let items = if self.cluster_splitk { clusters } else { clusters * self.splits };
         let k_blocks = p.k.unsigned_abs().div_ceil(BLOCK_K) as u32;
         let params = WgmmaParams {
             maps: [TensorMap::NONE; MAPS],
-            order: TileOrder::new(tiles_m, tiles_n, self.group_m),
-            by_split: Divisor::new((tiles_m * tiles_n * products).into()),
-            by_product: Divisor::new((tiles_m * tiles_n).into()),
+            order: TileOrder::new(clusters_m, clusters_n, self.group_m),
+            by_split: Divisor::new(clusters.into()),
+            by_product: Divisor::new((clusters_m * clusters_n).into()),
             by_batch: [batch_size[0], batch_size[1]].map(|size| Divisor::new(size.into())),
             bias: p.bias,
             out: p.out.address,
@@ -174,9 +176,11 @@ impl WgmmaChoice {
             split_blocks: k_blocks / self.splits,
             longer_splits: k_blocks % self.splits,
             batch_size: [batch_size[0], batch_size[1]],
-            flat: u32::from(problem.batch.is_empty()),
-            a_mn: u32::from(a.is_some_and(|a| a.mn_major)),
-            b_mn: u32::from(b.is_some_and(|b| b.mn_major)),
+            flat: problem.batch.is_empty().into(),
+            last_row: (tiles_m - 1) * tile.m(),
+            last_column: (tiles_n - 1) * tile.n,
+            a_mn: a.is_some_and(|a| a.mn_major).into(),
+            b_mn: b.is_some_and(|b| b.mn_major).into(),
             stages,
             a_stage_bytes: a_stage_bytes as u16,
             a_tail_bytes: a_tail_bytes as u16,
@@ -186,7 +190,8 @@ impl WgmmaChoice {
             store_elements: store_elements.into(),
             a_batches: batches(&p.a),
             b_batches: batches(&p.b) | if self.gated { GATED } else { 0 },
-            pair: self.pair,
+            cluster_rows: cluster.rows as u16,
+            cluster_columns: cluster.columns as u16,
             b_stage_bytes: (b_stage_bytes << u32::from(self.gated)) as u16,
             b_tail_bytes: (b_tail_bytes << u32::from(self.gated)) as u16,
             stages_at,
@@ -202,8 +207,8 @@ impl WgmmaChoice {
             unused_too: [0; 7],
         };
         let blocks = match self.cluster_splitk {
-            true => tiles * self.splits,
-            false => items.min(device.multiprocessors * self.resident / self.pair) * self.pair,
+            true => items * self.splits,
+            false => items.min(device.multiprocessors * self.resident / cluster.blocks()) * cluster.blocks(),
         };
         let whole_vectors = !store_elements && ends_whole;
         let epilogue = match tile.is_transposed() {
@@ -213,17 +218,18 @@ impl WgmmaChoice {
         let file = tile.file();
         let name = format!("{file}_{}_{}_{}", tile.name, epilogue.name(), problem.dtype.suffix());
         let kernel = Kernel { file, name };
-        let cluster = if self.cluster_splitk { self.splits } else { self.pair };
+        let cluster_blocks = if self.cluster_splitk { self.splits } else { cluster.blocks() };
         let own = [
             ("stages", stages),
             ("splits", self.splits),
-            ("cluster", cluster),
+            ("cluster", cluster_blocks),
+            ("cluster_columns", cluster.columns),
             ("tma_store", params.tma_store),
         ];
         let own = own.map(|(name, value)| (name, u64::from(value)));
         let shared_bytes = stages_at + stages * tile.stage_bytes();
         let multiply = LaunchPlan {
-            cluster,
+            cluster: cluster_blocks,
             settings: params.order.settings().into_iter().chain(own).collect(),
             why: self.why.as_slice().into(),
             ..LaunchPlan::new(kernel, blocks, 128 * tile.consumers + 128, shared_bytes, params)
@@ -233,8 +239,8 @@ impl WgmmaChoice {
             count: self.splits,
             m: p.m as u32,
             n: p.n as u32,
-            height: tiles_m * self.pair * tile.m(),
-            width: tiles_n * tile.n,
+            height: clusters_m * cluster.rows * tile.m(),
+            width: clusters_n * cluster.columns * tile.n,
             products,
             out: p.out.address,
             out_row: p.out.row_stride,
@@ -286,7 +292,7 @@ pub(super) fn by_offset(
         .filter_map(|(i, spec)| Some((offset_of!(WgmmaParams, maps) + i * size_of::<TensorMap>(), (*spec)?)))
 }
 
-/// Tiles along m or n: blocks of a cluster, `sharing` of them, ask for equal parts of the `rows` of each. `k`: of a stage, where rows
+/// Tiles along m or n: blocks of a cluster, `sharing` of them, ask for equal parts of each tile's boxes. `k`: of a stage, where rows
 /// lie across it.
 #[derive(Clone, Copy)]
 pub(super) struct Tiles {
@@ -348,7 +354,9 @@ pub(super) fn load(
     let to_map = |sizes, r#box| TensorMapSpec { read_once, ..map(problem, &x.matrix, sizes, x.lead, r#box) };
     let last_rows = tiles.last_rows(mn).min(rows.into()) as u32;
     if x.mn_major {
-        let box_of = |columns: u32| to_map([mn, k], [columns, tiles.k / sharing]);
+        // Blocks that share ask for boxes of their own; if those are fewer, for parts of each.
+        let parts = if rows.is_multiple_of(BOX_COLUMNS * sharing) { 1 } else { sharing };
+        let box_of = |columns: u32| to_map([mn, k], [columns, tiles.k / parts]);
         let narrow = rows % BOX_COLUMNS;
         let last_rows = if narrow == 0 { last_rows.next_multiple_of(BOX_COLUMNS) } else { rows };
         let bytes = |rows: u32| rows * tiles.k * 2;

@@ -7,7 +7,8 @@ use std::mem::size_of;
 use super::cost::{MODEL, Size};
 use super::epilogue::EpilogueKind;
 use super::{
-    Launches, Overrides, TILES, Tile, WgmmaChoice, WgmmaParams, estimated, fastest, lead_stride, sized,
+    Launches, Overrides, TILES, Tile, TileCluster, WgmmaChoice, WgmmaParams, estimated, fastest, lead_stride,
+    sized,
 };
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::matmul::Oriented;
@@ -74,7 +75,7 @@ impl<'a> Product<'a> {
     }
 
     fn tiles(&self, tile: &Tile) -> u64 {
-        let (tiles_m, tiles_n) = self.size.tiles(tile, 1);
+        let (tiles_m, tiles_n) = self.size.tiles(tile);
         tiles_m.saturating_mul(tiles_n)
     }
 }
@@ -202,16 +203,15 @@ impl Launched {
         let concurrent = device.multiprocessors * resident;
         let tma_store = tma_store(products, tile, device);
         let each = products.iter().map(|product| {
-            let (tiles_m, tiles_n) = product.size.tiles(tile, 1);
+            let (tiles_m, tiles_n) = product.size.tiles(tile);
             let group_m = group_m(tiles_m as u32, tiles_n as u32, (tile.m(), tile.n), concurrent);
-            let (splits, pair, copies) = (1, 1, [None; 2]);
-            let (cluster_splitk, why) = (false, Vec::new());
+            let (cluster, copies, why) = (TileCluster::ALONE, [None; 2], Vec::new());
             let gated = product.problem.gate.is_some();
             WgmmaChoice {
                 tile,
-                splits,
-                pair,
-                cluster_splitk,
+                splits: 1,
+                cluster,
+                cluster_splitk: false,
                 group_m,
                 resident,
                 tma_store,

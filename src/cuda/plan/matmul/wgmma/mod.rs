@@ -1,6 +1,7 @@
 //! How kernels/matmul_wgmma.cu is launched, with what comes before (matmul_repack.cu) and after it (matmul_reduce.cu).
 
 pub mod bf16x6;
+mod cluster;
 mod cost;
 mod epilogue;
 pub mod few;
@@ -14,6 +15,7 @@ pub mod tf32;
 pub mod training;
 mod transposed;
 
+pub use cluster::TileCluster;
 pub use launches::Launches;
 pub use params::{MAPS, WgmmaParams};
 
@@ -87,9 +89,10 @@ impl Tile {
         64 * self.consumers * self.m_steps
     }
 
-    /// Where two are below each other, their blocks may share b.
-    fn has_pairs(&self) -> bool {
-        self.planes < 3
+    /// Whether its blocks may share a and b: equal parts of groups of eight rows, which the permutation of a box has.
+    fn can_share(&self, cluster: TileCluster) -> bool {
+        let whole = self.m().is_multiple_of(8 * cluster.columns) && self.n.is_multiple_of(8 * cluster.rows);
+        cluster.is_alone() || (self.planes < 3 && whole)
     }
 
     /// Kernels of this tile.
@@ -159,8 +162,8 @@ pub struct Overrides {
     /// Index in `forced_tiles()`.
     pub tile: Option<usize>,
     pub splits: Option<u32>,
-    /// Whether blocks work in pairs; if not, k splits are no cluster either.
-    pub cluster: Option<bool>,
+    /// Blocks that share operands; k splits are then no cluster.
+    pub cluster: Option<TileCluster>,
     pub group_m: Option<u32>,
 }
 
@@ -196,11 +199,11 @@ struct Addressed {
 pub struct WgmmaChoice {
     tile: &'static Tile,
     splits: u32,
-    /// Blocks of a pair, whose tiles lie below each other: 1 or 2.
-    pair: u32,
+    /// Blocks that share operands.
+    cluster: TileCluster,
     /// The k splits are a cluster.
     cluster_splitk: bool,
-    /// Rows of tiles, or of pairs of them.
+    /// Rows of tiles, or of clusters of them.
     group_m: u32,
     /// Blocks on a multiprocessor.
     resident: u32,
@@ -291,23 +294,28 @@ fn fastest(
         let most = forced.unwrap_or_else(|| cost::most_splits(size, &TILES[tile], device));
         let least = forced.unwrap_or(1);
         let counts = SPLITS.into_iter().filter(|splits| (least..most).contains(splits)).chain([most]);
-        let pairs = [1, 2].into_iter().filter(|&pair| match overrides.cluster {
-            _ if gated && pair > 1 => false,
-            Some(cluster) => cluster == (pair > 1),
-            None => pair == 1 || size.tiles(&TILES[tile], 1).0 > 1,
+        let clusters = TileCluster::ALL.into_iter().filter(|&cluster| match overrides.cluster {
+            _ if gated => cluster.is_alone(),
+            Some(asked) => cluster == asked && TILES[tile].can_share(cluster),
+            None => TILES[tile].can_share(cluster),
         });
         // The sums of splits are finished elsewhere.
         let counts = counts.filter(|&splits| splits > 1 || !residual || TILES[tile].has_residual());
+        let is_cluster = |work: &Work| {
+            let wanted = overrides.splits.is_some() || cost::pays_in_cluster(size, work, device);
+            wanted && overrides.cluster.is_none() && cost::can_be_cluster(work)
+        };
+        // Splits that are asked for are a cluster where they can be.
+        let may_share = |work: &Work| {
+            let apart = Work { cluster: TileCluster::ALONE, ..*work };
+            overrides.cluster.is_some()
+                || (cost::may_share(size, work, device)
+                    && (work.cluster.is_alone() || overrides.splits.is_none() || !is_cluster(&apart)))
+        };
         let works = counts.flat_map(|splits| {
-            pairs.clone().map(move |pair| {
-                let work = Work { tile, splits, pair, cluster_splitk: false };
-                let wanted = overrides.splits.is_some() || cost::pays_in_cluster(size, &work, device);
-                Work {
-                    cluster_splitk: wanted && overrides.cluster.is_none() && cost::can_be_cluster(&work),
-                    ..work
-                }
-            })
+            clusters.clone().map(move |cluster| Work { tile, splits, cluster, cluster_splitk: false })
         });
+        let works = works.filter(may_share).map(|work| Work { cluster_splitk: is_cluster(&work), ..work });
         let times = works.map(|work| (work, MODEL.clocks(size, &work, device)));
         times.min_by(|x, y| x.1.total_cmp(&y.1))
     });
@@ -334,25 +342,27 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         let whole = MODEL.clocks(&size, &Work { splits: 1, cluster_splitk: false, ..work }, device);
         why.push(estimated(("k splits", clocks), ("no k splits", whole)));
     }
-    if work.pair > 1 && overrides.cluster.is_none() {
-        let alone = MODEL.clocks(&size, &Work { pair: 1, ..work }, device);
-        why.push(estimated(("pairs of blocks", clocks), ("blocks alone", alone)));
+    if !work.cluster.is_alone() && overrides.cluster.is_none() {
+        let alone = MODEL.clocks(&size, &Work { cluster: TileCluster::ALONE, ..work }, device);
+        why.push(estimated(("clusters of blocks", clocks), ("blocks alone", alone)));
     }
     if work.cluster_splitk && overrides.splits.is_none() {
         let apart = MODEL.clocks(&size, &Work { cluster_splitk: false, ..work }, device);
         why.push(estimated(("cluster split-K", clocks), ("split-K through memory", apart)));
     }
 
-    let (tiles_m, tiles_n) = size.tiles(tile, work.pair);
+    let (tiles_m, tiles_n) = size.clusters(tile, work.cluster);
     let items = tiles_m.checked_mul(tiles_n)?.checked_mul(size.products)?.checked_mul(work.splits)?;
     // Blocks count items in 31 bits, a grid's step beyond the last.
     if items > u64::from(u32::MAX / 4) {
         return None;
     }
-    let pair = work.pair as u32;
-    let resident = if items * work.pair > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
-    let concurrent = device.multiprocessors * resident / pair;
-    let grouped = || group_m(tiles_m as u32, tiles_n as u32, (tile.m() * pair, tile.n), concurrent);
+    let cluster = work.cluster;
+    let blocks = items * u64::from(cluster.blocks());
+    let resident = if blocks > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
+    let concurrent = device.multiprocessors * resident / cluster.blocks();
+    let sides = (tile.m() * cluster.rows, tile.n * cluster.columns);
+    let grouped = || group_m(tiles_m as u32, tiles_n as u32, sides, concurrent);
     let rows_of_vectors = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).is_some();
     // Then the residual can come by TMA, too.
     let adds = tile.can_tma_store() && work.splits == 1 && residual_lead(&p).is_some();
@@ -362,7 +372,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     Some(WgmmaChoice {
         tile,
         splits,
-        pair,
+        cluster,
         cluster_splitk,
         group_m,
         resident,
@@ -450,11 +460,16 @@ impl WgmmaChoice {
         p.n.unsigned_abs() << u32::from(self.gated)
     }
 
-    /// Rows and columns of tiles, or of pairs of them.
+    /// Rows and columns of tiles.
     fn tiles(&self, p: &Oriented) -> (u32, u32) {
         let (m, n) = (p.m.unsigned_abs(), self.columns(p));
-        let tiles_m = m.div_ceil(u64::from(self.tile.m() * self.pair));
-        (tiles_m as u32, n.div_ceil(u64::from(self.tile.n)) as u32)
+        (m.div_ceil(self.tile.m().into()) as u32, n.div_ceil(self.tile.n.into()) as u32)
+    }
+
+    /// The same of clusters.
+    fn clusters(&self, p: &Oriented) -> (u32, u32) {
+        let (tiles_m, tiles_n) = self.tiles(p);
+        (tiles_m.div_ceil(self.cluster.rows), tiles_n.div_ceil(self.cluster.columns))
     }
 
     pub fn copies_operands(&self) -> bool {
@@ -477,8 +492,8 @@ impl WgmmaChoice {
             return 0;
         }
         let (p, tile) = (self.oriented(problem), self.tile);
-        let height = p.m.unsigned_abs().next_multiple_of(u64::from(tile.m() * self.pair));
-        let width = self.columns(&p).next_multiple_of(u64::from(tile.n));
+        let height = p.m.unsigned_abs().next_multiple_of(u64::from(tile.m() * self.cluster.rows));
+        let width = self.columns(&p).next_multiple_of(u64::from(tile.n * self.cluster.columns));
         [width, problem.batch_count().unsigned_abs(), u64::from(self.splits), 4]
             .iter()
             .fold(height, |bytes, factor| bytes.saturating_mul(*factor))

@@ -19,15 +19,16 @@ pub const GATED: u32 = 8;
 #[repr(C, align(64))]
 #[derive(Clone, Copy, PartialEq)]
 pub struct WgmmaParams {
-    /// Of the tiles of a product, or of pairs of them.
+    /// Of the tiles of a product, or of clusters of them.
     pub order: TileOrder,
-    /// Tiles of all products, or pairs of them, for each k split without cluster split-K.
+    /// Tiles of all products, or clusters of them, for each k split without cluster split-K.
     pub items: u32,
     /// Of k, in every split; one more in the first few.
     pub split_blocks: u32,
     pub longer_splits: u32,
-    /// 2: blocks whose tiles lie below each other are a cluster; 1: they are not.
-    pub pair: u32,
+    /// Blocks of a cluster, whose tiles are neighbours.
+    pub cluster_rows: u16,
+    pub cluster_columns: u16,
     pub stages: u32,
     /// In shared memory.
     pub stages_at: u32,
@@ -36,10 +37,13 @@ pub struct WgmmaParams {
     pub a_tail_bytes: u16,
     pub b_stage_bytes: u16,
     pub b_tail_bytes: u16,
-    pub a_mn: u32,
-    pub b_mn: u32,
+    /// Where the last tiles begin. What lies behind them in a cluster has nothing to load.
+    pub last_row: u32,
+    pub last_column: u32,
+    pub a_mn: u8,
+    pub b_mn: u8,
     /// No batch: maps have two dimensions, not five.
-    pub flat: u32,
+    pub flat: u16,
     pub a_batches: u32,
     pub b_batches: u32,
     pub products: u32,
@@ -122,7 +126,7 @@ impl fmt::Debug for WgmmaParams {
             .field("bias", &(self.bias, self.bias_stride, self.bias_by_row))
             .field("activation", &(self.activation, self.negative_slope))
             .field("products", &(self.products, self.batch_size))
-            .field("order, pair", &(self.order.settings(), self.pair))
+            .field("order, cluster", &(self.order.settings(), self.cluster_rows, self.cluster_columns))
             .field("stages, stage_bytes", &(self.stages, self.a_stage_bytes, self.b_stage_bytes))
             .field("tail_bytes", &(self.a_tail_bytes, self.b_tail_bytes))
             .field("items, split_blocks", &(self.items, self.split_blocks, self.longer_splits))

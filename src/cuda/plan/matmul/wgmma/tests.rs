@@ -34,44 +34,44 @@ fn a_residual_by_the_copy_engine_has_a_kernel_without_activations() {
     assert_eq!(name(0, Activation::None), "matmul_wgmma_128x256_residual_bf16");
 }
 
-/// ((m, n, k), tile, parts of k, blocks of a cluster) on an H200.
-type Row = ((i64, i64, i64), &'static str, u32, u32);
+/// ((m, n, k), tile, parts of k, blocks that share operands) on an H200.
+type Row = ((i64, i64, i64), &'static str, u32, &'static str);
 
 #[test]
 fn choices() {
     let table: [Row; 24] = [
-        ((512, 512, 512), "64x64", 1, 1),
-        ((1024, 1024, 1024), "64x128", 1, 1),
-        ((1536, 1536, 1536), "192x96", 1, 1),
-        ((2048, 2048, 2048), "256x128", 1, 1),
-        ((3072, 3072, 3072), "192x192", 1, 1),
-        ((4096, 4096, 4096), "128x256", 1, 1),
-        ((8192, 8192, 8192), "128x192", 1, 1),
-        ((512, 4096, 4096), "128x128", 1, 1),
-        ((512, 14336, 4096), "128x224", 1, 1),
-        ((256, 14336, 4096), "128x224", 1, 1),
-        ((256, 7168, 2048), "128x112", 1, 2),
-        ((512, 7168, 2048), "128x224", 1, 1),
-        ((4096, 14336, 4096), "128x256", 1, 1),
-        ((4096, 2112, 7168), "128x176", 1, 2),
-        ((32768, 768, 768), "128x256", 1, 1),
-        ((512, 512, 65536), "128x128", 8, 1),
-        ((16, 4096, 4096), "64x64", 2, 1),
-        ((64, 4096, 4096), "64x64", 2, 1),
-        ((64, 14336, 4096), "64x128", 1, 1),
-        ((1, 4096, 14336), "64x64", 2, 1),
+        ((512, 512, 512), "64x64", 1, "1x1"),
+        ((1024, 1024, 1024), "64x128", 1, "1x1"),
+        ((1536, 1536, 1536), "192x96", 1, "1x1"),
+        ((2048, 2048, 2048), "256x128", 1, "1x1"),
+        ((3072, 3072, 3072), "192x192", 1, "1x1"),
+        ((4096, 4096, 4096), "128x256", 1, "1x1"),
+        ((8192, 8192, 8192), "128x192", 1, "1x1"),
+        ((512, 4096, 4096), "128x128", 1, "1x1"),
+        ((512, 14336, 4096), "128x224", 1, "1x1"),
+        ((256, 14336, 4096), "128x224", 1, "1x1"),
+        ((256, 7168, 2048), "128x112", 1, "2x1"),
+        ((512, 7168, 2048), "128x224", 1, "1x1"),
+        ((4096, 14336, 4096), "128x256", 1, "1x1"),
+        ((4096, 2112, 7168), "128x176", 1, "2x1"),
+        ((32768, 768, 768), "128x256", 1, "1x1"),
+        ((512, 512, 65536), "128x128", 8, "1x1"),
+        ((16, 4096, 4096), "64x64", 2, "1x1"),
+        ((64, 4096, 4096), "64x64", 2, "1x1"),
+        ((64, 14336, 4096), "64x128", 1, "1x1"),
+        ((1, 4096, 14336), "64x64", 2, "1x1"),
         // Rows that are no whole lines of the caches take twice the loads.
-        ((1000, 1000, 1000), "64x128", 1, 2),
-        ((3000, 3000, 3000), "192x192", 1, 2),
-        ((4104, 4104, 4104), "128x224", 1, 2),
+        ((1000, 1000, 1000), "64x128", 1, "2x1"),
+        ((3000, 3000, 3000), "192x192", 1, "2x1"),
+        ((4104, 4104, 4104), "128x224", 1, "2x1"),
         // Copies are.
-        ((2047, 2047, 2047), "256x128", 1, 1),
+        ((2047, 2047, 2047), "256x128", 1, "1x1"),
     ];
     let choices = table.map(|((m, n, k), ..)| {
         let (choice, _) = chosen(&bf16(m, n, k), Overrides::default());
-        ((m, n, k), choice.tile.name, choice.splits, choice.pair)
+        ((m, n, k), choice.tile.name, choice.splits, choice.cluster.to_string())
     });
-    assert_eq!(choices, table);
+    assert_eq!(choices, table.map(|(size, tile, splits, cluster)| (size, tile, splits, cluster.to_string())));
 }
 
 #[test]
@@ -82,14 +82,9 @@ fn every_tile_fits_and_covers_every_shape() {
             [(1, 1, 1), (17, 65, 63), (129, 257, 65), (1000, 3000, 640), (70_000, 8, 8), (8, 70_000, 9000)]
         {
             let k_blocks = (k as u64).div_ceil(BLOCK_K) as u32;
-            for (splits, cluster) in [
-                (None, None),
-                (Some(4), None),
-                (Some(1), Some(false)),
-                (Some(3), Some(false)),
-                (Some(1), Some(true)),
-                (Some(3), Some(true)),
-            ] {
+            let clusters = TileCluster::ALL.into_iter().filter(|&cluster| shape.can_share(cluster));
+            let asked = clusters.flat_map(|cluster| [1, 3].map(|splits| (Some(splits), Some(cluster))));
+            for (splits, cluster) in asked.chain([(None, None), (Some(4), None)]) {
                 let p = bf16(m, n, k);
                 let overrides = Overrides { tile: Some(tile), splits, cluster, group_m: None };
                 let (choice, launches) = chosen(&p, overrides);
@@ -99,9 +94,14 @@ fn every_tile_fits_and_covers_every_shape() {
                 let resident = (plan.shared_bytes + 1024) * choice.resident;
                 assert!(resident <= device.shared_bytes_per_multiprocessor, "{what}");
                 assert!((2..=MAX_STAGES).contains(&q.stages), "{what}: {} stages", q.stages);
-                assert_eq!(cluster.unwrap_or(q.pair == 2), q.pair == 2, "{what}");
-                assert!(u64::from(order.tiles_m * q.pair) * u64::from(choice.tile.m()) >= m as u64, "{what}");
-                assert!(u64::from(order.tiles_n) * u64::from(choice.tile.n) >= n as u64, "{what}");
+                let own = TileCluster { rows: q.cluster_rows.into(), columns: q.cluster_columns.into() };
+                assert_eq!(cluster.unwrap_or(own), own, "{what}");
+                let [rows, columns] =
+                    [(order.tiles_m, own.rows, shape.m()), (order.tiles_n, own.columns, shape.n)]
+                        .map(|(clusters, blocks, size)| u64::from(clusters * blocks) * u64::from(size));
+                assert!(rows >= m as u64 && columns >= n as u64, "{what}");
+                assert!((q.last_row..q.last_row + shape.m()).contains(&(m as u32 - 1)), "{what}");
+                assert!((q.last_column..q.last_column + shape.n).contains(&(n as u32 - 1)), "{what}");
                 assert!((1..=order.tiles_m).contains(&order.group_m), "{what}");
                 // A part without a block of k would never be written.
                 assert!((1..=k_blocks).contains(&q.splits) && q.split_blocks > 0, "{what}");
@@ -111,7 +111,7 @@ fn every_tile_fits_and_covers_every_shape() {
                 assert_eq!(plan.grid[0] % plan.cluster, 0, "{what}");
                 let may_be_cluster = cluster.is_none()
                     && shape.has_cluster_splitk
-                    && q.pair == 1
+                    && own.is_alone()
                     && [2, 4, 8].contains(&q.splits);
                 assert!(
                     q.cluster_splitk() == may_be_cluster || splits.is_none() && !q.cluster_splitk(),
@@ -130,33 +130,39 @@ fn every_tile_fits_and_covers_every_shape() {
 fn stages_wait_for_what_arrives() {
     for (tile, shape) in TILES.iter().enumerate() {
         for (m, n, k) in [(1, 1, 1), (5, 3000, 64), (3000, 72, 100), (512, 512, 512)] {
-            for (a_mn, b_mn, cluster) in
-                (0..8).map(|bits: u32| (bits & 1 == 1, bits & 2 == 2, Some(bits & 4 == 4)))
+            let clusters = TileCluster::ALL.into_iter().filter(|&cluster| shape.can_share(cluster));
+            for (a_mn, b_mn, cluster) in clusters
+                .flat_map(|cluster| (0..4).map(move |bits: u32| (bits & 1 == 1, bits & 2 == 2, cluster)))
             {
+                let asked = Overrides { tile: Some(tile), cluster: Some(cluster), ..Overrides::default() };
                 let mut p = bf16(m, n, k);
                 let lead = |size: i64| (size as u64).next_multiple_of(8) as i64;
                 (p.a.row_stride, p.a.col_stride) = if a_mn { (1, lead(m)) } else { (lead(k), 1) };
                 (p.b.row_stride, p.b.col_stride) = if b_mn { (lead(n), 1) } else { (1, lead(k)) };
-                let (_, launches) =
-                    chosen(&p, Overrides { tile: Some(tile), cluster, ..Overrides::default() });
+                let (_, launches) = chosen(&p, asked);
                 let q = &launches.multiply.params;
-                let boxes = |i: usize, mn_major: u32, boxes: u32| {
+                let boxes = |i: usize, mn_major: u8, boxes: u32| {
                     let r#box = launches.maps[i].unwrap().r#box;
                     let tail = launches.maps[2].filter(|_| i == 1 && mn_major == 1).map(|tail| tail.r#box);
                     let whole = boxes - u32::from(tail.is_some());
                     let tail_bytes = tail.map_or(0, |tail| tail[0] * tail[1] * 2);
                     r#box[0] * r#box[1] * 2 * if mn_major == 1 { whole } else { 1 } + tail_bytes
                 };
-                let arriving = boxes(0, q.a_mn, shape.m() / 64) + boxes(1, q.b_mn, shape.boxes()) * q.pair;
+                // Boxes of their own, of those that can be counted out, or parts of each.
+                let parts = |mn_major: u8, rows: u32, sharing: u32| {
+                    if mn_major == 1 && rows.is_multiple_of(64 * sharing) { 1 } else { sharing }
+                };
+                let arriving = boxes(0, q.a_mn, shape.m() / 64) * parts(q.a_mn, shape.m(), cluster.columns)
+                    + boxes(1, q.b_mn, shape.boxes()) * parts(q.b_mn, shape.n, cluster.rows);
                 assert_eq!(
                     u32::from(q.a_stage_bytes) + u32::from(q.b_stage_bytes),
                     arriving,
-                    "{} {m}x{n}x{k} {a_mn} {b_mn} {cluster:?}",
+                    "{} {m}x{n}x{k} {a_mn} {b_mn} {cluster}",
                     shape.name
                 );
                 assert!(arriving <= shape.stage_bytes());
                 // The permutation of a box repeats every eight rows.
-                assert_eq!(launches.maps[1].unwrap().r#box[1] % 8, 0);
+                assert_eq!([0, 1].map(|i| launches.maps[i].unwrap().r#box[1] % 8), [0; 2]);
             }
         }
     }
@@ -172,17 +178,21 @@ fn the_last_tiles_load_what_there_is() {
         let boxes = [6, 2].map(|i: usize| launches.maps[i].map(|map| (map.r#box[0], map.r#box[1])));
         (boxes, [q.a_tail_bytes, q.b_tail_bytes].map(|bytes| u32::from(bytes) / ROW_BYTES))
     };
-    let alone = Some(false);
+    let (alone, pair) = (Some(TileCluster::ALONE), Some(TileCluster::PAIR));
     let mut p = bf16(200, 300, 64);
     (p.b.row_stride, p.b.col_stride) = (1, 64);
     assert_eq!(tails(&p, alone), ([Some((64, 72)), Some((64, 48))], [72, 48]));
-    // Half of b's rows for each block of a pair, and 16 for both at least.
+    // Half of b's rows for each of two blocks below each other, and 16 for both at least.
     p.n = 259;
     assert_eq!(tails(&p, alone), ([Some((64, 72)), Some((64, 8))], [72, 8]));
-    assert_eq!(tails(&p, Some(true)), ([Some((64, 72)), Some((64, 8))], [72, 16]));
-    // The last tile of the last pair is empty.
+    assert_eq!(tails(&p, pair), ([Some((64, 72)), Some((64, 8))], [72, 16]));
+    // The last tile of the last cluster is empty.
     p.m = 300;
-    assert_eq!(tails(&p, Some(true)), ([None, Some((64, 8))], [0, 16]));
+    assert_eq!(tails(&p, pair), ([Some((64, 48)), Some((64, 8))], [48, 16]));
+    // Quarters of a's rows; halves of a's and of b's.
+    let four = |rows, columns| Some(TileCluster { rows, columns });
+    assert_eq!(tails(&p, four(1, 4)), ([Some((64, 16)), Some((64, 8))], [64, 8]));
+    assert_eq!(tails(&p, four(2, 2)), ([Some((64, 24)), Some((64, 8))], [48, 16]));
     // Whole tiles, and one tile, have no other map.
     (p.m, p.n) = (256, 100);
     assert_eq!(tails(&p, alone), ([None, None], [128, 104]));
@@ -336,7 +346,7 @@ fn a_kernel_for_each_epilogue() {
     ];
     for (problem, expected) in table {
         assert_eq!(epilogue(&problem, Some(1), None), expected, "{problem}");
-        assert_eq!(epilogue(&problem, Some(2), Some(false)), "partial", "{problem}");
+        assert_eq!(epilogue(&problem, Some(2), Some(TileCluster::ALONE)), "partial", "{problem}");
         assert_eq!(epilogue(&problem, Some(3), None), "partial", "{problem}");
         assert_eq!(epilogue(&problem, Some(2), None), "splitk", "{problem}");
     }
@@ -416,7 +426,7 @@ fn a_list_of_one_product_takes_as_long_as_alone() {
         let p = bf16(m, n, k);
         let (size, _) = sized(&p, &Oriented::new(&p), &device).unwrap();
         for tile in 0..TILES.len() {
-            let work = Work { tile, splits: 1, pair: 1, cluster_splitk: false };
+            let work = Work { tile, splits: 1, cluster: TileCluster::ALONE, cluster_splitk: false };
             let by_tma = cost::tma_store(&size, &work, &device);
             let alone = MODEL.clocks(&size, &work, &device);
             assert_eq!(MODEL.clocks_together(&[size], tile, by_tma, &device), alone);

@@ -2,7 +2,7 @@
 
 use std::mem::{offset_of, size_of};
 
-use super::{Launches, Tile, WgmmaChoice, WgmmaParams, lead_stride, sized};
+use super::{Launches, Tile, TileCluster, WgmmaChoice, WgmmaParams, lead_stride, sized};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::matmul::Oriented;
 use crate::cuda::plan::reason::Reason;
@@ -63,7 +63,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, asked: Option<&str>
         return None;
     }
     let tiles_of = |tile: &Tile| {
-        let (tiles_m, tiles_n) = size.tiles(tile, 1);
+        let (tiles_m, tiles_n) = size.tiles(tile);
         Some((tiles_m, tiles_n, tiles_m.checked_mul(tiles_n)?.checked_mul(size.products)?))
     };
     let [large, small] = &TILES;
@@ -88,7 +88,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, asked: Option<&str>
     let product = WgmmaChoice {
         tile,
         splits: 1,
-        pair: 1,
+        cluster: TileCluster::ALONE,
         cluster_splitk: false,
         group_m: group_m(tiles_m as u32, tiles_n as u32, (tile.m(), tile.n), concurrent),
         resident,

@@ -1,6 +1,6 @@
 //! Which tiles and splits are chosen, that what is launched covers operands and result, and when others are better.
 
-use super::super::{BLOCK_K, MAX_STAGES};
+use super::super::{BLOCK_K, MAX_STAGES, TileCluster};
 use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::matmul::tests::problem;
@@ -42,7 +42,8 @@ fn every_tile_fits_and_covers_every_shape() {
     let device = examples::h200();
     for (tile, shape) in TILES.iter().enumerate() {
         for (m, n, k) in [(1, 1, 1), (17, 65, 63), (129, 257, 65), (1000, 3000, 640), (70_000, 8, 8)] {
-            for (splits, cluster) in [(None, None), (Some(1), None), (Some(2), None), (Some(3), Some(false))]
+            for (splits, cluster) in
+                [(None, None), (Some(1), None), (Some(2), None), (Some(3), Some(TileCluster::ALONE))]
             {
                 let overrides = Overrides { tile: Some(tile), splits, cluster, group_m: None };
                 let (choice, launches) = launched(&floats(m, n, k), overrides);
@@ -57,7 +58,11 @@ fn every_tile_fits_and_covers_every_shape() {
                 assert!(u64::from(q.order.tiles_n) * u64::from(shape.n) >= n as u64, "{what}");
                 let k_blocks = (k as u64).div_ceil(BLOCK_K) as u32;
                 assert_eq!(q.split_blocks * q.splits + q.longer_splits, k_blocks, "{what}");
-                assert_eq!((q.pair, q.tma_store, q.stages_at), (1, 0, 1024 + shape.m() * 128), "{what}");
+                assert_eq!(
+                    (q.cluster_rows, q.tma_store, q.stages_at),
+                    (1, 0, 1024 + shape.m() * 128),
+                    "{what}"
+                );
                 assert_eq!(launches.reduce.is_some(), q.splits > 1 && !q.cluster_splitk(), "{what}");
                 let sums = shape.m() * (shape.n + 8) * 4;
                 assert!(!q.cluster_splitk() || sums <= q.stages * shape.stage_bytes(), "{what}");

@@ -1,6 +1,6 @@
 //! Which tiles are chosen, what is copied first, and that maps cover it.
 
-use super::super::{BLOCK_K, MAX_STAGES};
+use super::super::{BLOCK_K, MAX_STAGES, TileCluster};
 use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::matmul::tests::problem;
@@ -22,7 +22,9 @@ fn every_tile_fits_and_covers_every_shape() {
     let device = examples::h200();
     for (tile, shape) in TILES.iter().enumerate() {
         for (m, n, k) in [(1, 1, 1), (17, 65, 63), (129, 257, 65), (1000, 3000, 640), (70_000, 8, 8)] {
-            for (splits, cluster) in [(None, None), (Some(1), Some(true)), (Some(3), Some(false))] {
+            for (splits, cluster) in
+                [(None, None), (Some(1), Some(TileCluster::PAIR)), (Some(3), Some(TileCluster::ALONE))]
+            {
                 let overrides = Overrides { tile: Some(tile), splits, cluster, group_m: None };
                 let (choice, launches) = launched(&floats(m, n, k), overrides);
                 let (plan, what) = (&launches.multiply, format!("{} {m}x{n}x{k} {overrides:?}", shape.name));
@@ -31,7 +33,7 @@ fn every_tile_fits_and_covers_every_shape() {
                 let resident = (plan.shared_bytes + 1024) * choice.product.resident;
                 assert!(resident <= device.shared_bytes_per_multiprocessor, "{what}");
                 assert!((2..=MAX_STAGES).contains(&q.stages), "{what}: {} stages", q.stages);
-                let rows = u64::from(q.order.tiles_m) * u64::from(shape.m() * q.pair);
+                let rows = u64::from(q.order.tiles_m) * u64::from(shape.m() * u32::from(q.cluster_rows));
                 assert_eq!(
                     (q.m, q.n),
                     if choice.product.swapped { (n as u32, m as u32) } else { (m as u32, n as u32) }
@@ -42,7 +44,7 @@ fn every_tile_fits_and_covers_every_shape() {
                 assert_eq!(q.split_blocks * q.splits + q.longer_splits, k_blocks, "{what}");
                 assert_eq!((q.b_mn, q.tma_store, q.stages_at), (0, 0, 1024 + shape.m() * 128), "{what}");
                 assert_eq!(launches.reduce.is_some(), q.splits > 1, "{what}");
-                assert_eq!(plan.grid[0] % q.pair, 0, "{what}");
+                assert_eq!(plan.grid[0] % u32::from(q.cluster_rows), 0, "{what}");
             }
         }
     }
@@ -66,7 +68,7 @@ fn one_operand_across_k_is_the_rows_and_needs_no_copy() {
         assert_eq!((choice.product.swapped, choice.product.copies), (b_across, [None; 2]), "{across:?}");
         assert!(launches.repack.is_none());
         let q = &launches.multiply.params;
-        assert_eq!((q.a_mn, q.b_mn), (u32::from(a_across || b_across), 0), "{across:?}");
+        assert_eq!((q.a_mn, q.b_mn), (u8::from(a_across || b_across), 0), "{across:?}");
         assert_eq!((q.down_columns, q.store_elements), (u32::from(b_across), 0), "{across:?}");
         let (rows, cols) = if b_across { (n, m) } else { (m, n) };
         assert_eq!((q.m, q.n), (rows as u32, cols as u32));

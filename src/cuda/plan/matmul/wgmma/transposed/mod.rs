@@ -2,7 +2,7 @@
 //! Their widths fit counts of rows between those that others fit.
 
 use super::cost::{MODEL, Model, Size};
-use super::{Overrides, Tile, WgmmaChoice, addressed, estimated, is_fraction, lead_stride};
+use super::{Overrides, Tile, TileCluster, WgmmaChoice, addressed, estimated, is_fraction, lead_stride};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::matmul::Oriented;
 use crate::cuda::plan::reason::{Reason, least_two};
@@ -40,7 +40,8 @@ pub fn choose(
     (instead_of, clocks): (&'static str, f64),
 ) -> Option<WgmmaChoice> {
     let asked = overrides.transposed();
-    let alone = overrides.splits.is_none_or(|splits| splits == 1) && overrides.cluster != Some(true);
+    let alone = overrides.splits.is_none_or(|splits| splits == 1)
+        && overrides.cluster.is_none_or(TileCluster::is_alone);
     let is_free = overrides == Overrides::default() || (asked.is_some() && alone);
     if !is_free || !takes(problem, p) {
         return None;
@@ -52,7 +53,7 @@ pub fn choose(
     if asked.is_none() && (own >= clocks || size.off_lines != [false; 2] || size.n > MOST_ROWS) {
         return None;
     }
-    let (tiles_m, tiles_n) = size.tiles(tile, 1);
+    let (tiles_m, tiles_n) = size.tiles(tile);
     let items = tiles_m.checked_mul(tiles_n)?.checked_mul(size.products)?;
     let mut why = vec![Reason::asked_for("wgmma", "mma")];
     if asked.is_none() {
@@ -62,7 +63,7 @@ pub fn choose(
     (items <= u64::from(u32::MAX / 4)).then_some(WgmmaChoice {
         tile,
         splits: 1,
-        pair: 1,
+        cluster: TileCluster::ALONE,
         cluster_splitk: false,
         // All of the few rows, and then the next columns: up to 20 % sooner than eight tiles of columns at a time.
         group_m: overrides.group_m.map_or(1, |group| group.clamp(1, tiles_m as u32)),
@@ -98,10 +99,10 @@ fn takes(problem: &MatmulProblem, p: &Oriented) -> bool {
 
 impl Model {
     fn clocks_transposed(&self, size: &Size, tile: &Tile, device: &DeviceFacts) -> f64 {
-        let (tiles_m, tiles_n) = size.tiles(tile, 1);
+        let (tiles_m, tiles_n) = size.tiles(tile);
         let tiles = tiles_m.saturating_mul(tiles_n).saturating_mul(size.products);
         let rounds = tiles.div_ceil(u64::from(device.multiprocessors)) as f64;
-        let computing = rounds * self.of_tile(size, tile, RATE, (1, 1), false);
+        let computing = rounds * self.of_tile(size, tile, RATE, (1, TileCluster::ALONE), false);
         self.done(computing, self.of_memory(size, device)) + rounds * LATER
     }
 }

@@ -69,7 +69,7 @@ fn what_the_kernel_cannot_do_is_done_by_others() {
     // Pairs and splits have other tiles.
     for overrides in [
         Overrides { splits: Some(2), ..asked("128x104") },
-        Overrides { cluster: Some(true), ..asked("128x104") },
+        Overrides { cluster: Some(TileCluster::PAIR), ..asked("128x104") },
     ] {
         assert_ne!(tile_of(&p, overrides), "128x104");
     }
