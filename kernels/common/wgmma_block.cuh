@@ -8,8 +8,9 @@ template <class S, class Work> __device__ __forceinline__ void make_barriers(con
 #pragma unroll
     for (uint32_t stage = 0; stage < MAX_STAGES; ++stage) {
         ptx::mbarrier_init(ring.full(stage), 2);
-        ptx::mbarrier_init(ring.empty(stage),
-                           S::WARPS * (S::HAS_CLUSTERS ? p.cluster_rows + p.cluster_columns - 1 : 1));
+        ptx::mbarrier_init(ring.empty(stage), S::WARPS * (S::HAS_CLUSTERS ? TileCluster::rows_of(p.cluster) +
+                                                                                TileCluster::columns_of(p.cluster) - 1
+                                                                          : 1));
     }
     Work::make_barriers(ring.barriers);
     ptx::fence_mbarrier_init();
@@ -22,7 +23,7 @@ __device__ __forceinline__ void run_block(const WgmmaParams& p, Consume consume,
     constexpr uint32_t PRODUCER = 32 * S::WARPS;  // the first thread after the consumers
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
     const Ring ring{shared, p.stages};
-    const bool in_cluster = S::HAS_CLUSTERS && p.cluster_rows * p.cluster_columns > 1;
+    const bool in_cluster = S::HAS_CLUSTERS && p.cluster != TileCluster::ALONE;
     // Of all blocks of the cluster, or for the threads of this one that wait at `barrier`.
     const auto barriers_are_there = [&](uint32_t barrier, uint32_t threads) {
         if (in_cluster) {

@@ -463,8 +463,8 @@ template <class S, EpilogueKind F> struct Epilogue {
 
     // Sums of a k split in float, for matmul_reduce.cu to add. Padded to whole tiles.
     __device__ __forceinline__ void store_partials(const Accumulators& d, const Item& item) const {
-        const uint64_t width = uint64_t(p.order.tiles_n) * p.cluster_columns * S::BN;
-        const uint64_t height = uint64_t(p.order.tiles_m) * p.cluster_rows * S::BM;
+        const uint64_t width = uint64_t(p.order.tiles_n) * TileCluster::columns_of(p.cluster) * S::BN;
+        const uint64_t height = uint64_t(p.order.tiles_m) * TileCluster::rows_of(p.cluster) * S::BM;
         const uint64_t plane = uint64_t(item.split) * p.products + item.product;
         const uint64_t row = item.row + row_of(0) + lane / 4;
         const auto place = Boxes<S>::of(p, item.col);

@@ -17,21 +17,23 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const TileCluster&
     const uint32_t batches = IS_B ? p.b_batches : p.a_batches;
     const uint32_t whole_bytes = IS_B ? p.b_stage_bytes : p.a_stage_bytes;
     const uint32_t tail_bytes = IS_B ? p.b_tail_bytes : p.a_tail_bytes;
-    const int32_t last_tile = int32_t(IS_B ? p.last_column : p.last_row);
-    // Each block that shares the operand asks for as many boxes as the others, for all of them; or for an equal part of every
-    // box, where boxes are fewer.
-    const uint32_t sharing = IS_B ? cluster.rows : cluster.columns, part = IS_B ? cluster.row : cluster.column;
+    const uint32_t tiles = IS_B ? p.order.tiles_n * cluster.columns - TileCluster::columns_beyond(p.cluster)
+                                : p.order.tiles_m * cluster.rows - TileCluster::rows_beyond(p.cluster);
+    const int32_t last_tile = int32_t(tiles - 1) * ROWS;
+    const uint32_t sharing = IS_B ? cluster.rows : cluster.columns;
     const bool shares = S::HAS_CLUSTERS && sharing > 1;
-    const bool whole_boxes = shares && mn_major && S::template has_whole_boxes<ROWS>(sharing);
-    const uint16_t blocks = cluster.template sharing<IS_B>();
     // Half of each box of b's rows is the gate's.
     const bool gated = IS_B && (batches & GATED);
     for (; work.left(); work.next()) {
         const auto& item = work.item;
-        const int32_t tile = decltype(work.item)::IS_CUT ? -1 : IS_B ? item.col : item.row;
-        const uint32_t bytes = tile < last_tile ? whole_bytes : tile == last_tile ? tail_bytes : 0;
-        const Boxes<S> place = Boxes<S>::of(p, item.col);
-        const int32_t mn = IS_B ? (item.col + place.column(0)) >> gated : item.row;
+        const int32_t own = IS_B ? item.col : item.row;
+        const bool is_last = !decltype(work.item)::IS_CUT && own >= last_tile;
+        // What of a cluster lies beyond the matrix has the last tile's: a block that waits for no bytes of the others would not
+        // wait until they are done with the stage before.
+        const int32_t tile = is_last ? last_tile : own;
+        const uint32_t bytes = is_last ? tail_bytes : whole_bytes;
+        const Boxes<S> place = Boxes<S>::of(p, tile);
+        const int32_t mn = IS_B ? (tile + place.column(0)) >> gated : tile;
         const TensorMap& whole = IS_B ? p.b : p.a;
         // `ask` gets the barrier of each stage, where the operand lies in it, and the first k.
         const auto fill = [&](auto ask) {
@@ -55,12 +57,17 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const TileCluster&
 #pragma unroll
                 for (int32_t i = 0; i < (ROWS + S::LINE - 1) / S::LINE; ++i) {
                     const bool tail = IS_B && S::TAIL < 64 && i == S::BOXES - 1;
-                    const int32_t column = tail ? item.col + place.column(i) : mn + i * S::LINE;
+                    const int32_t column = tail ? tile + place.column(i) : mn + i * S::LINE;
                     ptx::tma_load_2d(to + i * S::LINE_BOX_BYTES, tail ? p.b_tail : whole, full, column, k);
                 }
             });
             continue;
         }
+        // Each block that shares the operand asks for as many boxes as the others, for all of them; or for an equal part of
+        // every box, where boxes are fewer.
+        const uint32_t part = IS_B ? cluster.row : cluster.column;
+        const bool whole_boxes = shares && mn_major && S::template has_whole_boxes<ROWS>(sharing);
+        const uint16_t blocks = cluster.template sharing<IS_B>();
         // From the box's first row to this block's.
         const uint32_t box_rows = (mn_major ? S::STAGE_K : bytes / 128) >> TileCluster::shift(sharing);
         const int32_t skip = shares && !whole_boxes ? int32_t(part * box_rows) : 0;
@@ -97,11 +104,11 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const TileCluster&
                     ptx::tma_multicast_5d(to, map, full, column, row, batch, blocks);
                 }
             };
-            const bool tail = IS_B && S::TAIL < 64 && mn_major && bytes > 0;
+            const bool tail = IS_B && S::TAIL < 64 && mn_major;
             const bool smaller = !mn_major && bytes != whole_bytes;
             const int32_t boxes =
                 (mn_major && ROWS > S::LINE ? int32_t((bytes + S::LINE_BOX_BYTES - 1) / S::LINE_BOX_BYTES) >> gated
-                                            : bytes > 0) -
+                                            : 1) -
                 tail;
             // The gate's, then b's.
 #pragma unroll 1
@@ -113,7 +120,7 @@ __device__ __forceinline__ void produce(const WgmmaParams& p, const TileCluster&
                 for (int32_t i = first_box; i < boxes; i += step) {
                     ask(own, to + i * S::LINE_BOX_BYTES, column + i * S::LINE);
                 }
-                if (tail) { ask(p.b_tail, to + boxes * S::LINE_BOX_BYTES, item.col + place.column(S::BOXES - 1)); }
+                if (tail) { ask(p.b_tail, to + boxes * S::LINE_BOX_BYTES, tile + place.column(S::BOXES - 1)); }
             }
         });
     }

@@ -27,16 +27,14 @@ struct alignas(64) WgmmaParams {
     uint32_t items;         // tiles of all products, or clusters of them, for each k split without cluster split-K
     uint32_t split_blocks;  // blocks of k, of 64, in every k split; one more in the first few
     uint32_t longer_splits;
-    uint16_t cluster_rows, cluster_columns;  // blocks of a cluster, whose tiles are neighbours: 1, 2 or 4 each
+    uint32_t cluster;  // as TileCluster::rows_of and others read it
     uint32_t stages;
     uint32_t stages_at;  // in shared memory
     // That arrive for one block of k, of a and of b: for most tiles, and for the last row or column of tiles.
     uint16_t a_stage_bytes, a_tail_bytes;
     uint16_t b_stage_bytes, b_tail_bytes;
-    // Where the last tiles begin. What lies behind them in a cluster has nothing to load.
-    uint32_t last_row, last_column;
-    uint8_t a_mn, b_mn;             // the unit stride is along m or n, not along k
-    uint16_t flat;                  // no batch: maps have two dimensions, not five
+    uint32_t a_mn, b_mn;            // the unit stride is along m or n, not along k
+    uint32_t flat;                  // no batch: maps have two dimensions, not five
     uint32_t a_batches, b_batches;  // bit d: the operand is not broadcast along that dimension of the batch; b's GATED
     uint32_t products;
     uint32_t batch_size[2];  // of the two inner dimensions
@@ -142,10 +140,18 @@ struct TileCluster {
     uint32_t row = 0, column = 0;  // of this block's tile
 
     template <class S> __device__ __forceinline__ static TileCluster of(const WgmmaParams& p) {
-        if (!S::HAS_CLUSTERS || p.cluster_rows * p.cluster_columns == 1) return {};
-        const uint32_t rank = ptx::cluster_rank(), rows = p.cluster_rows;
-        return {rows, p.cluster_columns, rank & (rows - 1), rank >> shift(rows)};
+        if (!S::HAS_CLUSTERS || p.cluster == ALONE) return {};
+        const uint32_t rank = ptx::cluster_rank(), rows = rows_of(p.cluster);
+        return {rows, columns_of(p.cluster), rank & (rows - 1), rank >> shift(rows)};
     }
+    // As parameters have it in one word, which is soonest compared: a byte each of rows, columns, and how many rows and columns of
+    // the last clusters lie beyond the result.
+    static constexpr uint32_t ALONE = 0x0101;
+    __device__ __forceinline__ static uint32_t rows_of(uint32_t packed) { return packed & 0xff; }
+    __device__ __forceinline__ static uint32_t columns_of(uint32_t packed) { return packed >> 8 & 0xff; }
+    __device__ __forceinline__ static uint32_t rows_beyond(uint32_t packed) { return packed >> 16 & 0xff; }
+    __device__ __forceinline__ static uint32_t columns_beyond(uint32_t packed) { return packed >> 24; }
+
     __device__ __forceinline__ static uint32_t shift(uint32_t blocks) { return blocks >> 1; }
     __device__ __forceinline__ bool alone() const { return rows * columns == 1; }
     __device__ __forceinline__ uint32_t clusters(uint32_t blocks) const {

@@ -106,7 +106,7 @@ private:
                     0};
         if constexpr (PARTIAL) {
             const int64_t width = int64_t(p.order.tiles_n) * S::BN;
-            const int64_t height = int64_t(p.order.tiles_m) * p.cluster_rows * S::BM;
+            const int64_t height = int64_t(p.order.tiles_m) * TileCluster::rows_of(p.cluster) * S::BM;
             const bool down = S::MAY_BE_DOWN && p.down_columns;
             place.results = p.partials + (int64_t(item.split) * p.products + item.product) * width * height;
             place.row = down ? 1 : width, place.col = down ? height : 1;

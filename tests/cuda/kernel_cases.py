@@ -288,7 +288,8 @@ def wgmma_cases() -> Iterator[Case]:
     tiles = {tile for _, _, tile, *_ in kernels}
     clustered = {tile for _, _, tile, *epilogue, _ in kernels if epilogue == ["splitk"]}
     for dtype in FLOATS[:2]:
-        for tile, cluster in product(sorted(tiles), ["1x1", "2x1", "2x2", "1x4"]):
+        larger = product(["64x64", "128x96", "192x192"], ["2x2", "4x1", "1x4"])
+        for tile, cluster in [*product(sorted(tiles), ["1x1", "2x1"]), *larger]:
             name = f"matmul wgmma {dtype} {tile} cluster {cluster}"
             forced = partial(on_kernel, "wgmma", tile=tile, cluster=cluster)
             for layout in LAYOUTS:

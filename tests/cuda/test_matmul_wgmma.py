@@ -81,14 +81,14 @@ def test_last_tiles_that_are_not_whole(tile, cluster):
 @pytest.mark.parametrize("cluster", LARGER_CLUSTERS)
 @pytest.mark.parametrize("tile", ["64x64", "128x96", "128x160", "192x192"])
 def test_blocks_that_load_for_each_other(tile, cluster):
-    """Clusters within the result, and such as reach beyond it by parts of tiles and by whole ones; several to a block."""
+    """Clusters within the result, or beyond it by parts of tiles and by whole ones; more than run at once."""
     (rows, columns), (down, across) = (map(int, text.split("x")) for text in (tile, cluster))
     blocks = _core.devices()[0]["multiprocessors"]
     many = blocks // (2 * across) // down + 1
     sizes = [(1, 1), (rows * down, columns * across), (rows + 9, columns * across + 40)]
     sizes += [(rows * down + 1, columns - 7), (2 * rows * down * many - rows - 5, columns * across)]
     for (m, n), (lay_a, lay_b) in itertools.product(sizes, LAYOUTS):
-        if EMULATED and (m, n) == sizes[-1] and lay_a is lay_b:
+        if EMULATED and ((lay_a is lay_b) != (m == 1) or tile in ("128x160", "192x192")):
             continue
         a, b = operand(m, 200, HALVES[1], lay_a), operand(200, n, HALVES[1], lay_b)
         context = f"{lay_a.__name__} {lay_b.__name__}"

@@ -1,4 +1,4 @@
-"""matmul_wgmma_tf32 and its companions, asked for by name: tiles, clusters, layouts, splits, special values."""
+"""matmul_wgmma_tf32 and its companions, asked for by name: tiles, clusters, layouts, splits, specials."""
 
 import itertools
 

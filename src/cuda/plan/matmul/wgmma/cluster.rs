@@ -27,6 +27,20 @@ impl TileCluster {
         TileCluster::ALL.into_iter().find(|cluster| cluster.to_string() == name)
     }
 
+    /// As the kernel reads it, of results of so many tiles.
+    pub fn packed(self, (tiles_m, tiles_n): (u32, u32)) -> u32 {
+        let beyond = |tiles: u32, side: u32| tiles.next_multiple_of(side) - tiles;
+        u32::from_le_bytes(
+            [self.rows, self.columns, beyond(tiles_m, self.rows), beyond(tiles_n, self.columns)]
+                .map(|blocks| blocks as u8),
+        )
+    }
+
+    pub fn unpacked(packed: u32) -> TileCluster {
+        let [rows, columns, ..] = packed.to_le_bytes().map(u32::from);
+        TileCluster { rows, columns }
+    }
+
     pub fn blocks(self) -> u32 {
         self.rows * self.columns
     }

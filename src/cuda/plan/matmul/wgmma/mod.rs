@@ -305,12 +305,12 @@ fn fastest(
             let wanted = overrides.splits.is_some() || cost::pays_in_cluster(size, work, device);
             wanted && overrides.cluster.is_none() && cost::can_be_cluster(work)
         };
-        // Splits that are asked for are a cluster where they can be.
+        // Splits that are asked for are a cluster rather than four tiles.
         let may_share = |work: &Work| {
             let apart = Work { cluster: TileCluster::ALONE, ..*work };
             overrides.cluster.is_some()
                 || (cost::may_share(size, work, device)
-                    && (work.cluster.is_alone() || overrides.splits.is_none() || !is_cluster(&apart)))
+                    && (work.cluster.blocks() <= 2 || overrides.splits.is_none() || !is_cluster(&apart)))
         };
         let works = counts.flat_map(|splits| {
             clusters.clone().map(move |cluster| Work { tile, splits, cluster, cluster_splitk: false })

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::mem::{offset_of, size_of};
 
+use super::TileCluster;
 use crate::cuda::plan::KernelParams;
 use crate::cuda::plan::index::Divisor;
 use crate::cuda::plan::matmul::addends::{self, Addends};
@@ -26,9 +27,8 @@ pub struct WgmmaParams {
     /// Of k, in every split; one more in the first few.
     pub split_blocks: u32,
     pub longer_splits: u32,
-    /// Blocks of a cluster, whose tiles are neighbours.
-    pub cluster_rows: u16,
-    pub cluster_columns: u16,
+    /// `TileCluster::packed`.
+    pub cluster: u32,
     pub stages: u32,
     /// In shared memory.
     pub stages_at: u32,
@@ -37,13 +37,10 @@ pub struct WgmmaParams {
     pub a_tail_bytes: u16,
     pub b_stage_bytes: u16,
     pub b_tail_bytes: u16,
-    /// Where the last tiles begin. What lies behind them in a cluster has nothing to load.
-    pub last_row: u32,
-    pub last_column: u32,
-    pub a_mn: u8,
-    pub b_mn: u8,
+    pub a_mn: u32,
+    pub b_mn: u32,
     /// No batch: maps have two dimensions, not five.
-    pub flat: u16,
+    pub flat: u32,
     pub a_batches: u32,
     pub b_batches: u32,
     pub products: u32,
@@ -126,7 +123,7 @@ impl fmt::Debug for WgmmaParams {
             .field("bias", &(self.bias, self.bias_stride, self.bias_by_row))
             .field("activation", &(self.activation, self.negative_slope))
             .field("products", &(self.products, self.batch_size))
-            .field("order, cluster", &(self.order.settings(), self.cluster_rows, self.cluster_columns))
+            .field("order, cluster", &(self.order.settings(), TileCluster::unpacked(self.cluster)))
             .field("stages, stage_bytes", &(self.stages, self.a_stage_bytes, self.b_stage_bytes))
             .field("tail_bytes", &(self.a_tail_bytes, self.b_tail_bytes))
             .field("items, split_blocks", &(self.items, self.split_blocks, self.longer_splits))

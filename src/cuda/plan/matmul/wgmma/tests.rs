@@ -94,14 +94,16 @@ fn every_tile_fits_and_covers_every_shape() {
                 let resident = (plan.shared_bytes + 1024) * choice.resident;
                 assert!(resident <= device.shared_bytes_per_multiprocessor, "{what}");
                 assert!((2..=MAX_STAGES).contains(&q.stages), "{what}: {} stages", q.stages);
-                let own = TileCluster { rows: q.cluster_rows.into(), columns: q.cluster_columns.into() };
+                let own = TileCluster::unpacked(q.cluster);
                 assert_eq!(cluster.unwrap_or(own), own, "{what}");
                 let [rows, columns] =
                     [(order.tiles_m, own.rows, shape.m()), (order.tiles_n, own.columns, shape.n)]
                         .map(|(clusters, blocks, size)| u64::from(clusters * blocks) * u64::from(size));
                 assert!(rows >= m as u64 && columns >= n as u64, "{what}");
-                assert!((q.last_row..q.last_row + shape.m()).contains(&(m as u32 - 1)), "{what}");
-                assert!((q.last_column..q.last_column + shape.n).contains(&(n as u32 - 1)), "{what}");
+                let [.., rows_beyond, columns_beyond] = q.cluster.to_le_bytes().map(u64::from);
+                let beyond = |covered: u64, size: i64, tile: u32| (covered - size as u64) / u64::from(tile);
+                assert_eq!(rows_beyond, beyond(rows, m, shape.m()), "{what}");
+                assert_eq!(columns_beyond, beyond(columns, n, shape.n), "{what}");
                 assert!((1..=order.tiles_m).contains(&order.group_m), "{what}");
                 // A part without a block of k would never be written.
                 assert!((1..=k_blocks).contains(&q.splits) && q.split_blocks > 0, "{what}");
@@ -141,7 +143,7 @@ fn stages_wait_for_what_arrives() {
                 (p.b.row_stride, p.b.col_stride) = if b_mn { (lead(n), 1) } else { (1, lead(k)) };
                 let (_, launches) = chosen(&p, asked);
                 let q = &launches.multiply.params;
-                let boxes = |i: usize, mn_major: u8, boxes: u32| {
+                let boxes = |i: usize, mn_major: u32, boxes: u32| {
                     let r#box = launches.maps[i].unwrap().r#box;
                     let tail = launches.maps[2].filter(|_| i == 1 && mn_major == 1).map(|tail| tail.r#box);
                     let whole = boxes - u32::from(tail.is_some());
@@ -149,7 +151,7 @@ fn stages_wait_for_what_arrives() {
                     r#box[0] * r#box[1] * 2 * if mn_major == 1 { whole } else { 1 } + tail_bytes
                 };
                 // Boxes of their own, of those that can be counted out, or parts of each.
-                let parts = |mn_major: u8, rows: u32, sharing: u32| {
+                let parts = |mn_major: u32, rows: u32, sharing: u32| {
                     if mn_major == 1 && rows.is_multiple_of(64 * sharing) { 1 } else { sharing }
                 };
                 let arriving = boxes(0, q.a_mn, shape.m() / 64) * parts(q.a_mn, shape.m(), cluster.columns)
@@ -186,7 +188,7 @@ fn the_last_tiles_load_what_there_is() {
     p.n = 259;
     assert_eq!(tails(&p, alone), ([Some((64, 72)), Some((64, 8))], [72, 8]));
     assert_eq!(tails(&p, pair), ([Some((64, 72)), Some((64, 8))], [72, 16]));
-    // The last tile of the last cluster is empty.
+    // A tile of the last cluster lies beyond the result.
     p.m = 300;
     assert_eq!(tails(&p, pair), ([Some((64, 48)), Some((64, 8))], [48, 16]));
     // Quarters of a's rows; halves of a's and of b's.

@@ -59,8 +59,8 @@ fn every_tile_fits_and_covers_every_shape() {
                 let k_blocks = (k as u64).div_ceil(BLOCK_K) as u32;
                 assert_eq!(q.split_blocks * q.splits + q.longer_splits, k_blocks, "{what}");
                 assert_eq!(
-                    (q.cluster_rows, q.tma_store, q.stages_at),
-                    (1, 0, 1024 + shape.m() * 128),
+                    (q.cluster, q.tma_store, q.stages_at),
+                    (0x0101, 0, 1024 + shape.m() * 128),
                     "{what}"
                 );
                 assert_eq!(launches.reduce.is_some(), q.splits > 1 && !q.cluster_splitk(), "{what}");

@@ -7,6 +7,7 @@ use super::{BLOCK_K, FewChoice, HEADER_BYTES, columns, oriented, rows, tiles};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
 use crate::cuda::plan::matmul::addends::Addends;
+use crate::cuda::plan::matmul::wgmma::TileCluster;
 use crate::cuda::plan::matmul::{activation, allows_vectors};
 use crate::cuda::plan::tile_order::TileOrder;
 use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
@@ -71,8 +72,6 @@ impl FewChoice {
             longer_splits: k_blocks % self.splits,
             batch_size: [1; 2],
             flat: 1,
-            last_row: (tiles_m - 1) * tile.m,
-            last_column: (tiles_n - 1) * tile.n,
             a_mn: a_mn.into(),
             b_mn: 0,
             stages,
@@ -86,8 +85,7 @@ impl FewChoice {
             store_elements: u32::from(!vectors),
             a_batches: 0,
             b_batches: 0,
-            cluster_rows: 1,
-            cluster_columns: 1,
+            cluster: TileCluster::ALONE.packed((tiles_m, tiles_n)),
             stages_at: HEADER_BYTES + tile.parts_bytes(),
             tma_store: 0,
             splits: self.splits,

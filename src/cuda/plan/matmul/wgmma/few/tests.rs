@@ -57,7 +57,7 @@ fn maps_cover_the_operands_as_they_lie() {
         (p.b.row_stride, p.b.col_stride) = if along_k { (1, k) } else { (n, 1) };
         let launch = launched(&p, Overrides::default()).unwrap();
         let [weights, few] = [0, 1].map(|i| launch.maps[i].unwrap());
-        assert_eq!(launch.plan.params.wgmma.a_mn, u8::from(!along_k));
+        assert_eq!(launch.plan.params.wgmma.a_mn, u32::from(!along_k));
         // Words of 16 bits, in boxes of 128 bytes.
         let (sizes, row) = if along_k { ([2 * k, n], 4 * k) } else { ([2 * n, k], 4 * n) };
         assert_eq!([weights.sizes[0], weights.sizes[1]], sizes.map(|size| size as u64));

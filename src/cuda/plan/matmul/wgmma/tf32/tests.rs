@@ -33,7 +33,8 @@ fn every_tile_fits_and_covers_every_shape() {
                 let resident = (plan.shared_bytes + 1024) * choice.product.resident;
                 assert!(resident <= device.shared_bytes_per_multiprocessor, "{what}");
                 assert!((2..=MAX_STAGES).contains(&q.stages), "{what}: {} stages", q.stages);
-                let rows = u64::from(q.order.tiles_m) * u64::from(shape.m() * u32::from(q.cluster_rows));
+                let rows =
+                    u64::from(q.order.tiles_m) * u64::from(shape.m() * TileCluster::unpacked(q.cluster).rows);
                 assert_eq!(
                     (q.m, q.n),
                     if choice.product.swapped { (n as u32, m as u32) } else { (m as u32, n as u32) }
@@ -44,7 +45,7 @@ fn every_tile_fits_and_covers_every_shape() {
                 assert_eq!(q.split_blocks * q.splits + q.longer_splits, k_blocks, "{what}");
                 assert_eq!((q.b_mn, q.tma_store, q.stages_at), (0, 0, 1024 + shape.m() * 128), "{what}");
                 assert_eq!(launches.reduce.is_some(), q.splits > 1, "{what}");
-                assert_eq!(plan.grid[0] % u32::from(q.cluster_rows), 0, "{what}");
+                assert_eq!(plan.grid[0] % TileCluster::unpacked(q.cluster).rows, 0, "{what}");
             }
         }
     }
@@ -68,7 +69,7 @@ fn one_operand_across_k_is_the_rows_and_needs_no_copy() {
         assert_eq!((choice.product.swapped, choice.product.copies), (b_across, [None; 2]), "{across:?}");
         assert!(launches.repack.is_none());
         let q = &launches.multiply.params;
-        assert_eq!((q.a_mn, q.b_mn), (u8::from(a_across || b_across), 0), "{across:?}");
+        assert_eq!((q.a_mn, q.b_mn), (u32::from(a_across || b_across), 0), "{across:?}");
         assert_eq!((q.down_columns, q.store_elements), (u32::from(b_across), 0), "{across:?}");
         let (rows, cols) = if b_across { (n, m) } else { (m, n) };
         assert_eq!((q.m, q.n), (rows as u32, cols as u32));
