@@ -19,8 +19,8 @@ import numpy as np
 from scipy.optimize import least_squares
 from tilewise import _core
 
-# m, n, k, tile, k splits, blocks that load for each other, whether the splits are a cluster; and whether rows of
-# a are off the lines of caches, rows of b are, b is contiguous along n.
+# m, n, k, tile, k splits, blocks that load for each other, whether the splits are a cluster; and whether
+# rows of a are off the lines of caches, rows of b are, b is contiguous along n.
 Plan = tuple[int, int, int, str, int, str, bool, tuple[bool, bool, bool]]
 Constants = dict[str, float]
 
