@@ -74,7 +74,7 @@ pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
 }
 
 /// The same for work that waits for memory: with AVX2 at most, whose loads and stores of half a line are faster there
-/// (docs/measurements/cpu.md).
+/// (docs/measurements/cpu_memory_bound.md).
 #[inline]
 pub fn dispatch_streaming<K: Kernel>(kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]

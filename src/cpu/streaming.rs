@@ -13,7 +13,7 @@ thread_local! {
 }
 
 /// Whether an output of so many bytes should be streamed. From half of the last-level cache on it is no loss for whoever
-/// reads the output next (docs/measurements/cpu.md).
+/// reads the output next (docs/measurements/cpu_memory_bound.md).
 pub fn pays(bytes: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
     return bytes >= LEAST && super::isa::has_avx2() && (cfg!(test) || bytes >= x86::last_level_cache() / 2);

@@ -44,18 +44,18 @@ def record(fit_matmul):
     random = np.random.default_rng(0)
     rows = []
     for shape in SHAPES:
-        works = [(tile, splits, pair) for tile in TILES for splits in (1, 4) for pair in (1, 2)]
+        works = [(tile, splits, cluster) for tile in TILES for splits in (1, 4) for cluster in ("1x1", "2x1")]
         # Both operands' rows are as long as k.
         off_lines = shape[2] % 64 != 0
         plans = [(*shape, *work, False, (off_lines, off_lines, False)) for work in works]
         times = np.array(_core.wgmma_clocks(plans, OTHERWISE)) / fit_matmul.CLOCK
         times *= np.exp(random.normal(0, 0.005, len(times)))
         us = {"torch": 1.0, "chosen": 1.0}
-        for (tile, splits, pair), time in zip(works, times, strict=True):
-            us[f"{tile} splits {splits} cluster {pair == 2}"] = float(time)
+        for (tile, splits, cluster), time in zip(works, times, strict=True):
+            us[f"{tile} splits {splits} cluster {cluster}"] = float(time)
         rows.append({"shape": shape, "layout": "nt", "us": us})
     # Not a plan's time alone: operands were copied first.
-    rows.append({"shape": (513, 513, 513), "layout": "nt", "us": {"64x64 splits 1 cluster False": 1e6}})
+    rows.append({"shape": (513, 513, 513), "layout": "nt", "us": {"64x64 splits 1 cluster 1x1": 1e6}})
     return {"rows": rows}
 
 
@@ -86,7 +86,7 @@ def test_the_command_prints_constants_and_regrets(fit_matmul, record, tmp_path, 
 
 
 def test_what_the_model_does_not_know_is_refused():
-    plan = (8, 8, 8, "128x128", 1, 1, False, (False, False, True))
+    plan = (8, 8, 8, "128x128", 1, "1x1", False, (False, False, True))
     with pytest.raises(ValueError, match="128x130"):
         _core.wgmma_clocks([(*plan[:3], "128x130", *plan[4:])], {})
     with pytest.raises(ValueError, match="l3_bytes"):

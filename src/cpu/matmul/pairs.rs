@@ -14,7 +14,7 @@ use crate::cpu::register::x86::transpose_4;
 use crate::cpu::register::{Operands, Register, Tiles, multiply};
 
 /// Whether this CPU has AVX512-BF16, and no AMX: on the one CPU with both that was measured it takes twice the time of
-/// float32 (docs/measurements/cpu.md).
+/// float32 (docs/measurements/cpu_matmul.md).
 pub fn has_avx512_bf16() -> bool {
     is_x86_feature_detected!("avx512bf16") && has_avx512() && !amx::is_there()
 }
