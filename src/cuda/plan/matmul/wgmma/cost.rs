@@ -102,8 +102,7 @@ impl Size {
     }
 
     pub fn clusters(&self, tile: &Tile, cluster: TileCluster) -> (u64, u64) {
-        let (rows, columns) = (tile.m() * cluster.rows, tile.n * cluster.columns);
-        (self.m.div_ceil(rows.into()), self.n.div_ceil(columns.into()))
+        tile.clusters(cluster, (self.m, self.n))
     }
 
     /// Of all products, those beyond the result's edge included.

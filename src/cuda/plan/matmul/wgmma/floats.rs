@@ -5,7 +5,6 @@ use super::{BLOCK_K, MULTIPLY_ADDS, Oriented, Overrides, Tile, TileCluster, Wgmm
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::matmul::cost::memory_clocks;
 use crate::cuda::plan::reason::{Reason, least_two};
-use crate::cuda::plan::tile_order::group_m;
 use crate::dtype::DType;
 use crate::ops::matmul::{MatmulProblem, Precision};
 
@@ -69,8 +68,7 @@ impl Size {
 
     /// Of one product, along m and along n.
     fn tiles(&self, tile: &Tile, cluster: TileCluster) -> (u64, u64) {
-        let (rows, columns) = (tile.m() * cluster.rows, tile.n * cluster.columns);
-        (self.m.div_ceil(rows.into()), self.n.div_ceil(columns.into()))
+        tile.clusters(cluster, (self.m, self.n))
     }
 
     fn all_tiles(&self, tile: &Tile) -> u64 {
@@ -171,12 +169,8 @@ impl Model {
             return None;
         }
         let cluster = work.cluster;
-        let blocks = items * u64::from(cluster.blocks());
-        let resident = if blocks > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
-        let concurrent = device.multiprocessors * resident / cluster.blocks();
-        let sides = (tile.m() * cluster.rows, tile.n * cluster.columns);
-        let grouped = || group_m(tiles_m as u32, tiles_n as u32, sides, concurrent);
-        let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
+        let (resident, group_m) =
+            tile.arranged(cluster, (tiles_m, tiles_n), items, device, overrides.group_m);
         let choice = WgmmaChoice {
             tile,
             splits: splits as u32,

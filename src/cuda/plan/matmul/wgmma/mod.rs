@@ -92,7 +92,38 @@ impl Tile {
     /// Whether its blocks may share a and b: equal parts of groups of eight rows, which the permutation of a box has.
     fn can_share(&self, cluster: TileCluster) -> bool {
         let whole = self.m().is_multiple_of(8 * cluster.columns) && self.n.is_multiple_of(8 * cluster.rows);
-        cluster.is_alone() || (self.planes < 3 && whole)
+        // Of float32 pairs only: others were not measured.
+        let is_known = self.planes == 1 || (self.planes == 2 && cluster == TileCluster::PAIR);
+        cluster.is_alone() || (is_known && whole)
+    }
+
+    /// Rows and columns of clusters that cover `m` x `n`.
+    fn clusters(&self, cluster: TileCluster, (m, n): (u64, u64)) -> (u64, u64) {
+        let (rows, columns) = self.sides(cluster);
+        (m.div_ceil(rows.into()), n.div_ceil(columns.into()))
+    }
+
+    /// Rows and columns of the result that a cluster computes.
+    fn sides(&self, cluster: TileCluster) -> (u32, u32) {
+        (self.m() * cluster.rows, self.n * cluster.columns)
+    }
+
+    /// For so many clusters in all, of `clusters_m` x `clusters_n` for a product: blocks on a multiprocessor, and rows of clusters
+    /// that are visited together, unless others are asked for.
+    fn arranged(
+        &self,
+        cluster: TileCluster,
+        (clusters_m, clusters_n): (u64, u64),
+        items: u64,
+        device: &DeviceFacts,
+        asked: Option<u32>,
+    ) -> (u32, u32) {
+        let blocks = items * u64::from(cluster.blocks());
+        let resident = if blocks > u64::from(device.multiprocessors) { self.blocks } else { 1 };
+        let concurrent = device.multiprocessors * resident / cluster.blocks();
+        let (clusters_m, clusters_n) = (clusters_m as u32, clusters_n as u32);
+        let grouped = || group_m(clusters_m, clusters_n, self.sides(cluster), concurrent);
+        (resident, asked.map_or_else(grouped, |group| group.clamp(1, clusters_m)))
     }
 
     /// Kernels of this tile.
@@ -351,23 +382,19 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         why.push(estimated(("cluster split-K", clocks), ("split-K through memory", apart)));
     }
 
-    let (tiles_m, tiles_n) = size.clusters(tile, work.cluster);
-    let items = tiles_m.checked_mul(tiles_n)?.checked_mul(size.products)?.checked_mul(work.splits)?;
+    let (clusters_m, clusters_n) = size.clusters(tile, work.cluster);
+    let items = clusters_m.checked_mul(clusters_n)?.checked_mul(size.products)?.checked_mul(work.splits)?;
     // Blocks count items in 31 bits, a grid's step beyond the last.
     if items > u64::from(u32::MAX / 4) {
         return None;
     }
     let cluster = work.cluster;
-    let blocks = items * u64::from(cluster.blocks());
-    let resident = if blocks > u64::from(device.multiprocessors) { tile.blocks } else { 1 };
-    let concurrent = device.multiprocessors * resident / cluster.blocks();
-    let sides = (tile.m() * cluster.rows, tile.n * cluster.columns);
-    let grouped = || group_m(tiles_m as u32, tiles_n as u32, sides, concurrent);
+    let (resident, group_m) =
+        tile.arranged(cluster, (clusters_m, clusters_n), items, device, overrides.group_m);
     let rows_of_vectors = lead_stride(&p.out, (p.n, p.out.col_stride), (p.m, p.out.row_stride)).is_some();
     // Then the residual can come by TMA, too.
     let adds = tile.can_tma_store() && work.splits == 1 && residual_lead(&p).is_some();
     let tma_store = rows_of_vectors && (adds || cost::tma_store(&size, &work, device));
-    let group_m = overrides.group_m.map_or_else(grouped, |group| group.clamp(1, tiles_m as u32));
     let (splits, cluster_splitk) = (work.splits as u32, work.cluster_splitk);
     Some(WgmmaChoice {
         tile,
@@ -492,8 +519,9 @@ impl WgmmaChoice {
             return 0;
         }
         let (p, tile) = (self.oriented(problem), self.tile);
-        let height = p.m.unsigned_abs().next_multiple_of(u64::from(tile.m() * self.cluster.rows));
-        let width = self.columns(&p).next_multiple_of(u64::from(tile.n * self.cluster.columns));
+        let (rows, columns) = tile.sides(self.cluster);
+        let height = p.m.unsigned_abs().next_multiple_of(rows.into());
+        let width = self.columns(&p).next_multiple_of(columns.into());
         [width, problem.batch_count().unsigned_abs(), u64::from(self.splits), 4]
             .iter()
             .fold(height, |bytes, factor| bytes.saturating_mul(*factor))

@@ -191,7 +191,7 @@ fn the_last_tiles_load_what_there_is() {
     // A tile of the last cluster lies beyond the result.
     p.m = 300;
     assert_eq!(tails(&p, pair), ([Some((64, 48)), Some((64, 8))], [48, 16]));
-    // Quarters of a's rows; halves of a's and of b's.
+    // A quarter of a's rows for each block; half of a's and half of b's.
     let four = |rows, columns| Some(TileCluster { rows, columns });
     assert_eq!(tails(&p, four(1, 4)), ([Some((64, 16)), Some((64, 8))], [64, 8]));
     assert_eq!(tails(&p, four(2, 2)), ([Some((64, 24)), Some((64, 8))], [48, 16]));
