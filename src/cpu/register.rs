@@ -3,6 +3,8 @@
 // LLVM keeps arrays in registers where indices are plain.
 #![allow(clippy::needless_range_loop)]
 
+use super::isa::CACHE_LINE;
+
 /// Tiles of sums, and the instructions that compute them.
 pub trait Tiles: 'static {
     /// What is multiplied: a number, or several along k.
@@ -68,16 +70,19 @@ pub trait Register: Tiles + Copy {
     unsafe fn zero() -> Self;
     /// # Safety
     /// As of `zero`.
-    unsafe fn splat(from: *const Self::Factor) -> Self::Operand;
-    /// # Safety
-    /// As of `zero`.
     unsafe fn load(from: *const Self::Factor) -> Self::Operand;
     /// # Safety
     /// As of `zero`.
     unsafe fn keep(factors: Self::Operand, to: *mut Self::Factor);
+    /// Adds the products of a row's factor, the one `AT` factors from where `rows` are, with those of a row of b.
+    ///
     /// # Safety
     /// As of `zero`.
-    unsafe fn add_product(self, x: Self::Operand, y: Self::Operand) -> Self;
+    unsafe fn add_products<const ROW: usize, const AT: usize>(
+        sums: &mut [Self; 2],
+        rows: &Rows<Self::Factor>,
+        b: [Self::Operand; 2],
+    );
     /// # Safety
     /// As of `zero`.
     unsafe fn add(self, sums: *const Self::Sum) -> Self;
@@ -85,6 +90,34 @@ pub trait Register: Tiles + Copy {
     /// As of `zero`.
     unsafe fn store(self, to: *mut Self::Sum);
 }
+
+/// Where rows of factors are: an instruction adds up to three steps to an address.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<F> {
+    /// Every fourth row.
+    pub fours: [*const F; MAX_HEIGHT_IN_REGISTERS.div_ceil(4)],
+    /// Bytes from a row to the next, and three times as many.
+    pub step: isize,
+    pub three_steps: isize,
+}
+
+impl<F> Rows<F> {
+    #[inline(always)]
+    fn new(first: *const F, step: isize) -> Rows<F> {
+        let fours = [first, first.wrapping_byte_offset(4 * step), first.wrapping_byte_offset(8 * step)];
+        Rows { fours, step, three_steps: 3 * step }
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, bytes: isize) {
+        for i in 0..self.fours.len() {
+            self.fours[i] = self.fours[i].wrapping_byte_offset(bytes);
+        }
+    }
+}
+
+/// Rows of a tile of registers, at most.
+const MAX_HEIGHT_IN_REGISTERS: usize = 12;
 
 /// Rows and columns that are transposed at a time.
 pub const BLOCK: usize = 8;
@@ -107,6 +140,11 @@ pub struct Operands<F, R> {
     /// Sums that are added to these, or null.
     pub earlier: *const R,
     pub earlier_step: isize,
+    /// What is read or written when the products are done, a row for each of the tile's: it is asked for meanwhile.
+    pub awaited: *const R,
+    pub awaited_step: isize,
+    /// Factors that later tiles read: asked for afterwards, a cache line with every four steps.
+    pub later: *const F,
 }
 
 /// sums = a @ b, row by row, summed in order of k; and, where wanted, a copy of b, which costs nothing among the products.
@@ -118,58 +156,73 @@ pub struct Operands<F, R> {
 pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
     operands: &Operands<V::Factor, V::Sum>,
 ) {
-    let &Operands { a_steps: [row, step], b_step, k, to, to_step, earlier, earlier_step, .. } = operands;
-    let &Operands { mut a, mut b, mut copy, .. } = operands;
-    let b_step = if KEEP { b_step } else { size_of::<[V::Factor; 2]>() as isize * V::LEN as isize };
+    let Operands { a, a_steps: [row, step], k, to, to_step, earlier, earlier_step, .. } = *operands;
+    let Operands { mut b, mut copy, awaited, awaited_step, later, .. } = *operands;
+    let b_step = if KEEP { operands.b_step } else { size_of::<[V::Factor; 2]>() as isize * V::LEN as isize };
+    let mut rows = Rows::new(a, row);
     // SAFETY: the caller's promise; pointers step beyond the end, but are not read there.
     unsafe {
         let mut sums = [[V::zero(); 2]; H];
-        // Four steps a turn, as counters and pointers take the place of products. LLVM does not unroll the loop; of float64 it
-        // then keeps sums in memory.
-        let turns = if size_of::<V::Sum>() == 4 { k / 4 } else { 0 };
-        macro_rules! add {
-            ($at:literal, $row:expr, $step:expr) => {{
-                // Or LLVM loads factors of later steps first, and keeps sums in memory for want of registers.
-                (a, b) = (opaque(a), opaque(b));
-                let (a, b) = (a.wrapping_byte_offset($at * $step), b.wrapping_byte_offset($at * b_step));
-                let (left, right) = (V::load(b), V::load(b.wrapping_add(V::LEN)));
+        macro_rules! add_rows {
+            ($at:literal, $factors:ident: $($row:literal)*) => {
+                $(V::add_products::<$row, $at>(&mut sums[$row], &rows, $factors);)*
+            };
+        }
+        // Of the factors `$at` after where `rows` are.
+        macro_rules! add_step {
+            ($at:literal) => {{
+                let factors = [V::load(b), V::load(b.wrapping_add(V::LEN))];
+                let ahead = b.wrapping_byte_offset(if KEEP { AHEAD_IN_MEMORY } else { AHEAD } * b_step);
+                prefetch(ahead);
+                if size_of::<[V::Factor; 2]>() * V::LEN > CACHE_LINE {
+                    prefetch(ahead.wrapping_add(V::LEN));
+                }
                 if KEEP {
-                    // What follows lies in other pages, where the processor does not look ahead.
-                    let ahead = b.wrapping_byte_offset(AHEAD * b_step);
-                    prefetch(ahead);
-                    if size_of::<[V::Factor; 2]>() * V::LEN > 64 {
-                        prefetch(ahead.wrapping_add(V::LEN));
-                    }
-                    V::keep(left, copy);
-                    V::keep(right, copy.wrapping_add(V::LEN));
+                    V::keep(factors[0], copy);
+                    V::keep(factors[1], copy.wrapping_add(V::LEN));
                     copy = copy.wrapping_add(V::WIDTH);
                 }
-                for i in 0..H {
-                    let factor = V::splat(a.wrapping_byte_offset(i as isize * $row));
-                    sums[i] = [sums[i][0].add_product(factor, left), sums[i][1].add_product(factor, right)];
+                add_rows!($at, factors: 0 1 2 3 4 5);
+                if H > 6 {
+                    add_rows!($at, factors: 6 7 8 9 10 11);
                 }
+                b = b.wrapping_byte_offset(b_step);
             }};
-            ($row:expr, $step:expr) => {
-                for _ in 0..turns {
-                    add!(0, $row, $step);
-                    add!(1, $row, $step);
-                    add!(2, $row, $step);
-                    add!(3, $row, $step);
-                    (a, b) = (a.wrapping_byte_offset(4 * $step), b.wrapping_byte_offset(4 * b_step));
-                }
-                for _ in 4 * turns..k {
-                    add!(0, $row, $step);
-                    (a, b) = (a.wrapping_byte_offset($step), b.wrapping_byte_offset(b_step));
+        }
+        let (mut wanted, mut wanted_step) = (awaited.cast::<u8>(), awaited_step);
+        let mut rows_to_come = H;
+        // Four steps a turn, as counters and pointers take the place of products.
+        macro_rules! add_turns {
+            ($($at:literal, $advance:expr;)*) => {
+                for _ in 0..k / 4 {
+                    $(
+                        add_step!($at);
+                        rows.advance($advance);
+                    )*
+                    // Few lines at a time, or loads would wait for them. And no jump, which may lie across 32 bytes of code:
+                    // Intel's CPUs from Skylake to Cascade Lake decode all that follows such a jump anew each time.
+                    prefetch(wanted);
+                    if V::WIDTH * size_of::<V::Sum>() > CACHE_LINE {
+                        prefetch(wanted.wrapping_add(CACHE_LINE));
+                    }
+                    rows_to_come = rows_to_come.wrapping_sub(1);
+                    let next = wanted.wrapping_offset(wanted_step);
+                    wanted = std::hint::select_unpredictable(rows_to_come == 0, later.cast(), next);
+                    wanted_step = std::hint::select_unpredictable(rows_to_come == 0, CACHE_LINE as isize, wanted_step);
                 }
             };
         }
         // Rows along k, or columns of a panel. Offsets that are known become part of the instructions.
         let one = size_of::<V::Factor>() as isize;
         if step == one {
-            add!(row, one);
+            add_turns!(0, 0; 1, 0; 2, 0; 3, 4 * one;);
         } else {
             debug_assert!(row == one && step == H as isize * one);
-            add!(one, H as isize * one);
+            add_turns!(0, H as isize * one; 0, H as isize * one; 0, H as isize * one; 0, H as isize * one;);
+        }
+        for _ in 0..k % 4 {
+            add_step!(0);
+            rows.advance(step);
         }
         if !earlier.is_null() {
             for i in 0..H {
@@ -185,27 +238,12 @@ pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
     }
 }
 
-/// The same pointer, of which LLVM knows nothing: what is loaded from it is loaded afterwards.
-#[inline(always)]
-#[allow(clippy::pointers_in_nomem_asm_block)] // Nothing is read or written.
-fn opaque<T>(pointer: *const T) -> *const T {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let mut pointer = pointer;
-        // SAFETY: no instruction.
-        unsafe {
-            std::arch::asm!("/* {} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags));
-        };
-        pointer
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    pointer
-}
+/// Rows of b that are asked for ahead: of a copy, which the second-level cache has, and of those that lie in pages of their own,
+/// where the processor does not look ahead.
+const AHEAD: isize = 8;
+const AHEAD_IN_MEMORY: isize = 16;
 
-/// Rows of b that are asked for ahead: some 200 cycles of work.
-const AHEAD: isize = 32;
-
-/// Asks for a cache line, soon or, of the second-level cache, later.
+/// Asks for a cache line.
 #[inline(always)]
 pub fn prefetch<T>(line: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -222,8 +260,8 @@ pub fn prefetch<T>(line: *const T) {
 #[cfg(target_arch = "x86_64")]
 macro_rules! register {
     (
-        $register:ty: $number:ty, $len:literal, height $height:literal, $zero:ident, $splat:ident, $load:ident,
-        $store:ident, $add:ident, $fused:ident, $transpose:path, $features:literal
+        $register:ty: $number:ty, $len:literal, height $height:literal, $zero:ident, $load:ident, $store:ident, $add:ident,
+        $add_products:ident, $transpose:path, $features:literal
     ) => {
         impl Register for $register {
             type Operand = Self;
@@ -233,11 +271,6 @@ macro_rules! register {
             unsafe fn zero() -> Self {
                 // SAFETY: as above.
                 unsafe { $zero() }
-            }
-            #[inline(always)]
-            unsafe fn splat(from: *const $number) -> Self {
-                // SAFETY: as above.
-                unsafe { $splat(from.read_unaligned()) }
             }
             #[inline(always)]
             unsafe fn load(from: *const $number) -> Self {
@@ -250,9 +283,13 @@ macro_rules! register {
                 unsafe { $store(to, factors) }
             }
             #[inline(always)]
-            unsafe fn add_product(self, x: Self, y: Self) -> Self {
+            unsafe fn add_products<const ROW: usize, const AT: usize>(
+                sums: &mut [Self; 2],
+                rows: &Rows<$number>,
+                b: [Self; 2],
+            ) {
                 // SAFETY: as above.
-                unsafe { $fused(x, y, self) }
+                unsafe { $add_products::<ROW, AT>(sums, rows, b) }
             }
             #[inline(always)]
             unsafe fn add(self, sums: *const $number) -> Self {
@@ -295,18 +332,73 @@ macro_rules! register {
 
 #[cfg(target_arch = "x86_64")]
 pub mod x86 {
+    use std::arch::asm;
     use std::arch::x86_64::*;
 
-    use super::{Operands, Register, Tiles, multiply};
+    use super::{Operands, Register, Rows, Tiles, multiply};
 
-    register!(__m256: f32, 8, height 6, _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps,
-        _mm256_add_ps, _mm256_fmadd_ps, transpose_4, "avx2,fma");
-    register!(__m256d: f64, 4, height 6, _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd,
-        _mm256_add_pd, _mm256_fmadd_pd, transpose_8, "avx2,fma");
-    register!(__m512: f32, 16, height 12, _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
-        _mm512_add_ps, _mm512_fmadd_ps, transpose_4, "avx512f");
-    register!(__m512d: f64, 8, height 12, _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,
-        _mm512_add_pd, _mm512_fmadd_pd, transpose_8, "avx512f");
+    register!(__m256: f32, 8, height 6, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, add_8_f32,
+        transpose_4, "avx2,fma");
+    register!(__m256d: f64, 4, height 6, _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_add_pd, add_4_f64,
+        transpose_8, "avx2,fma");
+    register!(__m512: f32, 16, height 12, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, add_16_f32,
+        transpose_4, "avx512f");
+    register!(__m512d: f64, 8, height 12, _mm512_setzero_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_add_pd, add_8_f64,
+        transpose_8, "avx512f");
+
+    /// [`Register::add_products`] in assembly, whose order stays as it is: of intrinsics LLVM loads many factors at once, and
+    /// keeps sums in memory for want of registers.
+    macro_rules! add_products {
+        (
+            $name:ident: $register:ty, $operand:ty, $factor:ty, $class:ident, $broadcast:literal, $memory:literal,
+            $multiply:literal, $features:literal
+        ) => {
+            /// # Safety
+            /// As of [`Register::add_products`].
+            #[target_feature(enable = $features)]
+            #[inline]
+            pub unsafe fn $name<const ROW: usize, const AT: usize>(
+                [left, right]: &mut [$register; 2],
+                rows: &Rows<$factor>,
+                b: [$operand; 2],
+            ) {
+                // Where `$steps` names no operand, a comment does.
+                macro_rules! add {
+                    ($steps:literal, $step:expr) => {
+                        // SAFETY: the caller's promise.
+                        unsafe {
+                            asm!(
+                                concat!($broadcast, " {x}, ", $memory, " ptr [{a}", $steps, " + {at}] // {step}"),
+                                concat!($multiply, " {left}, {x}, {b}"),
+                                concat!($multiply, " {right}, {x}, {c}"),
+                                a = in(reg) rows.fours[ROW / 4],
+                                step = in(reg) $step,
+                                at = const AT * size_of::<$factor>(),
+                                left = inout($class) *left,
+                                right = inout($class) *right,
+                                b = in($class) b[0],
+                                c = in($class) b[1],
+                                x = out($class) _,
+                                options(nostack),
+                            )
+                        }
+                    };
+                }
+                match ROW % 4 {
+                    0 => add!("", rows.step),
+                    1 => add!(" + {step}", rows.step),
+                    2 => add!(" + 2 * {step}", rows.step),
+                    _ => add!(" + {step}", rows.three_steps),
+                }
+            }
+        };
+    }
+    pub(crate) use add_products;
+
+    add_products!(add_8_f32: __m256, __m256, f32, ymm_reg, "vbroadcastss", "dword", "vfmadd231ps", "avx2,fma");
+    add_products!(add_4_f64: __m256d, __m256d, f64, ymm_reg, "vbroadcastsd", "qword", "vfmadd231pd", "avx2,fma");
+    add_products!(add_16_f32: __m512, __m512, f32, zmm_reg, "vbroadcastss", "dword", "vfmadd231ps", "avx512f");
+    add_products!(add_8_f64: __m512d, __m512d, f64, zmm_reg, "vbroadcastsd", "qword", "vfmadd231pd", "avx512f");
 
     /// [`Tiles::transpose`] of elements of four bytes.
     ///
@@ -382,11 +474,6 @@ macro_rules! array {
                 [0.0; $len]
             }
             #[inline(always)]
-            unsafe fn splat(from: *const $number) -> Self {
-                // SAFETY: the caller's promise.
-                [unsafe { from.read_unaligned() }; $len]
-            }
-            #[inline(always)]
             unsafe fn load(from: *const $number) -> Self {
                 // SAFETY: the caller's promise.
                 unsafe { from.cast::<Self>().read_unaligned() }
@@ -397,16 +484,24 @@ macro_rules! array {
                 unsafe { to.cast::<Self>().write_unaligned(factors) }
             }
             #[inline(always)]
-            unsafe fn add_product(mut self, x: Self, y: Self) -> Self {
-                for i in 0..$len {
-                    // A fused one would be a library call elsewhere.
-                    self[i] = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
-                        x[i].mul_add(y[i], self[i])
-                    } else {
-                        x[i] * y[i] + self[i]
-                    };
+            unsafe fn add_products<const ROW: usize, const AT: usize>(
+                sums: &mut [Self; 2],
+                rows: &Rows<$number>,
+                b: [Self; 2],
+            ) {
+                let row = rows.fours[ROW / 4].wrapping_byte_offset((ROW % 4) as isize * rows.step);
+                // SAFETY: the caller's promise.
+                let x = unsafe { row.wrapping_add(AT).read_unaligned() };
+                for (sums, b) in sums.iter_mut().zip(b) {
+                    for i in 0..$len {
+                        // A fused one would be a library call elsewhere.
+                        sums[i] = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+                            x.mul_add(b[i], sums[i])
+                        } else {
+                            x * b[i] + sums[i]
+                        };
+                    }
                 }
-                self
             }
             #[inline(always)]
             unsafe fn add(mut self, sums: *const $number) -> Self {

@@ -7,9 +7,10 @@ use std::sync::LazyLock;
 
 use half::bf16;
 
+use crate::cpu::isa::CACHE_LINE;
 use crate::cpu::isa::has_avx512;
 use crate::cpu::register::x86::transpose_4;
-use crate::cpu::register::{Operands, Tiles};
+use crate::cpu::register::{Operands, Tiles, prefetch};
 
 type Pair = [bf16; 2];
 
@@ -115,6 +116,11 @@ impl Tiles for Amx {
 /// # Safety
 /// As of `multiply`; the factors of a row of a follow one another, as do the rows of b.
 unsafe fn tile(operands: Operands<Pair, f32>) {
+    for i in 0..Amx::HEIGHT {
+        let row = operands.awaited.wrapping_byte_offset(i as isize * operands.awaited_step);
+        prefetch(row);
+        prefetch(row.wrapping_byte_add(CACHE_LINE));
+    }
     let Operands { a, a_steps: [a_step, _], b, k, to, to_step, earlier, earlier_step, .. } = operands;
     let (whole, rest) = (k / SIDE, k % SIDE);
     // What is left of k, filled up with zeros, which no operand need have behind it.

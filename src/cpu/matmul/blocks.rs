@@ -12,13 +12,16 @@ use super::scheme::{InRegisters, Scheme, Widened};
 use super::scratch::{self, Memory, Scratch, Staging};
 use super::*;
 use crate::cpu::element::Element;
-use crate::cpu::register::{MAX_WIDTH, Operands, Tiles, prefetch};
+use crate::cpu::isa::CACHE_LINE;
+use crate::cpu::register::{MAX_HEIGHT, MAX_WIDTH, Operands, Tiles};
 
-/// Bytes of factors along k in a block. The length depends on nothing else, since it decides the order of sums.
-const DEPTH: usize = 2048;
+/// Factors along k in a block. The length depends on nothing else, since it decides the order of sums.
+const DEPTH: usize = 512;
 
-/// Bytes of a block of b: half of a second-level cache that is not large.
-const BLOCK: usize = 256 << 10;
+/// Bytes of a block of b: half of a second-level cache, which has at least a MiB in most CPUs whose tiles are high.
+const fn block_bytes(height: usize) -> usize {
+    if height > 8 { 512 << 10 } else { 256 << 10 }
+}
 
 /// Rows and columns that are worked on at a time, at most, which limits the packed rows of a and the sums that the output
 /// cannot hold: 2 and 4 MiB.
@@ -68,9 +71,9 @@ fn solve_part<S: Scheme>(product: Product<'_, Sum<S>>) {
 
 /// Bytes that a thread takes for a product of `Factor`s or sums of so many bytes, at most.
 pub fn scratch_bytes(size: usize, m: usize, n: usize, k: usize, gated: bool) -> usize {
-    let (m, n, deep) = (m.min(ROWS) + 16, n.min(COLUMNS), k.min(DEPTH / size) + 16);
-    let sums = usize::from(k > DEPTH / size) + usize::from(gated);
-    size * (m * deep + sums * m * n) + 2 * BLOCK
+    let (m, n, deep) = (m.min(ROWS) + 16, n.min(COLUMNS), k.min(DEPTH) + 16);
+    let sums = usize::from(k > DEPTH) + usize::from(gated);
+    size * (m * deep + sums * m * n) + 2 * block_bytes(MAX_HEIGHT)
 }
 
 /// A part of a product on one thread.
@@ -120,7 +123,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let Product { m, n, k, out, gate, residual, .. } = self.product;
         // Of factors, as all that is named `deep`.
         let deep = k.div_ceil(S::DEPTH);
-        let pieces = deep.div_ceil(DEPTH / size_of::<S::Factor>()).max(1);
+        let pieces = deep.div_ceil(DEPTH).max(1);
         // The residual may be what `out` holds.
         let in_place = S::Memory::DTYPE == <Sum<S>>::DTYPE && out.col_stride == 1 && residual.is_none();
         let kept = |memory: &mut Memory| {
@@ -166,7 +169,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let has_sums = !(progress.first && progress.last) || S::Memory::DTYPE == <Sum<S>>::DTYPE;
         let tile = tile.room::<Sum<S>>(height * width);
         let panel_len = deep * width;
-        let wide = (BLOCK / size_of::<S::Factor>() / panel_len.max(1)).clamp(1, 16) * width;
+        let wide = (block_bytes(height) / size_of::<S::Factor>() / panel_len.max(1)).clamp(1, 16) * width;
         // A block of b that is used once is not worth a copy.
         let direct = size_of::<S::Memory>() == size_of::<S::Factor>() && self.product.b.col_stride == 1;
         // SAFETY: a proof that the CPU has the instructions is at hand; `end` follows below.
@@ -184,11 +187,11 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             for top in (0..m).step_by(height) {
                 // The last rows are done with those before them, as far as there are such.
                 let (first, a) = rows.panel(top, m, height);
+                // What the next rows will read is asked for a part with each tile.
+                let part = rows.packed_lines.div_ceil(columns.len().div_ceil(width));
+                let later = a.wrapping_byte_offset(rows.panel_step);
                 for (i, column) in columns.clone().step_by(width).enumerate() {
                     let copy = packed[i * panel_len..].as_mut_ptr();
-                    if has_sums {
-                        self.prefetch(progress, top, column);
-                    }
                     let rows_done = top..m.min(first + height);
                     let columns_done = column..columns.end.min(column + width);
                     let size = size_of::<S::Memory>();
@@ -215,6 +218,9 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                         to_step,
                         earlier: if add { sums } else { ptr::null() },
                         earlier_step: sums_step,
+                        awaited: if has_sums { sums } else { to },
+                        awaited_step: if has_sums { sums_step } else { to_step },
+                        later: later.wrapping_byte_add(i * part * CACHE_LINE),
                     };
                     if top == 0 && i < whole {
                         let address = self.product.b.at(size, depth.start, column);
@@ -254,6 +260,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                 first,
                 steps: [row_step, size as isize],
                 panel_step: row_step * height as isize,
+                packed_lines: 0,
                 in_place: true,
             };
         }
@@ -279,20 +286,8 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             first: packed.room(0).as_ptr(),
             steps: steps.map(|step| (step * size) as isize),
             panel_step: (panel_len * size) as isize,
+            packed_lines: (panel_len * size).div_ceil(CACHE_LINE),
             in_place: false,
-        }
-    }
-
-    /// Asks for the sums that a tile will be added to, or for where it will be written.
-    #[inline(always)]
-    fn prefetch(&self, progress: Progress, top: usize, column: usize) {
-        let size = size_of::<Sum<S>>();
-        let mut row = ptr::without_provenance::<u8>(progress.sums.at(size, top, column));
-        for _ in 0..S::Tiles::<I>::HEIGHT {
-            for line in 0..(S::Tiles::<I>::WIDTH * size).div_ceil(64) {
-                prefetch(row.wrapping_add(64 * line));
-            }
-            row = row.wrapping_offset(progress.sums.row_stride as isize * size as isize);
         }
     }
 
@@ -440,6 +435,8 @@ struct Rows<F> {
     /// Bytes from a row to the next, and from a factor of a row to the next.
     steps: [isize; 2],
     panel_step: isize,
+    /// Of a packed panel, or 0.
+    packed_lines: usize,
     in_place: bool,
 }
 

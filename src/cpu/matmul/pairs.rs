@@ -1,17 +1,17 @@
 //! Pairs of bfloat16, neighbours along k, which AMX ([`super::amx`]) and AVX512-BF16 multiply and add to a float32 sum in one
 //! instruction. Subnormal numbers count as zero in both, as in torch's products on such CPUs.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
-use std::mem::transmute;
 
 use half::bf16;
 
 use super::amx;
 use super::scheme::Scheme;
 use crate::cpu::isa::{Isa, has_avx512};
-use crate::cpu::register::x86::transpose_4;
-use crate::cpu::register::{Operands, Register, Tiles, multiply};
+use crate::cpu::register::x86::{add_products, transpose_4};
+use crate::cpu::register::{Operands, Register, Rows, Tiles, multiply};
 
 /// Whether this CPU has AVX512-BF16, and no AMX: on the one CPU with both that was measured it takes twice the time of
 /// float32 (docs/measurements/cpu_matmul.md).
@@ -54,7 +54,7 @@ impl<T: Tiles<Factor = [bf16; 2], Sum = f32>> Scheme for Pairs<T> {
 pub struct Sums(__m512);
 
 impl Register for Sums {
-    type Operand = __m512bh;
+    type Operand = __m512i;
 
     #[inline(always)]
     unsafe fn zero() -> Sums {
@@ -62,24 +62,25 @@ impl Register for Sums {
         Sums(unsafe { _mm512_setzero_ps() })
     }
     #[inline(always)]
-    unsafe fn splat(from: *const [bf16; 2]) -> __m512bh {
-        // SAFETY: the caller's promise; any bits are valid in both.
-        unsafe { transmute(_mm512_set1_epi32(from.cast::<i32>().read_unaligned())) }
-    }
-    #[inline(always)]
-    unsafe fn load(from: *const [bf16; 2]) -> __m512bh {
-        // SAFETY: as above.
-        unsafe { transmute(_mm512_loadu_si512(from.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn keep(factors: __m512bh, to: *mut [bf16; 2]) {
-        // SAFETY: as above.
-        unsafe { _mm512_storeu_si512(to.cast(), transmute::<__m512bh, __m512i>(factors)) }
-    }
-    #[inline(always)]
-    unsafe fn add_product(self, x: __m512bh, y: __m512bh) -> Sums {
+    unsafe fn load(from: *const [bf16; 2]) -> __m512i {
         // SAFETY: the caller's promise.
-        Sums(unsafe { _mm512_dpbf16_ps(self.0, x, y) })
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn keep(factors: __m512i, to: *mut [bf16; 2]) {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_si512(to.cast(), factors) }
+    }
+    #[inline(always)]
+    unsafe fn add_products<const ROW: usize, const AT: usize>(
+        sums: &mut [Sums; 2],
+        rows: &Rows<[bf16; 2]>,
+        b: [__m512i; 2],
+    ) {
+        let mut registers = [sums[0].0, sums[1].0];
+        // SAFETY: the caller's promise.
+        unsafe { add_16_pairs::<ROW, AT>(&mut registers, rows, b) };
+        *sums = [Sums(registers[0]), Sums(registers[1])];
     }
     #[inline(always)]
     unsafe fn add(self, sums: *const f32) -> Sums {
@@ -92,6 +93,8 @@ impl Register for Sums {
         unsafe { _mm512_storeu_ps(to, self.0) }
     }
 }
+
+add_products!(add_16_pairs: __m512, __m512i, [bf16; 2], zmm_reg, "vpbroadcastd", "dword", "vdpbf16ps", "avx512f,avx512bw,avx512bf16");
 
 impl Tiles for Sums {
     type Factor = [bf16; 2];

@@ -74,6 +74,9 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                     to_step: (width * size_of::<Sum<S>>()) as isize,
                     earlier: std::ptr::null(),
                     earlier_step: 0,
+                    awaited: tile.as_ptr(),
+                    awaited_step: (width * size_of::<Sum<S>>()) as isize,
+                    later: b,
                 };
                 // SAFETY: a proof that the CPU has the instructions is at hand. There are `height` rows of a, of which
                 // the last may hold anything, and `deep` rows of b; nothing is kept, so that b is not written.
