@@ -80,7 +80,7 @@ pub trait Register: Tiles + Copy {
     /// As of `zero`.
     unsafe fn add_products<const ROW: usize, const AT: usize>(
         sums: &mut [Self; 2],
-        rows: &Rows<Self::Factor>,
+        rows: &RowPointers<Self::Factor>,
         b: [Self::Operand; 2],
     );
     /// # Safety
@@ -93,7 +93,7 @@ pub trait Register: Tiles + Copy {
 
 /// Where rows of factors are: an instruction adds up to three steps to an address.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<F> {
+pub struct RowPointers<F> {
     /// Every fourth row.
     pub fours: [*const F; MAX_HEIGHT_IN_REGISTERS.div_ceil(4)],
     /// Bytes from a row to the next, and three times as many.
@@ -101,11 +101,11 @@ pub struct Rows<F> {
     pub three_steps: isize,
 }
 
-impl<F> Rows<F> {
+impl<F> RowPointers<F> {
     #[inline(always)]
-    fn new(first: *const F, step: isize) -> Rows<F> {
+    fn new(first: *const F, step: isize) -> RowPointers<F> {
         let fours = [first, first.wrapping_byte_offset(4 * step), first.wrapping_byte_offset(8 * step)];
-        Rows { fours, step, three_steps: 3 * step }
+        RowPointers { fours, step, three_steps: 3 * step }
     }
 
     #[inline(always)]
@@ -159,7 +159,7 @@ pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
     let Operands { a, a_steps: [row, step], k, to, to_step, earlier, earlier_step, .. } = *operands;
     let Operands { mut b, mut copy, awaited, awaited_step, later, .. } = *operands;
     let b_step = if KEEP { operands.b_step } else { size_of::<[V::Factor; 2]>() as isize * V::LEN as isize };
-    let mut rows = Rows::new(a, row);
+    let mut rows = RowPointers::new(a, row);
     // SAFETY: the caller's promise; pointers step beyond the end, but are not read there.
     unsafe {
         let mut sums = [[V::zero(); 2]; H];
@@ -285,7 +285,7 @@ macro_rules! register {
             #[inline(always)]
             unsafe fn add_products<const ROW: usize, const AT: usize>(
                 sums: &mut [Self; 2],
-                rows: &Rows<$number>,
+                rows: &RowPointers<$number>,
                 b: [Self; 2],
             ) {
                 // SAFETY: as above.
@@ -332,10 +332,9 @@ macro_rules! register {
 
 #[cfg(target_arch = "x86_64")]
 pub mod x86 {
-    use std::arch::asm;
     use std::arch::x86_64::*;
 
-    use super::{Operands, Register, Rows, Tiles, multiply};
+    use super::{Operands, Register, RowPointers, Tiles, multiply};
 
     register!(__m256: f32, 8, height 6, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, add_8_f32,
         transpose_4, "avx2,fma");
@@ -359,7 +358,7 @@ pub mod x86 {
             #[inline]
             pub unsafe fn $name<const ROW: usize, const AT: usize>(
                 [left, right]: &mut [$register; 2],
-                rows: &Rows<$factor>,
+                rows: &RowPointers<$factor>,
                 b: [$operand; 2],
             ) {
                 // Where `$steps` names no operand, a comment does.
@@ -367,7 +366,7 @@ pub mod x86 {
                     ($steps:literal, $step:expr) => {
                         // SAFETY: the caller's promise.
                         unsafe {
-                            asm!(
+                            std::arch::asm!(
                                 concat!($broadcast, " {x}, ", $memory, " ptr [{a}", $steps, " + {at}] // {step}"),
                                 concat!($multiply, " {left}, {x}, {b}"),
                                 concat!($multiply, " {right}, {x}, {c}"),
@@ -486,19 +485,19 @@ macro_rules! array {
             #[inline(always)]
             unsafe fn add_products<const ROW: usize, const AT: usize>(
                 sums: &mut [Self; 2],
-                rows: &Rows<$number>,
+                rows: &RowPointers<$number>,
                 b: [Self; 2],
             ) {
                 let row = rows.fours[ROW / 4].wrapping_byte_offset((ROW % 4) as isize * rows.step);
                 // SAFETY: the caller's promise.
                 let x = unsafe { row.wrapping_add(AT).read_unaligned() };
-                for (sums, b) in sums.iter_mut().zip(b) {
+                for j in 0..2 {
                     for i in 0..$len {
                         // A fused one would be a library call elsewhere.
-                        sums[i] = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
-                            x.mul_add(b[i], sums[i])
+                        sums[j][i] = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+                            x.mul_add(b[j][i], sums[j][i])
                         } else {
-                            x * b[i] + sums[i]
+                            x * b[j][i] + sums[j][i]
                         };
                     }
                 }

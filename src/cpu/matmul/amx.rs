@@ -7,8 +7,7 @@ use std::sync::LazyLock;
 
 use half::bf16;
 
-use crate::cpu::isa::CACHE_LINE;
-use crate::cpu::isa::has_avx512;
+use crate::cpu::isa::{CACHE_LINE, has_avx512};
 use crate::cpu::register::x86::transpose_4;
 use crate::cpu::register::{Operands, Tiles, prefetch};
 

@@ -184,11 +184,12 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                 let to = &mut packed[whole * panel_len..];
                 pack::panels::<S, I>(self.isa, self.product.b, depth, &rest, width, staging, to);
             }
+            // A packed panel is asked for a part with each tile of the one before.
+            let lines = if rows.in_place { 0 } else { rows.panel_step.unsigned_abs().div_ceil(CACHE_LINE) };
+            let part = lines.div_ceil(columns.len().div_ceil(width));
             for top in (0..m).step_by(height) {
                 // The last rows are done with those before them, as far as there are such.
                 let (first, a) = rows.panel(top, m, height);
-                // What the next rows will read is asked for a part with each tile.
-                let part = rows.packed_lines.div_ceil(columns.len().div_ceil(width));
                 let later = a.wrapping_byte_offset(rows.panel_step);
                 for (i, column) in columns.clone().step_by(width).enumerate() {
                     let copy = packed[i * panel_len..].as_mut_ptr();
@@ -260,7 +261,6 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                 first,
                 steps: [row_step, size as isize],
                 panel_step: row_step * height as isize,
-                packed_lines: 0,
                 in_place: true,
             };
         }
@@ -286,7 +286,6 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             first: packed.room(0).as_ptr(),
             steps: steps.map(|step| (step * size) as isize),
             panel_step: (panel_len * size) as isize,
-            packed_lines: (panel_len * size).div_ceil(CACHE_LINE),
             in_place: false,
         }
     }
@@ -435,8 +434,6 @@ struct Rows<F> {
     /// Bytes from a row to the next, and from a factor of a row to the next.
     steps: [isize; 2],
     panel_step: isize,
-    /// Of a packed panel, or 0.
-    packed_lines: usize,
     in_place: bool,
 }
 

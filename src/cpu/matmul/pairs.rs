@@ -1,7 +1,6 @@
 //! Pairs of bfloat16, neighbours along k, which AMX ([`super::amx`]) and AVX512-BF16 multiply and add to a float32 sum in one
 //! instruction. Subnormal numbers count as zero in both, as in torch's products on such CPUs.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
@@ -11,7 +10,7 @@ use super::amx;
 use super::scheme::Scheme;
 use crate::cpu::isa::{Isa, has_avx512};
 use crate::cpu::register::x86::{add_products, transpose_4};
-use crate::cpu::register::{Operands, Register, Rows, Tiles, multiply};
+use crate::cpu::register::{Operands, Register, RowPointers, Tiles, multiply};
 
 /// Whether this CPU has AVX512-BF16, and no AMX: on the one CPU with both that was measured it takes twice the time of
 /// float32 (docs/measurements/cpu_matmul.md).
@@ -74,7 +73,7 @@ impl Register for Sums {
     #[inline(always)]
     unsafe fn add_products<const ROW: usize, const AT: usize>(
         sums: &mut [Sums; 2],
-        rows: &Rows<[bf16; 2]>,
+        rows: &RowPointers<[bf16; 2]>,
         b: [__m512i; 2],
     ) {
         let mut registers = [sums[0].0, sums[1].0];
@@ -94,7 +93,8 @@ impl Register for Sums {
     }
 }
 
-add_products!(add_16_pairs: __m512, __m512i, [bf16; 2], zmm_reg, "vpbroadcastd", "dword", "vdpbf16ps", "avx512f,avx512bw,avx512bf16");
+add_products!(add_16_pairs: __m512, __m512i, [bf16; 2], zmm_reg, "vpbroadcastd", "dword", "vdpbf16ps",
+    "avx512f,avx512bw,avx512bf16");
 
 impl Tiles for Sums {
     type Factor = [bf16; 2];
