@@ -31,7 +31,8 @@ def is_taken(a, b):
 @pytest.mark.parametrize("splits", [1, 2, 8])
 def test_every_tile_in_every_layout(tile, splits):
     width = int(tile.split("x")[1])
-    for few, many, k in [(width, 128, 64), (1, 8, 512), (width - 1, 132, 68), (width + 1, 260, 600)]:
+    large = (width + 1, 132, 344) if EMULATED else (width + 1, 260, 600)
+    for few, many, k in [(width, 128, 64), (1, 8, 512), (width - 1, 132, 68), large]:
         x = randn(few, k, dtype=F32)
         for lay_w in LAYOUTS:
             w = lay_w(randn(k, many, dtype=F32))
@@ -62,7 +63,8 @@ def test_epilogues(tile, splits):
     few, many, k = min(int(tile.split("x")[1]), 13), 132, 520
     x, w, bias = randn(few, k, dtype=F32), randn(k, many, dtype=F32), randn(many, dtype=F32)
     residual = randn(few, many, dtype=F32)
-    for activation in (None, *reference.ACTIVATIONS):
+    activations = ["gelu"] if EMULATED and splits > 1 else reference.ACTIVATIONS
+    for activation in (None, *activations):
         check(x, w, activation, tile, splits, bias=bias, activation=activation)
     check(x, w, "residual", tile, splits, bias=bias, activation="silu", residual=residual)
     check(w.mT, x.mT, "bias of few", tile, splits, bias=randn(few, dtype=F32), residual=residual.mT)

@@ -6,15 +6,13 @@ import pytest
 import tilewise as tw
 import torch
 from support import reference, views
-from support.forced import DEVICE, EMULATED, check_matmul, needs, randn
+from support.forced import DEVICE, EMULATED, HALVES, check_matmul, needs, randn
 from support.guarded import Guarded
 from support.tolerance import assert_identical
 from tilewise import _core
 
 pytestmark = needs("a GPU of compute capability 9.0", lambda capability: capability == (9, 0))
-HALVES = [torch.float16, torch.bfloat16]
-# The emulator takes its time, and runs the same kernels for both.
-DTYPES = HALVES[1:] if EMULATED else HALVES
+DTYPES = sorted(set(HALVES), key=str)
 KERNELS = [k["kernel"].split("_") for k in tw.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
 TILES = sorted({tile for _, _, tile, *_ in KERNELS})
 TRANSPOSED = sorted({tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["transpose"]})
@@ -50,7 +48,7 @@ def operand(rows, columns, dtype, layout):
 
 @CLUSTERS
 @pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_tile_in_every_layout(tile, dtype, cluster):
     shapes = [(64, 64, 64), (1, 8, 16), (65, 129, 65), (200, 260, 200)] + (
         [] if EMULATED else [(1000, 1031, 1030)]
@@ -100,7 +98,7 @@ def test_blocks_that_load_for_each_other(tile, cluster):
 
 
 @pytest.mark.parametrize("tile", TRANSPOSED)
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_columns_of_a_tile_that_are_few_rows(tile, dtype):
     """Rows up to two tiles and more, edges of 8 columns, batches, and what is beside `out`."""
     width = int(tile.split("x")[1])
@@ -152,9 +150,9 @@ def test_any_memory(make_a, make_b):
 @CLUSTERS
 def test_splits_of_k(tile, splits, cluster):
     a, b, bias = (
-        randn(130, 500, dtype=torch.float16),
-        randn(500, 180, dtype=torch.float16),
-        randn(180, dtype=torch.float16),
+        randn(130, 500, dtype=HALVES[0]),
+        randn(500, 180, dtype=HALVES[0]),
+        randn(180, dtype=HALVES[0]),
     )
     check(a, b, "", tile, splits, cluster=cluster)
     check(a[:, :8], b[:8], "fewer blocks of k than splits:", tile, splits, cluster=cluster)
@@ -162,7 +160,7 @@ def test_splits_of_k(tile, splits, cluster):
     check(
         randn(3, 70, 200, dtype=torch.bfloat16), randn(200, 65, dtype=torch.bfloat16), "batch:", tile, splits
     )
-    out = randn(180, 130, dtype=torch.float16).mT
+    out = randn(180, 130, dtype=HALVES[0]).mT
     check(a, b, "into columns:", tile, splits, cluster=cluster, bias=bias, out=out)
 
 
@@ -201,7 +199,7 @@ def test_splits_in_memory_and_in_a_cluster_are_the_same_sums():
 @pytest.mark.parametrize("tile", ["64x128", "128x160", "192x192", "256x192"])
 @pytest.mark.parametrize("activation", list(reference.ACTIVATIONS))
 def test_bias_and_activation(tile, activation):
-    for dtype in HALVES:
+    for dtype in DTYPES:
         a, b, bias = randn(70, 40, dtype=dtype), randn(40, 200, dtype=dtype), randn(200, dtype=dtype) * 3
         check(a, b, "", tile, bias=bias, activation=activation)
         check(a, b, "expanded bias:", tile, bias=bias[:1].expand(200), activation=activation)
@@ -297,7 +295,7 @@ def test_results_that_leave_by_the_copy_engine(tile, cluster):
 
 @CLUSTERS
 @pytest.mark.parametrize("tile", ["128x192", "128x256"])
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_residuals_that_arrive_by_the_copy_engine(tile, dtype, cluster):
     # One tile a block and several; of few blocks of k, and of more than a residual has boxes; in `out` too.
     rows = 128 * (2 * _core.devices()[0]["multiprocessors"] // 3 + 1) - 20

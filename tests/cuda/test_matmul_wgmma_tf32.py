@@ -75,7 +75,7 @@ def test_splits_and_epilogues(tile, splits):
 @pytest.mark.parametrize("layouts", LAYOUTS, ids=lambda pair: "-".join(lay.__name__ for lay in pair))
 def test_what_is_added_in_every_layout(tile, splits, layouts):
     """Rows across k leave results in pairs of columns, and columns across k in the transposed product."""
-    for m, n in [(132, 100), (129, 133)]:
+    for m, n in [(129, 133)] if EMULATED else [(132, 100), (129, 133)]:
         a, b = (lay(randn(*size, dtype=F32)) for lay, size in zip(layouts, [(m, 270), (270, n)], strict=True))
         bias, residual = randn(n, dtype=F32), randn(m, n, dtype=F32)
         for added in (residual, views.transposed(residual), residual[:1], residual[:, :1]):

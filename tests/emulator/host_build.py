@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +21,9 @@ OUT = ROOT / "target" / "emulator"
 
 # The compute capability of each device of runtime/devices.cpp.
 DEVICES = {"h200": 90, "a100": 80, "l4": 89, "b200": 100, "rtx5090": 120, "t4": 75}
+
+# A dtype's name in a kernel's, and in the lines that instantiate its kernels: EXPORT(f16, f32, f16_f32).
+DTYPES = {"float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
 
 # Kernels look at memory as any type, and count on integers that wrap, as nvcc lets them.
 FLAGS = ["-std=c++17", "-g1", "-fPIC", "-fvisibility=hidden"]
@@ -91,26 +94,30 @@ def cached(output: Path, key: str, make: Callable[[Path], object]) -> Path:
     return output
 
 
-def staged_kernels() -> Path:
+def staged_kernels(folder: Path, without: Collection[str]) -> Path:
     """The kernels' folder without common/ptx: a header looks in its own folder first, so that what shall be
-    replaced must not be there."""
+    replaced must not be there. And without the kernels of some dtypes."""
     known = {p.name for p in (HERE / "include/ptx").iterdir()}
     missing = {p.name for p in (ROOT / "kernels/common/ptx").iterdir()} - known
     if missing:
         raise RuntimeError(f"tests/emulator/include/ptx has no counterpart of {', '.join(sorted(missing))}")
-    stage = OUT / "kernels"
+    stage = folder / "kernels"
     shutil.rmtree(stage, ignore_errors=True)
     shutil.copytree(ROOT / "kernels", stage, ignore=shutil.ignore_patterns("ptx", "*.md"))
+    for dtype in without:
+        of_dtype = re.compile(rf"^[A-Z_]+\(.*\b{DTYPES[dtype]}\b.*\)$", re.MULTILINE)
+        for file in stage.glob("*.cu"):
+            file.write_text(of_dtype.sub("", file.read_text()))
     return stage
 
 
-def runtime() -> Path:
+def runtime(folder: Path = OUT) -> Path:
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     headers = [*HERE.glob("runtime/*.h"), *HERE.glob("include/*.h")]
     command = [*compiler(), *["-O3", "-Wall", "-shared", "-pthread", "-Wl,-soname,libcuda.so.1"]]
     key = digest(command, *(p.read_text() for p in sorted([*sources, *headers])))
-    library = cached(OUT / "libcuda.so.1", key, lambda to: run([*command, *sources, "-ldl", "-o", to]))
-    replace_link(OUT / "libcuda.so", library)  # the first name that tilewise asks for
+    library = cached(folder / "libcuda.so.1", key, lambda to: run([*command, *sources, "-ldl", "-o", to]))
+    replace_link(folder / "libcuda.so", library)  # the first name that tilewise asks for
     return library
 
 
@@ -145,7 +152,7 @@ def target(file: Path, capability: int) -> int | None:
 
 def kernel_file(file: Path, capability: int, library: Path) -> None:
     arch = target(file, capability)
-    output = OUT / f"sm_{capability}" / f"{file.stem}.so"
+    output = library.parent / f"sm_{capability}" / f"{file.stem}.so"
     if arch is None:
         output.unlink(missing_ok=True)
         return
@@ -166,26 +173,29 @@ def compile_kernels(file: Path, arch: int, output: Path, library: Path) -> None:
     cached(output, key, lambda to: run([*command, "-o", to]))
 
 
-def build(device: str = "h200", operation: str = "") -> Path:
-    """The folder with libcuda.so.1 and the kernels that `device` runs, of one operation or of all; built as
-    far as anything changed."""
+def build(device: str = "h200", operation: str = "", without: Collection[str] = ()) -> Path:
+    """The folder with libcuda.so.1 and the kernels that `device` runs: of one operation or of all, but of no
+    dtype of `without`. What is there already is built no second time."""
     import fcntl  # only Linux has an emulator, but all look at its tests
 
-    OUT.mkdir(parents=True, exist_ok=True)
+    folder = OUT / "-".join(["without", *sorted(without)] if without else ["all"])
+    folder.mkdir(parents=True, exist_ok=True)
     with (OUT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be building
-        library = runtime()
-        files = sorted(staged_kernels().glob(f"{operation}*.cu"))
+        library = runtime(folder)
+        files = sorted(staged_kernels(folder, without).glob(f"{operation}*.cu"))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda file: kernel_file(file, DEVICES[device], library), files))
-    return OUT
+    return folder
 
 
-def environment(device: str, multiprocessors: str, operation: str = "") -> dict[str, str]:
+def environment(
+    device: str, multiprocessors: str, operation: str = "", without: Collection[str] = ()
+) -> dict[str, str]:
     """What a process needs to find this device, once it is built."""
-    path = os.pathsep.join(filter(None, [str(build(device, operation)), os.environ.get("LD_LIBRARY_PATH")]))
+    folders = [str(build(device, operation, without)), os.environ.get("LD_LIBRARY_PATH")]
     return {
-        "LD_LIBRARY_PATH": path,
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders)),
         "TILEWISE_EMULATED_DEVICE": device,
         "TILEWISE_EMULATED_MULTIPROCESSORS": multiprocessors,
     }

@@ -28,11 +28,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("prefix", nargs="?", default="", help="of the names of the cases")
     parser.add_argument("-d", "--device", default="h200", choices=host_build.DEVICES)
     parser.add_argument("-m", "--multiprocessors", default="4", help="0: as many as the device has")
-    parser.add_argument(
-        "--skip-float16", action="store_true", help="whose kernels are those of bfloat16, by another type"
-    )
+    parser.add_argument("--without", default="", help="these dtypes, as float16,float64: no case, no kernel")
     parser.add_argument("-s", "--seed", type=int, default=0, help="of the order in which threads run")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.without = options.without.split(",") if options.without else []
+    return options
 
 
 def restart_on_the_emulator(options: argparse.Namespace) -> None:
@@ -42,7 +42,8 @@ def restart_on_the_emulator(options: argparse.Namespace) -> None:
     # Of the cases' operations, the two that have files of their own alone.
     operation = options.prefix.split(" ")[0]
     operation = operation if operation in ("softmax", "matmul") else ""
-    os.environ.update(host_build.environment(options.device, options.multiprocessors, operation))
+    built = host_build.environment(options.device, options.multiprocessors, operation, options.without)
+    os.environ.update(built)
     os.environ["TILEWISE_LOG"] = "launch"
     os.execv(sys.executable, [sys.executable, *sys.argv])
 
@@ -153,9 +154,8 @@ def main() -> int:
 
     wrong = count = 0
     for name, call in kernel_cases.cases():
-        dtype = re.search(r"torch\.\w+", name)
-        skipped = options.skip_float16 and dtype and dtype[0] == "torch.float16"
-        if skipped or not name.startswith(options.prefix):
+        dtypes = re.findall(r"torch\.(\w+)", name)
+        if not name.startswith(options.prefix) or any(dtype in options.without for dtype in dtypes):
             continue
         count += 1
         try:
@@ -163,12 +163,13 @@ def main() -> int:
         except (AssertionError, tilewise.CudaError) as failure:
             wrong += 1
             print(f"{name}: {failure}")
+    left_out = {host_build.DTYPES[dtype] for dtype in options.without}
     unused = [
         kernel
         for kernel, launches in arrays.launches().items()
         if launches == 0
         and kernel.startswith(options.prefix)
-        and not (options.skip_float16 and "f16" in kernel.split("_"))
+        and not left_out.intersection(kernel.split("_"))
     ]
     if unused:
         print(f"never launched: {', '.join(unused)}")

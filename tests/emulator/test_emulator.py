@@ -32,18 +32,24 @@ def python(*arguments, **environment):
     return done.stdout
 
 
-# A T4 has neither cp.async nor tensor cores that the kernels use: other code for the same names.
+# The kernels of float16 are those of bfloat16 by another type: each device runs one of them. A T4 has neither
+# cp.async nor tensor cores that the kernels use: other code for the same names.
 @pytest.mark.parametrize(
-    ("device", "cases"),
-    [("h200", "--skip-float16"), ("t4", "softmax torch.float16"), ("t4", "matmul torch.float16")],
+    ("device", "without", "cases"),
+    [
+        ("h200", "float16", ""),
+        ("t4", "bfloat16,float64", "softmax torch.float16"),
+        ("t4", "bfloat16,float64", "matmul torch.float16"),
+    ],
 )
-def test_every_kernel_is_launched_and_right(compiler, device, cases):
-    assert " 0 wrong" in python(Path(__file__).with_name("run_cases.py"), "-d", device, cases)
+def test_every_kernel_is_launched_and_right(compiler, device, without, cases):
+    runner = Path(__file__).with_name("run_cases.py")
+    assert " 0 wrong" in python(runner, "-d", device, "--without", without, cases)
 
 
 # Out tensors between guards, views of all kinds, every variant with special values: small enough for a CPU.
-# Each process imports torch once for all its files. Without float16, whose kernels are those of bfloat16; the
-# first two also without float64, whose kernels run in the calls above as those of all dtypes do.
+# Each process imports torch once for all its files. The first two also without float64, whose kernels run in
+# the calls above as those of all dtypes do.
 TWO_DTYPES, NO_FLOAT16 = "not float16 and not float64 or bfloat16", "bfloat16 or not float16"
 SPLIT = "cuda/test_matmul_skinny.py cuda/test_matmul_copied.py cuda/test_matmul_bf16x6.py"
 OWN_TESTS = [("ops/test_out.py ops/test_empty.py", TWO_DTYPES)]
@@ -56,7 +62,7 @@ OWN_TESTS += [("cuda/test_matmul_dmma.py cuda/test_matmul_wgmma_tf32.py", NO_FLO
 
 @pytest.mark.parametrize(("tests", "chosen"), OWN_TESTS)
 def test_the_operations_own_tests(compiler, tests, chosen):
-    environment = host_build.environment("h200", "4")
+    environment = host_build.environment("h200", "4", without=["float16"])
     files = [f"tests/{file}" for file in tests.split()]
     python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", chosen, *files, **environment)
 
@@ -79,5 +85,6 @@ def test_where_a_launch_gets_a_part_of_the_device_blocks_do_not_wait_for_each_ot
     compiler, partition, kernel
 ):
     """As in a green context, of whose multiprocessors the device's facts say nothing."""
-    environment = host_build.environment("h200", "4") | {"TILEWISE_EMULATED_PARTITION": partition}
+    environment = host_build.environment("h200", "4", without=["float16"])
+    environment["TILEWISE_EMULATED_PARTITION"] = partition
     assert f"['{kernel}" in python("-c", REFUSED, **environment)

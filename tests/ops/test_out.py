@@ -182,7 +182,7 @@ def test_out_never_changes_shape_or_dtype(device):
 
 
 def test_out_with_dtype(device):
-    x = torch.randn(4, 5, device=device).half()
+    x = torch.randn(4, 5, device=device).bfloat16()
     out = torch.full((4, 5), float("nan"), device=device)
     assert tw.softmax(x, dtype=torch.float32, out=out) is out
     expected, error = reference.softmax(x, dtype=torch.float32)

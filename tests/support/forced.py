@@ -11,6 +11,9 @@ from .tolerance import assert_rounded
 
 EMULATED = "TILEWISE_EMULATED_DEVICE" in os.environ
 DEVICE = "cpu" if EMULATED else "cuda"
+# The emulator, which takes its time, holds no kernels of float16: they are those of bfloat16 by another type.
+HALVES = [torch.bfloat16] * 2 if EMULATED else [torch.float16, torch.bfloat16]
+FLOATS = [*HALVES, torch.float32, torch.float64]
 
 
 def needs(what, suffices=lambda capability: True):

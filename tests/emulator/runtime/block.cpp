@@ -9,7 +9,7 @@
 
 namespace emulator {
 
-thread_local Runner* runner = nullptr;
+thread_local __attribute__((tls_model("initial-exec"))) Runner* runner = nullptr;
 thread_local __attribute__((tls_model("initial-exec"))) const Coordinates* coordinates = nullptr;
 
 namespace {

@@ -143,6 +143,6 @@ private:
 };
 
 // The runner of the calling thread of the operating system while it runs a block.
-extern thread_local Runner* runner;
+extern thread_local __attribute__((tls_model("initial-exec"))) Runner* runner;
 
 }  // namespace emulator

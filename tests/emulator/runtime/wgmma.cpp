@@ -1,5 +1,6 @@
 // Warpgroup products. Each warp does its own 16 rows of the 64, at the wait for them or at a random moment before; while
 // they are under way, the accumulators hold NaN.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -87,11 +88,14 @@ void WgmmaPipeline::issue(const WarpgroupProduct (&lanes)[32]) {
     auto& d = accumulators_[p.d];
     if (d.values.empty()) {
         if (!fenced_) fail("starts a wgmma without a wgmma.fence since it could look at its accumulators");
-        d.values.resize(32 * p.n / 2);
+        d.columns = p.n;
+        d.values.resize(16 * p.n);
         for (unsigned lane = 0; lane < 32; ++lane) {
             d.lanes[lane] = lanes[lane].d;
-            memcpy(&d.values[lane * p.n / 2], lanes[lane].d, p.n / 2 * sizeof(float));
-            for (unsigned i = 0; i < p.n / 2; ++i) lanes[lane].d[i] = NAN;
+            for (unsigned i = 0; i < p.n / 2; ++i) {
+                d.values[d.place(lane, i)] = lanes[lane].d[i];
+                lanes[lane].d[i] = NAN;
+            }
         }
     }
     std::vector<float> a;
@@ -119,18 +123,17 @@ void WgmmaPipeline::step(unsigned place) {
         a = tile.data();
     }
     Tile(p.b).read(p.b_mn_major, p.element, 0, p.n, b.data(), 1, COLUMNS);
-    auto& values = accumulators_[p.d].values;
+    float* const values = accumulators_[p.d].values.data();
     for (unsigned first = 0; first < p.n; first += TOGETHER) {
+        const unsigned columns = std::min(TOGETHER, p.n - first);
         for (unsigned row = 0; row < 16; ++row) {
-            double sums[TOGETHER] = {};
+            typedef double Sums __attribute__((vector_size(TOGETHER * sizeof(double)), aligned(8)));
+            Sums sums = {};
             for (unsigned k = 0; k < K; ++k) {
-                for (unsigned i = 0; i < TOGETHER; ++i) sums[i] += double(a[row * K + k]) * b[k * COLUMNS + first + i];
+                sums += double(a[row * K + k]) * *reinterpret_cast<const Sums*>(&b[k * COLUMNS + first]);
             }
-            for (unsigned i = 0; i < TOGETHER && first + i < p.n; ++i) {
-                const unsigned col = first + i;
-                float& d = values[(row % 8 * 4 + col / 2 % 4) * (p.n / 2) + col / 8 * 4 + row / 8 * 2 + col % 2];
-                d = float((p.accumulate ? double(d) : 0.0) + sums[i]);
-            }
+            float* const d = values + row * p.n + first;
+            for (unsigned i = 0; i < columns; ++i) d[i] = float((p.accumulate ? double(d[i]) : 0.0) + sums[i]);
         }
     }
 }
@@ -145,8 +148,9 @@ void WgmmaPipeline::wait(unsigned pending, unsigned place) {
             ++it;
             continue;
         }
-        const std::size_t each = d.values.size() / 32;
-        for (unsigned lane = 0; lane < 32; ++lane) memcpy(d.lanes[lane], &d.values[lane * each], each * sizeof(float));
+        for (unsigned lane = 0; lane < 32; ++lane) {
+            for (unsigned i = 0; i < d.columns / 2; ++i) d.lanes[lane][i] = d.values[d.place(lane, i)];
+        }
         it = accumulators_.erase(it);
     }
     fenced_ = false;

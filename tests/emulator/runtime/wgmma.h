@@ -29,7 +29,12 @@ private:
     };
     struct Accumulators {
         float* lanes[32];
-        std::vector<float> values;
+        unsigned columns;
+        std::vector<float> values;  // 16 rows
+        // Of register i of a lane.
+        unsigned place(unsigned lane, unsigned i) const {
+            return (lane / 4 + i / 2 % 2 * 8) * columns + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        }
     };
     std::deque<Work> works_;
     std::map<float*, Accumulators> accumulators_;  // under way, by lane 0's
