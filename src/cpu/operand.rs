@@ -526,6 +526,12 @@ pub struct Matrix<'a, T> {
 }
 
 impl<'a, T> Matrix<'a, T> {
+    /// Elements from a row to the next.
+    #[inline(always)]
+    pub fn step(&self) -> isize {
+        self.step
+    }
+
     #[inline(always)]
     pub fn row(&self, row: usize) -> &'a [T] {
         assert!(row < self.rows);

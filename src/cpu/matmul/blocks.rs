@@ -3,7 +3,7 @@
 //! activation, gate, residual and rounding follow on a tile whose last sums are in.
 
 use std::ops::Range;
-use std::ptr;
+use std::{ptr, slice};
 
 #[cfg(target_arch = "x86_64")]
 use super::pairs::Pairs;
@@ -12,7 +12,7 @@ use super::scheme::{InRegisters, Scheme, Widened};
 use super::scratch::{self, Memory, Scratch, Staging};
 use super::*;
 use crate::cpu::element::Element;
-use crate::cpu::isa::CACHE_LINE;
+use crate::cpu::isa::{CACHE_LINE, LANES};
 use crate::cpu::register::{MAX_HEIGHT, MAX_WIDTH, Operands, Tiles};
 
 /// Factors along k in a block. The length depends on nothing else, since it decides the order of sums.
@@ -58,11 +58,17 @@ pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
     if !parallel {
         return T::solve_part(product);
     }
-    let parts = Parts::of(product.m, product.n, product.k, parallel::threads());
+    let parts = Parts::of(product.m, product.n, product.k, row_cost(&product), parallel::threads());
     parallel::for_each(parts.count(), true, |i| {
         let (rows, columns) = parts.nth(product.m, product.n, i);
         T::solve_part(product.part(size_of::<T>(), rows, columns));
     });
+}
+
+/// Rows of a that are transposed, beside columns of b that are copied on the way.
+fn row_cost<R>(product: &Product<'_, R>) -> usize {
+    let is_transposed = product.a.row_stride == 1 && product.b.col_stride == 1;
+    if is_transposed { 2 } else { 1 }
 }
 
 fn solve_part<S: Scheme>(product: Product<'_, Sum<S>>) {
@@ -125,7 +131,8 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let deep = k.div_ceil(S::DEPTH);
         let pieces = deep.div_ceil(DEPTH).max(1);
         // The residual may be what `out` holds.
-        let in_place = S::Memory::DTYPE == <Sum<S>>::DTYPE && out.col_stride == 1 && residual.is_none();
+        let keeps_residual = residual.is_some_and(|residual| residual.address == out.address);
+        let in_place = S::Memory::DTYPE == <Sum<S>>::DTYPE && out.col_stride == 1 && !keeps_residual;
         let kept = |memory: &mut Memory| {
             let address = memory.room::<Sum<S>>(m * n).as_mut_ptr().expose_provenance();
             Placed { address, row_stride: n as i64, col_stride: 1 }
@@ -321,7 +328,8 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             for i in 0..rows.len() {
                 // SAFETY: sums of the block, written for an earlier block of k.
                 unsafe {
-                    add_to(&mut tile[i * width..][..count], sums.wrapping_offset(i as isize * sums_step))
+                    let sums = sums.wrapping_offset(i as isize * sums_step);
+                    combine(&mut tile[i * width..][..count], With::Add, sums);
                 };
             }
         }
@@ -335,54 +343,61 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         if let Some(bias) = bias {
             let bias = &bias[column..][..count];
             for i in 0..rows.len() {
-                let tile = &mut tile[i * width..][..count];
-                for j in 0..count {
-                    tile[j] = tile[j] + bias[j];
-                }
+                // SAFETY: as many as the row has.
+                unsafe { combine(&mut tile[i * width..][..count], With::Add, bias.as_ptr()) };
             }
         }
         match gate {
             None => epilogue::apply(self.isa, activation, None, tile),
             Some(Gate { bias, .. }) => {
                 let bias = bias.map(|bias| &bias[column..][..count]);
-                let mut gates = [Sum::<S>::default(); MAX_WIDTH];
-                let gates = &mut gates[..count];
                 for i in 0..rows.len() {
-                    let from = progress.gates.at(sum_size, rows.start + i, column);
-                    let from = ptr::with_exposed_provenance::<u8>(from);
-                    // SAFETY: sums of the block, written before those of b.
-                    unsafe { ptr::copy_nonoverlapping(from, gates.as_mut_ptr().cast(), count * sum_size) };
+                    let gates = progress.gates.at(sum_size, rows.start + i, column);
+                    // SAFETY: sums of the block, in this thread's scratch memory, written before those of b.
+                    let gates =
+                        unsafe { slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(gates), count) };
                     epilogue::apply(self.isa, activation, bias, gates);
-                    let tile = &mut tile[i * width..][..count];
-                    for j in 0..count {
-                        tile[j] = tile[j] * gates[j];
-                    }
+                    // SAFETY: as many as the row has.
+                    unsafe { combine(&mut tile[i * width..][..count], With::Multiply, gates.as_ptr()) };
                 }
             }
         }
+        let is_sum = S::Memory::DTYPE == <Sum<S>>::DTYPE;
         if let Some(residual) = residual {
             let mut read = [S::Memory::default(); MAX_WIDTH];
             let mut wide = [Sum::<S>::default(); MAX_WIDTH];
             let (read, wide) = (&mut read[..count], &mut wide[..count]);
             for i in 0..rows.len() {
+                let tile = &mut tile[i * width..][..count];
                 let from = residual.at(size, rows.start + i, column);
                 let from = ptr::with_exposed_provenance::<S::Memory>(from);
-                for (j, read) in read.iter_mut().enumerate() {
-                    // SAFETY: the residual broadcasts to the result's shape, and the caller keeps it alive; where it is the
-                    // result, this row of it has not been written yet.
-                    *read = unsafe {
-                        from.wrapping_offset(j as isize * residual.col_stride as isize).read_unaligned()
-                    };
+                // SAFETY: the residual broadcasts to the result's shape, and the caller keeps it alive; where it is the
+                // result, this row of it has not been written yet. Elements that are added as they are have the type of
+                // sums.
+                unsafe {
+                    match residual.col_stride as isize {
+                        1 if is_sum => {
+                            combine(tile, With::Add, from.cast());
+                            continue;
+                        }
+                        1 => ptr::copy_nonoverlapping(
+                            from.cast::<u8>(),
+                            read.as_mut_ptr().cast(),
+                            count * size,
+                        ),
+                        step => {
+                            for (j, read) in read.iter_mut().enumerate() {
+                                *read = from.wrapping_offset(j as isize * step).read_unaligned();
+                            }
+                        }
+                    }
                 }
                 S::Memory::widen(self.isa, read, wide);
-                let tile = &mut tile[i * width..][..count];
-                for j in 0..count {
-                    tile[j] = tile[j] + wide[j];
-                }
+                // SAFETY: as many as the row has.
+                unsafe { combine(tile, With::Add, wide.as_ptr()) };
             }
         }
         let first = ptr::with_exposed_provenance_mut::<S::Memory>(out.at(size, rows.start, column));
-        let is_sum = S::Memory::DTYPE == <Sum<S>>::DTYPE;
         for i in 0..rows.len() {
             let tile = &tile[i * width..][..count];
             let to = first.wrapping_offset(i as isize * out.row_stride as isize);
@@ -409,13 +424,40 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
     }
 }
 
+/// How a number is changed by another.
+#[derive(Clone, Copy)]
+enum With {
+    Add,
+    Multiply,
+}
+
+/// Changes a row by another, a group at a time: LLVM vectorises groups of values, which share no memory.
+///
 /// # Safety
 /// `from` can be read, as many as `to` has.
 #[inline(always)]
-unsafe fn add_to<R: Real>(to: &mut [R], from: *const R) {
-    for (i, to) in to.iter_mut().enumerate() {
+unsafe fn combine<R: Real>(to: &mut [R], with: With, from: *const R) {
+    let (groups, rest) = to.as_chunks_mut::<LANES>();
+    let whole = groups.len() * LANES;
+    for (g, to) in groups.iter_mut().enumerate() {
+        let mut group = *to;
         // SAFETY: the caller's promise; no alignment is assumed.
-        *to = *to + unsafe { from.wrapping_add(i).read_unaligned() };
+        let other = unsafe { from.wrapping_add(g * LANES).cast::<[R; LANES]>().read_unaligned() };
+        for i in 0..LANES {
+            group[i] = match with {
+                With::Add => group[i] + other[i],
+                With::Multiply => group[i] * other[i],
+            };
+        }
+        *to = group;
+    }
+    for (i, to) in rest.iter_mut().enumerate() {
+        // SAFETY: as above.
+        let other = unsafe { from.wrapping_add(whole + i).read_unaligned() };
+        *to = match with {
+            With::Add => *to + other,
+            With::Multiply => *to * other,
+        };
     }
 }
 

@@ -118,7 +118,7 @@ fn check_room<R>(op: &'static str, m: usize, n: usize, k: usize, gated: bool) ->
         gates + size * 2 * m.max(n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT)
     } else {
         let threads = parallel::threads();
-        threads.min(Parts::of(m, n, k, threads).count()) * blocks::scratch_bytes(size, m, n, k, gated)
+        threads.min(Parts::of(m, n, k, 1, threads).count()) * blocks::scratch_bytes(size, m, n, k, gated)
     };
     if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op, bytes }) }
 }

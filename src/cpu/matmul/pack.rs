@@ -78,19 +78,19 @@ fn straight<S: Scheme, I: Isa>(
                     *factors = S::across(isa, [lines.row(i), next], buffer);
                 }
             }
-            let factors = &factors[..rows.div_ceil(S::DEPTH)];
+            let deep = rows.div_ceil(S::DEPTH);
             for first in (0..count).step_by(width) {
-                let panel = &mut to[(column + first) / width * len..][row / S::DEPTH * width..];
-                let panel = &mut panel[..factors.len() * width];
-                for (to, from) in panel.chunks_exact_mut(width).zip(factors) {
-                    let from = &from[first..];
-                    match from.get(..width) {
-                        // SAFETY: both are of this length, and distinct. The length is known, so that these are moves.
-                        Some(from) => unsafe {
-                            ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), width);
-                        },
-                        None => to[..from.len()].copy_from_slice(from),
+                let panel =
+                    &mut to[(column + first) / width * len + row / S::DEPTH * width..][..deep * width];
+                // By index: iterators might not be inlined, see `cpu::isa`.
+                for i in 0..deep {
+                    let (to, from) = (&mut panel[i * width..][..width], &factors[i][first..]);
+                    if from.len() < width {
+                        to[..from.len()].copy_from_slice(from);
+                        continue;
                     }
+                    // SAFETY: both are of this length, and distinct. The length is known, so that these are moves.
+                    unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), width) };
                 }
             }
         }
@@ -113,39 +113,44 @@ fn transposed<S: Scheme, I: Isa>(
     let source = matrix.transposed().source::<S::Memory>(columns, depth);
     let memory = staging.elements.room(MATRIX);
     let block = staging.factors.room::<[S::Factor; 2 * BLOCK]>(BLOCK);
-    for first in (0..n).step_by(BLOCK) {
-        let count = BLOCK.min(n - first);
-        let step = 2 * BLOCK * S::DEPTH;
+    // Elements that are factors are transposed where they lie.
+    let are_factors = size_of::<S::Memory>() == size_of::<S::Factor>();
+    let step = 2 * BLOCK * S::DEPTH;
+    for panel in (0..n).step_by(width) {
+        let wide = width.min(n - panel);
         for row in (0..k).step_by(step) {
-            let lines = source.matrix(first * k + row, [count, step.min(k - row)], memory);
+            let lines = source.matrix(panel * k + row, [wide, step.min(k - row)], memory);
             let deep = step.min(k - row).div_ceil(S::DEPTH);
-            for (i, factors) in block[..count].iter_mut().enumerate() {
-                S::along(isa, lines.row(i), &mut factors[..deep]);
-            }
-            let row = row / S::DEPTH * width;
-            // A block may belong to two panels.
-            if first % width + count <= width && count == BLOCK && deep == 2 * BLOCK {
-                let to = &mut to[first / width * len + row + first % width..];
-                let to = &mut to[..(2 * BLOCK - 1) * width + BLOCK];
-                // SAFETY: the CPU has the register's instructions, since there is an `isa`; both ends are within the block
-                // and the panel.
-                unsafe {
-                    let from = block.as_ptr().cast();
-                    S::Tiles::<I>::transpose(from, 2 * BLOCK, to.as_mut_ptr(), width);
-                    S::Tiles::<I>::transpose(
-                        from.wrapping_add(BLOCK),
-                        2 * BLOCK,
-                        to[BLOCK * width..].as_mut_ptr(),
-                        width,
-                    );
+            let to = &mut to[panel / width * len + row / S::DEPTH * width..];
+            for first in (0..wide).step_by(BLOCK) {
+                // The last columns are done with those before them, if there are such.
+                let first = first.min(wide.saturating_sub(BLOCK));
+                let count = BLOCK.min(wide - first);
+                let is_whole = count == BLOCK && deep == 2 * BLOCK;
+                let (from, from_step) = if is_whole && are_factors && lines.step() >= 0 {
+                    (lines.row(first).as_ptr().cast(), lines.step() as usize)
+                } else {
+                    for (i, factors) in block[..count].iter_mut().enumerate() {
+                        S::along(isa, lines.row(first + i), &mut factors[..deep]);
+                    }
+                    (block.as_ptr().cast::<S::Factor>(), 2 * BLOCK)
+                };
+                let to = &mut to[first..];
+                if is_whole {
+                    let to = to[..(2 * BLOCK - 1) * width + BLOCK].as_mut_ptr();
+                    // SAFETY: the CPU has the register's instructions, since there is an `isa`; both ends are within the lines
+                    // or the block, and the panel.
+                    unsafe {
+                        S::Tiles::<I>::transpose(from, from_step, to, width);
+                        let (from, to) = (from.wrapping_add(BLOCK), to.wrapping_add(BLOCK * width));
+                        S::Tiles::<I>::transpose(from, from_step, to, width);
+                    }
+                    continue;
                 }
-                continue;
-            }
-            for (i, factors) in block[..count].iter().enumerate() {
-                let column = first + i;
-                let to = &mut to[column / width * len + row + column % width..];
-                for (to, &factor) in to.iter_mut().step_by(width).zip(&factors[..deep]) {
-                    *to = factor;
+                for i in 0..count {
+                    for (to, &factor) in to[i..].iter_mut().step_by(width).zip(&block[i][..deep]) {
+                        *to = factor;
+                    }
                 }
             }
         }
