@@ -3,6 +3,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
+use std::mem::{MaybeUninit, offset_of};
 use std::sync::LazyLock;
 
 use half::bf16;
@@ -79,6 +80,14 @@ struct Stretch {
     steps: usize,
 }
 
+/// What is left of k, filled up with zeros, which no operand need have behind it.
+#[repr(C)]
+#[derive(Default)]
+struct Last {
+    a: [[Pair; SIDE]; Amx::HEIGHT],
+    b: [[Pair; Amx::WIDTH]; SIDE],
+}
+
 impl Tiles for Amx {
     type Factor = Pair;
     type Sum = f32;
@@ -122,28 +131,28 @@ unsafe fn tile(operands: Operands<Pair, f32>) {
     }
     let Operands { a, a_steps: [a_step, _], b, k, to, to_step, earlier, earlier_step, .. } = operands;
     let (whole, rest) = (k / SIDE, k % SIDE);
-    // What is left of k, filled up with zeros, which no operand need have behind it.
-    let mut last_a = [[Pair::default(); SIDE]; Amx::HEIGHT];
-    let mut last_b = [[Pair::default(); Amx::WIDTH]; SIDE];
+    let mut last = MaybeUninit::<Last>::uninit();
     if rest > 0 {
         let done = whole * SIDE;
-        for (i, row) in last_a.iter_mut().enumerate() {
+        let last = last.write(Last::default());
+        for (i, row) in last.a.iter_mut().enumerate() {
             let from = a.wrapping_byte_offset(i as isize * a_step).wrapping_add(done);
             // SAFETY: the caller's promise; `rest` factors of the row are left.
             unsafe { from.copy_to_nonoverlapping(row.as_mut_ptr(), rest) };
         }
-        for (i, row) in last_b[..rest].iter_mut().enumerate() {
+        for (i, row) in last.b[..rest].iter_mut().enumerate() {
             let from = b.wrapping_add((done + i) * Amx::WIDTH);
             // SAFETY: as above.
             unsafe { from.copy_to_nonoverlapping(row.as_mut_ptr(), Amx::WIDTH) };
         }
     }
+    let last = last.as_ptr();
     let stretches = [
         Stretch { a, a_step, b, steps: whole },
         Stretch {
-            a: last_a.as_ptr().cast(),
-            a_step: size_of_val(&last_a[0]) as isize,
-            b: last_b.as_ptr().cast(),
+            a: last.cast(),
+            a_step: (SIDE * size_of::<Pair>()) as isize,
+            b: last.wrapping_byte_add(offset_of!(Last, b)).cast(),
             steps: usize::from(rest > 0),
         },
     ];
@@ -184,6 +193,10 @@ unsafe fn tile(operands: Operands<Pair, f32>) {
             "tdpbf16ps tmm2, tmm5, tmm6",
             "tdpbf16ps tmm1, tmm4, tmm7",
             "tdpbf16ps tmm3, tmm5, tmm7",
+            // Rows of b two steps ahead, which the second-level cache has: of the next panel at the end of this one.
+            ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+            "prefetcht0 [{b} + 4096 + 64 * \\line]",
+            ".endr",
             "add {a}, 64",
             "add {row}, 64",
             "add {b}, 2048",
