@@ -11,7 +11,7 @@ from .tolerance import assert_rounded
 
 EMULATED = "TILEWISE_EMULATED_DEVICE" in os.environ
 DEVICE = "cpu" if EMULATED else "cuda"
-# The emulator, which takes its time, holds no kernels of float16: they are those of bfloat16 by another type.
+# The emulator takes its time, and in CI has no kernels of float16: those of bfloat16 are the same code.
 HALVES = [torch.bfloat16] * 2 if EMULATED else [torch.float16, torch.bfloat16]
 FLOATS = [*HALVES, torch.float32, torch.float64]
 
