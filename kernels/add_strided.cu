@@ -8,16 +8,24 @@
 //   rows             one dtype, every row of x and y as far from a 16-byte boundary as the result's.
 //   misaligned_rows  one dtype, rows that begin anywhere: each vector from the two aligned ones around it.
 //   mixed            dtypes no wider than the result's: 16 bytes of the result against 16, 8, 4 or 2 of an operand.
-//   strided          any strides and dtypes, up to 4 merged dimensions: neighbouring threads have neighbouring elements.
-//   deep             the same for any number of dimensions and elements, with 64-bit indices.
-// Vectors of a thread are in different rows at one column, so that a broadcast row comes from L1. y may be a number.
+//   strided          one dtype, any strides, up to 4 merged dimensions: neighbouring threads have neighbouring elements;
+//                    strided_mixed of several dtypes, deep of any number of dimensions and elements (64-bit indices).
+// Vectors of a thread are in different rows at one column, so that a broadcast row comes from L1; in one row if there are
+// few. y may be a number.
 // Measurements: docs/measurements/add_strided.md
 
 #include "add.cuh"
 
 constexpr int THREADS = 256;  // at most; small problems use fewer
-// Vectors per thread, of single elements in `strided` and `deep`; mirrored in src/cuda/plan/add/layout.rs.
-constexpr int ROWS_VECTORS = 4, MISALIGNED_VECTORS = 2, MIXED_VECTORS = 2, STRIDED_VECTORS = 4;
+// Vectors per thread, the last three of single elements; mirrored in src/cuda/plan/add/layout.rs.
+constexpr int ROWS_VECTORS = 4, MISALIGNED_VECTORS = 2, MIXED_VECTORS = 2;
+constexpr int STRIDED_VECTORS = 8, STRIDED_MIXED_VECTORS = 4, DEEP_VECTORS = 4;
+// Blocks of `strided` that share a multiprocessor: one has few bytes on their way.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+template <class T> constexpr int STRIDED_BLOCKS = 4;
+#else
+template <class T> constexpr int STRIDED_BLOCKS = sizeof(T) < 8 ? 6 : 4;
+#endif
 
 // The ends of rows, and vectors beside which another's memory lies: element by element.
 template <class Operand, int N, int Rank>
@@ -71,6 +79,8 @@ __device__ __forceinline__ void add_rows(const AddParams<Rank>& p) {
     const Access ax = access_x(p), ay = access_y(p);
     Operand a[N], b[N];
     uint32_t whole = 0, ends = 0;
+    // Step by step, or all addresses are held at once.
+    uint64_t from_x = x, from_y = y;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
         const int64_t from = first + static_cast<int64_t>(i * p.vector_step) * E;
@@ -78,24 +88,18 @@ __device__ __forceinline__ void add_rows(const AddParams<Rank>& p) {
         bool fits = some && from >= 0 && from + E <= columns;
         // Within a row its neighbours are its own.
         if (Operand::NEIGHBOURS && fits && (from < E || from + 2 * E > columns)) {
-            fits = Operand::fits(x + i * p.steps[0], ax) && Operand::fits(y + i * p.steps[1], ay);
+            fits = Operand::fits(from_x, ax) && Operand::fits(from_y, ay);
         }
         whole |= static_cast<uint32_t>(fits) << i;
         ends |= static_cast<uint32_t>(some && !fits) << i;
-        a[i].fetch(x + i * p.steps[0], fits, ax);
-        b[i].fetch(y + i * p.steps[1], fits, ay);
+        a[i].fetch(from_x, fits, ax);
+        b[i].fetch(from_y, fits, ay);
+        from_x += p.steps[0];
+        from_y += p.steps[1];
     }
     add_fetched(p, a, b, out, p.steps[2], whole);
     if constexpr (E > 1) {
         if (ends != 0) add_row_ends<Operand, N>(p, x, y, out, first, ends);
-    }
-}
-
-template <class T, class Index, int Rank> __device__ __forceinline__ void add_elements(const AddParams<Rank>& p) {
-    if (same_type<T, boolean> || (p.flags & SAME_DTYPE)) {
-        add_rows<Own<T, 1>, STRIDED_VECTORS, Index>(p);
-    } else if constexpr (!same_type<T, boolean>) {
-        add_rows<Tagged<T, 1>, STRIDED_VECTORS, Index>(p);
     }
 }
 
@@ -108,19 +112,27 @@ template <class T, class Index, int Rank> __device__ __forceinline__ void add_el
         add_misaligned_rows_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) { \
         add_rows<Misaligned<T>, MISALIGNED_VECTORS, uint32_t>(p);                      \
     }                                                                                  \
-    extern "C" __global__ void __launch_bounds__(THREADS, 4)                           \
+    extern "C" __global__ void __launch_bounds__(THREADS, STRIDED_BLOCKS<T>)           \
         add_strided_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) {         \
-        add_elements<T, uint32_t>(p);                                                  \
+        add_rows<Own<T, 1>, STRIDED_VECTORS, uint32_t>(p);                             \
     }                                                                                  \
     extern "C" __global__ void __launch_bounds__(THREADS, 2)                           \
         add_deep_##NAME(const __grid_constant__ AddParams<MAX_RANK> p) {               \
-        add_elements<T, uint64_t>(p);                                                  \
+        if (same_type<T, boolean> || (p.flags & SAME_DTYPE)) {                         \
+            add_rows<Own<T, 1>, DEEP_VECTORS, uint64_t>(p);                            \
+        } else if constexpr (!same_type<T, boolean>) {                                 \
+            add_rows<Tagged<T, 1>, DEEP_VECTORS, uint64_t>(p);                         \
+        }                                                                              \
     }
 // Nothing but bool becomes bool.
-#define EXPORT_MIXED(T, NAME)                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) < 4 ? 3 : 4) \
-        add_mixed_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) {     \
-        add_rows<Tagged<T, lanes_of<T>>, MIXED_VECTORS, uint32_t>(p);            \
+#define EXPORT_MIXED(T, NAME)                                                        \
+    extern "C" __global__ void __launch_bounds__(THREADS, sizeof(T) < 4 ? 3 : 4)     \
+        add_mixed_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) {         \
+        add_rows<Tagged<T, lanes_of<T>>, MIXED_VECTORS, uint32_t>(p);                \
+    }                                                                                \
+    extern "C" __global__ void __launch_bounds__(THREADS, 4)                         \
+        add_strided_mixed_##NAME(const __grid_constant__ AddParams<INLINE_RANK> p) { \
+        add_rows<Tagged<T, 1>, STRIDED_MIXED_VECTORS, uint32_t>(p);                  \
     }
 
 FOR_ALL_DTYPES(EXPORT)

@@ -4,14 +4,16 @@
 // contiguous, theirs is another. One dtype, up to 4 merged dimensions. 2 flops and 3 element sizes an element.
 //
 // A block computes a tile of the result: 64 columns, and as many rows as 128 bytes of the transposed operand hold. That
-// operand goes through shared memory in vectors of 16 bytes on both sides, so that each sector is read once; the other
-// operand loads meanwhile. Elements of 2 bytes leave shared memory as transposed 8 x 8 matrices (ldmatrix). Where the
-// result's rows are misaligned, threads store neighbouring single elements.
+// operand goes through shared memory in vectors of 16 bytes on both sides, so that each sector is read once, and past the
+// registers where its vectors start on boundaries; the other operand loads meanwhile. Elements of 2 bytes leave shared
+// memory as transposed 8 x 8 matrices (ldmatrix). Where the result's rows are misaligned, threads store neighbouring
+// single elements.
 //
 // The kernel has no variants; src/cuda/plan/add/layout.rs chooses it.
 // Measurements: docs/measurements/add_transposed.md
 
 #include "add.cuh"
+#include "async_copy.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "transposed_tile.cuh"
 
@@ -20,19 +22,41 @@ constexpr int THREADS = 256;
 #if __CUDA_ARCH__ == 750
 template <class T> inline constexpr int BLOCKS = sizeof(T) == 1 ? 3 : 4;
 #else
-template <class T> inline constexpr int BLOCKS = sizeof(T) == 1 ? 3 : sizeof(T) == 4 ? 5 : 4;
+template <class T> inline constexpr int BLOCKS = sizeof(T) == 1 ? 3 : sizeof(T) == 8 ? 4 : 5;
 #endif
 
 template <class T> struct Tile : TransposedTile<sizeof(T)> {
     static constexpr int EACH_THREAD = TransposedTile<sizeof(T)>::VECTORS / THREADS;
 };
 
-// A transposed operand's tile to shared memory: in vectors, and element by element at the tile's ends and beside memory
-// that is not the operand's.
-template <class Operand, class T>
+// A transposed operand's tile to shared memory: in vectors that start on boundaries, and element by element at the tile's
+// ends.
+template <class T>
+__device__ __forceinline__ void copy_transposed(uint4* tile, uint64_t base, int64_t stride, int rows, int columns) {
+    using L = Tile<T>;
+    constexpr int E = L::EACH;
+#pragma unroll
+    for (int i = 0; i < L::EACH_THREAD; ++i) {
+        const int at = threadIdx.x + i * THREADS, column = at / L::COLUMN_VECTORS, row = at % L::COLUMN_VECTORS * E;
+        const T* from = reinterpret_cast<const T*>(base + column * stride) + row;
+        uint4* to = &tile[L::vector_at(row, column)];
+        if (column < columns && row + E <= rows) {
+            copy_async(to, from);
+        } else {
+#pragma unroll 1
+            for (int k = 0; k < E; ++k) {
+                reinterpret_cast<T*>(to)[k] = column < columns && row + k < rows ? from[k] : T{};
+            }
+        }
+    }
+}
+
+// The same in vectors that start anywhere, and element by element also beside memory that is not the operand's.
+template <class T>
 __device__ __forceinline__ void load_transposed(uint4* tile, uint64_t base, int64_t stride, int rows, int columns,
                                                 const Access& access) {
     using L = Tile<T>;
+    using Operand = Misaligned<T>;
     constexpr int E = L::EACH;
     Operand vectors[L::EACH_THREAD];
     uint32_t whole = 0;
@@ -128,8 +152,10 @@ __device__ __forceinline__ void add_vectors(const AddParams<INLINE_RANK>& p, con
                   column = L::template column_of<THREADS>(threadIdx.x, i);
         others[i].fetch(straight + row * stride + column * step, row < t.rows && column < t.columns, access);
     }
-    if (x_transposed) load_transposed<Own<T, E>, T>(tile[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
-    if (y_transposed) load_transposed<Own<T, E>, T>(tile[1], t.y, inner.strides[1], t.rows, t.columns, access_y(p));
+    if (x_transposed) copy_transposed<T>(tile[0], t.x, inner.strides[0], t.rows, t.columns);
+    if (y_transposed) copy_transposed<T>(tile[1], t.y, inner.strides[1], t.rows, t.columns);
+    commit_copies();
+    wait_for_copies(0);
     __syncthreads();
     Pack<T, E> other[L::EACH_THREAD];
     Own<T, E>::get(others, other, access);
@@ -156,8 +182,8 @@ __device__ __forceinline__ void add_elements(const AddParams<INLINE_RANK>& p, co
     using L = Tile<T>;
     const Dim<3>&inner = p.dims[p.rank - 1], &second = p.dims[p.rank - 2];
     const bool x_transposed = p.flags & X_TRANSPOSED, y_transposed = p.flags & Y_TRANSPOSED;
-    if (x_transposed) load_transposed<Misaligned<T>, T>(tile[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
-    if (y_transposed) load_transposed<Misaligned<T>, T>(tile[1], t.y, inner.strides[1], t.rows, t.columns, access_y(p));
+    if (x_transposed) load_transposed<T>(tile[0], t.x, inner.strides[0], t.rows, t.columns, access_x(p));
+    if (y_transposed) load_transposed<T>(tile[1], t.y, inner.strides[1], t.rows, t.columns, access_y(p));
     __syncthreads();
     const auto alpha = from_bits<Arithmetic<T>>(p.alpha);
 #pragma unroll 4

@@ -88,7 +88,7 @@ def add_cases() -> Iterator[Case]:
             "strided scalar": (x[:, ::3], 2),
             "mixed": (x, random(70, 264, dtype=torch.float32)),
             "mixed from bool": (random(70, 264, dtype=torch.bool), y),
-            "mixed strided": (x.T, random(264, 70, dtype=torch.int16)),
+            "mixed strided": (x.T, random(264, 70, dtype=torch.bool)),
         }
         for name, (a, b) in pairs.items():
             yield f"add {dtype} {name}", lambda a=a, b=b: tw.add(a, b)

@@ -20,6 +20,7 @@ pub enum Variant {
     MisalignedRows,
     Mixed,
     Strided,
+    StridedMixed,
     Deep,
     Transposed,
     Misaligned,
@@ -35,6 +36,7 @@ impl Variant {
             Variant::MisalignedRows => "misaligned_rows",
             Variant::Mixed => "mixed",
             Variant::Strided => "strided",
+            Variant::StridedMixed => "strided_mixed",
             Variant::Deep => "deep",
             Variant::Transposed => "transposed",
             Variant::Misaligned => "misaligned",
@@ -71,6 +73,7 @@ impl Variant {
             Variant::MisalignedRows => of!("misaligned_rows"),
             Variant::Mixed => of!("mixed"),
             Variant::Strided => of!("strided"),
+            Variant::StridedMixed => of!("strided_mixed"),
             Variant::Deep => of!("deep"),
             Variant::Transposed => of!("transposed"),
             Variant::Misaligned => of!("misaligned"),
@@ -90,7 +93,8 @@ impl Variant {
     /// Vectors per thread: VECTORS in add.cu, *_VECTORS in add_strided.cu, *_VECTORS in add_misaligned.cu.
     pub fn vectors_per_thread(self) -> u64 {
         match self {
-            Variant::Rows | Variant::Strided | Variant::Deep => 4,
+            Variant::Strided => 8,
+            Variant::Rows | Variant::StridedMixed | Variant::Deep => 4,
             _ => 2,
         }
     }
@@ -98,7 +102,7 @@ impl Variant {
     /// Elements of a vector.
     pub fn width(self, layout: &Layout) -> u64 {
         match self {
-            Variant::Strided | Variant::Deep => 1,
+            Variant::Strided | Variant::StridedMixed | Variant::Deep => 1,
             _ => layout.lanes(),
         }
     }
@@ -197,21 +201,22 @@ impl<'a> Layout<'a> {
     pub fn variant(&self) -> (Variant, Reason) {
         let last = self.last();
         let size = self.out.dtype.size();
+        let strided = if self.one_dtype() { Variant::Strided } else { Variant::StridedMixed };
         if self.shape.len() > INLINE_RANK {
             let metrics = [("dimensions", self.shape.len() as u64), ("at most", INLINE_RANK as u64)];
-            return Variant::Deep.because("strided", "there are more than it has room for", metrics);
+            return Variant::Deep.because(strided.name(), "there are more than it has room for", metrics);
         }
         if self.shape[last] == 1 {
-            return (Variant::Strided, Reason::plain("strided", "rows", "there are no rows"));
+            return (strided, Reason::plain(strided.name(), "rows", "there are no rows"));
         }
         let step = self.strides[2][last];
         if step != 1 {
             let metrics = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
-            return Variant::Strided.because("rows", "the result's elements are not contiguous", metrics);
+            return strided.because("rows", "the result's elements are not contiguous", metrics);
         }
         if !self.out.address.is_multiple_of(size) {
             let because = "the result is misaligned to its own elements";
-            return (Variant::Strided, Reason::plain("strided", "rows", because));
+            return (strided, Reason::plain(strided.name(), "rows", because));
         }
         let steps = self.inputs().map(|(_, strides)| strides[last]).find(|step| !matches!(step, 0 | 1));
         let least = LEAST_VECTORS * self.lanes();
@@ -235,11 +240,11 @@ impl<'a> Layout<'a> {
                     return Variant::Mixed.because("rows", "the dtypes differ, and none is wider", sizes);
                 }
                 (false, true) => {
-                    return Variant::Strided.because("mixed", "an input is wider than the result", sizes);
+                    return strided.because("mixed", "an input is wider than the result", sizes);
                 }
                 (false, false) => {
                     let because = "the dtypes differ, and the inputs are misaligned to the result";
-                    return (Variant::Strided, Reason::plain("strided", "mixed", because));
+                    return (strided, Reason::plain(strided.name(), "mixed", because));
                 }
             }
         }
@@ -248,17 +253,17 @@ impl<'a> Layout<'a> {
             let shorter = self.shape[d].min(self.shape[last]).unsigned_abs();
             let metrics = [("the shorter dimension", shorter), ("at least", LEAST_TRANSPOSED.unsigned_abs())];
             return Variant::Transposed.because(
-                "strided",
+                strided.name(),
                 "an input is contiguous across the result's rows",
                 metrics,
             );
         }
         if let Some(step) = steps {
             let metrics = [("elements from one to the next", step.unsigned_abs()), ("for 16 bytes", 1)];
-            return Variant::Strided.because("rows", "an input's elements are not contiguous", metrics);
+            return strided.because("rows", "an input's elements are not contiguous", metrics);
         }
         let metrics = [("elements", self.shape[last].unsigned_abs()), ("at least", least)];
-        Variant::Strided.because("rows", "rows are short", metrics)
+        strided.because("rows", "rows are short", metrics)
     }
 
     /// Whether an operand's vectors start on boundaries, beside whole rows of the result: along the last dimension, or,

@@ -7,6 +7,8 @@ use crate::cuda::device::DeviceFacts;
 /// Threads per block: the kernels' launch bound, and the least worth launching.
 pub const MAX_THREADS: u64 = 256;
 pub const MIN_THREADS: u64 = 64;
+/// Of `strided`: threads of a multiprocessor, all of which have as many elements as they can make, or else half as many.
+const BUSY_THREADS: u64 = 1024;
 /// Columns of a tile, and bytes of its rows in the operand that is transposed: TransposedTile in
 /// kernels/common/transposed_tile.cuh.
 const TILE_COLUMNS: u64 = 64;
@@ -47,8 +49,15 @@ impl Tiling {
         let last = layout.last();
         let (rows, columns) = (layout.shape[last - 1] as u64, layout.shape[last] as u64);
         let outer: u64 = layout.shape[..last - 1].iter().map(|&n| n as u64).product();
-        let (each, width) = (variant.vectors_per_thread(), variant.width(layout));
-        if rows * outer == 1 {
+        let (most, width) = (variant.vectors_per_thread(), variant.width(layout));
+        // Rows that a thread's vectors lie in are far apart, so that where rows are short neighbouring threads are in
+        // neighbouring rows, and a multiple of 16 bytes of the result; contiguous only for single elements of an
+        // operand in which rows are neighbours.
+        let neighbours = width == 1 && layout.inputs().any(|(_, strides)| strides[last - 1] == 1);
+        let busy = u64::from(device.multiprocessors) * BUSY_THREADS;
+        let few = variant == Variant::Strided && rows * columns * outer < busy * most;
+        let each = if few && !neighbours { most / 2 } else { most };
+        if rows * outer == 1 && each == most {
             let past = if width > 1 { layout.past() } else { 0 };
             let items = (columns + past).div_ceil(width);
             let threads = block_size(items.div_ceil(each), MAX_THREADS, device);
@@ -56,13 +65,17 @@ impl Tiling {
             let tiles = Tiling::tiles(items.div_ceil(span), threads, items, items, 1);
             return Tiling { vector_step: threads, span, group_step: 1, ..tiles };
         }
+        // Else the row's or column's end keeps a thread from more than `each`.
+        if width == 1 && rows < each && !neighbours {
+            let vectors = columns.div_ceil(each);
+            let items = vectors * rows * outer;
+            let threads = block_size(items, MAX_THREADS, device);
+            let tiles = Tiling::tiles(items.div_ceil(threads), threads, items, vectors, rows);
+            return Tiling { vector_step: vectors, span: threads, group_step: 1, ..tiles };
+        }
         let aligned = width == 1 || layout.rows_aligned();
         let vectors = (columns + if aligned { 0 } else { width - 1 }).div_ceil(width);
         let mut groups = rows.div_ceil(each);
-        // Rows that a thread's vectors lie in are far apart, so that where rows are short neighbouring threads are in
-        // neighbouring rows, and a multiple of 16 bytes of the result; contiguous only for single elements of an
-        // operand in which rows are neighbours.
-        let neighbours = width == 1 && layout.inputs().any(|(_, strides)| strides[last - 1] == 1);
         if !aligned {
             groups = groups.next_multiple_of(width).min(rows);
         }

@@ -100,14 +100,20 @@ fn zoo() -> Vec<(&'static str, AddProblem)> {
         ("add_mixed_f32", into(&[33, 256], wide(&row), at(&[0, 1]))),
         ("add_mixed_f32", into(&[33, 256], wide(&row), at(&[1, 0]))),
         ("add_mixed_f32", problem(&[9, 64], at(&[64, 1]), None, wide(&[64, 1]))),
-        ("add_strided_f32", into(&[33, 256], wide(&row), off(1, &row))),
+        ("add_strided_mixed_f32", into(&[33, 256], wide(&row), off(1, &row))),
         ("add_strided_bf16", into(&[40, 100], at(&[200, 2]), at(&[100, 1]))),
         ("add_strided_bf16", into(&[70, 3], at(&[3, 1]), at(&[0, 1]))),
         ("add_strided_bf16", into(&[70, 12], at(&[1, 70]), at(&[12, 1]))),
         ("add_strided_bf16", problem(&[9, 100], at(&[100, 1]), Some(at(&[100, 1])), at(&[200, 2]))),
-        ("add_strided_f32", into(&[], at(&[]), wide(&[]))),
-        ("add_strided_f32", into(&[40, 100], wide(&[100, 1]), strided(DType::I64, 0, &[100, 1]))),
+        ("add_strided_mixed_f32", into(&[], at(&[]), wide(&[]))),
+        ("add_strided_mixed_f32", into(&[40, 100], wide(&[100, 1]), strided(DType::I64, 0, &[100, 1]))),
         ("add_strided_bf16", into(&[100], off(99, &[-1]), at(&[1]))),
+        // Few rows, and so many elements that a thread of a T4 has eight.
+        ("add_strided_bf16", into(&[3, 100], at(&[300, 2]), at(&[100, 1]))),
+        ("add_strided_bf16", into(&[2, 3, 100], at(&[900, 300, 2]), at(&[100, 0, 1]))),
+        ("add_strided_bf16", into(&[340_000], at(&[2]), at(&[1]))),
+        ("add_strided_bf16", into(&[5, 70_000], at(&[150_000, 2]), at(&[70_000, 1]))),
+        ("add_strided_bf16", into(&[100, 3400], at(&[6900, 2]), at(&[3400, 1]))),
         ("add_deep_bf16", into(&[2, 3, 2, 3, 4], at(&[1, 2, 6, 12, 36]), at(&[72, 24, 12, 4, 1]))),
         ("add_transposed_bf16", into(&[70, 130], at(&[1, 70]), at(&[130, 1]))),
         ("add_transposed_bf16", into(&[70, 130], at(&[130, 1]), at(&[1, 70]))),
@@ -153,7 +159,7 @@ fn vectors_lie_on_boundaries() {
             let rows = p.dims[p.rank as usize - 2].size;
             let alike = |step: i64| step % 16 == 0 || p.row_step >= rows;
             let in_step = |address: u64, step| address % 16 == p.out % 16 && alike(step);
-            if kind.contains("rows") || kind.contains("mixed") {
+            if kind.contains("rows") || kind.starts_with("add_mixed") {
                 assert!(alike(p.steps[2]), "the vectors of a thread have one alignment: {problem:?}");
             }
             if kind.starts_with("add_rows") {
