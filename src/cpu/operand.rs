@@ -12,7 +12,7 @@ use half::{bf16, f16};
 use super::element::{Bool, Element};
 use super::isa::{CACHE_LINE, Isa, Kernel, dispatch};
 use super::memory;
-use super::register::{BLOCK as SQUARE, Tiles};
+use super::register::{BLOCK as SQUARE, Tiles, prefetch, transpose_2};
 use super::streaming::{self, Fill};
 use crate::dtype::DType;
 use crate::tensor::Dims;
@@ -209,6 +209,9 @@ impl<T: Copy> Kernel for EverySecond<'_, T> {
     }
 }
 
+/// Elements of few rows across that are copied of one before the next, of whose cache lines they use a part.
+const FEW: usize = 256;
+
 /// Copies rows that lie across the memory: the next element of a row is `step` further, the next row's is a neighbour.
 struct Across<'a, T> {
     from: *const T,
@@ -228,16 +231,25 @@ impl<'a, T: Copy> Across<'a, T> {
     /// Copies elements of some rows.
     #[inline(always)]
     fn copy(&mut self, rows: Range<usize>, elements: Range<usize>) {
-        for i in elements {
-            let from = self.from.wrapping_offset(i as isize * self.step);
-            for row in rows.clone() {
+        for row in rows {
+            let from = self.from.wrapping_add(row);
+            let to = &mut self.to[row * self.length..][elements.clone()];
+            for (i, to) in elements.clone().zip(to) {
                 // SAFETY: the promise of `new`; no alignment is assumed.
-                self.to[row * self.length + i] = unsafe { from.wrapping_add(row).read_unaligned() };
+                *to = unsafe { from.wrapping_offset(i as isize * self.step).read_unaligned() };
             }
         }
     }
 
-    /// The same of a square.
+    /// Asks for the cache lines of a square.
+    #[inline(always)]
+    fn ask(&self, row: usize, i: usize) {
+        for i in i..i + SQUARE {
+            prefetch(self.from.wrapping_offset(i as isize * self.step).wrapping_add(row));
+        }
+    }
+
+    /// Copies a square.
     #[inline(always)]
     fn transpose<I: Isa>(&mut self, row: usize, i: usize) {
         let from = self.from.wrapping_offset(i as isize * self.step).wrapping_add(row);
@@ -249,16 +261,8 @@ impl<'a, T: Copy> Across<'a, T> {
             match size_of::<T>() {
                 4 => I::F32::transpose(from.cast(), step, to.as_mut_ptr().cast(), to_step),
                 8 => I::F64::transpose(from.cast(), step, to.as_mut_ptr().cast(), to_step),
-                _ => {
-                    let mut square = [[*to.as_ptr(); SQUARE]; SQUARE];
-                    for (j, line) in square.iter_mut().enumerate() {
-                        *line = from.wrapping_add(j * step).cast::<[T; SQUARE]>().read_unaligned();
-                    }
-                    for k in 0..SQUARE {
-                        let line = square.map(|line| line[k]);
-                        to[k * to_step..][..SQUARE].copy_from_slice(&line);
-                    }
-                }
+                2 => transpose_2(from.cast(), step, to.as_mut_ptr().cast(), to_step),
+                _ => self.copy(row..row + SQUARE, i..i + SQUARE),
             }
         }
     }
@@ -270,19 +274,29 @@ impl<T: Copy> Kernel for Across<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(mut self, _: I) {
         let (rows, length) = (self.to.len() / self.length, self.length);
+        if self.step <= 0 || rows < SQUARE || length < SQUARE {
+            for i in (0..length).step_by(FEW) {
+                self.copy(0..rows, i..length.min(i + FEW));
+            }
+            return;
+        }
         // Cache lines of the memory are used whole while they are there: they may all be in one set.
         let line = (CACHE_LINE / size_of::<T>()).max(SQUARE);
+        // Lines that the CPU does not foresee are asked for while the squares before theirs are copied.
+        let far = self.step.unsigned_abs() * size_of::<T>() > 4 * CACHE_LINE;
         for first in (0..rows).step_by(line) {
             let end = rows.min(first + line);
-            let squares = first + (end - first) / SQUARE * SQUARE;
-            let whole = if self.step > 0 { length / SQUARE * SQUARE } else { 0 };
-            for i in (0..whole).step_by(SQUARE) {
-                for row in (first..squares).step_by(SQUARE) {
-                    self.transpose::<I>(row, i);
+            for i in (0..length).step_by(SQUARE) {
+                if far && i + SQUARE < length {
+                    self.ask(first, i + SQUARE);
+                } else if far && end < rows {
+                    self.ask(end, 0);
                 }
-                self.copy(squares..end, i..i + SQUARE);
+                // The last squares go back to where there are whole ones, and copy some elements again.
+                for row in (first..end).step_by(SQUARE) {
+                    self.transpose::<I>(row.min(rows - SQUARE), i.min(length - SQUARE));
+                }
             }
-            self.copy(first..end, whole..length);
         }
     }
 }
@@ -484,6 +498,10 @@ unsafe fn gather_matrix<T: Copy>(first: *const T, strides: [i64; 2], columns: us
             unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr().cast(), size_of_val(to)) };
         }
         return;
+    }
+    if row_stride == 1 {
+        // SAFETY: the caller's promise.
+        return dispatch(unsafe { Across::new(first, column_stride, columns, to) });
     }
     for column in 0..columns {
         let mut from = first.wrapping_offset(column as isize * column_stride);

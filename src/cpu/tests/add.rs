@@ -91,6 +91,27 @@ fn scalars_are_not_rounded_first() {
 }
 
 #[test]
+fn matrices_across_the_memory() {
+    let mut random = Random::new(5);
+    for dtype in DType::ALL {
+        for [rows, columns] in [[30, 2], [9, 7], [7, 9], [8, 16], [21, 19], [130, 70], [33, 600]] {
+            let x = Tensor::contiguous(&mut random, dtype, &[2, rows, columns]);
+            let mut y = Tensor::contiguous(&mut random, dtype, &[2, rows, columns]);
+            y.strides = [rows * columns, 1, rows].into_iter().collect();
+            let addend = Addend::Tensor(y.view());
+            let spec = output(&x.view(), &addend, DType::F32).unwrap();
+            let mut out = Tensor::contiguous(&mut random, dtype, &[2, rows, columns]);
+            let alpha = alpha(&mut random, dtype);
+            run(&problem(&x.view(), &addend, alpha, &spec, &out.view_mut()).unwrap()).unwrap();
+            for i in indices(&[2, rows, columns]) {
+                let (a, b) = ((x.float(&i), x.integer(&i)), (y.float(&i), y.integer(&i)));
+                check(&out, &i, a, b, alpha, false);
+            }
+        }
+    }
+}
+
+#[test]
 fn into_its_own_input_and_over_threads() {
     let mut random = Random::new(3);
     for dtype in [DType::F32, DType::F16, DType::I16] {
