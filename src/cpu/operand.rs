@@ -12,7 +12,9 @@ use half::{bf16, f16};
 use super::element::{Bool, Element};
 use super::isa::{CACHE_LINE, Isa, Kernel, dispatch};
 use super::memory;
-use super::register::{BLOCK as SQUARE, Tiles, prefetch, transpose_2};
+#[cfg(target_arch = "x86_64")]
+use super::register::x86::transpose_2;
+use super::register::{BLOCK as SQUARE, Tiles, prefetch};
 use super::streaming::{self, Fill};
 use crate::dtype::DType;
 use crate::tensor::Dims;
@@ -209,7 +211,7 @@ impl<T: Copy> Kernel for EverySecond<'_, T> {
     }
 }
 
-/// Elements of few rows across that are copied of one before the next, of whose cache lines they use a part.
+/// Elements of a row that are copied before the next row's: few rows use a part of their cache lines, which is to be there still.
 const FEW: usize = 256;
 
 /// Copies rows that lie across the memory: the next element of a row is `step` further, the next row's is a neighbour.
@@ -261,6 +263,7 @@ impl<'a, T: Copy> Across<'a, T> {
             match size_of::<T>() {
                 4 => I::F32::transpose(from.cast(), step, to.as_mut_ptr().cast(), to_step),
                 8 => I::F64::transpose(from.cast(), step, to.as_mut_ptr().cast(), to_step),
+                #[cfg(target_arch = "x86_64")]
                 2 => transpose_2(from.cast(), step, to.as_mut_ptr().cast(), to_step),
                 _ => self.copy(row..row + SQUARE, i..i + SQUARE),
             }

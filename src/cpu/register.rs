@@ -256,50 +256,6 @@ pub fn prefetch<T>(line: *const T) {
     let _ = line;
 }
 
-/// [`Tiles::transpose`] of elements of two bytes.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-pub unsafe fn transpose_2(from: *const u16, from_step: usize, to: *mut u16, to_step: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::*;
-        // SAFETY: the caller's promise; every x86-64 has the instructions; eight elements are a register.
-        unsafe {
-            let mut rows = [_mm_setzero_si128(); BLOCK];
-            for i in 0..BLOCK {
-                rows[i] = _mm_loadu_si128(from.wrapping_add(i * from_step).cast());
-            }
-            let mut pairs = rows;
-            let mut fours = rows;
-            for i in 0..4 {
-                pairs[i] = _mm_unpacklo_epi16(rows[2 * i], rows[2 * i + 1]);
-                pairs[4 + i] = _mm_unpackhi_epi16(rows[2 * i], rows[2 * i + 1]);
-            }
-            for i in 0..4 {
-                fours[4 * (i / 2) + i % 2] = _mm_unpacklo_epi32(pairs[2 * i], pairs[2 * i + 1]);
-                fours[4 * (i / 2) + 2 + i % 2] = _mm_unpackhi_epi32(pairs[2 * i], pairs[2 * i + 1]);
-            }
-            for i in 0..4 {
-                let (low, high) = (fours[2 * i], fours[2 * i + 1]);
-                _mm_storeu_si128(to.wrapping_add(2 * i * to_step).cast(), _mm_unpacklo_epi64(low, high));
-                _mm_storeu_si128(
-                    to.wrapping_add((2 * i + 1) * to_step).cast(),
-                    _mm_unpackhi_epi64(low, high),
-                );
-            }
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    for i in 0..BLOCK {
-        for j in 0..BLOCK {
-            // SAFETY: the caller's promise.
-            unsafe { to.add(i * to_step + j).write_unaligned(from.add(j * from_step + i).read_unaligned()) };
-        }
-    }
-}
-
 /// A register whose factors are numbers as its sums are.
 #[cfg(target_arch = "x86_64")]
 macro_rules! register {
@@ -442,6 +398,40 @@ pub mod x86 {
     add_products!(add_4_f64: __m256d, __m256d, f64, ymm_reg, "vbroadcastsd", "qword", "vfmadd231pd", "avx2,fma");
     add_products!(add_16_f32: __m512, __m512, f32, zmm_reg, "vbroadcastss", "dword", "vfmadd231ps", "avx512f");
     add_products!(add_8_f64: __m512d, __m512d, f64, zmm_reg, "vbroadcastsd", "qword", "vfmadd231pd", "avx512f");
+
+    /// [`Tiles::transpose`] of elements of two bytes.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn transpose_2(from: *const u16, from_step: usize, to: *mut u16, to_step: usize) {
+        // SAFETY: the caller's promise; every x86-64 has the instructions; eight elements are a register.
+        unsafe {
+            let mut rows = [_mm_setzero_si128(); 8];
+            for i in 0..8 {
+                rows[i] = _mm_loadu_si128(from.wrapping_add(i * from_step).cast());
+            }
+            let mut pairs = rows;
+            for i in 0..4 {
+                pairs[i] = _mm_unpacklo_epi16(rows[2 * i], rows[2 * i + 1]);
+                pairs[4 + i] = _mm_unpackhi_epi16(rows[2 * i], rows[2 * i + 1]);
+            }
+            let mut fours = rows;
+            for i in 0..4 {
+                let (low, high) = (pairs[2 * i], pairs[2 * i + 1]);
+                fours[4 * (i / 2) + i % 2] = _mm_unpacklo_epi32(low, high);
+                fours[4 * (i / 2) + 2 + i % 2] = _mm_unpackhi_epi32(low, high);
+            }
+            for i in 0..4 {
+                let (low, high) = (fours[2 * i], fours[2 * i + 1]);
+                _mm_storeu_si128(to.wrapping_add(2 * i * to_step).cast(), _mm_unpacklo_epi64(low, high));
+                _mm_storeu_si128(
+                    to.wrapping_add((2 * i + 1) * to_step).cast(),
+                    _mm_unpackhi_epi64(low, high),
+                );
+            }
+        }
+    }
 
     /// [`Tiles::transpose`] of elements of four bytes.
     ///

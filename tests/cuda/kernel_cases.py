@@ -77,6 +77,7 @@ def add_cases() -> Iterator[Case]:
             "transposed and a column": (random(264, 70, dtype=dtype).T, column),
             "column slice": (x[:, 8:200], y[:, :192]),
             "every second": (x[:, ::2], y[:, 1::2]),
+            "few rows": (x[:3, ::2], y[:3, 1::2]),
             "permuted": (x.view(70, 8, 33).permute(2, 0, 1), y.view(33, 70, 8)),
             "sliced row bias": (x[:, :256], y[0, :256]),
             "skewed columns": (x[:, 1:], column),

@@ -7,7 +7,7 @@ use crate::cuda::device::DeviceFacts;
 /// Threads per block: the kernels' launch bound, and the least worth launching.
 pub const MAX_THREADS: u64 = 256;
 pub const MIN_THREADS: u64 = 64;
-/// Of `strided`: threads of a multiprocessor, all of which have as many elements as they can make, or else half as many.
+/// Threads of a multiprocessor without which a thread of `strided` has half as many elements as it can have.
 const BUSY_THREADS: u64 = 1024;
 /// Columns of a tile, and bytes of its rows in the operand that is transposed: TransposedTile in
 /// kernels/common/transposed_tile.cuh.
@@ -65,7 +65,7 @@ impl Tiling {
             let tiles = Tiling::tiles(items.div_ceil(span), threads, items, items, 1);
             return Tiling { vector_step: threads, span, group_step: 1, ..tiles };
         }
-        // Else the row's or column's end keeps a thread from more than `each`.
+        // Of a kernel that has more of them a thread, those beyond the last row or column are none.
         if width == 1 && rows < each && !neighbours {
             let vectors = columns.div_ceil(each);
             let items = vectors * rows * outer;

@@ -32,10 +32,12 @@ pub fn made<const RANK: usize>(plan: &LaunchPlan<AddParams<RANK>>, size: u64) ->
     let transposed = is(Variant::Transposed);
     let single = is(Variant::Strided) || is(Variant::StridedMixed) || is(Variant::Deep);
     let lanes = if single { 1 } else { (VECTOR_BYTES / size) as i64 };
-    let each = match single || is(Variant::Rows) {
-        true if is(Variant::Strided) => 8,
-        true => 4,
-        false => 2,
+    let each = if is(Variant::Strided) {
+        8
+    } else if single || is(Variant::Rows) {
+        4
+    } else {
+        2
     };
     let (inner, second) = (p.dims[p.rank as usize - 1], p.dims[p.rank as usize - 2]);
     let mut all = HashMap::new();
