@@ -61,7 +61,7 @@ def by_operation(names: list[str]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for name in names:
         fitting = [begin for begin in OPERATIONS if name.startswith(begin)]
-        heading = OPERATIONS[max(fitting, key=len)] if fitting else "Whole models, host and CPU"
+        heading = OPERATIONS[max(fitting, key=len)] if fitting else "Whole models, host, CPU and build"
         groups.setdefault(heading, []).append(name)
     order = [*dict.fromkeys(OPERATIONS.values())]
     return dict(sorted(groups.items(), key=lambda group: order.index(group[0]) if group[0] in order else -1))

@@ -45,7 +45,7 @@ fn solve<T: Float<Real: Activate>>(problem: &ActivationBackwardProblem) -> Resul
     // outputs are fresh.
     let source = |t: &Strided| unsafe { Source::<T>::new(t.address, t.dtype, &shape, &t.strides, 0) };
     // SAFETY: as above.
-    let target = |t: &Strided| unsafe { Target::<T>::new(t.address, &shape, &t.strides) };
+    let target = |t: &Strided| unsafe { Target::<T>::new(t.address, t.dtype, &shape, &t.strides) };
     let (rows, columns) = (problem.row_count() as usize, problem.columns as usize);
     let work = Work {
         grad: source(&problem.grad),
@@ -108,7 +108,8 @@ fn total<'a, T: Float<Real: Activate>>(
     }
     let values = totals.map(T::from_element);
     // SAFETY: the output is fresh and nobody else uses it.
-    let target = unsafe { Target::<T>::new(bias.address, &[(first + count) as i64], &[bias.stride]) };
+    let target =
+        unsafe { Target::<T>::new(bias.address, T::DTYPE, &[(first + count) as i64], &[bias.stride]) };
     // SAFETY: as above.
     unsafe { target.store(first, &values[..count]) };
 }

@@ -49,7 +49,7 @@ fn add<T: Element>(problem: &AddProblem) {
         AddendProblem::Scalar(value) => Addend::Scalar(T::arith(*value)),
     };
     // SAFETY: `check_out` has refused outputs that overlap themselves or an input.
-    let mut target = unsafe { Target::<T>::new(out.address, shape, &out.strides) };
+    let mut target = unsafe { Target::<T>::new(out.address, out.dtype, shape, &out.strides) };
     let in_place = problem.x.address == out.address
         || matches!(&problem.y, AddendProblem::Tensor(y) if y.address == out.address);
     if !in_place {

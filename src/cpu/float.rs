@@ -162,60 +162,19 @@ pub fn wide_rest<T: Float, I: Isa>(isa: I, from: &[T]) -> [T::Real; LANES] {
     wide
 }
 
-/// What can be rounded to from `R`: a dtype's own arithmetic type, or float64.
-pub trait Narrow<R>: Element {
-    /// to = from, rounded to nearest, ties to even; float64 reaches the halves by way of float32.
-    fn narrowed<I: Isa>(isa: I, from: &[R], to: &mut [Self]);
-    /// Two groups, in the order in which `T` was widened.
-    fn narrowed_pair<T: Float<Real = R>, I: Isa>(isa: I, from: [[R; LANES]; 2], to: &mut [[Self; LANES]; 2]);
-}
-
-/// [`Narrow::narrowed_pair`] of what was not widened in pairs.
+/// Rounds two groups, in the order in which `T` was widened, to a dtype with the same arithmetic type.
 #[inline(always)]
-fn narrowed_in_order<R, O: Narrow<R>, I: Isa>(isa: I, from: [[R; LANES]; 2], to: &mut [[O; LANES]; 2]) {
-    O::narrowed(isa, &from[0], &mut to[0]);
-    O::narrowed(isa, &from[1], &mut to[1]);
-}
-
-impl<T: Float> Narrow<T::Real> for T {
-    #[inline(always)]
-    fn narrowed<I: Isa>(isa: I, from: &[T::Real], to: &mut [T]) {
-        T::narrow(isa, from, to);
+pub fn narrow_pair<T: Float, O: Float<Real = T::Real>, I: Isa>(
+    isa: I,
+    from: [[T::Real; LANES]; 2],
+    to: &mut [[O; LANES]; 2],
+) {
+    if T::DTYPE == O::DTYPE {
+        return O::narrow_pair(isa, from, to);
     }
-    #[inline(always)]
-    fn narrowed_pair<S: Float<Real = T::Real>, I: Isa>(
-        isa: I,
-        from: [[T::Real; LANES]; 2],
-        to: &mut [[T; LANES]; 2],
-    ) {
-        if S::DTYPE == T::DTYPE {
-            T::narrow_pair(isa, from, to);
-        } else {
-            narrowed_in_order(isa, from, to);
-        }
-    }
+    O::narrow(isa, &from[0], &mut to[0]);
+    O::narrow(isa, &from[1], &mut to[1]);
 }
-
-macro_rules! narrow_f64 {
-    ($($type:ty),*) => {$(
-        impl Narrow<f64> for $type {
-            #[inline(always)]
-            fn narrowed<I: Isa>(isa: I, from: &[f64], to: &mut [$type]) {
-                <$type>::convert(isa, from, to);
-            }
-            #[inline(always)]
-            fn narrowed_pair<S: Float<Real = f64>, I: Isa>(
-                isa: I,
-                from: [[f64; LANES]; 2],
-                to: &mut [[$type; LANES]; 2],
-            ) {
-                narrowed_in_order(isa, from, to);
-            }
-        }
-    )*};
-}
-
-narrow_f64!(half::f16, half::bf16, f32);
 
 macro_rules! real {
     ($type:ty, $dtype:expr, $to:ident, $sum:ident, $largest:ident) => {

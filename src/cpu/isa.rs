@@ -86,7 +86,7 @@ pub fn dispatch_streaming<K: Kernel>(kernel: K) -> K::Output {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use x86::{has_avx2, has_avx512};
+pub use x86::{has_avx2, has_avx512, run_avx512};
 
 /// Whether a register holds a group of float32.
 pub fn has_whole_groups() -> bool {
@@ -121,12 +121,12 @@ impl Isa for Portable {
 
     #[inline(always)]
     fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES] {
-        values.map(f16::to_f32)
+        widen_f16(values)
     }
 
     #[inline(always)]
     fn narrow_f16(self, values: [f32; LANES]) -> [f16; LANES] {
-        values.map(f16::from_f32)
+        narrow_f16(values)
     }
 
     #[inline(always)]
@@ -159,6 +159,19 @@ impl Isa for Portable {
         // SAFETY: the caller's promise.
         unsafe { ptr::copy_nonoverlapping(from, to, CACHE_LINE) };
     }
+}
+
+// Calls on an x86-64 without an instruction for it, where a group is hundreds of others.
+#[cfg_attr(target_arch = "x86_64", inline(never))]
+#[cfg_attr(not(target_arch = "x86_64"), inline(always))]
+fn widen_f16(values: [f16; LANES]) -> [f32; LANES] {
+    values.map(f16::to_f32)
+}
+
+#[cfg_attr(target_arch = "x86_64", inline(never))]
+#[cfg_attr(not(target_arch = "x86_64"), inline(always))]
+fn narrow_f16(values: [f32; LANES]) -> [f16; LANES] {
+    values.map(f16::from_f32)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -194,6 +207,8 @@ mod x86 {
             && is_x86_feature_detected!("f16c")
     }
 
+    /// # Safety
+    /// [`has_avx512`] says that the CPU has it.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     pub fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
         kernel.run(Avx512(()))

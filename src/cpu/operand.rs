@@ -191,6 +191,30 @@ impl Walk {
             }
         });
     }
+
+    /// Copies `from` to the elements from `start` on.
+    ///
+    /// # Safety
+    /// They are of type T, may be written, and are not those of `from`.
+    unsafe fn scatter<T: Copy>(&self, start: usize, from: &[T]) {
+        let base = self.pointer::<T>();
+        let mut done = 0;
+        self.for_runs(start, from.len(), |offset, step, run| {
+            let to = base.wrapping_offset(offset);
+            let from = &from[done..done + run];
+            done += run;
+            // SAFETY: the caller's promise. No alignment is assumed.
+            unsafe {
+                if step == 1 {
+                    ptr::copy_nonoverlapping(from.as_ptr().cast::<u8>(), to.cast(), mem::size_of_val(from));
+                } else {
+                    for (i, &f) in from.iter().enumerate() {
+                        to.wrapping_offset(i as isize * step).write_unaligned(f);
+                    }
+                }
+            }
+        });
+    }
 }
 
 /// Reads every second element from `from` on, as many as `to` has, all of which may be read.
@@ -578,10 +602,11 @@ impl<E: Element, T: Element> Kernel for Convert<'_, E, T> {
 /// Contiguous bytes that are worth streaming: several lines.
 const SHORTEST_STREAM: usize = 512;
 
-/// The output.
+/// The output, written from elements of type T whatever its own dtype is.
 #[derive(Clone, Debug)]
 pub struct Target<T> {
     walk: Walk,
+    dtype: DType,
     /// Whether slices of the memory itself may be handed out.
     in_place: bool,
     /// Whether [`fill`](Self::fill) writes past the caches.
@@ -593,15 +618,15 @@ pub struct Target<T> {
 
 impl<T: Element> Target<T> {
     /// # Safety
-    /// Every index of `shape` is an element of type T of its own, which may be written and is read or
+    /// Every index of `shape` is an element of `dtype` of its own, which may be written and is read or
     /// written by nobody else while the target is in use, but through a [`Source`] told of it.
-    pub unsafe fn new(address: usize, shape: &[i64], strides: &[i64]) -> Target<T> {
-        let in_place = address.is_multiple_of(align_of::<T>());
+    pub unsafe fn new(address: usize, dtype: DType, shape: &[i64], strides: &[i64]) -> Target<T> {
+        let in_place = dtype == T::DTYPE && address.is_multiple_of(align_of::<T>());
         let walk = Walk::new(address, shape, strides);
         if let ([len], [1]) = (&walk.shape[..], &walk.strides[..]) {
-            memory::ask_for_huge_pages(address, *len as usize * size_of::<T>());
+            memory::ask_for_huge_pages(address, *len as usize * dtype.size());
         }
-        Target { walk, in_place, streamed: false, strides: last_two(strides), element: PhantomData }
+        Target { walk, dtype, in_place, streamed: false, strides: last_two(strides), element: PhantomData }
     }
 
     /// From here on [`fill`](Self::fill) writes past the caches where that pays. Not for memory that is an input too: its
@@ -672,29 +697,29 @@ impl<T: Element> Target<T> {
         if self.streamed { streaming::fill(isa, to, by) } else { by.fill(isa, 0..len, to) }
     }
 
-    /// Writes `from` to the elements from `start` on.
+    /// Writes `from`, converted to the output's dtype, to the elements from `start` on.
     ///
     /// # Safety
     /// No slice of these elements is alive, and no other thread uses them.
     #[inline(never)]
     pub unsafe fn store(&self, start: usize, from: &[T]) {
-        let base = self.walk.pointer::<T>();
-        let mut done = 0;
-        self.walk.for_runs(start, from.len(), |offset, step, run| {
-            let to = base.wrapping_offset(offset);
-            let from = &from[done..done + run];
-            done += run;
-            // SAFETY: runs stay within the walk, which `new` vouches for; `from` is a buffer, not the
-            // target itself, since no slice of that is alive. No alignment is assumed.
-            unsafe {
-                if step == 1 {
-                    ptr::copy_nonoverlapping(from.as_ptr().cast::<u8>(), to.cast(), mem::size_of_val(from));
-                } else {
-                    for (i, &f) in from.iter().enumerate() {
-                        to.wrapping_offset(i as isize * step).write_unaligned(f);
-                    }
-                }
-            }
-        });
+        // SAFETY: the caller's promise.
+        with_element!(self.dtype, E => unsafe { self.store_as::<E>(start, from) });
+    }
+
+    /// # Safety
+    /// As of [`store`](Self::store); elements are of type E.
+    unsafe fn store_as<E: Element>(&self, start: usize, from: &[T]) {
+        if E::DTYPE == T::DTYPE {
+            // SAFETY: `new` vouches for the memory, whose elements are T, and the caller for nobody else using it.
+            return unsafe { self.walk.scatter(start, from) };
+        }
+        let mut converted = [E::default(); BLOCK];
+        for (i, from) in from.chunks(BLOCK).enumerate() {
+            let converted = &mut converted[..from.len()];
+            dispatch(Convert { from, to: &mut *converted });
+            // SAFETY: as above, of elements that are E.
+            unsafe { self.walk.scatter(start + i * BLOCK, converted) };
+        }
     }
 }

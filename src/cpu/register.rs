@@ -363,7 +363,9 @@ pub mod x86 {
             ) {
                 // Where `$steps` names no operand, a comment does.
                 macro_rules! add {
-                    ($steps:literal, $step:expr) => {
+                    ($steps:literal, $step:expr) => {{
+                        // Not `_`, which LLVM may take for a byte: whether it then assembles depends on what is inlined.
+                        let _factor: $operand;
                         // SAFETY: the caller's promise.
                         unsafe {
                             std::arch::asm!(
@@ -377,11 +379,11 @@ pub mod x86 {
                                 right = inout($class) *right,
                                 b = in($class) b[0],
                                 c = in($class) b[1],
-                                x = out($class) _,
+                                x = out($class) _factor,
                                 options(nostack),
                             )
                         }
-                    };
+                    }};
                 }
                 match ROW % 4 {
                     0 => add!("", rows.step),

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::float::{Float, Narrow};
+use super::float::Float;
 use super::isa::Isa;
 use super::operand::{BLOCK, Source, Target};
 use super::streaming::Fill;
@@ -41,26 +41,26 @@ pub fn read<'a, T: Float, I: Isa>(
 /// # Safety
 /// No slice of these elements is alive, and no other thread uses them.
 #[inline(always)]
-pub unsafe fn store<R, T: Narrow<R>, I: Isa>(isa: I, target: &Target<T>, start: usize, from: &[R]) {
+pub unsafe fn store<T: Float, I: Isa>(isa: I, target: &Target<T>, start: usize, from: &[T::Real]) {
     if target.reach(start) >= from.len() {
         // SAFETY: the caller's promise.
-        return unsafe { target.fill(isa, start, from.len(), &Narrowed(from)) };
+        return unsafe { target.fill(isa, start, from.len(), &Rounded(from)) };
     }
     let mut block = [T::default(); BLOCK];
     for (i, values) in from.chunks(BLOCK).enumerate() {
         let block = &mut block[..values.len()];
-        T::narrowed(isa, values, block);
+        T::narrow(isa, values, block);
         // SAFETY: the caller's promise; the target gave no slice.
         unsafe { target.store(start + i * BLOCK, block) };
     }
 }
 
 /// Numbers, rounded.
-struct Narrowed<'a, R>(&'a [R]);
+struct Rounded<'a, R>(&'a [R]);
 
-impl<R, T: Narrow<R>> Fill<T> for Narrowed<'_, R> {
+impl<T: Float> Fill<T> for Rounded<'_, T::Real> {
     #[inline(always)]
     fn fill<I: Isa>(&self, isa: I, range: Range<usize>, to: &mut [T]) {
-        T::narrowed(isa, &self.0[range], to);
+        T::narrow(isa, &self.0[range], to);
     }
 }

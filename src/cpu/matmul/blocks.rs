@@ -12,6 +12,8 @@ use super::scheme::{InRegisters, Scheme, Widened};
 use super::scratch::{self, Memory, Scratch, Staging};
 use super::*;
 use crate::cpu::element::Element;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::isa::run_avx512;
 use crate::cpu::isa::{CACHE_LINE, LANES};
 use crate::cpu::register::{MAX_HEIGHT, MAX_WIDTH, Operands, Tiles};
 
@@ -44,9 +46,9 @@ impl Factor for bf16 {
     fn solve_part(product: Product<'_, f32>) {
         #[cfg(target_arch = "x86_64")]
         if amx::is_usable() {
-            return solve_part::<Pairs<amx::Amx>>(product);
+            return solve_part_of_pairs::<amx::Amx>(product);
         } else if pairs::has_avx512_bf16() {
-            return solve_part::<Pairs<pairs::Sums>>(product);
+            return solve_part_of_pairs::<pairs::Sums>(product);
         }
         solve_part::<Widened<bf16>>(product);
     }
@@ -73,6 +75,13 @@ fn row_cost<R>(product: &Product<'_, R>) -> usize {
 
 fn solve_part<S: Scheme>(product: Product<'_, Sum<S>>) {
     scratch::with(|scratch| dispatch(Part::<S> { product, scratch }));
+}
+
+/// The same on a CPU with the instructions of `T`, all of which have AVX-512.
+#[cfg(target_arch = "x86_64")]
+fn solve_part_of_pairs<T: Tiles<Factor = [bf16; 2], Sum = f32>>(product: Product<'_, f32>) {
+    // SAFETY: the caller has found `T`'s instructions, and AVX-512 with them.
+    scratch::with(|scratch| unsafe { run_avx512(Part::<Pairs<T>> { product, scratch }) });
 }
 
 /// Bytes that a thread takes for a product of `Factor`s or sums of so many bytes, at most.

@@ -84,7 +84,7 @@ fn sum_up<T: Float<Real: Activate>>(
             matrix: Source::<T>::new(matrix.address, T::DTYPE, &shape, &strides, 0),
             across,
             vector: Source::new(vector.address, T::DTYPE, &[k as i64], &[vector_stride], 0),
-            out: Target::new(out.address, &[len as i64], &[out_stride]),
+            out: Target::new(out.address, T::DTYPE, &[len as i64], &[out_stride]),
             bias,
             gate_bias: gate.and_then(|gate| gate.bias),
             gates,

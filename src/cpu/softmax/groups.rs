@@ -1,7 +1,7 @@
 //! Rows of a tile, a group of neighbouring columns at a time. Of two groups that are read as a pair the order of columns is
 //! the dtype's own ([`Float::wide_pair`]), so that what belongs to columns is kept in that order throughout.
 
-use crate::cpu::float::{Float, Narrow, wide, wide_rest};
+use crate::cpu::float::{Float, narrow_pair, wide, wide_rest};
 use crate::cpu::isa::{Isa, LANES};
 
 /// What is done with the group at a place of a row.
@@ -85,7 +85,7 @@ pub fn visit_both<T: Float, I: Isa>(isa: I, x: &[T], y: &[T], by: &mut impl Visi
 }
 
 #[inline(always)]
-pub fn fill_of_both<T: Float, O: Narrow<T::Real>, I: Isa>(
+pub fn fill_of_both<T: Float, O: Float<Real = T::Real>, I: Isa>(
     isa: I,
     x: &[T],
     y: &[T],
@@ -99,13 +99,13 @@ pub fn fill_of_both<T: Float, O: Narrow<T::Real>, I: Isa>(
     for (i, (to, (x, y))) in to_pairs.iter_mut().zip(pairs.iter().zip(y_pairs)).enumerate() {
         let (x, y) = (T::wide_pair(isa, x), T::wide_pair(isa, y));
         let results = [by.result(isa, 2 * i, x[0], y[0]), by.result(isa, 2 * i + 1, x[1], y[1])];
-        O::narrowed_pair::<T, I>(isa, results, to);
+        narrow_pair::<T, O, I>(isa, results, to);
     }
     if let ([to], ([x], [y])) = (to_single, (single, y_single)) {
-        O::narrowed(isa, &by.result(isa, 2 * pairs.len(), wide(isa, x), wide(isa, y)), to);
+        O::narrow(isa, &by.result(isa, 2 * pairs.len(), wide(isa, x), wide(isa, y)), to);
     }
     if !rest.is_empty() {
         let results = by.result(isa, groups.len(), wide_rest(isa, rest), wide_rest(isa, y_rest));
-        O::narrowed(isa, &results[..to_rest.len()], to_rest);
+        O::narrow(isa, &results[..to_rest.len()], to_rest);
     }
 }

@@ -66,7 +66,10 @@ fn operands<T: Float>(
     // `check_out` has refused outputs that overlap themselves, or x without being exactly it. A slice of x is
     // last used before any of its row is written, hence no `written`.
     unsafe {
-        (Source::new(x.address, x.dtype, shape, x_strides, 0), Target::new(out.address, shape, out_strides))
+        (
+            Source::new(x.address, x.dtype, shape, x_strides, 0),
+            Target::new(out.address, out.dtype, shape, out_strides),
+        )
     }
 }
 

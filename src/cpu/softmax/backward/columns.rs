@@ -8,12 +8,18 @@ use crate::cpu::softmax::groups::{self, ResultOfBoth, VisitBoth};
 use crate::cpu::softmax::steps::add_up;
 use crate::cpu::softmax::tiles::Tile;
 
-pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem, split: &Split) -> Result<()> {
+pub fn solve<T: Float, O: Float<Real = T::Real>>(
+    problem: &SoftmaxBackwardProblem,
+    split: &Split,
+) -> Result<()> {
     with_operands::<T, O>(problem, Split::dims, |operands| {
         split.for_tiles(
             problem.kind.backward_name(),
             |scratch: &mut Scratch<T, O>, tile| {
-                dispatch(Whole { piece: Piece { operands, tile, range: split.piece(0) }, scratch });
+                let mut sums = vec![0.0; tile.groups() * LANES];
+                let piece = || Piece { operands, tile, range: split.piece(0) };
+                dispatch(Survey { piece: piece(), scratch, sums: &mut sums });
+                dispatch(Write { piece: piece(), scratch, sums: &sums });
             },
             |sums, tile, parallel| {
                 let piece = |i| Piece { operands, tile, range: split.piece(i) };
@@ -87,7 +93,7 @@ impl<R: Exp> ResultOfBoth<R> for Results<'_, R> {
     }
 }
 
-impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
+impl<T: Float, O: Float<Real = T::Real>> Piece<'_, T, O> {
     /// Rows that are read at once.
     fn rows(&self) -> usize {
         let Operands { grad, output, .. } = self.operands;
@@ -177,25 +183,8 @@ impl<T: Float, O: Narrow<T::Real>> Piece<'_, T, O> {
     }
 }
 
-/// A tile that is solved in a single visit.
-struct Whole<'a, T, O> {
-    piece: Piece<'a, T, O>,
-    scratch: &'a mut Scratch<T, O>,
-}
-
-impl<T: Float, O: Narrow<T::Real>> Kernel for Whole<'_, T, O> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        let mut sums = vec![0.0; self.piece.tile.groups() * LANES];
-        self.piece.sums(isa, self.scratch, &mut sums);
-        self.piece.write(isa, &sums, self.scratch);
-    }
-}
-
 /// A tile in pieces, each of which reports the sums of its `padded` columns.
-fn long<'a, T: Float, O: Narrow<T::Real>>(
+fn long<'a, T: Float, O: Float<Real = T::Real>>(
     parts: &mut [f64],
     padded: usize,
     piece: impl Fn(usize) -> Piece<'a, T, O> + Sync,
@@ -223,7 +212,7 @@ struct Survey<'a, T, O> {
     sums: &'a mut [f64],
 }
 
-impl<T: Float, O: Narrow<T::Real>> Kernel for Survey<'_, T, O> {
+impl<T: Float, O: Float<Real = T::Real>> Kernel for Survey<'_, T, O> {
     type Output = ();
 
     #[inline(always)]
@@ -238,7 +227,7 @@ struct Write<'a, T, O> {
     sums: &'a [f64],
 }
 
-impl<T: Float, O: Narrow<T::Real>> Kernel for Write<'_, T, O> {
+impl<T: Float, O: Float<Real = T::Real>> Kernel for Write<'_, T, O> {
     type Output = ();
 
     #[inline(always)]

@@ -5,27 +5,25 @@ mod columns;
 mod rows;
 
 use super::*;
-use crate::cpu::float::{Narrow, Real, add_groups};
+use crate::cpu::float::{Real, add_groups};
 use crate::cpu::isa::LANES;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 
 pub fn run(problem: &SoftmaxBackwardProblem) -> Result<()> {
-    use DType::{BF16, F16, F32, F64};
-    // Inputs of other dtypes than the first are converted while they are read.
+    use DType::{BF16, F16, F64};
+    // Inputs of other dtypes than the first are converted while they are read, results of others than the second when they
+    // are stored.
     match (problem.grad.dtype, problem.out.dtype) {
         (F16, F16) => solve::<f16, f16>(problem),
         (BF16, BF16) => solve::<bf16, bf16>(problem),
-        (F64, F16) => solve::<f64, f16>(problem),
-        (F64, BF16) => solve::<f64, bf16>(problem),
-        (F64, F32) => solve::<f64, f32>(problem),
+        (F64, _) | (_, F64) => solve::<f64, f64>(problem),
         (_, F16) => solve::<f32, f16>(problem),
         (_, BF16) => solve::<f32, bf16>(problem),
-        (_, F64) => solve::<f64, f64>(problem),
         _ => solve::<f32, f32>(problem),
     }
 }
 
-fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
+fn solve<T: Float, O: Float<Real = T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
     let SoftmaxBackwardProblem { rows, out, out_stride, length, .. } = problem;
     match Split::of(rows, out, *out_stride, *length, 2 * size_of::<T>(), 8 * LANES) {
         Some(split) => columns::solve::<T, O>(problem, &split),
@@ -34,7 +32,7 @@ fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> Resu
 }
 
 /// `grad`, `output` and `out` over an index space of `dims`' making.
-fn with_operands<T: Float, O: Narrow<T::Real>>(
+fn with_operands<T: Float, O: Float<Real = T::Real>>(
     problem: &SoftmaxBackwardProblem,
     dims: impl Fn(&[i64], i64) -> Dims,
     solve: impl FnOnce(Operands<'_, T, O>) -> Result<()>,
@@ -50,7 +48,8 @@ fn with_operands<T: Float, O: Narrow<T::Real>>(
     let in_place = [grad, output].iter().any(|input| input.address == out.address);
     let (grad, output) = (source(grad, problem.grad_stride), source(output, problem.output_stride));
     // SAFETY: as above.
-    let mut out = unsafe { Target::new(out.address, &shape, &dims(&out.strides, problem.out_stride)) };
+    let mut out =
+        unsafe { Target::new(out.address, out.dtype, &shape, &dims(&out.strides, problem.out_stride)) };
     if !in_place {
         out.stream();
     }

@@ -1,12 +1,14 @@
 //! Row by row.
 
 use super::*;
-use crate::cpu::float::{Real, TailMask, add_to_totals, last_group, wide, wide_groups, wide_rest};
+use crate::cpu::float::{
+    Real, TailMask, add_to_totals, last_group, narrow_pair, wide, wide_groups, wide_rest,
+};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
 use crate::cpu::streaming::{self, Fill};
 
-pub fn solve<T: Float, O: Narrow<T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
+pub fn solve<T: Float, O: Float<Real = T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
     let (rows, length) = (problem.row_count() as usize, problem.length as usize);
     let nanoseconds = rows as f64 * (30.0 + 0.5 * length as f64);
     with_operands::<T, O>(
@@ -86,7 +88,7 @@ fn sums<T: Float, I: Isa>(
 
 /// Writes the results of a row or a piece of one, rounded.
 #[inline(always)]
-fn fill<T: Float, O: Narrow<T::Real>, I: Isa>(
+fn fill<T: Float, O: Float<Real = T::Real>, I: Isa>(
     isa: I,
     kind: Kind,
     (grad, output): (&[T], &[T]),
@@ -101,18 +103,18 @@ fn fill<T: Float, O: Narrow<T::Real>, I: Isa>(
         let (grad, output) = (T::wide_pair(isa, grad), T::wide_pair(isa, output));
         let low = results(isa, kind, grad[0], output[0], sums);
         let high = results(isa, kind, grad[1], output[1], sums);
-        O::narrowed_pair::<T, I>(isa, [low, high], to);
+        narrow_pair::<T, O, I>(isa, [low, high], to);
     }
     for (to, (grad, output)) in to_rest.iter_mut().zip(rest.iter().zip(outputs_rest)) {
-        O::narrowed(isa, &results(isa, kind, wide(isa, grad), wide(isa, output), sums), to);
+        O::narrow(isa, &results(isa, kind, wide(isa, grad), wide(isa, output), sums), to);
     }
     if let (Some((grad, again)), Some((output, _))) = (last_group(grad), last_group(output)) {
         if let Some(to) = to.last_chunk_mut::<LANES>().filter(|_| again > 0) {
-            O::narrowed(isa, &results(isa, kind, wide(isa, grad), wide(isa, output), sums), to);
+            O::narrow(isa, &results(isa, kind, wide(isa, grad), wide(isa, output), sums), to);
         }
     } else {
         let rest = results(isa, kind, wide_rest(isa, grad), wide_rest(isa, output), sums);
-        O::narrowed(isa, &rest[..to.len()], to);
+        O::narrow(isa, &rest[..to.len()], to);
     }
 }
 
@@ -124,7 +126,7 @@ struct Results<'a, T> {
     sum: f64,
 }
 
-impl<T: Float, O: Narrow<T::Real>> Fill<O> for Results<'_, T> {
+impl<T: Float, O: Float<Real = T::Real>> Fill<O> for Results<'_, T> {
     #[inline(always)]
     fn fill<I: Isa>(&self, isa: I, range: Range<usize>, to: &mut [O]) {
         fill(isa, self.kind, (&self.grad[range.clone()], &self.output[range]), self.sum, to);
@@ -133,7 +135,7 @@ impl<T: Float, O: Narrow<T::Real>> Fill<O> for Results<'_, T> {
 
 /// Rows of N groups, in registers from their sum to their results. `WHOLE`: their length is a multiple of a group's.
 #[inline(always)]
-fn rows_of_groups<T: Float, O: Narrow<T::Real>, I: Isa, const N: usize, const WHOLE: bool>(
+fn rows_of_groups<T: Float, O: Float<Real = T::Real>, I: Isa, const N: usize, const WHOLE: bool>(
     isa: I,
     kind: Kind,
     length: usize,
@@ -155,7 +157,7 @@ fn rows_of_groups<T: Float, O: Narrow<T::Real>, I: Isa, const N: usize, const WH
         for i in 0..N {
             let to = if i + 1 < N { to[i * LANES..].first_chunk_mut::<LANES>() } else { to.last_chunk_mut() };
             if let Some(to) = to {
-                O::narrowed(isa, &super::results(isa, kind, grad[i], output[i], sums), to);
+                O::narrow(isa, &super::results(isa, kind, grad[i], output[i], sums), to);
             }
         }
     }
@@ -174,7 +176,7 @@ struct Short<'a, T, O> {
     length: usize,
 }
 
-impl<T: Float, O: Narrow<T::Real>> Kernel for Short<'_, T, O> {
+impl<T: Float, O: Float<Real = T::Real>> Kernel for Short<'_, T, O> {
     type Output = ();
 
     #[inline(always)]
@@ -235,7 +237,7 @@ struct Visit<'a, T, O> {
     streamed: bool,
 }
 
-impl<'a, T: Float, O: Narrow<T::Real>> Piece<'a, T, O> {
+impl<'a, T: Float, O: Float<Real = T::Real>> Piece<'a, T, O> {
     #[inline(always)]
     fn inputs<'b>(&self, grad: &'b mut Vec<T>, output: &'b mut Vec<T>) -> (&'b [T], &'b [T])
     where
@@ -272,7 +274,7 @@ impl<'a, T: Float, O: Narrow<T::Real>> Piece<'a, T, O> {
 }
 
 /// A row in pieces, each of which reports its sum.
-fn long<T: Float, O: Narrow<T::Real>>(
+fn long<T: Float, O: Float<Real = T::Real>>(
     operands: Operands<'_, T, O>,
     sums: &mut [f64],
     row: usize,
@@ -297,7 +299,7 @@ struct Survey<'a, T, O> {
     scratch: &'a mut Scratch<T, O>,
 }
 
-impl<T: Float, O: Narrow<T::Real>> Kernel for Survey<'_, T, O> {
+impl<T: Float, O: Float<Real = T::Real>> Kernel for Survey<'_, T, O> {
     type Output = f64;
 
     #[inline(always)]
@@ -313,7 +315,7 @@ struct Write<'a, T, O> {
     sum: f64,
 }
 
-impl<T: Float, O: Narrow<T::Real>> Kernel for Write<'_, T, O> {
+impl<T: Float, O: Float<Real = T::Real>> Kernel for Write<'_, T, O> {
     type Output = ();
 
     #[inline(always)]
