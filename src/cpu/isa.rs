@@ -1,8 +1,8 @@
 //! Instruction sets: code is written once, compiled for each, and chosen when it runs.
 //!
-//! Loops are plain Rust that LLVM vectorises; conversions of float16 and bfloat16 and sums of a group are
-//! and the largest of one are intrinsics: it cannot see through those of float16, and takes the others apart. A value of an [`Isa`] type proves that the CPU has
-//! it: only [`dispatch`] makes one.
+//! Loops are plain Rust that LLVM vectorises. Conversions of float16 and bfloat16, and the sum and the largest of a group, are
+//! intrinsics: LLVM cannot see through the conversions of float16, and takes the others apart. A value of an [`Isa`] type proves
+//! that the CPU has it: only [`dispatch`] makes one.
 //!
 //! Only what is inlined into [`dispatch`]'s entries is compiled for their instruction set, and a closure is
 //! inlined only where LLVM finds it cheap: exp in a closure took 30 times as long. Code under a [`Kernel`] is
@@ -15,6 +15,7 @@ use half::{bf16, f16};
 use super::float::pairwise;
 use super::half_float::narrow_bf16;
 use super::register::{self, Register};
+
 /// Elements in a group that is worked on at a time: one AVX-512 register of float32.
 pub const LANES: usize = 16;
 
@@ -161,7 +162,7 @@ impl Isa for Portable {
     }
 }
 
-// Calls on an x86-64 without an instruction for it, where a group is hundreds of others.
+// Out of line on an x86-64 without instructions for it, where a group takes hundreds of others.
 #[cfg_attr(target_arch = "x86_64", inline(never))]
 #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
 fn widen_f16(values: [f16; LANES]) -> [f32; LANES] {
