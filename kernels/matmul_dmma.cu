@@ -16,7 +16,7 @@
 
 //                               BM  BN  WM  WN stages blocks
 using Tile128x64 = DoubleShape<128, 64, 64, 32, 4, 2>;
-using Tile64x64 = DoubleShape<64, 64, 32, 32, 5, 2>;
+using Tile64x64 = DoubleShape<64, 64, 32, 32, 4, 3>;
 using Tile64x32 = DoubleShape<64, 32, 32, 16, 5, 3>;
 
 #define MATMUL(tile, layout, a, b, ELEMENTS)                                                       \

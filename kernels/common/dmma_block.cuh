@@ -12,9 +12,6 @@ template <int BM_, int BN_, int WM_, int WN_, int STAGES_, int BLOCKS_> struct D
     static constexpr int BLOCKS = BLOCKS_;  // wanted on one multiprocessor: bounds the registers
     static constexpr int WARPS_N = BN / WN, WARPS = BM / WM * WARPS_N, THREADS = WARPS * 32;
     static constexpr int K_STEPS = BK / 8, COPY_EVERY = K_STEPS;  // all copies before one step: fewer registers
-    // k of a part whose products are summed alone, before they are added to the rest in `out`: with one chain of additions over
-    // all of k, rounding errors would grow with the root of k.
-    static constexpr int64_t PART_K = 1024;
     static_assert(WM % 16 == 0 && WN % 16 == 0, "whole fragments");
     static_assert(BM * BN <= STAGES * (BM + BN) * BK, "the result fits where the ring was");
 
@@ -106,55 +103,10 @@ template <class S, Major A, Major B> struct DoubleWarp {
                 }
     }
 
-    // Adds to the sums what `out` holds of earlier parts of k.
-    template <class Params> __device__ __forceinline__ void add_earlier(const Params& p, const Work<double>& work) {
-#pragma unroll
-        for (int i = 0; i < MT; ++i) {
-            Pack<double, 4> stored[NT][2] = {};
-            each_four(p, work, i, [&](int j, int half, const double* from, int count) {
-                if (p.out_vector && count >= 4) {
-                    stored[j][half] = load_pack<double, 4>(from);
-                    return;
-                }
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    if (e < count) stored[j][half].v[e] = from[e * p.out_col];
-                }
-            });
-#pragma unroll
-            for (int j = 0; j < NT; ++j)
-#pragma unroll
-                for (int e = 0; e < 8; ++e) accumulator[i][j][e % 2][e / 2] += stored[j][e / 4].v[e % 4];
-        }
-    }
-
-    // The end of a part of k that is not the last: sums go to `out`, and begin again.
-    template <class Params> __device__ __forceinline__ void store_part(const Params& p, const Work<double>& work) {
-#pragma unroll
-        for (int i = 0; i < MT; ++i)
-            each_four(p, work, i, [&](int j, int half, double* to, int count) {
-                Pack<double, 4> sums;
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    double& sum = accumulator[i][j][e % 2][half * 2 + e / 2];
-                    sums.v[e] = sum;
-                    sum = 0.0;
-                }
-                if (p.out_vector && count >= 4) {
-                    store_pack(to, sums);
-                    return;
-                }
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    if (e < count) to[e * p.out_col] = sums.v[e];
-                }
-            });
-    }
-
-    // Each thread takes its sums from its own place in shared memory, in a loop: for the activations' code to be short.
+    // The end of a part of k: adds what `out` holds of earlier parts, and writes the sums there or, of the last part, the
+    // result. Each thread takes its sums from its own place in shared memory, in loops: for short code and few registers.
     template <class Params>
-    __device__ __forceinline__ void apply_epilogue_to_all(const Params& p, const Work<double>& work) {
-        const int lane = threadIdx.x % 32;
+    __device__ __forceinline__ void finish_part(const Params& p, const Work<double>& work, bool first, bool last) {
         double2* own = reinterpret_cast<double2*>(shared_memory) + threadIdx.x;
 #pragma unroll
         for (int i = 0; i < MT; ++i)
@@ -165,57 +117,90 @@ template <class S, Major A, Major B> struct DoubleWarp {
                     const auto& v = accumulator[i][j];
                     own[((i * NT + j) * 4 + e) * S::THREADS] = make_double2(v[0][e], v[1][e]);
                 }
+        const bool vectors = p.out_vector && row + S::WM <= work.rows && col + S::WN <= work.cols;
+        constexpr int TOGETHER = 4;  // loads under way
+        for (int at = 0; !first && at < FOURS; at += TOGETHER) {
+            Pack<double, 4> earlier[TOGETHER];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) earlier[i] = load_four(p, work, at + i, vectors);
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    double2& sums = own[((at + i) * 2 + half) * S::THREADS];
+                    const double* add = earlier[i].v + half * 2;
+                    sums = make_double2(sums.x + add[0], sums.y + add[1]);
+                }
+        }
 #pragma unroll 1
-        for (int at = 0; at < MT * NT * 2; ++at) {
+        for (int at = 0; at < FOURS; ++at) {
             const double2 low = own[at * 2 * S::THREADS], high = own[(at * 2 + 1) * S::THREADS];
             double v[4] = {low.x, low.y, high.x, high.y};
-            const int i = at / (NT * 2), j = at / 2 % NT, half = at % 2;
-            apply_epilogue(p, work, row + i * 16 + lane / 4 * 2 + half, col + j * 16 + lane % 4 * 4, 1, v);
+            if (last)
+                apply_epilogue(p, work, row_of(at), col_of(at), 1, v);
+            else
+                store_result(p, work, row_of(at), col_of(at), 1, v);
         }
     }
 
 private:
-    // Where a lane's fours of fragments i lie in `out`, and how many of a four there are.
-    template <class Params, class F>
-    __device__ __forceinline__ void each_four(const Params& p, const Work<double>& work, int i, F f) {
-        const int lane = threadIdx.x % 32, first = row + i * 16 + lane / 4 * 2;
+    // A lane has so many fours of neighbouring columns. Where they are within the tile.
+    static constexpr int FOURS = MT * NT * 2;
+    __device__ __forceinline__ int row_of(int at) const {
+        return row + at / (NT * 2) * 16 + threadIdx.x % 32 / 4 * 2 + at % 2;
+    }
+    __device__ __forceinline__ int col_of(int at) const { return col + at / 2 % NT * 16 + threadIdx.x % 4 * 4; }
+
+    template <class Params>
+    __device__ __forceinline__ Pack<double, 4> load_four(const Params& p, const Work<double>& work, int at,
+                                                         bool vectors) const {
+        const int r = row_of(at), c = col_of(at);
+        const double* from = work.out + (work.row + r) * p.out_row + (work.col + c) * p.out_col;
+        if (vectors) return load_pack<double, 4>(from);
+        Pack<double, 4> four = {};
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            double* out = work.out + (work.row + first + half) * p.out_row;
-#pragma unroll
-            for (int j = 0; j < NT; ++j) {
-                const int column = col + j * 16 + lane % 4 * 4;
-                f(j, half, out + (work.col + column) * p.out_col, first + half < work.rows ? work.cols - column : 0);
-            }
-        }
+        for (int e = 0; e < 4; ++e)
+            if (r < work.rows && c + e < work.cols) four.v[e] = from[e * p.out_col];
+        return four;
     }
 };
 
-// ELEMENTS: operands of any strides; otherwise of whole, aligned 16-byte vectors along A and B.
+// The products of k from `begin` on, p.part_k of them or what is left. ELEMENTS: operands of any strides; otherwise of whole,
+// aligned 16-byte vectors along A and B.
+template <bool ELEMENTS, class S, Major A, Major B, class Params>
+__device__ __forceinline__ void multiply_part(DoubleWarp<S, A, B>& warp, const Params& p, int64_t begin) {
+    Work<double> work;
+    find_work<S::BM, S::BN>(p, work);
+    const int64_t &a_lead = A == Major::K ? p.a_row : p.a_col, &a_unit = A == Major::K ? p.a_col : p.a_row;
+    const int64_t &b_lead = B == Major::K ? p.b_col : p.b_row, &b_unit = B == Major::K ? p.b_row : p.b_col;
+    const double *a = work.a + begin * p.a_col, *b = work.b + begin * p.b_row;
+    const int k = int(min(p.k - begin, int64_t(p.part_k)));
+    if constexpr (ELEMENTS) {
+        DoubleCopier<S::BM, S::BK, A, S::THREADS> copy_a(a, a_lead, work.rows, a_unit);
+        DoubleCopier<S::BN, S::BK, B, S::THREADS> copy_b(b, b_lead, work.cols, b_unit);
+        multiply(warp, copy_a, copy_b, k);
+    } else {
+        AsyncCopier<double, S::BM, S::BK, A, S::THREADS> copy_a(a, a_lead, work.rows);
+        AsyncCopier<double, S::BN, S::BK, B, S::THREADS> copy_b(b, b_lead, work.cols);
+        multiply(warp, copy_a, copy_b, k);
+    }
+}
+
+// Sums of parts of k are added up in `out`: with one chain of additions over all of k, rounding errors would grow with the root
+// of k, and of terms of one sign with k itself.
 template <class S, Major A, Major B, bool ELEMENTS, class Params>
 __device__ __forceinline__ void matmul_doubles(const Params& p) {
     ptx::wait_for_grid_before();
     Work<double> work;
     if (!find_work<S::BM, S::BN>(p, work)) return;
-    const int64_t &a_lead = A == Major::K ? p.a_row : p.a_col, &a_unit = A == Major::K ? p.a_col : p.a_row;
-    const int64_t &b_lead = B == Major::K ? p.b_col : p.b_row, &b_unit = B == Major::K ? p.b_row : p.b_col;
-    DoubleWarp<S, A, B> warp;
-    const auto between = [&](int64_t left) {
-        Work<double> work;  // again: for no registers of it meanwhile
-        find_work<S::BM, S::BN>(p, work);
-        if (p.k - left > S::PART_K) warp.add_earlier(p, work);
-        warp.store_part(p, work);
-    };
-    if constexpr (ELEMENTS) {
-        DoubleCopier<S::BM, S::BK, A, S::THREADS> copy_a(work.a, a_lead, work.rows, a_unit);
-        DoubleCopier<S::BN, S::BK, B, S::THREADS> copy_b(work.b, b_lead, work.cols, b_unit);
-        multiply(warp, copy_a, copy_b, p.k, between);
-    } else {
-        AsyncCopier<double, S::BM, S::BK, A, S::THREADS> copy_a(work.a, a_lead, work.rows);
-        AsyncCopier<double, S::BN, S::BK, B, S::THREADS> copy_b(work.b, b_lead, work.cols);
-        multiply(warp, copy_a, copy_b, p.k, between);
+    for (int part = 0;; ++part) {
+        const int64_t begin = part * int64_t(p.part_k);
+        DoubleWarp<S, A, B> warp;
+        multiply_part<ELEMENTS>(warp, p, begin);
+        find_work<S::BM, S::BN>(p, work);  // again: for no registers of it meanwhile
+        const bool last = p.k - begin <= p.part_k;
+        warp.finish_part(p, work, part == 0, last);
+        if (last) return;
+        __syncthreads();  // the ring is where the sums were
     }
-    find_work<S::BM, S::BN>(p, work);
-    if (p.k > S::PART_K) warp.add_earlier(p, work);
-    warp.apply_epilogue_to_all(p, work);
 }

@@ -30,7 +30,7 @@ template <int Rank> struct MatmulParams {
     uint32_t a_k_fast, b_k_fast;  // single elements: neighbouring threads step along k, not along m or n
     uint32_t out_vector;          // a thread's neighbouring columns may be written at once
     uint32_t batch_rank;          // at least 1
-    uint32_t unused;
+    uint32_t part_k;        // of matmul_dmma: k whose products are summed alone, at most 2^31 - 1
     Addends addends;
     Dim<4> batch[Rank];  // outermost first; strides of a, b, out, residual
 };
@@ -77,6 +77,26 @@ __device__ __forceinline__ bool find_work(const Params& p, Work<T>& work) {
     return true;
 }
 
+// Writes elements (row, col + e * step) of the tile, if they are in the result.
+template <int N, class T, class Acc, class Params>
+__device__ __forceinline__ void store_result(const Params& p, const Work<T>& work, int row, int col, int step,
+                                             const Acc (&v)[N]) {
+    if (row >= work.rows) return;
+    T* out = work.out + (work.row + row) * p.out_row + work.col * p.out_col;
+    if (p.out_vector && step == 1 && col + N <= work.cols) {
+        Pack<T, N> pack;
+#pragma unroll
+        for (int e = 0; e < N; ++e) pack.v[e] = convert<T>(v[e]);
+        store_pack(out + col, pack);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+        const int c = col + e * step;
+        if (c < work.cols) out[c * p.out_col] = convert<T>(v[e]);
+    }
+}
+
 // The epilogue of the elements (row, col + e * step) of the tile, whose accumulators are v[e]. Its elements may be apart,
 // which makes it another code than the one in epilogue.cuh. ADDENDS: whether something may be added.
 template <bool ADDENDS = true, int N, class T, class Acc, class Params>
@@ -98,17 +118,5 @@ __device__ __forceinline__ void apply_epilogue(const Params& p, const Work<T>& w
         const Run<T, Acc> run(p.addends, work.row + row, work.col + col, product, offset, false);
         if (!add_run(v, run, step, int(work.cols - col))) return;
     }
-    T* out = work.out + (work.row + row) * p.out_row + work.col * p.out_col;
-    if (p.out_vector && step == 1 && col + N <= work.cols) {
-        Pack<T, N> pack;
-#pragma unroll
-        for (int e = 0; e < N; ++e) pack.v[e] = convert<T>(v[e]);
-        store_pack(out + col, pack);
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < N; ++e) {
-        const int c = col + e * step;
-        if (c < work.cols) out[c * p.out_col] = convert<T>(v[e]);
-    }
+    store_result(p, work, row, col, step, v);
 }

@@ -127,23 +127,17 @@ template <class S, Major A, Major B> struct Warp {
 };
 
 // The sum over k of a tile, in `warp`. The copiers fill buffers: copies run STAGES - 1 tiles of k ahead of the
-// arithmetic, fragments one step. Afterwards nobody uses the ring any more. `between` is called after each part of k but the
-// last, where a shape has parts, with what is left of k.
-struct OnePart {
-    __device__ __forceinline__ void operator()(int64_t) const {}
-};
-template <template <class, Major, Major> class W, class S, Major A, Major B, class CopierA, class CopierB,
-          class Between = OnePart>
-__device__ __forceinline__ void multiply(W<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, int64_t k,
-                                         Between between = {}) {
+// arithmetic, fragments one step. Afterwards nobody uses the ring any more.
+template <template <class, Major, Major> class W, class S, Major A, Major B, class CopierA, class CopierB, class K>
+__device__ __forceinline__ void multiply(W<S, A, B>& warp, CopierA& copy_a, CopierB& copy_b, K k) {
     constexpr int STAGES = S::STAGES, STEPS = S::K_STEPS, EVERY = S::COPY_EVERY, PARTS = STEPS / EVERY;
     constexpr uint32_t STAGE_BYTES = S::template STAGE_BYTES<A, B>;
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(shared_memory));
 
     // A tile's copies start in parts, each before a step's arithmetic, so as not to crowd it out. `left` is k from
     // that tile on; past the end they write zeros.
-    const auto fetch = [&](int64_t left, int stage, int part, int parts) {
-        const int k_left = int(min(left, int64_t(S::BK)));
+    const auto fetch = [&](K left, int stage, int part, int parts) {
+        const int k_left = int(min(left, K(S::BK)));
         copy_a.copy(shared + stage * STAGE_BYTES, k_left, part, parts);
         copy_b.copy(shared + stage * STAGE_BYTES + S::template SharedA<A>::BYTES, k_left, part, parts);
         if (part + 1 == parts) ptx::cp_async_commit();
@@ -158,7 +152,7 @@ __device__ __forceinline__ void multiply(W<S, A, B>& warp, CopierA& copy_a, Copi
         warp.read(0, shared, 0);
         fetch(k - (STAGES - 1) * S::BK, write_stage, 0, PARTS);
     }
-    for (int64_t left = k; left > 0; left -= S::BK) {
+    for (K left = k; left > 0; left -= S::BK) {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             const bool last = step == STEPS - 1;
@@ -175,10 +169,6 @@ __device__ __forceinline__ void multiply(W<S, A, B>& warp, CopierA& copy_a, Copi
             warp.read(next % 2, shared + read_stage * STAGE_BYTES, next);
             if (next % EVERY == 0) fetch(left - (STAGES - !last) * S::BK, write_stage, next / EVERY, PARTS);
             warp.multiply(step % 2);
-        }
-        if constexpr (!same_type<Between, OnePart>) {
-            const int64_t rest = left - S::BK;
-            if (rest > 0 && (k - rest) % S::PART_K == 0) between(rest);
         }
     }
     // A wait is only for what was committed, and the last parts were not: their zeros would land in what the epilogue

@@ -62,11 +62,13 @@ const MMA_ANY_TILES: [Tile; 2] = [
 #[rustfmt::skip]
 const DMMA_TILES: [Tile; 3] = [
     Tile { name: "128x64",  m: 128, n:  64, threads: 128, stage_bytes: 24_576, stages: [4; 2], blocks: 2, rank: INLINE_RANK, ahead: 384, alone: 0.66, together: 0.84 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 128, stage_bytes: 16_384, stages: [5; 2], blocks: 2, rank: INLINE_RANK, ahead: 512, alone: 0.55, together: 0.81 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 128, stage_bytes: 16_384, stages: [4; 2], blocks: 3, rank: INLINE_RANK, ahead: 384, alone: 0.55, together: 0.81 },
     Tile { name: "64x32",   m:  64, n:  32, threads: 128, stage_bytes: 12_288, stages: [5; 2], blocks: 3, rank: INLINE_RANK, ahead: 512, alone: 0.40, together: 0.74 },
 ];
-/// PART_K of kernels/common/dmma_block.cuh.
-const DMMA_PART_K: i64 = 1024;
+/// k whose products matmul_dmma sums alone: while all tiles are computed at the same time, where cuBLAS splits k, and of more
+/// tiles, where it does not; and at most.
+const DMMA_PARTS: [u32; 2] = [1024, 4096];
+const DMMA_LONGEST_PART: u32 = i32::MAX as u32;
 const DMMA_ANY_TILES: [Tile; 1] = [DMMA_TILES[1]];
 #[rustfmt::skip]
 const SIMT_TILES: [Tile; 2] = [
@@ -123,12 +125,20 @@ pub(super) fn planned(
     device: &DeviceFacts,
 ) -> LaunchPlan<MatmulParams> {
     let BlocksChoice { file, tile, layout, why, .. } = choose(problem, p, overrides, device);
-    let params =
-        MatmulParams::new(problem, p, (tile.m, tile.n), device.multiprocessors * resident(tile, device));
+    let concurrent = device.multiprocessors * resident(tile, device);
+    let mut params = MatmulParams::new(problem, p, (tile.m, tile.n), concurrent);
+    let mut settings = params.order.settings().to_vec();
+    if file == "matmul_dmma" {
+        params.part_k = match problem.residual_is_out {
+            true => DMMA_LONGEST_PART,
+            false => DMMA_PARTS[usize::from(params.blocks > concurrent.into())],
+        };
+        settings.push(("part_k", params.part_k.into()));
+    }
     let kernel = Kernel { file, name: format!("{file}_{}{layout}_{}", tile.name, problem.dtype.suffix()) };
     LaunchPlan {
         grid: grid(params.blocks),
-        settings: params.order.settings().to_vec(),
+        settings,
         why,
         ..LaunchPlan::new(kernel, 1, tile.threads, tile.shared_bytes(device), params)
     }
@@ -156,7 +166,7 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
     };
     let tensor_cores = device.compute_capability >= (8, 0);
     // matmul_dmma leaves sums of parts of k in the result's memory.
-    let sums_over_residual = problem.residual_is_out && p.k > DMMA_PART_K;
+    let sums_over_residual = problem.residual_is_out && p.k > DMMA_LONGEST_PART.into();
     // On compute capability 9.0 matmul_wgmma_tf32.cu does.
     let takes_tf32 = tensor_cores && device.compute_capability != (9, 0);
     let capability = [("compute capability's major", device.compute_capability.0.into()), ("needed", 8)];

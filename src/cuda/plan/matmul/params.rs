@@ -44,7 +44,8 @@ pub struct MatmulParams<const RANK: usize = MAX_RANK> {
     pub out_vector: u32,
     /// At least 1.
     pub batch_rank: u32,
-    pub unused: u32,
+    /// Of matmul_dmma: k whose products are summed alone, at most 2^31 - 1.
+    pub part_k: u32,
     pub addends: Addends,
     /// Strides of a, b, out, residual.
     pub batch: [Dim<4>; RANK],
@@ -100,7 +101,7 @@ impl<const RANK: usize> MatmulParams<RANK> {
             b_k_fast: u32::from(k_fast(p.b.col_stride, p.b.row_stride, p.n, p.k)),
             out_vector: u32::from(p.rows_allow_vectors(problem.dtype)),
             batch_rank,
-            unused: 0,
+            part_k: 0,
             addends: Addends::along_rows(p, problem.dtype),
             batch,
         }

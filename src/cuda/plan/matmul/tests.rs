@@ -186,11 +186,12 @@ fn layouts() {
     assert_eq!(kernel(&floats, examples::t4()), "matmul_simt_128x128_f32");
     floats.b.row_stride = 1025;
     assert_eq!(kernel(&floats, examples::a100()), "matmul_simt_64x64_f32");
-    // Sums of parts of k would be where the residual is.
+    // Sums of parts of k would be where the residual is, so there is one part, as long as a part can be.
     let mut added = problem(DType::F64, 1, 512, 1024, 512);
     (added.residual, added.residual_is_out) = (Some(added.out.clone()), true);
     assert_eq!(kernel(&added, examples::h200()), "matmul_dmma_64x32_kn_f64");
-    added.k = 1025;
+    assert_eq!(plan(&added, &examples::h200()).params.part_k, i32::MAX as u32);
+    added.k = 1 << 31;
     assert_eq!(kernel(&added, examples::h200()), "matmul_simt_64x64_f64");
     // Doubles that are copied alone go along the smaller stride.
     let mut doubles = problem(DType::F64, 1, 256, 256, 256);
