@@ -1,6 +1,6 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// Last launch of a split-K matmul (matmul_wgmma.cu, matmul_skinny.cu, matmul_skinny_simt.cu): out = act(sum of the
+// Last launch of a split-K matmul (matmul_wgmma.cu, matmul_skinny.cu, blocks of float32 and float64): out = act(sum of the
 // partials + bias) + residual, or of a gated product's two sums act(gate) * b + residual.
 //
 // The partials of all k splits lie in the workspace in float32 (float64: float64), padded to whole tiles or fours. A
@@ -53,9 +53,17 @@ template <class T, class Acc> __device__ __forceinline__ void matmul_reduce(cons
     const uint64_t plane = uint64_t(p.height) * p.width;
     ptx::wait_for_grid_before();
     const uint32_t place = p.gate_width == 0 ? col : col + col / p.gate_width * p.gate_width;
+    const int count = int(p.n - col);
     constexpr int AT_ONCE = sizeof(Acc) == 8 ? 4 : 8;  // of more float64 Turing's registers would spill
     const auto sum = [&](Acc(&v)[4], uint32_t place) {
         const Acc* split = static_cast<const Acc*>(p.partials) + product * plane + uint64_t(row) * p.width + place;
+        if (count < 4) {  // nobody wrote the rest of a four
+            for (uint32_t i = 0; i < p.splits; ++i)
+#pragma unroll
+                for (int e = 0; e < 3; ++e)
+                    if (e < count) v[e] += split[i * plane * p.products + e];
+            return;
+        }
 #pragma unroll AT_ONCE
         for (uint32_t i = 0; i < p.splits; ++i) {
             const auto w = load_pack<Acc, 4>(split + i * plane * p.products);
@@ -74,7 +82,6 @@ template <class T, class Acc> __device__ __forceinline__ void matmul_reduce(cons
                outer / p.batch_size[1] * strides[2];
     };
     T* out = static_cast<T*>(p.out) + offset(p.out_batch) + row * p.out_row + col * p.out_col;
-    const int count = int(p.n - col);
     add_bias(v, bias, bias_step, count);
     activate<T>(v, p.activation, Acc(p.negative_slope));
     if (p.gate_width != 0) {

@@ -686,7 +686,8 @@ def force_matmul_kernel(
             the choice to the plan again.
         tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6", "few" and "tf32": rows x columns of a block, as
             "128x256"; None: the plan's.
-        splits: for "wgmma", "bf16x6", "few" (1, 2, 4, 8), "tf32" and "skinny": k splits; None: the plan's.
+        splits: for "wgmma", "bf16x6", "few" (1, 2, 4, 8), "tf32", "skinny" and, where they divide k of float32 or float64,
+            "blocks": k splits; None: the plan's.
         cluster: for "wgmma" and "tf32": rows x columns of blocks that load for each other, as "2x1"; "1x1" for none, and for
             "wgmma", "bf16x6" and "skinny" also for split-K through memory where the splits could be a cluster.
         group_m: for "wgmma", "bf16x6" and "tf32": rows of tiles that blocks visit together; None: the plan's.

@@ -131,7 +131,8 @@ pub fn force_softmax(variant: Option<&str>, parameter: u32) -> PyResult<()> {
 ///         the choice to the plan again.
 ///     tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6", "few" and "tf32": rows x columns of a block, as
 ///         "128x256"; None: the plan's.
-///     splits: for "wgmma", "bf16x6", "few" (1, 2, 4, 8), "tf32" and "skinny": k splits; None: the plan's.
+///     splits: for "wgmma", "bf16x6", "few" (1, 2, 4, 8), "tf32", "skinny" and, where they divide k of float32 or float64,
+///         "blocks": k splits; None: the plan's.
 ///     cluster: for "wgmma" and "tf32": rows x columns of blocks that load for each other, as "2x1"; "1x1" for none, and for
 ///         "wgmma", "bf16x6" and "skinny" also for split-K through memory where the splits could be a cluster.
 ///     group_m: for "wgmma", "bf16x6" and "tf32": rows of tiles that blocks visit together; None: the plan's.
@@ -161,7 +162,8 @@ pub fn force_matmul_kernel(
         None => None,
         Some("blocks") => {
             let index = tile.map(|tile| tile_index(tile, &TILE_NAMES)).transpose()?;
-            Some(matmul::Forced::Blocks(blocks::Overrides { tile: index.map(|index| TILE_NAMES[index]) }))
+            let tile = index.map(|index| TILE_NAMES[index]);
+            Some(matmul::Forced::Blocks(blocks::Overrides { tile, splits }))
         }
         Some("wgmma") => Some(matmul::Forced::Wgmma(of_tiles(&forced_tiles())?)),
         Some("bf16x6") => Some(matmul::Forced::Bf16x6(of_tiles(&bf16x6::TILES.map(|tile| tile.name))?)),

@@ -227,6 +227,8 @@ def matmul_cases() -> Iterator[Case]:
         yield f"matmul {dtype} strided out", lambda a=a, b=b, out=out: tw.matmul(a, b, out=out)
         batch, matrices = random(3, 1, 65, 40, dtype=dtype), random(5, 40, 33, dtype=dtype)
         yield f"matmul {dtype} batch", lambda a=batch, b=matrices: tw.matmul(a, b)
+        many, other = random(2, 1, 2, 1, 2, 1, 9, 8, dtype=dtype), random(1, 2, 1, 2, 1, 2, 8, 7, dtype=dtype)
+        yield f"matmul {dtype} many batch dimensions", lambda a=many, b=other: tw.matmul(a, b)
         yield f"matmul {dtype} no inner", lambda a=a[:, :0], b=b[:0], bias=bias: tw.matmul(a, b, bias=bias)
         yield f"matmul {dtype} vectors", lambda a=a, b=b: (tw.matmul(a[0], b), tw.matmul(a, b[:, 0]))
     for m, n, k in (SIZES[-1], *FILLING[-2:-1]):
@@ -434,6 +436,16 @@ def skinny_cases() -> Iterator[Case]:
                 yield name, on_kernel("skinny", call, splits=2, cluster=cluster)
 
 
+def splitk_cases() -> Iterator[Case]:
+    for dtype in FLOATS[2:]:
+        for m, n, k, splits in ((65, 70, 64, 4), (130, 136, 96, 3)):
+            for layout in LAYOUTS:
+                a, b = operand(m, k, dtype, layout[0] == "t"), operand(k, n, dtype, layout[1] == "t")
+                call = lambda a=a, b=b: tw.matmul(a, b, activation="gelu")  # noqa: E731
+                name = f"matmul splitk {dtype} {m}x{n}x{k} {layout}"
+                yield name, on_kernel("blocks", call, splits=splits)
+
+
 def copied_cases() -> Iterator[Case]:
     for dtype in FLOATS[:2]:
         for layout in LAYOUTS:
@@ -550,6 +562,7 @@ GENERATORS = (
             few_cases,
             tf32_cases,
             skinny_cases,
+            splitk_cases,
             copied_cases,
         )
     ),

@@ -57,7 +57,8 @@ OWN_TESTS += [("ops/test_views.py cuda/test_softmax_variants.py", TWO_DTYPES)]
 OWN_TESTS += [("cuda/test_matmul_wgmma.py", NO_FLOAT16)]
 OWN_TESTS += [(SPLIT, NO_FLOAT16)]
 OWN_TESTS += [("cuda/test_matmul_few.py", NO_FLOAT16)]
-OWN_TESTS += [("cuda/test_matmul_dmma.py cuda/test_matmul_wgmma_tf32.py", NO_FLOAT16)]
+DOUBLES = "cuda/test_matmul_dmma.py cuda/test_matmul_splitk.py cuda/test_matmul_wgmma_tf32.py"
+OWN_TESTS += [(DOUBLES, NO_FLOAT16)]
 
 
 @pytest.mark.parametrize(("tests", "chosen"), OWN_TESTS)

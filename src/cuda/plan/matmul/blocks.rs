@@ -61,14 +61,15 @@ const MMA_ANY_TILES: [Tile; 2] = [
 ];
 #[rustfmt::skip]
 const DMMA_TILES: [Tile; 3] = [
-    Tile { name: "128x64",  m: 128, n:  64, threads: 128, stage_bytes: 24_576, stages: [4; 2], blocks: 2, rank: INLINE_RANK, ahead: 384, alone: 0.66, together: 0.84 },
-    Tile { name: "64x64",   m:  64, n:  64, threads: 128, stage_bytes: 16_384, stages: [4; 2], blocks: 3, rank: INLINE_RANK, ahead: 384, alone: 0.55, together: 0.81 },
-    Tile { name: "64x32",   m:  64, n:  32, threads: 128, stage_bytes: 12_288, stages: [5; 2], blocks: 3, rank: INLINE_RANK, ahead: 512, alone: 0.40, together: 0.74 },
+    Tile { name: "128x64",  m: 128, n:  64, threads: 128, stage_bytes: 24_576, stages: [4; 2], blocks: 2, rank: INLINE_RANK, ahead: 384, alone: 0.76, together: 0.98 },
+    Tile { name: "64x64",   m:  64, n:  64, threads: 128, stage_bytes: 16_384, stages: [4; 2], blocks: 3, rank: INLINE_RANK, ahead: 384, alone: 0.62, together: 0.94 },
+    Tile { name: "64x32",   m:  64, n:  32, threads: 128, stage_bytes: 12_288, stages: [5; 2], blocks: 3, rank: INLINE_RANK, ahead: 512, alone: 0.44, together: 0.82 },
 ];
-/// k whose products matmul_dmma sums alone: while all tiles are computed at the same time, where cuBLAS splits k, and of more
-/// tiles, where it does not; and at most.
-const DMMA_PARTS: [u32; 2] = [1024, 4096];
-const DMMA_LONGEST_PART: u32 = i32::MAX as u32;
+/// k whose products matmul_dmma sums alone: less of a k that cuBLAS splits, while all tiles are computed at the same time.
+const DMMA_PART_K: u32 = 4096;
+const DMMA_SHORT_PART_K: u32 = 1024;
+const DMMA_SHORT_PARTS_FROM: i64 = 2048;
+const DMMA_LONGEST_PART_K: u32 = i32::MAX as u32;
 const DMMA_ANY_TILES: [Tile; 1] = [DMMA_TILES[1]];
 #[rustfmt::skip]
 const SIMT_TILES: [Tile; 2] = [
@@ -100,6 +101,8 @@ pub(super) struct BlocksChoice {
 pub struct Overrides {
     /// One of `TILE_NAMES`, where the problem and the device can have it.
     pub tile: Option<&'static str>,
+    /// k splits, where they divide k of float32 or float64: `super::splitk`.
+    pub splits: Option<u32>,
 }
 
 pub const TILE_NAMES: [&str; MMA_TILES.len() + 2] = {
@@ -129,9 +132,11 @@ pub(super) fn planned(
     let mut params = MatmulParams::new(problem, p, (tile.m, tile.n), concurrent);
     let mut settings = params.order.settings().to_vec();
     if file == "matmul_dmma" {
-        params.part_k = match problem.residual_is_out {
-            true => DMMA_LONGEST_PART,
-            false => DMMA_PARTS[usize::from(params.blocks > concurrent.into())],
+        let is_short = p.k > DMMA_SHORT_PARTS_FROM && params.blocks <= concurrent.into();
+        params.part_k = match is_short {
+            _ if problem.residual_is_out => DMMA_LONGEST_PART_K,
+            true => DMMA_SHORT_PART_K,
+            false => DMMA_PART_K,
         };
         settings.push(("part_k", params.part_k.into()));
     }
@@ -166,7 +171,7 @@ fn choose(problem: &MatmulProblem, p: &Oriented, overrides: Overrides, device: &
     };
     let tensor_cores = device.compute_capability >= (8, 0);
     // matmul_dmma leaves sums of parts of k in the result's memory.
-    let sums_over_residual = problem.residual_is_out && p.k > DMMA_LONGEST_PART.into();
+    let sums_over_residual = problem.residual_is_out && p.k > DMMA_LONGEST_PART_K.into();
     // On compute capability 9.0 matmul_wgmma_tf32.cu does.
     let takes_tf32 = tensor_cores && device.compute_capability != (9, 0);
     let capability = [("compute capability's major", device.compute_capability.0.into()), ("needed", 8)];

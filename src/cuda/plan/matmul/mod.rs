@@ -11,6 +11,7 @@ mod params;
 mod reduce;
 mod repack;
 pub mod skinny;
+pub mod splitk;
 pub mod wgmma;
 
 use addends::Addends;
@@ -53,13 +54,15 @@ pub enum Route {
     Tf32(wgmma::tf32::Tf32Choice),
     Skinny(skinny::SkinnyChoice),
     Copied(copied::CopiedChoice),
+    SplitK(splitk::SplitKChoice),
 }
 
 /// On compute capability 9.0, fp16 and bf16 go to matmul_wgmma.cu without an estimate of other kernels, but for small problems
 /// whose operands it would have to copy; among its tiles and splits wgmma/cost.rs decides. float32 goes to matmul_bf16x6.cu
 /// there where that is estimated to be done before the blocks or the kernels of few rows, of which matmul_bf16x6_few.cu is
 /// one; as TF32 to matmul_wgmma_tf32.cu.
-/// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle;
+/// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle; of
+/// float32 and float64 k is split where there are few tiles;
 /// operands that those blocks would read element by element are copied first where they are used often enough;
 /// everything else goes to the blocks as it is.
 pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Forced>) -> Route {
@@ -72,6 +75,9 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
         Some(Forced::Tf32(overrides)) => wgmma::tf32::choose(problem, device, overrides).map(Route::Tf32),
         Some(Forced::Skinny(overrides)) => skinny::choose(problem, device, overrides).map(Route::Skinny),
         Some(Forced::Copied) => copied::choose(problem, device).map(Route::Copied),
+        Some(Forced::Blocks(overrides)) if overrides.splits.is_some_and(|splits| splits > 1) => {
+            splitk::choose(problem, device, overrides).map(Route::SplitK)
+        }
         Some(Forced::Blocks(overrides)) => Some(Route::Blocks(overrides)),
         None => unforced(problem, device),
     };
@@ -102,11 +108,17 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
             None => (own < blocks).then(|| Route::Bf16x6(choice.instead(("blocks", blocks)))),
         };
     }
+    let whole = blocks();
+    let split = splitk::choose(problem, device, blocks::Overrides::default());
+    let split = split.filter(|split| split.clocks() * PLAINLY < whole);
     if let Some(narrow) = narrow {
-        let blocks = blocks();
-        if narrow.clocks() * PLAINLY < blocks {
-            return Some(narrow.instead(("blocks", blocks)));
+        let other = split.as_ref().map_or(("blocks", whole), |split| ("k in splits", split.clocks()));
+        if narrow.clocks() * PLAINLY < other.1 {
+            return Some(narrow.instead(other));
         }
+    }
+    if let Some(split) = split {
+        return Some(Route::SplitK(split.instead(whole)));
     }
     let choice = copied::choose(problem, device)?;
     let by_elements = blocks::computing(problem, &Oriented::new(problem), device);
@@ -197,6 +209,12 @@ fn of_route(
             let repack = launches.repack.launch(bases);
             let bytes = choice.workspace_bytes();
             Choice::of(&launches.multiply, bases).after(Some(repack)).with_workspace(bytes)
+        }
+        Route::SplitK(choice) => {
+            let launches = choice.launches(p, device, workspace);
+            let reduce = launches.reduce.launch(bases);
+            let bytes = choice.workspace_bytes(p);
+            Choice::of(&launches.multiply, bases).before(Some(reduce)).with_workspace(bytes)
         }
         Route::Bf16x6(choice) => {
             choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))

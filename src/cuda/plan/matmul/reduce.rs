@@ -8,6 +8,18 @@ use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan};
 use crate::ops::matmul::MatmulProblem;
 
 const THREADS: u64 = 256;
+/// What the kernel takes: batch dimensions, and coordinates.
+pub const BATCH_DIMS: usize = 3;
+pub const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;
+
+/// Clocks of a second kernel, and bytes of partial sums that it reads in one.
+const START: f64 = 5000.0;
+const BYTES: f64 = 3000.0;
+
+/// Clocks in which partial sums of so many bytes are added up.
+pub fn clocks(bytes: u64, splits: u32) -> f64 {
+    START + 2.0 * bytes as f64 / BYTES + f64::from(splits)
+}
 
 /// `ReduceParams` of matmul_reduce.cu.
 #[repr(C)]

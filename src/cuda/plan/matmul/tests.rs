@@ -127,13 +127,13 @@ fn a_tile_that_is_asked_for_is_taken_where_it_can_be() {
     for device in examples::all() {
         for tile in ["128x64", "64x64", "64x32"] {
             let p = problem(DType::F64, 1, 512, 512, 512);
-            let asked = super::plan(&p, blocks::Overrides { tile: Some(tile) }, &device);
+            let asked = super::plan(&p, blocks::Overrides { tile: Some(tile), splits: None }, &device);
             let there = asked.kernel.name.contains(&format!("dmma_{tile}_"));
             let cores = [(8, 0), (9, 0)].contains(&device.compute_capability);
             assert_eq!(there, cores, "{tile} on {}", device.name);
         }
         for tile in blocks::TILE_NAMES.into_iter().filter(|tile| !["128x64", "64x32"].contains(tile)) {
-            let asked = super::plan(&p, blocks::Overrides { tile: Some(tile) }, &device);
+            let asked = super::plan(&p, blocks::Overrides { tile: Some(tile), splits: None }, &device);
             let there = asked.kernel.name.contains(&format!("mma_{tile}_"));
             // 99 KB are too little for the large tiles' rings; tensor cores before 8.0 are not used at all.
             let room =
@@ -382,8 +382,9 @@ fn launches_are_placed_where_they_would_be_planned() {
         (1, 8, 4096, 4096),
         (2, 255, 255, 255),
         (1, 4095, 4095, 4095),
+        (2, 250, 4096, 130),
     ];
-    let mut routes = [0; 7];
+    let mut routes = [0; 8];
     let ieee = DType::FLOATS.map(|dtype| (dtype, Precision::Ieee));
     let dtypes = || ieee.into_iter().chain([(DType::F32, Precision::Tf32)]);
     for (device, (dtype, precision)) in
@@ -420,6 +421,12 @@ fn launches_are_placed_where_they_would_be_planned() {
                     let planned = copied.launches(&p, device, WORKSPACE);
                     assert_eq!(of(0).typed(&addresses), planned.repack);
                     assert_eq!(choice.plan(&p, WORKSPACE), planned.multiply);
+                }
+                Route::SplitK(split) => {
+                    routes[7] += 1;
+                    let planned = split.launches(&p, device, WORKSPACE);
+                    assert_eq!(choice.plan(&p, WORKSPACE), planned.multiply);
+                    assert_eq!(of(1).typed(&addresses), planned.reduce);
                 }
                 Route::Bf16x6(bf16x6) => {
                     routes[4] += 1;

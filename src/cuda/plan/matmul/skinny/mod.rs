@@ -45,14 +45,9 @@ const FLOATS_PER_SPLIT: u64 = 96;
 /// k of a split at most, of float32 and float64: its products are one chain of additions, and rounding errors grow with its
 /// length.
 const MOST_K_PER_SPLIT: u64 = 1024;
-/// What matmul_reduce.cu takes: batch dimensions, and coordinates.
-const BATCH_DIMS: usize = 3;
-const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;
 
-/// Clocks of a cluster's reduction; of a second kernel, and bytes of partial sums that it reads in one.
+/// Clocks of a cluster's reduction.
 const CLUSTER: f64 = 1500.0;
-const REDUCE: f64 = 5000.0;
-const REDUCE_BYTES: f64 = 3000.0;
 /// Share of the multiprocessor's arithmetic that these kernels reach on an H200.
 const TENSOR_CORES: f64 = 0.709;
 const PIPELINES: f64 = 0.625;
@@ -99,13 +94,13 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
     if problem.m.min(problem.n) > if halves { FEW_HALVES } else { FEW }
         || problem.k == 0
-        || problem.batch.len() > BATCH_DIMS
+        || problem.batch.len() > reduce::BATCH_DIMS
     {
         return None;
     }
     let p = oriented(problem);
     let size = problem.dtype.size();
-    let fits = [p.m, p.n, p.k].iter().chain(&problem.batch).all(|&n| (1..=SIZE_LIMIT).contains(&n));
+    let fits = [p.m, p.n, p.k].iter().chain(&problem.batch).all(|&n| (1..=reduce::SIZE_LIMIT).contains(&n));
     let residual = p.residual.as_ref().map_or(0, |x| x.address);
     let addresses = [p.a.address, p.b.address, p.out.address, p.bias, residual];
     if !fits || !addresses.iter().all(|address| address.is_multiple_of(size)) {
@@ -266,9 +261,7 @@ impl SkinnyChoice {
         let join = match (self.splits, self.cluster) {
             (1, _) => 0.0,
             (_, true) => CLUSTER,
-            (splits, false) => {
-                REDUCE + 2.0 * self.partial_bytes(problem) as f64 / REDUCE_BYTES + f64::from(splits)
-            }
+            (splits, false) => reduce::clocks(self.partial_bytes(problem), splits),
         };
         let longer = match (self.file, self.layout) {
             (STREAM, "_k") => 1.0 + STREAM_ROW * (p.n - 1) as f64,

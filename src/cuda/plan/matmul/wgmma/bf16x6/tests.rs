@@ -111,6 +111,7 @@ fn others_do_what_they_do_sooner() {
         Route::Few(_) => "few",
         Route::Tf32(_) => "tf32",
         Route::Blocks(_) => "blocks",
+        Route::SplitK(_) => "k in splits",
         _ => "other",
     };
     assert_eq!(taken(&floats(4096, 4096, 4096)), "bf16x6");
