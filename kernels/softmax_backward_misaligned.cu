@@ -124,7 +124,5 @@ __device__ __forceinline__ void softmax_backward_misaligned(const MisalignedPara
 EXPORT(f16, f16, f16, 16, 32)
 EXPORT(bf16, bf16, bf16, 16, 32)
 EXPORT(f32, f32, f32, 8, 16)
-EXPORT(f16, f32, f16_f32, 16, 32)
-EXPORT(bf16, f32, bf16_f32, 16, 32)
 EXPORT(f32, f16, f32_f16, 8, 16)
 EXPORT(f32, bf16, f32_bf16, 8, 16)

@@ -91,13 +91,11 @@ fn general(p: &SoftmaxBackwardProblem) -> Variant {
     Variant::General { threads: GENERAL_THREADS.min(p.length.unsigned_abs().next_multiple_of(32)) }
 }
 
-/// The suffix of the fast variants' kernels; None for a rare pair of dtypes.
+/// The suffix of the fast variants' kernels; None for a rare pair of dtypes, whose softmax has no fast variant either.
 fn pair_suffix(p: &SoftmaxBackwardProblem) -> Option<String> {
     match (p.grad.dtype, p.out.dtype) {
         (a, b) if a == b => Some(a.suffix().into()),
-        (DType::F32, DType::F16 | DType::BF16) | (DType::F16 | DType::BF16, DType::F32) => {
-            Some(format!("{}_{}", p.grad.dtype.suffix(), p.out.dtype.suffix()))
-        }
+        (DType::F32, DType::F16 | DType::BF16) => Some(format!("f32_{}", p.out.dtype.suffix())),
         _ => None,
     }
 }

@@ -102,7 +102,7 @@ fn other_layouts_and_dtypes() {
     let mixed = |grad, out| problem((grad, out), 100, [1; 3], &[(50, [100; 3])], [0; 3]);
     assert_eq!(name(&mixed(DType::F32, DType::BF16), &device), "misaligned8_f32_bf16");
     assert_eq!(name(&mixed(DType::F32, DType::F64), &device), "general_f64");
-    assert_eq!(name(&mixed(DType::F16, DType::F32), &device), "misaligned16_f16_f32");
+    assert_eq!(name(&mixed(DType::F16, DType::F32), &device), "general_f32");
     assert_eq!(name(&mixed(DType::F64, DType::F16), &device), "general_f64");
     let stepping = problem((DType::F32, DType::F32), 100, [2, 1, 1], &[(50, [200, 100, 100])], [0; 3]);
     assert_eq!(name(&stepping, &device), "general_f32");
@@ -175,7 +175,7 @@ fn what_a_developer_forces() {
 #[test]
 fn rows_in_shared_memory_fit() {
     for device in examples::all() {
-        for pair in [(DType::F16, DType::F16), (DType::F32, DType::BF16), (DType::BF16, DType::F32)] {
+        for pair in [(DType::F16, DType::F16), (DType::F32, DType::BF16)] {
             for length in [1, 7, 1024, 8191, 50257, 131_073] {
                 let p = problem(pair, length, [1; 3], &[(50, [length + 1; 3])], [1, 2, 3]);
                 for blocks in [1, 2, 8] {
