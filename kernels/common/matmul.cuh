@@ -30,7 +30,7 @@ template <int Rank> struct MatmulParams {
     uint32_t a_k_fast, b_k_fast;  // single elements: neighbouring threads step along k, not along m or n
     uint32_t out_vector;          // a thread's neighbouring columns may be written at once
     uint32_t batch_rank;          // at least 1
-    uint32_t part_k;        // of matmul_dmma: k whose products are summed alone, at most 2^31 - 1
+    uint32_t part_k;              // of matmul_dmma: k whose products are summed alone, at most 2^31 - 1
     Addends addends;
     Dim<4> batch[Rank];  // outermost first; strides of a, b, out, residual
 };
