@@ -51,6 +51,8 @@ def test_views_results_anywhere_and_epilogues(dtype):
         check(a, b, 4, activation, bias=bias, activation=activation)
     check(a, b, 2, "columns:", bias=bias, activation="gelu", out=randn(n, m, dtype=dtype).mT)
     check(randn(m, 2 * k, dtype=dtype)[:, ::2], b.flip(0), 4, "every second:")
+    gate, biases = randn(k, n, dtype=dtype), randn(2, n, dtype=dtype)
+    check(a, b, 4, "gate:", gate=gate, bias=biases, activation="silu")
     check(randn(2, 1, m, k, dtype=dtype), randn(3, k, n, dtype=dtype), 4, "batch:", bias=bias)
     for cut in Guarded.CUTS:
         guarded = Guarded((m, n), dtype, DEVICE, cut)
