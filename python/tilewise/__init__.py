@@ -79,7 +79,8 @@ if not TYPE_CHECKING:  # or a type checker would take every misspelt name for An
 
     def __dir__() -> list[str]:
         special = {name for name in globals() if name.startswith("__")}
-        return sorted(special | {*__all__, *filter(is_there, SUBPACKAGES)})
+        whole = {name for name, needed in SUBPACKAGES.items() if is_installed(needed)}
+        return sorted(special | {*__all__, *whole})
 
     def __getattr__(name: str) -> Any:
         """Loads tilewise.explain and the subpackages when first asked for."""
@@ -88,11 +89,13 @@ if not TYPE_CHECKING:  # or a type checker would take every misspelt name for An
 
             globals()[name] = explain
             return explain
-        if name in SUBPACKAGES and is_there(name):
+        # Without scipy, the import says what to install.
+        if name in SUBPACKAGES and (name != "torch" or is_installed("torch")):
             return importlib.import_module(f".{name}", __name__)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    SUBPACKAGES = ("bench", "latency", "torch")
+    # And what they cannot be imported without.
+    SUBPACKAGES = {"bench": None, "latency": "scipy", "torch": "torch"}
 
-    def is_there(name: str) -> bool:
-        return name != "torch" or importlib.util.find_spec("torch") is not None
+    def is_installed(name: str | None) -> bool:
+        return name is None or importlib.util.find_spec(name) is not None

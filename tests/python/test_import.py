@@ -104,6 +104,21 @@ def test_what_completion_offers_is_there():
     """)
 
 
+def test_without_scipy_nothing_is_offered_that_needs_it():
+    fresh.run("""
+    import inspect, sys
+    sys.modules["scipy"] = None
+    import tilewise as tw
+    assert "latency" not in dict(inspect.getmembers(tw))
+    try:
+        tw.latency
+    except ModuleNotFoundError as error:
+        assert "tilewise[latency]" in str(error)
+    else:
+        raise AssertionError
+    """)
+
+
 def test_numpy_is_enough():
     pytest.importorskip("numpy")
     fresh.run(

@@ -49,6 +49,19 @@ def test_one_graph_with_gradients_and_dynamic_shapes(device, backend):
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("columns", [None, 1])
+def test_a_vector_of_any_length_with_a_bias_of_one_value(device, columns):
+    """The result has no dimension for the bias, or one of size 1."""
+    compiled = torch.compile(lambda x, w, b: tw.matmul(x, w, bias=b, activation="relu"), dynamic=True)
+    for length in (7, 9):
+        w = torch.randn(length, device=device) if columns is None else torch.randn(length, 1, device=device)
+        x, b = torch.randn(length, device=device), torch.randn(1, device=device)
+        expected = torch.relu(x @ w + (b[0] if columns is None else b))
+        got = compiled(x, w, b)
+        assert got.shape == expected.shape
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("activation", [None, "relu", "leaky_relu", "gelu", "gelu_tanh", "silu"])
 def test_every_activation_has_its_backward_in_the_graph(device, activation):
     def call(x, w, b):

@@ -60,6 +60,8 @@ def test_linear_with_a_residual(device, activation):
             torch.testing.assert_close(layer(x, residual=residual), expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(tw.ShapeError, match="`residual` has shape"):
         layer(x, residual=torch.ones(6, device=device))
+    with pytest.raises(tw.DTypeError, match="`residual` is"):
+        layer(x, residual=1)
     # Whose weight only torch.nn.functional.linear knows.
     torch.nn.utils.parametrizations.weight_norm(layer)
     torch.testing.assert_close(layer(x, residual=row), layer(x) + row, rtol=1e-5, atol=1e-5)

@@ -212,6 +212,20 @@ def test_meta_tensors():
     assert tw.add(x, 1, out=out) is out
 
 
+@pytest.mark.parametrize("number", ["float32", "int64", "bool_", "float16"])
+def test_numpy_s_numbers_are_numbers_everywhere(number):
+    number = getattr(pytest.importorskip("numpy"), number)(1)
+    x = torch.arange(3.0)
+    assert tw.add(x.to("meta"), number).shape == (3,)
+    for got in (
+        torch.func.vmap(lambda x: tw.add(x, number))(x),
+        torch.func.vmap(lambda x: tw.add(number, x))(x),
+    ):
+        torch.testing.assert_close(got, x + 1)
+    gradient = torch.func.grad(lambda x: tw.add(x, number).sum())(x)
+    torch.testing.assert_close(gradient, torch.ones(3))
+
+
 @pytest.mark.parametrize(
     "call",
     [

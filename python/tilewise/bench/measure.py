@@ -127,7 +127,8 @@ def busy() -> str | None:
     # A core beside the bench's own.
     if load < 1 + cores / 4:
         return None
-    return f"warning: other processes use this CPU (load {load:.1f} on {cores} cores); its times are noisy"
+    told = f"load {load:.1f} on {cores} cores in the last minute"
+    return f"warning: other processes use this CPU ({told}); its times are noisy"
 
 
 # --- one case

@@ -49,6 +49,8 @@ def is_on_for(device: str) -> bool:
 
 
 def would_convert(t: Any) -> bool:
+    if not isinstance(t, torch.Tensor):
+        return False
     device = t.device.type
     return is_on_for(device) and bool(t.dtype != torch.get_autocast_dtype(device))
 

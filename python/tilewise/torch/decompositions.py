@@ -66,7 +66,10 @@ def fused_matmul(
     precision: str = "ieee",
 ) -> Any:
     def product(of: Any, added: Any) -> Any:
-        return torch.matmul(a, of) if added is None else torch.matmul(a, of) + added
+        if added is None:
+            return torch.matmul(a, of)
+        # Of a vector it is one value, in one dimension that the result need not have.
+        return torch.matmul(a, of) + (added if of.dim() > 1 else added[0])
 
     gate_bias, b_bias = (None, bias) if gate is None or bias is None else bias.unbind()
     result = product(b if gate is None else gate, b_bias if gate is None else gate_bias)

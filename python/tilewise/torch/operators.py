@@ -6,6 +6,7 @@ meta tensors. torch.compile traces these functions in place of tilewise's own (.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -39,8 +40,17 @@ def check_out(op: str, out: Any) -> None:
         )
 
 
+def plain_number(operand: Any) -> Any:
+    """A scalar of NumPy's as a number of Python's, which schemas take."""
+    numpy = sys.modules.get("numpy")
+    is_scalar = numpy is not None and isinstance(operand, numpy.generic)
+    return operand.item() if is_scalar else operand
+
+
 def add(x: Any, y: Any, *, alpha: Any = 1, out: Any = None) -> Any:
     check_operands("add", x=x, y=y)
+    if not torch.compiler.is_compiling():  # which takes NumPy's scalars, and would trace this
+        x, y, alpha = plain_number(x), plain_number(y), plain_number(alpha)
     if isinstance(alpha, torch.Tensor) and alpha.dim() == 0:
         # The schema's Scalar takes no fake tensor.
         alpha = alpha.item()
