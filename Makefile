@@ -14,10 +14,12 @@ BUILD_REQUIRES = $(shell sed -n "/^requires = \[/,/^\]/s/^ *\"\(.*\)\",/'\1'/p" 
 # What the wheel's extra `torch` asks for, before there is a wheel.
 TORCH_REQUIRES = $(shell sed -n "s/^torch = \[\(.*\)\]/\1/p" pyproject.toml | tr -d ,)
 
-# A wheel for some GPUs lies in a folder of its own, and only `all` is ever tested: all, none, 90, 80-90 and so on.
+# A wheel for some GPUs lies in a folder of its own: all, none, 90, 80-90 and so on.
 WHEELS := target/wheels
 # The oldest glibc that a wheel runs with: zig links against it, whatever this machine has.
 PORTABLE := manylinux_2_28
+# Where the complete wheel is looked at.
+COMPLETE := target/complete
 # Before zig's own unwinder, by which no exception of C++ may pass through a frame of ours.
 UNWINDER = -C link-arg=$(realpath $(shell gcc -print-file-name=libgcc_s.so.1))
 comma := ,
@@ -28,6 +30,10 @@ ASKED := $(sort $(subst $(comma), ,$(subst .,,$(TILEWISE_CUDA_TARGETS))))
 set = $(subst $(space),-,$(strip $(patsubst native,$(NATIVE),$(or $(ASKED),$(1)))))
 DEMO = $(call set,native)
 WHEEL = $(call set,all)
+# What is tested: code for the GPUs of this machine, or where there is none for the oldest, so that all of the build is run; and of
+# all others the names, for the emulator. That the kernels compile for every GPU, `make kernels` says in kernels/resources.txt,
+# with a digest that the tests compare.
+TESTED = $(subst $(space),-,$(or $(filter-out none,$(NATIVE)),75) emulated)
 unexport TILEWISE_CUDA_TARGETS
 
 # build.rs asks this interpreter for nvcc, and PyO3 links against its library.
@@ -50,7 +56,7 @@ TOGETHER := $(MAKE) --jobs=2 --output-sync=line
 # No part of `test`: it takes two cores a minute and a half to build, and its answer changes with Cargo.lock only.
 DENY := target/tools/bin/cargo-deny
 
-.PHONY: demo wheel test lint lint-rust lint-python lint-stub rust audit test-rust test-python test-torch bench docs figures clean help
+.PHONY: demo wheel kernels test lint lint-rust lint-python lint-stub rust audit test-rust test-python test-torch bench docs figures clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -62,7 +68,7 @@ demo:  ## install, run add, softmax and matmul on the best device present, compa
 	$(BIN)/python -m tilewise.demo
 
 test:  ## everything CI runs
-	$(TOGETHER) $(VENV)/.groups $(WHEELS)/all/.built lint-python rust
+	$(TOGETHER) $(VENV)/.groups $(WHEELS)/$(TESTED)/.built lint-python rust
 	$(MAKE) $(VENV)/.developing
 	$(TOGETHER) lint-stub test-python
 
@@ -102,11 +108,11 @@ test-python: $(VENV)/.developing
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest $(if $(wildcard /dev/nvidia0),,-n 2 --dist worksteal)
 
 # An environment of its own for each release. The newest is what `test` has. inductor of torch 2.5 needs setuptools.
-test-torch: $(VENV)/.pip $(WHEELS)/all/.built  ## the tests that concern torch, with one release: make test-torch VERSION=2.11.0
+test-torch: $(VENV)/.pip $(WHEELS)/$(TESTED)/.built  ## the tests that concern torch, with one release: make test-torch VERSION=2.11.0
 	$(if $(VERSION),,$(error VERSION is not set: make test-torch VERSION=2.11.0))
 	$(PYTHON) -m venv --without-pip target/torch/$(VERSION)
 	$(PIP) --python target/torch/$(VERSION)/bin/python install --quiet --group test setuptools torch==$(VERSION)
-	$(PIP) --python target/torch/$(VERSION)/bin/python install --quiet --no-deps --force-reinstall $(WHEELS)/all/*.whl
+	$(PIP) --python target/torch/$(VERSION)/bin/python install --quiet --no-deps --force-reinstall $(WHEELS)/$(TESTED)/*.whl
 	OMP_WAIT_POLICY=passive target/torch/$(VERSION)/bin/python -m pytest -n 2 --dist worksteal tests/torch tests/interop
 
 bench: $(VENV)/.benching  ## time every operation against torch and others (quick set; docs/measuring.md has the full one)
@@ -125,6 +131,12 @@ clean:  ## remove the environment and everything built
 wheel:  ## build the portable wheel for every GPU into target/wheels/all
 	$(MAKE) $(WHEELS)/$(WHEEL)/.built
 	@ls $(WHEELS)/$(WHEEL)/*.whl
+
+# Not into the environment, where what is tested may be for this machine alone.
+kernels: $(WHEELS)/all/.built $(VENV)/.groups  ## compile the kernels for every GPU, and record that: after every change to them
+	$(PIP) install --quiet --no-deps --upgrade --target $(COMPLETE) $(WHEELS)/all/*.whl
+	PYTHONPATH=$(COMPLETE) $(BIN)/python build/record.py
+	PYTHONPATH=$(COMPLETE) $(BIN)/python -m pytest -q tests/cuda/test_kernel_resources.py
 
 # pip 25.1 is the first that knows dependency groups.
 $(VENV)/.pip:
@@ -159,9 +171,9 @@ $(VENV)/.installed-%: $(WHEELS)/%/.built $(VENV)/.torch
 	$(PIP) install --quiet --no-deps --force-reinstall $(WHEELS)/$*/*.whl
 	@touch $@
 
-$(VENV)/.developing: $(VENV)/.installed-all $(VENV)/.groups
+$(VENV)/.developing: $(VENV)/.installed-$(TESTED) $(VENV)/.groups
 	@touch $@
 
-$(VENV)/.benching: $(VENV)/.installed-all
-	$(PIP) install --quiet "$$(ls $(WHEELS)/all/*.whl)[bench]"
+$(VENV)/.benching: $(VENV)/.installed-$(DEMO)
+	$(PIP) install --quiet "$$(ls $(WHEELS)/$(DEMO)/*.whl)[bench]"
 	@touch $@

@@ -8,6 +8,8 @@ mod compile;
 mod nvcc;
 #[path = "build/parallel.rs"]
 mod parallel;
+#[path = "build/record.rs"]
+mod record;
 #[path = "build/resources.rs"]
 mod resources;
 #[path = "build/selection.rs"]
@@ -53,23 +55,33 @@ fn build() -> Result<()> {
         file.targets = selection.of(&file.complete);
     }
     let nvcc = if files.iter().all(|file| file.targets.is_empty()) { None } else { Some(Nvcc::find()?) };
-    let compiled = match &nvcc {
+    let mut compiled = match &nvcc {
         Some(nvcc) => compile::compile(nvcc, &files, &target.join("kernels"))?,
         None => files.iter().map(Compiled::empty).collect(),
     };
-    fs::write(out.join("fatbins.rs"), table(nvcc.map(|nvcc| nvcc.version), &compiled))
-        .map_err(|e| format!("cannot write fatbins.rs: {e}"))
+    if selection.emulated() {
+        let mut recorded = record::read(Path::new(record::PATH))?;
+        for c in &mut compiled {
+            let others = recorded.remove(&c.file.stem).unwrap_or_default().into_iter();
+            c.kernels.extend(others.filter(|kernel| !c.file.targets.contains(&kernel.target)));
+        }
+    }
+    let table = table(nvcc.map(|nvcc| nvcc.version), &compiled, selection.emulated());
+    fs::write(out.join("fatbins.rs"), table).map_err(|e| format!("cannot write fatbins.rs: {e}"))
 }
 
 /// The Rust source of the table that `src/cuda/module.rs` includes.
-fn table(nvcc: Option<String>, compiled: &[Compiled]) -> String {
+fn table(nvcc: Option<String>, compiled: &[Compiled], emulated: bool) -> String {
     let mut rust = format!(
-        "/// None: there are no kernels.\npub const NVCC_VERSION: Option<&str> = {nvcc:?};\n\n\
+        "/// None: nothing was compiled.\npub const NVCC_VERSION: Option<&str> = {nvcc:?};\n\
+         /// Kernels without machine code, too: a build for tests/emulator.\npub const EMULATED: bool = {emulated};\n\n\
          pub static FATBINS: &[Fatbin] = &[\n"
     );
     for c in compiled {
         let KernelFile { stem, complete, targets, .. } = c.file;
-        let image = c.fatbin.as_ref().map_or("[]".into(), |path| format!("*include_bytes!({path:?})"));
+        let targets = if emulated { complete } else { targets };
+        let nothing = if emulated { "*b\"none\"" } else { "[]" };
+        let image = c.fatbin.as_ref().map_or(nothing.into(), |path| format!("*include_bytes!({path:?})"));
         let _ =
             writeln!(rust, "    Fatbin {{ file: {stem:?}, complete: &{complete:?}, targets: &{targets:?},");
         let _ = writeln!(rust, "        image: &Aligned({image}),\n        kernels: &[");

@@ -7,27 +7,43 @@ use super::targets::{Capability, runs};
 #[derive(Debug, PartialEq)]
 pub enum Selection {
     All,
-    /// What these GPUs run of a complete build; with no GPU, no kernels at all.
-    For(Vec<Capability>),
+    /// What these GPUs run of a complete build; with no GPU, no kernels at all. `emulated`: and of all others the names and
+    /// resources, for tests/emulator.
+    For {
+        gpus: Vec<Capability>,
+        emulated: bool,
+    },
 }
 
+const EMULATED: &str = "emulated";
+
 impl Selection {
-    /// `all`, `none`, or compute capabilities as nvidia-smi prints them or without the dot.
+    /// `all`, `none`, or compute capabilities as nvidia-smi prints them or without the dot, and `emulated`.
     pub fn parse(asked: &str) -> Result<Selection> {
         let words = asked.split([',', ';', ' ', '\n', '\t']).filter(|word| !word.is_empty());
         let words: Vec<&str> = words.collect();
         match words[..] {
             [] | ["all"] => Ok(Selection::All),
-            ["none"] => Ok(Selection::For(Vec::new())),
-            _ => words.iter().map(|word| capability(word)).collect::<Result<_>>().map(Selection::For),
+            ["none"] => Ok(Selection::For { gpus: Vec::new(), emulated: false }),
+            _ => {
+                let gpus = words.iter().filter(|&&word| word != EMULATED).map(|word| capability(word));
+                Ok(Selection::For { gpus: gpus.collect::<Result<_>>()?, emulated: words.contains(&EMULATED) })
+            }
         }
+    }
+
+    /// Whether kernels are in the build that have no code there.
+    pub fn emulated(&self) -> bool {
+        matches!(self, Selection::For { emulated: true, .. })
     }
 
     /// Those of a file's targets that are to be built.
     pub fn of(&self, targets: &[String]) -> Vec<String> {
         let wanted = |target: &&String| match self {
             Selection::All => true,
-            Selection::For(gpus) => gpus.iter().any(|&gpu| runs(targets, gpu) == Some(target.as_str())),
+            Selection::For { gpus, .. } => {
+                gpus.iter().any(|&gpu| runs(targets, gpu) == Some(target.as_str()))
+            }
         };
         targets.iter().filter(wanted).cloned().collect()
     }
@@ -84,6 +100,15 @@ mod tests {
         for asked in ["9.0,8.0", "80 90", "8.0\n9.0\n8.9\n", "90; 80"] {
             assert_eq!(of(asked, &MOST), ["sm_80", "sm_90"]);
         }
+    }
+
+    #[test]
+    fn the_emulator_is_one_more_than_the_gpus() {
+        for (asked, built) in [("emulated", vec![]), ("8.0,emulated", vec!["sm_80"])] {
+            assert!(Selection::parse(asked).unwrap().emulated());
+            assert_eq!(of(asked, &MOST), built);
+        }
+        assert!(["all", "none", "8.0"].iter().all(|asked| !Selection::parse(asked).unwrap().emulated()));
     }
 
     #[test]

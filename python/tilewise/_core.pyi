@@ -498,6 +498,7 @@ class _BuildInfo(TypedDict):
     version: str
     nvcc: str | None
     targets: list[str]
+    emulated: bool
     kernels: list[_Kernel]
 
 @type_check_only

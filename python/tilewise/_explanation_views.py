@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
+from ._core import build_info
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -91,7 +93,8 @@ def _device(device: Device) -> Rows:
     if device.memory_bytes_per_second is not None:
         rows.append(("memory", _amount(device.memory_bytes_per_second, "B/s")))
     if not device.targets:
-        rows.append(("kernels", "none in this build, which was made for other GPUs"))
+        made_for = "other GPUs" if build_info()["targets"] else "CPUs only"
+        rows.append(("kernels", f"none in this build, which was made for {made_for}"))
     return rows
 
 

@@ -91,9 +91,16 @@ def _tilewise() -> dict[str, Any]:
         "version": build["version"],
         "location": os.path.dirname(str(module.__file__)),
         "nvcc": build["nvcc"] or "none",
-        "targets": ", ".join(build["targets"]) or "none: this build is for CPUs only",
+        "targets": _targets(build),
         "kernels": len({kernel["kernel"] for kernel in build["kernels"]}),
     }
+
+
+def _targets(build: dict[str, Any]) -> str:
+    targets = ", ".join(build["targets"])
+    if build["emulated"]:
+        return f"{targets}: most by name only, as this build is for the tests"
+    return targets or "none: this build is for CPUs only"
 
 
 def _cpu() -> str:

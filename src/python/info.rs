@@ -72,7 +72,8 @@ fn facts() -> Result<Vec<DeviceFacts>> {
 ///
 /// Returns:
 ///     A dict: version; nvcc (the compiler's version, None in a build without kernels); targets (sm_* for
-///     machine code, compute_* for PTX);
+///     machine code, compute_* for PTX); emulated (whether most of them are there by name only, for the tests
+///     that emulate a GPU);
 ///     kernels, a list of dicts with file, kernel, target, registers (per thread), shared_bytes (static,
 ///     per block), stack_bytes and spill_bytes (per thread), as ptxas reported them.
 ///
@@ -102,6 +103,7 @@ pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     info.set_item("version", env!("CARGO_PKG_VERSION"))?;
     info.set_item("nvcc", module::NVCC_VERSION)?;
     info.set_item("targets", module::built())?;
+    info.set_item("emulated", module::EMULATED)?;
     info.set_item("kernels", kernels)?;
     Ok(info)
 }

@@ -39,6 +39,9 @@ FILLING = [
     (2047, 2051, 65),
 ]
 
+# k and columns of products with few rows.
+FEW = (1032, 264)
+
 Case = tuple[str, Callable[[], object]]
 
 
@@ -362,15 +365,16 @@ def bf16x6_cases() -> Iterator[Case]:
 
 def few_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
+    deep, wide = FEW
     kernels = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == "matmul_bf16x6_few"]
     for tile in sorted({kernel.split("_")[3] for kernel in kernels}):
         name, columns = f"matmul few {tile}", int(tile.split("x")[1])
         for rows, splits, layout in product((1, columns + 1), (1, 2), "nt"):
-            x = random(rows, 1032, dtype=torch.float32)
-            w = operand(1032, 264, torch.float32, layout == "t")
+            x = random(rows, deep, dtype=torch.float32)
+            w = operand(deep, wide, torch.float32, layout == "t")
             forced = partial(on_kernel, "few", tile=tile, splits=splits)
             yield f"{name} {rows} {splits} {layout}", forced(lambda x=x, w=w: tw.matmul(x, w))
-        bias, special = random(264, dtype=torch.float32), random(264, 1032, dtype=torch.float32)
+        bias, special = random(wide, dtype=torch.float32), random(wide, deep, dtype=torch.float32)
         fused = lambda x=x, w=w, bias=bias: tw.matmul(x, w, bias=bias, activation="gelu")  # noqa: E731
         yield f"{name} bias", forced(fused)
         special[3, 5], special[40, 7], special[50, 9] = float("inf"), float("nan"), 3.4e38

@@ -73,7 +73,7 @@ def test_infinities_and_nan(dtype):
 
 
 def test_few_tiles_and_a_long_k_are_split():
-    """Of halves a sum of rounded parts would be less accurate, and an odd k has no parts of whole vectors."""
+    """A sum of parts rounded to 16 bits is less accurate, and an odd k has no parts of whole vectors."""
     for dtype, k, split in (
         (torch.float64, 8192, True),
         (torch.float64, 8191, False),

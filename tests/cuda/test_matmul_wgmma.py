@@ -50,6 +50,8 @@ def operand(rows, columns, dtype, layout):
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_tile_in_every_layout(tile, dtype, cluster):
+    if EMULATED and cluster != "1x1" and tile not in ("64x64", "128x112", "192x192", "128x256"):
+        pytest.skip("slow")
     shapes = [(64, 64, 64), (1, 8, 16), (65, 129, 65), (200, 260, 200)] + (
         [] if EMULATED else [(1000, 1031, 1030)]
     )
@@ -326,7 +328,8 @@ def test_residuals_that_arrive_by_the_copy_engine(tile, dtype, cluster):
 
 
 def test_the_same_bits_every_time():
-    a, b = randn(260, 1000, dtype=torch.bfloat16), randn(1000, 520, dtype=torch.bfloat16)
+    k, n = (400, 264) if EMULATED else (1000, 520)
+    a, b = randn(260, k, dtype=torch.bfloat16), randn(k, n, dtype=torch.bfloat16)
     plans = itertools.product([("64x64", 1), ("128x256", 3), ("256x128", 1)], ["1x1", "2x1", "2x2"])
     for (tile, splits), cluster in plans:
         _core.force_matmul_kernel("wgmma", tile=tile, splits=splits, cluster=cluster)

@@ -1,4 +1,4 @@
-"""Which GPUs `make` builds a wheel for, and that no wheel of part is ever tested as a complete one."""
+"""Which GPUs `make` builds a wheel for, and that the kernels as they are compile for every GPU."""
 
 import os
 import re
@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tilewise.bench.record import KERNEL_SOURCES, digest
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,13 +57,26 @@ def test_the_demo_is_built_for_the_gpus_that_are_here(planned, gpus, built):
     assert planned("demo", gpus) == built
 
 
-@pytest.mark.parametrize("target", ["test", "wheel"])
-def test_all_else_is_built_for_all(planned, target):
+@pytest.mark.parametrize("target", ["kernels", "wheel"])
+def test_a_wheel_is_built_for_all(planned, target):
     assert planned(target, ["9.0"]) == ("all", "all")
 
 
-def test_what_is_tested_is_built_for_all_whatever_the_environment_says(planned):
-    assert planned("test", ["9.0"], "none") == ("all", "all")
+def test_what_is_recorded_is_built_for_all_whatever_the_environment_says(planned):
+    assert planned("kernels", ["9.0"], "none") == ("all", "all")
+
+
+@pytest.mark.parametrize("asked", [None, "none", "8.0"])
+def test_what_is_tested_is_built_for_the_gpus_that_are_here_and_for_the_emulator(planned, asked):
+    assert planned("test", None, asked) == ("75 emulated", "75-emulated")
+    assert planned("test", ["9.0", "8.6"], asked) == ("86 90 emulated", "86-90-emulated")
+
+
+def test_the_kernels_as_they_are_were_compiled_for_every_gpu():
+    pytest.importorskip("pygments")
+    recorded = re.search(r"^# digest (\w+)$", (ROOT / "kernels/resources.txt").read_text(), re.MULTILINE)
+    assert recorded
+    assert recorded[1] == digest(ROOT, KERNEL_SOURCES), "run `make kernels`"
 
 
 @pytest.mark.parametrize("target", ["demo", "wheel"])

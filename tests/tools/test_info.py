@@ -77,7 +77,16 @@ def test_it_says_which_code_a_gpu_runs(monkeypatch, targets, runs):
 def test_it_says_when_a_build_has_no_kernels(monkeypatch):
     import tilewise.info
 
-    build = {"version": "0.1.0", "nvcc": None, "targets": [], "kernels": []}
+    build = {"version": "0.1.0", "nvcc": None, "targets": [], "emulated": False, "kernels": []}
     monkeypatch.setattr(tw, "build_info", lambda: build)
     described = tilewise.info.collect()["tilewise"]
     assert (described["nvcc"], described["targets"]) == ("none", "none: this build is for CPUs only")
+
+
+def test_it_says_when_a_build_has_names_of_kernels_without_code(monkeypatch):
+    import tilewise.info
+
+    build = tw.build_info()
+    for emulated in (False, True):
+        monkeypatch.setattr(tw, "build_info", lambda emulated=emulated: {**build, "emulated": emulated})
+        assert ("by name only" in tilewise.info.collect()["tilewise"]["targets"]) == emulated

@@ -25,6 +25,8 @@ OVERHEAD = "overhead"
 # The files that decide speed on a GPU and on a CPU: a record is stale when their code changes (tests aside).
 SOURCES = ("kernels/**/*.cu", "kernels/**/*.cuh", "src/cuda/**/*.rs", "build.rs", "build/*.rs")
 CPU_SOURCES = ("src/cpu/**/*.rs",)
+# What is compiled to machine code of GPUs, and how.
+KERNEL_SOURCES = ("kernels/**/*.cu", "kernels/**/*.cuh", "build.rs", "build/*.rs")
 
 
 def arithmetic(case: str, dtype: str) -> str:

@@ -42,6 +42,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     if !matches!(problem.dtype, DType::F32 | DType::F64)
         || problem.batch.len() > reduce::BATCH_DIMS
         || !fits
+        || products(problem) > reduce::SIZE_LIMIT.unsigned_abs()
         || !addresses.iter().all(|address| address.is_multiple_of(size))
     {
         return None;

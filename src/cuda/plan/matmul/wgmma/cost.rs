@@ -85,15 +85,26 @@ pub struct Size {
     pub n: u64,
     pub k: u64,
     pub products: u64,
+    /// Half of the columns are the gate's.
+    pub gated: bool,
     /// Of a and of b: rows of 128 bytes are parts of two lines of the caches.
     pub off_lines: [bool; 2],
     /// b is contiguous along n.
     pub b_by_rows: bool,
 }
 
+/// Multiply-adds for each element of the operands of a product of so many rows and columns.
+pub fn reuse(m: u64, n: u64) -> f64 {
+    1.0 / (1.0 / m as f64 + 1.0 / n as f64)
+}
+
 impl Size {
     pub fn k_blocks(&self) -> u64 {
         self.k.div_ceil(BLOCK_K)
+    }
+
+    pub fn reuse(&self) -> f64 {
+        reuse(self.m, self.n)
     }
 
     /// Along m and along n.
@@ -161,7 +172,7 @@ pub fn most_splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
 /// (docs/measurements/matmul_wgmma.md).
 pub fn tma_store(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
     let many = size.tiles_of_clusters(work) > 2 * u64::from(device.multiprocessors);
-    TILES[work.tile].can_tma_store() && work.splits == 1 && many
+    many && work.splits == 1 && TILES[work.tile].pays_to_tma_store(size.reuse(), size.gated, device)
 }
 
 impl Model {

@@ -65,7 +65,7 @@ pub fn clocks<'a>(
     }
     let clocks = |plan: &Plan| {
         let &Plan { m, n, k, off_lines, b_by_rows, tile, splits, cluster, cluster_splitk } = plan;
-        let size = Size { m, n, k, products: 1, off_lines, b_by_rows };
+        let size = Size { m, n, k, products: 1, gated: false, off_lines, b_by_rows };
         let work = Work { tile, splits: splits.max(1), cluster, cluster_splitk };
         model.clocks(&size, &work, device)
     };

@@ -176,7 +176,13 @@ fn items(products: &[Product], tile: &Tile) -> u64 {
 /// Whether the copy engine writes the results, as in `cost::tma_store`; of all products or none.
 fn tma_store(products: &[Product], tile: &Tile, device: &DeviceFacts) -> bool {
     let many = items(products, tile) > 2 * u64::from(device.multiprocessors);
-    many && tile.can_tma_store() && products.iter().all(|product| product.whole_rows)
+    // All of them together.
+    let (multiply_adds, elements) = products.iter().fold((0.0, 0.0), |(sum, elements), product| {
+        let each = product.size.m as f64 * product.size.n as f64 * product.size.k as f64;
+        (sum + each, elements + each / product.size.reuse())
+    });
+    let (reuse, gated) = (multiply_adds / elements, products.iter().any(|product| product.size.gated));
+    many && tile.pays_to_tma_store(reuse, gated, device) && products.iter().all(|product| product.whole_rows)
 }
 
 fn clocks(products: &[Product], tile: usize, device: &DeviceFacts) -> f64 {

@@ -43,6 +43,8 @@ const HEADER_BYTES: u32 = 1024;
 const STORE_BYTES: u32 = 2048;
 const ROW_BYTES: u32 = 128;
 const BATCH_DIMS: usize = MAX_DIMS - 2;
+/// Multiply-adds for each element of the operands, from which on those are in L2 often enough.
+const REUSE: f64 = 640.0;
 /// Sizes are coordinates of 32 bits, and the last tile may reach beyond.
 const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;
 
@@ -160,6 +162,12 @@ impl Tile {
     fn can_tma_store(&self) -> bool {
         let whole_boxes = self.n.is_multiple_of(BOX_COLUMNS);
         self.planes == 1 && self.consumers == 2 && self.m_steps == 1 && self.n >= 192 && whole_boxes
+    }
+
+    /// Whether it pays, where each element of the operands is in so many multiply-adds: with few of them operands come from memory,
+    /// not from L2, and three stages beside the result are not enough for that (docs/measurements/matmul_wgmma.md).
+    fn pays_to_tma_store(&self, reuse: f64, gated: bool, device: &DeviceFacts) -> bool {
+        self.can_tma_store() && (reuse >= REUSE || self.stages(self.blocks, true, gated, device) > 3)
     }
 
     /// Shared memory besides the stages.
@@ -304,7 +312,7 @@ fn sized(
     let products = problem.batch_count().unsigned_abs();
     let columns = if gated { 2 * n } else { n };
     let off_lines = [a.off_lines, b.off_lines];
-    Some((Size { m, n: columns, k, products, off_lines, b_by_rows: b.mn_major }, copies))
+    Some((Size { m, n: columns, k, products, gated, off_lines, b_by_rows: b.mn_major }, copies))
 }
 
 /// The tile that is estimated to be done first, and the next, each with the k splits that suit it.
