@@ -34,6 +34,8 @@ WHEEL = $(call set,all)
 # all others the names, for the emulator. That the kernels compile for every GPU, `make kernels` says in kernels/resources.txt,
 # with a digest that the tests compare.
 TESTED = $(subst $(space),-,$(or $(filter-out none,$(NATIVE)),75) emulated)
+# Their build script compiles kernels, too.
+CARGO = TILEWISE_CUDA_TARGETS='$(subst -, ,$(TESTED))' cargo
 unexport TILEWISE_CUDA_TARGETS
 
 # build.rs asks this interpreter for nvcc, and PyO3 links against its library.
@@ -76,7 +78,7 @@ lint: lint-rust lint-python lint-stub  ## formatting, clippy, ruff, mypy, stubte
 
 lint-rust: $(TOOLS)/.ready
 	cargo fmt --check
-	cargo clippy --all-targets --locked -- -D warnings
+	$(CARGO) clippy --all-targets --locked -- -D warnings
 
 lint-python: $(VENV)/.groups
 	$(BIN)/clang-format --dry-run --Werror kernels/*.cu kernels/common/*.cuh kernels/common/ptx/*.cuh
@@ -100,7 +102,7 @@ $(DENY):
 	cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
 
 test-rust: $(TOOLS)/.ready
-	cargo test --locked --lib
+	$(CARGO) test --locked --lib
 
 # Two processes where they do not meet on a GPU: the emulator's tests beside all others. Threads of torch that spin in one
 # would take the cores from the other.

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def planned(tmp_path):
-    """What a make target would build a wheel for, and its folder: with these GPUs, and this environment."""
+def printed(tmp_path):
+    """What make would run for a target: with these GPUs, and this environment."""
 
-    def plan(target, gpus=None, asked=None):
+    def run(target, gpus=None, asked=None):
         told = "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver."
         answer = told if gpus is None else "\n".join(gpus)
         smi = tmp_path / "nvidia-smi"
@@ -34,10 +34,20 @@ def planned(tmp_path):
         command = ["make", "-n", f"VENV={tmp_path}/venv", f"WHEELS={tmp_path}/wheels", target]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        build = re.compile(r"TILEWISE_CUDA_TARGETS='(.*?)'.*?--out \S+/wheels/(\S+)", re.DOTALL)
-        builds = set(build.findall(done.stdout))
-        assert len(builds) == 1, done.stdout
-        return builds.pop()
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def planned(printed):
+    """What it would build a wheel for, and the wheel's folder."""
+
+    def plan(*args):
+        builds = re.compile(r"TILEWISE_CUDA_TARGETS='([^']*)' CARGO_ZIG.*?--out \S+/wheels/(\S+)", re.DOTALL)
+        found = set(builds.findall(printed(*args)))
+        assert len(found) == 1, found
+        return found.pop()
 
     return plan
 
@@ -70,6 +80,11 @@ def test_what_is_recorded_is_built_for_all_whatever_the_environment_says(planned
 def test_what_is_tested_is_built_for_the_gpus_that_are_here_and_for_the_emulator(planned, asked):
     assert planned("test", None, asked) == ("75 emulated", "75-emulated")
     assert planned("test", ["9.0", "8.6"], asked) == ("86 90 emulated", "86-90-emulated")
+
+
+@pytest.mark.parametrize(("target", "command"), [("lint-rust", "clippy"), ("test-rust", "test")])
+def test_cargo_compiles_no_other_kernels_for_its_checks(printed, target, command):
+    assert f"TILEWISE_CUDA_TARGETS='75 emulated' cargo {command} " in printed(target)
 
 
 def test_the_kernels_as_they_are_were_compiled_for_every_gpu():
