@@ -61,15 +61,6 @@ def test_a_device_that_this_build_is_not_for_is_named():
     assert "made for other GPUs" in str(other)
 
 
-@pytest.mark.parametrize(("rows", "stored"), [(4096, (0, 4)), (16384, (1, 3))])
-def test_where_a_result_takes_the_place_of_a_stage(rows, stored):
-    """Of more rows a group, operands are in L2 when they are needed."""
-    ends = meta(8, dtype=torch.int32)
-    explained = tw.explain("grouped_matmul", meta(rows, 512), meta(8, 512, 2048), ends, device="h200")
-    settings = explained.plan.settings
-    assert (settings["tma_store"], settings["stages"]) == stored
-
-
 def test_tiles_of_groups_are_counted_as_far_as_the_host_may_know():
     a, b = meta(4096, 512), meta(8, 512, 2048)
     on_the_device = tw.explain(tw.grouped_matmul, a, b, meta(8, dtype=torch.int32), device="h200")

@@ -93,18 +93,14 @@ pub struct Size {
     pub b_by_rows: bool,
 }
 
-/// Multiply-adds for each element of the operands of a product of so many rows and columns.
-pub fn reuse(m: u64, n: u64) -> f64 {
-    1.0 / (1.0 / m as f64 + 1.0 / n as f64)
-}
-
 impl Size {
     pub fn k_blocks(&self) -> u64 {
         self.k.div_ceil(BLOCK_K)
     }
 
+    /// Multiply-adds for each element of the operands.
     pub fn reuse(&self) -> f64 {
-        reuse(self.m, self.n)
+        1.0 / (1.0 / self.m as f64 + 1.0 / self.n as f64)
     }
 
     /// Along m and along n.
@@ -172,7 +168,7 @@ pub fn most_splits(size: &Size, tile: &Tile, device: &DeviceFacts) -> u64 {
 /// (docs/measurements/matmul_wgmma.md).
 pub fn tma_store(size: &Size, work: &Work, device: &DeviceFacts) -> bool {
     let many = size.tiles_of_clusters(work) > 2 * u64::from(device.multiprocessors);
-    many && work.splits == 1 && TILES[work.tile].pays_to_tma_store(size.reuse(), size.gated, device)
+    many && work.splits == 1 && TILES[work.tile].pays_to_tma_store(size.reuse(), size.k, size.gated, device)
 }
 
 impl Model {

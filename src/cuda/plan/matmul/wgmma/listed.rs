@@ -181,8 +181,10 @@ fn tma_store(products: &[Product], tile: &Tile, device: &DeviceFacts) -> bool {
         let each = product.size.m as f64 * product.size.n as f64 * product.size.k as f64;
         (sum + each, elements + each / product.size.reuse())
     });
-    let (reuse, gated) = (multiply_adds / elements, products.iter().any(|product| product.size.gated));
-    many && tile.pays_to_tma_store(reuse, gated, device) && products.iter().all(|product| product.whole_rows)
+    let gated = products.iter().any(|product| product.size.gated);
+    let k = products.iter().map(|product| product.size.k).max().unwrap_or(0);
+    many && tile.pays_to_tma_store(multiply_adds / elements, k, gated, device)
+        && products.iter().all(|product| product.whole_rows)
 }
 
 fn clocks(products: &[Product], tile: usize, device: &DeviceFacts) -> f64 {

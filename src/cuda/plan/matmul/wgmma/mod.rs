@@ -45,6 +45,8 @@ const ROW_BYTES: u32 = 128;
 const BATCH_DIMS: usize = MAX_DIMS - 2;
 /// Multiply-adds for each element of the operands, from which on those are in L2 often enough.
 const REUSE: f64 = 640.0;
+/// k of which the ring's length makes no difference.
+const SHORT_K: u64 = 256;
 /// Sizes are coordinates of 32 bits, and the last tile may reach beyond.
 const SIZE_LIMIT: i64 = i32::MAX as i64 - 1024;
 
@@ -164,10 +166,12 @@ impl Tile {
         self.planes == 1 && self.consumers == 2 && self.m_steps == 1 && self.n >= 192 && whole_boxes
     }
 
-    /// Whether it pays, where each element of the operands is in so many multiply-adds: with few of them operands come from memory,
-    /// not from L2, and three stages beside the result are not enough for that (docs/measurements/matmul_wgmma.md).
-    fn pays_to_tma_store(&self, reuse: f64, gated: bool, device: &DeviceFacts) -> bool {
-        self.can_tma_store() && (reuse >= REUSE || self.stages(self.blocks, true, gated, device) > 3)
+    /// Whether it pays, where each element of the operands is in so many multiply-adds, and k is so long: with few of them operands
+    /// come from memory, not from L2, and three stages beside the result are not enough for a long k
+    /// (docs/measurements/matmul_wgmma.md).
+    fn pays_to_tma_store(&self, reuse: f64, k: u64, gated: bool, device: &DeviceFacts) -> bool {
+        let short_ring = self.stages(self.blocks, true, gated, device) <= 3;
+        self.can_tma_store() && !(short_ring && reuse < REUSE && k > SHORT_K)
     }
 
     /// Shared memory besides the stages.

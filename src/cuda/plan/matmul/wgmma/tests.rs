@@ -393,6 +393,7 @@ fn results_leave_by_the_copy_engine_where_blocks_have_several_tiles() {
     assert_eq!(tma_store(&bf16(2048, 2048, 2048), "128x256", None), (false, 4));
     // Of many products, operands come from memory.
     assert_eq!(tma_store(&problem(DType::BF16, 16, 1024, 1024, 1024), "128x256", None), (false, 4));
+    assert_eq!(tma_store(&problem(DType::BF16, 64, 1024, 256, 1024), "128x256", None), (true, 3));
     assert_eq!(tma_store(&problem(DType::BF16, 16, 1024, 1024, 1024), "128x192", None), (true, 4));
     assert_eq!(tma_store(&problem(DType::BF16, 8, 2048, 2048, 2048), "128x256", None), (true, 3));
     assert!(!tma_store(&bf16(8192, 8191, 512), "128x256", None).0);
