@@ -608,7 +608,8 @@ def build_info() -> _BuildInfo:
 
     Returns:
         A dict: version; nvcc (the compiler's version, None in a build without kernels); targets (sm_* for
-        machine code, compute_* for PTX);
+        machine code, compute_* for PTX); emulated (whether most of them are there by name only, for the tests
+        that emulate a GPU);
         kernels, a list of dicts with file, kernel, target, registers (per thread), shared_bytes (static,
         per block), stack_bytes and spill_bytes (per thread), as ptxas reported them.
 
