@@ -9,8 +9,8 @@
 //                    of a slice but the last are read twice. The blocks of a cluster split the dimension and exchange
 //                    sums (distributed shared memory).
 //   register_tileE_partial, register_tileE_combine
-//                    two launches for few tiles: the first writes the sums of slices to the workspace, the second reads
-//                    the slices again.
+//                    two launches, for few tiles and for columns that are longer than a cluster holds: the first writes
+//                    the sums of slices to the workspace, the second reads the slices again.
 //   general          any strides, dtypes and rank: a block a row, two passes, element by element.
 // Measurements: docs/measurements/softmax_backward_strided.md
 
@@ -71,13 +71,15 @@ template <class T, int E, int K> struct Accesses {
     using C = typename G::C;
     Access<T, E> grad[K], output[K];
 
-    __device__ __forceinline__ void load(const TileThread<T>& at, int64_t batch, const BackwardTileParams& p) {
+    // Without `outputs` only what the sums of log_softmax need.
+    __device__ __forceinline__ void load(const TileThread<T>& at, int64_t batch, const BackwardTileParams& p,
+                                         bool outputs) {
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             const int64_t row = at.row(batch, k, K);
             grad[k] = output[k] = Access<T, E>::zero();
             grad[k].load(at.grad + row * p.grad_stride, row < at.rows);
-            output[k].load(at.output + row * p.output_stride, row < at.rows);
+            output[k].load(at.output + row * p.output_stride, row < at.rows && outputs);
         }
     }
     __device__ __forceinline__ void accumulate(const G& gradient, C (&sum)[E]) const {
@@ -136,10 +138,10 @@ __device__ __forceinline__ void softmax_backward_register_tile(const BackwardTil
         C sum[E] = {};
         const int64_t last = p.batches - 1;
         if constexpr (S == Scope::combine) {
-            accesses.load(at, last, p);
+            accesses.load(at, last, p, true);
         } else {
             for (int64_t b = 0; b <= last; ++b) {
-                accesses.load(at, b, p);
+                accesses.load(at, b, p, p.log == 0 || (S == Scope::cluster && b == last));
                 accesses.accumulate(gradient, sum);
             }
         }
@@ -159,7 +161,7 @@ __device__ __forceinline__ void softmax_backward_register_tile(const BackwardTil
         // Backwards: the last batch is still in registers, and the batches before it are in the caches.
         accesses.store(at, last, p, gradient, sum);
         for (int64_t b = last - 1; b >= 0; --b) {
-            accesses.load(at, b, p);
+            accesses.load(at, b, p, true);
             accesses.store(at, b, p, gradient, sum);
         }
     }
@@ -215,11 +217,13 @@ __device__ __forceinline__ void softmax_backward_general(const BackwardParams<MA
         softmax_backward_##VARIANT(const __grid_constant__ BackwardTileParams p) { \
         softmax_backward_register_tile<T, E, K, Scope::SCOPE>(p);                  \
     }
-// BLOCKS that share a multiprocessor. A launch of combine has so few that each has a multiprocessor to itself.
+// Blocks that share a multiprocessor. With two, `combine` would spill float64 and halves that are accessed one by one.
+template <class T, int E, int BLOCKS>
+inline constexpr int COMBINING = sizeof(T) == 8 || E * sizeof(T) < 4 ? 1 : BLOCKS;
 #define EXPORT(T, E, K, BLOCKS)                               \
     TILE(BLOCKS, register_tile##E##_##T, T, E, K, cluster)    \
     TILE(2, register_tile##E##_partial_##T, T, E, K, partial) \
-    TILE(1, register_tile##E##_combine_##T, T, E, K, combine)
+    TILE((COMBINING<T, E, BLOCKS>), register_tile##E##_combine_##T, T, E, K, combine)
 // 128 bytes of each input per thread, or less where that would be many accesses.
 #define HALVES(T)      \
     EXPORT(T, 8, 8, 2) \

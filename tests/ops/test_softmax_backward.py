@@ -72,7 +72,9 @@ def test_every_dim(device, op, dtype, shape):
 @ops
 @dtypes
 @pytest.mark.parametrize(
-    "shape", [(5000, 3), (33, 4099), (1024, 130), (70000, 16), (2, 20000, 9), (2050, 1300)], ids=str
+    "shape",
+    [(5000, 3), (33, 4099), (1024, 130), (70000, 16), (2, 20000, 9), (2050, 1300), (9000, 500)],
+    ids=str,
 )
 def test_a_long_dim_that_is_not_the_last(device, op, dtype, shape):
     check(op, *sample(op, shape, dtype, device, -2), -2)

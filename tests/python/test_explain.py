@@ -294,7 +294,8 @@ def test_a_device_is_named_as_torch_names_it():
     x = meta(2, 3)
     on_cpu = tw.explain(tw.softmax, x, device="cpu")
     assert on_cpu.cpu is not None
-    assert tw.explain(tw.softmax, x, device=torch.device("cpu")) == on_cpu
+    for name in (torch.device("cpu"), torch.device("cpu", 0), "cpu:0"):
+        assert tw.explain(tw.softmax, x, device=name) == on_cpu
     here = len(tw.devices())
     for index in range(here):
         by_name = tw.explain(tw.softmax, x, device=f"cuda:{index}")

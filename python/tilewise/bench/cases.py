@@ -116,7 +116,7 @@ _SOFTMAX_CUDA += [((64, 4096, 64), 1), ((256, 64, 4096), 1), ((2048, 512, 8), 1)
 _SOFTMAX_CUDA += [((65536, 16), 0), ((1 << 18, 64), -1), ((1 << 19, 33), -1), ((8192, 32), -1), ((8, 8), -1)]
 # Vocabularies, very long rows, one row.
 _SOFTMAX_CUDA += [((16, 32000), -1), ((64, 128256), -1), ((8, 1 << 21), -1), ((1, 1 << 20), -1)]
-_SOFTMAX_CUDA += [((1, 1 << 24), -1), ((4096, 50257), -1)]
+_SOFTMAX_CUDA += [((1, 1 << 24), -1), ((4096, 50257), -1), ((4, 32000, 1024), 1)]
 _SOFTMAX_CPU: list[tuple[Shape, int]] = [((1024, 1024), 0), ((4, 131072), -1), ((1 << 15, 16), -1)]
 _SOFTMAX_CPU += [((16, 512, 64), 1), ((64, 50257), -1)]
 # Images whose channels come last in the result and first in x, and the other way round; transposed matrices.

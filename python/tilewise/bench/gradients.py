@@ -108,7 +108,7 @@ def case_of(op: str, shape: Shape, dtype: torch.dtype, layout: str, dim: int) ->
 
 
 _ROW_LENGTHS = tuple(1 << power for power in range(10, 17))
-# Odd rows, a vocabulary, tiny rows, few long rows, dim 0, an inner dim.
+# Odd rows, vocabularies, tiny rows, few long rows, dim 0, inner dims.
 _CUDA: list[tuple[Shape, int]] = [
     ((8192, 8192), 0),
     ((32768, 781), -1),
@@ -119,6 +119,7 @@ _CUDA: list[tuple[Shape, int]] = [
     ((1 << 19, 33), -1),
     ((64, 4096, 64), 1),
     ((65536, 16), 0),
+    ((4, 32000, 1024), 1),
 ]
 _CPU: list[tuple[Shape, int]] = [
     ((1024, 1024), 0),

@@ -82,7 +82,7 @@ fn facts(own: Device, asked: Option<&str>) -> Result<Option<DeviceFacts>> {
         Err(error) => Err(error),
     };
     match (asked, own) {
-        (None, Device::Cpu) | (Some("cpu"), _) => Ok(None),
+        (None, Device::Cpu) | (Some("cpu" | "cpu:0"), _) => Ok(None),
         (None, Device::Cuda(ordinal)) => here(ordinal),
         (Some("cuda"), _) => here(0),
         (Some(name), _) => {

@@ -18,8 +18,14 @@ use crate::tensor::Dims;
 const THREADS: u64 = 256;
 /// Rows of the tensor up to this long, in bytes, are not divided among tiles of slices.
 const WHOLE: u64 = 512;
-/// Bytes of grad from which a second launch pays.
+/// Bytes of grad from which a second launch pays where tiles are few, and where columns are long.
 const SPLIT_FROM: u64 = 256 << 10;
+const LONG_FROM: u64 = 16 << 20;
+/// A tile of long columns: its bytes along a row, but no more than the lanes of a warp.
+const LONG_TILE: u64 = 256;
+const LONG_LANES: u64 = 32;
+/// Blocks that share a multiprocessor: what most kernels are compiled for.
+const BLOCKS: u64 = 2;
 
 /// Contiguous columns, along the last of the outer dimensions.
 #[derive(Clone, Copy, Debug)]
@@ -96,36 +102,67 @@ pub fn split(
     let batches = length.div_ceil(batch_rows * down * cluster);
     let down = down.min(length.div_ceil(batch_rows * cluster * batches));
     let multiprocessors = u64::from(device.multiprocessors);
-    let wanted = match forced {
-        Some(Forced::Split(slices)) => Some(slices.max(1)),
-        Some(_) => None,
-        // Where clusters leave a quarter of the device idle, and there are enough bytes for two launches.
-        None if tiles.saturating_mul(outer).saturating_mul(cluster * 4) < multiprocessors * 3
-            && length.saturating_mul(columns.count * outer * p.grad.dtype.size() as u64) >= SPLIT_FROM =>
-        {
-            Some(multiprocessors)
-        }
-        None => None,
-    };
-    match wanted {
-        Some(blocks) => in_slices(length, batch_rows, accesses, columns.access, blocks.div_ceil(outer)),
-        None => Split { across, down, slices: cluster, cluster: true, batches, tiles },
+    let bytes = length.saturating_mul(columns.count * outer * p.grad.dtype.size() as u64);
+    // Clusters leave a quarter of the device idle, and there are enough bytes for two launches.
+    let few = tiles.saturating_mul(outer).saturating_mul(cluster * 4) < multiprocessors * 3;
+    // Tiles of single sectors are slow to read, and either what the resident blocks read again would come from memory, or
+    // the sums of log_softmax need grad alone: docs/measurements/softmax_backward_strided.md.
+    let narrow = wide * columns.access <= SECTOR_BYTES;
+    let resident = (multiprocessors * BLOCKS / cluster).min(tiles.saturating_mul(outer));
+    let again = resident.saturating_mul(length.saturating_mul(2 * SECTOR_BYTES));
+    let long = narrow && (p.kind == Kind::LogSoftmax || (batches > 1 && again > device.l2_bytes / 4));
+    let tall = Tall { length, batch_rows, accesses, access: columns.access };
+    match forced {
+        Some(Forced::Split(blocks)) => tall.in_sectors(blocks.max(1).div_ceil(outer)),
+        None if few && bytes >= SPLIT_FROM => tall.in_sectors(multiprocessors.div_ceil(outer)),
+        None if long && bytes >= LONG_FROM => tall.in_lines(outer, multiprocessors * BLOCKS),
+        _ => Split { across, down, slices: cluster, cluster: true, batches, tiles },
     }
 }
 
-/// Tiles of a sector, or of a whole short row, and their columns in about as many slices as to make `blocks` in all.
-fn in_slices(length: u64, batch_rows: u64, accesses: u64, access: u64, blocks: u64) -> Split {
-    let wide = if accesses * access <= WHOLE { accesses } else { SECTOR_BYTES / access };
-    let tiles = accesses.div_ceil(wide.min(THREADS));
-    let across = accesses.div_ceil(tiles);
-    let wanted = blocks.div_ceil(tiles).clamp(1, MOST_SLICES);
-    let slice = length.div_ceil(wanted);
-    let down = (THREADS / across).min(slice.div_ceil(batch_rows));
-    let batches = slice.div_ceil(batch_rows * down);
-    // Threads fill warps, and the additional ones have rows too.
-    let down = (across * down).next_multiple_of(32) / across;
-    let slices = length.div_ceil(batch_rows * down * batches);
-    Split { across, down, slices, cluster: false, batches, tiles }
+/// Columns whose sums and results take a launch each.
+#[derive(Clone, Copy)]
+struct Tall {
+    length: u64,
+    batch_rows: u64,
+    /// Along a row, each of `access` bytes.
+    accesses: u64,
+    access: u64,
+}
+
+impl Tall {
+    /// Tiles of a sector, or of a whole short row, and their columns in about as many slices as to make `blocks` in all.
+    fn in_sectors(self, blocks: u64) -> Split {
+        let whole = self.accesses * self.access <= WHOLE;
+        let wide = if whole { self.accesses } else { SECTOR_BYTES / self.access };
+        self.in_slices(wide.min(THREADS), |tiles| blocks.div_ceil(tiles))
+    }
+
+    /// Tiles of whole lines, in as few slices as fill waves of `resident` blocks, to a tenth.
+    fn in_lines(self, outer: u64, resident: u64) -> Split {
+        self.in_slices((LONG_TILE / self.access).min(LONG_LANES), |tiles| {
+            let columns = tiles.saturating_mul(outer);
+            let tenths = |slices: &u64| {
+                let blocks = columns.saturating_mul(*slices);
+                (blocks.saturating_mul(20) / (blocks.div_ceil(resident) * resident)).div_ceil(2)
+            };
+            // The last of the largest is that of the fewest slices.
+            (1..=(4 * resident / columns).max(1)).rev().max_by_key(tenths).unwrap_or(1)
+        })
+    }
+
+    fn in_slices(self, wide: u64, slices: impl FnOnce(u64) -> u64) -> Split {
+        let Tall { length, batch_rows, accesses, .. } = self;
+        let tiles = accesses.div_ceil(wide);
+        let across = accesses.div_ceil(tiles);
+        let slice = length.div_ceil(slices(tiles).clamp(1, MOST_SLICES));
+        let down = (THREADS / across).min(slice.div_ceil(batch_rows));
+        let batches = slice.div_ceil(batch_rows * down);
+        // Threads fill warps, and the additional ones have rows too.
+        let down = (across * down).next_multiple_of(32) / across;
+        let slices = length.div_ceil(batch_rows * down * batches);
+        Split { across, down, slices, cluster: false, batches, tiles }
+    }
 }
 
 /// Bytes for the sums of slices.

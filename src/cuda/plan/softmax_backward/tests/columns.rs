@@ -17,10 +17,15 @@ fn columns_are_covered_by_legal_launches() {
                 (7, 3, 33),
                 (2, 2, 1 << 20),
                 (1, 1 << 22, 9),
+                (1, 65536, 1024),
+                (31, 100_000, 196),
+                (5, 8192, 2047),
             ] {
-                let p = inner(dtype, outer, length, columns);
-                for forced in [None, Some(Forced::Block), Some(Forced::Split(9))] {
-                    legal_tiles(&p, &device, forced);
+                for kind in [Kind::Softmax, Kind::LogSoftmax] {
+                    let p = SoftmaxBackwardProblem { kind, ..inner(dtype, outer, length, columns) };
+                    for forced in [None, Some(Forced::Block), Some(Forced::Split(9))] {
+                        legal_tiles(&p, &device, forced);
+                    }
                 }
             }
         }
@@ -90,4 +95,21 @@ fn a_column_is_read_once_where_clusters_hold_it() {
         assert_eq!(batches(inner(DType::BF16, outer, length, columns), &examples::h200()), 1, "{length}");
     }
     assert!(batches(inner(DType::BF16, 1, 8192, 8192), &examples::a100()) > 1);
+}
+
+#[test]
+fn columns_that_no_cluster_holds_are_read_in_whole_lines() {
+    let device = examples::h200();
+    let tile = |kind, outer, length, columns| {
+        let p = SoftmaxBackwardProblem { kind, ..inner(DType::BF16, outer, length, columns) };
+        let choice = choose(&p, &device, None);
+        let params = choice.plan::<BackwardTileParams>(&p, 0).params;
+        (choice.main > 0).then(|| (params.across * VECTOR_BYTES as u32, choice.main().grid[0]))
+    };
+    assert_eq!(tile(Kind::Softmax, 1, 65536, 1024), Some((256, 256)), "of 264 that the device holds at once");
+    assert_eq!(tile(Kind::Softmax, 1, 8192, 8192), None, "clusters hold tiles of a sector");
+    assert_eq!(tile(Kind::LogSoftmax, 1, 8192, 8192), Some((256, 256)), "sums need grad alone");
+    assert_eq!(tile(Kind::LogSoftmax, 1, 8192, 500), None, "8 MB");
+    assert_eq!(tile(Kind::LogSoftmax, 1, 4096, 8192), None, "clusters hold tiles of 64 bytes");
+    assert_eq!(tile(Kind::LogSoftmax, 200, 8192, 128), Some((256, 1000)), "nearly four waves");
 }
