@@ -111,8 +111,10 @@ def test_long_rows_that_start_anywhere(device, op, dtype):
                 check(op, other(grad), one(output), context=context)
 
 
-@ops
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+# Each of both once: the reference takes seconds.
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("softmax", torch.float32), ("log_softmax", torch.bfloat16)], ids=str
+)
 def test_results_larger_than_caches(device, op, dtype):
     for n in (781, 100_003):
         rows = (34 << 20) // (dtype.itemsize * n)
