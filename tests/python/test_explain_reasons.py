@@ -27,6 +27,18 @@ def test_a_forced_kernel_is_explained():
 
 
 REASONS = {
+    "columns that no cluster holds": (
+        "log_softmax_backward",
+        (meta(4, 32000, 1024), meta(4, 32000, 1024), 1),
+        "two launches rather than one launch: the first reads grad alone, and both read wider rows "
+        "(bytes of a row: 256, of one launch: 32)",
+    ),
+    "few columns": (
+        "softmax_backward",
+        (meta(65536, 16), meta(65536, 16), 0),
+        "two launches rather than one launch: blocks that hold a column once would leave multiprocessors "
+        "idle (blocks: 8, multiprocessors: 132)",
+    ),
     "a row and a bit of a warp": (
         "softmax",
         (meta(4096, 1032),),
@@ -69,9 +81,9 @@ REASONS = {
 def test_the_reason_names_the_next_best_and_what_decided(case):
     op, args, expected = REASONS[case]
     explained = tw.explain(op, *args, device="h200")
-    assert str(explained.why[0]) == expected
+    assert expected in map(str, explained.why)
     assert expected in str(explained)
-    assert explained.as_dict()["why"][0]["because"] in expected
+    assert any(reason["because"] in expected for reason in explained.as_dict()["why"])
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -83,8 +95,11 @@ def test_metrics_bear_their_reasons_out(gpu):
         x = meta(m, n + extra, dtype=draw.choice((torch.bfloat16, torch.float32, torch.float64)))[:, extra:]
         x, dim = draw.choice((x, x.T)), draw.choice((0, 1))
         y = draw.choice((2, x, x[:1], meta(*reversed(x.shape), dtype=x.dtype).T))
-        for op, args in {"add": (x, y), "softmax": (x, dim), "softmax_backward": (x, x, dim)}.items():
-            (reason,) = tw.explain(op, *args, device=gpu).why
+        calls = {"add": (x, y), "softmax": (x, dim), "softmax_backward": (x, x, dim)}
+        reasons = [
+            (op, reason) for op, args in calls.items() for reason in tw.explain(op, *args, device=gpu).why
+        ]
+        for op, reason in reasons:
             (_, value), (limit_is, limit) = (*reason.metrics.items(), ("", 0), ("", 0))[:2]
             claims = [
                 (limit_is == "at most" and reason.chosen not in ("general", "deep"), value <= limit),
@@ -93,7 +108,7 @@ def test_metrics_bear_their_reasons_out(gpu):
                 ("for all" in reason.because, value >= limit > 0),
             ]
             holds = [held for claimed, held in claims if claimed]
-            assert all(holds), f"{op} {args}: {reason}"
+            assert all(holds), f"{op} {calls[op]}: {reason}"
             checked += len(holds)
     assert checked > 100
 

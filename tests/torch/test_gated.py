@@ -45,6 +45,21 @@ def test_gradients_of_two_orders(device, activation):
     assert torch.autograd.gradgradcheck(call, tuple(given.values()))
 
 
+@pytest.mark.parametrize(("m", "k", "n"), [(0, 5, 4), (6, 5, 0), (6, 0, 4), (0, 0, 0)])
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_gradients_of_empty_operands(device, activation, m, k, n):
+    shapes = {"a": (m, k), "b": (k, n), "bias": (2, n), "gate": (k, n)}
+    # The gradient of a sum is one number, expanded.
+    ours, torchs = (
+        {name: torch.ones(shape, device=device, requires_grad=True) for name, shape in shapes.items()}
+        for _ in "ab"
+    )
+    tw.matmul(**ours, activation=activation).sum().backward()
+    expected(**torchs, activation=activation).sum().backward()
+    for name in shapes:
+        torch.testing.assert_close(ours[name].grad, torchs[name].grad)
+
+
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
 @pytest.mark.parametrize("needed", ["a", "b", "bias", "residual", "abr", "all"])
 def test_gradients_of_a_residual_alone(device, activation, needed):

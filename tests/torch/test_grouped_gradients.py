@@ -164,6 +164,18 @@ def test_gradients_of_a_gate(device, activation):
     torch.testing.assert_close(got, by_loop)
 
 
+def test_gradients_of_a_gate_where_groups_are_empty(device):
+    b, gate = (made(3, 5, 4, device=device) for _ in "bg")
+    for a, offsets in (
+        (made(0, 5, device=device), ends(0, 0, 0, device=device)),
+        (made(3, 0, 5, device=device), None),
+    ):
+        a, b, gate = (t.detach().requires_grad_() for t in (a, b, gate))
+        tw.grouped_matmul(a, b, offsets, gate=gate, activation="silu").sum().backward()
+        for t in (a, b, gate):
+            torch.testing.assert_close(t.grad, torch.zeros_like(t))
+
+
 def expected(ranges, activation, a, b, gate, bias):
     act = reference.ACTIVATIONS[activation]
     parts = [

@@ -97,7 +97,12 @@ pub fn choose(
             asked.map_or((row, why), |asked| (Some(asked), Reason::asked_for(asked.name(), instead)))
         }
         None if columns => tile("the columns are contiguous"),
-        None => plain("neither the elements of a row nor the rows are contiguous"),
+        None if p.grad.dtype != p.out.dtype => {
+            plain("rows whose elements are not contiguous are not converted")
+        }
+        None => {
+            plain("neither elements of a row nor columns are contiguous in grad, output and result alike")
+        }
     }
 }
 
@@ -234,7 +239,8 @@ fn choose_row(
                 let slices = vectors.div_ceil(batches * block_vectors);
                 let split = Variant::Split { threads: BLOCK_THREADS, slices, batches };
                 let blocks = [("blocks", rows * largest), ("multiprocessors", multiprocessors)];
-                return split.because("long", "one cluster a row would leave multiprocessors idle", blocks);
+                let because = "clusters of a row, or single blocks, would leave multiprocessors idle";
+                return split.because("long", because, blocks);
             }
             let row = ("bytes of a row of grad", vectors * VECTOR_BYTES);
             let metrics =

@@ -5,7 +5,7 @@ use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, largest_cluster};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index;
 use crate::cuda::plan::limits::{LINE_BYTES, MOST_SLICES, SECTOR_BYTES};
-use crate::cuda::plan::reason::Reason;
+use crate::cuda::plan::reason::{Metric, Reason};
 use crate::cuda::plan::softmax::Forced;
 use crate::cuda::plan::{Kernel, LaunchPlan, settings};
 use crate::dtype::DType;
@@ -68,6 +68,8 @@ pub struct Split {
     batches: u64,
     /// Along a row.
     tiles: u64,
+    /// Of two launches.
+    why: Option<Reason>,
 }
 
 /// Rows of a batch of a thread: K in softmax_backward_strided.cu.
@@ -114,9 +116,25 @@ pub fn split(
     let tall = Tall { length, batch_rows, accesses, access: columns.access };
     match forced {
         Some(Forced::Split(blocks)) => tall.in_sectors(blocks.max(1).div_ceil(outer)),
-        None if few && bytes >= SPLIT_FROM => tall.in_sectors(multiprocessors.div_ceil(outer)),
-        None if long && bytes >= LONG_FROM => tall.in_lines(outer, multiprocessors * BLOCKS),
-        _ => Split { across, down, slices: cluster, cluster: true, batches, tiles },
+        None if few && bytes >= SPLIT_FROM => {
+            let because = "blocks that hold a column once would leave multiprocessors idle";
+            let blocks = tiles.saturating_mul(outer).saturating_mul(cluster);
+            let metrics = [("blocks", blocks), ("multiprocessors", multiprocessors)];
+            tall.in_sectors(multiprocessors.div_ceil(outer)).because(because, metrics)
+        }
+        None if long && bytes >= LONG_FROM => {
+            let because = match p.kind {
+                Kind::LogSoftmax => "the first reads grad alone, and both read wider rows",
+                Kind::Softmax => "registers do not hold a column, which would be read twice in narrow rows",
+            };
+            let split = tall.in_lines(outer, multiprocessors * BLOCKS);
+            let metrics = [
+                ("bytes of a row", split.across * columns.access),
+                ("of one launch", across * columns.access),
+            ];
+            split.because(because, metrics)
+        }
+        _ => Split { across, down, slices: cluster, cluster: true, batches, tiles, why: None },
     }
 }
 
@@ -161,7 +179,13 @@ impl Tall {
         // Threads fill warps, and the additional ones have rows too.
         let down = (across * down).next_multiple_of(32) / across;
         let slices = length.div_ceil(batch_rows * down * batches);
-        Split { across, down, slices, cluster: false, batches, tiles }
+        Split { across, down, slices, cluster: false, batches, tiles, why: None }
+    }
+}
+
+impl Split {
+    fn because(self, because: &'static str, metrics: [Metric; 2]) -> Split {
+        Split { why: Some(Reason::new("two launches", "one launch", because, metrics)), ..self }
     }
 }
 
@@ -185,7 +209,7 @@ pub fn plan(
     partials: usize,
     why: Reason,
 ) -> (Option<Kernel>, LaunchPlan<BackwardTileParams>) {
-    let Split { across, down, slices, cluster, batches, tiles } = *split;
+    let Split { across, down, slices, cluster, batches, tiles, .. } = *split;
     let size = p.grad.dtype.size() as u64;
     let elements = columns.access / size;
     let wide = across * elements;
@@ -238,7 +262,7 @@ pub fn plan(
             ("slices", slices),
             ("cluster", blocks_of_column),
         ]),
-        why: [why].into(),
+        why: [why].into_iter().chain(split.why).collect(),
         ..LaunchPlan::new(main, blocks, threads as u32, shared as u32, params)
     };
     ((!cluster).then(|| kernel("_partial")), launch)

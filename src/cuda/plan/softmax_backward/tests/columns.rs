@@ -103,7 +103,8 @@ fn columns_that_no_cluster_holds_are_read_in_whole_lines() {
     let tile = |kind, outer, length, columns| {
         let p = SoftmaxBackwardProblem { kind, ..inner(DType::BF16, outer, length, columns) };
         let choice = choose(&p, &device, None);
-        let params = choice.plan::<BackwardTileParams>(&p, 0).params;
+        let LaunchPlan { params, why, .. } = choice.plan::<BackwardTileParams>(&p, 0);
+        assert_eq!(why.len(), choice.launches.len(), "two launches have a reason of their own");
         (choice.main > 0).then(|| (params.across * VECTOR_BYTES as u32, choice.main().grid[0]))
     };
     assert_eq!(tile(Kind::Softmax, 1, 65536, 1024), Some((256, 256)), "of 264 that the device holds at once");
