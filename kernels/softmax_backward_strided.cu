@@ -217,7 +217,7 @@ __device__ __forceinline__ void softmax_backward_general(const BackwardParams<MA
         softmax_backward_##VARIANT(const __grid_constant__ BackwardTileParams p) { \
         softmax_backward_register_tile<T, E, K, Scope::SCOPE>(p);                  \
     }
-// Blocks that share a multiprocessor. With two, `combine` would spill float64 and halves that are accessed one by one.
+// Blocks that share a multiprocessor. With two, `combine` would spill float64, and 16-bit elements accessed one by one.
 template <class T, int E, int BLOCKS>
 inline constexpr int COMBINING = sizeof(T) == 8 || E * sizeof(T) < 4 ? 1 : BLOCKS;
 #define EXPORT(T, E, K, BLOCKS)                               \

@@ -111,7 +111,7 @@ def test_long_rows_that_start_anywhere(device, op, dtype):
                 check(op, other(grad), one(output), context=context)
 
 
-# Each of both once: the reference takes seconds.
+# Each operation and each dtype once: the reference takes seconds.
 @pytest.mark.parametrize(
     ("op", "dtype"), [("softmax", torch.float32), ("log_softmax", torch.bfloat16)], ids=str
 )
