@@ -8,10 +8,7 @@
 // order, so that accesses of a warp are contiguous. A thread computes maximum and sum while the second half loads, then
 // the results. Partials go from lanes to warps to the cluster's blocks (distributed shared memory). One thread copies a
 // contiguous slice (cp.async.bulk); other slices come in copies of up to 16 bytes with 256 bytes of L2 prefetch.
-// Variants, chosen in src/cuda/plan/softmax/choose/columns.rs:
-//   column_tileB                                   words of B bytes; one read and one write.
-//   column_tileB_partial, column_tileB_combine     two launches for tiles that no cluster holds; two reads.
-// Hazard: combine may begin early. It waits for the first launch before it reads partials or overwrites x.
+// column_tileB has words of B bytes. Chosen in src/cuda/plan/softmax/choose/columns.rs.
 // Measurements: docs/measurements/softmax_column_tile.md
 #include "column_exchange.cuh"
 #include "column_tile.cuh"
@@ -25,26 +22,25 @@ constexpr int SHARING = 3;
 constexpr int SHARING = 2;
 #endif
 
-template <class In, class Out, int BYTES, Scope S> __device__ __forceinline__ void softmax_column_tile(
-    const ColumnTileParams& p) {
-    if (S != Scope::combine) ptx::wait_for_grid_before();
+template <class In, class Out, int BYTES>
+__device__ __forceinline__ void softmax_column_tile(const ColumnTileParams& p) {
+    ptx::wait_for_grid_before();
     using M = Math<Out>;
     using C = typename M::C;
     using W = Access<In, BYTES / sizeof(In)>;
     constexpr int E = BYTES / sizeof(In), N = 32 / BYTES;  // words that a thread reads at once
     // Exponentials replace the values where they have the same size. Halves are exponentiated twice.
-    constexpr bool Keep = same_type<In, C> && S != Scope::combine;
+    constexpr bool Keep = same_type<In, C>;
     extern __shared__ uint4 shared[];
     __shared__ uint64_t exchange_barrier, bars[COPY_GROUPS];
     const int words = p.words, width = words * E;
     const int down = blockDim.x / words, d = threadIdx.x / words, a = threadIdx.x - d * words;
     const bool lanes = words < 32 && 32 % words == 0;  // whether lanes of a warp share columns, the same in all warps
     const int groups = lanes ? blockDim.x / 32 : down;
-    const ColumnExchange<MergePartials<M, C>, S> exchange(
+    const ColumnExchange<MergePartials<M, C>, Scope::cluster> exchange(
         &exchange_barrier, shared + (p.slice * words * BYTES + 15) / 16, width, width, groups, p.merge_threads);
-    const bool alone = groups == 1 && exchange.cluster.blocks == 1 && S == Scope::cluster;
+    const bool alone = groups == 1 && exchange.cluster.blocks == 1;
 
-    if (S == Scope::partial) ptx::let_next_grid_begin();
     exchange.open_and_announce();
     const uint32_t tile = blockIdx.x / p.slices, rank = blockIdx.x - tile * p.slices;
     const auto o = locate(p.dims, p.rank, static_cast<uint64_t>(tile));
@@ -80,7 +76,6 @@ template <class In, class Out, int BYTES, Scope S> __device__ __forceinline__ vo
             __syncthreads();
         }
         if (BULK && bulk) ptx::mbarrier_wait(static_cast<uint32_t>(__cvta_generic_to_shared(bars + c)), 0);
-        if (S == Scope::combine) continue;
         const int first = c * group_words,
                   end = c + 1 < COPY_GROUPS && first + group_words < count ? first + group_words : count;
         W largest = W::lowest();
@@ -120,7 +115,7 @@ template <class In, class Out, int BYTES, Scope S> __device__ __forceinline__ vo
             }
         });
     }
-    if (lanes && S != Scope::combine) {
+    if (lanes) {
 #pragma unroll
         for (auto& each : mine) {
             const C own_max = each.max;
@@ -137,18 +132,12 @@ template <class In, class Out, int BYTES, Scope S> __device__ __forceinline__ vo
     }
 
     if (!alone) {
-        if (S == Scope::combine) {
-            // The first launch writes only partials, so x may be loaded before this wait; but it reads x, which the
-            // result overwrites if it is in place.
-            ptx::wait_for_grid_before();
-        } else if (lanes ? threadIdx.x % 32 < words : d < down) {
+        if (lanes ? threadIdx.x % 32 < words : d < down) {
             const int group = lanes ? threadIdx.x / 32 : d;
 #pragma unroll
             for (int e = 0; e < E; ++e) exchange.of_groups[group * width + e * words + a] = mine[e];
         }
-        auto* partials = reinterpret_cast<Partial<C>*>(p.partials) + static_cast<uint64_t>(tile) * p.slices * width;
-        exchange.merge(partials, p.slices, rank, 0);
-        if (S == Scope::partial) return;
+        exchange.merge(nullptr, p.slices, rank, 0);
     }
 
     Out* out = reinterpret_cast<Out*>(p.out) + o.at[1] + (begin + d) * p.out_stride + a * E;
@@ -194,10 +183,8 @@ template <class In, class Out, int BYTES, Scope S> __device__ __forceinline__ vo
 
 #define KERNEL(NAME) \
     extern "C" __global__ void __launch_bounds__(THREADS, SHARING) NAME(const __grid_constant__ ColumnTileParams p)
-#define EXPORT(IN, OUT, NAME, BYTES)                                                                                \
-    KERNEL(softmax_column_tile##BYTES##_##NAME) { softmax_column_tile<IN, OUT, BYTES, Scope::cluster>(p); }         \
-    KERNEL(softmax_column_tile##BYTES##_partial_##NAME) { softmax_column_tile<IN, OUT, BYTES, Scope::partial>(p); } \
-    KERNEL(softmax_column_tile##BYTES##_combine_##NAME) { softmax_column_tile<IN, OUT, BYTES, Scope::combine>(p); }
+#define EXPORT(IN, OUT, NAME, BYTES) \
+    KERNEL(softmax_column_tile##BYTES##_##NAME) { softmax_column_tile<IN, OUT, BYTES>(p); }
 #define EXPORTS(IN, OUT, NAME) EXPORT(IN, OUT, NAME, 4) EXPORT(IN, OUT, NAME, 8)
 
 EXPORTS(f16, f16, f16)

@@ -4,17 +4,15 @@
 // float64, and short columns of float32; softmax_column_tile.cu has the others. The arithmetic is that of softmax.cu.
 //
 // Neighbouring columns are contiguous. A tile is some accesses of E elements wide and as long as the columns. Each
-// thread has K rows of E columns in registers; threads of a column merge maximum and sum through shared memory, and
-// the up to 16 blocks of a cluster (sm_90) through distributed shared memory. Tiles are 128 bytes wide, narrower to fit
-// a cluster, wider for short columns; rows of up to 512 bytes are not divided, so that a tile is one range of memory.
-// Variants, chosen in src/cuda/plan/softmax/choose/columns.rs:
-//   register_tileE                     E is 1 for halves, 4 for float32, 2 or 1 for float64; one read and one write.
-//   register_tileE_partial, _combine   two launches for few tiles; two reads, partials in the workspace.
+// thread has K rows of E columns in registers; threads of a column merge maximum and sum through shared memory. Tiles
+// are 128 bytes wide, narrower to fit a block, wider for short columns; rows of up to 512 bytes are not divided, so that
+// a tile is one range of memory. E is 1 for halves, 4 for float32, 2 or 1 for float64. Chosen in
+// src/cuda/plan/softmax/choose/columns.rs.
 // Measurements: docs/measurements/softmax_register_tile.md
 #include "access.cuh"
 #include "column_exchange.cuh"
 
-// The declared number of threads, which bounds the registers of a thread; a block has at most 512. On sm_90 a thread
+// The declared number of threads, which bounds the registers of a thread; a block has at most 256. On sm_90 a thread
 // gets 80 registers, so that three blocks of 256 fit a multiprocessor, or 96; elsewhere 128, since fewer would spill.
 template <class In, class Out>
 #if __CUDA_ARCH__ == 900
@@ -34,19 +32,16 @@ struct RegisterTileParams {
     uint64_t columns;              // contiguous, a multiple of E
     uint64_t tiles;                // each of `across` contiguous accesses
     int64_t x_stride, out_stride;  // down a column
-    uint64_t partials;             // partial, combine: address of a Partial for every slice of every column of a tile
     uint32_t across;               // threads along a row
-    uint32_t slice;                // rows of a block
-    uint32_t slices;               // of a column: the blocks of a cluster, or of two launches
     uint32_t merge_threads;        // threads that merge the partials of one column
     uint32_t log;
     uint32_t rank;      // of dims: at least 1
     Dim<2> dims[RANK];  // outer dimensions, then the tiles of a row; strides of x and out
 };
-static_assert(sizeof(RegisterTileParams) == 88 + 40 * RANK, "src/cuda/plan/softmax/register_tile.rs");
+static_assert(sizeof(RegisterTileParams) == 72 + 40 * RANK, "src/cuda/plan/softmax/register_tile.rs");
 
 // E columns of K rows per thread.
-template <class In, class Out, int E, int K, Scope S>
+template <class In, class Out, int E, int K>
 __device__ __forceinline__ void softmax_register_tile(const RegisterTileParams& p) {
     ptx::wait_for_grid_before();
     using M = Math<Out>;
@@ -54,24 +49,17 @@ __device__ __forceinline__ void softmax_register_tile(const RegisterTileParams& 
     // Halves stay halves, in half the registers; exponentials replace values of the other dtypes.
     constexpr bool Keep = !is_half<In>;
     extern __shared__ uint4 shared[];
-    __shared__ uint64_t exchange_barrier;
     const int width = p.across * E, pitch = width | 1;  // odd: no bank conflicts between threads of a column
     const int down = blockDim.x / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
-    const ColumnExchange<MergePartials<M, C>, S> exchange(&exchange_barrier, shared, width, pitch, down,
-                                                          p.merge_threads);
+    const ColumnExchange<MergePartials<M, C>, Scope::block> exchange(nullptr, shared, width, pitch, down,
+                                                                     p.merge_threads);
 
-    exchange.cluster.open();
-    uint32_t parity = 0;
-    for (uint64_t index = blockIdx.x; index < p.tiles * p.slices; index += gridDim.x) {
-        const uint64_t tile = index / p.slices;
-        const uint32_t rank = index - tile * p.slices;
-        exchange.announce();
+    for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
         const auto o = locate(p.dims, p.rank, tile);
-        const int64_t begin = static_cast<int64_t>(rank) * p.slice, left = static_cast<int64_t>(p.length) - begin;
         const bool inside = d < down && o.inner * width + a * E < p.columns;
         // The thread has rows d, d + down, ... below this.
-        const int rows = inside ? static_cast<int>(left < p.slice ? left : p.slice) : 0;
-        const In* x = reinterpret_cast<const In*>(p.x) + o.at[0] + a * E + begin * p.x_stride;
+        const int rows = inside ? static_cast<int>(p.length) : 0;
+        const In* x = reinterpret_cast<const In*>(p.x) + o.at[0] + a * E;
         Access<In, E> raw[K];
 #pragma unroll
         for (int k = 0; k < K; ++k) {
@@ -102,13 +90,11 @@ __device__ __forceinline__ void softmax_register_tile(const RegisterTileParams& 
             }
         }
 
-        if (S != Scope::combine && d < down) {
+        if (d < down) {
 #pragma unroll
             for (int e = 0; e < E; ++e) exchange.of_groups[d * pitch + e * p.across + a] = mine[e];
         }
-        exchange.merge(reinterpret_cast<Partial<C>*>(p.partials) + tile * p.slices * width, p.slices, rank, parity);
-        if (S == Scope::partial) continue;
-        parity ^= 1;
+        exchange.merge(nullptr, 1, 0, 0);
 
         C base[E], scale[E];  // a factor, or for log_softmax a term
         if (d < down) {
@@ -120,7 +106,7 @@ __device__ __forceinline__ void softmax_register_tile(const RegisterTileParams& 
                 scale[e] = p.log ? normalizer.term : normalizer.factor;
             }
         }
-        Out* out = reinterpret_cast<Out*>(p.out) + o.at[1] + a * E + begin * p.out_stride;
+        Out* out = reinterpret_cast<Out*>(p.out) + o.at[1] + a * E;
 #pragma unroll
         for (int k = 0; k < K; ++k) {
             const int row = opaque(d) + k * down;
@@ -142,18 +128,13 @@ __device__ __forceinline__ void softmax_register_tile(const RegisterTileParams& 
     }
 }
 
-#define KERNEL(IN, OUT, NAME) \
-    extern "C" __global__ void __launch_bounds__((BOUND<IN, OUT>), 1) NAME(const __grid_constant__ RegisterTileParams p)
-#define EXPORT(IN, OUT, NAME, E, K)                                                                                 \
-    KERNEL(IN, OUT, softmax_register_tile##E##_##NAME) { softmax_register_tile<IN, OUT, E, K, Scope::cluster>(p); } \
-    KERNEL(IN, OUT, softmax_register_tile##E##_partial_##NAME) {                                                    \
-        softmax_register_tile<IN, OUT, E, K, Scope::partial>(p);                                                    \
-    }                                                                                                               \
-    KERNEL(IN, OUT, softmax_register_tile##E##_combine_##NAME) {                                                    \
-        softmax_register_tile<IN, OUT, E, K, Scope::combine>(p);                                                    \
+#define EXPORT(IN, OUT, NAME, E, K)                                                       \
+    extern "C" __global__ void __launch_bounds__((BOUND<IN, OUT>), 1)                     \
+        softmax_register_tile##E##_##NAME(const __grid_constant__ RegisterTileParams p) { \
+        softmax_register_tile<IN, OUT, E, K>(p);                                          \
     }
 // 128 bytes per thread, 32 of halves.
-KERNEL(f32, f32, softmax_register_tile4_f32) { softmax_register_tile<f32, f32, 4, 8, Scope::cluster>(p); }
+EXPORT(f32, f32, f32, 4, 8)
 EXPORT(f16, f16, f16, 1, 16)
 EXPORT(bf16, bf16, bf16, 1, 16)
 EXPORT(f16, f32, f16_f32, 1, 16)

@@ -21,18 +21,17 @@ struct ColumnTileParams {
     uint64_t length;               // elements of a column
     uint64_t columns;              // contiguous
     int64_t x_stride, out_stride;  // down a column
-    uint64_t partials;             // partial, combine: address of a Partial for every slice of every column of a tile
     uint32_t words;                // of a tile's row
     uint32_t row_copies;           // copies of a tile's row; 0: its rows are packed
     uint32_t access;               // bytes of a copy
     uint32_t slice;                // rows of a block
-    uint32_t slices;               // of a column: the blocks of a cluster, or of two launches
+    uint32_t slices;               // of a column: the blocks of a cluster
     uint32_t merge_threads;        // threads that merge the partials of one column
     uint32_t log;
     uint32_t rank;      // of dims: at least 1
     Dim<2> dims[RANK];  // outer dimensions, then the tiles of a row; strides of x and out
 };
-static_assert(sizeof(ColumnTileParams) == 88 + 40 * RANK, "src/cuda/plan/softmax/column_tile.rs");
+static_assert(sizeof(ColumnTileParams) == 80 + 40 * RANK, "src/cuda/plan/softmax/column_tile.rs");
 
 // Calls f(n, k) for k to `end`, N at a time, then the rest one by one.
 template <int N> struct Count {

@@ -5,10 +5,10 @@
 #include "ptx/cluster.cuh"
 #include "reduce.cuh"
 
-// How blocks exchange: the blocks of a cluster through distributed shared memory; or two launches through the
-// workspace, `partial`, which stores partials, and `combine`, which reads them. (A cooperative launch:
+// How blocks exchange: not at all; the blocks of a cluster through distributed shared memory; or two launches through
+// the workspace, `partial`, which stores partials, and `combine`, which reads them. (A cooperative launch:
 // grid_exchange.cuh.)
-enum class Scope { cluster, partial, combine };
+enum class Scope { block, cluster, partial, combine };
 
 // A sum, as large as the smallest message.
 template <class C> struct alignas(8) Total {

@@ -10,18 +10,17 @@
 // Mirrored by SoftmaxParams in src/cuda/plan/softmax/rows.rs. The dimensions come last, and a kernel declares
 // only as many of them as it can use: a launch copies only the declared ones.
 template <int Rank> struct SoftmaxParams {
-    uint64_t x, out;               // addresses
-    uint64_t rows;                 // column: index space of the outer dimensions
+    uint64_t x, out;  // addresses
+    uint64_t rows;
     uint64_t length;               // elements per row
-    uint64_t columns;              // column: contiguous columns
     uint64_t tiles;                // units of work, each a block's
     int64_t x_stride, out_stride;  // along a row
     uint32_t log;                  // log_softmax
-    uint32_t lane_bits;   // warp: 2^this lanes per row. column: 2^this threads along a row, at most half of the block
-    uint32_t stages;      // pipeline: rows in shared memory
-    uint32_t per_thread;  // vectors in shared memory (of a stage). partial, combine: batches of a slice
-    // rows: x_access 1 if all are whole vectors of x and of the result, one stride apart; out_access 0 if stores must
-    // be element-wise. column: bytes per access.
+    uint32_t lane_bits;            // warp: 2^this lanes per row
+    uint32_t stages;               // pipeline: rows in shared memory
+    uint32_t per_thread;           // vectors in shared memory (of a stage). partial, combine: batches of a slice
+    // x_access is 1 if all rows are whole vectors of x and of the result, one stride apart; out_access 0 if stores must be
+    // element-wise.
     uint32_t x_access, out_access;
     uint32_t x_tag, out_tag;
     uint32_t rank;           // at least 1
@@ -30,8 +29,8 @@ template <int Rank> struct SoftmaxParams {
     uint64_t partials;       // partial, combine: address of a Partial for every slice of every row
     Dim<2> dims[Rank];       // over rows; strides of x and out
 };
-static_assert(sizeof(SoftmaxParams<INLINE_RANK>) == 128 + 40 * INLINE_RANK, "");
-static_assert(sizeof(SoftmaxParams<MAX_RANK>) == 128 + 40 * MAX_RANK && sizeof(SoftmaxParams<MAX_RANK>) < 4096, "");
+static_assert(sizeof(SoftmaxParams<INLINE_RANK>) == 120 + 40 * INLINE_RANK, "");
+static_assert(sizeof(SoftmaxParams<MAX_RANK>) == 120 + 40 * MAX_RANK && sizeof(SoftmaxParams<MAX_RANK>) < 4096, "");
 
 // The arithmetic of a result type. Always exp(x - max): the form exp2(x * log2(e) - max * log2(e)) overflows
 // for masks made of the smallest finite number, and loses digits.

@@ -49,6 +49,10 @@ pub enum Error {
     )]
     NotATensor { op: &'static str, argument: &'static str, got: String },
     #[error(
+        "{op}: `{argument}` is of type {got}, neither a tensor nor a number; pass a torch.Tensor, a numpy.ndarray, any object with __dlpack__ or a number"
+    )]
+    NotAnOperand { op: &'static str, argument: &'static str, got: String },
+    #[error(
         "{op}: `{argument}` has dtype {got}; accepted: {accepted}. Convert it first, e.g. {argument}.to(...) or {argument}.astype(...)"
     )]
     DTypeNotAccepted { op: &'static str, argument: &'static str, got: String, accepted: String },
@@ -281,6 +285,7 @@ impl Error {
         use Error::*;
         Some(match self {
             NotATensor { .. }
+            | NotAnOperand { .. }
             | DTypeNotAccepted { .. }
             | DTypesDiffer { .. }
             | OutDType { .. }

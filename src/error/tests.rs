@@ -14,6 +14,7 @@ fn every_error() -> Vec<Error> {
     let cuda = Device::Cuda(1);
     vec![
         NotATensor { op, argument, got: "list".into() },
+        NotAnOperand { op: "add", argument: "y", got: "list".into() },
         DTypeNotAccepted {
             op: "matmul",
             argument: "a",

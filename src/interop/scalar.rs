@@ -158,7 +158,7 @@ pub fn not_an_operand(argument: Argument, object: &Bound<'_, PyAny>) -> Error {
     if object.is_instance_of::<PyComplex>() {
         return Error::ComplexNumber { op: argument.op, argument: argument.name };
     }
-    Error::NotATensor { op: argument.op, argument: argument.name, got: type_name(object) }
+    Error::NotAnOperand { op: argument.op, argument: argument.name, got: type_name(object) }
 }
 
 /// The value of a 0-dimensional tensor on the CPU.

@@ -20,7 +20,7 @@ use crate::interop::torch_threads;
 ///
 /// Returns:
 ///     For each operation a list of dictionaries: name and about (text); for softmax also parameter (what it counts, or
-///     ""), values (parameters to try), row_length (a row length that the variant supports, or 0) and columns
+///     ""), values (parameters to try), row_length (a row length that the variant supports) and columns
 ///     (whether it supports rows that are not contiguous).
 ///
 /// Sources: src/python/developer.rs, src/cuda/plan/variants.rs.

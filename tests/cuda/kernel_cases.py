@@ -115,7 +115,7 @@ def forced_softmax(
 SOFTMAX = _core.variants()["softmax"]
 # Each with its least parameter and its largest.
 FORCED = [(entry, value) for entry in SOFTMAX for value in sorted({entry["values"][0], entry["values"][-1]})]
-ROWS = [(entry["name"], value, entry["row_length"]) for entry, value in FORCED if entry["row_length"]]
+ROWS = [(entry["name"], value, entry["row_length"]) for entry, value in FORCED]
 COLUMNS = [(entry["name"], value) for entry, value in FORCED if entry["columns"]]
 
 
@@ -143,11 +143,15 @@ def softmax_variant_cases() -> Iterator[Case]:
                 out = torch.empty(count, n + 3, dtype=target, device=DEVICE)[:, 2:-1]
                 call = partial(tw.log_softmax, x, dtype=target, out=out)
                 yield f"{name} {count}x{n} to rows with gaps", call
-            for inner in (24, 22, 7):  # accesses of 16 bytes, of 4, of one element
+            for inner in (24, 20, 22, 7):  # accesses of 16 bytes, of 8, of 4, of one element
                 x = random(3, 150, inner, dtype=dtype)
                 for variant, parameter in COLUMNS:
                     call = partial(forced_softmax, variant, parameter, x, 1, target)
                     yield f"{name} {inner} columns {variant} {parameter}", call
+            # Several tiles, the last one narrower, and batches of rows.
+            for inner in (300, 301):
+                call = partial(forced_softmax, "split", 3, random(400, inner, dtype=dtype), 0, target)
+                yield f"{name} 400x{inner} dim 0 split 3", call
             with_gaps = random(300, 320, dtype=dtype)
             for rows_, n in ((7, 5), (40, 21), (8, 64), (600, 33), (301, 150), (70, 520), (64, 3001)):
                 for lead, cut in ((rows_, 0), (rows_ + 16 - rows_ % 8, 0), (rows_ + 6, 2), (rows_ + 3, 1)):

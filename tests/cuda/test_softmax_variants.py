@@ -11,7 +11,7 @@ from tilewise import _core
 pytestmark = needs("a GPU")
 
 VARIANTS = [(entry, value) for entry in _core.variants()["softmax"] for value in entry["values"]]
-SHORT_ROWS = [(entry["name"], value) for entry, value in VARIANTS if 0 < entry["row_length"] < 5000]
+SHORT_ROWS = [(entry["name"], value) for entry, value in VARIANTS if entry["row_length"] < 5000]
 ROWS = [(entry["name"], value) for entry, value in VARIANTS if entry["row_length"] > 1000]
 COLUMNS = [(entry["name"], value) for entry, value in VARIANTS if entry["columns"]]
 OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}

@@ -154,7 +154,18 @@ def test_rows_transposed_to_their_results(device, op, dtype, shape):
 @dtypes
 @pytest.mark.parametrize(
     "shape",
-    [(5000, 3), (33, 4099), (1024, 130), (2, 20000, 9), (8192, 48), (66000, 16), (2050, 1300)],
+    [
+        (5000, 3),
+        (33, 4099),
+        (1024, 130),
+        (2, 20000, 9),
+        (8192, 48),
+        (66000, 16),
+        (2050, 1300),
+        (3, 9000, 100),
+        (20000, 33),
+        (4, 3000, 300),
+    ],
     ids=str,
 )
 def test_a_long_dim_that_is_not_the_last(device, op, dtype, shape):

@@ -85,6 +85,13 @@ CASES = [
         lambda: tw.matmul(x, x.mT, bias=1.0),
     ),
     (
+        "NotAnOperand",
+        DTYPE,
+        "add: `y` is of type NoneType, neither a tensor nor a number; pass a torch.Tensor, a numpy.ndarray, any object "
+        "with __dlpack__ or a number",
+        lambda: tw.add(x, None),
+    ),
+    (
         "DTypeNotAccepted",
         DTYPE,
         f"matmul: `a` has dtype int64; accepted: {FLOATS}. Convert it first, e.g. a.to(...) or a.astype(...)",

@@ -54,8 +54,8 @@ REASONS = {
     "a column too long": (
         "softmax",
         (meta(1 << 20, 6400), 0),
-        "column rather than split column tile: no cluster holds a column, and slices would be too long for "
-        "shared memory (elements of a column: 1,048,576, slices at most: 1,024)",
+        "split columns rather than column tile: shared memory of the blocks that a cluster may have holds no "
+        "column (elements of a column: 1,048,576, blocks at most: 16)",
     ),
     "odd rows of a": (
         "matmul",

@@ -298,7 +298,7 @@ def requiring_grad(*shape):
         (lambda: tw.softmax_backward(meta(3), torch.ones(3)), tw.DeviceError, "share one device"),
         (lambda: tw.softmax(meta(3), dim=2**70), tw.DTypeError, "does not fit into int64"),
         (lambda: tw.add(meta(3), 1j), tw.DTypeError, "`y` is a complex number"),
-        (lambda: tw.add(meta(3), "a"), tw.DTypeError, "`y` is of type str, not a tensor"),
+        (lambda: tw.add(meta(3), "a"), tw.DTypeError, "`y` is of type str, neither a tensor nor a number"),
         (lambda: tw.add(meta(3), meta(3), out="a"), tw.DTypeError, "`out` is of type str, not a tensor"),
         (lambda: tw.matmul(meta(3, 3), None), tw.DTypeError, "`b` is of type NoneType, not a tensor"),
     ],

@@ -26,10 +26,12 @@ NO_OPERAND = (str, bytes, list, tuple, dict, type(None))
 
 def check_operands(op: str, **given: Any) -> None:
     """Before torch's dispatcher does, whose words are of schemas and overloads."""
+    wrong = "neither a tensor nor a number" if op == "add" else "not a tensor"
+    right = "a torch.Tensor or a number" if op == "add" else "a torch.Tensor"
     for name, operand in given.items():
         if isinstance(operand, NO_OPERAND):
             raise tilewise.DTypeError(
-                f"{op}: `{name}` is of type {type(operand).__name__}, not a tensor; pass a torch.Tensor"
+                f"{op}: `{name}` is of type {type(operand).__name__}, {wrong}; pass {right}"
             )
 
 

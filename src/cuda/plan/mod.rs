@@ -3,6 +3,7 @@
 
 pub mod activation_backward;
 pub mod add;
+mod column_slices;
 #[cfg(test)]
 mod host_cpp;
 pub mod index;

@@ -14,7 +14,7 @@ pub struct Forcible<T: 'static> {
     pub parameter: &'static str,
     /// Parameters that tests and measurements try, least first.
     pub values: &'static [u64],
-    /// Of softmax: elements of a row that the variant can do; 0 where it does columns alone.
+    /// Of softmax: elements of a row that the variant can do.
     pub row_length: u64,
     /// Of softmax: whether it does rows that are not contiguous.
     pub columns: bool,
@@ -45,7 +45,7 @@ pub const ADD: [Forcible<Schedule>; 2] = [
 ];
 
 /// In the order of the rows' lengths; `row_length` is one of which the variant takes the row.
-pub const SOFTMAX: [Forcible<Forced>; 11] = [
+pub const SOFTMAX: [Forcible<Forced>; 10] = [
     Forcible { row_length: 13, ..plain("short", "packed short rows: a thread to a row", |_| Forced::Short) },
     Forcible {
         row_length: 61,
@@ -89,11 +89,6 @@ pub const SOFTMAX: [Forcible<Forced>; 11] = [
         ("slices of a row", &[1, 2, 33]),
         Forced::Grid,
     ),
-    Forcible {
-        row_length: 0,
-        columns: true,
-        ..plain("column", "columns read twice by one block", |_| Forced::Column)
-    },
 ];
 
 /// Kernels of matmul, whose further choices `_core.force_matmul_kernel` describes.

@@ -1,6 +1,6 @@
 //! Column tiles in shared memory: kernels/softmax_column_tile.cu.
 
-use crate::cuda::plan::limits::{LINE_BYTES, MOST_SLICES, SECTOR_BYTES};
+use crate::cuda::plan::limits::{LINE_BYTES, SECTOR_BYTES};
 use std::mem::offset_of;
 
 use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, column_access, columns, pair_suffix, partial_bytes};
@@ -12,10 +12,9 @@ use crate::ops::softmax::{Kind, SoftmaxProblem};
 
 /// RANK in kernels/common/column_tile.cuh.
 const RANK: usize = INLINE_RANK + 1;
-/// THREADS in softmax_column_tile.cu, and bytes of a slice per thread; fewer in two launches, where more threads are
-/// faster.
+/// THREADS in softmax_column_tile.cu, and bytes of a slice per thread.
 const THREADS: u64 = 256;
-const PER_THREAD: [u64; 2] = [256, 64];
+const PER_THREAD: u64 = 256;
 /// Static shared memory, and the driver's share of every block's.
 const RESERVED: u64 = 64 + 1024;
 /// Partials of a column that one thread merges.
@@ -37,7 +36,6 @@ pub struct ColumnTileParams {
     columns: u64,
     x_stride: i64,
     out_stride: i64,
-    partials: u64,
     pub(super) words: u32,
     pub(super) row_copies: u32,
     pub(super) access: u32,
@@ -50,19 +48,16 @@ pub struct ColumnTileParams {
 }
 
 // The same number is asserted in column_tile.cuh.
-const _: () = assert!(size_of::<ColumnTileParams>() == 88 + 40 * RANK);
+const _: () = assert!(size_of::<ColumnTileParams>() == 80 + 40 * RANK);
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of column_tile.cuh's ColumnTileParams. Both
 // sides assert its size.
 unsafe impl KernelParams for ColumnTileParams {
-    const ADDRESSES: &'static [usize] = &[
-        offset_of!(ColumnTileParams, x),
-        offset_of!(ColumnTileParams, out),
-        offset_of!(ColumnTileParams, partials),
-    ];
+    const ADDRESSES: &'static [usize] = &[offset_of!(ColumnTileParams, x), offset_of!(ColumnTileParams, out)];
 }
 
-/// `wide` columns, in words of `word` bytes; each of `slices` blocks has `slice` rows of them.
+/// `wide` columns, in words of `word` bytes; each of `slices` blocks, a cluster if there are several, has `slice` rows of
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ColumnTile {
     pub word: u64,
@@ -70,8 +65,6 @@ pub struct ColumnTile {
     pub threads: u64,
     pub slice: u64,
     pub slices: u64,
-    /// Whether the blocks of the slices are a cluster (of one, if there is one); else there are two launches.
-    pub cluster: bool,
 }
 
 impl ColumnTile {
@@ -89,11 +82,6 @@ impl ColumnTile {
         self.wide * p.x.dtype.size() as u64
     }
 
-    /// Partials of a column that a block of the main launch merges.
-    fn merged(&self, p: &SoftmaxProblem) -> u64 {
-        if self.cluster { self.groups(p) } else { self.slices }
-    }
-
     /// Groups of threads that have partials of all columns: warps whose lanes share columns, or threads of one row.
     fn groups(&self, p: &SoftmaxProblem) -> u64 {
         let words = self.row_bytes(p) / self.word;
@@ -102,14 +90,14 @@ impl ColumnTile {
 
     /// Threads that merge the partials of one column.
     fn merge_threads(&self, p: &SoftmaxProblem) -> u64 {
-        match self.merged(p) {
+        match self.groups(p) {
             0..=FEW_PARTIALS => 1,
             merged => (self.threads / self.wide).clamp(1, merged.div_ceil(8)),
         }
     }
 
     pub fn shared_bytes(&self, p: &SoftmaxProblem) -> u64 {
-        let blocks = if self.cluster && self.slices > 1 { self.slices } else { 0 };
+        let blocks = if self.slices > 1 { self.slices } else { 0 };
         let merge_threads = if self.merge_threads(p) > 1 { self.merge_threads(p) } else { 0 };
         let exchanged = (self.groups(p) + merge_threads + blocks + 1) * self.wide;
         (self.slice * self.row_bytes(p)).next_multiple_of(VECTOR_BYTES) + exchanged * partial_bytes(p)
@@ -181,14 +169,8 @@ pub fn widths(p: &SoftmaxProblem) -> Vec<u64> {
     all
 }
 
-/// A tile of `width` bytes in `slices` slices, or a few less where they are not a cluster's.
-pub fn of_width(
-    p: &SoftmaxProblem,
-    width: u64,
-    slices: u64,
-    cluster: bool,
-    device: &DeviceFacts,
-) -> Option<ColumnTile> {
+/// A tile of `width` bytes in `slices` slices.
+pub fn of_width(p: &SoftmaxProblem, width: u64, slices: u64, device: &DeviceFacts) -> Option<ColumnTile> {
     let size = p.x.dtype.size() as u64;
     let all = contiguous_columns(p) * size;
     // The last tile of a row may be narrower, but not narrower than a word of 4 bytes.
@@ -199,14 +181,11 @@ pub fn of_width(
     let unit = if row_copies == 0 { VECTOR_BYTES / lowest_bit(width) } else { 1 };
     let length = p.length.unsigned_abs();
     let slice = length.div_ceil(slices.max(1)).next_multiple_of(unit);
-    let slices = if cluster { slices } else { length.div_ceil(slice) };
-    let per_thread = PER_THREAD[usize::from(!cluster)];
-    let threads = (slice * width / per_thread).clamp(1, THREADS).max(width / word).max(row_copies);
-    let tile = ColumnTile { word, wide, threads: threads.next_multiple_of(32), slice, slices, cluster };
+    let threads = (slice * width / PER_THREAD).clamp(1, THREADS).max(width / word).max(row_copies);
+    let tile = ColumnTile { word, wide, threads: threads.next_multiple_of(32), slice, slices };
     let fits = tile.threads <= THREADS
         && tile.shared_bytes(p) + RESERVED <= u64::from(device.shared_bytes_per_block)
-        && tile.blocks(p) <= MAX_BLOCKS
-        && slices <= MOST_SLICES;
+        && tile.blocks(p) <= MAX_BLOCKS;
     fits.then_some(tile)
 }
 
@@ -215,28 +194,9 @@ pub fn shares(p: &SoftmaxProblem, tile: &ColumnTile, blocks: u64, device: &Devic
     (tile.shared_bytes(p) + RESERVED) * blocks <= u64::from(device.shared_bytes_per_multiprocessor)
 }
 
-/// Tiles in about as many slices as to make `blocks` in all, more where they would not fit.
-pub fn of_slices(p: &SoftmaxProblem, blocks: u64, device: &DeviceFacts) -> Option<ColumnTile> {
-    let width = *widths(p).first()?;
-    let whole = of_count(p, width);
-    let most = (u64::from(device.shared_bytes_per_multiprocessor) / 3 - 2 * RESERVED).min(64 << 10);
-    let bytes = p.length.unsigned_abs().saturating_mul(width);
-    let slices = blocks.div_ceil(whole).max(bytes.div_ceil(most)).min(p.length.unsigned_abs());
-    of_width(p, width, slices, false, device)
-}
-
-fn of_count(p: &SoftmaxProblem, width: u64) -> u64 {
-    let columns = contiguous_columns(p);
-    p.row_count().unsigned_abs() / columns * columns.div_ceil(width / p.x.dtype.size() as u64)
-}
-
-pub fn plan(
-    p: &SoftmaxProblem,
-    tile: ColumnTile,
-    partials: usize,
-) -> (Option<Kernel>, LaunchPlan<ColumnTileParams>) {
+pub fn plan(p: &SoftmaxProblem, tile: ColumnTile) -> LaunchPlan<ColumnTileParams> {
     let (inner, columns) = columns(p).unwrap_or((p.rows.len(), 1));
-    let ColumnTile { word, wide, threads, slice, slices, cluster } = tile;
+    let ColumnTile { word, wide, threads, slice, slices } = tile;
     // The tiles of a row are one more dimension.
     let with = |dims: &[i64], last: u64| -> Vec<i64> {
         dims[..inner].iter().copied().chain([last.cast_signed()]).collect()
@@ -251,7 +211,6 @@ pub fn plan(
         columns,
         x_stride: p.x_stride,
         out_stride: p.out_stride,
-        partials: partials as u64,
         words: (tile.row_bytes(p) / word) as u32,
         row_copies: row_copies as u32,
         access: access as u32,
@@ -263,22 +222,11 @@ pub fn plan(
         dims,
     };
     let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
-    let kernel = |role: &str| Kernel {
-        file: "softmax_column_tile",
-        name: format!("softmax_column_tile{word}{role}_{pair}"),
-    };
-    let main = kernel(if cluster { "" } else { "_combine" });
+    let kernel = Kernel { file: "softmax_column_tile", name: format!("softmax_column_tile{word}_{pair}") };
     let shared = tile.shared_bytes(p) as u32;
-    let blocks_of_column = if cluster { slices } else { 0 };
-    let launch = LaunchPlan {
-        cluster: blocks_of_column as u32,
-        settings: settings([
-            ("words", u64::from(params.words)),
-            ("rows", slice),
-            ("slices", slices),
-            ("cluster", blocks_of_column),
-        ]),
-        ..LaunchPlan::new(main, tile.blocks(p) as u32, threads as u32, shared, params)
-    };
-    ((!cluster).then(|| kernel("_partial")), launch)
+    LaunchPlan {
+        cluster: slices as u32,
+        settings: settings([("words", u64::from(params.words)), ("rows", slice), ("cluster", slices)]),
+        ..LaunchPlan::new(kernel, tile.blocks(p) as u32, threads as u32, shared, params)
+    }
 }

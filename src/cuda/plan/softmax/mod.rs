@@ -4,10 +4,12 @@ mod choose;
 mod column_tile;
 mod register_tile;
 mod rows;
+mod split_columns;
 mod transposed;
 
 use self::column_tile::ColumnTile;
 use self::register_tile::RegisterTile;
+use self::split_columns::SplitColumns;
 use self::transposed::Transposed;
 use super::limits::{INLINE_RANK, MAX_BLOCKS, STATIC_SHARED, VECTOR_BYTES};
 use super::misaligned::{Misaligned, MisalignedRows};
@@ -18,8 +20,8 @@ use crate::ops::softmax::{Kind, SoftmaxProblem};
 
 /// WARP_THREADS in softmax.cu.
 const WARP_THREADS: u64 = 64;
-/// THREADS in softmax_strided.cu.
-const STRIDED_THREADS: u64 = 256;
+/// THREADS in softmax_general.cu.
+const GENERAL_THREADS: u64 = 256;
 const ONLINE_THREADS: u64 = 512;
 const MAX_THREADS: u64 = 1024;
 /// The V of EXPORT in softmax_misaligned.cu.
@@ -50,17 +52,17 @@ pub enum Variant {
     /// `register_batches` batches of vectors in registers and `shared_vectors` vectors in shared memory, and reads
     /// others twice.
     Grid { threads: u64, slices: u64, register_batches: u64, shared_vectors: u64 },
-    /// Contiguous columns in the shared memory of a block or a cluster, or in two launches.
+    /// Contiguous columns in the shared memory of a block or a cluster.
     ColumnTile(ColumnTile),
-    /// Contiguous columns in registers, where accesses of 4 bytes do not fit.
+    /// Contiguous columns in the registers of a block, where accesses of 4 bytes do not fit.
     RegisterTile(RegisterTile),
+    /// Contiguous columns in two launches.
+    SplitColumns(SplitColumns),
     /// Rows contiguous in one of x and result, elements in the other, in the shared memory of a block or a cluster, or
     /// in two launches.
     Transposed(Transposed),
     /// Short rows of this layout, one or two to a thread.
     TransposedShort(transposed::Short),
-    /// Contiguous columns in two passes, 2^`lane_bits` vectors of them to a block.
-    Column { lane_bits: u32, vectors_per_thread: u64 },
     /// Anything.
     General,
 }
@@ -85,7 +87,6 @@ pub enum Forced {
     Block,
     Online,
     Short,
-    Column,
 }
 
 /// Bytes of the messages of a slice in softmax_grid.cu: two of 16 bytes for a Partial<double>, one for a
@@ -113,12 +114,10 @@ pub fn choose(problem: &SoftmaxProblem, device: &DeviceFacts, forced: Option<For
 fn of_variant(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, bases: &Bases) -> Choice {
     let partials = bases.workspace();
     let choice = match variant {
-        Variant::ColumnTile(tile) => {
-            let (first, launch) = column_tile::plan(p, tile, partials);
-            Choice::of_two(first, &launch, bases)
-        }
-        Variant::RegisterTile(tile) => {
-            let (first, launch) = register_tile::plan(p, tile, partials);
+        Variant::ColumnTile(tile) => Choice::of(&column_tile::plan(p, tile), bases),
+        Variant::RegisterTile(tile) => Choice::of(&register_tile::plan(p, tile), bases),
+        Variant::SplitColumns(split) => {
+            let (first, launch) = split_columns::plan(p, split, partials);
             Choice::of_two(first, &launch, bases)
         }
         Variant::TransposedShort(short) => Choice::of(&transposed::plan_short(p, short), bases),
@@ -148,11 +147,8 @@ impl Variant {
             Variant::Split { slices, .. } => rows * slices * partial,
             // And for each row a count of the blocks that have read them.
             Variant::Grid { slices, .. } => rows * (slices * message_bytes(p) + VECTOR_BYTES),
-            Variant::ColumnTile(tile) if !tile.cluster => tile.blocks(p) * tile.wide * partial,
+            Variant::SplitColumns(split) => split.workspace(p),
             Variant::Transposed(transposed) => transposed.workspace(p),
-            Variant::RegisterTile(tile) if !tile.cluster => {
-                tile.count(p) * tile.slices * tile.wide() * partial
-            }
             _ => 0,
         }
     }
@@ -196,6 +192,21 @@ fn column_access(address: usize, dtype: DType, strides: &[i64], step: i64) -> u3
         .chain([&step])
         .fold(address as u64 | VECTOR_BYTES, |bits, s| bits | s.unsigned_abs().wrapping_mul(size));
     1 << bits.trailing_zeros()
+}
+
+/// The first of `accesses`, each a number of contiguous elements and the rows that a thread has of it, that every row of
+/// x, every row of the result and the number of columns allow.
+fn widest_access(p: &SoftmaxProblem, accesses: &[(u64, u64)]) -> Option<(u64, u64)> {
+    let (inner, columns) = columns(p)?;
+    let (x_size, out_size) = (p.x.dtype.size() as u64, p.out.dtype.size() as u64);
+    // The strides of a column of one element do not matter.
+    let steps = if p.length > 1 { [p.x_stride, p.out_stride] } else { [0; 2] };
+    let x = u64::from(column_access(p.x.address, p.x.dtype, &p.x.strides[..inner], steps[0]));
+    let out = u64::from(column_access(p.out.address, p.out.dtype, &p.out.strides[..inner], steps[1]));
+    let fits = |&(e, _): &(u64, u64)| {
+        columns.is_multiple_of(e) && x >= e * x_size && out >= VECTOR_BYTES.min(e * out_size)
+    };
+    accesses.iter().copied().find(fits)
 }
 
 #[cfg(test)]

@@ -1,12 +1,8 @@
-//! The parameters and launches of all softmax kernels except softmax_misaligned.cu, softmax_column_tile.cu, softmax_register_tile.cu
-//! and softmax_transposed*.cu.
+//! The parameters and launches of the softmax kernels for rows, and of softmax_general.cu.
 
 use std::mem::offset_of;
 
-use super::{
-    MAX_BLOCKS, STRIDED_THREADS, VECTOR_BYTES, Variant, WARP_THREADS, column_access, columns, pair_suffix,
-    partial_bytes,
-};
+use super::{GENERAL_THREADS, MAX_BLOCKS, VECTOR_BYTES, Variant, WARP_THREADS, pair_suffix};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim, MAX_RANK};
 use crate::cuda::plan::misaligned::SHORT_THREADS;
@@ -22,7 +18,6 @@ pub struct SoftmaxParams {
     out: u64,
     pub(super) rows: u64,
     length: u64,
-    pub(super) columns: u64,
     pub(super) tiles: u64,
     x_stride: i64,
     out_stride: i64,
@@ -43,8 +38,8 @@ pub struct SoftmaxParams {
 }
 
 // The same numbers are asserted in softmax.cuh.
-const _: () = assert!(offset_of!(SoftmaxParams, dims) == 128);
-const _: () = assert!(size_of::<SoftmaxParams>() == 128 + 40 * MAX_RANK);
+const _: () = assert!(offset_of!(SoftmaxParams, dims) == 120);
+const _: () = assert!(size_of::<SoftmaxParams>() == 120 + 40 * MAX_RANK);
 
 // SAFETY: repr(C) integers without padding, in the order and of the types of softmax.cuh's SoftmaxParams<MAX_RANK>;
 // size and the offset of the last field are asserted here and there.
@@ -109,13 +104,11 @@ pub fn plan(
     let aligned_stores = shape.is_some_and(|s| s.aligned_stores);
 
     let (x_low, x_high) = index::span(length, &p.rows, &p.x);
-    let mut outer = p.rows.len();
     let mut params = SoftmaxParams {
         x: p.x.address as u64,
         out: p.out.address as u64,
         rows,
         length,
-        columns: 0,
         tiles: rows,
         x_stride: p.x_stride,
         out_stride: p.out_stride,
@@ -157,21 +150,6 @@ pub fn plan(
             params.per_thread = vectors_per_thread as u32;
             (format!("online_{pair}"), threads, rows, vectors_per_thread * threads * VECTOR_BYTES)
         }
-        Variant::Column { lane_bits, vectors_per_thread } => {
-            let (inner, columns) = columns(p).unwrap_or((outer, 1));
-            let per_block = (VECTOR_BYTES / p.x.dtype.size() as u64) << lane_bits;
-            outer = inner;
-            params.columns = columns;
-            params.rows = rows / columns;
-            (params.lane_bits, lanes) = (lane_bits, 1 << lane_bits);
-            params.per_thread = vectors_per_thread as u32;
-            params.tiles = params.rows * columns.div_ceil(per_block);
-            params.x_access = column_access(p.x.address, p.x.dtype, &p.x.strides[..inner], p.x_stride);
-            params.out_access =
-                column_access(p.out.address, p.out.dtype, &p.out.strides[..inner], p.out_stride);
-            let shared = vectors_per_thread * STRIDED_THREADS * VECTOR_BYTES + exchange_bytes(p);
-            (format!("column_{pair}"), STRIDED_THREADS, params.tiles, shared)
-        }
         Variant::Cluster { threads, blocks } => {
             cluster = blocks;
             (format!("cluster_{pair}"), threads, rows.saturating_mul(blocks), 0)
@@ -211,10 +189,11 @@ pub fn plan(
         Variant::General
         | Variant::ColumnTile(_)
         | Variant::RegisterTile(_)
+        | Variant::SplitColumns(_)
         | Variant::Transposed(_)
         | Variant::TransposedShort(_)
         | Variant::Misaligned(_) => {
-            let threads = STRIDED_THREADS.min(length.next_multiple_of(32));
+            let threads = GENERAL_THREADS.min(length.next_multiple_of(32));
             let arithmetic = if p.out.dtype == DType::F64 { DType::F64 } else { DType::F32 };
             (format!("general_{}", arithmetic.suffix()), threads, rows, 0)
         }
@@ -224,11 +203,10 @@ pub fn plan(
         Variant::Smem { .. } => "softmax_smem",
         Variant::Grid { .. } => "softmax_grid",
         Variant::Short { .. } => "softmax_short",
-        Variant::Column { .. } | Variant::General => "softmax_strided",
+        Variant::General => "softmax_general",
         _ => "softmax",
     };
-    (params.dims, params.rank) =
-        index::dims(&p.rows[..outer], [&p.x.strides[..outer], &p.out.strides[..outer]]);
+    (params.dims, params.rank) = index::dims(&p.rows, [&p.x.strides, &p.out.strides]);
     if matches!(variant, Variant::Warp { .. }) {
         let whole = shape.is_some_and(|s| s.head_and_tail == 0 && s.aligned_stores) && params.rank == 1;
         params.x_access = u32::from(whole);
@@ -249,10 +227,4 @@ pub fn plan(
     let launch = LaunchPlan::new(kernel, blocks, threads as u32, shared as u32, params);
     let launch = LaunchPlan { cluster, cooperative, settings, ..launch };
     (first, launch)
-}
-
-/// Shared memory through which the threads of a column exchange partials.
-pub fn exchange_bytes(p: &SoftmaxProblem) -> u64 {
-    let per_thread = VECTOR_BYTES / p.x.dtype.size() as u64;
-    STRIDED_THREADS / 2 * per_thread * partial_bytes(p)
 }

@@ -3,8 +3,9 @@
 use super::params::BackwardTileParams;
 use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, largest_cluster};
 use crate::cuda::device::DeviceFacts;
+use crate::cuda::plan::column_slices::{self, Slices, THREADS};
 use crate::cuda::plan::index;
-use crate::cuda::plan::limits::{LINE_BYTES, MOST_SLICES, SECTOR_BYTES};
+use crate::cuda::plan::limits::{LINE_BYTES, SECTOR_BYTES};
 use crate::cuda::plan::reason::{Metric, Reason};
 use crate::cuda::plan::softmax::Forced;
 use crate::cuda::plan::{Kernel, LaunchPlan, settings};
@@ -14,16 +15,9 @@ use crate::ops::softmax::Kind;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 use crate::tensor::Dims;
 
-/// TILE_THREADS in softmax_backward_strided.cu.
-const THREADS: u64 = 256;
-/// Rows of the tensor up to this long, in bytes, are not divided among tiles of slices.
-const WHOLE: u64 = 512;
 /// Bytes of grad from which a second launch pays where tiles are few, and where columns are long.
 const SPLIT_FROM: u64 = 256 << 10;
 const LONG_FROM: u64 = 16 << 20;
-/// A tile of long columns: its bytes along a row, but no more than the lanes of a warp.
-const LONG_TILE: u64 = 256;
-const LONG_LANES: u64 = 32;
 /// Blocks that share a multiprocessor: what most kernels are compiled for.
 const BLOCKS: u64 = 2;
 
@@ -56,18 +50,9 @@ pub fn columns(p: &SoftmaxBackwardProblem) -> Option<Columns> {
 /// The threads of a tile, and the blocks of a column.
 #[derive(Clone, Copy, Debug)]
 pub struct Split {
-    /// Threads along a row.
-    across: u64,
-    /// Threads down a column.
-    down: u64,
-    /// Blocks of a column.
-    slices: u64,
-    /// Whether these blocks are a cluster (of one, if there is one); else there are two launches.
+    slices: Slices,
+    /// Whether the blocks of a column are a cluster (of one, if there is one); else there are two launches.
     cluster: bool,
-    /// Batches of a slice.
-    batches: u64,
-    /// Along a row.
-    tiles: u64,
     /// Of two launches.
     why: Option<Reason>,
 }
@@ -113,85 +98,49 @@ pub fn split(
     let resident = (multiprocessors * BLOCKS / cluster).min(tiles.saturating_mul(outer));
     let again = resident.saturating_mul(length.saturating_mul(2 * SECTOR_BYTES));
     let long = narrow && (p.kind == Kind::LogSoftmax || (batches > 1 && again > device.l2_bytes / 4));
-    let tall = Tall { length, batch_rows, accesses, access: columns.access };
+    let of_columns = column_slices::Columns {
+        outer,
+        length,
+        accesses,
+        access_bytes: columns.access,
+        elements: columns.access / p.grad.dtype.size() as u64,
+        batch_rows,
+    };
+    let twice = |slices: Slices, why| Split { slices, cluster: false, why };
     match forced {
-        Some(Forced::Split(blocks)) => tall.in_sectors(blocks.max(1).div_ceil(outer)),
+        Some(Forced::Split(slices)) => twice(of_columns.in_slices(slices), None),
         None if few && bytes >= SPLIT_FROM => {
             let because = "blocks that hold a column once would leave multiprocessors idle";
             let blocks = tiles.saturating_mul(outer).saturating_mul(cluster);
             let metrics = [("blocks", blocks), ("multiprocessors", multiprocessors)];
-            tall.in_sectors(multiprocessors.div_ceil(outer)).because(because, metrics)
+            twice(of_columns.slices(multiprocessors), Some(two_launches(because, metrics)))
         }
         None if long && bytes >= LONG_FROM => {
             let because = match p.kind {
                 Kind::LogSoftmax => "the first reads grad alone, and both read wider rows",
                 Kind::Softmax => "registers do not hold a column, which would be read twice in narrow rows",
             };
-            let split = tall.in_lines(outer, multiprocessors * BLOCKS);
+            let slices = of_columns.slices(multiprocessors);
             let metrics = [
-                ("bytes of a row", split.across * columns.access),
+                ("bytes of a row", slices.across * columns.access),
                 ("of one launch", across * columns.access),
             ];
-            split.because(because, metrics)
+            twice(slices, Some(two_launches(because, metrics)))
         }
-        _ => Split { across, down, slices: cluster, cluster: true, batches, tiles, why: None },
+        _ => {
+            let slices = Slices { across, down, batches, slices: cluster, tiles };
+            Split { slices, cluster: true, why: None }
+        }
     }
 }
 
-/// Columns whose sums and results take a launch each.
-#[derive(Clone, Copy)]
-struct Tall {
-    length: u64,
-    batch_rows: u64,
-    /// Along a row, each of `access` bytes.
-    accesses: u64,
-    access: u64,
-}
-
-impl Tall {
-    /// Tiles of a sector, or of a whole short row, and their columns in about as many slices as to make `blocks` in all.
-    fn in_sectors(self, blocks: u64) -> Split {
-        let whole = self.accesses * self.access <= WHOLE;
-        let wide = if whole { self.accesses } else { SECTOR_BYTES / self.access };
-        self.in_slices(wide.min(THREADS), |tiles| blocks.div_ceil(tiles))
-    }
-
-    /// Tiles of whole lines, in as few slices as fill waves of `resident` blocks, to a tenth.
-    fn in_lines(self, outer: u64, resident: u64) -> Split {
-        self.in_slices((LONG_TILE / self.access).min(LONG_LANES), |tiles| {
-            let columns = tiles.saturating_mul(outer);
-            let tenths = |slices: &u64| {
-                let blocks = columns.saturating_mul(*slices);
-                (blocks.saturating_mul(20) / (blocks.div_ceil(resident) * resident)).div_ceil(2)
-            };
-            // The last of the largest is that of the fewest slices.
-            (1..=(4 * resident / columns).max(1)).rev().max_by_key(tenths).unwrap_or(1)
-        })
-    }
-
-    fn in_slices(self, wide: u64, slices: impl FnOnce(u64) -> u64) -> Split {
-        let Tall { length, batch_rows, accesses, .. } = self;
-        let tiles = accesses.div_ceil(wide);
-        let across = accesses.div_ceil(tiles);
-        let slice = length.div_ceil(slices(tiles).clamp(1, MOST_SLICES));
-        let down = (THREADS / across).min(slice.div_ceil(batch_rows));
-        let batches = slice.div_ceil(batch_rows * down);
-        // Threads fill warps, and the additional ones have rows too.
-        let down = (across * down).next_multiple_of(32) / across;
-        let slices = length.div_ceil(batch_rows * down * batches);
-        Split { across, down, slices, cluster: false, batches, tiles, why: None }
-    }
-}
-
-impl Split {
-    fn because(self, because: &'static str, metrics: [Metric; 2]) -> Split {
-        Split { why: Some(Reason::new("two launches", "one launch", because, metrics)), ..self }
-    }
+fn two_launches(because: &'static str, metrics: [Metric; 2]) -> Reason {
+    Reason::new("two launches", "one launch", because, metrics)
 }
 
 /// Bytes for the sums of slices.
 pub fn workspace(p: &SoftmaxBackwardProblem, columns: Columns, split: &Split) -> u64 {
-    let Split { across, slices, cluster, tiles, .. } = *split;
+    let Split { slices: Slices { across, slices, tiles, .. }, cluster, .. } = *split;
     let wide = across * columns.access / p.grad.dtype.size() as u64;
     let all = tiles * (p.row_count().unsigned_abs() / columns.count);
     if cluster { 0 } else { all * slices * wide * sum_bytes(p) }
@@ -209,11 +158,11 @@ pub fn plan(
     partials: usize,
     why: Reason,
 ) -> (Option<Kernel>, LaunchPlan<BackwardTileParams>) {
-    let Split { across, down, slices, cluster, batches, tiles, .. } = *split;
+    let Split { slices: Slices { across, batches, slices, tiles, .. }, cluster, .. } = *split;
     let size = p.grad.dtype.size() as u64;
     let elements = columns.access / size;
     let wide = across * elements;
-    let threads = (across * down).next_multiple_of(32);
+    let threads = split.slices.threads();
     let down = threads / across;
     let merge_threads = (threads / wide).clamp(1, 32);
     let messages = if cluster { slices } else { 1 };

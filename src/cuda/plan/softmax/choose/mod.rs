@@ -15,8 +15,6 @@ use self::candidates::{
 use self::columns::choose_columns;
 use self::long::{GRID_FROM, in_cluster, in_grid};
 use self::transposed::choose_transposed;
-use super::column_tile::ColumnTile;
-use super::register_tile::RegisterTile;
 use super::rows::{RowShape, row_shape};
 use super::transposed::{Transposed, side};
 use super::{Forced, INLINE_RANK, MAX_THREADS, VECTOR_BYTES, Variant, columns, misaligned_rows, pair_suffix};
@@ -59,14 +57,12 @@ impl Variant {
             Variant::Smem { .. } => "smem",
             Variant::Split { .. } => "split",
             Variant::Grid { .. } => "grid",
-            Variant::ColumnTile(ColumnTile { cluster: true, .. }) => "column tile",
-            Variant::ColumnTile(_) => "split column tile",
-            Variant::RegisterTile(RegisterTile { cluster: true, .. }) => "register tile",
-            Variant::RegisterTile(_) => "split register tile",
+            Variant::ColumnTile(_) => "column tile",
+            Variant::RegisterTile(_) => "register tile",
+            Variant::SplitColumns(_) => "split columns",
             Variant::Transposed(Transposed { cluster: true, .. }) => "transposed",
             Variant::Transposed(_) => "split transposed",
             Variant::TransposedShort(_) => "transposed short",
-            Variant::Column { .. } => "column",
             Variant::General => "general",
         }
     }
@@ -93,18 +89,22 @@ pub fn choose(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) 
         let metrics = [("bytes of misalignment", past), ("bytes of an element", p.x.dtype.size() as u64)];
         return general("x is not aligned to its elements", Some(metrics));
     }
-    match (row_shape(p), columns(p)) {
+    let columns = columns(p).map(|_| choose_columns(p, device, forced));
+    match (row_shape(p), columns) {
         // Rows of one element are read fastest as columns, in whole vectors.
-        (_, Some(_)) if p.length == 1 => choose_columns(p, device, forced),
+        (_, Some(Some(chosen))) if p.length == 1 => chosen,
         (Some(shape), _) => choose_row(p, device, shape, forced),
-        (None, Some(_)) => choose_columns(p, device, forced),
+        (None, Some(Some(chosen))) => chosen,
+        (None, Some(None)) => general("the result is not aligned to its elements", None),
         (None, None) => {
             if let Some(chosen) = side(p).and_then(|side| choose_transposed(p, side, device, forced)) {
                 return chosen;
             }
             let step = p.x_stride.unsigned_abs().max(p.out_stride.unsigned_abs());
             let metrics = [("stride along a row", step), ("for vector loads", 1)];
-            general("neither the elements of a row nor the rows are contiguous", Some(metrics))
+            let because =
+                "elements of a row, or enough rows, would have to be contiguous in x and in the result";
+            general(because, Some(metrics))
         }
     }
 }

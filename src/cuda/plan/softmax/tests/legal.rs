@@ -112,13 +112,18 @@ fn legal(p: &SoftmaxProblem, device: &DeviceFacts, forced: Option<Forced>) {
         }
         Variant::ColumnTile(tile) => {
             let plan = choice.plan(p, PARTIALS);
-            same(p, &plan, || column_tile::plan(p, tile, PARTIALS).1);
+            same(p, &plan, || column_tile::plan(p, tile));
             legal_column_tile(p, tile, &plan);
         }
         Variant::RegisterTile(tile) => {
             let plan = choice.plan(p, PARTIALS);
-            same(p, &plan, || register_tile::plan(p, tile, PARTIALS).1);
+            same(p, &plan, || register_tile::plan(p, tile));
             legal_register_tile(p, tile, &plan);
+        }
+        Variant::SplitColumns(split) => {
+            let plan = choice.plan(p, PARTIALS);
+            same(p, &plan, || split_columns::plan(p, split, PARTIALS).1);
+            legal_split_columns(p, split, &plan);
         }
         Variant::Transposed(transposed) => {
             let plan = choice.plan(p, PARTIALS);
@@ -165,7 +170,7 @@ fn legal_launch(plan: &Launch, device: &DeviceFacts) {
 }
 
 fn legal_column_tile(p: &SoftmaxProblem, tile: ColumnTile, plan: &LaunchPlan<ColumnTileParams>) {
-    let ColumnTile { word, wide, threads, slice, slices, cluster } = tile;
+    let ColumnTile { word, wide, threads, slice, slices } = tile;
     let (inner, columns) = columns(p).unwrap();
     let (size, out_size) = (p.x.dtype.size() as u64, p.out.dtype.size() as u64);
     let (words, access, row_copies) = (plan.params.words, plan.params.access, plan.params.row_copies);
@@ -194,29 +199,55 @@ fn legal_column_tile(p: &SoftmaxProblem, tile: ColumnTile, plan: &LaunchPlan<Col
     assert!([4, 8, 16].contains(&access) && aligned(p.x.address, &of_x, size, access), "{tile:?} {access}");
     let stored = (word / size * out_size).min(VECTOR_BYTES);
     assert!(aligned(p.out.address, &of_out, out_size, stored), "{tile:?}");
-    assert_eq!(plan.cluster, if cluster { slices as u32 } else { 0 });
+    assert_eq!(plan.cluster, slices as u32);
     let all = p.row_count().unsigned_abs() / columns * columns.div_ceil(wide);
     assert_eq!(u64::from(plan.grid[0]), all * slices);
-    assert!(plan.kernel.name.contains(&format!("column_tile{word}_")) && slices <= 1024);
+    assert!(plan.kernel.name.contains(&format!("column_tile{word}_")));
 }
 
 fn legal_register_tile(p: &SoftmaxProblem, tile: RegisterTile, plan: &LaunchPlan<RegisterTileParams>) {
-    let RegisterTile { elements, across, threads, slice, slices, cluster } = tile;
+    let RegisterTile { elements, across, threads } = tile;
     let columns = columns(p).unwrap().1;
     assert!(columns.is_multiple_of(elements) && across * elements <= columns, "{tile:?}");
-    assert!(across <= threads && threads <= 512, "{tile:?}");
-    assert!(slice * slices >= p.length.unsigned_abs(), "{tile:?}");
+    assert!(across <= threads && threads <= 256, "{tile:?}");
     let k = match (p.x.dtype, elements) {
         (DType::F64, 2) => 4,
-        (DType::F64, _) => 8,
+        (DType::F64 | DType::F32, _) => 8,
         _ => 16,
     };
-    assert!(threads / across * k >= slice, "{tile:?}");
-    assert_eq!(u64::from(plan.cluster), if cluster { slices } else { 1 });
+    assert!(threads / across * k >= p.length.unsigned_abs(), "{tile:?}");
     let all = p.row_count().unsigned_abs() / columns * columns.div_ceil(across * elements);
-    assert_eq!(plan.params.tiles, all);
-    assert_eq!(u64::from(plan.params.slices), slices);
+    assert_eq!((plan.cluster, plan.params.tiles), (1, all));
     assert!(plan.kernel.name.contains(&format!("register_tile{elements}_")));
+}
+
+fn legal_split_columns(p: &SoftmaxProblem, split: SplitColumns, plan: &LaunchPlan<SplitColumnsParams>) {
+    let SplitColumns { elements, slices: of } = split;
+    let (inner, columns) = columns(p).unwrap();
+    let (size, out_size) = (p.x.dtype.size() as u64, p.out.dtype.size() as u64);
+    assert!(columns.is_multiple_of(elements) && of.across * elements <= columns, "{split:?}");
+    assert!(of.across * of.tiles * elements >= columns, "{split:?}");
+    assert!(of.across * of.down <= of.threads() && of.threads() <= 256 && of.slices <= 1024, "{split:?}");
+    let k = match (p.x.dtype, elements) {
+        (DType::F64, 2) => 4,
+        (DType::F64 | DType::F32, _) | (_, 4 | 8) => 8,
+        _ => 16,
+    };
+    let slice = of.batches * k * (u64::from(plan.block[0]) / of.across);
+    let length = p.length.unsigned_abs();
+    assert!(slice * of.slices >= length && slice * (of.slices - 1) < length, "{split:?}");
+    let sets = p.row_count().unsigned_abs() / columns;
+    assert_eq!((plan.cluster, u64::from(plan.grid[0])), (1, sets * of.tiles * of.slices));
+    // Offsets of every access of x, and of the result in stores of up to 16 bytes.
+    for (t, step, access) in
+        [(&p.x, p.x_stride, elements * size), (&p.out, p.out_stride, (elements * out_size).min(VECTOR_BYTES))]
+    {
+        let step = if p.length > 1 { step } else { 0 };
+        let offsets = t.strides[..inner].iter().chain([&step]).map(|s| s.unsigned_abs());
+        let bytes = offsets.chain([elements]).map(|s| s * t.dtype.size() as u64);
+        assert!(bytes.chain([t.address as u64]).all(|at| at.is_multiple_of(access)), "{split:?}");
+    }
+    assert!(plan.kernel.name.contains(&format!("split_columns{elements}_combine")), "{plan}");
 }
 
 fn legal_transposed(p: &SoftmaxProblem, transposed: Transposed, plan: &LaunchPlan<TransposedParams>) {
@@ -303,7 +334,6 @@ fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: 
     assert!(plan.params.out_access <= 16);
     if let Some(shape) = row_shape(p) {
         let needed = match variant {
-            Variant::Column { .. } => 0,
             Variant::Short { .. } => p.length.unsigned_abs(),
             Variant::Warp { .. } | Variant::Block { .. } | Variant::Smem { .. } => shape.whole * lanes,
             _ => shape.vectors * lanes,
@@ -346,11 +376,6 @@ fn legal_rows(p: &SoftmaxProblem, device: &DeviceFacts, variant: Variant, plan: 
             assert!(slices <= threads && shape.head_and_tail <= threads && shape.aligned_stores, "{plan}");
             assert!(shared_vectors % 4 == 0 && (register_batches > 1 || shared_vectors == 0), "{plan}");
             assert!(register_batches > 1 || slices * threads * 4 >= shape.whole, "{plan}");
-        }
-        Variant::Column { lane_bits, .. } => {
-            let wide = plan.params.columns.div_ceil(lanes << lane_bits) * (lanes << lane_bits);
-            assert!(wide >= plan.params.columns && (2u64 << lane_bits) <= STRIDED_THREADS);
-            assert_eq!(plan.params.rows * plan.params.columns, p.row_count().unsigned_abs());
         }
         _ => {}
     }

@@ -7,6 +7,7 @@ use super::choose::choose;
 use super::column_tile::ColumnTileParams;
 use super::register_tile::RegisterTileParams;
 use super::rows::{SoftmaxParams, row_shape};
+use super::split_columns::SplitColumnsParams;
 use super::transposed::{Fit, Short, TransposedParams};
 use super::*;
 use crate::cuda::device::examples;
@@ -345,12 +346,11 @@ fn what_a_developer_forces() {
     }
     let columns =
         problem((DType::BF16, DType::BF16), (640, 64, 64), &[(64, 40960, 40960), (64, 1, 1)], (0, 0));
-    assert_eq!(forced(&columns, Forced::Column), "column_bf16");
     assert_eq!(forced(&columns, Forced::Cluster(4)), "column_tile8_bf16");
-    assert_eq!(forced(&columns, Forced::Split(7)), "column_tile8_combine_bf16");
+    assert_eq!(forced(&columns, Forced::Split(7)), "split_columns8_combine_bf16");
     assert_eq!(
         super::choose(&columns, &h200, Some(Forced::Split(7))).launches[0].kernel.name,
-        "softmax_column_tile8_partial_bf16"
+        "softmax_split_columns8_partial_bf16"
     );
 }
 
@@ -366,7 +366,7 @@ fn the_workspace_has_room_for_every_partial() {
     assert_eq!(super::choose(&one, &h200, Some(Forced::Grid(1))).workspace, 256 * 8);
     assert_eq!(super::choose(&contiguous(DType::BF16, 4, 131_072), &h200, None).workspace, 0);
     let columns = problem((DType::BF16, DType::BF16), (65536, 16, 16), &[(16, 1, 1)], (0, 0));
-    assert_eq!(super::choose(&columns, &h200, None).workspace, 132 * 16 * 8);
+    assert_eq!(super::choose(&columns, &h200, None).workspace, 128 * 16 * 8);
 }
 
 #[test]
