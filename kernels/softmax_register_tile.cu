@@ -12,7 +12,7 @@
 #include "access.cuh"
 #include "column_exchange.cuh"
 
-// The declared number of threads, which bounds the registers of a thread; a block has at most 256. On sm_90 a thread
+// The declared number of threads, which bounds the registers of a thread; a block has at most 512. On sm_90 a thread
 // gets 80 registers, so that three blocks of 256 fit a multiprocessor, or 96; elsewhere 128, since fewer would spill.
 template <class In, class Out>
 #if __CUDA_ARCH__ == 900

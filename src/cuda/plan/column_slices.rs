@@ -7,15 +7,16 @@ use super::limits::{LINE_BYTES, MOST_SLICES, SECTOR_BYTES};
 /// multiprocessor: what most of their kernels are compiled for.
 pub const THREADS: u64 = 256;
 const SHARING: u64 = 2;
-/// Widths of a tile, in bytes of its rows.
+/// Widths of a tile, in bytes of its rows; and the widest where an access is one element of 4 or 8 bytes.
 const WIDTHS: [u64; 4] = [2 * LINE_BYTES, LINE_BYTES, 2 * SECTOR_BYTES, SECTOR_BYTES];
+const OF_ELEMENTS: u64 = 4 * LINE_BYTES;
 /// Partials that a block of the second launch reads at most, where x has fewer bytes than LARGE, and else.
 const PARTIALS: [u64; 2] = [2112, 8448];
 const LARGE: u64 = 24 << 20;
-/// Rows of up to so many bytes and accesses are not divided within sectors: the rows of a tile are then packed, which is
-/// worth more partials.
-const WHOLE: u64 = 512;
-const WHOLE_ACCESSES: u64 = 64;
+/// Rows of up to so many bytes and accesses are divided into pairs of sectors alone. Those of an undivided tile are packed,
+/// which is worth more partials.
+const WHOLE: u64 = 1024;
+const WHOLE_ACCESSES: u64 = 96;
 const WHOLE_PARTIALS: u64 = 4;
 
 /// The columns of a problem, as accesses.
@@ -61,14 +62,15 @@ impl Columns {
             let slices = self.fill(tiles, resident);
             (tiles, slices.min((most / (across * self.elements)).max(1)), slices)
         };
-        if row <= WHOLE && self.accesses <= WHOLE_ACCESSES && !row.is_multiple_of(SECTOR_BYTES) {
+        if row <= WHOLE && self.accesses <= WHOLE_ACCESSES && !row.is_multiple_of(2 * SECTOR_BYTES) {
             let (tiles, slices, _) = of_width(self.accesses, most * WHOLE_PARTIALS);
             return self.divided(tiles, slices);
         }
-        let widths = WIDTHS.map(|width| (width / self.access_bytes).clamp(1, self.accesses));
-        let fitting =
-            widths.into_iter().map(|across| of_width(across, most)).find(|(_, fit, all)| fit == all);
-        let (tiles, slices, _) = fitting.unwrap_or_else(|| of_width(widths[WIDTHS.len() - 1], most));
+        let across = |width: u64| (width / self.access_bytes).clamp(1, self.accesses);
+        let widest = (self.elements == 1 && self.access_bytes >= 4).then_some(OF_ELEMENTS);
+        let widths = widest.into_iter().chain(WIDTHS);
+        let fitting = widths.map(|width| of_width(across(width), most)).find(|(_, fit, all)| fit == all);
+        let (tiles, slices, _) = fitting.unwrap_or_else(|| of_width(across(SECTOR_BYTES), most));
         self.divided(tiles, slices)
     }
 
@@ -95,6 +97,7 @@ impl Columns {
         let slice = self.length.div_ceil(slices.clamp(1, MOST_SLICES));
         let down = (THREADS / across).min(slice.div_ceil(self.batch_rows));
         let batches = slice.div_ceil(self.batch_rows * down);
+        let down = slice.div_ceil(self.batch_rows * batches);
         // Threads fill warps, and the additional ones have rows too.
         let down = (across * down).next_multiple_of(32) / across;
         let slices = self.length.div_ceil(self.batch_rows * down * batches);

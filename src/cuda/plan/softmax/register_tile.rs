@@ -11,8 +11,9 @@ use crate::ops::softmax::{Kind, SoftmaxProblem};
 
 /// RANK in softmax_register_tile.cu.
 const RANK: usize = INLINE_RANK + 1;
-/// Threads of a block, of which several share a multiprocessor.
+/// Threads of a block, of which several share a multiprocessor, and the most of a block that has whole rows.
 const THREADS: u64 = 256;
+const MOST_THREADS: u64 = 512;
 /// Rows of the tensor up to this long, in bytes, are not divided among tiles: the rows of a tile are then packed.
 const WHOLE: u64 = 512;
 /// The fewest columns of a tile of divided rows: two launches are faster than narrower ones.
@@ -87,33 +88,44 @@ fn evenly(accesses: u64, all: u64) -> u64 {
     all.div_ceil(all.div_ceil(accesses.clamp(1, all)))
 }
 
-/// Numbers of accesses along a row that tiles may have, the most first, and the rows that a thread has.
-fn widths(p: &SoftmaxProblem) -> Option<(Vec<u64>, u64)> {
-    let (elements, k) = widest_access(p, accesses(p.x.dtype))?;
+/// What the tiles of a problem may be.
+struct Choices {
+    elements: u64,
+    /// Rows that a thread has.
+    rows: u64,
+    /// Accesses along a row, the most first, and the threads of a block.
+    across: Vec<(u64, u64)>,
+}
+
+fn choices(p: &SoftmaxProblem) -> Option<Choices> {
+    let (elements, rows) = widest_access(p, accesses(p.x.dtype))?;
     let size = p.x.dtype.size() as u64;
     let all = contiguous_columns(p) / elements;
     let widest = THREADS.min(WIDEST / elements);
-    let divided =
-        [LINE_BYTES, LINE_BYTES / 2, SECTOR_BYTES].into_iter().filter(|width| *width >= NARROWEST * size);
-    let across = |width: u64| evenly((width / size / elements).min(widest), all);
-    let whole = all * elements * size <= WHOLE;
-    Some((if whole { vec![all.min(widest)] } else { divided.map(across).collect() }, k))
+    let across = if all * elements * size <= WHOLE {
+        [THREADS, MOST_THREADS].map(|threads| (all.min(widest), threads)).into()
+    } else {
+        let widths = [LINE_BYTES, LINE_BYTES / 2, SECTOR_BYTES].into_iter();
+        let widths = widths.filter(|width| *width >= NARROWEST * size);
+        widths.map(|width| (evenly((width / size / elements).min(widest), all), THREADS)).collect()
+    };
+    Some(Choices { elements, rows, across })
 }
 
 /// The longest columns that the registers of a block hold.
 pub fn longest(p: &SoftmaxProblem) -> u64 {
-    widths(p).and_then(|(widths, k)| widths.last().map(|across| k * (THREADS / across))).unwrap_or(0)
+    let last = |of: Choices| of.across.last().map(|(across, threads)| of.rows * (threads / across));
+    choices(p).and_then(last).unwrap_or(0)
 }
 
 /// A tile whose columns the registers of one block hold.
 pub fn fit(p: &SoftmaxProblem) -> Option<RegisterTile> {
-    let (elements, _) = widest_access(p, accesses(p.x.dtype))?;
-    let (widths, k) = widths(p)?;
-    let needed = p.length.unsigned_abs().div_ceil(k);
-    let narrow = widths.into_iter().find(|across| needed <= THREADS / across)?;
+    let Choices { elements, rows, across } = choices(p)?;
+    let needed = p.length.unsigned_abs().div_ceil(rows);
+    let (narrow, threads) = across.into_iter().find(|(across, threads)| needed <= threads / across)?;
     // Short columns: wider tiles, so that no thread is idle.
     let widest = THREADS.min(WIDEST / elements);
-    let across = evenly((THREADS / needed).clamp(narrow, widest), contiguous_columns(p) / elements);
+    let across = evenly((threads / needed).clamp(narrow, widest), contiguous_columns(p) / elements);
     Some(RegisterTile { elements, across, threads: (across * needed).next_multiple_of(32) })
 }
 

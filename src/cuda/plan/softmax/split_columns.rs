@@ -80,7 +80,7 @@ fn contiguous_columns(p: &SoftmaxProblem) -> u64 {
 fn accesses(dtype: DType) -> &'static [(u64, u64)] {
     match dtype {
         DType::F64 => &[(2, 4), (1, 8)],
-        DType::F32 => &[(4, 8), (1, 8)],
+        DType::F32 => &[(4, 8), (1, 16)],
         _ => &[(8, 8), (4, 8), (2, 16), (1, 16)],
     }
 }

@@ -41,9 +41,10 @@ fn columns_are_read_once_wherever_they_fit() {
     assert_eq!(of(half, (300, 50, 33), &h200), register_tile(1, 33, 160));
     let double = (DType::F64, DType::F64);
     assert_eq!(of(double, (8, 32, 8192), &h200), register_tile(2, 32, 256));
+    assert_eq!(of(half, (1024, 100, 49), &h200), register_tile(1, 49, 352));
     // Too long for the registers of a block, or too few blocks.
     assert_eq!(of(double, (1, 1000, 8192), &h200), split(2, (16, 16), 16, 1, 256));
-    assert_eq!(of(half, (1, 20000, 33), &h200), split(1, (33, 7), 2, 90, 1));
+    assert_eq!(of(half, (1, 20000, 33), &h200), split(1, (33, 5), 2, 125, 1));
     // One column tile: two launches, with slices for all multiprocessors; if it is small, one cluster.
     assert_eq!(of(half, (1, 65536, 16), &h200), split(8, (2, 64), 1, 128, 1));
     assert_eq!(of(half, (1, 4096, 16), &h200), column_tile(8, 16, 32, 256, 16));

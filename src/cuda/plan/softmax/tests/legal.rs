@@ -209,7 +209,7 @@ fn legal_register_tile(p: &SoftmaxProblem, tile: RegisterTile, plan: &LaunchPlan
     let RegisterTile { elements, across, threads } = tile;
     let columns = columns(p).unwrap().1;
     assert!(columns.is_multiple_of(elements) && across * elements <= columns, "{tile:?}");
-    assert!(across <= threads && threads <= 256, "{tile:?}");
+    assert!(across <= threads && threads <= 512, "{tile:?}");
     let k = match (p.x.dtype, elements) {
         (DType::F64, 2) => 4,
         (DType::F64 | DType::F32, _) => 8,
@@ -230,7 +230,7 @@ fn legal_split_columns(p: &SoftmaxProblem, split: SplitColumns, plan: &LaunchPla
     assert!(of.across * of.down <= of.threads() && of.threads() <= 256 && of.slices <= 1024, "{split:?}");
     let k = match (p.x.dtype, elements) {
         (DType::F64, 2) => 4,
-        (DType::F64 | DType::F32, _) | (_, 4 | 8) => 8,
+        (DType::F64, _) | (_, 4 | 8) => 8,
         _ => 16,
     };
     let slice = of.batches * k * (u64::from(plan.block[0]) / of.across);
