@@ -83,6 +83,9 @@ pub trait Float: Element {
     /// Memory of elements as that of the arithmetic type, if they are of it.
     fn as_reals(to: &mut [Self]) -> Option<&mut [Self::Real]>;
 
+    /// Whether [`Float::wide_pair`] puts the elements at even places before those at odd ones.
+    const EVEN_FIRST: bool = false;
+
     /// Two groups in the arithmetic type, in whatever order costs least: of bfloat16 the elements at even and at odd
     /// places, which need no moves.
     #[inline(always)]

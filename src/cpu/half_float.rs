@@ -48,6 +48,8 @@ impl Float for bf16 {
     fn as_reals(_: &mut [bf16]) -> Option<&mut [f32]> {
         None
     }
+    const EVEN_FIRST: bool = true;
+
     #[inline(always)]
     fn wide_pair<I: Isa>(_: I, from: &[[bf16; LANES]; 2]) -> [[f32; LANES]; 2] {
         // SAFETY: two arrays of one size, of which any bits are valid.

@@ -56,6 +56,12 @@ impl<T: Float> Default for Scratch<T> {
     }
 }
 
+/// As [`larger`](super::rows::larger).
+#[inline(always)]
+fn larger_of<R: Exp>(a: R, b: R) -> R {
+    if b > a { b } else { a }
+}
+
 /// Writes the results of some rows from x.
 #[inline(always)]
 fn write<T: Float, I: Isa>(
@@ -131,6 +137,7 @@ impl<T: Float> Kernel for Whole<'_, T> {
                 groups::visit(isa, matrix.row(row), &mut Keep { maxima: &mut maxima, values });
             }
         }
+        tile.join::<T, _>(maxima.as_flattened_mut(), larger_of);
         let bases = bases(&maxima);
         let mut totals = vec![0.0; groups * LANES];
         let mut sums = vec![[T::Real::default(); LANES]; groups];
@@ -144,6 +151,7 @@ impl<T: Float> Kernel for Whole<'_, T> {
             }
             add_up(&mut totals, &mut sums);
         }
+        tile.join::<T, _>(&mut totals, |a, b| a + b);
         lower(&mut totals, &maxima);
         let finishing = finishing_of::<T::Real, I>(isa, columns.kind, &totals);
         let finish = Finish::<T> { maxima: &maxima, bases: &bases, finishing: &finishing };
@@ -204,6 +212,7 @@ impl<T: Float> Kernel for Survey<'_, T> {
                 groups::visit(isa, matrix.row(row), &mut Raise(&mut maxima));
             }
         }
+        tile.join::<T, _>(maxima.as_flattened_mut(), larger_of);
         let bases = bases(&maxima);
         let mut totals = vec![0.0; groups * LANES];
         let mut sums = vec![[T::Real::default(); LANES]; groups];
@@ -216,6 +225,7 @@ impl<T: Float> Kernel for Survey<'_, T> {
             }
             add_up(&mut totals, &mut sums);
         }
+        tile.join::<T, _>(&mut totals, |a, b| a + b);
         lower(&mut totals, &maxima);
         for (part, own) in part.iter_mut().zip(maxima.as_flattened().iter().copied().zip(totals)) {
             *part = own;

@@ -7,6 +7,7 @@
 
 mod backward;
 mod columns;
+mod folded;
 mod groups;
 mod rows;
 mod steps;
@@ -43,7 +44,23 @@ pub fn run(problem: &SoftmaxProblem) -> Result<()> {
 }
 
 fn softmax<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
-    let SoftmaxProblem { rows, out, out_stride, length, .. } = problem;
+    let SoftmaxProblem { rows, x, x_stride, out, out_stride, length, .. } = problem;
+    let in_one = folded::rows_in_one(rows, *length, [(x, *x_stride), (out, *out_stride)]);
+    if in_one > 1 {
+        let folded = SoftmaxProblem {
+            length: length / in_one,
+            x_stride: x_stride * in_one,
+            out_stride: out_stride * in_one,
+            rows: folded::widened(rows, in_one),
+            ..problem.clone()
+        };
+        let period = folded.out_stride / in_one;
+        let SoftmaxProblem { rows, out, out_stride, length, .. } = &folded;
+        let split = Split::of(rows, out, *out_stride, *length, size_of::<T::Real>(), 8 * LANES);
+        if let Some(split) = split {
+            return columns::solve::<T>(&folded, &split.of_period(period as usize));
+        }
+    }
     // Pieces take exponentials a second time, which pays where registers are wide, or where each row of a narrow tile is a
     // page for a line or two.
     let row_bytes = rows.last().map_or(0, |&columns| columns as usize) * size_of::<T>();

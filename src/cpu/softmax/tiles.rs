@@ -8,6 +8,9 @@ use crate::cpu::operand::{MATRIX, Matrix};
 /// Bytes of a tile that a piece has, so that a second visit finds it in a usual second-level cache.
 const PIECE: usize = 1 << 19;
 
+/// Fewer columns are gathered as rows.
+const NARROW: i64 = 2 * LANES as i64;
+
 /// Columns of a tile in pieces: a row of it is a page or a few, read from the first byte to the last.
 const WIDE: usize = 1024;
 
@@ -22,6 +25,8 @@ pub struct Split {
     rows: usize,
     /// Whether neighbouring tiles have a cache line in common.
     shares_lines: bool,
+    /// Columns of which there are several rows in one of the tile's, which is then the only one.
+    period: Option<usize>,
 }
 
 impl Split {
@@ -38,7 +43,7 @@ impl Split {
     ) -> Option<Split> {
         let (&columns, outer) = rows.split_last()?;
         let neighbours = out.strides.last() == Some(&1) && out_stride != 1;
-        if !neighbours || columns < 8 || length == 1 {
+        if !neighbours || columns < NARROW || length == 1 {
             return None;
         }
         let (length, piece) = (length as usize, PIECE / bytes);
@@ -50,7 +55,11 @@ impl Split {
         let outer = outer.iter().product::<i64>() as usize;
         let columns = columns as usize;
         let shares_lines = !(columns * out.dtype.size()).is_multiple_of(CACHE_LINE);
-        Some(Split { outer, length, columns, width, rows: piece / width, shares_lines })
+        Some(Split { outer, length, columns, width, rows: piece / width, shares_lines, period: None })
+    }
+
+    pub fn of_period(self, columns: usize) -> Split {
+        Split { period: Some(columns), ..self }
     }
 
     /// An operand's dimensions with the one along the row put before the columns.
@@ -86,6 +95,7 @@ impl Split {
                 first: unit / tiles * self.length * self.columns + column,
                 step: self.columns,
                 width: self.width.min(self.columns - column),
+                period: self.period,
             }
         };
         let units = self.outer * tiles;
@@ -116,6 +126,7 @@ pub struct Tile {
     /// From one element of a column to the next.
     step: usize,
     width: usize,
+    period: Option<usize>,
 }
 
 impl Tile {
@@ -131,6 +142,14 @@ impl Tile {
     /// Groups of columns. What fills up the last is computed along, but never stored.
     pub fn groups(self) -> usize {
         self.width.div_ceil(LANES)
+    }
+
+    /// Joins what columns that are the same have.
+    #[inline(always)]
+    pub fn join<T: Float, R: Copy + Default>(self, values: &mut [R], with: impl Fn(R, R) -> R) {
+        if let Some(period) = self.period {
+            folded::join::<T, R>(&mut values[..self.width], period, with);
+        }
     }
 
     /// Rows of an operand that are read at once, of so many.

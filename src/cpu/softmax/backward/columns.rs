@@ -19,16 +19,12 @@ pub fn solve<T: Float, O: Float<Real = T::Real>>(
                 let mut sums = vec![0.0; tile.groups() * LANES];
                 let piece = || Piece { operands, tile, range: split.piece(0) };
                 dispatch(Survey { piece: piece(), scratch, sums: &mut sums });
+                tile.join::<T, _>(&mut sums, |a, b| a + b);
                 dispatch(Write { piece: piece(), scratch, sums: &sums });
             },
             |sums, tile, parallel| {
                 let piece = |i| Piece { operands, tile, range: split.piece(i) };
-                long(
-                    &mut sums[..split.pieces() * tile.groups() * LANES],
-                    tile.groups() * LANES,
-                    piece,
-                    parallel,
-                );
+                long(&mut sums[..split.pieces() * tile.groups() * LANES], tile, piece, parallel);
             },
         )
     })
@@ -183,13 +179,14 @@ impl<T: Float, O: Float<Real = T::Real>> Piece<'_, T, O> {
     }
 }
 
-/// A tile in pieces, each of which reports the sums of its `padded` columns.
+/// A tile in pieces, each of which reports the sums of its columns.
 fn long<'a, T: Float, O: Float<Real = T::Real>>(
     parts: &mut [f64],
-    padded: usize,
+    tile: Tile,
     piece: impl Fn(usize) -> Piece<'a, T, O> + Sync,
     parallel: bool,
 ) {
+    let padded = tile.groups() * LANES;
     parallel::for_chunks_with(parts, padded, parallel, Scratch::default, |scratch, i, sums| {
         dispatch(Survey { piece: piece(i), scratch, sums });
     });
@@ -200,6 +197,7 @@ fn long<'a, T: Float, O: Float<Real = T::Real>>(
             *sum += part;
         }
     }
+    tile.join::<T, _>(sums, |a, b| a + b);
     let sums = &*sums;
     parallel::for_each_with(pieces, parallel, Scratch::default, |scratch, i| {
         dispatch(Write { piece: piece(i), scratch, sums });

@@ -25,6 +25,23 @@ pub fn run(problem: &SoftmaxBackwardProblem) -> Result<()> {
 
 fn solve<T: Float, O: Float<Real = T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
     let SoftmaxBackwardProblem { rows, out, out_stride, length, .. } = problem;
+    let operands =
+        [(&problem.grad, problem.grad_stride), (&problem.output, problem.output_stride), (out, *out_stride)];
+    let in_one = folded::rows_in_one(rows, *length, operands);
+    if in_one > 1 {
+        let folded = SoftmaxBackwardProblem {
+            length: length / in_one,
+            grad_stride: problem.grad_stride * in_one,
+            output_stride: problem.output_stride * in_one,
+            out_stride: out_stride * in_one,
+            rows: folded::widened(rows, in_one),
+            ..problem.clone()
+        };
+        let SoftmaxBackwardProblem { rows, out, out_stride: step, length, .. } = &folded;
+        if let Some(split) = Split::of(rows, out, *step, *length, 2 * size_of::<T>(), 8 * LANES) {
+            return columns::solve::<T, O>(&folded, &split.of_period(*out_stride as usize));
+        }
+    }
     match Split::of(rows, out, *out_stride, *length, 2 * size_of::<T>(), 8 * LANES) {
         Some(split) => columns::solve::<T, O>(problem, &split),
         None => rows::solve::<T, O>(problem),
