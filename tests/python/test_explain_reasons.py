@@ -54,8 +54,8 @@ REASONS = {
     "a column too long": (
         "softmax",
         (meta(1 << 20, 6400), 0),
-        "split columns rather than column tile: shared memory of the blocks that a cluster may have holds no "
-        "column (elements of a column: 1,048,576, blocks at most: 16)",
+        "split columns rather than column tile: shared memory has no room for two clusters with a tile "
+        "of columns each (bytes of the narrowest tile: 33,554,432, that would fit: 1,832,960)",
     ),
     "odd rows of a": (
         "matmul",

@@ -189,6 +189,11 @@ pub fn of_width(p: &SoftmaxProblem, width: u64, slices: u64, device: &DeviceFact
     fits.then_some(tile)
 }
 
+/// Bytes of a tile, about, of which two blocks have room on a multiprocessor.
+pub fn room(device: &DeviceFacts) -> u64 {
+    u64::from(device.shared_bytes_per_multiprocessor) / 2 - 2 * RESERVED
+}
+
 /// Whether so many blocks of a tile share a multiprocessor.
 pub fn shares(p: &SoftmaxProblem, tile: &ColumnTile, blocks: u64, device: &DeviceFacts) -> bool {
     (tile.shared_bytes(p) + RESERVED) * blocks <= u64::from(device.shared_bytes_per_multiprocessor)

@@ -4,7 +4,7 @@ use super::{Chosen, SPLIT_FROM, SPREAD_TO, enough, idle};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::limits::LINE_BYTES;
 use crate::cuda::plan::reason::{Metric, Reason};
-use crate::cuda::plan::softmax::column_tile::{self, ColumnTile, of_width, widths};
+use crate::cuda::plan::softmax::column_tile::{self, ColumnTile, of_width, room, widths};
 use crate::cuda::plan::softmax::register_tile::{self, RegisterTile};
 use crate::cuda::plan::softmax::split_columns;
 use crate::cuda::plan::softmax::{Forced, Variant, columns};
@@ -102,14 +102,19 @@ fn in_column_tiles(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen, R
     }
     let all = bytes(p);
     let Some(tile) = sharing(2, 2).max_by_key(|tile| tile.blocks(p)) else {
-        let because = "shared memory of the blocks that a cluster may have holds no column";
-        let metrics = [("elements of a column", p.length.unsigned_abs()), ("blocks at most", largest)];
+        let narrowest = widths(p).last().copied().unwrap_or(0).saturating_mul(p.length.unsigned_abs());
+        let metrics =
+            [("bytes of the narrowest tile", narrowest), ("that would fit", largest * room(device))];
+        let because = match largest {
+            1 => "shared memory has no room for two tiles of columns",
+            _ => "shared memory has no room for two clusters with a tile of columns each",
+        };
         return Err(("column tile", because, metrics));
     };
     let blocks = tile.blocks(p);
     if all < SPLIT_TILES_FROM {
         let metrics = [("bytes in all", all), ("that would pay for two launches", SPLIT_TILES_FROM)];
-        let because = "there are few bytes, and blocks for few multiprocessors, or narrow tiles";
+        let because = "one launch is faster for so few bytes";
         Ok(Variant::ColumnTile(tile).because("split columns", because, metrics))
     } else if idle(blocks, device) {
         let metrics = [("blocks", blocks), ("that would be enough", enough(device))];
@@ -126,8 +131,9 @@ fn in_register_tiles(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen,
     let all = bytes(p);
     let longest = register_tile::longest(p);
     let Some(tile) = register_tile::fit(p) else {
-        let metrics = [("elements of a column", p.length.unsigned_abs()), ("that would fit", longest)];
-        return Err(("register tile", "the registers of a block do not hold a column", metrics));
+        let metrics =
+            [("elements of a column", p.length.unsigned_abs()), ("that the threads of a tile hold", longest)];
+        return Err(("register tile", "the registers of a block do not hold a tile of columns", metrics));
     };
     let blocks = tile.count(p);
     if idle(blocks, device) && all >= SPLIT_FROM {
