@@ -6,7 +6,7 @@
 // Neighbouring columns are contiguous. A tile is some accesses of E elements wide and as long as the columns. Each
 // thread has K rows of E columns in registers; threads of a column merge maximum and sum through shared memory. Tiles
 // are 128 bytes wide, narrower to fit a block, wider for short columns; rows of up to 512 bytes are not divided, so that
-// a tile is one range of memory. E is 1 for halves, 4 for float32, 2 or 1 for float64. Chosen in
+// a tile is one range of memory. E is 1 for 16-bit elements, 4 for float32, 2 or 1 for float64. Chosen in
 // src/cuda/plan/softmax/choose/columns.rs.
 // Measurements: docs/measurements/softmax_register_tile.md
 #include "access.cuh"

@@ -143,16 +143,16 @@ __device__ __forceinline__ void softmax_split_columns(const SplitColumnsParams& 
 #define EXPORT(IN, OUT, NAME, E, K)                                                                                \
     KERNEL(softmax_split_columns##E##_partial_##NAME) { softmax_split_columns<IN, OUT, E, K, Scope::partial>(p); } \
     KERNEL(softmax_split_columns##E##_combine_##NAME) { softmax_split_columns<IN, OUT, E, K, Scope::combine>(p); }
-#define HALVES(IN, OUT, NAME)    \
-    EXPORT(IN, OUT, NAME, 8, 8)  \
-    EXPORT(IN, OUT, NAME, 4, 8)  \
-    EXPORT(IN, OUT, NAME, 2, 16) \
+#define OF_16_BITS(IN, OUT, NAME) \
+    EXPORT(IN, OUT, NAME, 8, 8)   \
+    EXPORT(IN, OUT, NAME, 4, 8)   \
+    EXPORT(IN, OUT, NAME, 2, 16)  \
     EXPORT(IN, OUT, NAME, 1, 16)
 
-HALVES(f16, f16, f16)
-HALVES(bf16, bf16, bf16)
-HALVES(f16, f32, f16_f32)
-HALVES(bf16, f32, bf16_f32)
+OF_16_BITS(f16, f16, f16)
+OF_16_BITS(bf16, bf16, bf16)
+OF_16_BITS(f16, f32, f16_f32)
+OF_16_BITS(bf16, f32, bf16_f32)
 EXPORT(f32, f32, f32, 4, 8)
 EXPORT(f32, f32, f32, 1, 16)
 EXPORT(f64, f64, f64, 2, 4)

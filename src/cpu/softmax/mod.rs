@@ -54,11 +54,9 @@ fn softmax<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
             rows: folded::widened(rows, in_one),
             ..problem.clone()
         };
-        let period = folded.out_stride / in_one;
-        let SoftmaxProblem { rows, out, out_stride, length, .. } = &folded;
-        let split = Split::of(rows, out, *out_stride, *length, size_of::<T::Real>(), 8 * LANES);
-        if let Some(split) = split {
-            return columns::solve::<T>(&folded, &split.of_period(period as usize));
+        let SoftmaxProblem { rows, out, out_stride: step, length, .. } = &folded;
+        if let Some(split) = Split::of(rows, out, *step, *length, size_of::<T::Real>(), 8 * LANES) {
+            return columns::solve::<T>(&folded, &split.of_period(*out_stride as usize));
         }
     }
     // Pieces take exponentials a second time, which pays where registers are wide, or where each row of a narrow tile is a

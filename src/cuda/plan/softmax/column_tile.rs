@@ -3,7 +3,10 @@
 use crate::cuda::plan::limits::{LINE_BYTES, SECTOR_BYTES};
 use std::mem::offset_of;
 
-use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, column_access, columns, pair_suffix, partial_bytes};
+use super::{
+    INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, column_access, columns, contiguous_columns, pair_suffix,
+    partial_bytes,
+};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::{self, Dim};
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
@@ -102,10 +105,6 @@ impl ColumnTile {
         let exchanged = (self.groups(p) + merge_threads + blocks + 1) * self.wide;
         (self.slice * self.row_bytes(p)).next_multiple_of(VECTOR_BYTES) + exchanged * partial_bytes(p)
     }
-}
-
-fn contiguous_columns(p: &SoftmaxProblem) -> u64 {
-    columns(p).map_or(1, |(_, columns)| columns)
 }
 
 /// Bytes of the words that rows of x, rows of the result and the number of columns allow; None: not even 4.

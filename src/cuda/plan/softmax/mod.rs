@@ -184,6 +184,11 @@ fn columns(p: &SoftmaxProblem) -> Option<(usize, u64)> {
     (p.x.strides[inner] == 1 && p.out.strides[inner] == 1).then(|| (inner, p.rows[inner].unsigned_abs()))
 }
 
+/// Columns that are contiguous; 1 if there are none.
+fn contiguous_columns(p: &SoftmaxProblem) -> u64 {
+    columns(p).map_or(1, |(_, columns)| columns)
+}
+
 /// Bytes, up to 16, to which every vector of columns is aligned.
 fn column_access(address: usize, dtype: DType, strides: &[i64], step: i64) -> u32 {
     let size = dtype.size() as u64;

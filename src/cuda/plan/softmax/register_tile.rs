@@ -2,7 +2,9 @@
 
 use std::mem::offset_of;
 
-use super::{INLINE_RANK, MAX_BLOCKS, columns, pair_suffix, partial_bytes, widest_access};
+use super::{
+    INLINE_RANK, MAX_BLOCKS, columns, contiguous_columns, pair_suffix, partial_bytes, widest_access,
+};
 use crate::cuda::plan::index::{self, Dim};
 use crate::cuda::plan::limits::{LINE_BYTES, SECTOR_BYTES};
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
@@ -68,10 +70,6 @@ impl RegisterTile {
         let columns = contiguous_columns(p);
         p.row_count().unsigned_abs() / columns * columns.div_ceil(self.wide())
     }
-}
-
-fn contiguous_columns(p: &SoftmaxProblem) -> u64 {
-    columns(p).map_or(1, |(_, columns)| columns)
 }
 
 /// Elements of an access, the most first, and rows that a thread has in registers: EXPORT in softmax_register_tile.cu.

@@ -2,7 +2,9 @@
 
 use std::mem::offset_of;
 
-use super::{INLINE_RANK, MAX_BLOCKS, columns, pair_suffix, partial_bytes, widest_access};
+use super::{
+    INLINE_RANK, MAX_BLOCKS, columns, contiguous_columns, pair_suffix, partial_bytes, widest_access,
+};
 use crate::cuda::plan::column_slices::{Columns, Slices};
 use crate::cuda::plan::index::{self, Dim};
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
@@ -12,7 +14,7 @@ use crate::tensor::Dims;
 
 /// RANK in softmax_split_columns.cu.
 const RANK: usize = INLINE_RANK + 1;
-/// Partials of a column that one thread merges while others could.
+/// Threads that merge the partials of one column, at most.
 const MERGE_THREADS: u64 = 32;
 
 /// `SplitColumnsParams` of kernels/softmax_split_columns.cu.
@@ -70,10 +72,6 @@ impl SplitColumns {
     pub fn workspace(&self, p: &SoftmaxProblem) -> u64 {
         self.blocks(p) * self.wide() * partial_bytes(p)
     }
-}
-
-fn contiguous_columns(p: &SoftmaxProblem) -> u64 {
-    columns(p).map_or(1, |(_, columns)| columns)
 }
 
 /// Elements of an access, the most first, and rows that a thread loads at once: EXPORT in softmax_split_columns.cu.

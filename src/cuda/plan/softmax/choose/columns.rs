@@ -7,7 +7,7 @@ use crate::cuda::plan::reason::{Metric, Reason};
 use crate::cuda::plan::softmax::column_tile::{self, ColumnTile, of_width, room, widths};
 use crate::cuda::plan::softmax::register_tile::{self, RegisterTile};
 use crate::cuda::plan::softmax::split_columns;
-use crate::cuda::plan::softmax::{Forced, Variant, columns};
+use crate::cuda::plan::softmax::{Forced, Variant, contiguous_columns};
 use crate::dtype::DType;
 use crate::ops::softmax::SoftmaxProblem;
 
@@ -62,7 +62,7 @@ type ReadTwice = (&'static str, &'static str, [Metric; 2]);
 
 /// Short columns of float32, in accesses of 16 bytes: docs/measurements/softmax_register_tile.md.
 fn short_tile(p: &SoftmaxProblem) -> Option<RegisterTile> {
-    let row = columns(p).map_or(1, |(_, columns)| columns).saturating_mul(4);
+    let row = contiguous_columns(p).saturating_mul(4);
     let length = p.length.unsigned_abs();
     let short = if row > UNDIVIDED { length <= SHORT_ROWS / 2 } else { row >= 256 && length <= SHORT_ROWS };
     let worth_it = short && p.x.dtype == DType::F32 && p.length > 1;
@@ -91,7 +91,7 @@ fn in_column_tiles(p: &SoftmaxProblem, device: &DeviceFacts) -> Result<Chosen, R
         })
     };
     let on_sectors = column_tile::rows_begin_on_sectors(p);
-    let row = columns(p).map_or(1, |(_, columns)| columns) * p.x.dtype.size() as u64;
+    let row = contiguous_columns(p) * p.x.dtype.size() as u64;
     let wide = |tile: &ColumnTile| {
         !idle(tile.blocks(p), device) && (on_sectors || tile.row_bytes(p) >= LINE_BYTES.min(row))
     };
