@@ -17,57 +17,48 @@
 constexpr int THREADS = 256;  // at most; small problems use fewer
 constexpr int VECTORS = 2;
 
-// Full: no vector of this tile is beyond the end. ScalarY is a compile-time branch because a run-time one
-// between the two operands' loads made the compiler wait for x before it asked for y.
-template <class T, bool Full, bool ScalarY>
-__device__ __forceinline__ void add_tile(const AddParams<INLINE_RANK>& p, uint64_t first, uint64_t vectors) {
+// ScalarY is a compile-time branch because a run-time one between the two operands' loads made the compiler wait for x
+// before it asked for y.
+template <class T, bool ScalarY>
+__device__ __forceinline__ void add_tile(const AddParams<INLINE_RANK>& p, uint64_t tile) {
     constexpr int E = lanes_of<T>;
     const auto alpha = from_bits<Arithmetic<T>>(p.alpha);
     const auto scalar = from_bits<Arithmetic<T>>(p.scalar);
-    const T* x = reinterpret_cast<const T*>(p.x) + p.head;
-    const T* y = reinterpret_cast<const T*>(p.y) + p.head;
-    T* out = reinterpret_cast<T*>(p.out) + p.head;
+    const T* x = reinterpret_cast<const T*>(p.x);
+    const T* y = reinterpret_cast<const T*>(p.y);
+    T* out = reinterpret_cast<T*>(p.out);
 
-    const auto inside = [&](int i) { return Full || first + i * blockDim.x < vectors; };
-    const auto at = [&](int i) { return (first + i * blockDim.x) * E; };
-    Pack<T, E> a[VECTORS], b[VECTORS];
+    const uint64_t begin = tile * (blockDim.x * VECTORS), first = begin + threadIdx.x;
+    if (begin >= p.vectors) {
+        // The last tile: the elements before the first boundary and after the last, fewer than two vectors'.
+        const uint64_t i = threadIdx.x < p.head ? threadIdx.x : p.vectors * E + threadIdx.x;
+        if (i < p.elements) out[i] = sum(x[i], alpha, ScalarY ? scalar : widen(y[i]));
+        return;
+    }
+    Vector a[VECTORS], b[VECTORS];
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        if (!inside(i)) continue;
-        a[i] = load_pack<T, E>(x + at(i));
-        if (!ScalarY) b[i] = load_pack<T, E>(y + at(i));
+        const uint64_t vector = first + i * blockDim.x;
+        a[i] = b[i] = Vector{};
+        ptx::load_global_if<16>(vector < p.vectors, x + p.head + vector * E, a[i].word);
+        if (!ScalarY) ptx::load_global_if<16>(vector < p.vectors, y + p.head + vector * E, b[i].word);
     }
 #pragma unroll
     for (int i = 0; i < VECTORS; ++i) {
-        if (!inside(i)) continue;
+        const uint64_t vector = first + i * blockDim.x;
+        auto sums = a[i].template unpack<T>();
+        const auto addends = b[i].template unpack<T>();
 #pragma unroll
-        for (int k = 0; k < E; ++k) a[i].v[k] = sum(a[i].v[k], alpha, ScalarY ? scalar : widen(b[i].v[k]));
-        store_pack(out + at(i), a[i]);
+        for (int k = 0; k < E; ++k) sums.v[k] = sum(sums.v[k], alpha, ScalarY ? scalar : widen(addends.v[k]));
+        if (vector < p.vectors) store_pack(out + p.head + vector * E, sums);
     }
 }
 
 template <class T, bool Loop, bool ScalarY> __device__ __forceinline__ void add_tiles(const AddParams<INLINE_RANK>& p) {
-    constexpr int E = lanes_of<T>;
-    const uint64_t vectors = (p.elements - p.head) / E;
-    const uint64_t per_tile = blockDim.x * VECTORS, full_tiles = vectors / per_tile;
-    uint64_t tile = blockIdx.x;
-    if constexpr (Loop) {
-#pragma unroll 1
-        for (; tile < full_tiles; tile += gridDim.x) {
-            add_tile<T, true, ScalarY>(p, tile * per_tile + threadIdx.x, vectors);
-        }
-    } else if (tile < full_tiles) {
-        add_tile<T, true, ScalarY>(p, tile * per_tile + threadIdx.x, vectors);
-    }
-    if (tile == full_tiles) add_tile<T, false, ScalarY>(p, tile * per_tile + threadIdx.x, vectors);
-
-    // Fewer than 16 bytes before the first boundary and after the last.
-    const uint64_t body = vectors * E;
-    if (blockIdx.x == 0 && threadIdx.x < p.elements - body) {
-        const uint64_t i = threadIdx.x < p.head ? threadIdx.x : body + threadIdx.x;
-        const auto b = ScalarY ? from_bits<Arithmetic<T>>(p.scalar) : widen(reinterpret_cast<const T*>(p.y)[i]);
-        const T a = reinterpret_cast<const T*>(p.x)[i];
-        reinterpret_cast<T*>(p.out)[i] = sum(a, from_bits<Arithmetic<T>>(p.alpha), b);
+    if (Loop) {
+        for (uint64_t tile = blockIdx.x; tile < p.items; tile += gridDim.x) add_tile<T, ScalarY>(p, tile);
+    } else {
+        add_tile<T, ScalarY>(p, blockIdx.x);
     }
 }
 

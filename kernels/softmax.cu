@@ -24,23 +24,30 @@ constexpr int WARP_THREADS = 64;
 struct LaneGroup {
     static constexpr bool WARPS = false;  // whether the lanes are whole warps
     int lanes;
-    template <class C, class Op> __device__ __forceinline__ C reduce(C v, Op op, C*) const {
-        return reduce_lanes(v, op, lanes);
+    template <int R, class C, class Op> __device__ __forceinline__ void reduce(C (&v)[R], Op op, C*) const {
+        reduce_lanes(v, op, lanes);
     }
 };
 struct BlockGroup {
     static constexpr bool WARPS = true;
-    template <class C, class Op> __device__ __forceinline__ C reduce(C v, Op op, C* scratch) const {
-        return reduce_block(v, op, Op::template identity<C>(), scratch);
+    template <class C, class Op> __device__ __forceinline__ void reduce(C (&v)[1], Op op, C* scratch) const {
+        v[0] = reduce_block(v[0], op, Op::template identity<C>(), scratch);
     }
 };
 
-// Subtracts `base` and adds up the exponentials, which replace the values unless Log.
-template <class M, bool Log, bool Single, int V, int E, class C>
+// Whether it is log_softmax, where that is known when a kernel is compiled; else it is a bool.
+template <bool Log> struct Known {
+    __device__ __forceinline__ operator bool() const { return Log; }
+};
+
+// The sum of the exponentials, which replace the values, times a common factor; with Log it is 1, and v - base replaces
+// them.
+template <class Out, bool Log, bool Single, int V, int E, class C>
 __device__ __forceinline__ C sum_of_exp(C (&v)[V][E], C& single, C base) {
+    const Exponential<Out> exponential(base);
     C sum = 0;
     const auto accumulate = [&](C& x) {
-        const C shifted = x - base, e = M::exp(shifted);
+        const C shifted = x - base, e = Log ? Math<Out>::exp(shifted) : exponential(x);
         sum += e;
         x = Log ? shifted : e;
     };
@@ -54,12 +61,11 @@ __device__ __forceinline__ C sum_of_exp(C (&v)[V][E], C& single, C base) {
 }
 
 // R rows, row, row + row_step, ..., with V vectors of each per thread; by thread `member` of `members`.
-template <class Row, class In, class Out, int V, int R, class Group, int Rank>
+template <class Row, class In, class Out, int V, int R, class Group, int Rank, class Log>
 __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, Group group, uint64_t row,
                                                   uint64_t row_step, int member, int members,
-                                                  typename Math<Out>::C* scratch) {
-    using M = Math<Out>;
-    using C = typename M::C;
+                                                  typename Math<Out>::C* scratch, Log log) {
+    using C = typename Math<Out>::C;
     constexpr int E = lanes_of<In>;
     Vector raw[R][V];
     In raw_single[R];
@@ -89,19 +95,17 @@ __device__ __forceinline__ void rows_in_registers(const SoftmaxParams<Rank>& p, 
             for (int k = 0; k < E; ++k) max[r] = larger(max[r], v[r][i][k]);
         }
     }
-#pragma unroll
-    for (int r = 0; r < R; ++r) max[r] = group.reduce(max[r], Max(), scratch);
+    group.reduce(max, Max(), scratch);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
         const C base = Partial<C>{max[r], 0}.base();
-        sum[r] = p.log ? sum_of_exp<M, true, Row::SINGLES>(v[r], single[r], base)
-                       : sum_of_exp<M, false, Row::SINGLES>(v[r], single[r], base);
+        sum[r] = log ? sum_of_exp<Out, true, Row::SINGLES>(v[r], single[r], base)
+                     : sum_of_exp<Out, false, Row::SINGLES>(v[r], single[r], base);
     }
-#pragma unroll
-    for (int r = 0; r < R; ++r) sum[r] = group.reduce(sum[r], Sum(), scratch + 32);
+    group.reduce(sum, Sum(), scratch + 32);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-        const Normalizer<Out> normalizer(Partial<C>{max[r], sum[r]}, p.log);
+        const Normalizer<Out> normalizer(Partial<C>{max[r], sum[r]}, log);
         if constexpr (Row::SINGLES) rows[r].store_single(single_at[r], normalizer.scaled(single[r]));
 #pragma unroll
         for (int i = 0; i < V; ++i) {
@@ -122,17 +126,16 @@ template <class In, class Out, int V, int R> __device__ __forceinline__ void sof
     ptx::wait_for_grid_before();
     const int lanes = 1 << p.lane_bits, groups = WARP_THREADS >> p.lane_bits;
     const int group = threadIdx.x >> p.lane_bits, lane = threadIdx.x & (lanes - 1);
-    const auto all = [&](auto row) {
+    const auto all = [&](auto row, auto log) {
         for (uint64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
             const uint64_t first = tile * (groups * R) + group;
-            rows_in_registers<decltype(row), In, Out, V, R>(p, LaneGroup{lanes}, first, groups, lane, lanes, nullptr);
+            rows_in_registers<decltype(row), In, Out, V, R>(p, LaneGroup{lanes}, first, groups, lane, lanes, nullptr,
+                                                            log);
         }
     };
-    if (p.x_access) {
-        all(WholeRow<In, Out>());
-    } else {
-        all(Body<In, Out>());
-    }
+    // Apart: most of a short row's time is instructions, of which either needs fewer than both.
+    const auto of_kind = [&](auto log) { p.x_access ? all(WholeRow<In, Out>(), log) : all(Body<In, Out>(), log); };
+    p.log ? of_kind(Known<true>()) : of_kind(Known<false>());
 }
 
 template <class In, class Out, int V> __device__ __forceinline__ void softmax_block(
@@ -140,7 +143,8 @@ template <class In, class Out, int V> __device__ __forceinline__ void softmax_bl
     ptx::wait_for_grid_before();
     __shared__ typename Math<Out>::C scratch[64];
     for (uint64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-        rows_in_registers<Body<In, Out>, In, Out, V, 1>(p, BlockGroup{}, row, 0, threadIdx.x, blockDim.x, scratch);
+        rows_in_registers<Body<In, Out>, In, Out, V, 1>(p, BlockGroup{}, row, 0, threadIdx.x, blockDim.x, scratch,
+                                                        p.log != 0);
     }
 }
 

@@ -157,8 +157,7 @@ __device__ __forceinline__ void softmax_backward_warp(const BackwardParams<INLIN
             vectors[r].accumulate(gradient, sums);
             sum[r] = total(sums);
         }
-#pragma unroll
-        for (int r = 0; r < R; ++r) sum[r] = reduce_lanes(sum[r], Sum(), lanes);
+        reduce_lanes(sum, Sum(), lanes);
 #pragma unroll
         for (int r = 0; r < R; ++r) vectors[r].store(row[r], lane, lanes, p.out_access, gradient, sum[r]);
     }

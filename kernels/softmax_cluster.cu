@@ -64,7 +64,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
     Largest<In, Out> largest;
 #pragma unroll
     for (int i = 0; i < V; ++i) largest.raise_to(raw[i]);
-    Partial<C> mine = {reduce_lanes(larger(largest.get(), single), Max(), 32), 0};
+    Partial<C> mine = {reduce_warp(larger(largest.get(), single), Max()), 0};
     const Exponential<Out> exponential(mine.base());
     C v[Keep ? V : 1][E];
     mine.sum = exponential(single);
@@ -79,7 +79,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
             if (Keep) e = p.log ? e - exponential.base : power;
         }
     }
-    mine.sum = reduce_lanes(mine.sum, Sum(), 32) * exponential.correction();
+    mine.sum = reduce_warp(mine.sum, Sum()) * exponential.correction();
 
     // Every warp sends its partial to the shared memory of every block of the cluster, and merges all partials when
     // they have arrived.

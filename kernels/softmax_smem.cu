@@ -74,7 +74,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_smem(cons
         __shared__ C scratch[32];
         mine.max = reduce_block(mine.max, Max(), -infinity<C>(), scratch);
     } else {
-        mine.max = reduce_lanes(mine.max, Max(), 32);
+        mine.max = reduce_warp(mine.max, Max());
     }
     const C base = mine.base();
     mine.sum = M::exp(single - base);
@@ -94,7 +94,7 @@ template <class In, class Out> __device__ __forceinline__ void softmax_smem(cons
             store_shared_vector(vector, Vector::of(pack));
         }
     });
-    mine.sum = reduce_lanes(mine.sum, Sum(), 32);
+    mine.sum = reduce_warp(mine.sum, Sum());
 
     Normalizer<Out> normalizer(exchange.template merge<M>(partials, mine, 0), p.log);
     row.store_single(single_at, normalizer(single));

@@ -41,11 +41,9 @@ __device__ __forceinline__ void softmax_split_columns(const SplitColumnsParams& 
     using M = Math<Out>;
     using C = typename M::C;
     extern __shared__ uint4 shared[];
-    __shared__ uint64_t exchange_barrier;
     const int width = p.across * E, pitch = width | 1;  // odd: no bank conflicts between threads of a column
     const int down = blockDim.x / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
-    const ColumnExchange<MergePartials<M, C>, S> exchange(&exchange_barrier, shared, width, pitch, down,
-                                                          p.merge_threads);
+    const ColumnExchange<MergePartials<M, C>, S> exchange(nullptr, shared, width, pitch, down, p.merge_threads);
     const uint32_t tile = blockIdx.x / p.slices, rank = blockIdx.x - tile * p.slices;
     const auto o = locate(p.dims, p.rank, static_cast<uint64_t>(tile));
     const int64_t slice = static_cast<int64_t>(p.batches) * K * down, begin = rank * slice;

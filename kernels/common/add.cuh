@@ -7,14 +7,16 @@
 
 // Mirrored by AddParams in src/cuda/plan/add/params.rs. The dimensions come last: `deep` only has more of them.
 template <int Rank> struct AddParams {
+    // First what the fastest kernel reads: each 64 bytes of parameters that a block reads cost time.
     uint64_t x, y, out;  // addresses of index 0
     uint64_t elements;
+    uint64_t vectors;         // along the last dimension; elements in `strided` and `deep`, tiles in `transposed`
+    uint64_t alpha, scalar;   // in the arithmetic type, low bits
+    uint32_t head;            // vector, misaligned, repeated: elements before the first 16 bytes that are made at once
+    uint32_t y_size;          // of an element; y has none if it is `scalar`
+    uint64_t items, groups;   // all of the work; groups of rows along the dimension before the last
     uint64_t x_begin, x_end;  // bytes that are sure to be x's own memory
     uint64_t y_begin, y_end;
-    uint64_t alpha, scalar;  // in the arithmetic type, low bits
-    // The work: vectors along the last dimension (elements in `strided` and `deep`, tiles in `transposed`), groups of
-    // rows along the one before, for each index of the others.
-    uint64_t items, vectors, groups;
     Divisor by_vectors, by_groups;
     // add_strided.cu: a thread's vectors start in row group * group_step, and are these rows, vectors and bytes (of x,
     // y, out) apart; a block's items begin `span` vectors after those of the block before.
@@ -23,9 +25,8 @@ template <int Rank> struct AddParams {
     uint64_t span;
     uint32_t group_step;
     uint32_t x_tag, y_tag;
-    uint32_t x_size, y_size;  // of an element; y has none if it is `scalar`
-    uint32_t x_one, y_one;    // one element stands for all of a vector
-    uint32_t head;            // vector, misaligned, repeated: elements before the first 16 bytes that are made at once
+    uint32_t x_size;        // of an element
+    uint32_t x_one, y_one;  // one element stands for all of a vector
     uint32_t flags;
     uint32_t rank;      // at least 2, but for vector, which has no dimensions
     Dim<3> dims[Rank];  // strides of x, y, out, in bytes

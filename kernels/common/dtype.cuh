@@ -131,13 +131,10 @@ struct Vector {
     }
 };
 
-// From global memory, in accesses of `Bytes`, to which p is aligned.
-template <int Bytes = 16> __device__ __forceinline__ Vector load_vector(const void* p) {
+// From global memory.
+__device__ __forceinline__ Vector load_vector(const void* p) {
     Vector g;
-#pragma unroll
-    for (int i = 0; i < 16 / Bytes; ++i) {
-        ptx::load_global<Bytes>(static_cast<const char*>(p) + i * Bytes, g.word + i * Bytes / 4);
-    }
+    ptx::load_global<16>(p, g.word);
     return g;
 }
 

@@ -63,11 +63,11 @@ template <class M, class C> __device__ __forceinline__ Partial<C> merge_all(cons
     if (lane < count) all = partials[lane];
     const C own = all.max;
     for (uint32_t i = lane + 32; i < count; i += 32) all.max = larger(all.max, partials[i].max);
-    all.max = reduce_lanes(all.max, Max(), 32);
+    all.max = reduce_warp(all.max, Max());
     const C base = all.base();
     all.sum *= M::exp(own - base);
     for (uint32_t i = lane + 32; i < count; i += 32) all.sum += partials[i].sum * M::exp(partials[i].max - base);
-    all.sum = reduce_lanes(all.sum, Sum(), 32);
+    all.sum = reduce_warp(all.sum, Sum());
     return all;
 }
 

@@ -53,7 +53,7 @@ template <class C> struct GridExchange {
 
 // Merges the partials of a warp's lanes.
 template <class M, class C> __device__ __forceinline__ Partial<C> merge_lanes(const Partial<C>& mine) {
-    Partial<C> all = {reduce_lanes(mine.max, Max(), 32), 0};
-    all.sum = reduce_lanes(mine.sum * M::exp(mine.max - all.base()), Sum(), 32);
+    Partial<C> all = {reduce_warp(mine.max, Max()), 0};
+    all.sum = reduce_warp(mine.sum * M::exp(mine.max - all.base()), Sum());
     return all;
 }

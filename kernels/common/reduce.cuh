@@ -47,23 +47,36 @@ template <class C> __device__ __forceinline__ Partial<C> shuffle_xor(Partial<C> 
     return v;
 }
 
-// Over aligned groups of `lanes` (a power of two) lanes. All 32 lanes of the warp must take part. Unrolled
-// with uniform conditions: a loop costs more than the steps themselves.
-template <class V, class Op> __device__ __forceinline__ V reduce_lanes(V v, Op op, int lanes) {
+// Over the lanes of a warp.
+template <class V, class Op> __device__ __forceinline__ V reduce_warp(V v, Op op) {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-        if (step < lanes) v = op(v, shuffle_xor(v, step));
-    }
+    for (int step = 16; step > 0; step /= 2) v = op(v, shuffle_xor(v, step));
     return v;
+}
+
+// Each of R values over aligned groups of `lanes` (a power of two) lanes. All 32 lanes of the warp must take part. Near
+// lanes first, so that few lanes leave at once: branches around single steps cost more than the steps.
+template <int R, class C, class Op> __device__ __forceinline__ void reduce_lanes(C (&v)[R], Op op, int lanes) {
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        if (step >= lanes) return;
+#pragma unroll
+        for (C& each : v) each = op(each, shuffle_xor(each, step));
+    }
+}
+template <class C, class Op> __device__ __forceinline__ C reduce_lanes(C v, Op op, int lanes) {
+    C each[1] = {v};
+    reduce_lanes(each, op, lanes);
+    return each[0];
 }
 
 // Over a block of whole warps, with one barrier. `scratch` has 32 entries and may be used again once the
 // block has passed another barrier; `identity` stands in for the warps that the block does not have.
 template <class V, class Op> __device__ __forceinline__ V reduce_block(V v, Op op, V identity, V* scratch) {
-    v = reduce_lanes(v, op, 32);
+    v = reduce_warp(v, op);
     const int warps = blockDim.x / 32;
     if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
     __syncthreads();
     v = threadIdx.x % 32 < warps ? scratch[threadIdx.x % 32] : identity;
-    return reduce_lanes(v, op, 32);
+    return reduce_warp(v, op);
 }

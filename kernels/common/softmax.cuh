@@ -12,16 +12,16 @@
 template <int Rank> struct SoftmaxParams {
     uint64_t x, out;  // addresses
     uint64_t rows;
-    uint64_t length;               // elements per row
-    uint64_t tiles;                // units of work, each a block's
-    int64_t x_stride, out_stride;  // along a row
-    uint32_t log;                  // log_softmax
-    uint32_t lane_bits;            // warp: 2^this lanes per row
-    uint32_t stages;               // pipeline: rows in shared memory
-    uint32_t per_thread;           // vectors in shared memory (of a stage). partial, combine: batches of a slice
+    uint64_t length;     // elements per row
+    uint64_t tiles;      // units of work, each a block's
+    uint32_t log;        // log_softmax
+    uint32_t lane_bits;  // warp: 2^this lanes per row
     // x_access is 1 if all rows are whole vectors of x and of the result, one stride apart; out_access 0 if stores must be
     // element-wise.
     uint32_t x_access, out_access;
+    int64_t x_stride, out_stride;  // along a row
+    uint32_t stages;               // pipeline: rows in shared memory
+    uint32_t per_thread;           // vectors in shared memory (of a stage). partial, combine: batches of a slice
     uint32_t x_tag, out_tag;
     uint32_t rank;           // at least 1
     uint32_t slices;         // partial, combine, grid: slices of a row, each a block's

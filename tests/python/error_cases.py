@@ -239,7 +239,7 @@ CASES = [
     (
         "GroupedShapes",
         SHAPE,
-        "grouped_matmul: a of shape (2, 3) and b of shape (4, 3, 5) do not fit without offsets; accepted: (G, M, K) with (G, K, N)",
+        "grouped_matmul: a of shape (2, 3) and b of shape (4, 3, 5) do not fit without offsets; accepted: (G, M, K) with (G, K, N); (T, K) needs offsets",
         lambda: tw.grouped_matmul(x, torch.ones(4, 3, 5)),
     ),
     (

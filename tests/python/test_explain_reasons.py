@@ -36,8 +36,8 @@ REASONS = {
     "few columns": (
         "softmax_backward",
         (meta(65536, 16), meta(65536, 16), 0),
-        "two launches rather than one launch: blocks that hold a column once would leave multiprocessors "
-        "idle (blocks: 8, multiprocessors: 132)",
+        "two launches rather than one launch: a block or cluster for each tile of columns would leave "
+        "multiprocessors idle (blocks: 8, multiprocessors: 132)",
     ),
     "a row and a bit of a warp": (
         "softmax",

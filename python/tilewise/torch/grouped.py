@@ -252,7 +252,7 @@ WITH_OFFSETS = (
     "do not fit; accepted with offsets: (T, K) with (G, K, N) for groups of rows, and (M, T) with (T, N) for "
     "groups of k"
 )
-WITHOUT_OFFSETS = "do not fit without offsets; accepted: (G, M, K) with (G, K, N)"
+WITHOUT_OFFSETS = "do not fit without offsets; accepted: (G, M, K) with (G, K, N); (T, K) needs offsets"
 
 
 def fake(

@@ -82,10 +82,12 @@ fn vector(
     forced: Option<Schedule>,
 ) -> LaunchPlan<AddParams<INLINE_RANK>> {
     let each = Variant::Vector.vectors_per_thread();
-    let vectors =
-        (problem.elements().unsigned_abs() - head) / (VECTOR_BYTES / problem.out.dtype.size() as u64);
+    let lanes = VECTOR_BYTES / problem.out.dtype.size() as u64;
+    let vectors = (problem.elements().unsigned_abs() - head) / lanes;
     let threads = block_size(vectors.div_ceil(each), VECTOR_THREADS, device);
-    let tiles = vectors.div_ceil(threads * each).max(1);
+    // The elements outside of the vectors, of one alignment, are fewer than two vectors' and have a tile of their own.
+    let outside = problem.elements().unsigned_abs() != vectors * lanes;
+    let tiles = (vectors.div_ceil(threads * each) + u64::from(outside)).max(1);
     // The fixed grid is never slower, because new blocks load while old ones store. A grid that would be too large loops
     // in any case.
     let looping = tiles > MAX_BLOCKS || forced == Some(Schedule::GridStride);
@@ -102,7 +104,7 @@ fn vector(
         }
     };
     let mut plan = launch(problem, variant, &Tiling::tiles(blocks, threads, tiles, 1, 1), why);
-    plan.params.head = head as u32;
+    (plan.params.head, plan.params.vectors) = (head as u32, vectors);
     plan
 }
 

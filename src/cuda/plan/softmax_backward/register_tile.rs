@@ -110,7 +110,7 @@ pub fn split(
     match forced {
         Some(Forced::Split(slices)) => twice(of_columns.in_slices(slices), None),
         None if few && bytes >= SPLIT_FROM => {
-            let because = "blocks that hold a column once would leave multiprocessors idle";
+            let because = "a block or cluster for each tile of columns would leave multiprocessors idle";
             let blocks = tiles.saturating_mul(outer).saturating_mul(cluster);
             let metrics = [("blocks", blocks), ("multiprocessors", multiprocessors)];
             twice(of_columns.slices(multiprocessors), Some(two_launches(because, metrics)))
