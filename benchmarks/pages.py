@@ -120,16 +120,17 @@ class Picture:
 
 
 def runs(root: Path) -> dict[str, Run]:
-    """By the stem of their file, the newest first; of one day, the one with the most cases first."""
+    """By the stem of their file, the newest first; of a day the most cases first, then the last by name."""
     found = {}
     for file in sorted((root / RESULTS).glob("*.json")):
         if "cases" in json.loads(file.read_text()):
             found[file.stem] = record.load(file)
-    return dict(
-        sorted(
-            found.items(), key=lambda item: (item[1].facts["date"], len(item[1].measurements)), reverse=True
-        )
-    )
+
+    def rank(item: tuple[str, Run]) -> tuple[str, int, str]:
+        stem, run = item
+        return run.facts["date"], len(run.measurements), stem
+
+    return dict(sorted(found.items(), key=rank, reverse=True))
 
 
 def pictures(stem: str, run: Run) -> Iterator[Picture]:

@@ -183,7 +183,8 @@ impl GroupBias {
 
 /// What shapes are accepted, for messages.
 pub const WITH_OFFSETS: &str = "do not fit; accepted with offsets: (T, K) with (G, K, N) for groups of rows, and (M, T) with (T, N) for groups of k";
-pub const WITHOUT_OFFSETS: &str = "do not fit without offsets; accepted: (G, M, K) with (G, K, N); (T, K) needs offsets";
+pub const WITHOUT_OFFSETS: &str =
+    "do not fit without offsets; accepted: (G, M, K) with (G, K, N); (T, K) needs offsets";
 
 /// The operands of one call.
 #[derive(Clone, Copy, Debug)]

@@ -21,7 +21,7 @@ const SIDE: usize = 16;
 pub struct Amx;
 
 /// Whether this CPU has AMX for bfloat16. Asked once: on a virtual machine the hypervisor answers, in 2 us.
-pub fn is_there() -> bool {
+fn is_there() -> bool {
     const AMX_BF16: u32 = 1 << 22;
     const AMX_TILE: u32 = 1 << 24;
     static THERE: LazyLock<bool> = LazyLock::new(|| {

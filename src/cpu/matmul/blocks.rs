@@ -47,7 +47,7 @@ impl Factor for bf16 {
         #[cfg(target_arch = "x86_64")]
         if amx::is_usable() {
             return solve_part_of_pairs::<amx::Amx>(product);
-        } else if pairs::has_avx512_bf16() {
+        } else if pairs::has_fast_avx512_bf16() {
             return solve_part_of_pairs::<pairs::Sums>(product);
         }
         solve_part::<Widened<bf16>>(product);

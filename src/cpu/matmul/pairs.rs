@@ -3,19 +3,24 @@
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
+use std::sync::LazyLock;
 
 use half::bf16;
 
-use super::amx;
 use super::scheme::Scheme;
 use crate::cpu::isa::{Isa, has_avx512};
 use crate::cpu::register::x86::{add_products, transpose_4};
 use crate::cpu::register::{Operands, Register, RowPointers, Tiles, multiply};
 
-/// Whether this CPU has AVX512-BF16, and no AMX: on the one CPU with both that was measured it takes twice the time of
-/// float32 (docs/measurements/cpu_matmul.md).
-pub fn has_avx512_bf16() -> bool {
-    is_x86_feature_detected!("avx512bf16") && has_avx512() && !amx::is_there()
+/// Whether this CPU has AVX512-BF16 that is faster than float32: not Intel's, which takes up to twice the time
+/// (docs/measurements/cpu_matmul.md).
+pub fn has_fast_avx512_bf16() -> bool {
+    static FAST: LazyLock<bool> = LazyLock::new(|| {
+        let vendor = __cpuid(0);
+        let of_intel = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel";
+        is_x86_feature_detected!("avx512bf16") && has_avx512() && !of_intel
+    });
+    *FAST
 }
 
 /// Products of pairs by `T`, to be used where the CPU has its instructions.
