@@ -183,7 +183,12 @@ def build(device: str = "h200", operation: str = "", without: Collection[str] = 
     with (OUT / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another run may be building
         library = runtime(folder)
-        files = sorted(staged_kernels(folder, without).glob(f"{operation}*.cu"))
+        kernels = staged_kernels(folder, without)
+        for output in folder.glob("sm_*/*.so"):
+            # Kernels of a file that is gone would be found beside others of their name.
+            if not (kernels / f"{output.stem}.cu").exists():
+                output.unlink()
+        files = sorted(kernels.glob(f"{operation}*.cu"))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda file: kernel_file(file, DEVICES[device], library), files))
     return folder
