@@ -111,12 +111,15 @@ def problems():
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_labels_of_explain(gpu):
-    labels = set()
+    labels, settings = set(), set()
     for op, args in problems():
         explained = tw.explain(op, *args, device=gpu)
         for launch in explained.launches:
+            settings |= set(launch.settings)
             labels |= {launch.kernel, launch.file, *launch.settings}
         for reason in explained.why:
             labels |= {reason.chosen, reason.over or "", *reason.metrics}
     assert len(labels) > 50
     assert not retired(labels)
+    page = (ROOT / "docs/api_explain.md").read_text()
+    assert not {name for name in settings if f"`{name}`" not in page}
