@@ -19,25 +19,39 @@
 constexpr int THREADS = 512;     // at most
 constexpr int MAX_CLUSTER = 16;  // blocks
 
-// Starts the copies of `count` elements of the row from `first` on. Returns the first element's address in shared
-// memory.
-template <class T>
-__device__ __forceinline__ const T* copy_slice(const T* row, int length, int first, int count, uint4* shared) {
-    constexpr int E = lanes_of<T>;
-    const int past = offset_in_vector(row + first);
-    const Vectors<T, int> all(row, length);
-    const int vectors = (past + count + E - 1) / E;
-    for (int i = threadIdx.x; i < vectors; i += blockDim.x) {
-        const int at = first - past + i * E;
-        if (all.whole(at)) {
-            copy_async(shared + i, row + at);
-        } else {
-            // Loads all elements at once, so that no load waits for the one before.
-            store_shared_vector(shared + i, all.load_elements(row, at, 0.0f));
+// The vectors around `count` elements of a row from `first` on, on their way to shared memory.
+template <class T> struct SliceCopy {
+    static constexpr int E = lanes_of<T>;
+    const T* row;
+    Vectors<T, int> all;
+    int past, begin, vectors;  // elements of the first vector before the slice; its index; all
+    T* to;
+
+    __device__ __forceinline__ SliceCopy(const T* row, int length, int first, int count, uint4* shared)
+        : row(row),
+          all(row, length),
+          past(offset_in_vector(row + first)),
+          begin(first - past),
+          vectors((past + count + E - 1) / E),
+          to(reinterpret_cast<T*>(shared)) {}
+    // Starts the copies of whole vectors of the row.
+    __device__ __forceinline__ void start() const {
+        for (int i = threadIdx.x; i < vectors; i += blockDim.x) {
+            if (all.whole(begin + i * E)) copy_async(reinterpret_cast<uint4*>(to) + i, row + begin + i * E);
         }
     }
-    return reinterpret_cast<const T*>(shared) + past;
-}
+    // An element of the first or last vector where it is no whole vector of the row: from where, and to where.
+    struct Edge {
+        const T* from;
+        T* to;
+    };
+    __device__ __forceinline__ Edge edge(bool last, int element) const {
+        const int vector = last ? vectors - 1 : 0, at = begin + vector * E, i = at + element;
+        const bool single = (vectors > 1 || !last) && !all.whole(at) && i >= 0 && i < all.length;
+        return {single ? row + i : nullptr, to + vector * E + element};
+    }
+    __device__ __forceinline__ const T* first() const { return to + past; }
+};
 
 template <class In, class Out>
 __device__ __forceinline__ void softmax_backward_smem(const BackwardParams<INLINE_RANK>& p) {
@@ -59,19 +73,31 @@ __device__ __forceinline__ void softmax_backward_smem(const BackwardParams<INLIN
     const HeadAndTail<F> accesses = head_and_tail_of(row.out, row.length);
     const int slice = p.slice_size, begin = rank * slice, left = accesses.vectors - begin;
     const int count = left < 0 ? 0 : left < slice ? left : slice, first = accesses.head + begin * F;
-    const In *grad = reinterpret_cast<const In*>(shared), *output = grad;
+    constexpr int E = lanes_of<In>;
+    const SliceCopy<In> of_grad(row.grad, row.length, first, count * F, shared);
+    const SliceCopy<In> of_output(row.output, row.length, first, count * F, shared + slice * F / E + 1);
     if (count > 0) {
-        grad = copy_slice(row.grad, row.length, first, count * F, shared);
-        output = copy_slice(row.output, row.length, first, count * F, shared + slice * F / lanes_of<In> + 1);
+        of_grad.start();
+        of_output.start();
     }
     commit_copies();
+    // Elements that no copy has, behind all copies, which would wait for them, and all at once.
     const int single = rank == 0 ? accesses.single_in_row(threadIdx.x) : accesses.NO_SINGLE;
-    C single_grad[1] = {0}, single_output[1] = {0}, single_sum[1] = {0};
+    In single_elements[2] = {convert<In>(0.0f), convert<In>(0.0f)};
     if (single != accesses.NO_SINGLE) {
-        single_grad[0] = widen<In>(row.grad[single]);
-        single_output[0] = widen<In>(row.output[single]);
-        gradient.accumulate(single_grad, single_output, single_sum);
+        single_elements[0] = row.grad[single];
+        single_elements[1] = row.output[single];
     }
+    if (count > 0 && threadIdx.x < 4 * E) {
+        const bool last = threadIdx.x / E % 2;
+        const int element = threadIdx.x % E;
+        const auto edge = threadIdx.x < 2 * E ? of_grad.edge(last, element) : of_output.edge(last, element);
+        if (edge.from) *edge.to = *edge.from;
+    }
+    C single_grad[1] = {widen<In>(single_elements[0])}, single_output[1] = {widen<In>(single_elements[1])};
+    C single_sum[1] = {0};
+    gradient.accumulate(single_grad, single_output, single_sum);
+    const In *const grad = of_grad.first(), *const output = of_output.first();
     wait_for_copies(0);
     __syncthreads();
 

@@ -117,7 +117,9 @@ template <class T, int E, int K> struct Accesses {
 
 template <class T, int E, int K, Scope S>
 __device__ __forceinline__ void softmax_backward_register_tile(const BackwardTileParams& p) {
-    ptx::wait_for_grid_before();
+    if (S != Scope::combine) ptx::wait_for_grid_before();
+    // Blocks of which three share a multiprocessor would all go to those that are done first.
+    if (S == Scope::partial && E * sizeof(T) != 8) ptx::let_next_grid_begin();
     using C = typename Gradient<T, T>::C;
     extern __shared__ uint4 shared[];
     __shared__ uint64_t exchange_barrier;
@@ -139,6 +141,7 @@ __device__ __forceinline__ void softmax_backward_register_tile(const BackwardTil
         const int64_t last = p.batches - 1;
         if constexpr (S == Scope::combine) {
             accesses.load(at, last, p, true);
+            ptx::wait_for_grid_before();
         } else {
             for (int64_t b = 0; b <= last; ++b) {
                 accesses.load(at, b, p, p.log == 0 || (S == Scope::cluster && b == last));
@@ -217,13 +220,14 @@ __device__ __forceinline__ void softmax_backward_general(const BackwardParams<MA
         softmax_backward_##VARIANT(const __grid_constant__ BackwardTileParams p) { \
         softmax_backward_register_tile<T, E, K, Scope::SCOPE>(p);                  \
     }
-// Blocks that share a multiprocessor. With two, `combine` would spill float64, and 16-bit elements accessed one by one.
-template <class T, int E, int BLOCKS>
-inline constexpr int COMBINING = sizeof(T) == 8 || E * sizeof(T) < 4 ? 1 : BLOCKS;
-#define EXPORT(T, E, K, BLOCKS)                               \
-    TILE(BLOCKS, register_tile##E##_##T, T, E, K, cluster)    \
-    TILE(2, register_tile##E##_partial_##T, T, E, K, partial) \
-    TILE((COMBINING<T, E, BLOCKS>), register_tile##E##_combine_##T, T, E, K, combine)
+// Blocks that share a multiprocessor. With two, `combine` would spill float64.
+template <class T, int BLOCKS> inline constexpr int COMBINING = sizeof(T) == 8 ? 1 : BLOCKS;
+// Rows at once in two launches: with 16 one block alone would have registers for them.
+template <int K> inline constexpr int OF_SLICE = K < 8 ? K : 8;
+#define EXPORT(T, E, K, BLOCKS)                                         \
+    TILE(BLOCKS, register_tile##E##_##T, T, E, K, cluster)              \
+    TILE(2, register_tile##E##_partial_##T, T, E, OF_SLICE<K>, partial) \
+    TILE((COMBINING<T, BLOCKS>), register_tile##E##_combine_##T, T, E, OF_SLICE<K>, combine)
 // 128 bytes of each input per thread, or less where that would be many accesses.
 #define HALVES(T)      \
     EXPORT(T, 8, 8, 2) \

@@ -43,7 +43,7 @@ __device__ __forceinline__ void softmax_split_columns(const SplitColumnsParams& 
     extern __shared__ uint4 shared[];
     const int width = p.across * E, pitch = width | 1;  // odd: no bank conflicts between threads of a column
     const int down = blockDim.x / p.across, d = threadIdx.x / p.across, a = threadIdx.x - d * p.across;
-    const ColumnExchange<MergePartials<M, C>, S> exchange(nullptr, shared, width, pitch, down, p.merge_threads);
+    const ColumnExchange<MergePartials<M, C, 16>, S> exchange(nullptr, shared, width, pitch, down, p.merge_threads);
     const uint32_t tile = blockIdx.x / p.slices, rank = blockIdx.x - tile * p.slices;
     const auto o = locate(p.dims, p.rank, static_cast<uint64_t>(tile));
     const int64_t slice = static_cast<int64_t>(p.batches) * K * down, begin = rank * slice;
@@ -68,24 +68,7 @@ __device__ __forceinline__ void softmax_split_columns(const SplitColumnsParams& 
         for (auto& each : mine) each = Partial<C>::empty();
         for (int64_t b = 0; b < p.batches; ++b) {
             load(b);
-            auto largest = raw[0];
-#pragma unroll
-            for (int k = 1; k < K; ++k) largest.raise_to(raw[k]);
-            C seen[E];
-            largest.template widen<Out>(seen);
-#pragma unroll
-            for (int e = 0; e < E; ++e) {
-                const C before = mine[e].max;
-                mine[e].max = larger(before, seen[e]);
-                mine[e].sum *= M::exp(before - mine[e].base());
-            }
-#pragma unroll
-            for (int k = 0; k < K; ++k) {
-                C v[E];
-                raw[k].template widen<Out>(v);
-#pragma unroll
-                for (int e = 0; e < E; ++e) mine[e].sum += M::exp(v[e] - mine[e].base());
-            }
+            accumulate_columns<Out>(raw, mine);
         }
         if (d < down) {
 #pragma unroll

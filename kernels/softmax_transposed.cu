@@ -9,8 +9,8 @@
 // against bank conflicts. The blocks of a cluster (sm_90) exchange partials through distributed shared memory.
 // Variants, chosen in src/cuda/plan/softmax/choose/transposed.rs:
 //   in, out                   transposed while loaded or stored; a row in a block or a cluster; one read and one write.
-//   ..._partial, ..._combine  two launches for rows that no cluster holds; two reads. combine may begin early: it waits
-//                             for the first launch before it reads partials.
+//   ..._partial, ..._combine  two launches for longer rows; two reads. partial has vectors across rows of x in
+//                             registers. combine may begin early: it waits for the first launch before it reads partials.
 // Misaligned rows move as whole vectors and single elements, misaligned vectors across rows by element.
 // Measurements: docs/measurements/softmax_transposed.md
 #include "access.cuh"
@@ -367,6 +367,61 @@ __device__ __forceinline__ void normalize_in_place(const TransposedParams& p, co
     });
 }
 
+// Maximum and sum of a slice of each row, without shared memory for its elements: a thread has vectors across rows.
+// `shared` has room for a partial of every warp and row.
+template <class In, class Out, class C> __device__ __forceinline__ void reduce_transposed(
+    const TransposedParams& p, const In* x, int rows, int elements, Partial<C>* shared, Partial<C>* partials) {
+    using M = Math<Out>;
+    constexpr int E = lanes_of<In>, U = sizeof(In) == 8 ? 4 : 8;
+    const int tile_rows = p.tile_rows;
+    over_vectors_across<E>(p, [&](int row, int first, int step) {
+        const bool whole = row + E <= rows && p.x_fit == WHOLE;
+        const In* const from = x + row;
+        Partial<C> mine[E];
+#pragma unroll
+        for (auto& each : mine) each = Partial<C>::empty();
+#pragma unroll 1
+        for (int i = first; i < (whole ? elements : 0); i += U * step) {
+            Access<In, E> raw[U];
+#pragma unroll
+            for (int k = 0; k < U; ++k) {
+                const int element = i + k * step;
+                raw[k] = Access<In, E>::lowest();
+                raw[k].load(from + element * p.x_stride, element < elements);
+            }
+            accumulate_columns<Out>(raw, mine);
+        }
+#pragma unroll 1
+        for (int i = first; i < (whole ? 0 : elements); i += step) {
+            Access<In, E> raw[1] = {Access<In, E>::lowest()};
+            const In* const at = from + i * p.x_stride;
+#pragma unroll
+            for (int e = 0; e < E; ++e) {
+                if (row + e < rows) raw[0].set(e, at[e]);
+            }
+            accumulate_columns<Out>(raw, mine);
+        }
+#pragma unroll
+        for (auto& each : mine) {
+            const C own = each.max;
+            for (int lanes = 1 << p.across_bits; lanes < 32; lanes *= 2)
+                each.max = larger(each.max, shuffle_xor(each.max, lanes));
+            each.sum *= M::exp(own - each.base());
+            for (int lanes = 1 << p.across_bits; lanes < 32; lanes *= 2) each.sum += shuffle_xor(each.sum, lanes);
+        }
+        if ((threadIdx.x % 32) >> p.across_bits == 0) {
+            const int warp = first >> (5 - p.across_bits);
+#pragma unroll
+            for (int e = 0; e < E; ++e) shared[warp * tile_rows + row + e] = mine[e];
+        }
+    });
+    __syncthreads();
+    const uint32_t warps = max(blockDim.x / 32 >> p.group_bits, 1u);
+    for (int row = threadIdx.x; row < rows; row += blockDim.x) {
+        partials[row * p.slices] = MergePartials<M, C>::merge(shared + row, tile_rows, 0, 1, warps);
+    }
+}
+
 template <class In, class Out, bool TRANSPOSED_IN, Scope S>
 __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
     if (S != Scope::combine) ptx::wait_for_grid_before();
@@ -392,6 +447,11 @@ __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
     const In* x = reinterpret_cast<const In*>(p.x) + o.at[0] + begin * p.x_stride;
     Out* out = reinterpret_cast<Out*>(p.out) + o.at[1] + begin * p.out_stride;
 
+    auto* partials = reinterpret_cast<Partial<C>*>(p.partials) + static_cast<uint64_t>(number) * p.slices * tile_rows;
+    if constexpr (TRANSPOSED_IN && S == Scope::partial) {
+        auto* of_warps = reinterpret_cast<Partial<C>*>(shared);
+        return reduce_transposed<In, Out>(p, x, rows, elements, of_warps, partials + rank);
+    }
     if (TRANSPOSED_IN) {
         // Without prefetch in two launches: the second launch finds x in L2.
         load_transposed<S == Scope::cluster>(p, tile, x, rows, elements);
@@ -421,7 +481,6 @@ __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
             return store(Flag<true>());
         }
     }
-    auto* partials = reinterpret_cast<Partial<C>*>(p.partials) + static_cast<uint64_t>(number) * p.slices * tile_rows;
     if (S != Scope::combine) {
         over_rows(p, rows, [&](int row, int lane, int lanes) {
             const int count = row < rows ? vectors : 0;
@@ -452,7 +511,7 @@ __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
         // The first launch writes only partials, so x may be loaded before this wait.
         ptx::wait_for_grid_before();
         for (int row = threadIdx.x / 32; row < rows; row += blockDim.x / 32) {
-            const auto all = merge_all<M>(partials + row * p.slices, p.slices);
+            const auto all = merge_slices<M>(partials + row * p.slices, p.slices);
             if (threadIdx.x % 32 == 0) of_rows[row] = all;
         }
         __syncthreads();
@@ -483,15 +542,19 @@ __device__ __forceinline__ void softmax_transposed(const TransposedParams& p) {
     store(Flag<false>());
 }
 
-#define KERNEL(IN, NAME) \
-    extern "C" __global__ void __launch_bounds__(THREADS, SHARING<IN>) NAME(const __grid_constant__ TransposedParams p)
-#define EXPORT(IN, OUT, NAME, WAY, TRANSPOSED_IN)                                                                    \
-    KERNEL(IN, softmax_transposed_##WAY##_##NAME) { softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::cluster>(p); } \
-    KERNEL(IN, softmax_transposed_##WAY##_partial_##NAME) {                                                          \
-        softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::partial>(p);                                               \
-    }                                                                                                                \
-    KERNEL(IN, softmax_transposed_##WAY##_combine_##NAME) {                                                          \
-        softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::combine>(p);                                               \
+// reduce_transposed has more in registers.
+template <class In> inline constexpr int REDUCING = SHARING<In> > 2 ? SHARING<In> - 1 : 2;
+#define KERNEL(BLOCKS, NAME) \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) NAME(const __grid_constant__ TransposedParams p)
+#define EXPORT(IN, OUT, NAME, WAY, TRANSPOSED_IN)                                                     \
+    KERNEL(SHARING<IN>, softmax_transposed_##WAY##_##NAME) {                                          \
+        softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::cluster>(p);                                \
+    }                                                                                                 \
+    KERNEL((TRANSPOSED_IN ? REDUCING<IN> : SHARING<IN>), softmax_transposed_##WAY##_partial_##NAME) { \
+        softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::partial>(p);                                \
+    }                                                                                                 \
+    KERNEL(SHARING<IN>, softmax_transposed_##WAY##_combine_##NAME) {                                  \
+        softmax_transposed<IN, OUT, TRANSPOSED_IN, Scope::combine>(p);                                \
     }
 #define EXPORTS(IN, OUT, NAME) EXPORT(IN, OUT, NAME, in, true) EXPORT(IN, OUT, NAME, out, false)
 

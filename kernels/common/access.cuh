@@ -51,6 +51,12 @@ template <class T, int E> struct alignas(E * sizeof(T) < 4 ? 4 : E * sizeof(T)) 
     static __device__ __forceinline__ Access zero() { return {}; }
     // Loads nothing unless `wanted`.
     __device__ __forceinline__ void load(const T* p, bool wanted) { ptx::load_global_if<BYTES>(wanted, p, word); }
+    __device__ __forceinline__ void set(int e, T element) {
+        Pack<T, WORDS * 4 / sizeof(T)> pack;
+        __builtin_memcpy(&pack, word, sizeof(pack));
+        pack.v[e] = element;
+        __builtin_memcpy(word, &pack, sizeof(pack));
+    }
     __device__ __forceinline__ void raise_to(const Access& other) { raise<T>(word, other.word); }
     template <class Out> __device__ __forceinline__ void widen(typename Math<Out>::C (&x)[E]) const {
         if constexpr (BYTES >= 4) {
@@ -67,6 +73,32 @@ template <class T, int E> __device__ __forceinline__ Access<T, E> opaque(Access<
 #pragma unroll
     for (auto& word : access.word) word = opaque(word);
     return access;
+}
+
+// Adds accesses to the partials of their E columns, online.
+template <class Out, class In, int E, int K>
+__device__ __forceinline__ void accumulate_columns(const Access<In, E> (&raw)[K],
+                                                   Partial<typename Math<Out>::C> (&columns)[E]) {
+    using M = Math<Out>;
+    using C = typename M::C;
+    auto largest = raw[0];
+#pragma unroll
+    for (int k = 1; k < K; ++k) largest.raise_to(raw[k]);
+    C seen[E];
+    largest.template widen<Out>(seen);
+#pragma unroll
+    for (int e = 0; e < E; ++e) {
+        const C before = columns[e].max;
+        columns[e].max = larger(before, seen[e]);
+        columns[e].sum *= M::exp(before - columns[e].base());
+    }
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+        C v[E];
+        raw[k].template widen<Out>(v);
+#pragma unroll
+        for (int e = 0; e < E; ++e) columns[e].sum += M::exp(v[e] - columns[e].base());
+    }
 }
 
 // The largest of the elements that a thread has loaded.

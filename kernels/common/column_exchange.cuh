@@ -4,45 +4,28 @@
 
 #include "exchange.cuh"
 
-// Merges the values first, first + step, ... of `count` values that are `pitch` apart: partials.
-template <class M, class T> struct MergePartials {
-    using C = T;
-    using Value = Partial<C>;
-    using Message = Partial<C>;
-    static __device__ __forceinline__ Value merge(const Value* from, uint32_t pitch, uint32_t first, uint32_t step,
-                                                  uint32_t count) {
-        // Values at a time, so that their exponentials do not wait for each other; as many as registers allow.
-        constexpr int N = sizeof(C) == 8 ? 2 : 8;
-        auto all = Value::empty();
-#pragma unroll 1
-        for (uint32_t i = first; i < count; i += N * step) {
-            Value some[N], next = all;
-#pragma unroll
-            for (int k = 0; k < N; ++k) {
-                const uint32_t at = i + k * step;
-                some[k] = Value::empty();
-                if (at < count) some[k] = from[at * pitch];
-            }
-#pragma unroll
-            for (int k = 0; k < N; ++k) next.max = larger(next.max, some[k].max);
-            next.sum *= M::exp(all.max - next.base());
-#pragma unroll
-            for (int k = 0; k < N; ++k) next.sum += some[k].sum * M::exp(some[k].max - next.base());
-            all = next;
-        }
-        return all;
-    }
-};
-// The same for sums.
+// As MergePartials, for sums.
 template <class T> struct MergeSums {
     using C = T;
     using Value = C;
     using Message = Total<C>;
     static __device__ __forceinline__ C merge(const C* from, uint32_t pitch, uint32_t first, uint32_t step,
                                               uint32_t count) {
+        // Values at a time, so that their loads do not wait for each other.
+        constexpr int N = sizeof(C) == 8 ? 8 : 16;
         C sum = 0;
-#pragma unroll 4
-        for (uint32_t i = first; i < count; i += step) sum += from[i * pitch];
+#pragma unroll 1
+        for (uint32_t i = first; i < count; i += N * step) {
+            C some[N];
+#pragma unroll
+            for (int k = 0; k < N; ++k) {
+                const uint32_t at = i + k * step;
+                some[k] = 0;
+                if (at < count) some[k] = from[at * pitch];
+            }
+#pragma unroll
+            for (int k = 0; k < N; ++k) sum += some[k];
+        }
         return sum;
     }
 };

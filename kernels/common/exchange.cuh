@@ -55,6 +55,35 @@ template <class V, Scope S = Scope::cluster> struct ClusterExchange {
     __device__ __forceinline__ void collect(uint32_t parity) const { barrier.wait(parity); }
 };
 
+// Merges the values first, first + step, ... of `count` values that are `pitch` apart: partials.
+template <class M, class T, int AT_ONCE = 8> struct MergePartials {
+    using C = T;
+    using Value = Partial<C>;
+    using Message = Partial<C>;
+    static __device__ __forceinline__ Value merge(const Value* from, uint32_t pitch, uint32_t first, uint32_t step,
+                                                  uint32_t count) {
+        // Values at a time, so that their exponentials do not wait for each other; as many as registers allow.
+        constexpr int N = sizeof(C) == 8 ? AT_ONCE / 4 : AT_ONCE;
+        auto all = Value::empty();
+#pragma unroll 1
+        for (uint32_t i = first; i < count; i += N * step) {
+            Value some[N], next = all;
+#pragma unroll
+            for (int k = 0; k < N; ++k) {
+                const uint32_t at = i + k * step;
+                some[k] = Value::empty();
+                if (at < count) some[k] = from[at * pitch];
+            }
+#pragma unroll
+            for (int k = 0; k < N; ++k) next.max = larger(next.max, some[k].max);
+            next.sum *= M::exp(all.max - next.base());
+#pragma unroll
+            for (int k = 0; k < N; ++k) next.sum += some[k].sum * M::exp(some[k].max - next.base());
+            all = next;
+        }
+        return all;
+    }
+};
 // Merges `count` partials, for every lane of the warp, in an order that depends on `count` alone.
 template <class M, class C> __device__ __forceinline__ Partial<C> merge_all(const Partial<C>* partials,
                                                                             uint32_t count) {
@@ -68,6 +97,17 @@ template <class M, class C> __device__ __forceinline__ Partial<C> merge_all(cons
     all.sum *= M::exp(own - base);
     for (uint32_t i = lane + 32; i < count; i += 32) all.sum += partials[i].sum * M::exp(partials[i].max - base);
     all.sum = reduce_warp(all.sum, Sum());
+    return all;
+}
+
+// The same for many in global memory.
+template <class M, class C> __device__ __forceinline__ Partial<C> merge_slices(const Partial<C>* partials,
+                                                                               uint32_t count) {
+    if (count <= 64) return merge_all<M>(partials, count);
+    auto all = MergePartials<M, C>::merge(partials, 1, threadIdx.x % 32, 32, count);
+    const C own = all.max;
+    all.max = reduce_warp(own, Max());
+    all.sum = reduce_warp(all.sum * M::exp(own - all.base()), Sum());
     return all;
 }
 

@@ -77,6 +77,9 @@ def softmax_cases(random: Callable[..., torch.Tensor]) -> Iterator[Case]:
                 yield f"{name} {columns} columns", call((3, 150, columns), dim=1)
                 yield f"{name} {columns} columns split", forced(call((3, 150, columns), dim=1), "split", 7)
                 yield f"{name} {columns} columns 2 split", forced(call((2, 900, columns), dim=1), "split", 3)
+            for columns in (16, 17):
+                run = forced(call((2400, columns), dim=0), "split", 300)
+                yield f"{name} {columns} columns 300 split", run
             yield f"{name} long columns", call((4000, 8), dim=0)
             yield f"{name} short columns", call((3, 5, 2000), dim=1)
             for target in FLOATS:

@@ -152,6 +152,8 @@ def softmax_variant_cases() -> Iterator[Case]:
             for inner in (300, 301):
                 call = partial(forced_softmax, "split", 3, random(400, inner, dtype=dtype), 0, target)
                 yield f"{name} 400x{inner} dim 0 split 3", call
+            many = partial(forced_softmax, "split", 300, random(2400, 17, dtype=dtype), 0, target)
+            yield f"{name} 2400x17 dim 0 split 300", many
             with_gaps = random(300, 320, dtype=dtype)
             for rows_, n in ((7, 5), (40, 21), (8, 64), (600, 33), (301, 150), (70, 520), (64, 3001)):
                 for lead, cut in ((rows_, 0), (rows_ + 16 - rows_ % 8, 0), (rows_ + 6, 2), (rows_ + 3, 1)):
@@ -168,6 +170,11 @@ def softmax_variant_cases() -> Iterator[Case]:
                         forced_softmax, variant, parameter, x if dim else x.mT.contiguous().mT, dim, target
                     )
                     yield f"{name} transposed {variant} {parameter} dim {dim}", call
+            # Vectors across rows: the last not whole, and all by element. More slices than a warp has lanes.
+            for lead in (48, 45):
+                x = random(9001, lead, dtype=dtype)[:, :45].mT
+                call = partial(forced_softmax, "split", 200, x, 1, target)
+                yield f"{name} transposed 45 of {lead} split 200", call
             for cut in (16, 2):  # tiles of rows with gaps, a narrow last one; copies of 16 bytes, of fewer
                 x = with_gaps[:, cut : cut + 292]
                 yield f"{name} columns of a slice from {cut}", partial(tw.softmax, x, 0, dtype=target)

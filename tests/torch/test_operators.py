@@ -172,13 +172,16 @@ def test_fakes_of_sums_have_the_strides_of_the_results(dtypes, device):
 def test_sums_of_odd_layouts_compile(device):
     mixed = torch.randn(4, device=device).half().expand(3, 4), torch.randn(4, 3, device=device).T
     single = torch.randn(3, 5, 3, device=device)[:, :1].transpose(0, 1)[:, None].expand(1, 5, 3, 3)
+    pairs = [mixed, (single, torch.randn(3, device=device)), (single, 1.5)]
     # What inductor has kept of an earlier fake says nothing of this one.
     with torch._inductor.config.patch(force_disable_caches=True):
-        for x, y in (mixed, (single, torch.randn(3, device=device)), (single, 1.5)):
-            for dynamic in (False, True):
-                torch._dynamo.reset()
-                call = torch.compile(lambda a, b: tw.add(a, b) * 2, fullgraph=True, dynamic=dynamic)
-                assert torch.allclose(call(x, y), (x + y) * 2)
+        for dynamic in (False, True):
+            torch._dynamo.reset()
+            call = torch.compile(
+                lambda pairs: [tw.add(x, y) * 2 for x, y in pairs], fullgraph=True, dynamic=dynamic
+            )
+            for got, (x, y) in zip(call(pairs), pairs, strict=True):
+                assert torch.allclose(got, (x + y) * 2)
 
 
 def test_fakes_of_symbolic_sizes_have_the_strides_of_the_results(device):

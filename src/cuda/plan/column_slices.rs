@@ -7,6 +7,8 @@ use super::limits::{LINE_BYTES, MOST_SLICES, SECTOR_BYTES};
 /// multiprocessor: what most of their kernels are compiled for.
 pub const THREADS: u64 = 256;
 const SHARING: u64 = 2;
+/// The most threads that merge the partials of one column.
+pub const MERGE_THREADS: u64 = 16;
 /// Widths of a tile, in bytes of its rows; and the widest where an access is one element of 4 or 8 bytes.
 const WIDTHS: [u64; 4] = [2 * LINE_BYTES, LINE_BYTES, 2 * SECTOR_BYTES, SECTOR_BYTES];
 const OF_ELEMENTS: u64 = 4 * LINE_BYTES;

@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use super::{
     INLINE_RANK, MAX_BLOCKS, columns, contiguous_columns, pair_suffix, partial_bytes, widest_access,
 };
-use crate::cuda::plan::column_slices::{Columns, Slices};
+use crate::cuda::plan::column_slices::{Columns, MERGE_THREADS, Slices};
 use crate::cuda::plan::index::{self, Dim};
 use crate::cuda::plan::{Kernel, KernelParams, LaunchPlan, settings};
 use crate::dtype::DType;
@@ -14,8 +14,6 @@ use crate::tensor::Dims;
 
 /// RANK in softmax_split_columns.cu.
 const RANK: usize = INLINE_RANK + 1;
-/// Threads that merge the partials of one column, at most.
-const MERGE_THREADS: u64 = 32;
 
 /// `SplitColumnsParams` of kernels/softmax_split_columns.cu.
 #[repr(C)]

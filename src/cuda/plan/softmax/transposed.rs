@@ -195,7 +195,14 @@ impl Transposed {
 
     fn shared_bytes(&self, p: &SoftmaxProblem) -> u64 {
         let blocks = if self.cluster && self.slices > 1 { self.slices } else { 0 };
-        self.tile_bytes(p).saturating_add((1 + blocks) * self.tile_rows(p) * partial_bytes(p))
+        // A launch that reads vectors across rows has partials of every warp instead of a tile.
+        let warps = if self.cluster { 0 } else { self.threads(p) / WARP };
+        let of_rows = |count: u64| count * self.tile_rows(p) * partial_bytes(p);
+        self.tile_bytes(p).saturating_add(of_rows(1 + blocks)).max(of_rows(warps))
+    }
+
+    fn threads(&self, p: &SoftmaxProblem) -> u64 {
+        (self.tile_bytes(p) / PER_THREAD).next_power_of_two().clamp(FEWEST_THREADS, THREADS)
     }
 
     /// Whether so many blocks share a multiprocessor.
@@ -352,7 +359,7 @@ pub fn plan(
         out_fit: fit(p, side, &p.out, !side.of_x, slices) as u32,
         ..TransposedParams::new(p, side, tile_rows, partials)
     };
-    let threads = (transposed.tile_bytes(p) / PER_THREAD).next_power_of_two().clamp(FEWEST_THREADS, THREADS);
+    let threads = transposed.threads(p);
     let pair = pair_suffix(p.x.dtype, p.out.dtype).unwrap_or_default();
     let way = if side.of_x { "in" } else { "out" };
     let kernel = |role: &str| Kernel {

@@ -3,7 +3,7 @@
 use super::params::BackwardTileParams;
 use super::{INLINE_RANK, MAX_BLOCKS, VECTOR_BYTES, largest_cluster};
 use crate::cuda::device::DeviceFacts;
-use crate::cuda::plan::column_slices::{self, Slices, THREADS};
+use crate::cuda::plan::column_slices::{self, MERGE_THREADS, Slices, THREADS};
 use crate::cuda::plan::index;
 use crate::cuda::plan::limits::{LINE_BYTES, SECTOR_BYTES};
 use crate::cuda::plan::reason::{Metric, Reason};
@@ -57,6 +57,9 @@ pub struct Split {
     why: Option<Reason>,
 }
 
+/// The most rows of a batch in two launches: OF_SLICE in softmax_backward_strided.cu.
+const OF_SLICE: u64 = 8;
+
 /// Rows of a batch of a thread: K in softmax_backward_strided.cu.
 fn batch_rows(access: u64) -> u64 {
     (32 / access).max(if access == VECTOR_BYTES { 8 } else { 4 })
@@ -104,7 +107,7 @@ pub fn split(
         accesses,
         access_bytes: columns.access,
         elements: columns.access / p.grad.dtype.size() as u64,
-        batch_rows,
+        batch_rows: batch_rows.min(OF_SLICE),
     };
     let twice = |slices: Slices, why| Split { slices, cluster: false, why };
     match forced {
@@ -164,7 +167,7 @@ pub fn plan(
     let wide = across * elements;
     let threads = split.slices.threads();
     let down = threads / across;
-    let merge_threads = (threads / wide).clamp(1, 32);
+    let merge_threads = (threads / wide).clamp(1, MERGE_THREADS);
     let messages = if cluster { slices } else { 1 };
     let shared = messages * wide * 8 + (down * (wide | 1) + (merge_threads + 1) * wide) * sum_bytes(p);
 

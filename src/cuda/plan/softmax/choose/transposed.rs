@@ -50,8 +50,10 @@ pub fn choose_transposed(
     let busy = |tile: &Transposed| !idle(tile.blocks(p), device);
     let elements = p.length.unsigned_abs().saturating_mul(p.row_count().unsigned_abs());
     let bytes = elements.saturating_mul(p.x.dtype.size() as u64);
-    // The smallest cluster of whose blocks three share a multiprocessor; else two, else one.
-    let single_read = [3, 2, 1].into_iter().find_map(|blocks| sharing(blocks).find(busy));
+    // The smallest cluster of whose blocks three share a multiprocessor; else two. A cluster of blocks that share none would
+    // load, exchange and store in turns, and loses to two launches; a block without a cluster has not been compared.
+    let shared = || [3, 2].into_iter().find_map(|blocks| sharing(blocks).find(busy));
+    let single_read = shared().or_else(|| sharing(1).find(|tile| tile.slices == 1 && busy(tile)));
     let least = || sharing(1).max_by_key(|tile| tile.blocks(p)).filter(|_| bytes < SPLIT_FROM);
     if let Some(tile) = single_read.or_else(least) {
         let metrics = [("blocks that hold a row", tile.slices), ("at most", largest)];
@@ -59,7 +61,7 @@ pub fn choose_transposed(
         return Some(Variant::Transposed(tile).because("general", because, metrics));
     }
     let tile = of_slices(p, side, 2 * u64::from(device.multiprocessors), device)?;
-    let because = "clusters that hold a row would leave multiprocessors idle, or there are none";
+    let because = "no cluster holds a row, or its blocks share no multiprocessor, or there are too few";
     let metrics = [("slices of a row", tile.slices), ("at most", MOST_SLICES)];
     Some(Variant::Transposed(tile).because("general", because, metrics))
 }

@@ -272,6 +272,10 @@ fn legal_transposed(p: &SoftmaxProblem, transposed: Transposed, plan: &LaunchPla
         tile >= tile_rows * slice * p.x.dtype.size() as u64 && tile < u64::from(plan.shared_bytes),
         "{transposed:?}"
     );
+    if !cluster {
+        let partials = u64::from(plan.block[0] / 32) * tile_rows * partial_bytes(p);
+        assert!(partials <= u64::from(plan.shared_bytes), "{transposed:?}");
+    }
     // Offsets of every access of 16 bytes.
     let (whole, other_whole) = match side.of_x {
         true => (plan.params.x_fit, plan.params.out_fit),

@@ -164,6 +164,10 @@ fn variants_by_layout() {
     assert_eq!(name(&channels((F32, F16)), &device), "general_f32");
     let long = problem(same, (1 << 20, 64, 1), &[(64, 1, 1 << 20)], (0, 0));
     assert_eq!(name(&long, &device), "transposed_in_combine_bf16");
+    // Of the largest cluster two blocks share a multiprocessor, or none do.
+    let of_length = |n| problem((F32, F32), (n, 1, 8192), &[(8192, n, 1)], (0, 0));
+    assert_eq!(name(&of_length(12_288), &device), "transposed_out_f32");
+    assert_eq!(name(&of_length(16_384), &device), "transposed_out_combine_f32");
     let few = problem(same, (512, 7, 1), &[(7, 1, 512)], (0, 0));
     assert_eq!(name(&few, &device), "general_f32");
     let between = Strided { address: BASE + 1, ..transposed_in.out.clone() };
