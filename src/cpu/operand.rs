@@ -494,6 +494,27 @@ impl<T: Element> Source<T> {
         Matrix { first, step, rows, columns, memory: PhantomData }
     }
 
+    /// A row of so many elements, followed by others of this value, as a copy in `buffer`.
+    pub fn padded_row<'a>(
+        &'a self,
+        start: usize,
+        elements: usize,
+        columns: usize,
+        value: T,
+        buffer: &'a mut Vec<T>,
+    ) -> Matrix<'a, T> {
+        buffer.resize(MATRIX, T::default());
+        if self.has_rows() {
+            let row = self.matrix(start, [1, elements], &mut []);
+            buffer[..elements].copy_from_slice(row.row(0));
+        } else {
+            self.matrix(start, [1, elements], buffer);
+        }
+        let row = &mut buffer[..columns];
+        row[elements..].fill(value);
+        Matrix { first: row.as_ptr(), step: 0, rows: 1, columns, memory: PhantomData }
+    }
+
     #[inline(never)]
     fn load_matrix<E: Element>(&self, offset: isize, columns: usize, to: &mut [T]) {
         let first = self.walk.pointer::<E>().wrapping_offset(offset).cast_const();

@@ -62,6 +62,11 @@ fn larger_of<R: Exp>(a: R, b: R) -> R {
     if b > a { b } else { a }
 }
 
+/// What adds nothing to a column.
+fn lowest<T: Float>() -> T {
+    T::from_element(f64::NEG_INFINITY)
+}
+
 /// Writes the results of some rows from x.
 #[inline(always)]
 fn write<T: Float, I: Isa>(
@@ -75,9 +80,8 @@ fn write<T: Float, I: Isa>(
     let Columns { x, out, in_place, .. } = columns;
     let Scratch { rows, results, .. } = scratch;
     let at_once = tile.rows_at_once(x, range.len());
-    for l in range.clone().step_by(at_once) {
-        let count = at_once.min(range.end - l);
-        let matrix = tile.read(x, l, count, rows);
+    for (l, count) in tile.batches(&range, at_once) {
+        let matrix = tile.read(x, l, count, T::default(), rows);
         for row in 0..count {
             write_row(isa, out, tile, l + row, in_place, matrix.row(row), by, results);
         }
@@ -97,8 +101,8 @@ fn write_row<S: Float, T: Float<Real = S::Real>, I: Isa>(
     by: &impl groups::Result<S::Real>,
     results: &mut Vec<T>,
 ) {
-    let (start, width) = (tile.start(l), tile.width());
-    if !aliased && out.has_rows() {
+    let (start, width, elements) = (tile.start(l), tile.width(), tile.elements(l));
+    if !aliased && elements == width && out.has_rows() {
         // SAFETY: every piece of a tile is visited by one thread, which holds no other slice of `out`.
         if let Some(mut matrix) = unsafe { out.matrix(start, [1, width]) } {
             groups::fill(isa, from, by, matrix.row(0));
@@ -108,7 +112,7 @@ fn write_row<S: Float, T: Float<Real = S::Real>, I: Isa>(
     results.resize(width, T::default());
     groups::fill(isa, from, by, &mut results[..]);
     // SAFETY: as above; slices of x's row are not used any more.
-    unsafe { out.store(start, results) };
+    unsafe { out.store(start, &results[..elements]) };
 }
 
 /// A tile that is solved in a single visit.
@@ -129,9 +133,8 @@ impl<T: Float> Kernel for Whole<'_, T> {
         scratch.values.resize(length * groups, [T::Real::default(); LANES]);
         let mut maxima = vec![[T::Real::NEG_INFINITY; LANES]; groups];
         let at_once = tile.rows_at_once(columns.x, length);
-        for l in (0..length).step_by(at_once) {
-            let count = at_once.min(length - l);
-            let matrix = tile.read(columns.x, l, count, &mut scratch.rows);
+        for (l, count) in tile.batches(&(0..length), at_once) {
+            let matrix = tile.read(columns.x, l, count, lowest(), &mut scratch.rows);
             for (row, values) in scratch.values[l * groups..].chunks_exact_mut(groups).take(count).enumerate()
             {
                 groups::visit(isa, matrix.row(row), &mut Keep { maxima: &mut maxima, values });
@@ -205,9 +208,8 @@ impl<T: Float> Kernel for Survey<'_, T> {
         let groups = tile.groups();
         let mut maxima = vec![[T::Real::NEG_INFINITY; LANES]; groups];
         let at_once = tile.rows_at_once(x, range.len());
-        for l in range.clone().step_by(at_once) {
-            let count = at_once.min(range.end - l);
-            let matrix = tile.read(x, l, count, rows);
+        for (l, count) in tile.batches(&range, at_once) {
+            let matrix = tile.read(x, l, count, lowest(), rows);
             for row in 0..count {
                 groups::visit(isa, matrix.row(row), &mut Raise(&mut maxima));
             }
@@ -217,9 +219,8 @@ impl<T: Float> Kernel for Survey<'_, T> {
         let mut totals = vec![0.0; groups * LANES];
         let mut sums = vec![[T::Real::default(); LANES]; groups];
         let at_once = at_once.min(RUN);
-        for l in range.clone().step_by(at_once) {
-            let count = at_once.min(range.end - l);
-            let matrix = tile.read(x, l, count, rows);
+        for (l, count) in tile.batches(&range, at_once) {
+            let matrix = tile.read(x, l, count, lowest(), rows);
             for row in 0..count {
                 groups::visit(isa, matrix.row(row), &mut SumUp::<T> { bases: &bases, sums: &mut sums });
             }

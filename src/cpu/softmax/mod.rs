@@ -48,15 +48,16 @@ fn softmax<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let in_one = folded::rows_in_one(rows, *length, [(x, *x_stride), (out, *out_stride)]);
     if in_one > 1 {
         let folded = SoftmaxProblem {
-            length: length / in_one,
+            length: (length - 1) / in_one + 1,
             x_stride: x_stride * in_one,
             out_stride: out_stride * in_one,
             rows: folded::widened(rows, in_one),
             ..problem.clone()
         };
-        let SoftmaxProblem { rows, out, out_stride: step, length, .. } = &folded;
-        if let Some(split) = Split::of(rows, out, *step, *length, size_of::<T::Real>(), 8 * LANES) {
-            return columns::solve::<T>(&folded, &split.of_period(*out_stride as usize));
+        let SoftmaxProblem { rows, out, out_stride: step, length: long_rows, .. } = &folded;
+        if let Some(split) = Split::of(rows, out, *step, *long_rows, size_of::<T::Real>(), 8 * LANES) {
+            let split = split.of_period(*out_stride as usize, *length as usize);
+            return columns::solve::<T>(&folded, &split);
         }
     }
     // Pieces take exponentials a second time, which pays where registers are wide, or where each row of a narrow tile is a
@@ -77,9 +78,10 @@ fn operands<T: Float>(
     out_strides: &[i64],
 ) -> (Source<T>, Target<T>) {
     let SoftmaxProblem { x, out, .. } = problem;
-    // SAFETY: a problem's operands are memory that the caller keeps alive for the call, of the given shape;
-    // `check_out` has refused outputs that overlap themselves, or x without being exactly it. A slice of x is
-    // last used before any of its row is written, hence no `written`.
+    // SAFETY: a problem's operands are memory that the caller keeps alive for the call, of the given shape, but for what
+    // the last of several rows in one may lack, which is never asked for; `check_out` has refused outputs that overlap
+    // themselves, or x without being exactly it. A slice of x is last used before any of its row is written, hence no
+    // `written`.
     unsafe {
         (
             Source::new(x.address, x.dtype, shape, x_strides, 0),

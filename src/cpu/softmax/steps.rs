@@ -116,6 +116,13 @@ pub fn bases<R: Exp>(maxima: &Groups<R>) -> Vec<[R; LANES]> {
     bases
 }
 
+/// So many of a value, in memory that is used again.
+#[inline(always)]
+pub fn fill<V: Copy>(all: &mut Vec<V>, count: usize, value: V) {
+    all.clear();
+    all.resize(count, value);
+}
+
 /// Moves the sums of a few rows to the totals.
 #[inline(always)]
 pub fn add_up<R: Real>(totals: &mut [f64], sums: &mut Groups<R>) {

@@ -27,6 +27,8 @@ pub struct Split {
     shares_lines: bool,
     /// Columns of which there are several rows in one of the tile's, which is then the only one.
     period: Option<usize>,
+    /// Elements of the last row along which columns run, if they are fewer than those of the others.
+    partial: Option<usize>,
 }
 
 impl Split {
@@ -55,11 +57,22 @@ impl Split {
         let outer = outer.iter().product::<i64>() as usize;
         let columns = columns as usize;
         let shares_lines = !(columns * out.dtype.size()).is_multiple_of(CACHE_LINE);
-        Some(Split { outer, length, columns, width, rows: piece / width, shares_lines, period: None })
+        Some(Split {
+            outer,
+            length,
+            columns,
+            width,
+            rows: piece / width,
+            shares_lines,
+            period: None,
+            partial: None,
+        })
     }
 
-    pub fn of_period(self, columns: usize) -> Split {
-        Split { period: Some(columns), ..self }
+    /// Where several rows of `columns` are taken for one: `length` of them in all.
+    pub fn of_period(self, columns: usize, length: usize) -> Split {
+        let partial = length * columns % self.columns;
+        Split { period: Some(columns), partial: (partial > 0).then_some(partial), ..self }
     }
 
     /// An operand's dimensions with the one along the row put before the columns.
@@ -96,6 +109,7 @@ impl Split {
                 step: self.columns,
                 width: self.width.min(self.columns - column),
                 period: self.period,
+                partial: self.partial.map(|elements| (self.length - 1, elements)),
             }
         };
         let units = self.outer * tiles;
@@ -127,11 +141,32 @@ pub struct Tile {
     step: usize,
     width: usize,
     period: Option<usize>,
+    /// A row that has fewer elements, and how many.
+    partial: Option<(usize, usize)>,
 }
 
 impl Tile {
     pub fn width(self) -> usize {
         self.width
+    }
+
+    /// Elements of a row that there are.
+    #[inline(always)]
+    pub fn elements(self, l: usize) -> usize {
+        self.partial.filter(|&(row, _)| row == l).map_or(self.width, |(_, elements)| elements)
+    }
+
+    /// Rows to read at once, the first and how many: at most `at_once`, and one alone that has fewer elements.
+    #[inline(always)]
+    pub fn batches(
+        self,
+        range: &Range<usize>,
+        at_once: usize,
+    ) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let alone = self.partial.map(|(row, _)| row).filter(|row| range.contains(row));
+        let end = alone.unwrap_or(range.end);
+        let batches = (range.start..end).step_by(at_once).map(move |l| (l, at_once.min(end - l)));
+        batches.chain(alone.map(|row| (row, 1)))
     }
 
     /// Index of the first element of a row.
@@ -157,19 +192,24 @@ impl Tile {
         if from.has_rows() { rows } else { MATRIX / self.width }
     }
 
-    /// So many of these.
+    /// So many of these, of one of [`batches`](Self::batches); what a row lacks is `missing`.
     #[inline(always)]
     pub fn read<'a, T: Element>(
         self,
         from: &'a Source<T>,
         first: usize,
         rows: usize,
+        missing: T,
         buffer: &'a mut Vec<T>,
     ) -> Matrix<'a, T> {
+        let (start, elements) = (self.start(first), self.elements(first));
+        if elements < self.width {
+            return from.padded_row(start, elements, self.width, missing, buffer);
+        }
         if !from.has_rows() {
             buffer.resize(MATRIX, T::default());
         }
-        from.matrix(self.start(first), [rows, self.width], buffer)
+        from.matrix(start, [rows, self.width], buffer)
     }
 }
 

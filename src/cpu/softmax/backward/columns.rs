@@ -5,7 +5,7 @@ use crate::cpu::isa::{Kernel, dispatch};
 use crate::cpu::operand::Matrix;
 use crate::cpu::softmax::columns::RUN;
 use crate::cpu::softmax::groups::{self, ResultOfBoth, VisitBoth};
-use crate::cpu::softmax::steps::add_up;
+use crate::cpu::softmax::steps::{Groups, add_up, fill};
 use crate::cpu::softmax::tiles::Tile;
 
 pub fn solve<T: Float, O: Float<Real = T::Real>>(
@@ -15,12 +15,12 @@ pub fn solve<T: Float, O: Float<Real = T::Real>>(
     with_operands::<T, O>(problem, Split::dims, |operands| {
         split.for_tiles(
             problem.kind.backward_name(),
-            |scratch: &mut Scratch<T, O>, tile| {
-                let mut sums = vec![0.0; tile.groups() * LANES];
+            |(scratch, totals, sums): &mut (Scratch<T, O>, Vec<f64>, _), tile| {
+                fill(totals, tile.groups() * LANES, 0.0);
                 let piece = || Piece { operands, tile, range: split.piece(0) };
-                dispatch(Survey { piece: piece(), scratch, sums: &mut sums });
-                tile.join::<T, _>(&mut sums, |a, b| a + b);
-                dispatch(Write { piece: piece(), scratch, sums: &sums });
+                dispatch(Survey { piece: piece(), scratch, totals });
+                tile.join::<T, _>(totals, |a, b| a + b);
+                dispatch(Write { piece: piece(), scratch, totals, sums });
             },
             |sums, tile, parallel| {
                 let piece = |i| Piece { operands, tile, range: split.piece(i) };
@@ -113,10 +113,10 @@ impl<T: Float, O: Float<Real = T::Real>> Piece<'_, T, O> {
         let pairs = tile.width() / (2 * LANES);
         let done = 2 * LANES * pairs;
         let at_once = self.rows().min(RUN);
-        for l in range.clone().step_by(at_once) {
-            let rows = at_once.min(range.end - l);
-            let grad = tile.read(grad, l, rows, &mut scratch.grad);
-            let output = tile.read(output, l, rows, &mut scratch.output);
+        for (l, rows) in tile.batches(range, at_once) {
+            // What is missing adds zero.
+            let grad = tile.read(grad, l, rows, T::default(), &mut scratch.grad);
+            let output = tile.read(output, l, rows, T::default(), &mut scratch.output);
             let mut pair = 0;
             while pair + BLOCK <= pairs {
                 let mut sums = sums_of::<T, I, BLOCK>(isa, kind, rows, &grad, &output, pair);
@@ -140,29 +140,27 @@ impl<T: Float, O: Float<Real = T::Real>> Piece<'_, T, O> {
     }
 
     #[inline(always)]
-    fn write<I: Isa>(&self, isa: I, totals: &[f64], scratch: &mut Scratch<T, O>) {
+    fn write<I: Isa>(&self, isa: I, by: &Groups<T::Real>, scratch: &mut Scratch<T, O>) {
         match self.operands.kind {
-            Kind::Softmax => self.write_for(isa, Kind::Softmax, totals, scratch),
-            Kind::LogSoftmax => self.write_for(isa, Kind::LogSoftmax, totals, scratch),
+            Kind::Softmax => self.write_for(isa, Kind::Softmax, by, scratch),
+            Kind::LogSoftmax => self.write_for(isa, Kind::LogSoftmax, by, scratch),
         }
     }
 
     #[inline(always)]
-    fn write_for<I: Isa>(&self, isa: I, kind: Kind, totals: &[f64], scratch: &mut Scratch<T, O>) {
+    fn write_for<I: Isa>(&self, isa: I, kind: Kind, sums: &Groups<T::Real>, scratch: &mut Scratch<T, O>) {
         let Piece { operands: Operands { grad, output, out, in_place, .. }, tile, ref range } = *self;
-        let mut sums = vec![[T::Real::default(); LANES]; tile.groups()];
-        for (sum, &total) in sums.as_flattened_mut().iter_mut().zip(totals) {
-            *sum = T::Real::from_element(total);
-        }
-        let by = &Results { kind, sums: &sums };
+        let by = &Results { kind, sums };
         let Scratch { grad: grads, output: outputs, results: buffer } = scratch;
         let at_once = self.rows();
-        for l in range.clone().step_by(at_once) {
-            let rows = at_once.min(range.end - l);
-            let (grad, output) = (tile.read(grad, l, rows, grads), tile.read(output, l, rows, outputs));
+        for (l, rows) in tile.batches(range, at_once) {
+            let grad = tile.read(grad, l, rows, T::default(), grads);
+            let output = tile.read(output, l, rows, T::default(), outputs);
+            let elements = tile.elements(l);
             // SAFETY: every piece of a tile is visited by one thread, which holds no other slice of `out`; those of
             // inputs are other memory.
-            let matrix = unsafe { out.matrix(tile.start(l), [rows, tile.width()]) }.filter(|_| !in_place);
+            let matrix = unsafe { out.matrix(tile.start(l), [rows, tile.width()]) };
+            let matrix = matrix.filter(|_| !in_place && elements == tile.width());
             if let Some(mut matrix) = matrix {
                 for row in 0..rows {
                     groups::fill_of_both(isa, grad.row(row), output.row(row), by, matrix.row(row));
@@ -173,7 +171,7 @@ impl<T: Float, O: Float<Real = T::Real>> Piece<'_, T, O> {
             for row in 0..rows {
                 groups::fill_of_both(isa, grad.row(row), output.row(row), by, &mut buffer[..]);
                 // SAFETY: as above; slices of the inputs' row are not used any more.
-                unsafe { out.store(tile.start(l + row), buffer) };
+                unsafe { out.store(tile.start(l + row), &buffer[..elements]) };
             }
         }
     }
@@ -188,7 +186,7 @@ fn long<'a, T: Float, O: Float<Real = T::Real>>(
 ) {
     let padded = tile.groups() * LANES;
     parallel::for_chunks_with(parts, padded, parallel, Scratch::default, |scratch, i, sums| {
-        dispatch(Survey { piece: piece(i), scratch, sums });
+        dispatch(Survey { piece: piece(i), scratch, totals: sums });
     });
     let pieces = parts.len() / padded;
     let (sums, rest) = parts.split_at_mut(padded);
@@ -198,16 +196,16 @@ fn long<'a, T: Float, O: Float<Real = T::Real>>(
         }
     }
     tile.join::<T, _>(sums, |a, b| a + b);
-    let sums = &*sums;
-    parallel::for_each_with(pieces, parallel, Scratch::default, |scratch, i| {
-        dispatch(Write { piece: piece(i), scratch, sums });
+    let totals = &*sums;
+    parallel::for_each_with(pieces, parallel, <(Scratch<T, O>, _)>::default, |(scratch, sums), i| {
+        dispatch(Write { piece: piece(i), scratch, totals, sums });
     });
 }
 
 struct Survey<'a, T, O> {
     piece: Piece<'a, T, O>,
     scratch: &'a mut Scratch<T, O>,
-    sums: &'a mut [f64],
+    totals: &'a mut [f64],
 }
 
 impl<T: Float, O: Float<Real = T::Real>> Kernel for Survey<'_, T, O> {
@@ -215,14 +213,16 @@ impl<T: Float, O: Float<Real = T::Real>> Kernel for Survey<'_, T, O> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        self.piece.sums(isa, self.scratch, self.sums);
+        self.piece.sums(isa, self.scratch, self.totals);
     }
 }
 
-struct Write<'a, T, O> {
+struct Write<'a, T: Float, O> {
     piece: Piece<'a, T, O>,
     scratch: &'a mut Scratch<T, O>,
-    sums: &'a [f64],
+    totals: &'a [f64],
+    /// These in the arithmetic type.
+    sums: &'a mut Vec<[T::Real; LANES]>,
 }
 
 impl<T: Float, O: Float<Real = T::Real>> Kernel for Write<'_, T, O> {
@@ -230,6 +230,11 @@ impl<T: Float, O: Float<Real = T::Real>> Kernel for Write<'_, T, O> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        self.piece.write(isa, self.sums, self.scratch);
+        let Write { piece, scratch, totals, sums } = self;
+        fill(sums, totals.len() / LANES, [T::Real::default(); LANES]);
+        for (sum, &total) in sums.as_flattened_mut().iter_mut().zip(totals) {
+            *sum = T::Real::from_element(total);
+        }
+        piece.write(isa, sums, scratch);
     }
 }

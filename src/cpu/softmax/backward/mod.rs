@@ -30,16 +30,17 @@ fn solve<T: Float, O: Float<Real = T::Real>>(problem: &SoftmaxBackwardProblem) -
     let in_one = folded::rows_in_one(rows, *length, operands);
     if in_one > 1 {
         let folded = SoftmaxBackwardProblem {
-            length: length / in_one,
+            length: (length - 1) / in_one + 1,
             grad_stride: problem.grad_stride * in_one,
             output_stride: problem.output_stride * in_one,
             out_stride: out_stride * in_one,
             rows: folded::widened(rows, in_one),
             ..problem.clone()
         };
-        let SoftmaxBackwardProblem { rows, out, out_stride: step, length, .. } = &folded;
-        if let Some(split) = Split::of(rows, out, *step, *length, 2 * size_of::<T>(), 8 * LANES) {
-            return columns::solve::<T, O>(&folded, &split.of_period(*out_stride as usize));
+        let SoftmaxBackwardProblem { rows, out, out_stride: step, length: long_rows, .. } = &folded;
+        if let Some(split) = Split::of(rows, out, *step, *long_rows, 2 * size_of::<T>(), 8 * LANES) {
+            let split = split.of_period(*out_stride as usize, *length as usize);
+            return columns::solve::<T, O>(&folded, &split);
         }
     }
     match Split::of(rows, out, *out_stride, *length, 2 * size_of::<T>(), 8 * LANES) {
@@ -56,7 +57,8 @@ fn with_operands<T: Float, O: Float<Real = T::Real>>(
 ) -> Result<()> {
     let SoftmaxBackwardProblem { rows, length, grad, output, out, .. } = problem;
     let shape = dims(rows, *length);
-    // SAFETY: a problem's operands are memory that the caller keeps alive for the call, of the given shape;
+    // SAFETY: a problem's operands are memory that the caller keeps alive for the call, of the given shape, but for what
+    // the last of several rows in one may lack, which is never asked for;
     // `check_out` has refused outputs that overlap themselves, or an input without being exactly it. A slice of
     // an input is last used before any of its piece is written, hence no `written`.
     let source = |t: &Strided, stride| unsafe {
