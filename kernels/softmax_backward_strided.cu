@@ -10,7 +10,7 @@
 //                    sums (distributed shared memory).
 //   register_tileE_partial, register_tileE_combine
 //                    two launches, for few tiles and for columns that are longer than a cluster holds: the first writes
-//                    the sums of slices to the workspace, the second reads the slices again.
+//                    the sums of slices to the workspace, the second, which may begin early, reads the slices again.
 //   general          any strides, dtypes and rank: a block a row, two passes, element by element.
 // Measurements: docs/measurements/softmax_backward_strided.md
 
@@ -118,7 +118,8 @@ template <class T, int E, int K> struct Accesses {
 template <class T, int E, int K, Scope S>
 __device__ __forceinline__ void softmax_backward_register_tile(const BackwardTileParams& p) {
     if (S != Scope::combine) ptx::wait_for_grid_before();
-    // Blocks of which three share a multiprocessor would all go to those that are done first.
+    // Not where three blocks share a multiprocessor (EXPORT: accesses of 8 bytes): they would all go to those that are
+    // done first.
     if (S == Scope::partial && E * sizeof(T) != 8) ptx::let_next_grid_begin();
     using C = typename Gradient<T, T>::C;
     extern __shared__ uint4 shared[];
@@ -141,7 +142,7 @@ __device__ __forceinline__ void softmax_backward_register_tile(const BackwardTil
         const int64_t last = p.batches - 1;
         if constexpr (S == Scope::combine) {
             accesses.load(at, last, p, true);
-            ptx::wait_for_grid_before();
+            ptx::wait_for_grid_before();  // before sums are read, and inputs overwritten that the first launch reads
         } else {
             for (int64_t b = 0; b <= last; ++b) {
                 accesses.load(at, b, p, p.log == 0 || (S == Scope::cluster && b == last));

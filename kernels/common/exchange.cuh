@@ -84,6 +84,7 @@ template <class M, class T, int AT_ONCE = 8> struct MergePartials {
         return all;
     }
 };
+
 // Merges `count` partials, for every lane of the warp, in an order that depends on `count` alone.
 template <class M, class C> __device__ __forceinline__ Partial<C> merge_all(const Partial<C>* partials,
                                                                             uint32_t count) {
@@ -100,7 +101,7 @@ template <class M, class C> __device__ __forceinline__ Partial<C> merge_all(cons
     return all;
 }
 
-// The same for many in global memory.
+// The same for partials in global memory, of which many are on their way at a time; few have no use for that.
 template <class M, class C> __device__ __forceinline__ Partial<C> merge_slices(const Partial<C>* partials,
                                                                                uint32_t count) {
     if (count <= 64) return merge_all<M>(partials, count);

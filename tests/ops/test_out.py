@@ -33,7 +33,7 @@ def test_add_writes_all_of_out_and_nothing_else(device, dtype, cut):
 @pytest.mark.parametrize("op", list(SOFTMAXES))
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_softmax_writes_all_of_out_and_nothing_else(device, op, dtype, cut):
-    for shape in [(1, 1), (5, 7), (64, 128), (33, 1025), (3, 4, 5), (2, 9001), (2, 40001)]:
+    for shape in [(1, 1), (5, 7), (64, 128), (33, 1025), (3, 4, 5), (2, 9001), (2, 40001), (2, 101, 20)]:
         x = sample(shape, dtype, device)
         # Rows that long have a kernel of their own; as many columns have not.
         for dim in range(len(shape)) if shape[-1] < 40001 else [1]:
@@ -104,7 +104,7 @@ def test_add_of_a_tensor_to_itself_in_place(device):
 @pytest.mark.parametrize("op", list(SOFTMAXES))
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_softmax_in_place(device, op, dtype):
-    for shape in [(5, 7), (33, 1025), (2, 9001), (3, 300_001), (40, 3, 50)]:
+    for shape in [(5, 7), (33, 1025), (2, 9001), (3, 300_001), (40, 3, 50), (2, 101, 20)]:
         for dim in range(len(shape)):
             x = sample(shape, dtype, device)
             expected, error = SOFTMAX[op](x, dim)

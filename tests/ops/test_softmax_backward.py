@@ -140,7 +140,7 @@ def test_expanded_gradients(device, op, dtype):
 @dtypes
 @pytest.mark.parametrize("cut", Guarded.CUTS)
 def test_out_is_written_and_nothing_else(device, op, dtype, cut):
-    for shape in [(1, 1), (5, 7), (33, 1025), (3, 4, 5), (2, 9001), (2, 40001)]:
+    for shape in [(1, 1), (5, 7), (33, 1025), (3, 4, 5), (2, 9001), (2, 40001), (2, 101, 20)]:
         for dim in range(len(shape)):
             guarded = Guarded(shape, dtype, device, cut)
             got = check(op, *sample(op, shape, dtype, device, dim), dim, out=guarded.out)

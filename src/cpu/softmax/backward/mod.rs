@@ -58,9 +58,9 @@ fn with_operands<T: Float, O: Float<Real = T::Real>>(
     let SoftmaxBackwardProblem { rows, length, grad, output, out, .. } = problem;
     let shape = dims(rows, *length);
     // SAFETY: a problem's operands are memory that the caller keeps alive for the call, of the given shape, but for what
-    // the last of several rows in one may lack, which is never asked for;
-    // `check_out` has refused outputs that overlap themselves, or an input without being exactly it. A slice of
-    // an input is last used before any of its piece is written, hence no `written`.
+    // the last of several rows in one may lack, which is never asked for; `check_out` has refused outputs that overlap
+    // themselves, or an input without being exactly it. A slice of an input is last used before any of its piece is
+    // written, hence no `written`.
     let source = |t: &Strided, stride| unsafe {
         Source::new(t.address, t.dtype, &shape, &dims(&t.strides, stride), 0)
     };
