@@ -160,9 +160,15 @@ impl<R: Real> TailMask<R> {
 /// Less than a group of elements in the arithmetic type, filled up with zeros.
 #[inline(always)]
 pub fn wide_rest<T: Float, I: Isa>(isa: I, from: &[T]) -> [T::Real; LANES] {
-    let mut wide = [T::Real::default(); LANES];
-    T::widen(isa, from, &mut wide[..from.len()]);
-    wide
+    wide(isa, &isa.load_rest(from))
+}
+
+/// Rounds the first elements of a group.
+#[inline(always)]
+pub fn narrow_rest<T: Float, I: Isa>(isa: I, from: &[T::Real; LANES], to: &mut [T]) {
+    let mut group = [T::default(); LANES];
+    T::narrow(isa, from, &mut group);
+    isa.store_rest(group, to);
 }
 
 /// Rounds two groups, in the order in which `T` was widened, to a dtype with the same arithmetic type.

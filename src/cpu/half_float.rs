@@ -116,7 +116,7 @@ impl Float for f16 {
             *t = isa.widen_f16(*f);
         }
         if !rest.is_empty() {
-            to_rest.copy_from_slice(&isa.widen_f16(padded(rest))[..rest.len()]);
+            isa.store_rest(isa.widen_f16(isa.load_rest(rest)), to_rest);
         }
     }
     #[inline(always)]
@@ -126,7 +126,7 @@ impl Float for f16 {
             *t = isa.narrow_f16(*f);
         }
         if !rest.is_empty() {
-            to_rest.copy_from_slice(&isa.narrow_f16(padded(rest))[..rest.len()]);
+            isa.store_rest(isa.narrow_f16(isa.load_rest(rest)), to_rest);
         }
     }
     #[inline(always)]
@@ -136,7 +136,7 @@ impl Float for f16 {
             *t = isa.narrow_f16(lowered(*f, factor));
         }
         if !rest.is_empty() {
-            to_rest.copy_from_slice(&isa.narrow_f16(lowered(padded(rest), factor))[..rest.len()]);
+            isa.store_rest(isa.narrow_f16(lowered(isa.load_rest(rest), factor)), to_rest);
         }
     }
     #[inline(always)]
@@ -155,14 +155,6 @@ fn lowered(mut group: [f32; LANES], factor: f32) -> [f32; LANES] {
     for v in &mut group {
         *v = *v * factor * f32::LOWERING;
     }
-    group
-}
-
-/// Less than a group of elements, filled up with zeros.
-#[inline(always)]
-fn padded<T: Copy + Default>(rest: &[T]) -> [T; LANES] {
-    let mut group = [T::default(); LANES];
-    group[..rest.len()].copy_from_slice(rest);
     group
 }
 
@@ -249,8 +241,8 @@ half_float!(
             *o = add_group(isa, *a, *b, alpha);
         }
         if !out_rest.is_empty() {
-            let sums = add_group(isa, padded(x_rest), padded(y_rest), alpha);
-            out_rest.copy_from_slice(&sums[..out_rest.len()]);
+            let sums = add_group(isa, isa.load_rest(x_rest), isa.load_rest(y_rest), alpha);
+            isa.store_rest(sums, out_rest);
         }
     },
     fn add_scalar<I: Isa>(isa: I, x: &[f16], y: f32, alpha: f32, out: &mut [f16]) {
@@ -259,8 +251,7 @@ half_float!(
             *o = add_scalar_group(isa, *a, y, alpha);
         }
         if !out_rest.is_empty() {
-            let sums = add_scalar_group(isa, padded(x_rest), y, alpha);
-            out_rest.copy_from_slice(&sums[..out_rest.len()]);
+            isa.store_rest(add_scalar_group(isa, isa.load_rest(x_rest), y, alpha), out_rest);
         }
     }
 );

@@ -12,7 +12,7 @@ use std::ptr;
 
 use half::{bf16, f16};
 
-use super::float::pairwise;
+use super::float::{Float, pairwise};
 use super::half_float::narrow_bf16;
 use super::register::{self, Register};
 
@@ -46,6 +46,18 @@ pub trait Isa: Copy + Send + Sync + 'static {
     /// # Safety
     /// As [`ptr::copy_nonoverlapping`]; `to` is the first byte of a line.
     unsafe fn stream_line(self, from: *const u8, to: *mut u8);
+
+    /// Less than a group of elements, filled up with zeros.
+    #[inline(always)]
+    fn load_rest<T: Float>(self, from: &[T]) -> [T; LANES] {
+        padded(from)
+    }
+
+    /// Stores the first elements of a group.
+    #[inline(always)]
+    fn store_rest<T: Float>(self, group: [T; LANES], to: &mut [T]) {
+        to.copy_from_slice(&group[..to.len()]);
+    }
 }
 
 /// Bytes.
@@ -162,6 +174,13 @@ impl Isa for Portable {
     }
 }
 
+#[inline(always)]
+fn padded<T: Float>(from: &[T]) -> [T; LANES] {
+    let mut group = [T::default(); LANES];
+    group[..from.len()].copy_from_slice(from);
+    group
+}
+
 // Out of line on an x86-64 without instructions for it, where a group takes hundreds of others.
 #[cfg_attr(target_arch = "x86_64", inline(never))]
 #[cfg_attr(not(target_arch = "x86_64"), inline(always))]
@@ -178,11 +197,11 @@ fn narrow_f16(values: [f32; LANES]) -> [f16; LANES] {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
-    use std::mem::transmute;
+    use std::mem::{transmute, transmute_copy};
 
     use half::{bf16, f16};
 
-    use super::{Isa, Kernel, LANES};
+    use super::{Float, Isa, Kernel, LANES, padded};
 
     /// AVX-512 F, BW, DQ and VL, with all of [`Avx2`]: x86-64-v4.
     #[derive(Clone, Copy, Debug)]
@@ -303,6 +322,39 @@ mod x86 {
             // SAFETY: as in `widen_f16`; the caller's promise.
             unsafe { stream_line(from, to) };
         }
+
+        #[inline(always)]
+        fn load_rest<T: Float>(self, from: &[T]) -> [T; LANES] {
+            let (mask, from) = (first_bits(from.len()), from.as_ptr());
+            // SAFETY: as in `widen_f16`; memory that the mask leaves out is not read, and zeros are elements.
+            unsafe {
+                match size_of::<T>() {
+                    2 => transmute_copy(&_mm256_maskz_loadu_epi16(mask, from.cast())),
+                    4 => transmute_copy(&_mm512_maskz_loadu_epi32(mask, from.cast())),
+                    _ => transmute_copy(&[
+                        _mm512_maskz_loadu_epi64(mask as u8, from.cast()),
+                        _mm512_maskz_loadu_epi64((mask >> 8) as u8, from.wrapping_add(LANES / 2).cast()),
+                    ]),
+                }
+            }
+        }
+
+        #[inline(always)]
+        fn store_rest<T: Float>(self, group: [T; LANES], to: &mut [T]) {
+            let (mask, to) = (first_bits(to.len()), to.as_mut_ptr());
+            // SAFETY: as above, of what is written.
+            unsafe {
+                match size_of::<T>() {
+                    2 => _mm256_mask_storeu_epi16(to.cast(), mask, transmute_copy(&group)),
+                    4 => _mm512_mask_storeu_epi32(to.cast(), mask, transmute_copy(&group)),
+                    _ => {
+                        let [low, high] = transmute_copy::<[T; LANES], [__m512i; 2]>(&group);
+                        _mm512_mask_storeu_epi64(to.cast(), mask as u8, low);
+                        _mm512_mask_storeu_epi64(to.wrapping_add(LANES / 2).cast(), (mask >> 8) as u8, high);
+                    }
+                }
+            }
+        }
     }
 
     impl Isa for Avx2 {
@@ -384,6 +436,32 @@ mod x86 {
             // SAFETY: as in `widen_f16`; the caller's promise.
             unsafe { stream_line(from, to) };
         }
+
+        #[inline(always)]
+        fn load_rest<T: Float>(self, from: &[T]) -> [T; LANES] {
+            if size_of::<T>() == 2 {
+                return padded(from);
+            }
+            let words = (size_of_val(from) / 4) as i32;
+            let mut registers = [[0; 8]; 4];
+            for (i, register) in registers.iter_mut().enumerate().take(size_of::<[T; LANES]>() / 32) {
+                let from = from.as_ptr().cast::<i32>().wrapping_add(8 * i);
+                // SAFETY: as in `widen_f16`; memory that the mask leaves out is not read.
+                unsafe {
+                    let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+                    let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(words - 8 * i as i32), places);
+                    *register = transmute::<__m256i, [i32; 8]>(_mm256_maskload_epi32(from, mask));
+                }
+            }
+            // SAFETY: there are as many bytes, or more, and zeros are elements.
+            unsafe { transmute_copy(&registers) }
+        }
+    }
+
+    /// So many of the lowest bits: at most one for each element of a group.
+    #[inline(always)]
+    fn first_bits(count: usize) -> u16 {
+        ((1u32 << count.min(LANES)) - 1) as u16
     }
 
     /// # Safety

@@ -82,13 +82,15 @@ impl Walk {
     }
 
     /// Where `start` lies.
+    #[inline]
     fn offset(&self, start: usize) -> i64 {
         let (mut rest, mut offset) = (start as i64, 0);
-        for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
+        let inner = self.shape[1..].iter().zip(&self.strides[1..]);
+        for (&size, &stride) in inner.rev() {
             offset += rest % size * stride;
             rest /= size;
         }
-        offset
+        offset + rest * self.strides[0]
     }
 
     /// Where `start` lies and how many elements from there on follow one another without a gap.
@@ -476,6 +478,7 @@ impl<T: Element> Source<T> {
 
     /// So many rows and columns of the last two dimensions, from the element at `start` on: the memory itself if rows
     /// are contiguous there, else a copy in `buffer`, which is for [`MATRIX`] elements.
+    #[inline]
     pub fn matrix<'a>(
         &'a self,
         start: usize,
@@ -488,7 +491,7 @@ impl<T: Element> Source<T> {
             (self.walk.pointer::<T>().wrapping_offset(offset as isize).cast_const(), row_stride)
         } else {
             let buffer = &mut buffer[..rows * columns];
-            with_element!(self.dtype, E => self.load_matrix::<E>(offset as isize, columns, buffer));
+            self.load_matrix(offset as isize, columns, buffer);
             (buffer.as_ptr(), columns as isize)
         };
         Matrix { first, step, rows, columns, memory: PhantomData }
@@ -516,7 +519,11 @@ impl<T: Element> Source<T> {
     }
 
     #[inline(never)]
-    fn load_matrix<E: Element>(&self, offset: isize, columns: usize, to: &mut [T]) {
+    fn load_matrix(&self, offset: isize, columns: usize, to: &mut [T]) {
+        with_element!(self.dtype, E => self.load_matrix_from::<E>(offset, columns, to));
+    }
+
+    fn load_matrix_from<E: Element>(&self, offset: isize, columns: usize, to: &mut [T]) {
         let first = self.walk.pointer::<E>().wrapping_offset(offset).cast_const();
         if E::DTYPE == T::DTYPE {
             // SAFETY: `new` vouches for the memory; its elements are T; `to` is the caller's own buffer.
@@ -574,10 +581,16 @@ pub struct MatrixMut<'a, T> {
 impl<T> MatrixMut<'_, T> {
     #[inline(always)]
     pub fn row(&mut self, row: usize) -> &mut [T] {
-        assert!(row < self.rows);
-        let first = self.first.wrapping_offset(row as isize * self.step);
+        self.part(row, 0, self.columns)
+    }
+
+    /// So many elements of a row.
+    #[inline(always)]
+    pub fn part(&mut self, row: usize, first: usize, count: usize) -> &mut [T] {
+        assert!(row < self.rows && first <= self.columns && count <= self.columns - first);
+        let start = self.first.wrapping_offset(row as isize * self.step).wrapping_add(first);
         // SAFETY: `Target::matrix` has found so many rows, which nobody else uses while this is alive.
-        unsafe { slice::from_raw_parts_mut(first, self.columns) }
+        unsafe { slice::from_raw_parts_mut(start, count) }
     }
 }
 
@@ -600,9 +613,16 @@ impl<'a, T> Matrix<'a, T> {
 
     #[inline(always)]
     pub fn row(&self, row: usize) -> &'a [T] {
-        assert!(row < self.rows);
+        self.part(row, 0, self.columns)
+    }
+
+    /// So many elements of a row.
+    #[inline(always)]
+    pub fn part(&self, row: usize, first: usize, count: usize) -> &'a [T] {
+        assert!(row < self.rows && first <= self.columns && count <= self.columns - first);
+        let start = self.first.wrapping_offset(row as isize * self.step).wrapping_add(first);
         // SAFETY: `Source::matrix` has made so many rows, of memory that outlives 'a.
-        unsafe { slice::from_raw_parts(self.first.wrapping_offset(row as isize * self.step), self.columns) }
+        unsafe { slice::from_raw_parts(start, count) }
     }
 }
 

@@ -33,6 +33,7 @@ LONGER = [16384, 16385, 24576, 32768, 32769, 50257, 65536, 65537, 115_100, 13107
 LONGER += [262_152, 540_673]  # one launch of the whole device
 LONGER += [524_288, 530_001]
 
+INF, NAN = float("inf"), float("nan")
 OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}
 ops = pytest.mark.parametrize("op", list(OPS))
 dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -120,6 +121,27 @@ def test_a_dim_of_column_tiles(device, op, dtype, shape):
     x = torch.randn(shape, device=device).to(dtype)
     check(op, x, dim=-2)
     check(op, x[..., 2:], dim=-2, context="sliced:")
+
+
+# On a CPU: two groups of columns, one and a part of one; one run of elements, two, and more than stay near each other.
+@ops
+@dtypes
+@pytest.mark.parametrize("length", [1, 2, 7, 16, 17, 32, 33, 64, 65])
+def test_short_columns_side_by_side(device, op, dtype, length):
+    for columns in (2, 3, 15, 16, 17, 31, 32, 33, 48, 50, 64, 77, 257, 1070):
+        x = torch.randn(6, length, columns + 2, device=device).to(dtype)
+        x[1, :, 0] = -INF
+        x[2, 0, 1] = NAN
+        x[3, -1, columns - 1] = INF
+        x[4, 0] = -INF
+        for part in (slice(None), slice(0, columns), slice(1, columns + 1)):
+            rows, out = x[..., part], torch.full_like(x, NAN)
+            got = check(op, rows, 1, context=f"{columns + 2}, {part}:")
+            assert not got[[0, 5]].isnan().any()
+            OPS[op](rows, 1, out=out[..., part])
+            assert_identical(out[..., part], got)
+            out[..., part] = NAN
+            assert out.isnan().all()
 
 
 # On GPUs: a thread a row; tiles of one block, of a cluster, of two launches; whole accesses and fewer.

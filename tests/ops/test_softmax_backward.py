@@ -80,6 +80,24 @@ def test_a_long_dim_that_is_not_the_last(device, op, dtype, shape):
     check(op, *sample(op, shape, dtype, device, -2), -2)
 
 
+# As of the forward.
+@ops
+@dtypes
+@pytest.mark.parametrize("length", [1, 2, 16, 17, 32, 33, 64, 65])
+def test_short_columns_side_by_side(device, op, dtype, length):
+    for columns in (2, 15, 16, 17, 31, 32, 33, 48, 50, 77, 257, 1070):
+        grad, output = sample(op, (4, length, columns + 2), dtype, device, 1)
+        grad[1, -1, columns - 1] = INF
+        output[2, 0, 1] = NAN
+        for part in (slice(None), slice(0, columns), slice(1, columns + 1)):
+            got = check(op, grad[..., part], output[..., part], 1, context=f"{columns + 2}, {part}:")
+            assert not got[[0, 3]].isnan().any()
+            out = torch.full_like(grad, NAN)
+            check(op, grad[..., part], output[..., part], 1, out=out[..., part])
+            out[..., part] = NAN
+            assert out.isnan().all()
+
+
 @ops
 @pytest.mark.parametrize("target", FLOATS, ids=str)
 @dtypes

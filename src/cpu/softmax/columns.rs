@@ -2,7 +2,9 @@
 //! own, so that memory is read along its lines although the rows run across them.
 
 use super::groups;
-use super::steps::*;
+use super::steps::{
+    self, Finish, Keep, LogSoftmax, Raise, Scale, Softmax, SumUp, add_up, bases, exponentials, lower,
+};
 use super::tiles::{Split, Tile};
 use super::*;
 use crate::cpu::float::add_groups;
@@ -12,10 +14,7 @@ use crate::cpu::isa::{Kernel, LANES, dispatch};
 pub const RUN: usize = 16;
 
 pub fn solve<T: Float>(problem: &SoftmaxProblem, split: &Split) -> Result<()> {
-    let shape = Split::dims(&problem.rows, problem.length);
-    let x_strides = Split::dims(&problem.x.strides, problem.x_stride);
-    let out_strides = Split::dims(&problem.out.strides, problem.out_stride);
-    let (x, out) = operands::<T>(problem, &shape, &x_strides, &out_strides);
+    let (x, out) = operands::<T>(problem, Split::dims);
     let in_place = problem.x.address == problem.out.address;
     let columns = Columns { x: &x, out: &out, in_place, kind: problem.kind };
     split.for_tiles(
@@ -156,7 +155,7 @@ impl<T: Float> Kernel for Whole<'_, T> {
         }
         tile.join::<T, _>(&mut totals, |a, b| a + b);
         lower(&mut totals, &maxima);
-        let finishing = finishing_of::<T::Real, I>(isa, columns.kind, &totals);
+        let finishing = steps::finishing::<T::Real, I>(isa, columns.kind, &totals);
         let finish = Finish::<T> { maxima: &maxima, bases: &bases, finishing: &finishing };
         if columns.kind == Kind::LogSoftmax {
             return write(isa, columns, tile, 0..length, &LogSoftmax(finish), scratch);
@@ -260,7 +259,7 @@ impl<R: Exp> Kernel for Combine<'_, R> {
                 *total += sum * <f64 as Exp>::exp(isa, difference);
             }
         }
-        (maxima, finishing_of(isa, kind, &totals))
+        (maxima, steps::finishing(isa, kind, &totals))
     }
 }
 

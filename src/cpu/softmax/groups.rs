@@ -1,7 +1,7 @@
 //! Rows of a tile, a group of neighbouring columns at a time. Of two groups that are read as a pair the order of columns is
 //! the dtype's own ([`Float::wide_pair`]), so that what belongs to columns is kept in that order throughout.
 
-use crate::cpu::float::{Float, narrow_pair, wide, wide_rest};
+use crate::cpu::float::{Float, narrow_pair, narrow_rest, wide, wide_rest};
 use crate::cpu::isa::{Isa, LANES};
 
 /// What is done with the group at a place of a row.
@@ -53,7 +53,7 @@ pub fn fill<S: Float, T: Float<Real = S::Real>, I: Isa>(
     }
     if !rest.is_empty() {
         let results = by.result(isa, groups.len(), wide_rest(isa, rest));
-        T::narrow(isa, &results[..to_rest.len()], to_rest);
+        narrow_rest(isa, &results, to_rest);
     }
 }
 
@@ -106,6 +106,6 @@ pub fn fill_of_both<T: Float, O: Float<Real = T::Real>, I: Isa>(
     }
     if !rest.is_empty() {
         let results = by.result(isa, groups.len(), wide_rest(isa, rest), wide_rest(isa, y_rest));
-        O::narrow(isa, &results[..to_rest.len()], to_rest);
+        narrow_rest(isa, &results, to_rest);
     }
 }

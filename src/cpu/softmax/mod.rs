@@ -10,6 +10,7 @@ mod columns;
 mod folded;
 mod groups;
 mod rows;
+mod short;
 mod steps;
 mod tiles;
 
@@ -45,7 +46,11 @@ pub fn run(problem: &SoftmaxProblem) -> Result<()> {
 
 fn softmax<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let SoftmaxProblem { rows, x, x_stride, out, out_stride, length, .. } = problem;
-    let in_one = folded::rows_in_one(rows, *length, [(x, *x_stride), (out, *out_stride)]);
+    let operands = [(x, *x_stride), (out, *out_stride)];
+    if short::serves::<T, _>(rows, *length, operands) {
+        return short::solve::<T>(problem);
+    }
+    let in_one = folded::rows_in_one(rows, *length, operands);
     if in_one > 1 {
         let folded = SoftmaxProblem {
             length: (length - 1) / in_one + 1,
@@ -70,22 +75,23 @@ fn softmax<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     }
 }
 
-/// `x` and `out` over an index space of the kernel's choosing.
+/// `x` and `out` over an index space of `dims`' making.
 fn operands<T: Float>(
     problem: &SoftmaxProblem,
-    shape: &[i64],
-    x_strides: &[i64],
-    out_strides: &[i64],
+    dims: impl Fn(&[i64], i64) -> Dims,
 ) -> (Source<T>, Target<T>) {
     let SoftmaxProblem { x, out, .. } = problem;
+    let shape = dims(&problem.rows, problem.length);
+    let x_strides = dims(&x.strides, problem.x_stride);
+    let out_strides = dims(&out.strides, problem.out_stride);
     // SAFETY: a problem's operands are memory that the caller keeps alive for the call, of the given shape, but for what
     // the last of several rows in one may lack, which is never asked for; `check_out` has refused outputs that overlap
     // themselves, or x without being exactly it. A slice of x is last used before any of its row is written, hence no
     // `written`.
     unsafe {
         (
-            Source::new(x.address, x.dtype, shape, x_strides, 0),
-            Target::new(out.address, out.dtype, shape, out_strides),
+            Source::new(x.address, x.dtype, &shape, &x_strides, 0),
+            Target::new(out.address, out.dtype, &shape, &out_strides),
         )
     }
 }

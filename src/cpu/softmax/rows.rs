@@ -32,10 +32,7 @@ pub fn rows_together<T: Element>(from: &Source<T>, length: usize) -> usize {
 }
 
 pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
-    let shape = concat(&problem.rows, &[problem.length]);
-    let x_strides = concat(&problem.x.strides, &[problem.x_stride]);
-    let out_strides = concat(&problem.out.strides, &[problem.out_stride]);
-    let (x, mut out) = operands::<T>(problem, &shape, &x_strides, &out_strides);
+    let (x, mut out) = operands::<T>(problem, |rows, along| concat(rows, &[along]));
     let (rows, length) = (problem.row_count() as usize, problem.length as usize);
     let in_place = problem.x.address == problem.out.address;
     if !in_place {
@@ -238,11 +235,11 @@ fn exponentials<T: Float, I: Isa, const NEAR: bool>(
             sum = add_groups(sum, TailMask::new(again).apply(group));
         }
     } else {
-        let mut padded = [T::Real::NEG_INFINITY; LANES];
-        padded[..x.len()].copy_from_slice(x);
-        let group = lifted::<T, I, NEAR>(isa, padded, [m; LANES]);
-        values.copy_from_slice(&group[..x.len()]);
-        sum[..x.len()].copy_from_slice(&group[..x.len()]);
+        let group = lifted::<T, I, NEAR>(isa, isa.load_rest(x), [m; LANES]);
+        isa.store_rest(group, values);
+        for i in 0..LANES {
+            sum[i] = group[i].masked(T::Real::mask(i < x.len()));
+        }
     }
     let total = if x.len() <= FEW {
         T::Real::sum_of_lanes(isa, sum).to_f64()

@@ -65,7 +65,7 @@ pub struct Finish<'a, T: Float> {
 
 /// Exponentials times a factor.
 #[inline(always)]
-fn scaled<R: Exp>(mut exponentials: [R; LANES], factors: [R; LANES]) -> [R; LANES] {
+pub fn scaled<R: Exp>(mut exponentials: [R; LANES], factors: [R; LANES]) -> [R; LANES] {
     for i in 0..LANES {
         exponentials[i] = exponentials[i] * factors[i] * R::LOWERING;
     }
@@ -97,21 +97,33 @@ pub struct LogSoftmax<'a, T: Float>(pub Finish<'a, T>);
 
 impl<T: Float> groups::Result<T::Real> for LogSoftmax<'_, T> {
     #[inline(always)]
-    fn result<I: Isa>(&self, _: I, place: usize, mut x: [T::Real; LANES]) -> [T::Real; LANES] {
-        let (maxima, shifts) = (self.0.maxima[place], self.0.finishing[place]);
-        for i in 0..LANES {
-            x[i] = (x[i] - maxima[i]) - shifts[i];
-        }
-        x
+    fn result<I: Isa>(&self, _: I, place: usize, x: [T::Real; LANES]) -> [T::Real; LANES] {
+        shifted(x, self.0.maxima[place], self.0.finishing[place])
     }
+}
+
+#[inline(always)]
+pub fn shifted<R: Exp>(mut x: [R; LANES], maxima: [R; LANES], shifts: [R; LANES]) -> [R; LANES] {
+    for i in 0..LANES {
+        x[i] = (x[i] - maxima[i]) - shifts[i];
+    }
+    x
 }
 
 /// What exponentials are relative to. Those of -inf - 0 vanish, where -inf - -inf were NaN.
 #[inline(always)]
+pub fn bases_of<R: Exp>(mut maxima: [R; LANES]) -> [R; LANES] {
+    for base in &mut maxima {
+        *base = if *base == R::NEG_INFINITY { R::default() } else { *base };
+    }
+    maxima
+}
+
+#[inline(always)]
 pub fn bases<R: Exp>(maxima: &Groups<R>) -> Vec<[R; LANES]> {
     let mut bases = maxima.to_vec();
-    for base in bases.as_flattened_mut() {
-        *base = if *base == R::NEG_INFINITY { R::default() } else { *base };
+    for base in &mut bases {
+        *base = bases_of(*base);
     }
     bases
 }
@@ -142,10 +154,20 @@ pub fn lower<R: Exp>(totals: &mut [f64], maxima: &Groups<R>) {
     }
 }
 
-pub fn finishing_of<R: Exp, I: Isa>(isa: I, kind: Kind, sums: &[f64]) -> Vec<[R; LANES]> {
-    let mut all = vec![[R::default(); LANES]; sums.len() / LANES];
-    for (finishing, &sum) in all.as_flattened_mut().iter_mut().zip(sums) {
+#[inline(always)]
+pub fn finishing_of<R: Exp, I: Isa>(isa: I, kind: Kind, sums: &[f64; LANES]) -> [R; LANES] {
+    let mut group = [R::default(); LANES];
+    for (finishing, &sum) in group.iter_mut().zip(sums) {
         *finishing = super::finishing(isa, kind, sum);
+    }
+    group
+}
+
+#[inline(always)]
+pub fn finishing<R: Exp, I: Isa>(isa: I, kind: Kind, sums: &[f64]) -> Vec<[R; LANES]> {
+    let mut all = vec![[R::default(); LANES]; sums.len() / LANES];
+    for (finishing, sums) in all.iter_mut().zip(sums.as_chunks().0) {
+        *finishing = finishing_of(isa, kind, sums);
     }
     all
 }

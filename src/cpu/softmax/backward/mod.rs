@@ -3,6 +3,7 @@
 
 mod columns;
 mod rows;
+mod short;
 
 use super::*;
 use crate::cpu::float::{Real, add_groups};
@@ -27,6 +28,9 @@ fn solve<T: Float, O: Float<Real = T::Real>>(problem: &SoftmaxBackwardProblem) -
     let SoftmaxBackwardProblem { rows, out, out_stride, length, .. } = problem;
     let operands =
         [(&problem.grad, problem.grad_stride), (&problem.output, problem.output_stride), (out, *out_stride)];
+    if T::DTYPE == O::DTYPE && super::short::serves::<T, _>(rows, *length, operands) {
+        return short::solve::<T>(problem);
+    }
     let in_one = folded::rows_in_one(rows, *length, operands);
     if in_one > 1 {
         let folded = SoftmaxBackwardProblem {

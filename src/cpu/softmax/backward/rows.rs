@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cpu::float::{
-    Real, TailMask, add_to_totals, last_group, narrow_pair, wide, wide_groups, wide_rest,
+    Real, TailMask, add_to_totals, last_group, narrow_pair, narrow_rest, wide, wide_groups, wide_rest,
 };
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
@@ -114,7 +114,7 @@ fn fill<T: Float, O: Float<Real = T::Real>, I: Isa>(
         }
     } else {
         let rest = results(isa, kind, wide_rest(isa, grad), wide_rest(isa, output), sums);
-        O::narrow(isa, &rest[..to.len()], to);
+        narrow_rest(isa, &rest, to);
     }
 }
 
