@@ -123,7 +123,7 @@ def test_a_dim_of_column_tiles(device, op, dtype, shape):
     check(op, x[..., 2:], dim=-2, context="sliced:")
 
 
-# On a CPU: two groups of columns, one and a part of one; one run of elements, two, and more than stay near each other.
+# On a CPU: pairs of groups of columns and parts of one; runs of 16 elements; columns far from each other.
 @ops
 @dtypes
 @pytest.mark.parametrize("length", [1, 2, 7, 16, 17, 32, 33, 64, 65])

@@ -118,7 +118,7 @@ _SOFTMAX_CUDA += [((65536, 16), 0), ((1 << 18, 64), -1), ((1 << 19, 33), -1), ((
 _SOFTMAX_CUDA += [((16, 32000), -1), ((64, 128256), -1), ((8, 1 << 21), -1), ((1, 1 << 20), -1)]
 _SOFTMAX_CUDA += [((1, 1 << 24), -1), ((4096, 50257), -1), ((4, 32000, 1024), 1)]
 _SOFTMAX_CPU: list[tuple[Shape, int]] = [((1024, 1024), 0), ((4, 131072), -1), ((1 << 15, 16), -1)]
-_SOFTMAX_CPU += [((16, 512, 64), 1), ((64, 50257), -1)]
+_SOFTMAX_CPU += [((16, 512, 64), 1), ((8, 21, 4096), 1), ((1 << 15, 10), -1), ((64, 50257), -1)]
 # Images whose channels come last in the result and first in x, and the other way round; transposed matrices.
 _SOFTMAX_TRANSPOSED_CUDA: list[tuple[Shape, int]] = [((8, 1 << 18, 21), -1), ((8, 21, 1 << 18), 1)]
 _SOFTMAX_TRANSPOSED_CUDA += [((16384, 8192), 0), ((96, 1024, 1024), -1), ((64, 1 << 18), -1)]
