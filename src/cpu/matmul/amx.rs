@@ -20,18 +20,16 @@ const SIDE: usize = 16;
 /// To be used where [`is_usable`] says so.
 pub struct Amx;
 
-/// Whether this CPU has AMX for bfloat16. Asked once: on a virtual machine the hypervisor answers, in 2 us.
+/// Whether this CPU has AMX for bfloat16.
 fn is_there() -> bool {
     const AMX_BF16: u32 = 1 << 22;
     const AMX_TILE: u32 = 1 << 24;
-    static THERE: LazyLock<bool> = LazyLock::new(|| {
-        // CPUs with AVX-512 have the leaf.
-        has_avx512() && __cpuid_count(7, 0).edx & (AMX_BF16 | AMX_TILE) == AMX_BF16 | AMX_TILE
-    });
-    *THERE
+    // CPUs with AVX-512 have the leaf.
+    has_avx512() && __cpuid_count(7, 0).edx & (AMX_BF16 | AMX_TILE) == AMX_BF16 | AMX_TILE
 }
 
-/// Whether the kernel lets this process use it, for which a process has to ask once.
+/// Whether it is there and the kernel lets this process use it, for which a process has to ask once. Found out once: on a virtual
+/// machine the hypervisor answers the first question, in 2 us.
 pub fn is_usable() -> bool {
     static USABLE: LazyLock<bool> = LazyLock::new(|| is_there() && is_permitted());
     *USABLE

@@ -185,18 +185,18 @@ fn long<'a, T: Float, O: Float<Real = T::Real>>(
     parallel: bool,
 ) {
     let padded = tile.groups() * LANES;
-    parallel::for_chunks_with(parts, padded, parallel, Scratch::default, |scratch, i, sums| {
-        dispatch(Survey { piece: piece(i), scratch, totals: sums });
+    parallel::for_chunks_with(parts, padded, parallel, Scratch::default, |scratch, i, totals| {
+        dispatch(Survey { piece: piece(i), scratch, totals });
     });
     let pieces = parts.len() / padded;
-    let (sums, rest) = parts.split_at_mut(padded);
+    let (totals, rest) = parts.split_at_mut(padded);
     for part in rest.chunks_exact(padded) {
-        for (sum, part) in sums.iter_mut().zip(part) {
-            *sum += part;
+        for (total, part) in totals.iter_mut().zip(part) {
+            *total += part;
         }
     }
-    tile.join::<T, _>(sums, |a, b| a + b);
-    let totals = &*sums;
+    tile.join::<T, _>(totals, |a, b| a + b);
+    let totals = &*totals;
     parallel::for_each_with(pieces, parallel, <(Scratch<T, O>, _)>::default, |(scratch, sums), i| {
         dispatch(Write { piece: piece(i), scratch, totals, sums });
     });
