@@ -147,7 +147,9 @@ class Cpu:
 
     instructions: str
     threads: int
-    """torch's own threads for torch tensors, as many as `torch.set_num_threads` says; else tilewise's."""
+    """torch's own threads for torch tensors, as many as `torch.set_num_threads` says; else tilewise's.
+    Short work takes one of them.
+    """
 
 
 @dataclass(frozen=True)
