@@ -70,7 +70,7 @@ fn ln_f64<I: Isa>(isa: I, sum: f64) -> f64 {
     if sum.is_nan() { sum } else { ln }
 }
 
-/// ln 2, of which the first is short enough to be exact times an exponent.
+/// ln 2 in two parts, of which the first is short enough to be exact times an exponent.
 const LN_2_HIGH: f64 = 0.693_147_180_369_123_8;
 const LN_2_LOW: f64 = 1.908_214_929_270_587_7e-10;
 

@@ -1,7 +1,7 @@
 //! softmax and log_softmax: whole rows at a time where a row's elements are neighbours ([`rows`]), many
-//! columns at a time where it is the rows themselves that are ([`columns`]).
+//! columns at a time where it is the rows themselves that are ([`columns`]; [`short`] where these have few elements).
 //!
-//! Both work in pieces whose size depends on the problem alone: one piece is solved in a single visit; of
+//! Rows and columns are solved in pieces whose size depends on the problem alone: one piece is solved in a single visit; of
 //! several, each first reports its largest element and its sum of exponentials, and is visited again once
 //! these are known for the row. The order of every sum is thus independent of the number of threads.
 

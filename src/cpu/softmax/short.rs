@@ -8,12 +8,16 @@ use crate::cpu::float::{add_groups, add_to_totals, narrow_rest, wide, wide_rest}
 use crate::cpu::isa::{Kernel, dispatch};
 use crate::cpu::operand::{Matrix, MatrixMut};
 
-/// Elements of a column, at most; and of one whose neighbours lie further apart, or of which there are few.
+/// Elements of a column, at most.
 pub const LONGEST: usize = 64;
+
+/// The same of columns whose elements lie far apart, or of which there are few (docs/measurements/cpu_memory_bound.md).
 const LONG: i64 = 32;
 
-/// Bytes of a column with what lies between its elements, at most: a first-level cache keeps them. And columns that are few.
+/// Bytes from the first element of a column to its last that a first-level cache keeps, with all between them.
 const NEAR: u64 = 1 << 15;
+
+/// Fewer columns leave most lanes of a group unused: several rows in one are quicker.
 const FEW: i64 = 8;
 
 /// Columns that a thread takes at once.

@@ -102,6 +102,7 @@ impl<T: Float> groups::Result<T::Real> for LogSoftmax<'_, T> {
     }
 }
 
+/// Results of log_softmax.
 #[inline(always)]
 pub fn shifted<R: Exp>(mut x: [R; LANES], maxima: [R; LANES], shifts: [R; LANES]) -> [R; LANES] {
     for i in 0..LANES {
@@ -119,6 +120,7 @@ pub fn bases_of<R: Exp>(mut maxima: [R; LANES]) -> [R; LANES] {
     maxima
 }
 
+/// The same of all columns.
 #[inline(always)]
 pub fn bases<R: Exp>(maxima: &Groups<R>) -> Vec<[R; LANES]> {
     let mut bases = maxima.to_vec();
@@ -154,6 +156,7 @@ pub fn lower<R: Exp>(totals: &mut [f64], maxima: &Groups<R>) {
     }
 }
 
+/// What finishes the elements of a group of columns with these sums, as [`super::finishing`].
 #[inline(always)]
 pub fn finishing_of<R: Exp, I: Isa>(isa: I, kind: Kind, sums: &[f64; LANES]) -> [R; LANES] {
     let mut group = [R::default(); LANES];
@@ -163,6 +166,7 @@ pub fn finishing_of<R: Exp, I: Isa>(isa: I, kind: Kind, sums: &[f64; LANES]) -> 
     group
 }
 
+/// The same of all columns.
 #[inline(always)]
 pub fn finishing<R: Exp, I: Isa>(isa: I, kind: Kind, sums: &[f64]) -> Vec<[R; LANES]> {
     let mut all = vec![[R::default(); LANES]; sums.len() / LANES];

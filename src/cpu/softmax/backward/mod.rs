@@ -1,4 +1,4 @@
-//! The gradients of softmax and log_softmax: by rows and by columns, as their forward; each piece is visited
+//! The gradients of softmax and log_softmax: by rows, by columns and by short ones, as their forward; each piece is visited
 //! once for the row's sum and once more for its results.
 
 mod columns;
