@@ -52,7 +52,7 @@ fn build() -> Result<()> {
     let selection = Selection::parse(&env::var("TILEWISE_CUDA_TARGETS").unwrap_or_default())?;
     let mut files = sources::kernel_files(Path::new("kernels"))?;
     for file in &mut files {
-        file.targets = selection.of(&file.complete);
+        file.targets = selection.of(&file.stem, &file.complete);
     }
     let nvcc = if files.iter().all(|file| file.targets.is_empty()) { None } else { Some(Nvcc::find()?) };
     let mut compiled = match &nvcc {

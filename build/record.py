@@ -1,6 +1,6 @@
 """Writes kernels/resources.txt from a build for every GPU: what ptxas reported of the kernels, and a digest.
 
-`make kernels` runs it. tests/tools/test_build.py compares the digest: CI compiles for one GPU, and so fails
+`make kernels` runs it. tests/tools/test_build.py compares the digest: CI compiles few kernels, and so fails
 where kernels have changed that were not compiled for all. build/record.rs reads the file for the emulator.
 """
 

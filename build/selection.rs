@@ -8,7 +8,7 @@ use super::targets::{Capability, runs};
 pub enum Selection {
     All,
     /// What these GPUs run of a complete build; with no GPU, no kernels at all. `emulated`: and of all others the names and
-    /// resources, for tests/emulator.
+    /// resources, for tests/emulator; with no GPU, one file for all targets, so that all of the build is run.
     For {
         gpus: Vec<Capability>,
         emulated: bool,
@@ -16,6 +16,9 @@ pub enum Selection {
 }
 
 const EMULATED: &str = "emulated";
+
+/// The file that a build for the emulator alone compiles.
+const SAMPLE: &str = "add";
 
 impl Selection {
     /// `all`, `none`, or compute capabilities as nvidia-smi prints them or without the dot, and `emulated`.
@@ -38,9 +41,10 @@ impl Selection {
     }
 
     /// Those of a file's targets that are to be built.
-    pub fn of(&self, targets: &[String]) -> Vec<String> {
+    pub fn of(&self, file: &str, targets: &[String]) -> Vec<String> {
         let wanted = |target: &&String| match self {
             Selection::All => true,
+            Selection::For { gpus, emulated: true } if gpus.is_empty() => file == SAMPLE,
             Selection::For { gpus, .. } => {
                 gpus.iter().any(|&gpu| runs(targets, gpu) == Some(target.as_str()))
             }
@@ -69,7 +73,7 @@ mod tests {
 
     fn of(asked: &str, targets: &[&str]) -> Vec<String> {
         let targets: Vec<String> = targets.iter().map(|target| target.to_string()).collect();
-        Selection::parse(asked).unwrap().of(&targets)
+        Selection::parse(asked).unwrap().of("matmul", &targets)
     }
 
     const MOST: [&str; 4] = ["sm_80", "sm_90", "sm_100", "compute_75"];
@@ -108,6 +112,9 @@ mod tests {
             assert!(Selection::parse(asked).unwrap().emulated());
             assert_eq!(of(asked, &MOST), built);
         }
+        let sample = ["sm_75", "compute_75"].map(String::from);
+        assert_eq!(Selection::parse("emulated").unwrap().of(SAMPLE, &sample), sample);
+        assert_eq!(Selection::parse("8.0,emulated").unwrap().of(SAMPLE, &sample), ["compute_75"]);
         assert!(["all", "none", "8.0"].iter().all(|asked| !Selection::parse(asked).unwrap().emulated()));
     }
 

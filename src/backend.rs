@@ -14,6 +14,7 @@ use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 use crate::tensor::Device;
 use crate::{cpu, cuda, nvtx};
 
+pub use crate::cpu::method::Method;
 pub use crate::cpu::workers::Workers;
 pub use crate::cuda::RawStream;
 
@@ -29,11 +30,18 @@ pub struct Resources {
 /// A problem that every backend solves.
 pub trait Operation: cuda::Planned {
     fn run_on_cpu(&self) -> Result<()>;
+
+    /// What that does, if there is anything to do.
+    fn method_on_cpu(&self) -> Option<Method>;
 }
 
 impl Operation for AddProblem {
     fn run_on_cpu(&self) -> Result<()> {
         cpu::add::run(self)
+    }
+
+    fn method_on_cpu(&self) -> Option<Method> {
+        Some(cpu::add::method(self))
     }
 }
 
@@ -41,11 +49,19 @@ impl Operation for SoftmaxProblem {
     fn run_on_cpu(&self) -> Result<()> {
         cpu::softmax::run(self)
     }
+
+    fn method_on_cpu(&self) -> Option<Method> {
+        Some(cpu::softmax::method(self))
+    }
 }
 
 impl Operation for SoftmaxBackwardProblem {
     fn run_on_cpu(&self) -> Result<()> {
         cpu::softmax::backward(self)
+    }
+
+    fn method_on_cpu(&self) -> Option<Method> {
+        Some(cpu::softmax::backward_method(self))
     }
 }
 
@@ -53,11 +69,19 @@ impl Operation for MatmulProblem {
     fn run_on_cpu(&self) -> Result<()> {
         cpu::matmul::run(self)
     }
+
+    fn method_on_cpu(&self) -> Option<Method> {
+        Some(cpu::matmul::method(self))
+    }
 }
 
 impl Operation for GroupedMatmulProblem {
     fn run_on_cpu(&self) -> Result<()> {
         cpu::matmul::grouped::run(self)
+    }
+
+    fn method_on_cpu(&self) -> Option<Method> {
+        Some(cpu::matmul::grouped::method(self))
     }
 }
 
@@ -65,11 +89,19 @@ impl Operation for ListedMatmulProblem {
     fn run_on_cpu(&self) -> Result<()> {
         self.products.iter().filter(|product| !product.is_empty()).try_for_each(cpu::matmul::run)
     }
+
+    fn method_on_cpu(&self) -> Option<Method> {
+        self.products.iter().max_by_key(|product| product.steps()).map(cpu::matmul::method)
+    }
 }
 
 impl Operation for ActivationBackwardProblem {
     fn run_on_cpu(&self) -> Result<()> {
         cpu::activation_backward::run(self)
+    }
+
+    fn method_on_cpu(&self) -> Option<Method> {
+        Some(cpu::activation_backward::method())
     }
 }
 

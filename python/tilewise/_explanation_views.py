@@ -57,7 +57,10 @@ def _sections(explanation: Explanation) -> Iterator[tuple[str, Rows]]:
     yield "problem", [(name, str(value)) for name, value in e.problem.items()]
     yield "work", _work(e.work)
     if e.cpu is not None:
-        yield "CPU", [("instructions", e.cpu.instructions), ("threads", str(e.cpu.threads))]
+        rows = [("instructions", e.cpu.instructions), ("threads", str(e.cpu.threads))]
+        if e.cpu.loops is not None:
+            rows.append(("loops", f"{e.cpu.loops} ({e.cpu.file})"))
+        yield "CPU", rows
     if e.device is not None:
         yield "device", _device(e.device)
     if e.plan is not None:

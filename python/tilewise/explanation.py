@@ -146,10 +146,15 @@ class Cpu:
     """How the CPU does the work, where the tensors are on it."""
 
     instructions: str
+    """Those that the loops are compiled for."""
     threads: int
     """torch's own threads for torch tensors, as many as `torch.set_num_threads` says; else tilewise's.
     Short work takes one of them.
     """
+    loops: str | None = None
+    """What the loops run over, of several matmuls those of the largest; None without elements."""
+    file: str | None = None
+    """Where they are."""
 
 
 @dataclass(frozen=True)

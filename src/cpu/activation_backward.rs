@@ -10,6 +10,7 @@ use super::float::Float;
 use super::isa::{Isa, Kernel, dispatch};
 use super::matmul::epilogue::{self, Activate, gelu_tanh_polynomial, sigmoid_and_slope};
 use super::memory::zeros;
+use super::method::Method;
 use super::operand::{BLOCK, Source, Target};
 use super::{parallel, widened};
 use crate::dtype::DType;
@@ -37,6 +38,11 @@ pub fn run(problem: &ActivationBackwardProblem) -> Result<()> {
         // The only other dtype that `ops::activation_backward` lets through.
         _ => solve::<f32>(problem),
     }
+}
+
+/// What `run` does.
+pub fn method() -> Method {
+    Method::new("pieces of rows and columns", "activation_backward.rs")
 }
 
 fn solve<T: Float<Real: Activate>>(problem: &ActivationBackwardProblem) -> Result<()> {

@@ -5,7 +5,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::element::{Bool, Element};
-use super::isa::{CACHE_LINE, Isa, Kernel, dispatch, dispatch_streaming};
+use super::isa::{self, CACHE_LINE, Isa, Kernel, dispatch, dispatch_streaming};
+use super::method::Method;
 use super::operand::{BLOCK, MATRIX, Source, Target};
 use super::parallel;
 use super::streaming::Fill;
@@ -14,20 +15,37 @@ use crate::error::Result;
 use crate::ops::Strided;
 use crate::ops::add::{AddProblem, AddendProblem};
 
+/// A function for elements of a dtype.
+macro_rules! of_elements {
+    ($dtype:expr, $function:ident($($argument:expr),*)) => {
+        match $dtype {
+            DType::Bool => $function::<Bool>($($argument),*),
+            DType::U8 => $function::<u8>($($argument),*),
+            DType::I8 => $function::<i8>($($argument),*),
+            DType::I16 => $function::<i16>($($argument),*),
+            DType::I32 => $function::<i32>($($argument),*),
+            DType::I64 => $function::<i64>($($argument),*),
+            DType::F16 => $function::<f16>($($argument),*),
+            DType::BF16 => $function::<bf16>($($argument),*),
+            DType::F32 => $function::<f32>($($argument),*),
+            DType::F64 => $function::<f64>($($argument),*),
+        }
+    };
+}
+
 pub fn run(problem: &AddProblem) -> Result<()> {
-    match problem.out.dtype {
-        DType::Bool => add::<Bool>(problem),
-        DType::U8 => add::<u8>(problem),
-        DType::I8 => add::<i8>(problem),
-        DType::I16 => add::<i16>(problem),
-        DType::I32 => add::<i32>(problem),
-        DType::I64 => add::<i64>(problem),
-        DType::F16 => add::<f16>(problem),
-        DType::BF16 => add::<bf16>(problem),
-        DType::F32 => add::<f32>(problem),
-        DType::F64 => add::<f64>(problem),
-    }
+    of_elements!(problem.out.dtype, add(problem));
     Ok(())
+}
+
+/// What `run` does.
+pub fn method(problem: &AddProblem) -> Method {
+    let streams = of_elements!(problem.out.dtype, streams());
+    let method = match Tiles::of(problem) {
+        Some(_) => return Method::new("tiles, for operands that lie across one another", "add.rs"),
+        None => Method::new("elements in the order of memory", "add.rs"),
+    };
+    if streams { method.with(isa::name_streaming()) } else { method }
 }
 
 enum Addend<T: Element> {
@@ -90,7 +108,12 @@ fn add<T: Element>(problem: &AddProblem) {
 }
 
 fn stream<T: Element, K: Kernel<Output = ()>>(add: K) {
-    if T::WIDENED { dispatch(add) } else { dispatch_streaming(add) }
+    if streams::<T>() { dispatch_streaming(add) } else { dispatch(add) }
+}
+
+/// Whether additions wait for memory alone.
+fn streams<T: Element>() -> bool {
+    !T::WIDENED
 }
 
 impl<T: Element> Addend<T> {

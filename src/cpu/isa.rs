@@ -111,15 +111,23 @@ pub fn has_whole_groups() -> bool {
 
 /// What [`dispatch`] chooses on this CPU.
 pub fn name() -> &'static str {
-    struct Name;
-    impl Kernel for Name {
-        type Output = &'static str;
-        #[inline(always)]
-        fn run<I: Isa>(self, _: I) -> Self::Output {
-            I::NAME
-        }
-    }
     dispatch(Name)
+}
+
+/// The same of [`dispatch_streaming`].
+pub fn name_streaming() -> &'static str {
+    dispatch_streaming(Name)
+}
+
+struct Name;
+
+impl Kernel for Name {
+    type Output = &'static str;
+
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) -> Self::Output {
+        I::NAME
+    }
 }
 
 /// The target's baseline.

@@ -14,6 +14,7 @@ pub mod half_float;
 pub mod isa;
 pub mod matmul;
 pub mod memory;
+pub mod method;
 pub mod operand;
 pub mod parallel;
 pub mod pool;

@@ -338,6 +338,12 @@ fn last_two(strides: &[i64]) -> [i64; 2] {
     }
 }
 
+/// Whether elements in memory of a dtype can be used where they lie as those of another: aligned, and of the same.
+#[inline]
+pub fn is_in_place(address: usize, dtype: DType, used: DType) -> bool {
+    dtype == used && address.is_multiple_of(used.size())
+}
+
 /// An input, read as elements of type T whatever its own dtype is.
 #[derive(Clone, Debug)]
 pub struct Source<T> {
@@ -364,7 +370,7 @@ impl<T: Element> Source<T> {
         strides: &[i64],
         written: usize,
     ) -> Source<T> {
-        let usable = dtype == T::DTYPE && address.is_multiple_of(align_of::<T>());
+        let usable = is_in_place(address, dtype, T::DTYPE);
         let (in_place, is_output) = (usable && address != written, usable && address == written);
         let walk = Walk::new(address, shape, strides);
         Source { walk, dtype, in_place, is_output, strides: last_two(strides), element: PhantomData }
@@ -662,7 +668,7 @@ impl<T: Element> Target<T> {
     /// Every index of `shape` is an element of `dtype` of its own, which may be written and is read or
     /// written by nobody else while the target is in use, but through a [`Source`] told of it.
     pub unsafe fn new(address: usize, dtype: DType, shape: &[i64], strides: &[i64]) -> Target<T> {
-        let in_place = dtype == T::DTYPE && address.is_multiple_of(align_of::<T>());
+        let in_place = is_in_place(address, dtype, T::DTYPE);
         let walk = Walk::new(address, shape, strides);
         if let ([len], [1]) = (&walk.shape[..], &walk.strides[..]) {
             memory::ask_for_huge_pages(address, *len as usize * dtype.size());

@@ -139,7 +139,10 @@ def test_short_columns_side_by_side(device, op, dtype, length):
             got = check(op, rows, 1, context=f"{columns + 2}, {part}:")
             assert not got[[0, 5]].isnan().any()
             OPS[op](rows, 1, out=out[..., part])
-            assert_identical(out[..., part], got)
+            if x.is_cpu:
+                assert_identical(out[..., part], got)
+            else:  # other strides, which may be another kernel's
+                assert_rounded(out[..., part], *SOFTMAX[op](rows, 1, None))
             out[..., part] = NAN
             assert out.isnan().all()
 

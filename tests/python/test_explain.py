@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -248,6 +249,50 @@ def test_on_the_cpu_it_says_so():
         assert explained.plan is None
         assert explained.cpu.threads >= 1
         assert explained.as_dict()["problem"]["length"] == 4
+
+
+SOURCES = Path(__file__).parents[2]
+LOOPS = [
+    (tw.add, (meta(70, 50), meta(70, 50)), {}, "elements in the order of memory", "add.rs"),
+    (tw.add, (meta(70, 50), meta(50, 70).T), {}, "tiles, for operands", "add.rs"),
+    (tw.softmax, (meta(70, 50),), {}, "rows", "softmax/rows.rs"),
+    (tw.softmax, (meta(700, 500),), {"dim": 0}, "columns", "softmax/columns.rs"),
+    (tw.log_softmax, (meta(700, 5),), {"dim": 0}, "columns, several rows in one", "softmax/columns.rs"),
+    (tw.softmax, (meta(20, 500),), {"dim": 0}, "columns of few elements", "softmax/short.rs"),
+    (tw.softmax_backward, (meta(20, 500), meta(20, 500)), {"dim": 0}, "columns of few", "backward/short.rs"),
+    (
+        tw.softmax_backward,
+        (meta(700, 5), meta(700, 5)),
+        {"dim": 0},
+        "columns, several",
+        "backward/columns.rs",
+    ),
+    (tw.matmul, (meta(70, 50), meta(50, 90)), {}, "blocks of k, columns and rows", "matmul/blocks.rs"),
+    (tw.matmul, (meta(7, 5), meta(5, 9)), {}, "a product packed at once", "matmul/small.rs"),
+    (tw.matmul, (meta(7, 500), meta(500)), {}, "products with a vector", "matmul/vector.rs"),
+    (tw.grouped_matmul, (meta(4, 70, 50), meta(4, 50, 90)), {}, "blocks of k", "matmul/blocks.rs"),
+    (tw.grouped_matmul, ([meta(1, 5), meta(70, 50)], [meta(5, 9), meta(50, 90)]), {}, "blocks", "blocks.rs"),
+    (
+        tw.activation_backward,
+        (meta(7, 5), meta(7, 5), "relu"),
+        {},
+        "pieces of rows",
+        "activation_backward.rs",
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "operands", "options", "loops", "file"), LOOPS)
+def test_on_a_cpu_it_names_the_loops(op, operands, options, loops, file):
+    explained = tw.explain(op, *operands, device="cpu", **options)
+    assert explained.cpu.loops.startswith(loops)
+    assert explained.cpu.file.endswith(file)
+    assert (SOURCES / explained.cpu.file).is_file()
+    assert f"{explained.cpu.loops} ({explained.cpu.file})" in str(explained)
+
+
+def test_without_elements_a_cpu_runs_no_loops():
+    assert tw.explain(tw.matmul, meta(0, 3), meta(3, 5), device="cpu").cpu.loops is None
 
 
 def test_nothing_is_computed_or_written():

@@ -78,13 +78,13 @@ def test_what_is_recorded_is_built_for_all_whatever_the_environment_says(planned
 
 @pytest.mark.parametrize("asked", [None, "none", "8.0"])
 def test_what_is_tested_is_built_for_the_gpus_that_are_here_and_for_the_emulator(planned, asked):
-    assert planned("test", None, asked) == ("75 emulated", "75-emulated")
+    assert planned("test", None, asked) == ("emulated", "emulated")
     assert planned("test", ["9.0", "8.6"], asked) == ("86 90 emulated", "86-90-emulated")
 
 
 @pytest.mark.parametrize(("target", "command"), [("lint-rust", "clippy"), ("test-rust", "test")])
 def test_cargo_compiles_no_other_kernels_for_its_checks(printed, target, command):
-    assert f"TILEWISE_CUDA_TARGETS='75 emulated' cargo {command} " in printed(target)
+    assert f"TILEWISE_CUDA_TARGETS='emulated' cargo {command} " in printed(target)
 
 
 def test_the_kernels_as_they_are_were_compiled_for_every_gpu():

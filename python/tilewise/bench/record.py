@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib.util
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
@@ -239,29 +241,31 @@ def digest(root: Path | None = None, sources: tuple[str, ...] = SOURCES) -> str:
 
     Comments and layout do not count: they change no machine code.
     """
+    if importlib.util.find_spec("pygments") is None:
+        raise NoDigest("a digest of the sources needs pygments: pip install 'tilewise[bench]'")
     root = root or checkout()
     total = hashlib.sha256()
     for path in sorted({path for pattern in sources for path in root.glob(pattern)}):
         name = path.relative_to(root)
         if "tests" not in name.with_suffix("").parts:
-            total.update(f"{name.as_posix()}\0{''.join(_code(path))}\0".encode())
+            total.update(f"{name.as_posix()}\0{_code(path.suffix, path.read_text())}\0".encode())
     return total.hexdigest()
 
 
-def _code(path: Path) -> Iterator[str]:
-    try:
-        from pygments.lexers import CudaLexer, RustLexer
-        from pygments.token import Comment, String
-    except ImportError:
-        raise NoDigest("a digest of the sources needs pygments: pip install 'tilewise[bench]'") from None
+@functools.cache  # for all files it takes seconds
+def _code(suffix: str, source: str) -> str:
+    from pygments.lexers import CudaLexer, RustLexer
+    from pygments.token import Comment, String
 
-    lexer = RustLexer() if path.suffix == ".rs" else CudaLexer()
-    for kind, text in lexer.get_tokens(path.read_text().replace("\\\n", "")):
+    lexer = RustLexer() if suffix == ".rs" else CudaLexer()
+    code = []
+    for kind, text in lexer.get_tokens(source.replace("\\\n", "")):
         directive = kind in Comment.Preproc or kind in Comment.PreprocFile
         comment = kind in String.Doc or (kind in Comment and not directive)
         # build.rs reads this comment.
         if not comment or text.startswith("// targets:"):
-            yield "".join(text.split())
+            code.append("".join(text.split()))
+    return "".join(code)
 
 
 def is_current(record: Path, root: Path | None = None) -> bool:

@@ -44,14 +44,32 @@ impl Factor for f64 {}
 
 impl Factor for bf16 {
     fn solve_part(product: Product<'_, f32>) {
-        #[cfg(target_arch = "x86_64")]
-        if amx::is_usable() {
-            return solve_part_of_pairs::<amx::Amx>(product);
-        } else if pairs::has_fast_avx512_bf16() {
-            return solve_part_of_pairs::<pairs::Sums>(product);
+        match of_pairs() {
+            #[cfg(target_arch = "x86_64")]
+            Some(OfPairs::Amx) => solve_part_of_pairs::<amx::Amx>(product),
+            #[cfg(target_arch = "x86_64")]
+            Some(OfPairs::Avx512Bf16) => solve_part_of_pairs::<pairs::Sums>(product),
+            _ => solve_part::<Widened<bf16>>(product),
         }
-        solve_part::<Widened<bf16>>(product);
     }
+}
+
+/// Instructions that multiply pairs of bfloat16.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OfPairs {
+    Amx,
+    Avx512Bf16,
+}
+
+/// Those of this CPU that are worth it.
+pub fn of_pairs() -> Option<OfPairs> {
+    #[cfg(target_arch = "x86_64")]
+    if amx::is_usable() {
+        return Some(OfPairs::Amx);
+    } else if pairs::has_fast_avx512_bf16() {
+        return Some(OfPairs::Avx512Bf16);
+    }
+    None
 }
 
 pub type Sum<S> = <<S as Scheme>::Memory as Float>::Real;
@@ -103,7 +121,8 @@ impl<S: Scheme> Kernel for Part<'_, S> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Part { product, scratch } = self;
-        if small::is_small::<_, S::Tiles<I>>(&product) {
+        let Product { m, n, k, gate, .. } = product;
+        if !S::Tiles::<I>::ROWS_ALONG_K && small::is_small(m, n, k, gate.is_some()) {
             return Block::<S, I> { isa, product }.solve_small(scratch);
         }
         for columns in even(product.n, COLUMNS) {

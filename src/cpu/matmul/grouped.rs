@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use super::{Factor, Gate, Placed, Product, SMALL, check_room, cost, load_bias, multiply};
+use crate::cpu::method::Method;
 use crate::cpu::operand::Source;
 use crate::cpu::parallel;
 use crate::dtype::DType;
@@ -20,6 +21,17 @@ pub fn run(problem: &GroupedMatmulProblem) -> Result<()> {
         DType::F64 => grouped::<f64>(problem),
         // The only other dtype that `ops::grouped_matmul` lets through.
         _ => grouped::<f32>(problem),
+    }
+}
+
+/// What `run` does with the largest product that a group can have.
+pub fn method(problem: &GroupedMatmulProblem) -> Method {
+    match problem.as_matmul() {
+        Some(problem) => super::method(&problem),
+        None => {
+            let size = [problem.m, problem.n, problem.k].map(|size| size as usize);
+            super::method_of(problem.dtype, size, problem.gate.is_some())
+        }
     }
 }
 

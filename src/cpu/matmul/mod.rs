@@ -20,12 +20,13 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use self::blocks::Factor;
+use self::blocks::{Factor, OfPairs, of_pairs};
 use self::epilogue::Activate;
 use self::parts::Parts;
 use super::float::{Float, Real};
 use super::isa::{Isa, Kernel, dispatch};
 use super::memory::{has_room, zeros};
+use super::method::Method;
 use super::operand::Source;
 use super::{parallel, widened};
 use crate::dtype::DType;
@@ -39,6 +40,29 @@ pub fn run(problem: &MatmulProblem) -> Result<()> {
         DType::F64 => matmul::<f64>(problem),
         // The only other dtype that `ops::matmul` lets through.
         _ => matmul::<f32>(problem),
+    }
+}
+
+/// What `run` does with each product.
+pub fn method(problem: &MatmulProblem) -> Method {
+    let MatmulProblem { m, n, k, .. } = *problem;
+    method_of(problem.dtype, [m, n, k].map(|size| size as usize), problem.gate.is_some())
+}
+
+fn method_of(dtype: DType, [m, n, k]: [usize; 3], gated: bool) -> Method {
+    if m == 1 || n == 1 {
+        return Method::new("products with a vector", "matmul/vector.rs");
+    }
+    let pairs = if dtype == DType::BF16 { of_pairs() } else { None };
+    let method = if pairs != Some(OfPairs::Amx) && small::is_small(m, n, k, gated) {
+        Method::new("a product packed at once", "matmul/small.rs")
+    } else {
+        Method::new("blocks of k, columns and rows", "matmul/blocks.rs")
+    };
+    match pairs {
+        Some(OfPairs::Amx) => method.with("AMX"),
+        Some(OfPairs::Avx512Bf16) => method.with("AVX512-BF16"),
+        None => method,
     }
 }
 

@@ -14,17 +14,10 @@ const SIDE: usize = 64;
 /// Elements of a matrix, at most: of more, blocks take no longer.
 const ELEMENTS: usize = 512;
 
-/// Whether a product is one for [`Block::solve_small`].
+/// Whether a product is one for [`Block::solve_small`], if rows of a need not be read along k, in whole registers.
 #[inline(always)]
-pub fn is_small<R, T: Tiles>(product: &Product<'_, R>) -> bool {
-    let &Product { m, n, k, .. } = product;
-    // Tiles that read rows along k read them in whole registers.
-    !T::ROWS_ALONG_K
-        && m.max(n).max(k) <= SIDE
-        && m * k <= ELEMENTS
-        && k * n <= ELEMENTS
-        && m * n <= ELEMENTS
-        && product.gate.is_none()
+pub fn is_small(m: usize, n: usize, k: usize, gated: bool) -> bool {
+    m.max(n).max(k) <= SIDE && m * k <= ELEMENTS && k * n <= ELEMENTS && m * n <= ELEMENTS && !gated
 }
 
 impl<S: Scheme, I: Isa> Block<'_, S, I> {

@@ -14,7 +14,7 @@ mod short;
 mod steps;
 mod tiles;
 
-pub use backward::run as backward;
+pub use backward::{method as backward_method, run as backward};
 
 use std::ops::Range;
 
@@ -25,6 +25,7 @@ use super::exp::Exp;
 use super::float::{Float, is_half};
 use super::isa::{Isa, LANES, has_whole_groups};
 use super::memory::zeros;
+use super::method::Method;
 use super::operand::{Source, Target};
 use super::parallel;
 use crate::dtype::DType;
@@ -44,12 +45,40 @@ pub fn run(problem: &SoftmaxProblem) -> Result<()> {
     }
 }
 
-fn softmax<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
+/// What `run` does.
+pub fn method(problem: &SoftmaxProblem) -> Method {
+    choose(problem, |way| way.method(""))
+}
+
+/// How a problem is solved.
+enum Way<'a, P> {
+    Short,
+    Columns(&'a P, Split),
+    /// Of a problem whose rows are several of these.
+    Folded(&'a P, Split),
+    Rows,
+}
+
+impl<P> Way<'_, P> {
+    /// By files of this folder, or of one in it.
+    fn method(&self, folder: &str) -> Method {
+        let (loops, file) = match self {
+            Way::Short => ("columns of few elements", "short"),
+            Way::Columns(..) => ("columns", "columns"),
+            Way::Folded(..) => ("columns, several rows in one", "columns"),
+            Way::Rows => ("rows", "rows"),
+        };
+        Method::new(loops, &format!("softmax/{folder}{file}.rs"))
+    }
+}
+
+fn choose<R>(problem: &SoftmaxProblem, with: impl FnOnce(Way<'_, SoftmaxProblem>) -> R) -> R {
     let SoftmaxProblem { rows, x, x_stride, out, out_stride, length, .. } = problem;
     let operands = [(x, *x_stride), (out, *out_stride)];
-    if short::serves::<T, _>(rows, *length, operands) {
-        return short::solve::<T>(problem);
+    if short::serves(out.dtype, rows, *length, operands) {
+        return with(Way::Short);
     }
+    let kept = arithmetic_size(out.dtype);
     let in_one = folded::rows_in_one(rows, *length, operands);
     if in_one > 1 {
         let folded = SoftmaxProblem {
@@ -60,19 +89,31 @@ fn softmax<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
             ..problem.clone()
         };
         let SoftmaxProblem { rows, out, out_stride: step, length: long_rows, .. } = &folded;
-        if let Some(split) = Split::of(rows, out, *step, *long_rows, size_of::<T::Real>(), 8 * LANES) {
-            let split = split.of_period(*out_stride as usize, *length as usize);
-            return columns::solve::<T>(&folded, &split);
+        if let Some(split) = Split::of(rows, out, *step, *long_rows, kept, 8 * LANES) {
+            return with(Way::Folded(&folded, split.of_period(*out_stride as usize, *length as usize)));
         }
     }
     // Pieces take exponentials a second time, which pays where registers are wide, or where each row of a narrow tile is a
     // page for a line or two.
-    let row_bytes = rows.last().map_or(0, |&columns| columns as usize) * size_of::<T>();
+    let row_bytes = rows.last().map_or(0, |&columns| columns as usize) * out.dtype.size();
     let narrowest = if row_bytes < 2048 && !has_whole_groups() { 2 * LANES } else { 8 * LANES };
-    match Split::of(rows, out, *out_stride, *length, size_of::<T::Real>(), narrowest) {
-        Some(split) => columns::solve::<T>(problem, &split),
-        None => rows::solve::<T>(problem),
+    match Split::of(rows, out, *out_stride, *length, kept, narrowest) {
+        Some(split) => with(Way::Columns(problem, split)),
+        None => with(Way::Rows),
     }
+}
+
+/// Bytes of the type that elements are computed in.
+fn arithmetic_size(dtype: DType) -> usize {
+    if dtype == DType::F64 { size_of::<f64>() } else { size_of::<f32>() }
+}
+
+fn softmax<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
+    choose(problem, |way| match way {
+        Way::Short => short::solve::<T>(problem),
+        Way::Columns(problem, split) | Way::Folded(problem, split) => columns::solve::<T>(problem, &split),
+        Way::Rows => rows::solve::<T>(problem),
+    })
 }
 
 /// `x` and `out` over an index space of `dims`' making.

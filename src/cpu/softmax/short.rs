@@ -6,7 +6,7 @@ use super::steps::{bases_of, exponentials, finishing_of, lower, scaled, shifted}
 use super::*;
 use crate::cpu::float::{add_groups, add_to_totals, narrow_rest, wide, wide_rest};
 use crate::cpu::isa::{Kernel, dispatch};
-use crate::cpu::operand::{Matrix, MatrixMut};
+use crate::cpu::operand::{Matrix, MatrixMut, is_in_place};
 
 /// Elements of a column, at most.
 pub const LONGEST: usize = 64;
@@ -24,12 +24,16 @@ const FEW: i64 = 8;
 const WIDTH: usize = 1024;
 
 /// Whether columns are solved here: short ones in rows of the memory itself.
-pub fn serves<T: Float, const N: usize>(rows: &[i64], length: i64, operands: [(&Strided, i64); N]) -> bool {
+pub fn serves<const N: usize>(
+    dtype: DType,
+    rows: &[i64],
+    length: i64,
+    operands: [(&Strided, i64); N],
+) -> bool {
     let columns = rows.last().copied().unwrap_or(1);
-    let has_rows = |&(t, _): &(&Strided, i64)| {
-        t.dtype == T::DTYPE && t.address.is_multiple_of(align_of::<T>()) && t.strides.last() == Some(&1)
-    };
-    let near = |&(_, step): &(&Strided, i64)| (step * length).unsigned_abs() <= NEAR / size_of::<T>() as u64;
+    let has_rows =
+        |&(t, _): &(&Strided, i64)| is_in_place(t.address, t.dtype, dtype) && t.strides.last() == Some(&1);
+    let near = |&(_, step): &(&Strided, i64)| (step * length).unsigned_abs() <= NEAR / dtype.size() as u64;
     let short = length <= LONG || (length <= LONGEST as i64 && columns >= FEW && operands.iter().all(near));
     columns > 1 && short && operands.iter().all(has_rows)
 }

@@ -171,6 +171,14 @@ pub mod examples {
     pub fn all() -> Vec<DeviceFacts> {
         PUBLISHED.iter().filter_map(|key| published(key)).collect()
     }
+
+    /// One of each compute capability.
+    pub fn one_of_each() -> Vec<DeviceFacts> {
+        let mut devices = all();
+        devices.sort_by_key(|device| device.compute_capability);
+        devices.dedup_by_key(|device| device.compute_capability);
+        devices
+    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use super::OP;
+use crate::backend::{Method, Operation};
 use crate::cpu::{isa, parallel, workers};
-use crate::cuda::Planned;
 use crate::cuda::device::{self, DeviceFacts};
 use crate::cuda::explain::{self, Explanation, Launched};
 use crate::cuda::gpu::Gpu;
@@ -22,7 +22,7 @@ use crate::tensor::Device;
 pub fn describe(
     explained: &Bound<'_, PyDict>,
     call: &Call<'_>,
-    problem: &impl Planned,
+    problem: &impl Operation,
     asked: Option<&str>,
 ) -> Result<Option<Explanation>> {
     let (py, work) = (explained.py(), problem.work());
@@ -34,8 +34,14 @@ pub fn describe(
     explained.set_item("work", entry)?;
     let Some(facts) = facts(problem.device(), asked)? else {
         let cpu = PyDict::new(py);
-        cpu.set_item("instructions", isa::name())?;
+        let method = if problem.is_empty() { None } else { problem.method_on_cpu() };
+        let instructions = method.as_ref().map_or_else(isa::name, |method| method.instructions);
+        cpu.set_item("instructions", instructions)?;
         cpu.set_item("threads", workers::with(call.workers(), parallel::threads))?;
+        if let Some(Method { loops, file, .. }) = method {
+            cpu.set_item("loops", loops)?;
+            cpu.set_item("file", file)?;
+        }
         explained.set_item("cpu", cpu)?;
         return Ok(None);
     };

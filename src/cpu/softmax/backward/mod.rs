@@ -11,26 +11,42 @@ use crate::cpu::isa::LANES;
 use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 
 pub fn run(problem: &SoftmaxBackwardProblem) -> Result<()> {
-    use DType::{BF16, F16, F64};
-    // Inputs of other dtypes than the first are converted while they are read, results of others than the second when they
-    // are stored.
-    match (problem.grad.dtype, problem.out.dtype) {
-        (F16, F16) => solve::<f16, f16>(problem),
-        (BF16, BF16) => solve::<bf16, bf16>(problem),
-        (F64, _) | (_, F64) => solve::<f64, f64>(problem),
-        (_, F16) => solve::<f32, f16>(problem),
-        (_, BF16) => solve::<f32, bf16>(problem),
+    match dtypes(problem) {
+        [DType::F16, DType::F16] => solve::<f16, f16>(problem),
+        [DType::BF16, DType::BF16] => solve::<bf16, bf16>(problem),
+        [DType::F64, _] => solve::<f64, f64>(problem),
+        [_, DType::F16] => solve::<f32, f16>(problem),
+        [_, DType::BF16] => solve::<f32, bf16>(problem),
         _ => solve::<f32, f32>(problem),
     }
 }
 
-fn solve<T: Float, O: Float<Real = T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
+/// What `run` does.
+pub fn method(problem: &SoftmaxBackwardProblem) -> Method {
+    choose(problem, |way| way.method("backward/"))
+}
+
+/// What there are loops for: inputs of other dtypes than the first are converted while they are read, results of others than
+/// the second when they are stored.
+fn dtypes(problem: &SoftmaxBackwardProblem) -> [DType; 2] {
+    use DType::{BF16, F16, F32, F64};
+    match (problem.grad.dtype, problem.out.dtype) {
+        (F64, _) | (_, F64) => [F64; 2],
+        (half @ (F16 | BF16), out) if half == out => [half; 2],
+        (_, half @ (F16 | BF16)) => [F32, half],
+        _ => [F32; 2],
+    }
+}
+
+fn choose<R>(problem: &SoftmaxBackwardProblem, with: impl FnOnce(Way<'_, SoftmaxBackwardProblem>) -> R) -> R {
     let SoftmaxBackwardProblem { rows, out, out_stride, length, .. } = problem;
     let operands =
         [(&problem.grad, problem.grad_stride), (&problem.output, problem.output_stride), (out, *out_stride)];
-    if T::DTYPE == O::DTYPE && super::short::serves::<T, _>(rows, *length, operands) {
-        return short::solve::<T>(problem);
+    let [dtype, results] = dtypes(problem);
+    if dtype == results && super::short::serves(dtype, rows, *length, operands) {
+        return with(Way::Short);
     }
+    let kept = 2 * dtype.size();
     let in_one = folded::rows_in_one(rows, *length, operands);
     if in_one > 1 {
         let folded = SoftmaxBackwardProblem {
@@ -42,15 +58,22 @@ fn solve<T: Float, O: Float<Real = T::Real>>(problem: &SoftmaxBackwardProblem) -
             ..problem.clone()
         };
         let SoftmaxBackwardProblem { rows, out, out_stride: step, length: long_rows, .. } = &folded;
-        if let Some(split) = Split::of(rows, out, *step, *long_rows, 2 * size_of::<T>(), 8 * LANES) {
-            let split = split.of_period(*out_stride as usize, *length as usize);
-            return columns::solve::<T, O>(&folded, &split);
+        if let Some(split) = Split::of(rows, out, *step, *long_rows, kept, 8 * LANES) {
+            return with(Way::Folded(&folded, split.of_period(*out_stride as usize, *length as usize)));
         }
     }
-    match Split::of(rows, out, *out_stride, *length, 2 * size_of::<T>(), 8 * LANES) {
-        Some(split) => columns::solve::<T, O>(problem, &split),
-        None => rows::solve::<T, O>(problem),
+    match Split::of(rows, out, *out_stride, *length, kept, 8 * LANES) {
+        Some(split) => with(Way::Columns(problem, split)),
+        None => with(Way::Rows),
     }
+}
+
+fn solve<T: Float, O: Float<Real = T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
+    choose(problem, |way| match way {
+        Way::Short => short::solve::<T>(problem),
+        Way::Columns(problem, split) | Way::Folded(problem, split) => columns::solve::<T, O>(problem, &split),
+        Way::Rows => rows::solve::<T, O>(problem),
+    })
 }
 
 /// `grad`, `output` and `out` over an index space of `dims`' making.

@@ -14,16 +14,15 @@ use crate::ops::softmax_backward::SoftmaxBackwardProblem;
 
 /// Bytes of a row of each input that the registers of one warp hold.
 const WARP_BYTES: u64 = 32 * 4 * VECTOR_BYTES;
-/// Elements of a row from which shared memory is faster than tiles, and vectors of a row with head or tail from which
-/// it is faster than the registers of a cluster: docs/measurements/softmax_backward_smem.md.
+/// Elements of a row from which shared memory is faster than tiles: docs/measurements/softmax_backward_smem.md.
 const SMEM_FROM: u64 = 1024;
-const SMEM_MISALIGNED_FROM: u64 = 4097;
 /// A block of softmax_backward_smem.cu: its most threads, accesses of the result that leave room for other blocks, and
 /// its shared memory besides the row's, with the driver's.
 const SMEM_THREADS: u64 = 256;
 const SMEM_ACCESSES: u64 = 1600;
-/// The same of rows that could be in registers as well.
-const SMEM_MOST: u64 = 2304;
+
+/// Batches of a thread that even out one vector more or less.
+const MANY_BATCHES: u64 = 4;
 
 impl Variant {
     /// The part of its kernels' names that tells it from the others.
@@ -79,14 +78,14 @@ pub fn choose(
             let (row, why) = choose_row(p, device, shape);
             let instead = row.map_or("", Variant::name);
             let asked = match forced {
-                None => return in_shared_memory(p, device, shape, instead).unwrap_or((row, why)),
+                None => return in_shared_memory(p, device, instead).unwrap_or((row, why)),
                 Some(Forced::Misaligned(stages)) => {
                     misaligned_rows(p).choose(device, Some(stages)).map(Variant::Misaligned)
                 }
                 Some(Forced::Smem(blocks)) if possible(blocks, device) => smem(p, device, blocks),
                 Some(Forced::Cluster(blocks)) if possible(blocks, device) => {
                     let each = BLOCK_THREADS * BLOCK_VECTORS;
-                    let cluster = cluster(shape.vectors, blocks, BLOCK_VECTORS);
+                    let cluster = cluster(shape.vectors, blocks);
                     let fits = shape.vectors <= blocks * each;
                     fits.then_some(cluster).or_else(|| buffered(shape.vectors, blocks, device))
                 }
@@ -110,7 +109,6 @@ pub fn choose(
 fn in_shared_memory(
     p: &SoftmaxBackwardProblem,
     device: &DeviceFacts,
-    shape: RowShape,
     instead: &'static str,
 ) -> Option<(Option<Variant>, Reason)> {
     let rows = misaligned_rows(p);
@@ -127,13 +125,6 @@ fn in_shared_memory(
     let few = p.row_count().unsigned_abs().saturating_mul(2) <= u64::from(device.multiprocessors);
     let long = length * p.grad.dtype.size() as u64 > WARP_BYTES;
     let smem = whole_row(p, device).filter(|_| device.has_clusters() && !few);
-    let vectors = [("vectors of a row", shape.vectors), ("from", SMEM_MISALIGNED_FROM)];
-    let alike = rows.alike() && !rows.whole() && shape.vectors >= SMEM_MISALIGNED_FROM;
-    let several = |smem: &Variant| matches!(smem, Variant::Smem { accesses, .. } if *accesses <= SMEM_MOST);
-    if let Some(smem) = smem.filter(several).filter(|_| alike) {
-        let because = "head and tail are single elements, and threads would have unequal numbers of vectors";
-        return Some(smem.because(instead, because, vectors));
-    }
     if !rows.pays() || (few && long) {
         return None;
     }
@@ -173,10 +164,25 @@ fn possible(blocks: u64, device: &DeviceFacts) -> bool {
     blocks.is_power_of_two() && blocks <= largest_row_cluster(device)
 }
 
-/// A row in the registers of `blocks` blocks, about `each` vectors a thread.
-fn cluster(vectors: u64, blocks: u64, each: u64) -> Variant {
-    let threads = vectors.div_ceil(blocks * each).next_multiple_of(32).clamp(64, BLOCK_THREADS);
+/// A row in the registers of `blocks` blocks.
+fn cluster(vectors: u64, blocks: u64) -> Variant {
+    let threads = vectors.div_ceil(blocks * BLOCK_VECTORS).next_multiple_of(32).clamp(64, BLOCK_THREADS);
     Variant::Cluster { threads, cluster: blocks }
+}
+
+/// Blocks of 128 threads and more that read a row sooner than the fewest that hold it.
+fn small_blocks(vectors: u64) -> u64 {
+    match vectors {
+        ..=1024 => 1,
+        1025..=2048 => 4,
+        2049..=8192 => 8,
+        _ => 16,
+    }
+}
+
+/// Whether nearly all threads have vectors, so that many rows have no less in flight.
+fn is_filled(variant: Variant, vectors: u64) -> bool {
+    matches!(variant, Variant::Cluster { threads, cluster } if 8 * vectors >= 7 * threads * cluster * BLOCK_VECTORS)
 }
 
 /// A row in the registers and the shared memory of `blocks` blocks, of which two share a multiprocessor, if it fits.
@@ -189,6 +195,15 @@ fn buffered(vectors: u64, blocks: u64, device: &DeviceFacts) -> Option<Variant> 
     (shared <= u64::from(room)).then_some(Variant::Buffered { threads, cluster: blocks, batches })
 }
 
+/// A row in the fewest blocks that have the room, and the batches of their threads, if these are many.
+fn fewest_blocks(vectors: u64, device: &DeviceFacts) -> Option<(Variant, u64)> {
+    let mut sizes = [2, 4, 8].into_iter().take_while(|&blocks| blocks <= largest_cluster(device));
+    match sizes.find_map(|blocks| buffered(vectors, blocks, device))? {
+        buffered @ Variant::Buffered { batches, .. } if batches >= MANY_BATCHES => Some((buffered, batches)),
+        _ => None,
+    }
+}
+
 fn choose_row(
     p: &SoftmaxBackwardProblem,
     device: &DeviceFacts,
@@ -196,40 +211,45 @@ fn choose_row(
 ) -> (Option<Variant>, Reason) {
     let vectors = shape.vectors;
     let rows = p.row_count().unsigned_abs();
-    let largest = largest_cluster(device);
+    let (largest, widest) = (largest_cluster(device), largest_row_cluster(device));
+    let multiprocessors = u64::from(device.multiprocessors);
     let block_vectors = BLOCK_THREADS * BLOCK_VECTORS;
+    // Head and tail leave threads with unequal work.
+    let odd = !misaligned_rows(p).whole() && rows > 2 * multiprocessors;
     let bytes =
         |most: u64| [("bytes of a row of grad", vectors * VECTOR_BYTES), ("at most", most * VECTOR_BYTES)];
     let warp = |vectors, rows, lane_bits| {
         let warp = Variant::Warp { vectors, rows, lane_bits };
         warp.because("cluster", "the registers of a warp hold a row", bytes(128))
     };
+    if let Some((buffered, batches)) = fewest_blocks(vectors, device).filter(|_| odd) {
+        let because = "head and tail give threads unequal work, which several batches each even out";
+        let metrics = [("batches of a thread", batches), ("at least", MANY_BATCHES)];
+        return buffered.because("cluster", because, metrics);
+    }
     match vectors {
         0..=32 => warp(1, 2, vectors.next_power_of_two().trailing_zeros()),
         33..=64 => warp(2, 1, 5),
         65..=128 => warp(4, 1, 5),
         _ if vectors <= block_vectors * largest => {
-            // As few blocks as hold the row, but enough for every multiprocessor to have one, and then fewer vectors
-            // to each thread.
-            let idle = u64::from(device.multiprocessors) / rows;
-            let spread = 1 << idle.min(vectors.div_ceil(64)).max(1).ilog2();
-            let blocks = vectors.div_ceil(block_vectors).next_power_of_two().max(spread).min(largest);
-            let each = if idle > 1 { 1 } else { BLOCK_VECTORS };
-            cluster(vectors, blocks, each).because(
-                "long",
-                "the registers of a cluster hold a row",
-                bytes(block_vectors * largest),
-            )
+            let least = cluster(vectors, vectors.div_ceil(block_vectors).next_power_of_two());
+            let several = cluster(vectors, small_blocks(vectors).min(widest));
+            let few = rows * 4 <= multiprocessors;
+            let fills = vectors > block_vectors && !odd && is_filled(several, vectors);
+            let cluster = if few || fills { several } else { least };
+            cluster.because("long", "the registers of a cluster hold a row", bytes(block_vectors * largest))
         }
         _ => {
-            let widest = largest_row_cluster(device);
             let room = BLOCK_THREADS * BLOCK_VECTORS * widest;
-            let multiprocessors = u64::from(device.multiprocessors);
             let few = rows * largest <= multiprocessors;
-            // Other than few rows fill these registers, or have more in flight in shared memory.
-            if vectors <= room && (few || vectors > room - room / 16) {
-                let cluster = cluster(vectors, widest, BLOCK_VECTORS);
-                return cluster.because("buffered", "the registers of a cluster hold a row", bytes(room));
+            // Other than few rows fill these registers, by two blocks or by three of fewer threads, or have more in flight
+            // in shared memory.
+            if vectors <= room && (few || vectors <= room / 8 * 5 || vectors > room - room / 16) {
+                return cluster(vectors, widest).because(
+                    "buffered",
+                    "the registers of a cluster hold a row",
+                    bytes(room),
+                );
             }
             let block_vectors = BLOCK_THREADS * LONG_VECTORS;
             if few && vectors > block_vectors * largest {

@@ -33,8 +33,6 @@ const SHARING_THREADS: u64 = 256;
 /// than the exchange.
 const SPREAD_FROM: u64 = 32 << 10;
 const SPREAD_TO: u64 = 8 << 10;
-/// Vectors of a row of halves from which a block of softmax.cu has too many threads to share its multiprocessor well.
-const HALF_BLOCK: u64 = 1024;
 /// Elements of a row from which shared memory is faster than tiles, where x and result are aligned differently.
 const SMEM_FROM: u64 = 1024;
 /// Bytes of a row from which two launches are faster: one multiprocessor is done with less before the second begins.
@@ -177,9 +175,9 @@ fn choose_row(p: &SoftmaxProblem, device: &DeviceFacts, shape: RowShape, forced:
                 None => (one_block, why),
             }
         }
-        Variant::Block { .. } if device.has_clusters() && p.x.dtype.size() == 2 && vectors > HALF_BLOCK => {
+        Variant::Block { threads } if device.has_clusters() && threads > SHARING_THREADS => {
             let because = "fewer threads with more vectors each leave room for other rows";
-            let metrics = [("bytes of a row", bytes), ("from", HALF_BLOCK * VECTOR_BYTES)];
+            let metrics = [("threads of a block", threads), ("that leave room", SHARING_THREADS)];
             match in_cluster(shape, rows, p.x.dtype, false, device) {
                 Some(cluster) => cluster.because("block", because, metrics),
                 None => (one_block, why),

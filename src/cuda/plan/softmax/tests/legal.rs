@@ -31,11 +31,33 @@ fn every_plan_is_legal_and_covers_its_rows() {
         (DType::BF16, DType::F32),
         (DType::F64, DType::F16),
     ];
-    for device in examples::all() {
+    for device in examples::one_of_each() {
         for dtypes in pairs {
-            for length in
-                (1..20).chain([31, 32, 33, 60, 64, 65, 255, 1000, 1023, 8192, 50257, 1 << 20, 1 << 33])
-            {
+            for length in [
+                1,
+                2,
+                3,
+                4,
+                7,
+                8,
+                9,
+                15,
+                16,
+                17,
+                31,
+                32,
+                33,
+                60,
+                64,
+                65,
+                255,
+                1000,
+                1023,
+                8192,
+                50257,
+                1 << 20,
+                1 << 33,
+            ] {
                 for rows in [1, 7, 1000, 1 << 22, 1 << 34] {
                     for (pad, offset) in [(0, 0), (1, 3)] {
                         let row = (rows, length + pad, length + pad);
@@ -70,7 +92,7 @@ fn every_forced_plan_is_legal_too() {
         variant.values.iter().copied().chain(beyond).map(variant.make)
     });
     for forced in forced {
-        for device in examples::all() {
+        for device in examples::one_of_each() {
             for dtypes in [(DType::F16, DType::F32), (DType::F32, DType::F32), (DType::F64, DType::F64)] {
                 for length in [1, 5, 33, 255, 1000, 8192, 50257, 1 << 20, 1 << 33] {
                     let row = (9, length + 1, length + 1);

@@ -100,10 +100,12 @@ fn variants_by_row_length() {
         assert_eq!(name(&rows, &examples::h200()), expected, "{length}");
     }
     assert_eq!(on_h200(DType::F32, 512), "warp4x1_f32");
-    assert_eq!(on_h200(DType::F32, 16384), "block_f32");
+    assert_eq!(on_h200(DType::F32, 8192), "block_f32");
+    assert_eq!(on_h200(DType::F32, 16384), "cluster_f32");
     assert_eq!(on_h200(DType::F32, 57344), "cluster_f32");
     assert_eq!(on_h200(DType::F32, 50257), "cluster_f32");
-    assert_eq!(on_h200(DType::F64, 4096), "block_f64");
+    assert_eq!(on_h200(DType::F64, 2048), "block_f64");
+    assert_eq!(on_h200(DType::F64, 4096), "cluster_f64");
     // No asynchronous copies before compute capability 8.0.
     let on_t4 = |length| name(&contiguous(DType::F16, 1000, length), &examples::t4());
     assert_eq!(on_t4(32768), "block_f16");

@@ -76,10 +76,11 @@ fn variants_by_row_length() {
         (8191, "cluster_bf16"),
         (8194, "cluster_bf16"),
         (131_072, "cluster_bf16"),
-        (32_769, "smem_bf16"),
-        (131_073, "smem_bf16"),
-        (131_080, "buffered_bf16"),
-        (262_143, "smem_bf16"),
+        (32_769, "cluster_bf16"),
+        (131_073, "buffered_bf16"),
+        (131_080, "cluster_bf16"),
+        (163_848, "buffered_bf16"),
+        (262_143, "buffered_bf16"),
         (262_144, "cluster_bf16"),
         (262_152, "buffered_bf16"),
         (524_288, "buffered_bf16"),
@@ -90,6 +91,8 @@ fn variants_by_row_length() {
     ] {
         assert_eq!(name(&contiguous(DType::BF16, 1000, length), &examples::h200()), expected, "{length}");
     }
+    assert_eq!(name(&contiguous(DType::BF16, 1000, 50_257), &examples::h200()), "buffered_bf16");
+    assert_eq!(name(&contiguous(DType::BF16, 100, 50_257), &examples::h200()), "cluster_bf16");
     assert_eq!(name(&contiguous(DType::F32, 1000, 65536), &examples::h200()), "cluster_f32");
     // Without clusters, a block's registers are all there is.
     assert_eq!(name(&contiguous(DType::F32, 1000, 8192), &examples::a100()), "cluster_f32");
@@ -165,10 +168,10 @@ fn what_a_developer_forces() {
     assert_eq!(forced(20000, Forced::Cluster(2)), ("buffered_f32".into(), 2));
     assert_eq!(
         forced(20000, Forced::Cluster(1)),
-        ("cluster_f32".into(), 4),
+        ("cluster_f32".into(), 8),
         "the plan chooses: one block is too few"
     );
-    assert_eq!(forced(20000, Forced::Cluster(3)), ("cluster_f32".into(), 4));
+    assert_eq!(forced(20000, Forced::Cluster(3)), ("cluster_f32".into(), 8));
     assert_eq!(forced(20000, Forced::Online), ("long_f32".into(), 8));
 }
 
@@ -267,9 +270,11 @@ fn rows_are_covered_by_legal_launches() {
 fn few_rows_are_shared_by_many_blocks() {
     let device = examples::h200();
     let plan_of = |rows, length| rows_of(&contiguous(DType::BF16, rows, length), &device, None);
-    for (rows, length) in [(4, 131_072), (16, 32000), (1, 8192)] {
+    for (rows, length, blocks) in
+        [(4, 131_072, 16), (16, 32000, 8), (4, 25000, 8), (1, 16384, 4), (1, 8192, 1)]
+    {
         let plan = plan_of(rows, length);
-        assert_eq!((plan.cluster, plan.grid[0]), (8, 8 * rows as u32), "{rows} x {length}");
+        assert_eq!((plan.cluster, plan.grid[0]), (blocks, blocks * rows as u32), "{rows} x {length}");
     }
     for (rows, length) in [(1, 1 << 24), (8, 1 << 21)] {
         let p = contiguous(DType::BF16, rows, length);
@@ -282,6 +287,8 @@ fn few_rows_are_shared_by_many_blocks() {
     }
     assert_eq!(&*plan_of(4, 262_144).kernel.name, "softmax_backward_cluster_bf16");
     assert_eq!(plan_of(4, 262_144).cluster, 16);
-    assert_eq!(plan_of(1000, 16384).cluster, 1);
-    assert_eq!(plan_of(1000, 16385).cluster, 2);
+    // Of many rows only those that fill the threads of small blocks.
+    for (length, blocks) in [(16384, 1), (25000, 2), (32768, 8), (65536, 8), (131_072, 16)] {
+        assert_eq!(plan_of(1000, length).cluster, blocks, "{length}");
+    }
 }
