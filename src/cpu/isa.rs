@@ -338,10 +338,11 @@ mod x86 {
             unsafe {
                 match size_of::<T>() {
                     2 => transmute_copy(&_mm256_maskz_loadu_epi16(mask, from.cast())),
-                    4 => transmute_copy(&_mm512_maskz_loadu_epi32(mask, from.cast())),
+                    // Of integers LLVM keeps the group in memory, in parts that are loaded before they are stored.
+                    4 => transmute_copy(&_mm512_maskz_loadu_ps(mask, from.cast())),
                     _ => transmute_copy(&[
-                        _mm512_maskz_loadu_epi64(mask as u8, from.cast()),
-                        _mm512_maskz_loadu_epi64((mask >> 8) as u8, from.wrapping_add(LANES / 2).cast()),
+                        _mm512_maskz_loadu_pd(mask as u8, from.cast()),
+                        _mm512_maskz_loadu_pd((mask >> 8) as u8, from.wrapping_add(LANES / 2).cast()),
                     ]),
                 }
             }
@@ -354,11 +355,11 @@ mod x86 {
             unsafe {
                 match size_of::<T>() {
                     2 => _mm256_mask_storeu_epi16(to.cast(), mask, transmute_copy(&group)),
-                    4 => _mm512_mask_storeu_epi32(to.cast(), mask, transmute_copy(&group)),
+                    4 => _mm512_mask_storeu_ps(to.cast(), mask, transmute_copy(&group)),
                     _ => {
-                        let [low, high] = transmute_copy::<[T; LANES], [__m512i; 2]>(&group);
-                        _mm512_mask_storeu_epi64(to.cast(), mask as u8, low);
-                        _mm512_mask_storeu_epi64(to.wrapping_add(LANES / 2).cast(), (mask >> 8) as u8, high);
+                        let [low, high] = transmute_copy::<[T; LANES], [__m512d; 2]>(&group);
+                        _mm512_mask_storeu_pd(to.cast(), mask as u8, low);
+                        _mm512_mask_storeu_pd(to.wrapping_add(LANES / 2).cast(), (mask >> 8) as u8, high);
                     }
                 }
             }

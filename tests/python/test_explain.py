@@ -273,7 +273,7 @@ LOOPS = [
     (tw.grouped_matmul, (meta(4, 70, 50), meta(4, 50, 90)), {}, "blocks of k", "matmul/blocks.rs"),
     (tw.grouped_matmul, ([meta(1, 5), meta(70, 50)], [meta(5, 9), meta(50, 90)]), {}, "blocks", "blocks.rs"),
     (
-        tw.activation_backward,
+        "activation_backward",
         (meta(7, 5), meta(7, 5), "relu"),
         {},
         "pieces of rows",
