@@ -7,7 +7,7 @@
 // Variants, chosen by row length in src/cuda/plan/softmax_backward/choose.rs:
 //   warpVxR           R rows at a time in the registers of a group of 1 to 32 lanes, V vectors of each input a lane.
 //   cluster           a row in the registers of 1 to 16 blocks, which exchange sums through distributed shared memory.
-//   buffered          the same for longer rows: batches before the last stay in shared memory.
+//   buffered          the same for longer rows, or many with odd ends: batches before the last stay in shared memory.
 //   long              the same for any length: batches before the last are read again, last to first.
 //   partial, combine  two launches for few long rows: the first writes the sums of slices to the workspace.
 // A row may begin anywhere: the elements before and behind its whole vectors are loaded and stored one by one, and so

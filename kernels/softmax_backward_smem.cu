@@ -1,7 +1,7 @@
 // targets: 75 80 90 100 120 ptx:75
 //
-// Gradients of softmax and log_softmax for long rows with different alignments of grad, output and result, or with ends
-// inside a 16-byte vector. The arithmetic is that of softmax_backward.cu; two reads and one write.
+// Gradients of softmax and log_softmax for long rows of which grad, output and result are aligned differently. The
+// arithmetic is that of softmax_backward.cu; two reads and one write.
 //
 // As in softmax_smem.cu a row is in the shared memory of a block, or of the 2 to 16 blocks of a cluster (sm_90):
 // whole vectors of each input with the input's own alignment (cp.async), single elements of head and tail. A thread
