@@ -57,10 +57,11 @@ def _sections(explanation: Explanation) -> Iterator[tuple[str, Rows]]:
     yield "problem", [(name, str(value)) for name, value in e.problem.items()]
     yield "work", _work(e.work)
     if e.cpu is not None:
-        rows = [("instructions", e.cpu.instructions), ("threads", str(e.cpu.threads))]
-        if e.cpu.loops is not None:
-            rows.append(("loops", f"{e.cpu.loops} ({e.cpu.file})"))
-        yield "CPU", rows
+        several = ", for short work one" if e.cpu.threads > 1 else ""
+        nothing = "none: there is nothing to compute"
+        loops = nothing if e.cpu.loops is None else f"{e.cpu.loops} ({e.cpu.file})"
+        rows = [("instructions", e.cpu.instructions), ("threads", f"{e.cpu.threads}{several}")]
+        yield "CPU", [*rows, ("loops", loops)]
     if e.device is not None:
         yield "device", _device(e.device)
     if e.plan is not None:

@@ -152,7 +152,7 @@ class Cpu:
     Short work takes one of them.
     """
     loops: str | None = None
-    """What the loops run over, of several matmuls those of the largest; None without elements."""
+    """What the loops run over, of several matmuls those of the largest; None where there is nothing to do."""
     file: str | None = None
     """Where they are."""
 
@@ -161,8 +161,8 @@ class Cpu:
 class Explanation:
     """The plan of one call. `print` it, show it in a notebook, or call `as_dict()`.
 
-    On a GPU there are `plan` and the facts that follow from it, on a CPU there is `cpu`. There is neither
-    where the result has no elements, so that a GPU has nothing to do.
+    On a GPU there are `plan` and the facts that follow from it, on a CPU there is `cpu`. Where the result has
+    no elements there is no plan, and `cpu` names no loops.
     """
 
     op: str

@@ -292,7 +292,9 @@ def test_on_a_cpu_it_names_the_loops(op, operands, options, loops, file):
 
 
 def test_without_elements_a_cpu_runs_no_loops():
-    assert tw.explain(tw.matmul, meta(0, 3), meta(3, 5), device="cpu").cpu.loops is None
+    empty = tw.explain(tw.matmul, meta(0, 3), meta(3, 5), device="cpu")
+    assert empty.cpu.loops is None
+    assert "none: there is nothing to compute" in str(empty)
 
 
 def test_nothing_is_computed_or_written():
