@@ -86,6 +86,8 @@ def test_products_of_a_list_share_a_launch_where_that_is_sooner():
     alike = tw.explain(tw.grouped_matmul, [meta(256, 4096)] * 8, weights, device="h200")
     assert [plan.kernel.split("_")[3] for plan in alike.launches] == ["list"]
     assert alike.plan.settings["products"] == 8
+    shared = {"dtype": "bfloat16", "activation": None, "bias": False, "gate": False}
+    assert alike.problem == {"products": 8, "cut": "nothing", **shared}
     assert "a launch each" in str(alike)
     one_is_copied = [meta(512, 513)[:, 1:], *[meta(512, 512)] * 7]
     mixed = tw.explain(tw.grouped_matmul, one_is_copied, [meta(512, 512)] * 8, device="h200")

@@ -192,6 +192,13 @@ pub fn explain_call<'py>(
                     let problem = PyDict::new(py);
                     problem.set_item("products", p.products.len())?;
                     problem.set_item("cut", "nothing")?;
+                    // What all of them share, or some have.
+                    if let Some(first) = p.products.first() {
+                        problem.set_item("dtype", first.dtype.name())?;
+                        problem.set_item("activation", first.activation.name())?;
+                        problem.set_item("bias", p.products.iter().any(|product| product.bias.is_some()))?;
+                        problem.set_item("gate", first.gate.is_some())?;
+                    }
                     explained.set_item("problem", problem)?;
                     describe(&explained, &call, &p, device)?;
                     return Ok(explained);
