@@ -33,31 +33,7 @@ fn every_plan_is_legal_and_covers_its_rows() {
     ];
     for device in examples::one_of_each() {
         for dtypes in pairs {
-            for length in [
-                1,
-                2,
-                3,
-                4,
-                7,
-                8,
-                9,
-                15,
-                16,
-                17,
-                31,
-                32,
-                33,
-                60,
-                64,
-                65,
-                255,
-                1000,
-                1023,
-                8192,
-                50257,
-                1 << 20,
-                1 << 33,
-            ] {
+            for length in (1..10).chain([15, 16, 17, 33, 64, 65, 255, 1023, 8192, 50257, 1 << 20, 1 << 33]) {
                 for rows in [1, 7, 1000, 1 << 22, 1 << 34] {
                     for (pad, offset) in [(0, 0), (1, 3)] {
                         let row = (rows, length + pad, length + pad);
