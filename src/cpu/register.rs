@@ -15,6 +15,8 @@ pub trait Tiles: 'static {
     const HEIGHT: usize;
     /// Columns of a tile, at most [`MAX_WIDTH`].
     const WIDTH: usize;
+    /// A tile may be narrower by multiples of so many columns.
+    const LEN: usize;
     /// Whether the factors of a row of a have to follow one another.
     const ROWS_ALONG_K: bool = false;
 
@@ -49,21 +51,20 @@ pub trait Tiles: 'static {
     /// What [`multiply`] says, with `HEIGHT` rows.
     ///
     /// # Safety
-    /// As of `multiply`.
+    /// As of `multiply`, with the registers that the columns take.
     unsafe fn tile<const KEEP: bool>(operands: Operands<Self::Factor, Self::Sum>);
 }
 
 pub const MAX_HEIGHT: usize = 32;
-pub const MAX_WIDTH: usize = 32;
+pub const MAX_WIDTH: usize = 48;
 
-/// A register of sums, and the instructions that add products to it. The sums of a tile's row take two, and a tile leaves
-/// a few registers free.
+/// A register of `LEN` sums, and the instructions that add products to it. The sums of a tile's row take a few, and a tile
+/// leaves some free.
 pub trait Register: Tiles + Copy {
     /// A register of factors.
     type Operand: Copy;
-
-    /// Sums in a register.
-    const LEN: usize = Self::WIDTH / 2;
+    /// Whether a tile asks for rows of a copy of b before it loads them.
+    const ASKS_AHEAD: bool;
 
     /// # Safety
     /// As of all functions here.
@@ -74,15 +75,21 @@ pub trait Register: Tiles + Copy {
     /// # Safety
     /// As of `zero`.
     unsafe fn keep(factors: Self::Operand, to: *mut Self::Factor);
-    /// Adds the products of a row's factor, the one `AT` factors from where `rows` are, with those of a row of b.
+    /// A register of a row's factor, the one `AT` factors from where `rows` are.
     ///
     /// # Safety
     /// As of `zero`.
-    unsafe fn add_products<const ROW: usize, const AT: usize>(
-        sums: &mut [Self; 2],
-        rows: &RowPointers<Self::Factor>,
-        b: [Self::Operand; 2],
-    );
+    unsafe fn of_row<const ROW: usize, const AT: usize>(rows: &RowPointers<Self::Factor>) -> Self::Operand;
+    /// A register of a row's factor, the one `AT` steps from where a panel of `H` rows is.
+    ///
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn of_panel<const H: usize, const ROW: usize, const AT: usize>(
+        panel: *const Self::Factor,
+    ) -> Self::Operand;
+    /// # Safety
+    /// As of `zero`.
+    unsafe fn add_product(self, x: Self::Operand, y: Self::Operand) -> Self;
     /// # Safety
     /// As of `zero`.
     unsafe fn add(self, sums: *const Self::Sum) -> Self;
@@ -104,7 +111,7 @@ pub struct RowPointers<F> {
 impl<F> RowPointers<F> {
     #[inline(always)]
     fn new(first: *const F, step: isize) -> RowPointers<F> {
-        let fours = [first, first.wrapping_byte_offset(4 * step), first.wrapping_byte_offset(8 * step)];
+        let fours = [first, first.wrapping_byte_offset(4 * step)];
         RowPointers { fours, step, three_steps: 3 * step }
     }
 
@@ -117,7 +124,7 @@ impl<F> RowPointers<F> {
 }
 
 /// Rows of a tile of registers, at most.
-const MAX_HEIGHT_IN_REGISTERS: usize = 12;
+const MAX_HEIGHT_IN_REGISTERS: usize = 8;
 
 /// Rows and columns that are transposed at a time.
 pub const BLOCK: usize = 8;
@@ -135,6 +142,8 @@ pub struct Operands<F, R> {
     /// Where a copy of b is to lie, row after row.
     pub copy: *mut F,
     pub k: usize,
+    /// At most `WIDTH`: sums are computed of as many whole multiples of `LEN` as they take.
+    pub columns: usize,
     pub to: *mut R,
     pub to_step: isize,
     /// Sums that are added to these, or null.
@@ -150,41 +159,49 @@ pub struct Operands<F, R> {
 /// sums = a @ b, row by row, summed in order of k; and, where wanted, a copy of b, which costs nothing among the products.
 ///
 /// # Safety
-/// The CPU has the register's instructions; `H` rows and `k` columns of a, and `k` rows of b, may be read, as many sums
-/// and, if `KEEP`, factors be written.
+/// The CPU has the register's instructions; `H` rows and `k` columns of a, and `k` rows of `N` registers of b, may be read, as
+/// many sums and, if `KEEP`, factors be written.
 #[inline(always)]
-pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
+pub unsafe fn multiply<V: Register, const H: usize, const N: usize, const KEEP: bool>(
     operands: &Operands<V::Factor, V::Sum>,
 ) {
     let Operands { a, a_steps: [row, step], k, to, to_step, earlier, earlier_step, .. } = *operands;
     let Operands { mut b, mut copy, awaited, awaited_step, later, .. } = *operands;
-    let b_step = if KEEP { operands.b_step } else { size_of::<[V::Factor; 2]>() as isize * V::LEN as isize };
-    let mut rows = RowPointers::new(a, row);
+    let one = size_of::<V::Factor>() as isize;
+    let b_step = if KEEP { operands.b_step } else { V::WIDTH as isize * one };
     // SAFETY: the caller's promise; pointers step beyond the end, but are not read there.
     unsafe {
-        let mut sums = [[V::zero(); 2]; H];
+        let mut sums = [[V::zero(); N]; H];
         macro_rules! add_rows {
-            ($at:literal, $factors:ident: $($row:literal)*) => {
-                $(V::add_products::<$row, $at>(&mut sums[$row], &rows, $factors);)*
-            };
+            ($factor:ident $at:literal, $b:ident: $($row:literal)*) => {$(
+                let x = $factor!($row, $at);
+                for j in 0..N {
+                    sums[$row][j] = sums[$row][j].add_product(x, $b[j]);
+                }
+            )*};
         }
-        // Of the factors `$at` after where `rows` are.
+        // Of the step `$at` steps after where a's pointers are.
         macro_rules! add_step {
-            ($at:literal) => {{
-                let factors = [V::load(b), V::load(b.wrapping_add(V::LEN))];
-                let ahead = b.wrapping_byte_offset(if KEEP { AHEAD_IN_MEMORY } else { AHEAD } * b_step);
-                prefetch(ahead);
-                if size_of::<[V::Factor; 2]>() * V::LEN > CACHE_LINE {
-                    prefetch(ahead.wrapping_add(V::LEN));
+            ($factor:ident $at:literal) => {{
+                let mut factors = [V::load(b); N];
+                for j in 1..N {
+                    factors[j] = V::load(b.wrapping_add(j * V::LEN));
+                }
+                if KEEP || V::ASKS_AHEAD {
+                    let ahead = b.wrapping_byte_offset(if KEEP { AHEAD_IN_MEMORY } else { AHEAD } * b_step);
+                    for line in 0..(N * V::LEN * size_of::<V::Factor>()).div_ceil(CACHE_LINE) {
+                        prefetch(ahead.wrapping_byte_add(line * CACHE_LINE));
+                    }
                 }
                 if KEEP {
-                    V::keep(factors[0], copy);
-                    V::keep(factors[1], copy.wrapping_add(V::LEN));
+                    for j in 0..N {
+                        V::keep(factors[j], copy.wrapping_add(j * V::LEN));
+                    }
                     copy = copy.wrapping_add(V::WIDTH);
                 }
-                add_rows!($at, factors: 0 1 2 3 4 5);
+                add_rows!($factor $at, factors: 0 1 2 3 4 5);
                 if H > 6 {
-                    add_rows!($at, factors: 6 7 8 9 10 11);
+                    add_rows!($factor $at, factors: 6 7);
                 }
                 b = b.wrapping_byte_offset(b_step);
             }};
@@ -192,48 +209,72 @@ pub unsafe fn multiply<V: Register, const H: usize, const KEEP: bool>(
         let (mut wanted, mut wanted_step) = (awaited.cast::<u8>(), awaited_step);
         let mut rows_to_come = H;
         // Four steps a turn, as counters and pointers take the place of products.
-        macro_rules! add_turns {
-            ($($at:literal, $advance:expr;)*) => {
+        macro_rules! add_steps {
+            ($factor:ident, $advance:ident) => {
                 for _ in 0..k / 4 {
-                    $(
-                        add_step!($at);
-                        rows.advance($advance);
-                    )*
+                    add_step!($factor 0);
+                    add_step!($factor 1);
+                    add_step!($factor 2);
+                    add_step!($factor 3);
+                    $advance!(4);
                     // Few lines at a time, or loads would wait for them. And no jump, which may lie across 32 bytes of code:
                     // Intel's CPUs from Skylake to Cascade Lake decode all that follows such a jump anew each time.
-                    prefetch(wanted);
-                    if V::WIDTH * size_of::<V::Sum>() > CACHE_LINE {
-                        prefetch(wanted.wrapping_add(CACHE_LINE));
+                    for line in 0..(N * V::LEN * size_of::<V::Sum>()).div_ceil(CACHE_LINE) {
+                        prefetch(wanted.wrapping_add(line * CACHE_LINE));
                     }
                     rows_to_come = rows_to_come.wrapping_sub(1);
                     let next = wanted.wrapping_offset(wanted_step);
                     wanted = std::hint::select_unpredictable(rows_to_come == 0, later.cast(), next);
                     wanted_step = std::hint::select_unpredictable(rows_to_come == 0, CACHE_LINE as isize, wanted_step);
                 }
+                for _ in 0..k % 4 {
+                    add_step!($factor 0);
+                    $advance!(1);
+                }
             };
         }
         // Rows along k, or columns of a panel. Offsets that are known become part of the instructions.
-        let one = size_of::<V::Factor>() as isize;
         if step == one {
-            add_turns!(0, 0; 1, 0; 2, 0; 3, 4 * one;);
+            let mut rows = RowPointers::new(a, row);
+            macro_rules! of_row {
+                ($row:literal, $at:literal) => {
+                    V::of_row::<$row, $at>(&rows)
+                };
+            }
+            macro_rules! advance {
+                ($steps:literal) => {
+                    rows.advance($steps * one)
+                };
+            }
+            add_steps!(of_row, advance);
         } else {
             debug_assert!(row == one && step == H as isize * one);
-            add_turns!(0, H as isize * one; 0, H as isize * one; 0, H as isize * one; 0, H as isize * one;);
-        }
-        for _ in 0..k % 4 {
-            add_step!(0);
-            rows.advance(step);
+            let mut panel = a;
+            macro_rules! of_panel {
+                ($row:literal, $at:literal) => {
+                    V::of_panel::<H, $row, $at>(panel)
+                };
+            }
+            macro_rules! advance {
+                ($steps:literal) => {
+                    panel = panel.wrapping_add($steps * H)
+                };
+            }
+            add_steps!(of_panel, advance);
         }
         if !earlier.is_null() {
             for i in 0..H {
                 let earlier = earlier.wrapping_byte_offset(i as isize * earlier_step);
-                sums[i] = [sums[i][0].add(earlier), sums[i][1].add(earlier.wrapping_add(V::LEN))];
+                for j in 0..N {
+                    sums[i][j] = sums[i][j].add(earlier.wrapping_add(j * V::LEN));
+                }
             }
         }
         for i in 0..H {
             let to = to.wrapping_byte_offset(i as isize * to_step);
-            sums[i][0].store(to);
-            sums[i][1].store(to.wrapping_add(V::LEN));
+            for j in 0..N {
+                sums[i][j].store(to.wrapping_add(j * V::LEN));
+            }
         }
     }
 }
@@ -260,11 +301,12 @@ pub fn prefetch<T>(line: *const T) {
 #[cfg(target_arch = "x86_64")]
 macro_rules! register {
     (
-        $register:ty: $number:ty, $len:literal, height $height:literal, $zero:ident, $load:ident, $store:ident, $add:ident,
-        $add_products:ident, $transpose:path, $features:literal
+        $register:ty: $number:ty, $len:literal, $height:literal rows of $registers:literal, asks ahead: $asks_ahead:literal,
+        $zero:ident, $load:ident, $store:ident, $add:ident, $instructions:ident, $transpose:path, $features:literal
     ) => {
         impl Register for $register {
             type Operand = Self;
+            const ASKS_AHEAD: bool = $asks_ahead;
 
             // SAFETY, of all: the caller's promise.
             #[inline(always)]
@@ -283,13 +325,21 @@ macro_rules! register {
                 unsafe { $store(to, factors) }
             }
             #[inline(always)]
-            unsafe fn add_products<const ROW: usize, const AT: usize>(
-                sums: &mut [Self; 2],
-                rows: &RowPointers<$number>,
-                b: [Self; 2],
-            ) {
+            unsafe fn of_row<const ROW: usize, const AT: usize>(rows: &RowPointers<$number>) -> Self {
                 // SAFETY: as above.
-                unsafe { $add_products::<ROW, AT>(sums, rows, b) }
+                unsafe { $instructions::of_row::<ROW, AT>(rows) }
+            }
+            #[inline(always)]
+            unsafe fn of_panel<const H: usize, const ROW: usize, const AT: usize>(
+                panel: *const $number,
+            ) -> Self {
+                // SAFETY: as above.
+                unsafe { $instructions::of_panel::<H, ROW, AT>(panel) }
+            }
+            #[inline(always)]
+            unsafe fn add_product(self, x: Self, y: Self) -> Self {
+                // SAFETY: as above.
+                unsafe { $instructions::add_product(self, x, y) }
             }
             #[inline(always)]
             unsafe fn add(self, sums: *const $number) -> Self {
@@ -307,7 +357,8 @@ macro_rules! register {
             type Factor = $number;
             type Sum = $number;
             const HEIGHT: usize = $height;
-            const WIDTH: usize = 2 * $len;
+            const WIDTH: usize = $registers * $len;
+            const LEN: usize = $len;
 
             #[inline(always)]
             unsafe fn transpose(from: *const $number, from_step: usize, to: *mut $number, to_step: usize) {
@@ -319,12 +370,18 @@ macro_rules! register {
                 // A function of its own: where the loop is one of many in a function, LLVM keeps sums in memory.
                 #[target_feature(enable = $features)]
                 #[inline(never)]
-                unsafe fn tile<const KEEP: bool>(operands: &Operands<$number, $number>) {
+                unsafe fn tile<const N: usize, const KEEP: bool>(operands: &Operands<$number, $number>) {
                     // SAFETY: as above.
-                    unsafe { multiply::<$register, $height, KEEP>(operands) }
+                    unsafe { multiply::<$register, $height, N, KEEP>(operands) }
                 }
                 // SAFETY: as above.
-                unsafe { tile::<KEEP>(&operands) }
+                unsafe {
+                    match operands.columns.div_ceil($len) {
+                        1 => tile::<1, KEEP>(&operands),
+                        2 => tile::<2, KEEP>(&operands),
+                        _ => tile::<$registers, KEEP>(&operands),
+                    }
+                }
             }
         }
     };
@@ -336,70 +393,107 @@ pub mod x86 {
 
     use super::{Operands, Register, RowPointers, Tiles, multiply};
 
-    register!(__m256: f32, 8, height 6, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps, add_8_f32,
-        transpose_4, "avx2,fma");
-    register!(__m256d: f64, 4, height 6, _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_add_pd, add_4_f64,
-        transpose_8, "avx2,fma");
-    register!(__m512: f32, 16, height 12, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps, add_16_f32,
-        transpose_4, "avx512f");
-    register!(__m512d: f64, 8, height 12, _mm512_setzero_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_add_pd, add_8_f64,
-        transpose_8, "avx512f");
+    register!(__m256: f32, 8, 6 rows of 2, asks ahead: true, _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps,
+        _mm256_add_ps, of_8_f32, transpose_4, "avx2,fma");
+    register!(__m256d: f64, 4, 6 rows of 2, asks ahead: true, _mm256_setzero_pd, _mm256_loadu_pd, _mm256_storeu_pd,
+        _mm256_add_pd, of_4_f64, transpose_8, "avx2,fma");
+    register!(__m512: f32, 16, 8 rows of 3, asks ahead: false, _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps,
+        _mm512_add_ps, of_16_f32, transpose_4, "avx512f");
+    register!(__m512d: f64, 8, 8 rows of 3, asks ahead: false, _mm512_setzero_pd, _mm512_loadu_pd, _mm512_storeu_pd,
+        _mm512_add_pd, of_8_f64, transpose_8, "avx512f");
 
-    /// [`Register::add_products`] in assembly, whose order stays as it is: of intrinsics LLVM loads many factors at once, and
-    /// keeps sums in memory for want of registers.
-    macro_rules! add_products {
+    /// [`Register`]'s instructions among products in assembly, whose order stays as it is: of intrinsics LLVM loads many
+    /// factors at once, and keeps sums in memory for want of registers.
+    macro_rules! instructions {
         (
             $name:ident: $register:ty, $operand:ty, $factor:ty, $class:ident, $broadcast:literal, $memory:literal,
             $multiply:literal, $features:literal
         ) => {
-            /// # Safety
-            /// As of [`Register::add_products`].
-            #[target_feature(enable = $features)]
-            #[inline]
-            pub unsafe fn $name<const ROW: usize, const AT: usize>(
-                [left, right]: &mut [$register; 2],
-                rows: &RowPointers<$factor>,
-                b: [$operand; 2],
-            ) {
-                // Where `$steps` names no operand, a comment does.
-                macro_rules! add {
-                    ($steps:literal, $step:expr) => {{
-                        // Not `_`, which LLVM may take for a byte: whether it then assembles depends on what is inlined.
-                        let _factor: $operand;
-                        // SAFETY: the caller's promise.
-                        unsafe {
-                            std::arch::asm!(
-                                concat!($broadcast, " {x}, ", $memory, " ptr [{a}", $steps, " + {at}] // {step}"),
-                                concat!($multiply, " {left}, {x}, {b}"),
-                                concat!($multiply, " {right}, {x}, {c}"),
-                                a = in(reg) rows.fours[ROW / 4],
-                                step = in(reg) $step,
-                                at = const AT * size_of::<$factor>(),
-                                left = inout($class) *left,
-                                right = inout($class) *right,
-                                b = in($class) b[0],
-                                c = in($class) b[1],
-                                x = out($class) _factor,
-                                options(nostack),
-                            )
-                        }
-                    }};
+            pub mod $name {
+                use std::arch::asm;
+
+                #[allow(clippy::wildcard_imports, reason = "of whatever types the macro is given")]
+                use super::*;
+
+                /// # Safety
+                /// As of [`Register::of_row`].
+                #[target_feature(enable = $features)]
+                #[inline]
+                pub unsafe fn of_row<const ROW: usize, const AT: usize>(rows: &RowPointers<$factor>) -> $operand {
+                    // Where `$steps` names no operand, a comment does.
+                    macro_rules! load {
+                        ($steps:literal, $step:expr) => {{
+                            // Not `_`, which LLVM may take for a byte: whether it then assembles depends on what is inlined.
+                            let factor: $operand;
+                            // SAFETY: the caller's promise.
+                            unsafe {
+                                asm!(
+                                    concat!($broadcast, " {x}, ", $memory, " ptr [{a}", $steps, " + {at}] // {step}"),
+                                    a = in(reg) rows.fours[ROW / 4],
+                                    step = in(reg) $step,
+                                    at = const AT * size_of::<$factor>(),
+                                    x = out($class) factor,
+                                    options(nostack, readonly, preserves_flags),
+                                )
+                            }
+                            factor
+                        }};
+                    }
+                    match ROW % 4 {
+                        0 => load!("", rows.step),
+                        1 => load!(" + {step}", rows.step),
+                        2 => load!(" + 2 * {step}", rows.step),
+                        _ => load!(" + {step}", rows.three_steps),
+                    }
                 }
-                match ROW % 4 {
-                    0 => add!("", rows.step),
-                    1 => add!(" + {step}", rows.step),
-                    2 => add!(" + 2 * {step}", rows.step),
-                    _ => add!(" + {step}", rows.three_steps),
+
+                /// # Safety
+                /// As of [`Register::of_panel`].
+                #[target_feature(enable = $features)]
+                #[inline]
+                pub unsafe fn of_panel<const H: usize, const ROW: usize, const AT: usize>(
+                    panel: *const $factor,
+                ) -> $operand {
+                    let factor: $operand;
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        asm!(
+                            concat!($broadcast, " {x}, ", $memory, " ptr [{a} + {at}]"),
+                            a = in(reg) panel,
+                            at = const (AT * H + ROW) * size_of::<$factor>(),
+                            x = out($class) factor,
+                            options(nostack, readonly, preserves_flags),
+                        )
+                    }
+                    factor
+                }
+
+                /// # Safety
+                /// As of [`Register::add_product`].
+                #[target_feature(enable = $features)]
+                #[inline]
+                pub unsafe fn add_product(mut sums: $register, x: $operand, y: $operand) -> $register {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        asm!(
+                            concat!($multiply, " {sums}, {x}, {y}"),
+                            sums = inout($class) sums,
+                            x = in($class) x,
+                            y = in($class) y,
+                            options(nostack, nomem, preserves_flags),
+                        )
+                    }
+                    sums
                 }
             }
         };
     }
-    pub(crate) use add_products;
+    pub(crate) use instructions;
 
-    add_products!(add_8_f32: __m256, __m256, f32, ymm_reg, "vbroadcastss", "dword", "vfmadd231ps", "avx2,fma");
-    add_products!(add_4_f64: __m256d, __m256d, f64, ymm_reg, "vbroadcastsd", "qword", "vfmadd231pd", "avx2,fma");
-    add_products!(add_16_f32: __m512, __m512, f32, zmm_reg, "vbroadcastss", "dword", "vfmadd231ps", "avx512f");
-    add_products!(add_8_f64: __m512d, __m512d, f64, zmm_reg, "vbroadcastsd", "qword", "vfmadd231pd", "avx512f");
+    instructions!(of_8_f32: __m256, __m256, f32, ymm_reg, "vbroadcastss", "dword", "vfmadd231ps", "avx2,fma");
+    instructions!(of_4_f64: __m256d, __m256d, f64, ymm_reg, "vbroadcastsd", "qword", "vfmadd231pd", "avx2,fma");
+    instructions!(of_16_f32: __m512, __m512, f32, zmm_reg, "vbroadcastss", "dword", "vfmadd231ps", "avx512f");
+    instructions!(of_8_f64: __m512d, __m512d, f64, zmm_reg, "vbroadcastsd", "qword", "vfmadd231pd", "avx512f");
 
     /// [`Tiles::transpose`] of elements of two bytes.
     ///
@@ -503,6 +597,7 @@ macro_rules! array {
     ($number:ty, $len:expr) => {
         impl Register for [$number; $len] {
             type Operand = Self;
+            const ASKS_AHEAD: bool = true;
 
             #[inline(always)]
             unsafe fn zero() -> Self {
@@ -519,24 +614,29 @@ macro_rules! array {
                 unsafe { to.cast::<Self>().write_unaligned(factors) }
             }
             #[inline(always)]
-            unsafe fn add_products<const ROW: usize, const AT: usize>(
-                sums: &mut [Self; 2],
-                rows: &RowPointers<$number>,
-                b: [Self; 2],
-            ) {
+            unsafe fn of_row<const ROW: usize, const AT: usize>(rows: &RowPointers<$number>) -> Self {
                 let row = rows.fours[ROW / 4].wrapping_byte_offset((ROW % 4) as isize * rows.step);
                 // SAFETY: the caller's promise.
-                let x = unsafe { row.wrapping_add(AT).read_unaligned() };
-                for j in 0..2 {
-                    for i in 0..$len {
-                        // A fused one would be a library call elsewhere.
-                        sums[j][i] = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
-                            x.mul_add(b[j][i], sums[j][i])
-                        } else {
-                            x * b[j][i] + sums[j][i]
-                        };
-                    }
+                [unsafe { row.wrapping_add(AT).read_unaligned() }; $len]
+            }
+            #[inline(always)]
+            unsafe fn of_panel<const H: usize, const ROW: usize, const AT: usize>(
+                panel: *const $number,
+            ) -> Self {
+                // SAFETY: the caller's promise.
+                [unsafe { panel.wrapping_add(AT * H + ROW).read_unaligned() }; $len]
+            }
+            #[inline(always)]
+            unsafe fn add_product(mut self, x: Self, y: Self) -> Self {
+                for i in 0..$len {
+                    // A fused one would be a library call elsewhere.
+                    self[i] = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
+                        x[i].mul_add(y[i], self[i])
+                    } else {
+                        x[i] * y[i] + self[i]
+                    };
                 }
+                self
             }
             #[inline(always)]
             unsafe fn add(mut self, sums: *const $number) -> Self {
@@ -559,11 +659,17 @@ macro_rules! array {
             type Sum = $number;
             const HEIGHT: usize = 6;
             const WIDTH: usize = 2 * $len;
+            const LEN: usize = $len;
 
             #[inline(always)]
             unsafe fn tile<const KEEP: bool>(operands: Operands<$number, $number>) {
                 // SAFETY: the caller's promise.
-                unsafe { multiply::<Self, 6, KEEP>(&operands) }
+                unsafe {
+                    match operands.columns.div_ceil($len) {
+                        1 => multiply::<Self, 6, 1, KEEP>(&operands),
+                        _ => multiply::<Self, 6, 2, KEEP>(&operands),
+                    }
+                }
             }
         }
     };

@@ -8,7 +8,11 @@ from support import reference, views
 from support.tolerance import FLOATS, assert_identical, assert_rounded
 
 dtypes = pytest.mark.parametrize("dtype", FLOATS, ids=str)
-SHAPES = [(1, 1, 1), (1, 257, 64), (3, 64, 33), (33, 1, 40), (65, 47, 130), (129, 264, 1100), (300, 136, 72)]
+SHAPES = [
+    *((1, 1, 1), (1, 257, 64), (3, 64, 33), (33, 1, 40), (65, 47, 130), (129, 264, 1100), (300, 136, 72)),
+    # Few rows or columns of a matrix that a CPU reads once.
+    *((2, 520, 130), (3, 20, 5000), (4, 300, 300), (530, 2, 130), (300, 3, 300), (20, 4, 5000)),
+]
 
 
 def normal(*shape, dtype, device):
@@ -64,7 +68,7 @@ def test_views_of_any_layout(device, dtype, seed):
         maker = views.MATRIX_MAKERS[int(torch.randint(len(views.MATRIX_MAKERS), (), generator=generator))]
         return maker(normal(*shape, dtype=dtype, device=device))
 
-    for m, n, k in [(65, 47, 33), (17, 128, 72), (130, 66, 300)]:
+    for m, n, k in [(65, 47, 33), (17, 128, 72), (130, 66, 300), (3, 350, 200), (270, 2, 250)]:
         a, b, gate, residual = made(m, k), made(k, n), made(k, n), made(m, n)
         bias = made(2, n)
         check(a, b, residual=residual, activation="silu")

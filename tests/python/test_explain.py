@@ -271,7 +271,9 @@ LOOPS = [
     ),
     (tw.matmul, (meta(70, 50), meta(50, 90)), {}, "blocks of k, columns and rows", "matmul/blocks.rs"),
     (tw.matmul, (meta(7, 5), meta(5, 9)), {}, "a product packed at once", "matmul/small.rs"),
-    (tw.matmul, (meta(7, 500), meta(500)), {}, "products with a vector", "matmul/vector.rs"),
+    (tw.matmul, (meta(7, 500), meta(500)), {}, "products with one or a few vectors", "matmul/vector.rs"),
+    (tw.matmul, (meta(4, 500), meta(500, 900)), {}, "products with one or a few vectors", "matmul/vector.rs"),
+    (tw.matmul, (meta(5, 500), meta(500, 900)), {}, "blocks of k, columns and rows", "matmul/blocks.rs"),
     (tw.grouped_matmul, (meta(4, 70, 50), meta(4, 50, 90)), {}, "blocks of k", "matmul/blocks.rs"),
     (tw.grouped_matmul, ([meta(1, 5), meta(70, 50)], [meta(5, 9), meta(50, 90)]), {}, "blocks", "blocks.rs"),
     (

@@ -91,6 +91,7 @@ impl Tiles for Amx {
     type Sum = f32;
     const HEIGHT: usize = 2 * SIDE;
     const WIDTH: usize = 2 * SIDE;
+    const LEN: usize = 2 * SIDE;
     const ROWS_ALONG_K: bool = true;
 
     #[inline(always)]

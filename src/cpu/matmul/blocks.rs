@@ -15,20 +15,21 @@ use crate::cpu::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::isa::run_avx512;
 use crate::cpu::isa::{CACHE_LINE, LANES};
-use crate::cpu::register::{MAX_HEIGHT, MAX_WIDTH, Operands, Tiles};
+use crate::cpu::register::{BLOCK, MAX_HEIGHT, MAX_WIDTH, Operands, Tiles};
 
 /// Factors along k in a block. The length depends on nothing else, since it decides the order of sums.
 const DEPTH: usize = 512;
 
 /// Bytes of a block of b: half of a second-level cache, which has at least a MiB in most CPUs whose tiles are high.
 const fn block_bytes(height: usize) -> usize {
-    if height > 8 { 512 << 10 } else { 256 << 10 }
+    if height > 6 { 512 << 10 } else { 256 << 10 }
 }
 
-/// Rows and columns that are worked on at a time, at most, which limits the packed rows of a and the sums that the output
-/// cannot hold: 2 and 4 MiB.
-const ROWS: usize = 1024;
-const COLUMNS: usize = 1024;
+/// Rows and columns that are worked on at a time, at most, which limits the packed rows of a to 8 MiB.
+const MOST: [usize; 2] = [2048, 4096];
+
+/// The same where sums are kept that the output cannot hold: 4 MiB of float32.
+const MOST_KEPT: [usize; 2] = [1024, 1024];
 
 /// What a product can be of.
 pub trait Factor: Float<Real: Activate + InRegisters> {
@@ -104,9 +105,10 @@ fn solve_part_of_pairs<T: Tiles<Factor = [bf16; 2], Sum = f32>>(product: Product
 
 /// Bytes that a thread takes for a product of `Factor`s or sums of so many bytes, at most.
 pub fn scratch_bytes(size: usize, m: usize, n: usize, k: usize, gated: bool) -> usize {
-    let (m, n, deep) = (m.min(ROWS) + 16, n.min(COLUMNS), k.min(DEPTH) + 16);
+    let packed = (m.min(MOST[0]) + MAX_HEIGHT) * (k.min(DEPTH) + 16);
     let sums = usize::from(k > DEPTH) + usize::from(gated);
-    size * (m * deep + sums * m * n) + 2 * block_bytes(MAX_HEIGHT)
+    let kept = sums * m.min(MOST_KEPT[0]) * n.min(MOST_KEPT[1]);
+    size * (packed + kept) + 2 * block_bytes(MAX_HEIGHT)
 }
 
 /// A part of a product on one thread.
@@ -125,13 +127,22 @@ impl<S: Scheme> Kernel for Part<'_, S> {
         if !S::Tiles::<I>::ROWS_ALONG_K && small::is_small(m, n, k, gate.is_some()) {
             return Block::<S, I> { isa, product }.solve_small(scratch);
         }
-        for columns in even(product.n, COLUMNS) {
-            for rows in even(product.m, ROWS) {
+        let keeps_sums = gate.is_some() || (k > DEPTH * S::DEPTH && !holds_sums::<S>(&product));
+        let [most_rows, most_columns] = if keeps_sums { MOST_KEPT } else { MOST };
+        for columns in even(n, most_columns) {
+            for rows in even(m, most_rows) {
                 let product = product.part(size_of::<S::Memory>(), rows, columns.clone());
                 Block::<S, I> { isa, product }.solve(scratch);
             }
         }
     }
+}
+
+/// Whether the output can hold sums of some of k. The residual may be what it holds.
+fn holds_sums<S: Scheme>(product: &Product<'_, Sum<S>>) -> bool {
+    let Product { out, residual, .. } = product;
+    let is_residual = residual.is_some_and(|residual| residual.address == out.address);
+    S::Memory::DTYPE == <Sum<S>>::DTYPE && out.col_stride == 1 && !is_residual
 }
 
 /// Some rows and columns of a product.
@@ -154,18 +165,15 @@ pub struct Progress {
 impl<S: Scheme, I: Isa> Block<'_, S, I> {
     #[inline(always)]
     fn solve(&self, scratch: &mut Scratch) {
-        let Product { m, n, k, out, gate, residual, .. } = self.product;
+        let Product { m, n, k, out, gate, .. } = self.product;
         // Of factors, as all that is named `deep`.
         let deep = k.div_ceil(S::DEPTH);
         let pieces = deep.div_ceil(DEPTH).max(1);
-        // The residual may be what `out` holds.
-        let keeps_residual = residual.is_some_and(|residual| residual.address == out.address);
-        let in_place = S::Memory::DTYPE == <Sum<S>>::DTYPE && out.col_stride == 1 && !keeps_residual;
         let kept = |memory: &mut Memory| {
             let address = memory.room::<Sum<S>>(m * n).as_mut_ptr().expose_provenance();
             Placed { address, row_stride: n as i64, col_stride: 1 }
         };
-        let sums = if in_place || pieces == 1 { out } else { kept(&mut scratch.sums) };
+        let sums = if pieces == 1 || holds_sums::<S>(&self.product) { out } else { kept(&mut scratch.sums) };
         let gates = if gate.is_some() { kept(&mut scratch.gates) } else { out };
         // The gate first, whose sums are kept as they are.
         for gating in [true, false] {
@@ -188,12 +196,11 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
     /// Adds the products of some of k to the sums.
     #[inline(always)]
     fn add_up(&self, depth: &Range<usize>, progress: Progress, scratch: &mut Scratch) {
-        let Scratch { a, b, tile, staging, .. } = scratch;
-        let Product { m, n, .. } = self.product;
+        let Scratch { a: packed_rows, b: packed, tile, staging, .. } = scratch;
+        let Product { m, n, a, b, out, bias, gate, residual, activation, .. } = self.product;
         let (height, width) = (S::Tiles::<I>::HEIGHT, S::Tiles::<I>::WIDTH);
+        let (size, sum_size) = (size_of::<S::Memory>(), size_of::<Sum<S>>());
         let deep = depth.len().div_ceil(S::DEPTH);
-        let rows = self.rows(depth, a, staging);
-        let Product { out, bias, gate, residual, activation, .. } = self.product;
         let is_plain = bias.is_none()
             && gate.is_none()
             && residual.is_none()
@@ -206,62 +213,76 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let panel_len = deep * width;
         let wide = (block_bytes(height) / size_of::<S::Factor>() / panel_len.max(1)).clamp(1, 16) * width;
         // A block of b that is used once is not worth a copy.
-        let direct = size_of::<S::Memory>() == size_of::<S::Factor>() && self.product.b.col_stride == 1;
+        let direct = size == size_of::<S::Factor>() && b.col_stride == 1;
+        let rows = self.rows(deep);
+        let packed_rows = packed_rows.room::<S::Factor>(m.next_multiple_of(height) * rows.len);
+        if !rows.in_place {
+            self.pack_rows(&rows, depth, staging, packed_rows);
+        }
+        let panel_bytes = rows.len * height * size_of::<S::Factor>();
         // SAFETY: a proof that the CPU has the instructions is at hand; `end` follows below.
         unsafe { S::Tiles::<I>::begin() };
-        for columns in even(n.div_ceil(width), wide / width) {
-            let columns = columns.start * width..n.min(columns.end * width);
-            let packed = b.room::<S::Factor>(columns.len().div_ceil(width) * panel_len);
-            // Whole panels that can be read where they lie are, and copied on the way.
-            let whole = if direct { columns.len() / width } else { 0 };
-            let rest = columns.start + whole * width..columns.end;
+        for panels in even(n.div_ceil(width), wide / width) {
+            let columns = panels.start * width..n.min(panels.end * width);
+            let panels = columns.len().div_ceil(width);
+            let packed = packed.room::<S::Factor>(panels * panel_len);
+            // Panels of whole registers that can be read where they lie are, and copied on the way.
+            let whole = match columns.len() % S::Tiles::<I>::LEN {
+                _ if !direct => 0,
+                0 => panels,
+                _ => columns.len() / width,
+            };
+            let rest = columns.end.min(columns.start + whole * width)..columns.end;
             if !rest.is_empty() {
                 let to = &mut packed[whole * panel_len..];
-                pack::panels::<S, I>(self.isa, self.product.b, depth, &rest, width, staging, to);
+                pack::panels::<S, I>(self.isa, b, depth, &rest, width, staging, to);
             }
-            // A packed panel is asked for a part with each tile of the one before.
-            let lines = if rows.in_place { 0 } else { rows.panel_step.unsigned_abs().div_ceil(CACHE_LINE) };
-            let part = lines.div_ceil(columns.len().div_ceil(width));
+            // A packed panel of a is asked for a part with each tile of the one before.
+            let part = panel_bytes.div_ceil(CACHE_LINE).div_ceil(panels);
             for top in (0..m).step_by(height) {
                 // The last rows are done with those before them, as far as there are such.
-                let (first, a) = rows.panel(top, m, height);
-                let later = a.wrapping_byte_offset(rows.panel_step);
+                let (first, panel) = if rows.in_place {
+                    let first = top.min(m - height);
+                    (first, ptr::with_exposed_provenance(a.at(size, first, depth.start)))
+                } else {
+                    (top, packed_rows[top * rows.len..].as_ptr())
+                };
                 for (i, column) in columns.clone().step_by(width).enumerate() {
                     let copy = packed[i * panel_len..].as_mut_ptr();
                     let rows_done = top..m.min(first + height);
                     let columns_done = column..columns.end.min(column + width);
-                    let size = size_of::<S::Memory>();
-                    let whole_tile = rows_done.len() == height && columns_done.len() == width;
+                    let whole_tile =
+                        rows_done.len() == height && columns_done.len().is_multiple_of(S::Tiles::<I>::LEN);
                     let add = whole_tile && !progress.first;
-                    let sums = progress.sums.at(size_of::<Sum<S>>(), top, column);
+                    let sums = progress.sums.at(sum_size, top, column);
                     let sums = ptr::with_exposed_provenance_mut(sums);
-                    let sums_step = progress.sums.row_stride as isize * size_of::<Sum<S>>() as isize;
+                    let sums_step = progress.sums.row_stride as isize * sum_size as isize;
                     // Sums that are as they are to be written need no tile.
                     let straight = whole_tile && is_straight;
                     let (to, to_step) = if straight {
                         (sums, sums_step)
                     } else {
-                        (tile.as_mut_ptr(), (width * size_of::<Sum<S>>()) as isize)
+                        (tile.as_mut_ptr(), (width * sum_size) as isize)
                     };
                     let mut operands = Operands {
-                        a,
+                        a: panel,
                         a_steps: rows.steps,
                         b: copy,
                         b_step: (width * size_of::<S::Factor>()) as isize,
                         copy,
                         k: deep,
+                        columns: columns_done.len(),
                         to,
                         to_step,
                         earlier: if add { sums } else { ptr::null() },
                         earlier_step: sums_step,
                         awaited: if has_sums { sums } else { to },
                         awaited_step: if has_sums { sums_step } else { to_step },
-                        later: later.wrapping_byte_add(i * part * CACHE_LINE),
+                        later: panel.wrapping_byte_add(panel_bytes + i * part * CACHE_LINE),
                     };
                     if top == 0 && i < whole {
-                        let address = self.product.b.at(size, depth.start, column);
-                        operands.b = ptr::with_exposed_provenance(address);
-                        operands.b_step = self.product.b.row_stride as isize * size as isize;
+                        operands.b = ptr::with_exposed_provenance(b.at(size, depth.start, column));
+                        operands.b_step = b.row_stride as isize * size as isize;
                         // SAFETY: a proof that the CPU has the instructions is at hand; see above of what is read.
                         unsafe { S::Tiles::<I>::tile::<true>(operands) };
                     } else {
@@ -281,47 +302,38 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         unsafe { S::Tiles::<I>::end() };
     }
 
-    /// Rows of a as tiles read them: in place where the factors of a row follow one another there, else packed.
+    /// How tiles read rows of a: in place where the factors of a row follow one another there, else packed.
     #[inline(always)]
-    fn rows(&self, depth: &Range<usize>, packed: &mut Memory, staging: &mut Staging) -> Rows<S::Factor> {
+    fn rows(&self, deep: usize) -> Rows {
         let Product { m, k, a, .. } = self.product;
-        let (height, size) = (S::Tiles::<I>::HEIGHT, size_of::<S::Factor>());
+        let (height, size) = (S::Tiles::<I>::HEIGHT, size_of::<S::Factor>() as isize);
         let row_step = a.row_stride as isize * size_of::<S::Memory>() as isize;
-        let is_factors = size_of::<S::Memory>() * S::DEPTH == size && k.is_multiple_of(S::DEPTH);
+        let is_factors =
+            size_of::<S::Memory>() * S::DEPTH == size_of::<S::Factor>() && k.is_multiple_of(S::DEPTH);
         // Rows that share their places in the first-level cache leave none there to others.
-        let collide = row_step % if height > 8 { 2048 } else { 4096 } == 0;
+        let collide = row_step % 4096 == 0;
         if is_factors && a.col_stride == 1 && m >= height && !collide {
-            let first = ptr::with_exposed_provenance(a.at(size_of::<S::Memory>(), 0, depth.start));
-            return Rows {
-                first,
-                steps: [row_step, size as isize],
-                panel_step: row_step * height as isize,
-                in_place: true,
-            };
+            return Rows { steps: [row_step, size], len: 0, in_place: true };
         }
-        let deep = depth.len().div_ceil(S::DEPTH);
-        let rows = m.next_multiple_of(height);
+        // Rows that are not as many as are transposed at a time are copied sooner as they are.
         let down = a.row_stride.unsigned_abs() < a.col_stride.unsigned_abs();
-        let (steps, panel_len) = if down && !S::Tiles::<I>::ROWS_ALONG_K {
-            let to = packed.room(rows * deep);
-            pack::panels::<S, I>(self.isa, a.transposed(), depth, &(0..m), height, staging, to);
-            ([1, height], deep * height)
-        } else {
+        if S::Tiles::<I>::ROWS_ALONG_K || (!down && !height.is_multiple_of(BLOCK)) {
             // A line more than a row keeps rows from sharing places.
-            let step = deep.next_multiple_of(16) + 16;
-            let to = packed.room(rows * step);
-            if down {
-                pack::transposed_rows::<S, I>(self.isa, a, &(0..m), depth, step, staging, to);
-            } else {
-                pack::rows::<S, I>(self.isa, a, &(0..m), depth, step, staging, to);
-            }
-            ([step, 1], step * height)
-        };
-        Rows {
-            first: packed.room(0).as_ptr(),
-            steps: steps.map(|step| (step * size) as isize),
-            panel_step: (panel_len * size) as isize,
-            in_place: false,
+            let len = deep.next_multiple_of(16) + 16;
+            return Rows { steps: [len as isize * size, size], len, in_place: false };
+        }
+        Rows { steps: [size, height as isize * size], len: deep, in_place: false }
+    }
+
+    #[inline(always)]
+    fn pack_rows(&self, rows: &Rows, depth: &Range<usize>, staging: &mut Staging, to: &mut [S::Factor]) {
+        let (Product { m, a, .. }, isa) = (self.product, self.isa);
+        if rows.len == depth.len().div_ceil(S::DEPTH) {
+            pack::panels::<S, I>(isa, a.transposed(), depth, &(0..m), S::Tiles::<I>::HEIGHT, staging, to);
+        } else if a.row_stride.unsigned_abs() < a.col_stride.unsigned_abs() {
+            pack::transposed_rows::<S, I>(isa, a, &(0..m), depth, rows.len, staging, to);
+        } else {
+            pack::rows::<S, I>(isa, a, &(0..m), depth, rows.len, staging, to);
         }
     }
 
@@ -497,25 +509,12 @@ unsafe fn copy_to<T: Copy>(from: &[T], to: *mut T) {
     unsafe { ptr::copy_nonoverlapping(from.as_ptr().cast::<u8>(), to.cast(), size_of_val(from)) };
 }
 
-/// Where the rows of a lie.
+/// How tiles read rows of a.
 #[derive(Clone, Copy)]
-struct Rows<F> {
-    first: *const F,
+struct Rows {
     /// Bytes from a row to the next, and from a factor of a row to the next.
     steps: [isize; 2],
-    panel_step: isize,
+    /// Factors of a packed row, with what follows it: nothing in a panel.
+    len: usize,
     in_place: bool,
-}
-
-impl<F> Rows<F> {
-    /// The first row of the panel that begins at `top`, and where it lies. In place the last panel begins earlier, for
-    /// nothing may be read behind the last row.
-    #[inline(always)]
-    fn panel(&self, top: usize, m: usize, height: usize) -> (usize, *const F) {
-        if self.in_place {
-            let first = top.min(m - height);
-            return (first, self.first.wrapping_byte_offset(first as isize * self.steps[0]));
-        }
-        (top, self.first.wrapping_byte_offset((top / height) as isize * self.panel_step))
-    }
 }

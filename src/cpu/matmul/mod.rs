@@ -1,6 +1,6 @@
 //! matmul: products of matrices in tiles of registers ([`blocks`], [`parts`]) of factors ([`scheme`], [`pairs`], [`amx`])
-//! that are packed where that pays ([`pack`], [`scratch`]), or all at once ([`small`]), products with a vector
-//! ([`vector`]), what is done to an accumulator before it is rounded ([`epilogue`]), and products of groups ([`grouped`]).
+//! that are packed where that pays ([`pack`], [`scratch`]), or all at once ([`small`]), products with one or a
+//! few vectors ([`vector`]), what is done to an accumulator before it is rounded ([`epilogue`]), and products of groups ([`grouped`]).
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -50,8 +50,8 @@ pub fn method(problem: &MatmulProblem) -> Method {
 }
 
 fn method_of(dtype: DType, [m, n, k]: [usize; 3], gated: bool) -> Method {
-    if m == 1 || n == 1 {
-        return Method::new("products with a vector", "matmul/vector.rs");
+    if vector::is_for(m, n, k) {
+        return Method::new("products with one or a few vectors", "matmul/vector.rs");
     }
     let pairs = if dtype == DType::BF16 { of_pairs() } else { None };
     let method = if pairs != Some(OfPairs::Amx) && small::is_small(m, n, k, gated) {
@@ -133,13 +133,13 @@ impl Placed {
     }
 }
 
-/// Asks for what a product takes besides its operands, about: the sums of pieces of k of products with a vector, or what
+/// Asks for what a product takes besides its operands, about: the sums of pieces of k of products with vectors, or what
 /// each thread packs.
 fn check_room<R>(op: &'static str, m: usize, n: usize, k: usize, gated: bool) -> Result<()> {
     let size = size_of::<R>();
-    let bytes = if m == 1 || n == 1 {
-        let gates = if gated { size * m.max(n) } else { 0 };
-        gates + size * 2 * m.max(n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT)
+    let bytes = if vector::is_for(m, n, k) {
+        let gates = if gated { size * m * n } else { 0 };
+        gates + size * 2 * (m * n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT)
     } else {
         let threads = parallel::threads();
         threads.min(Parts::of(m, n, k, 1, threads).count()) * blocks::scratch_bytes(size, m, n, k, gated)
@@ -199,7 +199,7 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
 }
 
 fn multiply<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
-    if product.m == 1 || product.n == 1 {
+    if vector::is_for(product.m, product.n, product.k) {
         vector::solve::<T>(product, parallel);
     } else {
         blocks::solve::<T>(product, parallel);
@@ -207,10 +207,11 @@ fn multiply<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
 }
 
 /// Operations of a product, and about how many nanoseconds one thread takes: one does some 100 operations of a matrix
-/// product, 10 of one with a vector, which is bound by memory, and makes a call.
+/// product, 10 of one with a vector, which is bound by memory, as many more of one with a few, and makes a call.
 fn cost(m: usize, n: usize, k: usize, gated: bool) -> (f64, f64) {
     let operations = if gated { 4.0 } else { 2.0 } * m as f64 * n as f64 * k as f64;
-    (operations, 50.0 + operations / if m == 1 || n == 1 { 10.0 } else { 100.0 })
+    let rate = if vector::is_for(m, n, k) { 10.0 * m.min(n) as f64 } else { 100.0 };
+    (operations, 50.0 + operations / rate)
 }
 
 /// Values of a bias, `step` elements apart.

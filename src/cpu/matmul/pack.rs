@@ -121,6 +121,12 @@ fn transposed<S: Scheme, I: Isa>(
         for row in (0..k).step_by(step) {
             let lines = source.matrix(panel * k + row, [wide, step.min(k - row)], memory);
             let deep = step.min(k - row).div_ceil(S::DEPTH);
+            // The next columns lie in other pages, where the processor does not look ahead.
+            for i in 0..width {
+                let next =
+                    matrix.at(size_of::<S::Memory>(), depth.start + row, columns.start + panel + width + i);
+                prefetch(ptr::without_provenance::<u8>(next));
+            }
             let to = &mut to[panel / width * len + row / S::DEPTH * width..];
             for first in (0..wide).step_by(BLOCK) {
                 // The last columns are done with those before them, if there are such.

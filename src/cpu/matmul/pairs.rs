@@ -9,7 +9,7 @@ use half::bf16;
 
 use super::scheme::Scheme;
 use crate::cpu::isa::{Isa, has_avx512};
-use crate::cpu::register::x86::{add_products, transpose_4};
+use crate::cpu::register::x86::{instructions, transpose_4};
 use crate::cpu::register::{Operands, Register, RowPointers, Tiles, multiply};
 
 /// Whether this CPU has AVX512-BF16 that is faster than float32: not Intel's, which takes up to twice the time
@@ -59,6 +59,7 @@ pub struct Sums(__m512);
 
 impl Register for Sums {
     type Operand = __m512i;
+    const ASKS_AHEAD: bool = false;
 
     #[inline(always)]
     unsafe fn zero() -> Sums {
@@ -76,15 +77,21 @@ impl Register for Sums {
         unsafe { _mm512_storeu_si512(to.cast(), factors) }
     }
     #[inline(always)]
-    unsafe fn add_products<const ROW: usize, const AT: usize>(
-        sums: &mut [Sums; 2],
-        rows: &RowPointers<[bf16; 2]>,
-        b: [__m512i; 2],
-    ) {
-        let mut registers = [sums[0].0, sums[1].0];
+    unsafe fn of_row<const ROW: usize, const AT: usize>(rows: &RowPointers<[bf16; 2]>) -> __m512i {
         // SAFETY: the caller's promise.
-        unsafe { add_16_pairs::<ROW, AT>(&mut registers, rows, b) };
-        *sums = [Sums(registers[0]), Sums(registers[1])];
+        unsafe { of_16_pairs::of_row::<ROW, AT>(rows) }
+    }
+    #[inline(always)]
+    unsafe fn of_panel<const H: usize, const ROW: usize, const AT: usize>(
+        panel: *const [bf16; 2],
+    ) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { of_16_pairs::of_panel::<H, ROW, AT>(panel) }
+    }
+    #[inline(always)]
+    unsafe fn add_product(self, x: __m512i, y: __m512i) -> Sums {
+        // SAFETY: the caller's promise.
+        Sums(unsafe { of_16_pairs::add_product(self.0, x, y) })
     }
     #[inline(always)]
     unsafe fn add(self, sums: *const f32) -> Sums {
@@ -98,14 +105,15 @@ impl Register for Sums {
     }
 }
 
-add_products!(add_16_pairs: __m512, __m512i, [bf16; 2], zmm_reg, "vpbroadcastd", "dword", "vdpbf16ps",
+instructions!(of_16_pairs: __m512, __m512i, [bf16; 2], zmm_reg, "vpbroadcastd", "dword", "vdpbf16ps",
     "avx512f,avx512bw,avx512bf16");
 
 impl Tiles for Sums {
     type Factor = [bf16; 2];
     type Sum = f32;
-    const HEIGHT: usize = 12;
-    const WIDTH: usize = 32;
+    const HEIGHT: usize = 8;
+    const WIDTH: usize = 3 * Sums::LEN;
+    const LEN: usize = 16;
 
     #[inline(always)]
     unsafe fn transpose(from: *const [bf16; 2], from_step: usize, to: *mut [bf16; 2], to_step: usize) {
@@ -114,15 +122,22 @@ impl Tiles for Sums {
     }
     #[inline(always)]
     unsafe fn tile<const KEEP: bool>(operands: Operands<[bf16; 2], f32>) {
-        // SAFETY: the caller's promise.
-        unsafe { tile::<KEEP>(operands) }
+        // SAFETY: the caller's promise. Pairs are never kept.
+        unsafe {
+            match operands.columns.div_ceil(Sums::LEN) {
+                1 => tile::<1>(&operands),
+                2 => tile::<2>(&operands),
+                _ => tile::<3>(&operands),
+            }
+        }
     }
 }
 
 /// # Safety
 /// As of `multiply`.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-unsafe fn tile<const KEEP: bool>(operands: Operands<[bf16; 2], f32>) {
+#[inline(never)]
+unsafe fn tile<const N: usize>(operands: &Operands<[bf16; 2], f32>) {
     // SAFETY: the caller's promise.
-    unsafe { multiply::<Sums, { Sums::HEIGHT }, KEEP>(&operands) }
+    unsafe { multiply::<Sums, { Sums::HEIGHT }, N, false>(operands) }
 }

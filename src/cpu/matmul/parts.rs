@@ -7,7 +7,7 @@ use std::ops::Range;
 const LEAST: usize = 1 << 19;
 
 /// Elements of a part, about: as many as keep what a thread widens and packs of it at a few MB.
-const AREA: usize = 1 << 19;
+const AREA: usize = 1 << 20;
 
 /// Parts that threads take one by one: `rows` times `columns` of them.
 #[derive(Clone, Copy, Debug)]

@@ -63,6 +63,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                     b_step: width as isize * size,
                     copy: b.cast_mut(),
                     k: deep,
+                    columns: width.min(n - column),
                     to: tile.as_mut_ptr(),
                     to_step: (width * size_of::<Sum<S>>()) as isize,
                     earlier: std::ptr::null(),

@@ -1,5 +1,5 @@
-//! Matrix times vector, and vector times matrix: every element of the matrix is used once, so the time is
-//! that of reading it, in the order in which it lies in memory.
+//! A matrix and one or a few vectors, columns or rows: the time is that of reading the matrix, once, in the order in which it
+//! lies in memory.
 
 use std::ops::Range;
 
@@ -22,17 +22,32 @@ const TILE: usize = 131072;
 /// Sums of pieces of k that are kept at a time, however many there are: 8 MiB of float64.
 pub const KEPT: usize = 1 << 20;
 
-/// out[i] = sum over k of matrix[i, k] * vector[k], for `len` results.
+/// Vectors that are multiplied together, at most.
+const MOST_VECTORS: usize = 4;
+
+/// Elements of a matrix that is worth it for several vectors, and of their sums, at least.
+const WORTH: usize = 1 << 16;
+const LONG: usize = 128;
+
+/// Whether an m x n product over k is one of vectors.
+pub fn is_for(m: usize, n: usize, k: usize) -> bool {
+    let (count, len) = (m.min(n), m.max(n));
+    count == 1 || (count <= MOST_VECTORS && k >= LONG && len.saturating_mul(k) >= WORTH)
+}
+
+/// out[v, i] = sum over k of matrix[i, k] * vectors[v, k], for `len` results of each of `count` vectors.
 struct Problem<'a, T: Float> {
     len: usize,
+    count: usize,
     k: usize,
     /// Over (i, k), or over (k, i) if `across`.
     matrix: Source<T>,
     /// Whether neighbours in memory belong to different results.
     across: bool,
-    vector: Source<T>,
+    vectors: Source<T>,
     out: Target<T>,
-    /// One value a result, or one for all.
+    /// Whether vectors are columns: they have a bias each, else each of a vector's results has.
+    of_columns: bool,
     bias: Option<&'a [T::Real]>,
     gate_bias: Option<&'a [T::Real]>,
     gates: Gates<'a, T::Real>,
@@ -51,7 +66,7 @@ enum Gates<'a, R> {
 
 pub fn solve<T: Float<Real: Activate>>(product: Product<'_, T::Real>, parallel: bool) {
     let Some(gate) = product.gate else { return sum_up::<T>(product, Gates::None, parallel) };
-    let mut gates = vec![T::Real::default(); product.m.max(product.n)];
+    let mut gates = vec![T::Real::default(); product.m * product.n];
     let to = Gates::To(gates.as_mut_ptr().expose_provenance());
     sum_up::<T>(Product { b: gate.b, ..product }, to, parallel);
     sum_up::<T>(product, Gates::Are(&gates), parallel);
@@ -63,12 +78,12 @@ fn sum_up<T: Float<Real: Activate>>(
     parallel: bool,
 ) {
     let Product { m, n, k, a, b, out, bias, gate, residual, activation } = product;
-    // A row times a matrix is the transposed matrix times a column.
-    let (len, matrix, vector, vector_stride, out_stride) = if n == 1 {
-        (m, a, b, b.row_stride, out.row_stride)
-    } else {
-        (n, b.transposed(), a, a.col_stride, out.col_stride)
-    };
+    // Rows times a matrix are the transposed matrix times columns.
+    let of_columns = n < m;
+    let (len, count, matrix, vectors) =
+        if of_columns { (m, n, a, b.transposed()) } else { (n, m, b.transposed(), a) };
+    let place = |results: Placed| if of_columns { results.transposed() } else { results };
+    let (out, residual) = (place(out), residual.map(place));
     let across = matrix.row_stride.unsigned_abs() < matrix.col_stride.unsigned_abs();
     let (mut shape, mut strides) = ([len as i64, k as i64], [matrix.row_stride, matrix.col_stride]);
     if across {
@@ -80,17 +95,30 @@ fn sum_up<T: Float<Real: Activate>>(
     let problem = unsafe {
         Problem {
             len,
+            count,
             k,
             matrix: Source::<T>::new(matrix.address, T::DTYPE, &shape, &strides, 0),
             across,
-            vector: Source::new(vector.address, T::DTYPE, &[k as i64], &[vector_stride], 0),
-            out: Target::new(out.address, T::DTYPE, &[len as i64], &[out_stride]),
+            vectors: Source::new(
+                vectors.address,
+                T::DTYPE,
+                &[count as i64, k as i64],
+                &[vectors.row_stride, vectors.col_stride],
+                0,
+            ),
+            out: Target::new(
+                out.address,
+                T::DTYPE,
+                &[count as i64, len as i64],
+                &[out.row_stride, out.col_stride],
+            ),
+            of_columns,
             bias,
             gate_bias: gate.and_then(|gate| gate.bias),
             gates,
             residual: residual.map(|x| {
-                let stride = if n == 1 { x.row_stride } else { x.col_stride };
-                Source::new(x.address, T::DTYPE, &[len as i64], &[stride], out.address)
+                let (shape, strides) = ([count as i64, len as i64], [x.row_stride, x.col_stride]);
+                Source::new(x.address, T::DTYPE, &shape, &strides, out.address)
             }),
             activation,
         }
@@ -100,14 +128,14 @@ fn sum_up<T: Float<Real: Activate>>(
     // as fast in rows of 16 KiB as in those of 4.
     let threads = if parallel { parallel::threads() } else { 1 };
     let wanted = if across { len.div_ceil(threads).next_multiple_of(64) } else { TILE / depth.max(1) };
-    let width = len.min(wanted.clamp(16, SUMS / size_of::<T::Real>()));
+    let width = len.min(wanted.clamp(16, SUMS / size_of::<T::Real>() / count));
     let problem = &problem;
     if k > DEPTH {
         return in_pieces(problem, width, parallel);
     }
     parallel::for_each(len.div_ceil(width), parallel, |t| {
         let results = problem.tile(width, t);
-        let mut sums = vec![T::Real::default(); results.len()];
+        let mut sums = vec![T::Real::default(); count * results.len()];
         dispatch(Sums { problem, first: results.start, depth: 0..k, sums: &mut sums });
         dispatch(Finish { problem, start: results.start, sums: &mut sums });
     });
@@ -117,26 +145,27 @@ fn sum_up<T: Float<Real: Activate>>(
 /// which adds them up.
 fn in_pieces<T: Float<Real: Activate>>(problem: &Problem<'_, T>, width: usize, parallel: bool) {
     let (tiles, pieces) = (problem.len.div_ceil(width), problem.k.div_ceil(DEPTH));
-    let tiles_kept = tiles.min(KEPT / width);
-    let pieces_kept = pieces.min(KEPT / (tiles_kept * width));
-    let mut parts = vec![T::Real::default(); tiles_kept * pieces_kept * width];
-    let mut sums = vec![T::Real::default(); tiles_kept * width];
+    let size = problem.count * width;
+    let tiles_kept = tiles.min(KEPT / size);
+    let pieces_kept = pieces.min(KEPT / (tiles_kept * size));
+    let mut parts = vec![T::Real::default(); tiles_kept * pieces_kept * size];
+    let mut sums = vec![T::Real::default(); tiles_kept * size];
     for first in (0..tiles).step_by(tiles_kept) {
-        let sums = &mut sums[..tiles_kept.min(tiles - first) * width];
+        let sums = &mut sums[..tiles_kept.min(tiles - first) * size];
         sums.fill(T::Real::default());
         for deep in (0..pieces).step_by(pieces_kept) {
             let count = pieces_kept.min(pieces - deep);
             let parts = &mut parts[..sums.len() * count];
-            parallel::for_chunks(parts, width, parallel, |i, part| {
+            parallel::for_chunks(parts, size, parallel, |i, part| {
                 let (results, depth) =
                     (problem.tile(width, first + i / count), problem.piece(deep + i % count));
-                let sums = &mut part[..results.len()];
+                let sums = &mut part[..problem.count * results.len()];
                 dispatch(Sums { problem, first: results.start, depth, sums });
             });
-            parallel::for_chunks(sums, width, parallel, |t, sums| {
+            parallel::for_chunks(sums, size, parallel, |t, sums| {
                 let results = problem.tile(width, first + t);
-                let sums = &mut sums[..results.len()];
-                for part in parts[t * count * width..(t + 1) * count * width].chunks_exact(width) {
+                let sums = &mut sums[..problem.count * results.len()];
+                for part in parts[t * count * size..(t + 1) * count * size].chunks_exact(size) {
                     for (s, &p) in sums.iter_mut().zip(part) {
                         *s = *s + p;
                     }
@@ -159,7 +188,7 @@ impl<T: Float> Problem<'_, T> {
     }
 }
 
-/// The sums of the results from `first` on over some of k.
+/// The sums of the results from `first` on over some of k, of one vector after another.
 struct Sums<'a, T: Float> {
     problem: &'a Problem<'a, T>,
     first: usize,
@@ -177,12 +206,18 @@ impl<T: Float> Kernel for Sums<'_, T> {
         if depth.is_empty() {
             return;
         }
-        let mut vector = vec![T::Real::default(); depth.len()];
-        widened::load(isa, &problem.vector, depth.start, &mut vector);
-        if problem.across {
-            across(isa, problem, depth.start, first, &vector, sums);
-        } else {
-            along(isa, problem, depth.start, first, &vector, sums);
+        let mut vectors = vec![T::Real::default(); problem.count * depth.len()];
+        for (i, vector) in vectors.chunks_exact_mut(depth.len()).enumerate() {
+            widened::load(isa, &problem.vectors, i * problem.k + depth.start, vector);
+        }
+        match (problem.across, problem.count) {
+            (true, 1) => across(isa, problem, depth.start, first, &vectors, sums),
+            (true, 2) => several_across::<T, I, 2>(isa, problem, depth.start, first, &vectors, sums),
+            (true, 3) => several_across::<T, I, 3>(isa, problem, depth.start, first, &vectors, sums),
+            (true, _) => {
+                several_across::<T, I, MOST_VECTORS>(isa, problem, depth.start, first, &vectors, sums)
+            }
+            (false, _) => along(isa, problem, depth.start, first, &vectors, sums),
         }
     }
 }
@@ -234,64 +269,98 @@ fn along<T: Float, I: Isa>(
     problem: &Problem<'_, T>,
     depth: usize,
     first: usize,
-    vector: &[T::Real],
+    vectors: &[T::Real],
     sums: &mut [T::Real],
 ) {
     let mut buffers = Buffers::default();
-    let mut done = 0;
-    // Their running sums are as many registers of AVX-512.
-    if size_of::<I::F32>() == size_of::<[f32; LANES]>() {
-        done += rows_along::<T, I, ROWS>(isa, problem, depth, first, vector, sums, &mut buffers);
+    let mut start = 0;
+    let mut some = Along { isa, problem, depth, first, vectors, sums, buffers: &mut buffers };
+    // As many rows as have their running sums in registers: a group of float32 is one of AVX-512, two of AVX2.
+    let is_wide = size_of::<I::F32>() == size_of::<[f32; LANES]>();
+    let has_pairs = size_of::<T::Real>() > size_of::<f32>();
+    if problem.count == 1 {
+        if is_wide {
+            start = some.rows::<ROWS>(start);
+        }
+        start = some.rows::<4>(start);
+    } else if is_wide && !has_pairs {
+        start = some.rows::<4>(start);
+    } else if is_wide {
+        start = some.rows::<2>(start);
     }
-    let rest = &mut sums[done..];
-    done += rows_along::<T, I, 4>(isa, problem, depth, first + done, vector, rest, &mut buffers);
-    rows_along::<T, I, 1>(isa, problem, depth, first + done, vector, &mut sums[done..], &mut buffers);
+    some.rows::<1>(start);
 }
 
-/// As many of these as N at a time are, which it returns.
-#[inline(always)]
-fn rows_along<T: Float, I: Isa, const N: usize>(
+struct Along<'a, T: Float, I> {
     isa: I,
-    problem: &Problem<'_, T>,
+    problem: &'a Problem<'a, T>,
     depth: usize,
     first: usize,
-    vector: &[T::Real],
-    sums: &mut [T::Real],
-    buffers: &mut Buffers<T>,
-) -> usize {
-    let groups = sums.as_chunks_mut::<N>().0;
-    for (i, group) in groups.iter_mut().enumerate() {
-        let start = (first + N * i) * problem.k + depth;
-        let rows = buffers.load(&problem.matrix, start, problem.k, vector.len());
-        *group = dots::<T, I, N>(isa, rows, vector);
-    }
-    N * groups.len()
+    vectors: &'a [T::Real],
+    sums: &'a mut [T::Real],
+    buffers: &'a mut Buffers<T>,
 }
 
-/// The sum of products of each row with the vector, in a group of running sums that are added up pairwise: of four rows they
-/// are eight registers of AVX2, of eight rows as many of AVX-512.
+impl<T: Float, I: Isa> Along<'_, T, I> {
+    /// The results from the `start`-th on, as far as they are N at a time: returns which are left.
+    #[inline(always)]
+    fn rows<const N: usize>(&mut self, start: usize) -> usize {
+        let (count, k) = (self.problem.count, self.problem.k);
+        let (width, len) = (self.sums.len() / count, self.vectors.len() / count);
+        let end = start + (width - start) / N * N;
+        for i in (start..end).step_by(N) {
+            let from = (self.first + i) * k + self.depth;
+            let rows: [&[T]; N] = self.buffers.load(&self.problem.matrix, from, k, len);
+            let (vectors, sums) = (self.vectors, &mut self.sums[i..]);
+            match count {
+                1 => dots::<T, I, N, 1>(self.isa, rows, vectors, sums, width),
+                2 => dots::<T, I, N, 2>(self.isa, rows, vectors, sums, width),
+                3 => dots::<T, I, N, 3>(self.isa, rows, vectors, sums, width),
+                _ => dots::<T, I, N, MOST_VECTORS>(self.isa, rows, vectors, sums, width),
+            }
+        }
+        end
+    }
+}
+
+/// The sum of products of each row with each of V vectors, in groups of running sums that are added up pairwise. The sums of a
+/// vector are `step` behind those of the one before.
 #[inline(always)]
-fn dots<T: Float, I: Isa, const N: usize>(isa: I, rows: [&[T]; N], vector: &[T::Real]) -> [T::Real; N] {
-    let (groups, rest) = vector.as_chunks::<LANES>();
-    let done = LANES * groups.len();
-    let mut sums = [[T::Real::default(); LANES]; N];
+fn dots<T: Float, I: Isa, const N: usize, const V: usize>(
+    isa: I,
+    rows: [&[T]; N],
+    vectors: &[T::Real],
+    to: &mut [T::Real],
+    step: usize,
+) {
+    let len = rows[0].len();
+    let (whole, done) = (len / LANES, len / LANES * LANES);
     // Of one length, or each access is checked.
-    let row_groups = rows.map(|row| &row.as_chunks::<LANES>().0[..groups.len()]);
-    for (g, v) in groups.iter().enumerate() {
-        for (row, sums) in row_groups.iter().zip(&mut sums) {
-            *sums = add_products(isa, *sums, wide(isa, &row[g]), *v);
+    let row_groups = rows.map(|row| &row.as_chunks::<LANES>().0[..whole]);
+    let mut groups: [&[[T::Real; LANES]]; V] = [&[]; V];
+    for (v, groups) in groups.iter_mut().enumerate() {
+        *groups = &vectors[v * len..].as_chunks::<LANES>().0[..whole];
+    }
+    let mut sums = [[[T::Real::default(); LANES]; V]; N];
+    for g in 0..whole {
+        for i in 0..N {
+            let row = wide(isa, &row_groups[i][g]);
+            for v in 0..V {
+                sums[i][v] = add_products(isa, sums[i][v], row, groups[v][g]);
+            }
         }
     }
-    let mut totals = [T::Real::default(); N];
-    for (total, (row, mut sums)) in totals.iter_mut().zip(rows.iter().zip(sums)) {
+    for i in 0..N {
         let mut last = [T::Real::default(); LANES];
-        T::widen(isa, &row[done..], &mut last[..rest.len()]);
-        for (sum, (&x, &v)) in sums.iter_mut().zip(last.iter().zip(rest)) {
-            *sum = x.mul_add(isa, v, *sum);
+        T::widen(isa, &rows[i][done..], &mut last[..len - done]);
+        for v in 0..V {
+            let mut sums = sums[i][v];
+            for (sum, (&x, &y)) in sums.iter_mut().zip(last.iter().zip(&vectors[v * len..][done..len])) {
+                *sum = x.mul_add(isa, y, *sum);
+            }
+            to[v * step + i] = T::Real::sum_of_lanes(isa, sums);
         }
-        *total = T::Real::sum_of_lanes(isa, sums);
     }
-    totals
 }
 
 /// Results that are neighbours in memory: rows of the matrix as it lies there, each times an element of the
@@ -312,7 +381,7 @@ fn across<T: Float, I: Isa>(
     for (i, four) in fours.iter().enumerate() {
         let rows = buffers.load::<4>(&problem.matrix, start(4 * i), step, width);
         if is_half::<T>() {
-            add_rows(isa, rows, four, sums);
+            add_rows(isa, rows, four.map(|factor| [factor]), [&mut *sums]);
             continue;
         }
         // Of groups by value LLVM keeps float32 and float64 in memory.
@@ -327,39 +396,100 @@ fn across<T: Float, I: Isa>(
     }
     for (i, &factor) in rest.iter().enumerate() {
         let row = buffers.load::<1>(&problem.matrix, start(4 * fours.len() + i), step, width);
-        add_rows(isa, row, &[factor], sums);
+        add_rows(isa, row, [[factor]], [&mut *sums]);
     }
 }
 
-/// Adds rows, each times its factor, to `sums`.
+/// [`across`] of several vectors.
 #[inline(always)]
-fn add_rows<T: Float, I: Isa, const N: usize>(
+fn several_across<T: Float, I: Isa, const V: usize>(
     isa: I,
-    rows: [&[T]; N],
-    factors: &[T::Real; N],
+    problem: &Problem<'_, T>,
+    depth: usize,
+    first: usize,
+    vectors: &[T::Real],
     sums: &mut [T::Real],
 ) {
-    let (groups, rest) = sums.as_chunks_mut::<LANES>();
-    let done = LANES * groups.len();
-    for (g, sums) in groups.iter_mut().enumerate() {
-        let mut added = *sums;
-        for (row, &factor) in rows.iter().zip(factors) {
-            added = add_products(isa, added, wide(isa, &row.as_chunks::<LANES>().0[g]), [factor; LANES]);
-        }
-        *sums = added;
+    let (width, len) = (sums.len() / V, vectors.len() / V);
+    let mut buffers = Buffers::default();
+    let start = |k: usize| (depth + k) * problem.len + first;
+    for k in (0..len / 4 * 4).step_by(4) {
+        let rows = buffers.load::<4>(&problem.matrix, start(k), problem.len, width);
+        add_rows(isa, rows, factors::<_, 4, V>(vectors, len, k), split::<_, V>(sums, width));
     }
-    if rest.is_empty() {
+    for k in len / 4 * 4..len {
+        let row = buffers.load::<1>(&problem.matrix, start(k), problem.len, width);
+        add_rows(isa, row, factors::<_, 1, V>(vectors, len, k), split::<_, V>(sums, width));
+    }
+}
+
+/// N elements of each of V vectors of `len` elements.
+#[inline(always)]
+fn factors<R: Real, const N: usize, const V: usize>(vectors: &[R], len: usize, k: usize) -> [[R; V]; N] {
+    let mut factors = [[R::default(); V]; N];
+    for v in 0..V {
+        for i in 0..N {
+            factors[i][v] = vectors[v * len + k + i];
+        }
+    }
+    factors
+}
+
+/// The first V stretches of `width` elements.
+#[inline(always)]
+fn split<R, const V: usize>(sums: &mut [R], width: usize) -> [&mut [R]; V] {
+    let mut stretches = sums.chunks_exact_mut(width);
+    [(); V].map(|()| stretches.next().unwrap_or_default())
+}
+
+/// Adds rows, each times its factors, to sums.
+#[inline(always)]
+fn add_rows<T: Float, I: Isa, const N: usize, const V: usize>(
+    isa: I,
+    rows: [&[T]; N],
+    factors: [[T::Real; V]; N],
+    sums: [&mut [T::Real]; V],
+) {
+    let mut parts = sums.map(|sums| sums.as_chunks_mut::<LANES>());
+    let whole = rows[0].len() / LANES;
+    for g in 0..whole {
+        if V == 1 {
+            // Of bfloat16 LLVM keeps groups in memory that are all widened first.
+            let sums = &mut parts[0].0[g];
+            let mut added = *sums;
+            for (row, factors) in rows.iter().zip(&factors) {
+                let factor = [factors[0]; LANES];
+                added = add_products(isa, added, wide(isa, &row.as_chunks::<LANES>().0[g]), factor);
+            }
+            *sums = added;
+            continue;
+        }
+        let mut groups = [[T::Real::default(); LANES]; N];
+        for (group, row) in groups.iter_mut().zip(&rows) {
+            *group = wide(isa, &row.as_chunks::<LANES>().0[g]);
+        }
+        for (v, (sums, _)) in parts.iter_mut().enumerate() {
+            let mut added = sums[g];
+            for (group, factors) in groups.iter().zip(&factors) {
+                added = add_products(isa, added, *group, [factors[v]; LANES]);
+            }
+            sums[g] = added;
+        }
+    }
+    if parts[0].1.is_empty() {
         return;
     }
-    for (row, &factor) in rows.iter().zip(factors) {
-        let last = wide_rest::<T, I>(isa, &row[done..]);
-        for (sum, x) in rest.iter_mut().zip(last) {
-            *sum = x.mul_add(isa, factor, *sum);
+    for i in 0..N {
+        let last = wide_rest::<T, I>(isa, &rows[i][whole * LANES..]);
+        for v in 0..V {
+            for (sum, x) in parts[v].1.iter_mut().zip(last) {
+                *sum = x.mul_add(isa, factors[i][v], *sum);
+            }
         }
     }
 }
 
-/// Bias, activation and rounding of sums on their way to the output.
+/// Bias, activation and rounding of all vectors' sums on their way to the output.
 struct Finish<'a, T: Float> {
     problem: &'a Problem<'a, T>,
     start: usize,
@@ -372,16 +502,32 @@ impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Finish { problem, start, sums } = self;
+        let count = sums.len() / problem.count;
+        for (v, sums) in sums.chunks_exact_mut(count.max(1)).enumerate() {
+            let of_results = |bias: Option<&[T::Real]>| match bias {
+                Some(bias) if problem.of_columns => Some(vec![bias[v]; count]),
+                Some(bias) => Some(bias[start..start + count].to_vec()),
+                None => None,
+            };
+            let (bias, gate_bias) = (of_results(problem.bias), of_results(problem.gate_bias));
+            problem.finish(isa, v * problem.len + start, sums, [bias.as_deref(), gate_bias.as_deref()]);
+        }
+    }
+}
+
+impl<T: Float<Real: Activate>> Problem<'_, T> {
+    /// The results from the `start`-th of all vectors on.
+    #[inline(always)]
+    fn finish<I: Isa>(
+        &self,
+        isa: I,
+        start: usize,
+        sums: &mut [T::Real],
+        [bias, gate_bias]: [Option<&[T::Real]>; 2],
+    ) {
         let count = sums.len();
-        let of_results = |bias: Option<&[T::Real]>| match bias {
-            // One column has one bias, which every result shares.
-            Some(&[one]) => Some(vec![one; count]),
-            Some(bias) => Some(bias[start..start + count].to_vec()),
-            None => None,
-        };
-        let bias = of_results(problem.bias);
-        match problem.gates {
-            Gates::None => epilogue::apply(isa, problem.activation, bias.as_deref(), sums),
+        match self.gates {
+            Gates::None => epilogue::apply(isa, self.activation, bias, sums),
             Gates::To(address) => {
                 let to = std::ptr::with_exposed_provenance_mut::<T::Real>(address).wrapping_add(start);
                 // SAFETY: there is room for all results, of which each is finished by one thread.
@@ -390,15 +536,14 @@ impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
             }
             Gates::Are(gates) => {
                 let mut gates = gates[start..start + count].to_vec();
-                let gate_bias = of_results(problem.gate_bias);
-                epilogue::apply(isa, problem.activation, gate_bias.as_deref(), &mut gates);
-                epilogue::apply(isa, Activation::None, bias.as_deref(), sums);
+                epilogue::apply(isa, self.activation, gate_bias, &mut gates);
+                epilogue::apply(isa, Activation::None, bias, sums);
                 for (sum, gate) in sums.iter_mut().zip(gates) {
                     *sum = *sum * gate;
                 }
             }
         }
-        if let Some(residual) = &problem.residual {
+        if let Some(residual) = &self.residual {
             let mut values = vec![T::Real::default(); count];
             widened::load(isa, residual, start, &mut values);
             for (sum, value) in sums.iter_mut().zip(values) {
@@ -406,6 +551,6 @@ impl<T: Float<Real: Activate>> Kernel for Finish<'_, T> {
             }
         }
         // SAFETY: tiles are disjoint and each is finished by one thread, which holds no slice of it.
-        unsafe { widened::store(isa, &problem.out, start, sums) };
+        unsafe { widened::store(isa, &self.out, start, sums) };
     }
 }

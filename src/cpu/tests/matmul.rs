@@ -116,9 +116,10 @@ fn any_shape_stride_dtype_and_activation() {
 #[test]
 fn large_products_over_blocks_and_threads() {
     let mut random = Random::new(10);
-    for (m, n, k) in
-        [(1030, 4, 520), (3, 2050, 20), (150, 170, 600), (1, 3000, 300), (40, 1, 9000), (1, 1, 9001)]
-    {
+    let of_blocks = [(1030, 5, 520), (3, 2050, 20), (150, 170, 600)];
+    let of_vectors =
+        [(1, 3000, 300), (40, 1, 9000), (1, 1, 9001), (4, 70, 9000), (3, 1100, 130), (1030, 2, 520)];
+    for (m, n, k) in of_blocks.into_iter().chain(of_vectors) {
         for dtype in [DType::F16, DType::F32] {
             let mut of = |m, n| Tensor::contiguous(&mut random, dtype, &[m, n]);
             let (a, b, bias) = (of(m, k), of(k, n), of(1, n));
@@ -136,6 +137,20 @@ fn large_products_over_blocks_and_threads() {
     let (a, b, mut out) = (of(6, 9), of(9, 5), of(6, 5));
     solve(&a, &b, None, Activation::None, &mut out);
     check(&a, &b, None, Activation::None, &out);
+}
+
+#[test]
+fn a_few_rows_or_columns_wherever_they_lie() {
+    let mut random = Random::new(12);
+    for case in 0..24 {
+        let (dtype, few, many) = (DType::FLOATS[case % 4], 2 + random.below(3), 380 + random.below(50));
+        let (m, n, k) = if case % 3 == 0 { (many, few, 200) } else { (few, many, 200) };
+        let mut of = |shape: &[i64], expanded| Tensor::strided(&mut random, dtype, shape, expanded);
+        let (a, b, bias, mut out) =
+            (of(&[m, k], true), of(&[k, n], true), of(&[n], true), of(&[m, n], false));
+        solve(&a, &b, Some(&bias), Activation::LeakyRelu { negative_slope: 0.2 }, &mut out);
+        check(&a, &b, Some(&bias), Activation::LeakyRelu { negative_slope: 0.2 }, &out);
+    }
 }
 
 #[test]
