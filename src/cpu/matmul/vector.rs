@@ -206,18 +206,43 @@ impl<T: Float> Kernel for Sums<'_, T> {
         if depth.is_empty() {
             return;
         }
-        let mut vectors = vec![T::Real::default(); problem.count * depth.len()];
-        for (i, vector) in vectors.chunks_exact_mut(depth.len()).enumerate() {
-            widened::load(isa, &problem.vectors, i * problem.k + depth.start, vector);
-        }
-        match (problem.across, problem.count) {
-            (true, 1) => across(isa, problem, depth.start, first, &vectors, sums),
-            (true, 2) => several_across::<T, I, 2>(isa, problem, depth.start, first, &vectors, sums),
-            (true, 3) => several_across::<T, I, 3>(isa, problem, depth.start, first, &vectors, sums),
-            (true, _) => {
-                several_across::<T, I, MOST_VECTORS>(isa, problem, depth.start, first, &vectors, sums)
+        // Of results that are neighbours, each has one running sum.
+        let most = if problem.across { CHAIN } else { depth.len() };
+        let mut vectors = vec![T::Real::default(); problem.count * most.min(depth.len())];
+        let mut later = Vec::new();
+        for start in depth.clone().step_by(most) {
+            let len = most.min(depth.end - start);
+            let vectors = &mut vectors[..problem.count * len];
+            for (i, vector) in vectors.chunks_exact_mut(len).enumerate() {
+                widened::load(isa, &problem.vectors, i * problem.k + start, vector);
             }
-            (false, _) => along(isa, problem, depth.start, first, &vectors, sums),
+            if start == depth.start {
+                problem.sum(isa, start, first, vectors, sums);
+                continue;
+            }
+            later.clear();
+            later.resize(sums.len(), T::Real::default());
+            problem.sum(isa, start, first, vectors, &mut later);
+            for (sum, &part) in sums.iter_mut().zip(&later) {
+                *sum = *sum + part;
+            }
+        }
+    }
+}
+
+/// Products that are added to a running sum one after another, at most: the error grows with their number.
+const CHAIN: usize = 256;
+
+impl<T: Float> Problem<'_, T> {
+    /// Adds the products with elements of `vectors`, which are those from the `depth`-th of k on.
+    #[inline(always)]
+    fn sum<I: Isa>(&self, isa: I, depth: usize, first: usize, vectors: &[T::Real], sums: &mut [T::Real]) {
+        match (self.across, self.count) {
+            (true, 1) => across(isa, self, depth, first, vectors, sums),
+            (true, 2) => several_across::<T, I, 2>(isa, self, depth, first, vectors, sums),
+            (true, 3) => several_across::<T, I, 3>(isa, self, depth, first, vectors, sums),
+            (true, _) => several_across::<T, I, MOST_VECTORS>(isa, self, depth, first, vectors, sums),
+            (false, _) => along(isa, self, depth, first, vectors, sums),
         }
     }
 }
@@ -351,12 +376,12 @@ fn dots<T: Float, I: Isa, const N: usize, const V: usize>(
         }
     }
     for i in 0..N {
-        let mut last = [T::Real::default(); LANES];
-        T::widen(isa, &rows[i][done..], &mut last[..len - done]);
+        let last = wide_rest::<T, I>(isa, &rows[i][done..]);
         for v in 0..V {
             let mut sums = sums[i][v];
-            for (sum, (&x, &y)) in sums.iter_mut().zip(last.iter().zip(&vectors[v * len..][done..len])) {
-                *sum = x.mul_add(isa, y, *sum);
+            if done < len {
+                let rest = isa.load_rest(&vectors[v * len..][done..len]);
+                sums = add_products(isa, sums, last, rest);
             }
             to[v * step + i] = T::Real::sum_of_lanes(isa, sums);
         }
