@@ -185,6 +185,16 @@ def test_accumulation_is_not_in_halves(device, dtype):
     assert_identical(tw.matmul(ones, ones.mT), torch.full((8, 8), 4096.0, dtype=dtype, device=device))
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 9])
+def test_long_sums_are_in_pieces(device, rows):
+    # Products of one sign, whose rounding errors grow with the number of products that are added in a row.
+    a, b = torch.rand(rows, 10000, device=device), torch.rand(10000, 240, device=device)
+    expected = a.double() @ b.double()
+    for lay_a, lay_b in LAYOUTS:
+        for got in (tw.matmul(lay_a(a), lay_b(b)), tw.matmul(lay_b(b).mT, lay_a(a).mT).mT):
+            torch.testing.assert_close(got.double(), expected, rtol=8e-7, atol=0)
+
+
 @dtypes
 def test_identity_and_selection_are_exact(device, dtype):
     a, _ = pair(130, 1, 70, dtype, device)
