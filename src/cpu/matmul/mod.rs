@@ -1,6 +1,6 @@
 //! matmul: products of matrices in tiles of registers ([`blocks`], [`parts`]) of factors ([`scheme`], [`pairs`], [`amx`])
-//! that are packed where that pays ([`pack`], [`scratch`]), or all at once ([`small`]), products with one or a
-//! few vectors ([`vector`]), what is done to an accumulator before it is rounded ([`epilogue`]), and products of groups ([`grouped`]).
+//! that are packed where that pays ([`pack`], [`scratch`]), or all at once ([`small`]), products with one or a few vectors
+//! ([`vector`]), what is done to an accumulator before it is rounded ([`epilogue`]), and products of groups ([`grouped`]).
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

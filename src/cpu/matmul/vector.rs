@@ -25,8 +25,9 @@ pub const KEPT: usize = 1 << 20;
 /// Vectors that are multiplied together, at most.
 const MOST_VECTORS: usize = 4;
 
-/// Elements of a matrix that is worth it for several vectors, and of their sums, at least.
+/// Elements of a matrix that several vectors are multiplied with in one pass, at least: blocks pack less as quickly.
 const WORTH: usize = 1 << 16;
+/// The same of k: adding up the running sums of fewer takes longer than their products.
 const LONG: usize = 128;
 
 /// Whether an m x n product over k is one of vectors.
