@@ -196,6 +196,39 @@ def test_long_sums_are_in_pieces(device, rows):
 
 
 @dtypes
+@pytest.mark.parametrize("k", [128, 203, 1057, 4099])
+@pytest.mark.parametrize("few", [2, 5, 7, 13, 33])
+def test_a_few_rows_or_columns_by_a_large_matrix(device, dtype, few, k):
+    # On a CPU rows that follow k are read where they lie, a few at a time: 601 are no multiple of that.
+    a, b = pair(few, 601, k, dtype, device)
+    bias = torch.randn(601, dtype=dtype, device=device)
+    for lay_a, lay_b in LAYOUTS:
+        check(lay_a(a), lay_b(b), bias=bias, activation="silu")
+        check(lay_b(b).mT, lay_a(a).mT)
+
+
+@dtypes
+@pytest.mark.parametrize("k", [1, 3, 7, 8, 9, 17, 40, 48, 49, 65])
+def test_short_rows_times_a_vector(device, dtype, k):
+    for rows in (1, 5, 8, 9, 123, 5000):
+        matrix, vector = torch.randn(rows, k, device=device).to(dtype), torch.randn(k, device=device).to(dtype)
+        check(matrix, vector)
+        check(torch.randn(rows, 2 * k, device=device).to(dtype)[:, ::2], vector)
+
+
+def test_what_lies_behind_a_row_does_not_reach_its_sums(device):
+    # The last elements of a row are read with zeros in place of what follows: neither infinity nor NaN.
+    for dtype in FLOATS:
+        for k in (130, 200, 1001):
+            whole = torch.full((603, k + 7), float("inf"), dtype=dtype, device=device)
+            whole[:, :k] = torch.randn(603, k, device=device).to(dtype)
+            for rows in (1, 2, 6, 16):
+                a = torch.full((rows, k + 3), float("nan"), dtype=dtype, device=device)
+                a[:, :k] = torch.randn(rows, k, device=device).to(dtype)
+                check(a[:, :k], whole[:, :k].mT)
+
+
+@dtypes
 def test_identity_and_selection_are_exact(device, dtype):
     a, _ = pair(130, 1, 70, dtype, device)
     assert_identical(tw.matmul(a, torch.eye(70, dtype=dtype, device=device)), a)

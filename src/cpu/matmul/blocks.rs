@@ -10,12 +10,13 @@ use super::pairs::Pairs;
 use super::parts::{even, split};
 use super::scheme::{InRegisters, Scheme, Widened};
 use super::scratch::{self, Memory, Scratch, Staging};
+use super::vector::dots::{self, Rows as VectorRows};
 use super::*;
 use crate::cpu::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::isa::run_avx512;
 use crate::cpu::isa::{CACHE_LINE, LANES};
-use crate::cpu::register::{BLOCK, MAX_HEIGHT, MAX_WIDTH, Operands, Tiles};
+use crate::cpu::register::{AsFactors, BLOCK, MAX_HEIGHT, MAX_WIDTH, Operands, Tiles, Widening};
 
 /// Factors along k in a block. The length depends on nothing else, since it decides the order of sums.
 const DEPTH: usize = 512;
@@ -37,11 +38,23 @@ pub trait Factor: Float<Real: Activate + InRegisters> {
     fn solve_part(product: Product<'_, Self::Real>) {
         solve_part::<Widened<Self>>(product);
     }
+
+    /// [`dots::sum`].
+    #[inline(always)]
+    fn add_dots<I: Isa>(isa: I, rows: &VectorRows<'_, Self>, sums: &mut [Self::Real], scratch: &mut Scratch) {
+        dots::sum::<Widened<Self>, AsFactors, I>(isa, rows, sums, scratch);
+    }
 }
 
-impl Factor for f16 {}
 impl Factor for f32 {}
 impl Factor for f64 {}
+
+impl Factor for f16 {
+    #[inline(always)]
+    fn add_dots<I: Isa>(isa: I, rows: &VectorRows<'_, f16>, sums: &mut [f32], scratch: &mut Scratch) {
+        dots::sum::<Widened<f16>, Widening<f16>, I>(isa, rows, sums, scratch);
+    }
+}
 
 impl Factor for bf16 {
     fn solve_part(product: Product<'_, f32>) {
@@ -52,6 +65,15 @@ impl Factor for bf16 {
             Some(OfPairs::Avx512Bf16) => solve_part_of_pairs::<pairs::Sums>(product),
             _ => solve_part::<Widened<bf16>>(product),
         }
+    }
+
+    #[inline(always)]
+    fn add_dots<I: Isa>(isa: I, rows: &VectorRows<'_, bf16>, sums: &mut [f32], scratch: &mut Scratch) {
+        #[cfg(target_arch = "x86_64")]
+        if pairs::has_fast_avx512_bf16() {
+            return dots::sum::<Pairs<pairs::Sums>, AsFactors, I>(isa, rows, sums, scratch);
+        }
+        dots::sum::<Widened<bf16>, Widening<bf16>, I>(isa, rows, sums, scratch);
     }
 }
 
@@ -212,8 +234,10 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let tile = tile.room::<Sum<S>>(height * width);
         let panel_len = deep * width;
         let wide = (block_bytes(height) / size_of::<S::Factor>() / panel_len.max(1)).clamp(1, 16) * width;
-        // A block of b that is used once is not worth a copy.
+        // Elements that are factors are read where they lie; of those that are used once no copy is kept.
         let direct = size == size_of::<S::Factor>() && b.col_stride == 1;
+        let row_bytes = (width * size_of::<S::Factor>()) as isize;
+        let copy_step = if m <= height { 0 } else { row_bytes };
         let rows = self.rows(deep);
         let packed_rows = packed_rows.room::<S::Factor>(m.next_multiple_of(height) * rows.len);
         if !rows.in_place {
@@ -268,8 +292,9 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                         a: panel,
                         a_steps: rows.steps,
                         b: copy,
-                        b_step: (width * size_of::<S::Factor>()) as isize,
+                        b_step: row_bytes,
                         copy,
+                        copy_step,
                         k: deep,
                         columns: columns_done.len(),
                         to,

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::{Factor, Gate, Placed, Product, SMALL, check_room, cost, load_bias, multiply};
+use super::{Factor, Gate, Placed, Product, SMALL, Shape, load_bias, multiply};
 use crate::cpu::method::Method;
 use crate::cpu::operand::Source;
 use crate::cpu::parallel;
@@ -28,10 +28,7 @@ pub fn run(problem: &GroupedMatmulProblem) -> Result<()> {
 pub fn method(problem: &GroupedMatmulProblem) -> Method {
     match problem.as_matmul() {
         Some(problem) => super::method(&problem),
-        None => {
-            let size = [problem.m, problem.n, problem.k].map(|size| size as usize);
-            super::method_of(problem.dtype, size, problem.gate.is_some())
-        }
+        None => super::method_of(shape(problem, (problem.m as usize, problem.k as usize))),
     }
 }
 
@@ -70,15 +67,12 @@ fn grouped<T: Factor>(problem: &GroupedMatmulProblem) -> Result<()> {
             multiply::<T>(product, parallel);
         }
     };
-    let costs = ranges.iter().map(|&range| {
-        let (m, k) = rows_and_depth(problem, range);
-        cost(m, n, k, gated)
-    });
+    let costs = ranges.iter().map(|&range| shape(problem, rows_and_depth(problem, range)).cost());
     let costs: Vec<(f64, f64)> = costs.collect();
     let largest = ranges.iter().map(|&range| rows_and_depth(problem, range)).max_by_key(|&(m, k)| m * k);
     let all: f64 = costs.iter().map(|&(_, nanoseconds)| nanoseconds).sum();
-    if let Some((m, k)) = largest.filter(|_| parallel::is_long(all)) {
-        check_room::<T::Real>(OP, m, n, k, gated)?;
+    if let Some(largest) = largest.filter(|_| parallel::is_long(all)) {
+        shape(problem, largest).check_room::<T::Real>(OP)?;
     }
     if parallel::pays(all) {
         // One after the other those that are worth all threads, and then the rest at once.
@@ -101,6 +95,13 @@ fn grouped<T: Factor>(problem: &GroupedMatmulProblem) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Of a group with so many rows, over such a k.
+fn shape(problem: &GroupedMatmulProblem, (m, k): (usize, usize)) -> Shape {
+    let gate = problem.gate.as_ref().map(Matrix::strides);
+    let size = [m, problem.n as usize, k];
+    Shape::new(problem.dtype, size, problem.a.strides(), problem.b.strides(), gate)
 }
 
 /// Rows of a group's result, and its k.

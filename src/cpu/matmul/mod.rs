@@ -45,13 +45,13 @@ pub fn run(problem: &MatmulProblem) -> Result<()> {
 
 /// What `run` does with each product.
 pub fn method(problem: &MatmulProblem) -> Method {
-    let MatmulProblem { m, n, k, .. } = *problem;
-    method_of(problem.dtype, [m, n, k].map(|size| size as usize), problem.gate.is_some())
+    method_of(Shape::of(problem))
 }
 
-fn method_of(dtype: DType, [m, n, k]: [usize; 3], gated: bool) -> Method {
-    if vector::is_for(m, n, k) {
-        return Method::new("products with one or a few vectors", "matmul/vector.rs");
+fn method_of(shape: Shape) -> Method {
+    let Shape { dtype, size: [m, n, k], gated, .. } = shape;
+    if shape.is_for_vectors() {
+        return vector::method(dtype, shape.size, shape.across);
     }
     let pairs = if dtype == DType::BF16 { of_pairs() } else { None };
     let method = if pairs != Some(OfPairs::Amx) && small::is_small(m, n, k, gated) {
@@ -128,23 +128,67 @@ impl Placed {
         self.address.wrapping_add_signed(offset as isize * size as isize)
     }
 
+    fn strides(self) -> [i64; 2] {
+        [self.row_stride, self.col_stride]
+    }
+
     fn transposed(self) -> Placed {
         Placed { address: self.address, row_stride: self.col_stride, col_stride: self.row_stride }
     }
 }
 
-/// Asks for what a product takes besides its operands, about: the sums of pieces of k of products with vectors, or what
-/// each thread packs.
-fn check_room<R>(op: &'static str, m: usize, n: usize, k: usize, gated: bool) -> Result<()> {
-    let size = size_of::<R>();
-    let bytes = if vector::is_for(m, n, k) {
-        let gates = if gated { size * m * n } else { 0 };
-        gates + size * 2 * (m * n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT)
-    } else {
+/// What a way and a cost are chosen by.
+#[derive(Clone, Copy)]
+struct Shape {
+    dtype: DType,
+    /// m, n and k.
+    size: [usize; 3],
+    gated: bool,
+    /// [`vector::is_across`] of a and b or its gate.
+    across: bool,
+}
+
+impl Shape {
+    fn of(problem: &MatmulProblem) -> Shape {
+        let size = [problem.m, problem.n, problem.k].map(|size| size as usize);
+        let gate = problem.gate.as_ref().map(Matrix::strides);
+        Shape::new(problem.dtype, size, problem.a.strides(), problem.b.strides(), gate)
+    }
+
+    fn new(dtype: DType, size: [usize; 3], a: [i64; 2], b: [i64; 2], gate: Option<[i64; 2]>) -> Shape {
+        let [m, n, _] = size;
+        let across = [Some(b), gate].into_iter().flatten().any(|b| vector::is_across(m, n, a, b));
+        Shape { dtype, size, gated: gate.is_some(), across }
+    }
+
+    fn is_for_vectors(self) -> bool {
+        vector::is_for(self.dtype, self.size, self.across)
+    }
+
+    /// Asks for what a product takes besides its operands, about: the sums of pieces of k of products with vectors, and what
+    /// each thread packs.
+    fn check_room<R>(self, op: &'static str) -> Result<()> {
+        let Shape { size: [m, n, k], gated, .. } = self;
+        let size = size_of::<R>();
         let threads = parallel::threads();
-        threads.min(Parts::of(m, n, k, 1, threads).count()) * blocks::scratch_bytes(size, m, n, k, gated)
-    };
-    if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op, bytes }) }
+        let bytes = if self.is_for_vectors() {
+            let gates = if gated { size * m * n } else { 0 };
+            let sums = size * 2 * (m * n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT);
+            gates + sums + size * threads * m.min(n) * k.min(vector::DEPTH)
+        } else {
+            threads.min(Parts::of(m, n, k, 1, threads).count()) * blocks::scratch_bytes(size, m, n, k, gated)
+        };
+        if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op, bytes }) }
+    }
+
+    /// Operations of a product, and about how many nanoseconds one thread takes: one does some 100 operations of a matrix
+    /// product, 10 of one with a vector, which is bound by memory, as many more of one with a few, and makes a call.
+    fn cost(self) -> (f64, f64) {
+        let [m, n, k] = self.size;
+        let operations = if self.gated { 4.0 } else { 2.0 } * m as f64 * n as f64 * k as f64;
+        let rate = if self.is_for_vectors() { (10.0 * m.min(n) as f64).min(100.0) } else { 100.0 };
+        (operations, 50.0 + operations / rate)
+    }
 }
 
 /// Products of fewer operations than this (about 0.1 ms on one thread) are never split over threads when
@@ -159,7 +203,8 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
         // overlaps it.
         unsafe { load_bias::<T>("matmul", rows.at(size_of::<T>(), row, 0), (n, bias.stride)) }
     };
-    let gated = problem.gate.is_some();
+    let shape = Shape::of(problem);
+    let gated = shape.gated;
     let bias_row = |row| problem.bias.as_ref().map(|bias| load(bias, row)).transpose();
     let bias: Option<Vec<T::Real>> = bias_row(usize::from(gated))?;
     let gate_bias = if gated { bias_row(0)? } else { None };
@@ -180,9 +225,9 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
         multiply::<T>(product, parallel);
     };
     let products = problem.batch_count() as usize;
-    let (operations, nanoseconds) = cost(m, n, k, gated);
+    let (operations, nanoseconds) = shape.cost();
     if parallel::is_long(nanoseconds * products as f64) {
-        check_room::<T::Real>("matmul", m, n, k, gated)?;
+        shape.check_room::<T::Real>("matmul")?;
     }
     if products == 1 {
         solve(0, parallel::pays(nanoseconds));
@@ -199,19 +244,14 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
 }
 
 fn multiply<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
-    if vector::is_for(product.m, product.n, product.k) {
+    let Product { m, n, k, a, b, gate, .. } = product;
+    let gate = gate.map(|gate| gate.b.strides());
+    let shape = Shape::new(T::DTYPE, [m, n, k], a.strides(), b.strides(), gate);
+    if shape.is_for_vectors() {
         vector::solve::<T>(product, parallel);
     } else {
         blocks::solve::<T>(product, parallel);
     }
-}
-
-/// Operations of a product, and about how many nanoseconds one thread takes: one does some 100 operations of a matrix
-/// product, 10 of one with a vector, which is bound by memory, as many more of one with a few, and makes a call.
-fn cost(m: usize, n: usize, k: usize, gated: bool) -> (f64, f64) {
-    let operations = if gated { 4.0 } else { 2.0 } * m as f64 * n as f64 * k as f64;
-    let rate = if vector::is_for(m, n, k) { 10.0 * m.min(n) as f64 } else { 100.0 };
-    (operations, 50.0 + operations / rate)
 }
 
 /// Values of a bias, `step` elements apart.

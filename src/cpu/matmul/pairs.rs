@@ -10,7 +10,9 @@ use half::bf16;
 use super::scheme::Scheme;
 use crate::cpu::isa::{Isa, has_avx512};
 use crate::cpu::register::x86::{instructions, transpose_4};
-use crate::cpu::register::{Operands, Register, RowPointers, Tiles, multiply};
+use crate::cpu::register::{
+    DotsOf, Load, MOST_ROWS, Operands, Register, RowPointers, Tiles, add_dots_of, multiply,
+};
 
 /// Whether this CPU has AVX512-BF16 that is faster than float32: not Intel's, which takes up to twice the time
 /// (docs/measurements/cpu_matmul.md).
@@ -60,6 +62,7 @@ pub struct Sums(__m512);
 impl Register for Sums {
     type Operand = __m512i;
     const ASKS_AHEAD: bool = false;
+    const ROWS: usize = 4;
 
     #[inline(always)]
     unsafe fn zero() -> Sums {
@@ -70,6 +73,11 @@ impl Register for Sums {
     unsafe fn load(from: *const [bf16; 2]) -> __m512i {
         // SAFETY: the caller's promise.
         unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_rest(from: *const [bf16; 2], bytes: usize) -> __m512i {
+        // SAFETY: the caller's promise; what is masked is not read.
+        unsafe { _mm512_maskz_loadu_epi16(((1_u64 << (bytes / 2)) - 1) as u32, from.cast()) }
     }
     #[inline(always)]
     unsafe fn keep(factors: __m512i, to: *mut [bf16; 2]) {
@@ -102,6 +110,23 @@ impl Register for Sums {
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe { _mm512_storeu_ps(to, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add_dots<L: Load<Sums>, const V: usize>(dots: &DotsOf<Sums, L>) {
+        #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+        #[inline(never)]
+        unsafe fn add_dots<L: Load<Sums>, const V: usize>(dots: &DotsOf<Sums, L>) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match V {
+                    1 => add_dots_of::<Sums, L, MOST_ROWS, V>(dots),
+                    2 => add_dots_of::<Sums, L, { 2 * Sums::ROWS }, V>(dots),
+                    _ => add_dots_of::<Sums, L, { Sums::ROWS }, V>(dots),
+                }
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { add_dots::<L, V>(dots) }
     }
 }
 

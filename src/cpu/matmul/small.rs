@@ -62,6 +62,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
                     b,
                     b_step: width as isize * size,
                     copy: b.cast_mut(),
+                    copy_step: 0,
                     k: deep,
                     columns: width.min(n - column),
                     to: tile.as_mut_ptr(),

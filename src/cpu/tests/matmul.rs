@@ -142,9 +142,10 @@ fn large_products_over_blocks_and_threads() {
 #[test]
 fn a_few_rows_or_columns_wherever_they_lie() {
     let mut random = Random::new(12);
-    for case in 0..24 {
-        let (dtype, few, many) = (DType::FLOATS[case % 4], 2 + random.below(3), 380 + random.below(50));
-        let (m, n, k) = if case % 3 == 0 { (many, few, 200) } else { (few, many, 200) };
+    let shapes = [(2, 400, 200), (4, 400, 133), (5, 420, 203), (7, 300, 257), (13, 170, 420), (33, 70, 1060)];
+    for case in 0..48 {
+        let (dtype, (few, many, k)) = (DType::FLOATS[case % 4], random.pick(&shapes));
+        let (m, n) = if case % 3 == 0 { (many, few) } else { (few, many) };
         let mut of = |shape: &[i64], expanded| Tensor::strided(&mut random, dtype, shape, expanded);
         let (a, b, bias, mut out) =
             (of(&[m, k], true), of(&[k, n], true), of(&[n], true), of(&[m, n], false));

@@ -87,6 +87,11 @@ impl MatmulProblem {
 }
 
 impl Matrix {
+    /// From a row to the next, and from a column to the next.
+    pub fn strides(&self) -> [i64; 2] {
+        [self.row_stride, self.col_stride]
+    }
+
     pub fn is_like(&self, other: &Matrix) -> bool {
         let Matrix { address, row_stride, col_stride, batch_strides } = self;
         aligned_alike(*address, other.address)
