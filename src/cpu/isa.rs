@@ -14,7 +14,7 @@ use half::{bf16, f16};
 
 use super::float::{Float, pairwise};
 use super::half_float::narrow_bf16;
-use super::register::{self, Halves, Register};
+use super::register::{self, FromTwoBytes, Register};
 
 /// Elements in a group that is worked on at a time: one AVX-512 register of float32.
 pub const LANES: usize = 16;
@@ -23,7 +23,7 @@ pub trait Isa: Copy + Send + Sync + 'static {
     const NAME: &'static str;
     /// Whether a fused multiply-add is one instruction; without one it would be a library call.
     const FMA: bool;
-    type F32: Halves;
+    type F32: FromTwoBytes;
     type F64: Register<Factor = f64, Sum = f64>;
 
     fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES];

@@ -10,7 +10,7 @@ use super::pairs::Pairs;
 use super::parts::{even, split};
 use super::scheme::{InRegisters, Scheme, Widened};
 use super::scratch::{self, Memory, Scratch, Staging};
-use super::vector::dots::{self, Rows as VectorRows};
+use super::vector::{self, dots};
 use super::*;
 use crate::cpu::element::Element;
 #[cfg(target_arch = "x86_64")]
@@ -41,8 +41,15 @@ pub trait Factor: Float<Real: Activate + InRegisters> {
 
     /// [`dots::sum`].
     #[inline(always)]
-    fn add_dots<I: Isa>(isa: I, rows: &VectorRows<'_, Self>, sums: &mut [Self::Real], scratch: &mut Scratch) {
-        dots::sum::<Widened<Self>, AsFactors, I>(isa, rows, sums, scratch);
+    fn add_dots<I: Isa>(
+        isa: I,
+        problem: &vector::Problem<'_, Self>,
+        depth: &Range<usize>,
+        first: usize,
+        sums: &mut [Self::Real],
+        scratch: &mut Scratch,
+    ) {
+        dots::sum::<Widened<Self>, AsFactors, I>(isa, problem, depth, first, sums, scratch);
     }
 }
 
@@ -51,8 +58,15 @@ impl Factor for f64 {}
 
 impl Factor for f16 {
     #[inline(always)]
-    fn add_dots<I: Isa>(isa: I, rows: &VectorRows<'_, f16>, sums: &mut [f32], scratch: &mut Scratch) {
-        dots::sum::<Widened<f16>, Widening<f16>, I>(isa, rows, sums, scratch);
+    fn add_dots<I: Isa>(
+        isa: I,
+        problem: &vector::Problem<'_, f16>,
+        depth: &Range<usize>,
+        first: usize,
+        sums: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        dots::sum::<Widened<f16>, Widening<f16>, I>(isa, problem, depth, first, sums, scratch);
     }
 }
 
@@ -68,12 +82,19 @@ impl Factor for bf16 {
     }
 
     #[inline(always)]
-    fn add_dots<I: Isa>(isa: I, rows: &VectorRows<'_, bf16>, sums: &mut [f32], scratch: &mut Scratch) {
+    fn add_dots<I: Isa>(
+        isa: I,
+        problem: &vector::Problem<'_, bf16>,
+        depth: &Range<usize>,
+        first: usize,
+        sums: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
         #[cfg(target_arch = "x86_64")]
         if pairs::has_fast_avx512_bf16() {
-            return dots::sum::<Pairs<pairs::Sums>, AsFactors, I>(isa, rows, sums, scratch);
+            return dots::sum::<Pairs<pairs::Sums>, AsFactors, I>(isa, problem, depth, first, sums, scratch);
         }
-        dots::sum::<Widened<bf16>, Widening<bf16>, I>(isa, rows, sums, scratch);
+        dots::sum::<Widened<bf16>, Widening<bf16>, I>(isa, problem, depth, first, sums, scratch);
     }
 }
 

@@ -204,7 +204,7 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
         unsafe { load_bias::<T>("matmul", rows.at(size_of::<T>(), row, 0), (n, bias.stride)) }
     };
     let shape = Shape::of(problem);
-    let gated = shape.gated;
+    let (gated, is_for_vectors) = (shape.gated, shape.is_for_vectors());
     let bias_row = |row| problem.bias.as_ref().map(|bias| load(bias, row)).transpose();
     let bias: Option<Vec<T::Real>> = bias_row(usize::from(gated))?;
     let gate_bias = if gated { bias_row(0)? } else { None };
@@ -222,7 +222,7 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
             residual: problem.residual.as_ref().map(place),
             activation: problem.activation,
         };
-        multiply::<T>(product, parallel);
+        multiply::<T>(product, is_for_vectors, parallel);
     };
     let products = problem.batch_count() as usize;
     let (operations, nanoseconds) = shape.cost();
@@ -243,11 +243,8 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
     Ok(())
 }
 
-fn multiply<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
-    let Product { m, n, k, a, b, gate, .. } = product;
-    let gate = gate.map(|gate| gate.b.strides());
-    let shape = Shape::new(T::DTYPE, [m, n, k], a.strides(), b.strides(), gate);
-    if shape.is_for_vectors() {
+fn multiply<T: Factor>(product: Product<'_, T::Real>, is_for_vectors: bool, parallel: bool) {
+    if is_for_vectors {
         vector::solve::<T>(product, parallel);
     } else {
         blocks::solve::<T>(product, parallel);

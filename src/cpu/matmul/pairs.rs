@@ -10,9 +10,7 @@ use half::bf16;
 use super::scheme::Scheme;
 use crate::cpu::isa::{Isa, has_avx512};
 use crate::cpu::register::x86::{instructions, transpose_4};
-use crate::cpu::register::{
-    DotsOf, Load, MOST_ROWS, Operands, Register, RowPointers, Tiles, add_dots_of, multiply,
-};
+use crate::cpu::register::{DotsOf, Load, Operands, Register, RowPointers, Tiles, add_dots_of, multiply};
 
 /// Whether this CPU has AVX512-BF16 that is faster than float32: not Intel's, which takes up to twice the time
 /// (docs/measurements/cpu_matmul.md).
@@ -117,13 +115,7 @@ impl Register for Sums {
         #[inline(never)]
         unsafe fn add_dots<L: Load<Sums>, const V: usize>(dots: &DotsOf<Sums, L>) {
             // SAFETY: the caller's promise.
-            unsafe {
-                match V {
-                    1 => add_dots_of::<Sums, L, MOST_ROWS, V>(dots),
-                    2 => add_dots_of::<Sums, L, { 2 * Sums::ROWS }, V>(dots),
-                    _ => add_dots_of::<Sums, L, { Sums::ROWS }, V>(dots),
-                }
-            }
+            unsafe { add_dots_of::<Sums, L, V>(dots) }
         }
         // SAFETY: the caller's promise.
         unsafe { add_dots::<L, V>(dots) }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
-use super::{Halves, Register, Tiles};
+use super::{FromTwoBytes, Register, Tiles};
 
 /// Vectors that rows are multiplied with at a time, at most: with four rows, AVX-512 has registers for so many sums.
 pub const MOST_VECTORS: usize = 6;
@@ -60,7 +60,7 @@ impl<R: Register> Load<R> for AsFactors {
 #[derive(Debug)]
 pub struct Widening<T>(PhantomData<T>);
 
-impl<R: Halves> Load<R> for Widening<f16> {
+impl<R: FromTwoBytes> Load<R> for Widening<f16> {
     type Element = f16;
 
     #[inline(always)]
@@ -71,11 +71,11 @@ impl<R: Halves> Load<R> for Widening<f16> {
     #[inline(always)]
     unsafe fn load_rest(from: *const f16, bytes: usize) -> R::Operand {
         // SAFETY: the caller's promise.
-        unsafe { R::load_f16(R::rest_of_halves(from, bytes).as_ptr()) }
+        unsafe { R::load_f16(R::rest_of_two_bytes(from, bytes).as_ptr()) }
     }
 }
 
-impl<R: Halves> Load<R> for Widening<bf16> {
+impl<R: FromTwoBytes> Load<R> for Widening<bf16> {
     type Element = bf16;
 
     #[inline(always)]
@@ -86,7 +86,7 @@ impl<R: Halves> Load<R> for Widening<bf16> {
     #[inline(always)]
     unsafe fn load_rest(from: *const bf16, bytes: usize) -> R::Operand {
         // SAFETY: the caller's promise.
-        unsafe { R::load_bf16(R::rest_of_halves(from, bytes).as_ptr()) }
+        unsafe { R::load_bf16(R::rest_of_two_bytes(from, bytes).as_ptr()) }
     }
 }
 
@@ -132,12 +132,28 @@ pub unsafe fn add_dots<R: Register, L: Load<R>>(dots: &DotsOf<R, L>, vectors: us
     }
 }
 
-/// The same of N rows and V vectors.
+/// The same of V vectors, to be compiled for the register's instructions.
 ///
 /// # Safety
 /// As of `add_dots`.
 #[inline(always)]
-pub unsafe fn add_dots_of<R: Register, L: Load<R>, const N: usize, const V: usize>(dots: &DotsOf<R, L>) {
+pub unsafe fn add_dots_of<R: Register, L: Load<R>, const V: usize>(dots: &DotsOf<R, L>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match rows_at_once::<R>(V) {
+            2 => add_rows::<R, L, 2, V>(dots),
+            4 => add_rows::<R, L, 4, V>(dots),
+            _ => add_rows::<R, L, MOST_ROWS, V>(dots),
+        }
+    }
+}
+
+/// The same of N rows.
+///
+/// # Safety
+/// As of `add_dots`.
+#[inline(always)]
+unsafe fn add_rows<R: Register, L: Load<R>, const N: usize, const V: usize>(dots: &DotsOf<R, L>) {
     let Dots { row_bytes, vectors, vector_step, len, rest, rest_of_factors, .. } = *dots;
     let Dots { sums: to, sums_step, has_earlier, .. } = *dots;
     let mut rows = [dots.rows[0]; N];

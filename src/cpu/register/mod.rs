@@ -76,7 +76,7 @@ pub trait Register: Tiles + Copy {
     type Operand: Copy;
     /// Whether a tile asks for rows of a copy of b before it loads them.
     const ASKS_AHEAD: bool;
-    /// Rows that are multiplied with three vectors or more at a time: as many as have their sums in registers.
+    /// Rows that are multiplied with three vectors or more at a time: 2 or 4, as many as have their sums in registers.
     const ROWS: usize;
 
     /// # Safety
@@ -122,7 +122,7 @@ pub trait Register: Tiles + Copy {
 }
 
 /// A register of float32, which can be loaded from elements of two bytes.
-pub trait Halves: Register<Factor = f32, Sum = f32> {
+pub trait FromTwoBytes: Register<Factor = f32, Sum = f32> {
     /// # Safety
     /// As of [`Register::load`].
     unsafe fn load_f16(from: *const f16) -> Self::Operand;
@@ -134,7 +134,7 @@ pub trait Halves: Register<Factor = f32, Sum = f32> {
     /// # Safety
     /// As of `load_f16`.
     #[inline(always)]
-    unsafe fn rest_of_halves<T: Copy + Default>(from: *const T, bytes: usize) -> [T; LANES] {
+    unsafe fn rest_of_two_bytes<T: Copy + Default>(from: *const T, bytes: usize) -> [T; LANES] {
         // SAFETY: the caller's promise.
         unsafe { copied(from, bytes) }
     }

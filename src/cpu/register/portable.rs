@@ -5,7 +5,7 @@
 use half::{bf16, f16};
 
 use super::{
-    DotsOf, Halves, Load, MOST_ROWS, Operands, Register, RowPointers, Tiles, add_dots_of, copied, multiply,
+    DotsOf, FromTwoBytes, Load, Operands, Register, RowPointers, Tiles, add_dots_of, copied, multiply,
 };
 
 /// As many numbers as LLVM is to keep in registers of its own choice.
@@ -77,13 +77,7 @@ macro_rules! array {
             #[inline(always)]
             unsafe fn add_dots<L: Load<Self>, const V: usize>(dots: &DotsOf<Self, L>) {
                 // SAFETY: the caller's promise.
-                unsafe {
-                    match V {
-                        1 => add_dots_of::<Self, L, MOST_ROWS, V>(dots),
-                        2 => add_dots_of::<Self, L, { 2 * Self::ROWS }, V>(dots),
-                        _ => add_dots_of::<Self, L, { Self::ROWS }, V>(dots),
-                    }
-                }
+                unsafe { add_dots_of::<Self, L, V>(dots) }
             }
         }
 
@@ -114,7 +108,7 @@ pub const WIDE: usize = if cfg!(target_arch = "aarch64") { 2 } else { 1 };
 array!(f32, 4 * WIDE);
 array!(f64, 2 * WIDE);
 
-impl Halves for [f32; 4 * WIDE] {
+impl FromTwoBytes for [f32; 4 * WIDE] {
     #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> Self {
         // SAFETY: the caller's promise.

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{DotsOf, Halves, Load, MOST_ROWS, Operands, Register, RowPointers, Tiles, add_dots_of, multiply};
+use super::{DotsOf, FromTwoBytes, Load, Operands, Register, RowPointers, Tiles, add_dots_of, multiply};
 use crate::cpu::isa::LANES;
 
 /// A register whose factors are numbers as its sums are.
@@ -76,13 +76,7 @@ macro_rules! register {
                 #[inline(never)]
                 unsafe fn add_dots<L: Load<$register>, const V: usize>(dots: &DotsOf<$register, L>) {
                     // SAFETY: as above.
-                    unsafe {
-                        match V {
-                            1 => add_dots_of::<$register, L, MOST_ROWS, V>(dots),
-                            2 => add_dots_of::<$register, L, { 2 * $rows }, V>(dots),
-                            _ => add_dots_of::<$register, L, $rows, V>(dots),
-                        }
-                    }
+                    unsafe { add_dots_of::<$register, L, V>(dots) }
                 }
                 // SAFETY: as above.
                 unsafe { add_dots::<L, V>(dots) }
@@ -180,7 +174,7 @@ unsafe fn rest_of_8_f64(from: *const f64, bytes: usize) -> __m512d {
     unsafe { _mm512_maskz_loadu_pd(((1_u32 << (bytes / 8)) - 1) as u8, from) }
 }
 
-impl Halves for __m256 {
+impl FromTwoBytes for __m256 {
     #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> __m256 {
         // SAFETY: the caller's promise.
@@ -196,7 +190,7 @@ impl Halves for __m256 {
     }
 }
 
-impl Halves for __m512 {
+impl FromTwoBytes for __m512 {
     #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> __m512 {
         // SAFETY: the caller's promise.
@@ -211,7 +205,7 @@ impl Halves for __m512 {
         }
     }
     #[inline(always)]
-    unsafe fn rest_of_halves<T: Copy + Default>(from: *const T, bytes: usize) -> [T; LANES] {
+    unsafe fn rest_of_two_bytes<T: Copy + Default>(from: *const T, bytes: usize) -> [T; LANES] {
         const { assert!(size_of::<T>() == 2) };
         // SAFETY: the caller's promise; what is masked is not read, and any bits are a number of two bytes.
         unsafe {

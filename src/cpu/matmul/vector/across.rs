@@ -5,8 +5,7 @@ use crate::cpu::float::{Float, Real, is_half, wide, wide_rest};
 use crate::cpu::isa::{Isa, LANES};
 use crate::cpu::operand::Source;
 
-/// Rows of the matrix as it lies there, each times an element of the
-/// vector, are added up.
+/// Rows of the matrix as it lies there, each times an element of the vector, are added up.
 #[inline(always)]
 pub fn across<T: Float, I: Isa>(
     isa: I,

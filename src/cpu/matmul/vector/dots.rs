@@ -7,10 +7,10 @@ use std::ptr;
 use super::super::blocks::Sum;
 use super::super::scheme::Scheme;
 use super::super::scratch::Scratch;
-use super::Placed;
+use super::Problem;
 use crate::cpu::float::Real;
 use crate::cpu::isa::{Isa, LANES};
-use crate::cpu::operand::{MATRIX, Source};
+use crate::cpu::operand::MATRIX;
 use crate::cpu::register::{Dots, Load, MOST_ROWS, MOST_VECTORS, Register, Tiles, add_dots, rows_at_once};
 
 /// Bytes of a row's factors that meet one vector after another: the rows' stay in the first-level cache meanwhile.
@@ -19,35 +19,19 @@ const STRETCH: usize = 4096;
 /// Registers that are added to a sum one after another, at most.
 const CHAIN: usize = 256;
 
-/// Some of k of the rows from the `first`-th on, and as much of `count` vectors.
-pub struct Rows<'a, T> {
-    pub matrix: Placed,
-    pub vectors: Placed,
-    /// The same, to be read in whatever steps they lie.
-    pub sources: Sources<'a, T>,
-    pub k: usize,
-    pub count: usize,
-    pub depth: Range<usize>,
-    pub first: usize,
-}
-
-/// The matrix over (row, k), and the vectors over (vector, k).
-pub struct Sources<'a, T> {
-    pub matrix: &'a Source<T>,
-    pub vectors: &'a Source<T>,
-}
-
-/// Adds products to the sums of one vector after another.
+/// Adds the products over some of k of the rows from the `first`-th on to the sums of one vector after another.
 #[inline(always)]
 pub fn sum<S: Scheme, L: Load<S::Tiles<I>>, I: Isa>(
     isa: I,
-    rows: &Rows<'_, S::Memory>,
+    problem: &Problem<'_, S::Memory>,
+    depth: &Range<usize>,
+    first: usize,
     sums: &mut [Sum<S>],
     scratch: &mut Scratch,
 ) where
     S::Tiles<I>: Register,
 {
-    let Rows { matrix, vectors, ref sources, k, count, ref depth, first } = *rows;
+    let &Problem { placed: [matrix, vectors], k, count, .. } = problem;
     let size = size_of::<S::Memory>();
     let lanes = S::Tiles::<I>::LEN;
     let in_register = lanes * S::DEPTH;
@@ -64,7 +48,7 @@ pub fn sum<S: Scheme, L: Load<S::Tiles<I>>, I: Isa>(
             let memory = scratch.staging.elements.room(MATRIX);
             for at in (0..depth.len()).step_by(MATRIX) {
                 let len = MATRIX.min(depth.len() - at);
-                let line = sources.vectors.block(v * k + depth.start + at, len, memory);
+                let line = problem.vectors.block(v * k + depth.start + at, len, memory);
                 S::along(isa, line, &mut to[at / S::DEPTH..][..len.div_ceil(S::DEPTH)]);
             }
         }
@@ -93,7 +77,7 @@ pub fn sum<S: Scheme, L: Load<S::Tiles<I>>, I: Isa>(
                         ptr::with_exposed_provenance(matrix.at(size, row, element))
                     } else {
                         let copy = &mut copies[i * stretch * in_register..][..range.len()];
-                        sources.matrix.load(row * k + element, copy);
+                        problem.matrix.load(row * k + element, copy);
                         copy.as_ptr().cast()
                     };
                 }

@@ -8,7 +8,6 @@ mod short;
 use std::ops::Range;
 
 use self::across::{across, several_across};
-use self::dots::{Rows, Sources};
 use super::scratch::{self, Scratch};
 use super::*;
 use crate::cpu::isa::has_whole_groups;
@@ -22,10 +21,10 @@ pub const DEPTH: usize = 4096;
 /// faster it is read.
 const SUMS: usize = 32 << 10;
 
-/// Elements of a tile, about: 20 us of work.
+/// Elements of a tile of short rows, about: 20 us of work.
 const TILE: usize = 131072;
 
-/// Rows of a tile that is not across, at most.
+/// Rows of a tile of longer ones, at most.
 const ROWS: usize = 256;
 
 /// Sums of pieces of k that are kept at a time, however many there are: 8 MiB of float64.
@@ -40,21 +39,24 @@ const MOST_ACROSS: usize = 4;
 
 /// Elements of a matrix that several vectors are multiplied with in one pass, at least: blocks pack less as quickly.
 const WORTH: usize = 1 << 16;
-/// The same of k, and of k for each vector that meets rows along it: adding up the running sums of fewer takes longer than
-/// their products.
+/// The same of k, and of k for each vector that meets rows along it by AVX-512: adding up the running sums of fewer takes
+/// longer than their products.
 const LONG: usize = 128;
 const LANES_ADDED: usize = 32;
 
 /// Whether an m x n product over k is one of vectors, whose matrix is `across` or not: see [`is_across`].
 pub fn is_for(dtype: DType, [m, n, k]: [usize; 3], across: bool) -> bool {
     let (count, len) = (m.min(n), m.max(n));
-    let (most, long) = match across {
-        true => (MOST_ACROSS, LONG),
-        false if dtype == DType::BF16 && of_pairs() == Some(OfPairs::Amx) => (MOST_BESIDE_AMX, LONG),
-        false if has_whole_groups() => (MOST_ALONG, LONG.max(LANES_ADDED * count)),
-        false => (MOST_ALONG_NARROW / if dtype == DType::F64 { 2 } else { 1 }, LONG),
+    if count == 1 || k < LONG || len.saturating_mul(k) < WORTH {
+        return count == 1;
+    }
+    let most = match across {
+        true => MOST_ACROSS,
+        false if dtype == DType::BF16 && of_pairs() == Some(OfPairs::Amx) => MOST_BESIDE_AMX,
+        false if has_whole_groups() => MOST_ALONG.min(k / LANES_ADDED),
+        false => MOST_ALONG_NARROW / if dtype == DType::F64 { 2 } else { 1 },
     };
-    count == 1 || (count <= most && k >= long && len.saturating_mul(k) >= WORTH)
+    count <= most
 }
 
 /// Whether rows that follow k are ones of [`short`].
@@ -83,13 +85,13 @@ pub fn is_across(m: usize, n: usize, a: [i64; 2], b: [i64; 2]) -> bool {
 }
 
 /// out[v, i] = sum over k of matrix[i, k] * vectors[v, k], for `len` results of each of `count` vectors.
-struct Problem<'a, T: Float> {
+pub struct Problem<'a, T: Float> {
     len: usize,
     count: usize,
     k: usize,
     /// Over (i, k), or over (k, i) if `across`.
     matrix: Source<T>,
-    /// Where it lies, over (i, k), and the vectors.
+    /// Where it lies, over (i, k), and where the vectors do.
     placed: [Placed; 2],
     /// Whether neighbours in memory belong to different results.
     across: bool,
@@ -129,7 +131,7 @@ fn sum_up<T: Factor>(product: Product<'_, T::Real>, gates: Gates<'_, T::Real>, p
         if of_columns { (m, n, a, b.transposed()) } else { (n, m, b.transposed(), a) };
     let place = |results: Placed| if of_columns { results.transposed() } else { results };
     let (out, residual) = (place(out), residual.map(place));
-    let across = matrix.row_stride.unsigned_abs() < matrix.col_stride.unsigned_abs();
+    let across = is_across(m, n, a.strides(), b.strides());
     let (mut shape, mut strides) = ([len as i64, k as i64], [matrix.row_stride, matrix.col_stride]);
     if across {
         shape.reverse();
@@ -169,15 +171,14 @@ fn sum_up<T: Factor>(product: Product<'_, T::Real>, gates: Gates<'_, T::Real>, p
             activation,
         }
     };
-    let depth = k.min(DEPTH);
     // Across, a tile is as wide as threads leave it and as its sums stay in the first-level cache: memory is read 1.4 times
     // as fast in rows of 16 KiB as in those of 4. Else each thread has a few tiles, of rows that make up for the packing of
     // vectors.
     let threads = if parallel { parallel::threads() } else { 1 };
     let wanted = if across {
         len.div_ceil(threads).next_multiple_of(64)
-    } else if k <= short::LONGEST {
-        TILE / depth.max(1)
+    } else if is_short(count, k) {
+        TILE / k.max(1)
     } else {
         (len / (4 * threads)).min(ROWS)
     };
@@ -273,17 +274,7 @@ impl<T: Factor> Kernel for Sums<'_, T> {
                 let rows = problem.matrix.read(first * k, sums.len() * k, &mut copy);
                 return short::sum(isa, rows, &vector[..k], sums);
             }
-            let [placed_matrix, placed_vectors] = problem.placed;
-            let rows = Rows {
-                matrix: placed_matrix,
-                vectors: placed_vectors,
-                sources: Sources { matrix: &problem.matrix, vectors },
-                k,
-                count,
-                depth,
-                first,
-            };
-            return T::add_dots(isa, &rows, sums, scratch);
+            return T::add_dots(isa, problem, &depth, first, sums, scratch);
         }
         // Of results that are neighbours, each has one running sum.
         let mut factors = vec![T::Real::default(); count * CHAIN.min(depth.len())];
