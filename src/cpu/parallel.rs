@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::streaming;
-use super::workers::Crew;
+use super::workers::{self, Crew};
 
 /// Waking a pool from outside takes 5 to 30 us; below this much serial work it does not pay.
 const SERIAL_BELOW_NS: f64 = 100_000.0;
@@ -22,6 +22,11 @@ const ROUNDS: usize = 32;
 /// Threads that parallel loops use.
 pub fn threads() -> usize {
     Crew::current().count()
+}
+
+/// Whether no other threads do a part of this one's call, nor could.
+pub fn is_alone() -> bool {
+    !workers::is_worker() && threads() == 1
 }
 
 /// Whether work of about `nanoseconds` on one thread is worth any threads, wherever they are from.

@@ -52,6 +52,11 @@ pub fn with<T>(workers: Option<&'static dyn Workers>, work: impl FnOnce() -> T) 
     work()
 }
 
+/// Whether this thread works for another one's call, or for its own with others.
+pub fn is_worker() -> bool {
+    matches!(DUTY.get(), Duty::Worker)
+}
+
 /// The threads that a loop can have.
 #[derive(Clone, Copy, Debug)]
 pub enum Crew {

@@ -197,7 +197,7 @@ def test_long_sums_are_in_pieces(device, rows):
 
 @dtypes
 @pytest.mark.parametrize("k", [128, 203, 1057, 4099])
-@pytest.mark.parametrize("few", [2, 5, 7, 13, 33])
+@pytest.mark.parametrize("few", [2, 5, 7, 13, 33, 70])
 def test_a_few_rows_or_columns_by_a_large_matrix(device, dtype, few, k):
     # On a CPU rows that follow k are read where they lie, a few at a time: 601 are no multiple of that.
     a, b = pair(few, 601, k, dtype, device)
@@ -205,6 +205,10 @@ def test_a_few_rows_or_columns_by_a_large_matrix(device, dtype, few, k):
     for lay_a, lay_b in LAYOUTS:
         check(lay_a(a), lay_b(b), bias=bias, activation="silu")
         check(lay_b(b).mT, lay_a(a).mT)
+    # Rows whose elements are not neighbours.
+    apart = torch.full((601, 3 * k), float("nan"), dtype=dtype, device=device)
+    apart[:, ::3] = b.mT
+    check(a, apart[:, ::3].mT)
 
 
 @dtypes

@@ -3,12 +3,14 @@
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;
+use std::cell::Cell;
 use std::mem::{MaybeUninit, offset_of};
 use std::sync::LazyLock;
 
 use half::bf16;
 
 use crate::cpu::isa::{CACHE_LINE, has_avx512};
+use crate::cpu::parallel;
 use crate::cpu::register::x86::transpose_4;
 use crate::cpu::register::{Operands, Tiles, prefetch};
 
@@ -102,6 +104,7 @@ impl Tiles for Amx {
 
     #[inline(always)]
     unsafe fn begin() {
+        ALONE.set(parallel::is_alone());
         // SAFETY: the caller's promise; no other code knows of the tiles.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const WHOLE, options(nostack, readonly)) };
     }
@@ -116,13 +119,37 @@ impl Tiles for Amx {
         // Rows of pairs are nobody's operands, of which b would be copied.
         debug_assert!(!KEEP && operands.b_step == 128);
         // SAFETY: the caller's promise.
-        unsafe { tile(operands) }
+        unsafe { tile::<false>(operands) }
     }
 }
 
+/// Asks for rows of a 512 bytes ahead if `AHEAD`: they are read once, from memory.
+///
 /// # Safety
 /// As of `multiply`; the factors of a row of a follow one another, as do the rows of b.
-unsafe fn tile(operands: Operands<Pair, f32>) {
+pub unsafe fn tile<const AHEAD: bool>(operands: Operands<Pair, f32>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (operands.columns <= SIDE, ALONE.get()) {
+            (true, false) => tile_of::<AHEAD, false, false>(operands),
+            (true, true) => tile_of::<AHEAD, false, true>(operands),
+            (false, false) => tile_of::<AHEAD, true, false>(operands),
+            (false, true) => tile_of::<AHEAD, true, true>(operands),
+        }
+    }
+}
+
+thread_local! {
+    /// [`parallel::is_alone`], since `begin`.
+    static ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The same of `SIDE` columns, or of twice as many if `WIDE`. If `ALONE` b is loaded past the first-level cache, where rows of a
+/// stay; a thread that shares its core with another gains more where b is asked for ahead (docs/measurements/cpu_matmul.md).
+///
+/// # Safety
+/// As of `tile`.
+unsafe fn tile_of<const AHEAD: bool, const WIDE: bool, const ALONE: bool>(operands: Operands<Pair, f32>) {
     for i in 0..Amx::HEIGHT {
         let row = operands.awaited.wrapping_byte_offset(i as isize * operands.awaited_step);
         prefetch(row);
@@ -169,9 +196,11 @@ unsafe fn tile(operands: Operands<Pair, f32>) {
             "shl {row}, 4",
             "add {row}, {b}",
             "tileloadd tmm0, [{b} + {step}]",
-            "tileloadd tmm1, [{b} + {step} + 64]",
             "tileloadd tmm2, [{row} + {step}]",
+            ".if {wide}",
+            "tileloadd tmm1, [{b} + {step} + 64]",
             "tileloadd tmm3, [{row} + {step} + 64]",
+            ".endif",
             "2:",
             "mov {a}, [{stretch}]",
             "mov {a_step}, [{stretch} + 8]",
@@ -185,17 +214,40 @@ unsafe fn tile(operands: Operands<Pair, f32>) {
             "jz 4f",
             "3:",
             "tileloadd tmm4, [{a} + {a_step}]",
+            ".if {alone}",
+            "tileloaddt1 tmm6, [{b} + {step}]",
+            ".else",
             "tileloadd tmm6, [{b} + {step}]",
+            ".endif",
             "tileloadd tmm5, [{row} + {a_step}]",
+            ".if {ahead}",
+            "lea {ahead_of_row}, [{a} + 512]",
+            ".rept 16",
+            "prefetcht1 [{ahead_of_row}]",
+            "prefetcht1 [{ahead_of_row} + {a_step}]",
+            "lea {ahead_of_row}, [{ahead_of_row} + 2 * {a_step}]",
+            ".endr",
+            ".endif",
+            ".if {wide} && {alone}",
+            "tileloaddt1 tmm7, [{b} + {step} + 64]",
+            ".elseif {wide}",
             "tileloadd tmm7, [{b} + {step} + 64]",
+            ".endif",
             "tdpbf16ps tmm0, tmm4, tmm6",
             "tdpbf16ps tmm2, tmm5, tmm6",
+            ".if {wide}",
             "tdpbf16ps tmm1, tmm4, tmm7",
             "tdpbf16ps tmm3, tmm5, tmm7",
+            ".endif",
             // Rows of b two steps ahead, which the second-level cache has: of the next panel at the end of this one.
-            ".irp line, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
-            "prefetcht0 [{b} + 4096 + 64 * \\line]",
+            ".ifeq {alone}",
+            ".irp row, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+            "prefetcht0 [{b} + 4096 + 128 * \\row]",
+            ".if {wide}",
+            "prefetcht0 [{b} + 4096 + 128 * \\row + 64]",
+            ".endif",
             ".endr",
+            ".endif",
             "add {a}, 64",
             "add {row}, 64",
             "add {b}, 2048",
@@ -209,9 +261,15 @@ unsafe fn tile(operands: Operands<Pair, f32>) {
             "shl {row}, 4",
             "add {row}, {to}",
             "tilestored [{to} + {to_step}], tmm0",
-            "tilestored [{to} + {to_step} + 64], tmm1",
             "tilestored [{row} + {to_step}], tmm2",
+            ".if {wide}",
+            "tilestored [{to} + {to_step} + 64], tmm1",
             "tilestored [{row} + {to_step} + 64], tmm3",
+            ".endif",
+            wide = const WIDE as u8,
+            ahead = const AHEAD as u8,
+            alone = const ALONE as u8,
+            ahead_of_row = out(reg) _,
             row = out(reg) _,
             b = inout(reg) earlier => _,
             step = inout(reg) earlier_step => _,

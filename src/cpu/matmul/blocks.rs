@@ -10,6 +10,8 @@ use super::pairs::Pairs;
 use super::parts::{even, split};
 use super::scheme::{InRegisters, Scheme, Widened};
 use super::scratch::{self, Memory, Scratch, Staging};
+#[cfg(target_arch = "x86_64")]
+use super::vector::tiles;
 use super::vector::{self, dots};
 use super::*;
 use crate::cpu::element::Element;
@@ -37,6 +39,11 @@ pub trait Factor: Float<Real: Activate + InRegisters> {
     /// A part of a product that one thread solves.
     fn solve_part(product: Product<'_, Self::Real>) {
         solve_part::<Widened<Self>>(product);
+    }
+
+    /// Pairs of `count` vectors, where AMX multiplies them.
+    fn pairs(_vectors: Placed, _size: [usize; 2], _parallel: bool, _memory: &mut Memory) -> &[[bf16; 2]] {
+        &[]
     }
 
     /// [`dots::sum`].
@@ -81,6 +88,11 @@ impl Factor for bf16 {
         }
     }
 
+    #[cfg(target_arch = "x86_64")]
+    fn pairs(vectors: Placed, size: [usize; 2], parallel: bool, memory: &mut Memory) -> &[[bf16; 2]] {
+        tiles::pairs(vectors, size, parallel, memory)
+    }
+
     #[inline(always)]
     fn add_dots<I: Isa>(
         isa: I,
@@ -91,7 +103,9 @@ impl Factor for bf16 {
         scratch: &mut Scratch,
     ) {
         #[cfg(target_arch = "x86_64")]
-        if pairs::has_fast_avx512_bf16() {
+        if problem.has_pairs() {
+            return tiles::sum(isa, problem, depth, first, sums, scratch);
+        } else if pairs::has_fast_avx512_bf16() {
             return dots::sum::<Pairs<pairs::Sums>, AsFactors, I>(isa, problem, depth, first, sums, scratch);
         }
         dots::sum::<Widened<bf16>, Widening<bf16>, I>(isa, problem, depth, first, sums, scratch);
@@ -122,17 +136,22 @@ pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
     if !parallel {
         return T::solve_part(product);
     }
-    let parts = Parts::of(product.m, product.n, product.k, row_cost(&product), parallel::threads());
+    let parts = Parts::of(product.m, product.n, product.k, costs::<T>(&product), parallel::threads());
     parallel::for_each(parts.count(), true, |i| {
         let (rows, columns) = parts.nth(product.m, product.n, i);
         T::solve_part(product.part(size_of::<T>(), rows, columns));
     });
 }
 
-/// Rows of a that are transposed, beside columns of b that are copied on the way.
-fn row_cost<R>(product: &Product<'_, R>) -> usize {
-    let is_transposed = product.a.row_stride == 1 && product.b.col_stride == 1;
-    if is_transposed { 2 } else { 1 }
+/// What rows of a and columns of b cost that a part packs, beside one another: rows that AMX reads where they lie, columns that
+/// are copied on the way beside rows that are transposed, or both alike.
+fn costs<T: Factor>(product: &Product<'_, T::Real>) -> [usize; 2] {
+    let Product { a, b, .. } = product;
+    if T::DTYPE == DType::BF16 && of_pairs() == Some(OfPairs::Amx) {
+        let in_place = a.col_stride == 1 && !a.rows_collide(size_of::<T>());
+        return if in_place { [1, 4] } else { [1, 1] };
+    }
+    if a.row_stride == 1 && b.col_stride == 1 { [2, 1] } else { [1, 1] }
 }
 
 fn solve_part<S: Scheme>(product: Product<'_, Sum<S>>) {
@@ -356,9 +375,8 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let row_step = a.row_stride as isize * size_of::<S::Memory>() as isize;
         let is_factors =
             size_of::<S::Memory>() * S::DEPTH == size_of::<S::Factor>() && k.is_multiple_of(S::DEPTH);
-        // Rows that share their places in the first-level cache leave none there to others.
-        let collide = row_step % 4096 == 0;
-        if is_factors && a.col_stride == 1 && m >= height && !collide {
+        // Rows that collide leave no place to others.
+        if is_factors && a.col_stride == 1 && m >= height && !a.rows_collide(size_of::<S::Memory>()) {
             return Rows { steps: [row_step, size], len: 0, in_place: true };
         }
         // Rows that are not as many as are transposed at a time are copied sooner as they are.

@@ -128,6 +128,11 @@ impl Placed {
         self.address.wrapping_add_signed(offset as isize * size as isize)
     }
 
+    /// Whether rows of elements of `size` bytes share their places in a first-level cache.
+    fn rows_collide(self, size: usize) -> bool {
+        (self.row_stride * size as i64) % 4096 == 0
+    }
+
     fn strides(self) -> [i64; 2] {
         [self.row_stride, self.col_stride]
     }
@@ -176,7 +181,8 @@ impl Shape {
             let sums = size * 2 * (m * n).saturating_mul(k.div_ceil(vector::DEPTH)).min(vector::KEPT);
             gates + sums + size * threads * m.min(n) * k.min(vector::DEPTH)
         } else {
-            threads.min(Parts::of(m, n, k, 1, threads).count()) * blocks::scratch_bytes(size, m, n, k, gated)
+            threads.min(Parts::of(m, n, k, [1, 1], threads).count())
+                * blocks::scratch_bytes(size, m, n, k, gated)
         };
         if has_room(bytes) { Ok(()) } else { Err(Error::OutOfMemory { op, bytes }) }
     }

@@ -121,8 +121,9 @@ fn transposed<S: Scheme, I: Isa>(
         for row in (0..k).step_by(step) {
             let lines = source.matrix(panel * k + row, [wide, step.min(k - row)], memory);
             let deep = step.min(k - row).div_ceil(S::DEPTH);
-            // The next columns lie in other pages, where the processor does not look ahead.
-            for i in 0..width {
+            // The next columns lie in other pages, where the processor does not look ahead. To ask for memory that is not there
+            // takes long.
+            for i in 0..width.min(n - panel - wide) {
                 let next =
                     matrix.at(size_of::<S::Memory>(), depth.start + row, columns.start + panel + width + i);
                 prefetch(ptr::without_provenance::<u8>(next));

@@ -17,12 +17,12 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Of an m x n product over k, whose rows of a cost so many times what columns of b cost that a part packs.
-    pub fn of(m: usize, n: usize, k: usize, row_cost: usize, threads: usize) -> Parts {
+    /// Of an m x n product over k, of which a part packs rows of a and columns of b at these costs, beside one another.
+    pub fn of(m: usize, n: usize, k: usize, [row, column]: [usize; 2], threads: usize) -> Parts {
         // At least a few tiles each.
         let fits = |parts: &Parts| m / parts.rows >= MULTIPLE.min(m) && n / parts.columns >= MULTIPLE.min(n);
         // A part widens and packs its rows of a and its columns of b.
-        let packed = |parts: &Parts| parts.columns * m * row_cost + parts.rows * n;
+        let packed = |parts: &Parts| parts.columns * m * row + parts.rows * n * column;
         let even = (m * n).div_ceil(AREA).next_multiple_of(threads);
         let wanted = if threads == 1 { 1 } else { ((m * n).saturating_mul(k) / LEAST).min(even) };
         let best = |count: usize| {
@@ -86,7 +86,7 @@ mod tests {
     fn parts_are_disjoint_cover_all_and_are_summed_up_as_the_whole() {
         for (m, n) in [(512, 512), (3, 5000), (64, 64), (65, 3), (50, 60), (30_000, 30_000), (2, 100_000)] {
             for threads in [1, 2, 3, 7, 64] {
-                let parts = Parts::of(m, n, 10_000, 1, threads);
+                let parts = Parts::of(m, n, 10_000, [1, 1], threads);
                 let [mut covered, mut ends] = [0; 2];
                 for i in 0..parts.count() {
                     let (rows, columns) = parts.nth(m, n, i);
@@ -98,7 +98,7 @@ mod tests {
                 assert!(threads > 1 || parts.count() == 1);
             }
         }
-        assert_eq!(Parts::of(512, 512, 512, 1, 2).count(), 2);
-        assert_eq!(Parts::of(512, 512, 8, 1, 64).count(), 4);
+        assert_eq!(Parts::of(512, 512, 512, [1, 1], 2).count(), 2);
+        assert_eq!(Parts::of(512, 512, 8, [1, 1], 64).count(), 4);
     }
 }

@@ -14,6 +14,8 @@ pub struct Scratch {
     /// Sums of a product with a gate.
     pub gates: Memory,
     pub tile: Memory,
+    /// Pairs of vectors, which all threads of a product read.
+    pub pairs: Memory,
     pub staging: Staging,
 }
 

@@ -4,14 +4,18 @@
 mod across;
 pub mod dots;
 mod short;
+#[cfg(target_arch = "x86_64")]
+pub mod tiles;
 
-use std::ops::Range;
+use std::mem;
+use std::ops::{Range, RangeInclusive};
 
 use self::across::{across, several_across};
 use super::scratch::{self, Scratch};
 use super::*;
 use crate::cpu::isa::has_whole_groups;
 use crate::cpu::operand::Target;
+use crate::cpu::register::MAX_HEIGHT;
 
 /// Elements of k that are summed in one go; the sums of longer ones are added up afterwards. Depends on
 /// nothing, since it decides the order of the sums.
@@ -31,11 +35,21 @@ const ROWS: usize = 256;
 pub const KEPT: usize = 1 << 20;
 
 /// Vectors that are multiplied together, at most: with a matrix whose rows follow k by AVX-512, by narrower registers (half as
-/// many of float64), the same of bfloat16 where AMX multiplies what is packed, and with any other matrix.
+/// many of float64), the same of bfloat16 beside AMX, and with any other matrix.
 const MOST_ALONG: usize = 64;
 const MOST_ALONG_NARROW: usize = 16;
 const MOST_BESIDE_AMX: usize = 8;
 const MOST_ACROSS: usize = 4;
+
+/// Vectors of bfloat16 that AMX multiplies with rows where they lie: so many with those of any matrix, more with those of one that
+/// has so many elements for each, as all threads share what is packed of them.
+const BY_AMX: RangeInclusive<usize> = 4..=16;
+const MOST_BY_AMX: usize = 128;
+const SHARED: usize = 1 << 15;
+/// Rows of that matrix, at least, for they are multiplied [`MAX_HEIGHT`] at a time.
+const ROWS_BY_AMX: usize = 128;
+/// Elements of a row, at most: the pairs of all vectors are kept.
+const DEEPEST_BY_AMX: usize = 1 << 16;
 
 /// Elements of a matrix that several vectors are multiplied with in one pass, at least: blocks pack less as quickly.
 const WORTH: usize = 1 << 16;
@@ -56,12 +70,20 @@ pub fn is_for(dtype: DType, [m, n, k]: [usize; 3], across: bool) -> bool {
         false if has_whole_groups() => MOST_ALONG.min(k / LANES_ADDED),
         false => MOST_ALONG_NARROW / if dtype == DType::F64 { 2 } else { 1 },
     };
-    count <= most
+    count <= most || (!across && is_by_amx(dtype, [m, n, k]))
 }
 
 /// Whether rows that follow k are ones of [`short`].
 fn is_short(vectors: usize, k: usize) -> bool {
     vectors == 1 && k <= short::LONGEST
+}
+
+/// Whether rows that follow k are ones of [`tiles`].
+fn is_by_amx(dtype: DType, [m, n, k]: [usize; 3]) -> bool {
+    let (count, len) = (m.min(n), m.max(n));
+    let most = (len.saturating_mul(k) / SHARED).clamp(*BY_AMX.end(), MOST_BY_AMX);
+    let is_worth = (*BY_AMX.start()..=most).contains(&count) && len >= ROWS_BY_AMX && k <= DEEPEST_BY_AMX;
+    dtype == DType::BF16 && is_worth && of_pairs() == Some(OfPairs::Amx)
 }
 
 /// What solves such a product.
@@ -71,6 +93,9 @@ pub fn method(dtype: DType, [m, n, k]: [usize; 3], across: bool) -> Method {
     }
     if is_short(m.min(n), k) {
         return Method::new("rows of few elements times a vector", "matmul/vector/short.rs");
+    }
+    if is_by_amx(dtype, [m, n, k]) {
+        return Method::new("rows of a matrix times a few vectors", "matmul/vector/tiles.rs").with("AMX");
     }
     let method = Method::new("rows of a matrix times one or a few vectors", "matmul/vector/dots.rs");
     let of_pairs = dtype == DType::BF16 && of_pairs() == Some(OfPairs::Avx512Bf16);
@@ -96,6 +121,8 @@ pub struct Problem<'a, T: Float> {
     /// Whether neighbours in memory belong to different results.
     across: bool,
     vectors: Source<T>,
+    /// Pairs of vectors of bfloat16, where AMX multiplies them.
+    pairs: &'a [[bf16; 2]],
     out: Target<T>,
     /// Whether vectors are columns: they have a bias each, else each of a vector's results has.
     of_columns: bool,
@@ -124,6 +151,24 @@ pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
 }
 
 fn sum_up<T: Factor>(product: Product<'_, T::Real>, gates: Gates<'_, T::Real>, parallel: bool) {
+    let Product { m, n, k, a, b, .. } = product;
+    if is_across(m, n, a.strides(), b.strides()) || !is_by_amx(T::DTYPE, [m, n, k]) {
+        return sum_of::<T>(product, gates, &[], parallel);
+    }
+    let vectors = if n < m { b.transposed() } else { a };
+    // Taken out of the thread's memory, which this thread uses for its own part of the work, too.
+    let mut memory = scratch::with(|scratch| mem::take(&mut scratch.pairs));
+    let pairs = T::pairs(vectors, [m.min(n), k], parallel, &mut memory);
+    sum_of::<T>(product, gates, pairs, parallel);
+    scratch::with(|scratch| scratch.pairs = memory);
+}
+
+fn sum_of<T: Factor>(
+    product: Product<'_, T::Real>,
+    gates: Gates<'_, T::Real>,
+    pairs: &[[bf16; 2]],
+    parallel: bool,
+) {
     let Product { m, n, k, a, b, out, bias, gate, residual, activation } = product;
     // Rows times a matrix are the transposed matrix times columns.
     let of_columns = n < m;
@@ -154,6 +199,7 @@ fn sum_up<T: Factor>(product: Product<'_, T::Real>, gates: Gates<'_, T::Real>, p
                 &[vectors.row_stride, vectors.col_stride],
                 0,
             ),
+            pairs,
             out: Target::new(
                 out.address,
                 T::DTYPE,
@@ -182,7 +228,9 @@ fn sum_up<T: Factor>(product: Product<'_, T::Real>, gates: Gates<'_, T::Real>, p
     } else {
         (len / (4 * threads)).min(ROWS)
     };
-    let width = len.min(wanted.clamp(16, SUMS / size_of::<T::Real>() / count));
+    let multiple = if problem.has_pairs() { MAX_HEIGHT } else { 1 };
+    let most = SUMS / size_of::<T::Real>() / count;
+    let width = len.min(wanted.clamp(16, most).next_multiple_of(multiple));
     let problem = &problem;
     if k > DEPTH {
         return in_pieces(problem, width, parallel);
@@ -237,6 +285,10 @@ fn in_pieces<T: Factor>(problem: &Problem<'_, T>, width: usize, parallel: bool) 
 }
 
 impl<T: Float> Problem<'_, T> {
+    pub fn has_pairs(&self) -> bool {
+        !self.pairs.is_empty()
+    }
+
     fn tile(&self, width: usize, i: usize) -> Range<usize> {
         i * width..self.len.min((i + 1) * width)
     }
