@@ -64,6 +64,8 @@ pub fn number(argument: Argument, object: &Bound<'_, PyAny>) -> Result<Scalar> {
                 // SAFETY: what was taken keeps the memory alive.
                 return Ok(unsafe { read(&view) });
             }
+            let got = format!("{}; pass its item()", type_name(object));
+            return Err(Error::NotANumber { op: argument.op, argument: argument.name, got });
         }
         _ => {}
     }

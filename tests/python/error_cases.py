@@ -151,6 +151,12 @@ CASES = [
         "add: `alpha` must be a number (bool, int or float), got str",
         lambda: tw.add(x, x, alpha="2"),
     ),
+    (
+        "NotANumber",
+        DTYPE,
+        "add: `alpha` must be a number (bool, int or float), got torch.nn.parameter.Parameter; pass its item()",
+        lambda: tw.add(x, x, alpha=torch.nn.Parameter(torch.tensor(2.0))),
+    ),
     ("NotAnInteger", DTYPE, "softmax: `dim` must be an integer, got float", lambda: tw.softmax(x, 1.0)),
     (
         "AlphaKind",

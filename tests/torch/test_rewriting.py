@@ -208,6 +208,19 @@ def test_a_traced_layer_is_one_operator(activation):
         torch.testing.assert_close((graph.module() if hasattr(graph, "module") else graph)(x), layer(x))
 
 
+@activations
+def test_a_layer_traced_by_fx_keeps_its_parameters(activation):
+    layer, x = linear(activation), torch.randn(5, 4)
+    traced = torch.fx.symbolic_trace(layer)
+    assert set(traced.state_dict()) == set(layer.state_dict())
+    copy.deepcopy(traced).load_state_dict(layer.state_dict())
+    for parameter, gradient in zip(
+        layer.parameters(), torch.autograd.grad(traced(x).sum(), list(traced.parameters())), strict=True
+    ):
+        expected = torch.autograd.grad(layer(x).sum(), parameter)[0]
+        assert torch.equal(gradient, expected)
+
+
 class Residual(tilewise.torch.Linear):
     def __init__(self, size, activation):
         super().__init__(size, size, activation=activation)

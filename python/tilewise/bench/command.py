@@ -32,7 +32,7 @@ def run(arguments: list[str]) -> int:
     except (record.NotARecord, record.NoDigest) as error:
         return refuse(error)
     if options.plot and find_spec("matplotlib") is None:
-        return refuse("--plot needs matplotlib: pip install 'tilewise[bench]'")
+        return refuse("--plot needs matplotlib: pip install matplotlib")
     if kept:
         for op in kept.operations:
             report.show(op, kept.of(op))
@@ -154,6 +154,8 @@ class Change:
     torch: float | None
     # The distance of the speed from 1 that chance explains.
     noise: float
+    # Whether either time may be chance altogether.
+    is_noise: bool
 
     @property
     def speed(self) -> float:
@@ -162,11 +164,11 @@ class Change:
 
     @property
     def slower(self) -> bool:
-        return self.speed < 1 - self.noise
+        return not self.is_noise and self.speed < 1 - self.noise
 
     @property
     def faster(self) -> bool:
-        return self.speed > 1 / (1 - self.noise)
+        return not self.is_noise and self.speed > 1 / (1 - self.noise)
 
 
 def changes(old: Run, new: Run) -> list[Change]:
@@ -186,6 +188,7 @@ def changes(old: Run, new: Run) -> list[Change]:
                 now.milliseconds["tilewise"],
                 then.milliseconds["torch"] / now.milliseconds["torch"] if torch else None,
                 min(0.5, max(NOISE, 3 * spread)),
+                then.is_noise or now.is_noise,
             )
         )
     return found
@@ -200,7 +203,7 @@ def show_changes(old: Run, found: Sequence[Change]) -> None:
             report.duration(c.now),
             f"{c.speed:.2f}x",
             f"{c.torch:.2f}x" if c.torch else "",
-            "SLOWER" if c.slower else "faster" if c.faster else "",
+            "noise" if c.is_noise else "SLOWER" if c.slower else "faster" if c.faster else "",
         ]
         for c in found
     ]

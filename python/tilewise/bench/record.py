@@ -242,7 +242,7 @@ def digest(root: Path | None = None, sources: tuple[str, ...] = SOURCES) -> str:
     Comments and layout do not count: they change no machine code.
     """
     if importlib.util.find_spec("pygments") is None:
-        raise NoDigest("a digest of the sources needs pygments: pip install 'tilewise[bench]'")
+        raise NoDigest("a digest of the sources needs pygments: pip install pygments")
     root = root or checkout()
     total = hashlib.sha256()
     for path in sorted({path for pattern in sources for path in root.glob(pattern)}):

@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
     package = (error.name or "").partition(".")[0]
     if package not in ("numpy", "scipy"):
         raise
-    message = f"tilewise.latency needs {package}: pip install 'tilewise[latency]'"
+    message = f"tilewise.latency needs {package}: pip install {package}"
     raise ModuleNotFoundError(message, name=error.name) from None
 
 __all__ = [

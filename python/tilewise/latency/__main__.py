@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        print("--plot needs matplotlib: pip install 'tilewise[latency]'", file=sys.stderr)
+        print("--plot needs matplotlib: pip install matplotlib", file=sys.stderr)
         return 2
     if options.json:
         print(json.dumps([model.as_dict() for model in models], indent=1))

@@ -96,8 +96,9 @@ class Linear(torch.nn.Module):
         added as torch adds it, behind the matmul: a float32 residual gives a float32 result."""
         if residual is not None and autocast.would_convert(residual):
             return self.forward(x) + residual
-        # The attributes are found by a function in Python, which takes a fifth of a small call.
-        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        # The attributes are found by a function in Python, which takes a fifth of a small call; torch.fx has to see it.
+        found = {} if isinstance(x, torch.fx.Proxy) else self._parameters
+        weight, bias = found.get("weight"), found.get("bias")
         weight = self.weight if weight is None else weight
         bias = self.bias if bias is None else bias
         if type(weight) in FOR_MATMUL and type(bias) in FOR_MATMUL:
