@@ -96,7 +96,8 @@ class Linear(torch.nn.Module):
         added as torch adds it, behind the matmul: a float32 residual gives a float32 result."""
         if residual is not None and autocast.would_convert(residual):
             return self.forward(x) + residual
-        # The attributes are found by a function in Python, which takes a fifth of a small call; torch.fx has to see it.
+        # The attributes are found by a function in Python, which takes a fifth of a small call; torch.fx
+        # has to see it.
         found = {} if isinstance(x, torch.fx.Proxy) else self._parameters
         weight, bias = found.get("weight"), found.get("bias")
         weight = self.weight if weight is None else weight
