@@ -92,7 +92,8 @@ if not TYPE_CHECKING:  # or a type checker would take every misspelt name for An
         # Without scipy, the import says what to install.
         if name in SUBPACKAGES and (name != "torch" or is_installed("torch")):
             return importlib.import_module(f".{name}", __name__)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        hint = "; it needs torch: pip install torch" if name == "torch" else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
     # And what they cannot be imported without.
     SUBPACKAGES = {"bench": None, "latency": "scipy", "torch": "torch"}

@@ -114,6 +114,12 @@ pub enum Error {
         "grouped_matmul: `{argument}` is {got}; lists have a matrix for each matmul, and all have the same length"
     )]
     Listed { argument: &'static str, got: String },
+    #[error(
+        "grouped_matmul: `offsets` is given with lists, whose matrices are matmuls of their own; leave offsets out"
+    )]
+    ListedOffsets,
+    #[error("grouped_matmul: `a` has {a} dimensions and b has {b}; matrices in lists have 2 each")]
+    ListedRank { a: usize, b: usize },
     #[error("{op}: `out` has shape {}, but the result has shape {}; pass an `out` of that shape", display_dims(.got), display_dims(.expected))]
     OutShape { op: &'static str, got: Dims, expected: Dims },
     #[error("{op}: `{argument}` has {rank} dimensions; at most {most} are accepted. Merge some with reshape")]
@@ -127,7 +133,7 @@ pub enum Error {
     ShapesDiffer { op: &'static str, argument: &'static str, got: Dims, other: &'static str, expected: Dims },
 
     // --- dim
-    #[error("{op}: dim={dim} is out of range for a tensor of {rank} dimensions; accepted: {low} to {high}", low = -(.rank.max(&1).cast_signed()), high = .rank.max(&1).cast_signed() - 1)]
+    #[error("{op}: dim={dim} is out of range for a tensor of {rank} dimension{}; accepted: {low} to {high}", if *rank == 1 { "" } else { "s" }, low = -(.rank.max(&1).cast_signed()), high = .rank.max(&1).cast_signed() - 1)]
     DimOutOfRange { op: &'static str, dim: i64, rank: usize },
 
     // --- layout
@@ -306,6 +312,8 @@ impl Error {
             | GroupedShapes { .. }
             | GroupedArgument { .. }
             | Listed { .. }
+            | ListedOffsets
+            | ListedRank { .. }
             | OutShape { .. }
             | ShapesDiffer { .. }
             | TooManyDimensions { .. }

@@ -56,6 +56,8 @@ fn every_error() -> Vec<Error> {
             meaning: "a row for each group",
         },
         Listed { argument: "b", got: "a list of 3, but a is a list of 2".into() },
+        ListedOffsets,
+        ListedRank { a: 3, b: 2 },
         OutShape { op, got: smallvec![3], expected: smallvec![2, 3] },
         TooManyDimensions { op, argument, rank: 65, most: 64 },
         ShapesDiffer {

@@ -48,8 +48,7 @@ impl<'py> Lists<'py> {
         let many = Some(a.len());
         let b = taken("b", b, many)?;
         if options.offsets.is_some() {
-            let got = "given with lists, whose matrices have their own sizes".into();
-            return Err(Error::Listed { argument: "offsets", got });
+            return Err(Error::ListedOffsets);
         }
         let bias = options.bias.map(|bias| taken("bias", bias, many)).transpose()?;
         let gate = options.gate.map(|gate| taken("gate", gate, many)).transpose()?;
@@ -143,9 +142,7 @@ fn product<'py>(
     let gate = pair.gate.map(|gate| call.input("gate", gate)).transpose()?;
     let [bias, gate] = [&bias, &gate].map(|t| t.as_ref().map(|t| t.view.as_ref()));
     if a.view.rank() != 2 || b.view.rank() != 2 {
-        let (a, b) = (a.view.rank(), b.view.rank());
-        let got = format!("a tensor of {a} dimensions, where b has {b}; both need 2");
-        return Err(Error::Listed { argument: "a", got });
+        return Err(Error::ListedRank { a: a.view.rank(), b: b.view.rank() });
     }
     let operands = Operands { a: &a.view, b: &b.view, bias, gate, residual: None };
     let spec = matmul::output(&operands)?;

@@ -255,6 +255,18 @@ CASES = [
         lambda: tw.grouped_matmul([x, x], [x.mT]),
     ),
     (
+        "ListedOffsets",
+        SHAPE,
+        "grouped_matmul: `offsets` is given with lists, whose matrices are matmuls of their own; leave offsets out",
+        lambda: tw.grouped_matmul([x], [x.mT], torch.ones(1, dtype=torch.int32)),
+    ),
+    (
+        "ListedRank",
+        SHAPE,
+        "grouped_matmul: at index 0: `a` has 3 dimensions and b has 2; matrices in lists have 2 each",
+        lambda: tw.grouped_matmul([x[None]], [x.mT]),
+    ),
+    (
         "GroupedArgument",
         SHAPE,
         "grouped_matmul: `bias` has shape (5,), but must have shape (4, 5), a row for each group",

@@ -87,6 +87,26 @@ def test_without_gradients_an_activation_stays_in_its_product():
     assert graphs[0].count("torch.ops") == 1
 
 
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_sums_whose_sizes_depend_on_data(device):
+    def function(x, row):
+        some = x[x[:, 0] > 0]
+        columns = some.T.contiguous()
+        return (
+            tw.add(some, row),
+            tw.add(some, 1.5),
+            tw.add(some.T, some.T),
+            tw.add(columns, row[:, None]),
+            tw.add(some[:, None], some[None, :, :1]),
+        )
+
+    compiled = torch.compile(function, fullgraph=True)
+    x, row = torch.randn(20, 4, device=device), torch.randn(4, device=device)
+    for rows in (x, -x, x.abs(), -x.abs(), x.abs()[:1]):
+        for given, expected in zip(compiled(rows, row), function(rows, row), strict=True):
+            torch.testing.assert_close(given, expected)
+
+
 @torch._dynamo.config.patch(capture_scalar_outputs=True)
 def test_alpha_may_be_a_tensor(device):
     x = torch.randn(4, 6, device=device)

@@ -379,6 +379,20 @@ def test_the_options_of_a_gated_mlp_are_those_of_its_matmuls(device, monkeypatch
             tilewise.torch.GatedMLP(8, 16, **options)
 
 
+def test_hooks_for_all_modules_see_the_layers(device):
+    mlp = tilewise.torch.GatedMLP(8, 16, device=device)
+    x = torch.randn(3, 8, device=device)
+    before, seen = mlp(x), []
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda layer, *_: seen.append(layer))
+    try:
+        torch.testing.assert_close(mlp(x), before)
+    finally:
+        hook.remove()
+    assert seen == [mlp.gate_proj, mlp.up_proj, mlp.down_proj, mlp]
+    mlp(x)
+    assert len(seen) == 4
+
+
 def test_what_is_put_in_the_place_of_a_layer_is_called(device):
     mlp = tilewise.torch.GatedMLP(8, 16, device=device)
     x = torch.randn(3, 8, device=device)

@@ -87,6 +87,9 @@ def test_a_residual_keeps_its_dtype_under_autocast_as_in_torch(device, make):
     [
         ({"activation": "swish"}, tw.OptionError, 'activation="swish" is not known; accepted: None, "relu"'),
         ({"activation": torch.relu}, tw.OptionError, "activation="),
+        ({"activation": "cuda:0"}, tw.OptionError, "a device goes into device="),
+        ({"activation": torch.device("meta")}, tw.OptionError, "a device goes into device="),
+        ({"activation": torch.float16}, tw.OptionError, "a dtype goes into dtype="),
         ({"bias": "relu"}, tw.OptionError, "^Linear: bias='relu' is not True or False"),
         ({"precision": "fp8"}, tw.OptionError, '^Linear: precision="fp8" is not known'),
         ({"negative_slope": 0.3}, tw.OptionError, "negative_slope=0.3 belongs to"),

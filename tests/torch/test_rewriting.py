@@ -96,7 +96,17 @@ def test_only_without_an_activation_is_it_torchs_linear():
     assert [*plain.state_dict()] == [*activated.state_dict()] == ["weight", "bias"]
     assert [n for n, _ in plain.named_parameters()] == [n for n, _ in activated.named_parameters()]
     assert repr(activated) == "Linear(in_features=4, out_features=3, bias=True, activation='relu')"
-    assert "in_features=4, out_features=3, bias=True" in repr(plain)
+    assert repr(plain) == "Linear(in_features=4, out_features=3, bias=True)"
+
+
+def test_layers_that_compute_different_things_are_printed_differently():
+    how = {"activation": "leaky_relu", "negative_slope": 0.3, "precision": "tf32"}
+    shown = "activation='leaky_relu', negative_slope=0.3, precision='tf32'"
+    assert shown in repr(tilewise.torch.Linear(4, 3, **how))
+    assert shown in repr(tilewise.torch.GatedMLP(4, 3, **how))
+    assert repr(tilewise.torch.Linear(4, 3, precision="tf32")).endswith("bias=True, precision='tf32')")
+    del how["precision"]
+    assert "negative_slope=0.3" in repr(tilewise.torch.GroupedLinear(2, 4, 3, **how))
 
 
 @activations

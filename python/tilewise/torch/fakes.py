@@ -58,7 +58,7 @@ def fastest_first(shape: Any, operands: list[Any]) -> list[int]:
     """The dimensions of a sum that are not of size 1, by their strides."""
     read = [broadcast_strides(t, shape) for t in operands]
     # An insertion sort.
-    order = [d for d in reversed(range(len(shape))) if shape[d] != 1]
+    order = [d for d in reversed(range(len(shape))) if holds(shape[d] != 1)]
     for following in range(1, len(order)):
         at = following
         for before in reversed(range(following)):
@@ -73,20 +73,32 @@ def fastest_first(shape: Any, operands: list[Any]) -> list[int]:
 
 def broadcast_strides(t: Any, shape: Any) -> list[Any]:
     lead = len(shape) - t.dim()
-    own = [0 if n == 1 and shape[lead + d] != 1 else t.stride(d) for d, n in enumerate(t.shape)]
-    return [0] * lead + own
+    repeated = [holds(n == 1) and holds(shape[lead + d] != 1) for d, n in enumerate(t.shape)]
+    return [0] * lead + [0 if repeated[d] else t.stride(d) for d in range(t.dim())]
 
 
 def compare(shape: Any, read: list[list[Any]], a: int, b: int) -> int:
     """Above 0 if dimension `a` is slower than `b` in the first operand that tells, 0 if none does."""
     for strides in read:
-        if strides[a] == 0 or strides[b] == 0:
+        if holds(strides[a] == 0) or holds(strides[b] == 0):
             continue
-        if strides[a] != strides[b]:
-            return 1 if strides[a] > strides[b] else -1
-        if shape[a] > shape[b]:
+        if holds(strides[a] != strides[b]):
+            return 1 if holds(strides[a] > strides[b]) else -1
+        if holds(shape[a] > shape[b]):
             return 1
     return 0
+
+
+def holds(condition: Any) -> bool:
+    """A condition on sizes and strides. Where they depend on data, it is that of large sizes: of 0 and 1 no
+    stride matters."""
+    try:
+        return bool(condition)
+    except RuntimeError:
+        if not isinstance(condition, torch.SymBool):
+            raise
+        expression = condition.node.expr
+        return bool(expression.subs(dict.fromkeys(expression.free_symbols, 2**16)))
 
 
 def along_dim(op: str) -> Callable[..., Any]:
@@ -247,7 +259,7 @@ def check_dim(op: str, dim: int, rank: int) -> None:
     size = max(rank, 1)
     if not -size <= dim < size:
         raise tilewise.DimError(
-            f"{op}: dim={dim} is out of range for a tensor of {rank} dimensions; accepted: "
+            f"{op}: dim={dim} is out of range for a tensor of {rank} dimension{'s' * (rank != 1)}; accepted: "
             f"{-size} to {size - 1}"
         )
 

@@ -163,10 +163,14 @@ def listed(
 ) -> list[Any]:
     """Lists where a call needs more of torch than memory: a product at a time, each with a way of its own."""
     biases, gates, outs = (given or [None] * len(a) for given in (bias, gate, out))
-    if offsets is not None or not len(a) == len(b) == len(biases) == len(gates) == len(outs):
+    if offsets is not None:
         raise tilewise.ShapeError(
-            "grouped_matmul: lists have a matrix for each matmul, and all have the same length; offsets are "
-            "not accepted with them"
+            "grouped_matmul: `offsets` is given with lists, whose matrices are matmuls of their own; leave "
+            "offsets out"
+        )
+    if not len(a) == len(b) == len(biases) == len(gates) == len(outs):
+        raise tilewise.ShapeError(
+            "grouped_matmul: lists have a matrix for each matmul, and all have the same length"
         )
     results = []
     for i, (x, y, one, other, to) in enumerate(zip(a, b, biases, gates, outs, strict=True)):

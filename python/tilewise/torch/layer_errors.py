@@ -10,6 +10,8 @@ from tilewise import _core
 
 from . import fakes
 
+DEVICES = ("cpu", "cuda", "meta")
+
 
 def check(layer: str, bias: Any, dtype: Any, **options: Any) -> None:
     """Raises what is wrong with the options of a layer, as the layer's error."""
@@ -20,6 +22,12 @@ def check(layer: str, bias: Any, dtype: Any, **options: Any) -> None:
         shown = repr(bias) if isinstance(bias, str) else "a Tensor"
         raise _core.OptionError(
             f"{layer}: bias={shown} is not True or False; an activation goes into activation="
+        )
+    activation = options.get("activation")
+    if isinstance(activation, torch.dtype) or str(activation).partition(":")[0] in DEVICES:
+        kind = "dtype" if isinstance(activation, torch.dtype) else "device"
+        raise _core.OptionError(
+            f"{layer}: activation={activation!r} is not an activation; a {kind} goes into {kind}="
         )
     try:
         _core.check_matmul_options(**options)

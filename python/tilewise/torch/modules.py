@@ -140,13 +140,15 @@ class Linear(torch.nn.Module):
         super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
-        return f"{self._extra_repr}, activation={self.activation!r}"
+        return f"{self._extra_repr}, {shown_options(self)}"
 
 
 class PlainLinear(Linear, torch.nn.Linear):
     """A Linear without an activation."""
 
-    extra_repr = torch.nn.Linear.extra_repr
+    def extra_repr(self) -> str:
+        plain = torch.nn.Linear.extra_repr(self)
+        return plain if self.precision == "ieee" else f"{plain}, precision={self.precision!r}"
 
     def _get_name(self) -> str:
         return "Linear"
@@ -219,7 +221,7 @@ class GroupedLinear(torch.nn.Module):
         groups, out_features, in_features = self.weight.shape
         return (
             f"{groups}, in_features={in_features}, out_features={out_features}, "
-            f"bias={self.bias is not None}, activation={self.activation!r}"
+            f"bias={self.bias is not None}, {shown_options(self)}"
         )
 
 
@@ -227,7 +229,8 @@ class GatedMLP(torch.nn.Module):
     """`down_proj(activation(gate_proj(x)) * up_proj(x))`: the MLP of Llama, Mistral, Gemma and Qwen.
 
     It makes two calls of `tilewise.matmul`, one for gate and up and one for down. If one of the three
-    torch.nn.Linear has hooks, or was replaced by another layer, that layer is called as it is.
+    torch.nn.Linear has hooks, or was replaced by another layer, that layer is called as it is; with hooks for
+    all modules, all three are.
 
     Args:
         hidden_size: size of the input's and the output's last dimension.
@@ -300,13 +303,25 @@ class GatedMLP(torch.nn.Module):
         return down(h) if residual is None else down(h) + residual
 
     def extra_repr(self) -> str:
-        return f"activation={self.activation!r}"
+        return shown_options(self)
+
+
+def shown_options(layer: Any) -> str:
+    """What a layer does beside its products, as its arguments."""
+    shown = {"activation": layer.activation}
+    if layer.activation == "leaky_relu":
+        shown["negative_slope"] = layer.negative_slope
+    if getattr(layer, "precision", "ieee") != "ieee":
+        shown["precision"] = layer.precision
+    return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
 
 def is_plain(layer: Any) -> bool:
     """Whether a matmul is all that a call of the layer does."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    known = type(layer) is torch.nn.Linear and "forward" not in layer.__dict__ and not any(hooks)
+    if any(hooks) or torch.nn.modules.module._has_any_global_hook():
+        return False
+    known = type(layer) is torch.nn.Linear and "forward" not in layer.__dict__
     return known and type(layer.weight) in FOR_MATMUL and type(layer.bias) in FOR_MATMUL
 
 
