@@ -14,7 +14,7 @@ use half::{bf16, f16};
 
 use super::float::{Float, pairwise};
 use super::half_float::narrow_bf16;
-use super::register::{self, FromTwoBytes, Register};
+use super::register::{FromTwoBytes, Register, portable};
 
 /// Elements in a group that is worked on at a time: one AVX-512 register of float32.
 pub const LANES: usize = 16;
@@ -137,8 +137,8 @@ pub struct Portable(());
 impl Isa for Portable {
     const NAME: &'static str = std::env::consts::ARCH;
     const FMA: bool = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
-    type F32 = [f32; 4 * register::WIDE];
-    type F64 = [f64; 2 * register::WIDE];
+    type F32 = portable::F32;
+    type F64 = portable::F64;
 
     #[inline(always)]
     fn widen_f16(self, values: [f16; LANES]) -> [f32; LANES] {

@@ -103,7 +103,7 @@ def test_errors_say_at_which_index(device, count):
         assert all((t == 7).all() for t in out)
 
     refused(tw.ShapeError, "a of shape .* do not fit", a=a[last].mT)
-    refused(tw.ShapeError, "`a` is a tensor of 3 dimensions, where b has 2", a=a[last][None])
+    refused(tw.ShapeError, "`a` has 3 dimensions and b has 2", a=a[last][None])
     refused(tw.ShapeError, "`bias` has shape", bias=bias[last][1:])
     refused(tw.ShapeError, "`out` has shape", out=out[last].mT)
     refused(tw.DTypeError, "`b` has dtype float64, but a has float32", b=b[last].double())

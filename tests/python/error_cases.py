@@ -263,7 +263,7 @@ CASES = [
     (
         "ListedRank",
         SHAPE,
-        "grouped_matmul: at index 0: `a` has 3 dimensions and b has 2; matrices in lists have 2 each",
+        "grouped_matmul: at index 0 of the lists: `a` has 3 dimensions and b has 2; matrices in lists have 2 each",
         lambda: tw.grouped_matmul([x[None]], [x.mT]),
     ),
     (

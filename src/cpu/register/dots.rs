@@ -140,7 +140,8 @@ pub unsafe fn add_dots<R: Register, L: Load<R>>(dots: &DotsOf<R, L>, vectors: us
 pub unsafe fn add_dots_of<R: Register, L: Load<R>, const V: usize>(dots: &DotsOf<R, L>) {
     // SAFETY: the caller's promise.
     unsafe {
-        match rows_at_once::<R>(V) {
+        // Of constants, or the others would be compiled as well.
+        match const { rows_at_once::<R>(V) } {
             2 => add_rows::<R, L, 2, V>(dots),
             4 => add_rows::<R, L, 4, V>(dots),
             _ => add_rows::<R, L, MOST_ROWS, V>(dots),
@@ -175,7 +176,7 @@ unsafe fn add_rows<R: Register, L: Load<R>, const N: usize, const V: usize>(dots
                     }};
                 }
                 // The fewer of both stay in registers.
-                if V < N {
+                if const { V < N } {
                     let mut y = [vector!(0); V];
                     for v in 1..V {
                         y[v] = vector!(v);

@@ -4,14 +4,13 @@
 #![allow(clippy::needless_range_loop)]
 
 mod dots;
-mod portable;
+pub mod portable;
 #[cfg(target_arch = "x86_64")]
 pub mod x86;
 
 pub use self::dots::{
     AsFactors, Dots, DotsOf, Load, MOST_ROWS, MOST_VECTORS, Widening, add_dots, add_dots_of, rows_at_once,
 };
-pub use self::portable::WIDE;
 use half::{bf16, f16};
 
 use super::isa::{CACHE_LINE, LANES};
