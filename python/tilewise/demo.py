@@ -110,7 +110,7 @@ def rows(device: Any) -> Iterator[Row]:
         yield row(op, "bfloat16 in, float32 out", x, dim=-1, dtype=torch.float32)
     yield row("softmax", "float64, few long rows", random(3, 100_003, dtype=torch.float64), dim=-1)
 
-    # torch's bfloat16 matmul takes a CPU without AVX-512 200 ms of 512 rows.
+    # Smaller on CPUs, where torch's own bfloat16 matmul may be slow (docs/performance).
     m = n if device.type == "cuda" else 256
     x, y, bias = x[:m, :m].contiguous(), y[:m, :m].contiguous(), bias[:m]
     for dtype, side in (
