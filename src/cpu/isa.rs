@@ -23,6 +23,8 @@ pub trait Isa: Copy + Send + Sync + 'static {
     const NAME: &'static str;
     /// Whether a fused multiply-add is one instruction; without one it would be a library call.
     const FMA: bool;
+    /// Whether less than a group is loaded and stored by one instruction.
+    const MASKS: bool = false;
     type F32: FromTwoBytes;
     type F64: Register<Factor = f64, Sum = f64>;
 
@@ -250,6 +252,7 @@ mod x86 {
     impl Isa for Avx512 {
         const NAME: &'static str = "AVX-512";
         const FMA: bool = true;
+        const MASKS: bool = true;
         type F32 = __m512;
         type F64 = __m512d;
 

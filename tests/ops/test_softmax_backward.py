@@ -208,6 +208,20 @@ def test_special_numbers_spread_as_in_torch(device, op, dtype):
 
 @ops
 @dtypes
+def test_short_rows_beside_special_ones(device, op, dtype):
+    special = {0: NAN, 9: INF, 10: -INF, 20: torch.finfo(dtype).max, 69: NAN}
+    others = [row for row in range(70) if row not in special]
+    for n in range(1, 34):
+        for which in range(2):
+            inputs = sample(op, (70, n), dtype, device)
+            beside = [one.clone() for one in inputs]
+            for row, value in special.items():
+                beside[which][row, row % n] = value
+            assert_identical(OPS[op](*beside)[others], check(op, *inputs, context=f"{n}:")[others])
+
+
+@ops
+@dtypes
 def test_masked_positions_get_no_gradient(device, op, dtype):
     # log_softmax gives -inf where the mask was: exp(-inf) is 0 there.
     for n in (7, 1000, 9001):

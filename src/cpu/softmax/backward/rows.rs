@@ -163,6 +163,50 @@ fn rows_of_groups<T: Float, O: Float<Real = T::Real>, I: Isa, const N: usize, co
     }
 }
 
+/// Rows shorter than a group, from the last on: each is the end of a group that begins in the rows before, whose results are
+/// written after it.
+#[inline(always)]
+fn rows_within_a_group<T: Float, O: Float<Real = T::Real>, I: Isa>(
+    isa: I,
+    kind: Kind,
+    length: usize,
+    (grad, output): (&[T], &[T]),
+    results: &mut [O],
+) {
+    let own = TailMask::new(LANES - length);
+    for end in (1..=grad.len() / length).rev().map(|row| row * length) {
+        if end < LANES {
+            let (mut grads, mut outputs, mut to) =
+                ([T::default(); LANES], [T::default(); LANES], [O::default(); LANES]);
+            grads[LANES - length..].copy_from_slice(&grad[end - length..end]);
+            outputs[LANES - length..].copy_from_slice(&output[end - length..end]);
+            end_of_a_group(isa, kind, own, (&grads, &outputs), &mut to);
+            results[end - length..end].copy_from_slice(&to[LANES - length..]);
+        } else if let (Some(grad), Some(output), Some(to)) =
+            (grad[..end].last_chunk(), output[..end].last_chunk(), results[..end].last_chunk_mut())
+        {
+            end_of_a_group(isa, kind, own, (grad, output), to);
+        }
+    }
+}
+
+/// Of a row of which `own` leaves the elements.
+#[inline(always)]
+fn end_of_a_group<T: Float, O: Float<Real = T::Real>, I: Isa>(
+    isa: I,
+    kind: Kind,
+    own: TailMask<T::Real>,
+    (grad, output): (&[T; LANES], &[T; LANES]),
+    to: &mut [O; LANES],
+) {
+    let (grad, output) = (wide(isa, grad), wide(isa, output));
+    // Both: an infinity of another row times 0 is no number.
+    let zeros = [T::Real::default(); LANES];
+    let terms = add_terms(isa, kind, own.apply(grad), own.apply(output), zeros);
+    let sums = [T::Real::sum_of_lanes(isa, terms); LANES];
+    O::narrow(isa, &results(isa, kind, grad, output, sums), to);
+}
+
 /// Shortest rows that are streamed: shorter ones share many of their lines.
 const SHORTEST_STREAMED: usize = 8 * LANES;
 
@@ -195,6 +239,7 @@ impl<T: Float, O: Float<Real = T::Real>> Kernel for Short<'_, T, O> {
                 1 if length == LANES => {
                     rows_of_groups::<T, O, I, 1, true>(isa, kind, length, inputs, results);
                 }
+                1 if !I::MASKS => rows_within_a_group::<T, O, I>(isa, kind, length, inputs, results),
                 2 if length == 2 * LANES => {
                     rows_of_groups::<T, O, I, 2, true>(isa, kind, length, inputs, results);
                 }
