@@ -114,7 +114,9 @@ def staged_kernels(folder: Path, without: Collection[str]) -> Path:
 def runtime(folder: Path = OUT) -> Path:
     sources = sorted((HERE / "runtime").glob("*.cpp"))
     headers = [*HERE.glob("runtime/*.h"), *HERE.glob("include/*.h")]
-    command = [*compiler(), *["-O3", "-Wall", "-shared", "-pthread", "-Wl,-soname,libcuda.so.1"]]
+    # Of tensor cores' products, which are exact, sums may be fused.
+    command = [*compiler(), *["-O3", "-flto", "-ffp-contract=fast", "-Wall"]]
+    command += ["-shared", "-pthread", "-Wl,-soname,libcuda.so.1"]
     key = digest(command, *(p.read_text() for p in sorted([*sources, *headers])))
     library = cached(folder / "libcuda.so.1", key, lambda to: run([*command, *sources, "-ldl", "-o", to]))
     replace_link(folder / "libcuda.so", library)  # the first name that tilewise asks for

@@ -90,6 +90,7 @@ def on_the_emulator(function: Callable) -> Callable:
 
 def install() -> None:
     """In tilewise's place, for tests that know nothing of the emulator."""
+    torch.set_num_threads(1)  # torch's would only wait, and take the cores from the kernels meanwhile
     declare_resources()
     for name in NAMES:
         setattr(tilewise, name, on_the_emulator(getattr(tilewise, name)))

@@ -136,9 +136,7 @@ def main() -> int:
     import launch_log
     import operations
     import tilewise
-    import torch
 
-    torch.set_num_threads(1)  # torch's would only wait, and take the cores from the kernels meanwhile
     operations.install()
     launch_log.watch()
     arrays.set_seed(options.seed)

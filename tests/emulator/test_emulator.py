@@ -51,14 +51,12 @@ def test_every_kernel_is_launched_and_right(compiler, device, without, cases):
 # Each process imports torch once for all its files. Some also without float64, whose kernels run in the calls
 # above as those of all dtypes do.
 TWO_DTYPES, NO_FLOAT16 = "not float16 and not float64 or bfloat16", "bfloat16 or not float16"
+MEMORY = "ops/test_out.py ops/test_empty.py ops/test_views.py cuda/test_softmax_variants.py"
 SPLIT = "cuda/test_matmul_skinny.py cuda/test_matmul_copied.py cuda/test_matmul_bf16x6.py"
-OWN_TESTS = [("ops/test_out.py ops/test_empty.py", TWO_DTYPES)]
-OWN_TESTS += [("ops/test_views.py cuda/test_softmax_variants.py", TWO_DTYPES)]
+FEW = "cuda/test_matmul_few.py cuda/test_matmul_splitk.py"
+OTHERS = "cuda/test_matmul_dmma.py cuda/test_matmul_wgmma_tf32.py"
+OWN_TESTS = [(MEMORY, TWO_DTYPES), (SPLIT, TWO_DTYPES), (f"{FEW} {OTHERS}", NO_FLOAT16)]
 OWN_TESTS += [("cuda/test_matmul_wgmma.py", NO_FLOAT16)]
-OWN_TESTS += [(SPLIT, TWO_DTYPES)]
-OWN_TESTS += [("cuda/test_matmul_few.py", NO_FLOAT16)]
-DOUBLES = "cuda/test_matmul_dmma.py cuda/test_matmul_splitk.py cuda/test_matmul_wgmma_tf32.py"
-OWN_TESTS += [(DOUBLES, NO_FLOAT16)]
 
 
 @pytest.mark.parametrize(("tests", "chosen"), OWN_TESTS)

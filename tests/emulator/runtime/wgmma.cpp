@@ -4,10 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "../include/cuda_bf16.h"
-#include "../include/cuda_fp16.h"
 #include "../include/hopper.h"
 #include "block.h"
+#include "numbers.h"
 
 namespace emulator {
 
@@ -15,13 +14,6 @@ namespace {
 
 // Elements of k of a product: 32 bytes.
 constexpr unsigned k_of(Element element) { return element == Element::tf32 ? 8 : 16; }
-
-float tf32(uint32_t bits) {
-    bits &= 0xffffe000u;  // there are no more
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
 
 // The fields of a 64-bit description of a tile.
 struct Tile {
@@ -34,28 +26,25 @@ struct Tile {
     }
 
     // Elements (mn, k), as numbers: out[mn * mn_step + k * k_step], for `count` of mn from `first` on.
-    template <class Number>
-    void read(bool mn_major, Element element, unsigned first, unsigned count, Number* out, unsigned mn_step,
+    void read(bool mn_major, Element element, unsigned first, unsigned count, double* out, unsigned mn_step,
               unsigned k_step) const {
         if (element == Element::tf32) {
             if (mn_major) fail("a tile of floats that is not K-major");
-            read_as<uint32_t>(false, element, first, count, out, mn_step, k_step, tf32);
+            read_as<uint32_t>(false, element, first, count, out, mn_step, k_step, [](auto bits) { return of_tf32(bits); });
         } else if (element == Element::bf16) {
-            read_as<uint16_t>(mn_major, element, first, count, out, mn_step, k_step,
-                              [](uint16_t bits) { return __bfloat162float({bits}); });
+            read_as<uint16_t>(mn_major, element, first, count, out, mn_step, k_step, [](auto bits) { return of_bf16(bits); });
         } else {
-            read_as<uint16_t>(mn_major, element, first, count, out, mn_step, k_step,
-                              [](uint16_t bits) { return __half2float({bits}); });
+            read_as<uint16_t>(mn_major, element, first, count, out, mn_step, k_step, [](auto bits) { return of_f16(bits); });
         }
     }
 
 private:
     // A row of 128 bytes is of k, or of mn: 16 bytes at a time.
-    template <class Bits, class Number, class Convert>
-    void read_as(bool mn_major, Element element, unsigned first, unsigned count, Number* out, unsigned mn_step,
+    template <class Bits, class Convert>
+    void read_as(bool mn_major, Element element, unsigned first, unsigned count, double* out, unsigned mn_step,
                  unsigned k_step, Convert convert) const {
         constexpr unsigned EACH = 16 / sizeof(Bits);
-        const auto chunk = [&](uint32_t at, Number* to, unsigned step) {
+        const auto chunk = [&](uint32_t at, double* to, unsigned step) {
             at ^= (at >> 7 & 7) << 4;
             Bits bits[EACH];
             memcpy(bits, shared_pointer(at, 16, 16), 16);
@@ -98,12 +87,12 @@ void WgmmaPipeline::issue(const WarpgroupProduct (&lanes)[32]) {
             }
         }
     }
-    std::vector<float> a;
+    std::vector<double> a;
     const unsigned K = k_of(p.element), each = K / 8;  // neighbours in a register
     for (unsigned i = 0; p.a_in_registers && i < 16 * K; ++i) {
         const unsigned row = i / K, k = i % K / each, half = i % each;
         const uint32_t word = lanes[row % 8 * 4 + k % 4].a_registers[row / 8 + k / 4 * 2];
-        a.push_back(p.element == Element::tf32 ? tf32(word) : __bfloat162float({uint16_t(word >> half * 16)}));
+        a.push_back(p.element == Element::tf32 ? of_tf32(word) : of_bf16(uint16_t(word >> half * 16)));
     }
     works_.push_back({p, groups_, a});
 }
@@ -112,28 +101,23 @@ void WgmmaPipeline::step(unsigned place) {
     if (works_.empty()) return;
     const auto [p, group, registers] = std::move(works_.front());
     works_.pop_front();
-    constexpr unsigned COLUMNS = 256, TOGETHER = 16;  // of a tile; whose sums are in registers of the machine
+    constexpr unsigned STEP = 256 + 8;  // from k to k: the columns of a tile, and a line lest they share a cache's set
     // On the heap: a kernel's thread has a small stack.
-    thread_local std::vector<double> b(16 * COLUMNS);
-    thread_local std::vector<float> tile(16 * 16);
+    thread_local std::vector<double> b(16 * STEP), tile(16 * 16);
     const unsigned K = k_of(p.element);
-    const float* a = registers.data();
+    const double* a = registers.data();
     if (registers.empty()) {
         Tile(p.a).read(p.a_mn_major, p.element, place * 16, 16, tile.data(), K, 1);
         a = tile.data();
     }
-    Tile(p.b).read(p.b_mn_major, p.element, 0, p.n, b.data(), 1, COLUMNS);
+    Tile(p.b).read(p.b_mn_major, p.element, 0, p.n, b.data(), 1, STEP);
     float* const values = accumulators_[p.d].values.data();
-    for (unsigned first = 0; first < p.n; first += TOGETHER) {
-        const unsigned columns = std::min(TOGETHER, p.n - first);
+    for (unsigned first = 0; first < p.n; first += 8) {
+        double sums[16][8] = {};
+        add_products(a, b.data() + first, STEP, K, sums);
         for (unsigned row = 0; row < 16; ++row) {
-            typedef double Sums __attribute__((vector_size(TOGETHER * sizeof(double)), aligned(8)));
-            Sums sums = {};
-            for (unsigned k = 0; k < K; ++k) {
-                sums += double(a[row * K + k]) * *reinterpret_cast<const Sums*>(&b[k * COLUMNS + first]);
-            }
             float* const d = values + row * p.n + first;
-            for (unsigned i = 0; i < columns; ++i) d[i] = float((p.accumulate ? double(d[i]) : 0.0) + sums[i]);
+            for (unsigned i = 0; i < 8; ++i) d[i] = float((p.accumulate ? double(d[i]) : 0.0) + sums[row][i]);
         }
     }
 }

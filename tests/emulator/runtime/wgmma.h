@@ -25,7 +25,7 @@ private:
     struct Work {
         WarpgroupProduct product;
         uint64_t group;
-        std::vector<float> a;  // 16 rows, if they are in registers
+        std::vector<double> a;  // 16 rows, if they are in registers
     };
     struct Accumulators {
         float* lanes[32];
