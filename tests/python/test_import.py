@@ -96,7 +96,7 @@ def test_everything_promised_is_there():
 def test_what_completion_offers_is_there():
     for package in ("numpy", "scipy", "torch"):
         pytest.importorskip(package)
-    fresh.run("""
+    fresh.run_after_torch("""
         import tilewise as tw
         assert {"bench", "latency", "torch"} <= set(dir(tw))
         for name in dir(tw):
@@ -173,11 +173,9 @@ def test_neither_torch_nor_numpy():
 @pytest.mark.parametrize("first", ["tilewise", "torch"])
 def test_the_order_of_imports_does_not_matter(first):
     pytest.importorskip("torch")
-    second = "torch" if first == "tilewise" else "tilewise"
-    fresh.run(f"""
-        import {first}
-        import {second}
-        import torch, tilewise
+    run = fresh.run if first == "tilewise" else fresh.run_after_torch
+    run("""
+        import tilewise, torch
         assert torch.equal(tilewise.add(torch.ones(3), 1), torch.full((3,), 2.0))
     """)
 
@@ -197,15 +195,14 @@ def test_a_module_that_is_called_torch_but_is_not():
 
 def test_with_every_gpu_hidden():
     pytest.importorskip("torch")
-    out = fresh.run(
-        """
+    out = fresh.run_after_torch("""
+        import os
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
         import torch, tilewise as tw
         assert torch.equal(tw.add(torch.ones(3), 1), torch.full((3,), 2.0))
         print(tw.devices())
         tw.info()
-        """,
-        CUDA_VISIBLE_DEVICES="",
-    )
+    """)
     assert out == "[]\n"
 
 

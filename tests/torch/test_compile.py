@@ -1,13 +1,11 @@
 """The public functions inside torch.compile and torch.export: one graph, gradients, dynamic shapes."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tilewise as tw
 import torch
 import torch.nn.functional as F
+from support import fresh
 from support.releases import RELEASE, nested_transforms
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -33,7 +31,7 @@ def inputs(rows, device, requires_grad=True):
 
 
 @pytest.fixture(autouse=True)
-def fresh():
+def dynamo_begins_anew():
     torch._dynamo.reset()
 
 
@@ -202,7 +200,8 @@ def test_export_with_a_dynamic_size(device, strict):
 
 @pytest.mark.parametrize("first", ["tilewise, torch", "torch, tilewise", "torch._dynamo, tilewise"])
 def test_whichever_is_imported_first(first):
-    code = (
+    run = fresh.run if first.startswith("tilewise") else fresh.run_after_torch
+    run(
         f"import {first}\n"
         "x = torch.ones(3)\n"
         "f = torch.compile(lambda x: tilewise.softmax(x), fullgraph=True, backend='eager')\n"
@@ -210,7 +209,6 @@ def test_whichever_is_imported_first(first):
         "import importlib.machinery\n"
         "assert type(torch._dynamo.__spec__.loader) is importlib.machinery.SourceFileLoader\n"
     )
-    run(code)
 
 
 @pytest.mark.parametrize("asked", ["once", "twice", "by a finder in front", "of a finder in front"])
@@ -229,7 +227,7 @@ def test_looking_for_dynamo_before_it_is_imported(asked):
         "by a finder in front": front.format("importlib.util.find_spec(name)"),
         "of a finder in front": front.format("importlib.machinery.PathFinder.find_spec(name, path)"),
     }
-    run(
+    fresh.run_after_torch(
         "import importlib.util, sys, tilewise, torch\n"
         f"{before[asked]}"
         "x = torch.ones(3)\n"
@@ -239,7 +237,7 @@ def test_looking_for_dynamo_before_it_is_imported(asked):
 
 
 def test_an_older_torch_is_left_in_peace():
-    run(
+    fresh.run_after_torch(
         "import torch, tilewise\n"
         "del torch.library.register_vmap\n"
         "import torch._dynamo\n"
@@ -249,8 +247,3 @@ def test_an_older_torch_is_left_in_peace():
         "except ImportError as error: assert 'torch 2.5 or newer' in str(error)\n"
         "else: raise AssertionError('not refused')\n"
     )
-
-
-def run(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr

@@ -55,7 +55,7 @@ def test_the_page_has_all_names():
 
 
 def test_calls_without_the_names_that_may_be_missing():
-    fresh.run("""
+    fresh.run_after_torch("""
         import warnings
         warnings.simplefilter("ignore")
         import torch

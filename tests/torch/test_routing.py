@@ -1,12 +1,10 @@
 """Which calls stay with tilewise, which are torch's to dispatch, and that the results are the same."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tilewise as tw
 import torch
+from support import fresh
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -142,14 +140,8 @@ def test_calls_from_a_dispatched_call_are_dispatched_too(device):
     assert torch.equal(got, 2 * x)
 
 
-def in_a_fresh_process(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_calls_on_memory_load_nothing_of_torchs_operators():
-    in_a_fresh_process(
+    fresh.run_after_torch(
         "import sys, torch, tilewise as tw\n"
         "x = torch.randn(3, 3)\n"
         "tw.add(x, x); tw.softmax(x); tw.matmul(x, x)\n"
