@@ -38,7 +38,7 @@ def python(*arguments, **environment):
     ("device", "without", "cases"),
     [
         ("h200", "float16", ""),
-        ("t4", "bfloat16,float64", "softmax torch.float16"),
+        ("t4", "bfloat16,float64", "softmax torch.float16 to torch.float16"),
         ("t4", "bfloat16,float64", "matmul torch.float16"),
     ],
 )

@@ -181,6 +181,14 @@ def test_linear_begins_as_torchs_does():
     assert torch.equal(copy.deepcopy(ours).weight, ours.weight)
 
 
+@pytest.mark.parametrize("layer", [tilewise.torch.Softmax, tilewise.torch.LogSoftmax])
+def test_a_dim_that_is_no_integer_is_refused_where_the_layer_is_made(layer):
+    for dim, given in ((None, "NoneType"), (1.0, "float"), ("last", "str")):
+        with pytest.raises(tw.DTypeError, match=f"^{layer.__name__}: `dim` must be an integer, got {given}"):
+            layer(dim)
+    assert layer(torch.tensor(1)).dim == 1
+
+
 @pytest.mark.parametrize("name", ["Softmax", "LogSoftmax"])
 def test_softmax(device, name):
     x = torch.randn(3, 4, 5, device=device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any, Literal
 
 import torch
@@ -330,7 +331,11 @@ class Softmax(torch.nn.Module):
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
-        self.dim = dim
+        try:
+            self.dim = index(dim)
+        except TypeError:
+            name, given = type(self).__name__, type(dim).__name__
+            raise tilewise.DTypeError(f"{name}: `dim` must be an integer, got {given}") from None
 
     def forward(self, x: Any) -> Any:
         return tilewise.softmax(x, self.dim)
