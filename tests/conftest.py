@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pytest
 
-# Else each process that compiles starts others, which import torch for it.
-os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-
 TORCH = importlib.util.find_spec("torch") is not None
 
 # The references are torch's; what remains without it runs in processes of its own or against numpy.
