@@ -49,7 +49,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := $(shell find src build kernels python -name '*.rs' -o -name '*.cu' -o -name '*.cuh' -o -name '*.py' -o -name '*.pyi') \
 	build.rs Cargo.toml Cargo.lock pyproject.toml
 
-PIP := $(BIN)/python -m pip
+# uv takes a third of pip's time, but does not read pip's settings (an index of one's own, say): where it finds nothing, pip may.
+# $(call install,ENVIRONMENT,PACKAGES)
+install = $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(BIN)/python -m pip --python $(1)/bin/python install --quiet $(2)
 
 # The network is busy with packages while the processors are with kernels, and one of them compiles the tests while the
 # other links the wheel. Cargo counts processors itself, below.
@@ -113,8 +115,8 @@ test-python: $(VENV)/.developing
 test-torch: $(VENV)/.pip $(WHEELS)/$(TESTED)/.built  ## the tests that concern torch, with one release: make test-torch VERSION=2.11.0
 	$(if $(VERSION),,$(error VERSION is not set: make test-torch VERSION=2.11.0))
 	$(PYTHON) -m venv --without-pip target/torch/$(VERSION)
-	$(PIP) --python target/torch/$(VERSION)/bin/python install --quiet --group test setuptools torch==$(VERSION)
-	$(PIP) --python target/torch/$(VERSION)/bin/python install --quiet --no-deps --force-reinstall $(WHEELS)/$(TESTED)/*.whl
+	$(call install,target/torch/$(VERSION),--group test setuptools torch==$(VERSION))
+	$(call install,target/torch/$(VERSION),--no-deps --force-reinstall $(WHEELS)/$(TESTED)/*.whl)
 	OMP_WAIT_POLICY=passive target/torch/$(VERSION)/bin/python -m pytest -n 2 --dist worksteal tests/torch tests/interop
 
 bench: $(VENV)/.benching  ## time every operation against torch and others (quick set; docs/measuring.md has the full one)
@@ -136,19 +138,19 @@ wheel:  ## build the portable wheel for every GPU into target/wheels/all
 
 # Not into the environment, where what is tested may be for this machine alone.
 kernels: $(WHEELS)/all/.built $(VENV)/.groups  ## compile the kernels for every GPU, and record that: after every change to them
-	$(PIP) install --quiet --no-deps --upgrade --target $(COMPLETE) $(WHEELS)/all/*.whl
+	$(call install,$(VENV),--no-deps --upgrade --target $(COMPLETE) $(WHEELS)/all/*.whl)
 	PYTHONPATH=$(COMPLETE) $(BIN)/python build/record.py
 	PYTHONPATH=$(COMPLETE) $(BIN)/python -m pytest -q tests/cuda/test_kernel_resources.py
 
 # pip 25.1 is the first that knows dependency groups.
 $(VENV)/.pip:
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' uv
 	@touch $@
 
 $(TOOLS)/.ready: $(VENV)/.pip pyproject.toml
 	$(PYTHON) -m venv --without-pip $(TOOLS)
-	$(PIP) --python $(TOOLS)/bin/python install --quiet $(BUILD_REQUIRES) --group wheel
+	$(call install,$(TOOLS),$(BUILD_REQUIRES) --group wheel)
 	@touch $@
 
 $(WHEELS)/%/.built: $(TOOLS)/.ready $(SOURCES)
@@ -159,23 +161,23 @@ $(WHEELS)/%/.built: $(TOOLS)/.ready $(SOURCES)
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.pip pyproject.toml
-	$(PIP) install --progress-bar off $(TORCH_REQUIRES)
+	$(call install,$(VENV),$(TORCH_REQUIRES))
 	@touch $@
 
 $(VENV)/.groups: $(VENV)/.torch
-	$(PIP) install --quiet --group test --group docs --group lint
+	$(call install,$(VENV),--group test --group docs --group lint)
 	@touch $@
 
 # The second line replaces an older build of the same version, which pip would otherwise keep.
 $(VENV)/.installed-%: $(WHEELS)/%/.built $(VENV)/.torch
 	@rm -f $(VENV)/.installed-*
-	$(PIP) install --quiet "$$(ls $(WHEELS)/$*/*.whl)[torch]"
-	$(PIP) install --quiet --no-deps --force-reinstall $(WHEELS)/$*/*.whl
+	$(call install,$(VENV),"$$(ls $(WHEELS)/$*/*.whl)[torch]")
+	$(call install,$(VENV),--no-deps --force-reinstall $(WHEELS)/$*/*.whl)
 	@touch $@
 
 $(VENV)/.developing: $(VENV)/.installed-$(TESTED) $(VENV)/.groups
 	@touch $@
 
 $(VENV)/.benching: $(VENV)/.installed-$(DEMO)
-	$(PIP) install --quiet "$$(ls $(WHEELS)/$(DEMO)/*.whl)[bench]"
+	$(call install,$(VENV),"$$(ls $(WHEELS)/$(DEMO)/*.whl)[bench]")
 	@touch $@

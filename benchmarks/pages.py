@@ -147,13 +147,16 @@ def linked(picture: Picture) -> str:
     return f"[![{picture.alt}]({path})]({path})\n"
 
 
-def heading(run: Run) -> str:
-    return f"{run.device}, {run.facts['date']}"
+def heading(stem: str, run: Run) -> str:
+    """With the name of a CPU's kind, which a virtual machine does not tell, from that of the record."""
+    kind = re.fullmatch(r"cpu-[a-z0-9]+-(.+)-\d{4}-\d\d-\d\d", stem)
+    named = re.sub(r"-|(?<=[a-z])(?=\d)", " ", kind[1]).title() + ": " if kind else ""
+    return f"{named}{run.device}, {run.facts['date']}"
 
 
 def performance(found: dict[str, Run]) -> str:
     """The text of docs/performance.md."""
-    devices = "\n".join(f"- [{heading(run)}]({DEVICES.name}/{stem}.md)" for stem, run in found.items())
+    devices = "\n".join(f"- [{heading(stem, run)}]({DEVICES.name}/{stem}.md)" for stem, run in found.items())
     columns = re.sub(r"(^|\. )([^:.]+): ", r"\n- *\2*: ", report.LEGEND.rstrip(".")).strip()
     return INTRODUCTION.format(devices=devices, kinds=KINDS, legend=columns)
 
@@ -161,7 +164,7 @@ def performance(found: dict[str, Run]) -> str:
 def of_device(stem: str, run: Run) -> str:
     """The text of a record's page."""
     facts, environment = run.facts, run.facts["environment"]
-    lines = [f"# {heading(run)}", ""]
+    lines = [f"# {heading(stem, run)}", ""]
     lines += [f"What the words and columns mean: [Performance](../{PAGE.name}).", ""]
     lines += [
         f"- measured by: `{facts['command']}`",

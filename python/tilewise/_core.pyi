@@ -78,7 +78,7 @@ _Result = TypeVar("_Result")
 _DType: TypeAlias = Any
 
 class TilewiseError(Exception):
-    """Base of every error that tilewise raises itself. After one, nothing was written and the next call works."""
+    """Base of every error that tilewise raises itself."""
 
 class DTypeError(TilewiseError, TypeError):
     """An argument is not a tensor or number, or is of a dtype that the operation does not take."""

@@ -36,7 +36,7 @@ class Row:
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status. `arguments` of the command line, without its first word; None: this process's."""
-    description = "Every operation on the best device present, compared with torch."
+    description = "add, softmax and matmul on the best device present, compared with torch."
     argparse.ArgumentParser(prog="python -m tilewise.demo", description=description).parse_args(arguments)
     try:
         import torch

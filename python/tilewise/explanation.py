@@ -219,8 +219,7 @@ def explain(
 
     Args:
         op: tilewise.add, softmax, log_softmax, matmul, grouped_matmul, softmax_backward or
-            log_softmax_backward, or the name of one; or "activation_backward", which computes the gradients
-            of matmul's epilogue.
+            log_softmax_backward, or the name of one.
         *args, **kwargs: the arguments of the call. Only shapes, strides and dtypes matter, so tensors may be
             on torch's "meta" device, if a process could address what they span: 2^47 bytes on most machines.
         device: None for the device that the tensors are on; "cpu"; an index, a torch.device, "cuda" or

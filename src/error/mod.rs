@@ -286,6 +286,14 @@ fn built_for(targets: &[&str]) -> String {
 }
 
 impl Error {
+    /// Whether a tensor has none of its own, as those that stand for others.
+    pub fn is_of_memory(&self) -> bool {
+        match self {
+            Error::AtIndex { error, .. } => error.is_of_memory(),
+            error => matches!(error, Error::NoMemory { .. }),
+        }
+    }
+
     /// The exception class; None for an exception that is already a Python one.
     pub fn family(&self) -> Option<Family> {
         use Error::*;

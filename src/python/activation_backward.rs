@@ -88,7 +88,8 @@ pub fn activation_backward<'py>(
         ("bias", given(Some(&bias))),
         ("up", given(up)),
     ];
-    finish(py, run(), [grad, saved, activation.unwrap_or(&none)], keywords)
+    // No function of the public ones.
+    finish(py, run(), [grad, saved, activation.unwrap_or(&none)], keywords, || Ok(()))
 }
 
 /// What an activation_backward may be given besides grad.

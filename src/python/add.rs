@@ -34,9 +34,10 @@ use crate::ops::{self, Scalar};
 /// Raises:
 ///     DTypeError: not a tensor, a dtype that is not accepted, or an alpha that does not fit the result's dtype.
 ///     OptionError: an alpha, where x is a number.
-///     ShapeError: shapes do not broadcast, or `out` has the wrong one.
+///     ShapeError: shapes do not broadcast, have more than 64 dimensions, or `out` has the wrong one.
 ///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
+///     UnsupportedError: `out` in a call that would be recorded for gradients.
 ///
 /// Example:
 ///     >>> tilewise.add(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]), alpha=2)
@@ -94,7 +95,8 @@ pub fn add<'py>(
         };
         Ok(ADD.record(py, &tensors, Recorded { results: result, how, saved: None, materialized: true })?)
     };
-    finish(py, run(), [x, y], [("alpha", alpha.given()), ("out", given(out))])
+    let check = || problem(&mut Call::planning(py, "add", &DType::ALL), x, y, &alpha, out).map(drop);
+    finish(py, run(), [x, y], [("alpha", alpha.given()), ("out", given(out))], check)
 }
 
 /// x and y, or y and x where x is a number and y is not: without an alpha their order does not matter.

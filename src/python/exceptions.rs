@@ -40,7 +40,7 @@ impl Classes {
         let base = class(
             "TilewiseError",
             &[&py.get_type::<PyException>()],
-            "Base of every error that tilewise raises itself. After one, nothing was written and the next call works.",
+            "Base of every error that tilewise raises itself.",
         )?;
         let root = base.bind(py);
         let shape = class(
@@ -118,6 +118,11 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add(class.name()?, class)?;
     }
     Ok(())
+}
+
+/// Whether an exception is one of tilewise's.
+pub fn is_ours(py: Python<'_>, raised: &PyErr) -> bool {
+    CLASSES.get(py).is_some_and(|classes| raised.is_instance(py, classes.base.bind(py)))
 }
 
 /// The exception a caller sees for an error of ours.

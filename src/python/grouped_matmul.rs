@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 use super::arguments::{self, Keyword, given};
+use super::exceptions::raise;
 use super::listed_matmul::{self, is_listed};
 use super::routing::finish;
 use super::run::{Known, solve};
@@ -40,7 +41,8 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 /// Returns:
 ///     A tensor of a's library, device and dtype, of shape (T, N), whose rows after the last group are
 ///     zeros; or (G, M, N); or `out`; with lists, a list of tensors. float16 and bfloat16 are accumulated in
-///     float32 and rounded once, after bias, activation and gate.
+///     float32 and rounded once, after bias, activation and gate; in a call that records gradients, an activation
+///     and a gate may be steps of their own, each of which rounds.
 ///
 /// Raises:
 ///     DTypeError: not a tensor, dtypes that differ or are not floating, offsets that are not int32.
@@ -49,6 +51,7 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE};
 ///     LayoutError: `out` is read-only or overlaps an input; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
 ///     OptionError: an activation that is not known, or a negative_slope without leaky_relu.
+///     UnsupportedError: `out` in a call that would be recorded for gradients.
 ///
 /// Example:
 ///     >>> tokens, experts = torch.ones(3, 2), torch.tensor([1.0, 10.0]).expand(2, 1, 2).mT.expand(2, 2, 1)
@@ -78,11 +81,19 @@ pub fn grouped_matmul<'py>(
     let negative_slope = negative_slope.settled_number(SLOPE, &mut kept)?;
     let options = GroupedOptions { offsets, bias, gate, activation, negative_slope, out };
     if is_listed(a) {
-        return finish(py, listed_matmul::run(py, a, b, &options), [a, b], options.keywords());
+        let result = listed_matmul::run(py, a, b, &options);
+        if matches!(result, Err(Error::NeedsTorch { .. })) {
+            // Before torch makes the products one after the other.
+            listed_matmul::check(py, a, b, &options).map_err(|error| raise(py, error))?;
+        }
+        return finish(py, result, [a, b], options.keywords(), || Ok(()));
     }
     match run(py, a, b, &options, Autocast::Everywhere) {
         Err(Error::NeedsTorch { by: Handler::Autocast, .. }) => in_lower_precision(py, a, b, &options),
-        result => finish(py, result, [a, b], options.keywords()),
+        result => finish(py, result, [a, b], options.keywords(), || {
+            let mut call = Call::planning(py, OP, &DType::FLOATS);
+            problem(&mut call, a, b, options.checked()?, &options).map(drop)
+        }),
     }
 }
 
@@ -127,14 +138,14 @@ fn in_lower_precision<'py>(
         None => autocast::lowered([Some(a), Some(b), options.bias, options.gate])?,
     };
     let Some([Some(a), Some(b), bias, gate]) = lowered else {
-        return finish(py, by_python(), [a, b], options.keywords());
+        return finish(py, by_python(), [a, b], options.keywords(), || Ok(()));
     };
     let options = GroupedOptions { bias: bias.as_ref(), gate: gate.as_ref(), ..*options };
     let result = match run(py, &a, &b, &options, Autocast::Nowhere) {
         Err(Error::NeedsTorch { .. }) => by_python(),
         result => result,
     };
-    finish(py, result, [&a, &b], options.keywords())
+    finish(py, result, [&a, &b], options.keywords(), || Ok(()))
 }
 
 /// What a grouped_matmul may be given besides its operands.

@@ -94,6 +94,27 @@ pub fn run<'py>(
     Ok(PyList::new(py, solve_all(call, outputs, &problems)?)?.into_any())
 }
 
+/// Whether the lists are in order, as far as their memory tells: tensors without any are torch's to check.
+pub fn check<'py>(
+    py: Python<'py>,
+    a: &Bound<'py, PyAny>,
+    b: &Bound<'py, PyAny>,
+    options: &GroupedOptions<'_, 'py>,
+) -> Result<()> {
+    let lists = Lists::of(a, b, options)?;
+    let mut call = Call::planning(py, OP, &DType::FLOATS);
+    match problems(&mut call, &lists, options.checked()?) {
+        Err(error) if error.is_of_memory() => Ok(()),
+        // Which autocast converts.
+        Err(Error::AtIndex { error, .. })
+            if matches!(*error, Error::DTypesDiffer { .. }) && call.is_autocast()? =>
+        {
+            Ok(())
+        }
+        checked => checked.map(drop),
+    }
+}
+
 /// As `add::problem`, of all products: `MOST` to a problem.
 pub fn problems<'py>(
     call: &mut Call<'py>,

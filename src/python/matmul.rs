@@ -42,11 +42,12 @@ use crate::ops::matmul::{Activation, DEFAULT_SLOPE, MatmulProblem, Operands, Pre
 ///     residual behind an activation may be steps of their own, each of which rounds.
 ///
 /// Raises:
-///     DTypeError: not a tensor, dtypes that differ or are not floating.
+///     DTypeError: not a tensor, dtypes that differ or are not floating, a negative_slope that is no number.
 ///     ShapeError: sizes do not fit, bias is not (n,), gate is not of b's shape, or `out` has the wrong shape.
 ///     LayoutError: `out` is read-only or overlaps an input without being the residual; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
 ///     OptionError: an activation or precision that is not known, or a negative_slope without leaky_relu.
+///     UnsupportedError: `out` in a call that would be recorded for gradients.
 ///
 /// Example:
 ///     >>> tilewise.matmul(torch.eye(2), torch.tensor([[1.0, -2.0], [3.0, 4.0]]), activation="relu")
@@ -82,8 +83,18 @@ pub fn matmul<'py>(
     let options = MatmulOptions { bias, gate, residual, activation, negative_slope, precision, out };
     match run(py, a, b, &options, Autocast::Everywhere) {
         Err(Error::NeedsTorch { by: Handler::Autocast, .. }) => in_lower_precision(py, a, b, &options),
-        result => finish(py, result, [a, b], options.keywords()),
+        result => finish(py, result, [a, b], options.keywords(), || check(py, a, b, &options)),
     }
+}
+
+fn check<'py>(
+    py: Python<'py>,
+    a: &Bound<'py, PyAny>,
+    b: &Bound<'py, PyAny>,
+    options: &MatmulOptions<'_, 'py>,
+) -> Result<()> {
+    let mut call = Call::planning(py, "matmul", &DType::FLOATS);
+    problem(&mut call, a, b, options.checked()?, options).map(drop)
 }
 
 fn run<'py>(
@@ -216,7 +227,7 @@ fn in_lower_precision<'py>(
         None => autocast::lowered([Some(a), Some(b), options.bias, options.gate, options.residual])?,
     };
     let Some([Some(a), Some(b), bias, gate, residual]) = lowered else {
-        return finish(py, by_python(), [a, b], options.keywords());
+        return finish(py, by_python(), [a, b], options.keywords(), || Ok(()));
     };
     let (bias, gate, residual) = (bias.as_ref(), gate.as_ref(), residual.as_ref());
     let options = MatmulOptions { bias, gate, residual, ..*options };
@@ -224,7 +235,7 @@ fn in_lower_precision<'py>(
         Err(Error::NeedsTorch { .. }) => by_python(),
         result => result,
     };
-    finish(py, result, [&a, &b], options.keywords())
+    finish(py, result, [&a, &b], options.keywords(), || Ok(()))
 }
 
 /// Raises what matmul would for these options, before there are operands.

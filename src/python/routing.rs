@@ -4,20 +4,23 @@
 //! It is imported whole and under one lock, the package's own: a thread that imports one of its modules can get another
 //! thread's half made ones.
 
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
-use super::exceptions::raise;
+use super::exceptions::{is_ours, raise};
 use crate::error::{Error, Handler, Result};
 use crate::interop;
 
-/// What a call returns: its result, or what torch makes of the very same call.
+/// What a call returns: its result, or what torch makes of the very same call. `check`: whether its arguments are in order, as far
+/// as their memory tells.
 pub fn finish<'py, const P: usize, const K: usize>(
     py: Python<'py>,
     result: Result<Bound<'py, PyAny>>,
     positional: [&Bound<'py, PyAny>; P],
     keywords: [(&str, Option<Borrowed<'_, 'py, PyAny>>); K],
+    check: impl FnOnce() -> Result<()>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let Err(Error::NeedsTorch { op, by, .. }) = result else {
         return result.map_err(|error| raise(py, error));
@@ -28,7 +31,22 @@ pub fn finish<'py, const P: usize, const K: usize>(
             options.set_item(name, value)?;
         }
     }
-    module(py, by)?.getattr(op)?.call(PyTuple::new(py, positional)?, Some(&options))
+    let made = module(py, by)?.getattr(op)?.call(PyTuple::new(py, positional)?, Some(&options));
+    made.map_err(|raised| match by {
+        Handler::Dispatcher => in_our_words(py, raised, check),
+        _ => raised,
+    })
+}
+
+/// torch's own words for arguments that an operator does not take are of schemas and backends.
+fn in_our_words(py: Python<'_>, raised: PyErr, check: impl FnOnce() -> Result<()>) -> PyErr {
+    if is_ours(py, &raised) || !raised.is_instance_of::<PyException>(py) {
+        return raised;
+    }
+    match check() {
+        Err(error) if error.family().is_some() && !error.is_of_memory() => raise(py, error),
+        _ => raised,
+    }
 }
 
 fn module(py: Python<'_>, by: Handler) -> PyResult<&Bound<'_, PyAny>> {

@@ -32,8 +32,10 @@ use crate::ops::softmax::{Kind, SoftmaxProblem};
 /// Raises:
 ///     DTypeError: not a tensor, a `dtype` that is not floating, or integers without a `dtype`.
 ///     DimError: `dim` is out of range.
-///     ShapeError, LayoutError: `out` has the wrong shape, is read-only or overlaps x.
+///     ShapeError: `out` has the wrong shape, or x more than 64 dimensions.
+///     LayoutError: `out` is read-only or overlaps x; memory is not strided.
 ///     DeviceError: tensors of different devices or libraries.
+///     UnsupportedError: `out` in a call that would be recorded for gradients.
 ///
 /// Example:
 ///     >>> tilewise.softmax(torch.zeros(2, 4))
@@ -162,7 +164,9 @@ fn along_dim<'py>(
         }
         result => result,
     };
-    finish(py, result, [x], [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))])
+    let planning = || Call::planning(py, kind.name(), &DType::FLOATS);
+    let check = || problem(&mut planning(), kind, x, &dim, dtype, out).map(drop);
+    finish(py, result, [x], [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))], check)
 }
 
 /// As `add::problem`.

@@ -131,7 +131,9 @@ fn along_dim<'py>(
         Ok(result)
     };
     let keywords = [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))];
-    finish(py, run(), [grad, output], keywords)
+    let planning = || Call::planning(py, kind.backward_name(), &DType::FLOATS);
+    let check = || problem(&mut planning(), kind, (grad, output), &dim, dtype, out).map(drop);
+    finish(py, run(), [grad, output], keywords, check)
 }
 
 /// As `add::problem`.

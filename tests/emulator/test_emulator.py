@@ -38,8 +38,8 @@ def python(*arguments, **environment):
     ("device", "without", "cases"),
     [
         ("h200", "float16", ""),
-        ("t4", "bfloat16,float64", "softmax torch.float16 to torch.float16"),
-        ("t4", "bfloat16,float64", "matmul torch.float16"),
+        ("t4", "bfloat16,float32,float64", "softmax torch.float16 to torch.float16"),
+        ("t4", "bfloat16,float32,float64", "matmul torch.float16"),
     ],
 )
 def test_every_kernel_is_launched_and_right(compiler, device, without, cases):
@@ -54,9 +54,8 @@ TWO_DTYPES, NO_FLOAT16 = "not float16 and not float64 or bfloat16", "bfloat16 or
 MEMORY = "ops/test_out.py ops/test_empty.py ops/test_views.py cuda/test_softmax_variants.py"
 SPLIT = "cuda/test_matmul_skinny.py cuda/test_matmul_copied.py cuda/test_matmul_bf16x6.py"
 FEW = "cuda/test_matmul_few.py cuda/test_matmul_splitk.py"
-OTHERS = "cuda/test_matmul_dmma.py cuda/test_matmul_wgmma_tf32.py"
-OWN_TESTS = [(MEMORY, TWO_DTYPES), (SPLIT, TWO_DTYPES), (f"{FEW} {OTHERS}", NO_FLOAT16)]
-OWN_TESTS += [("cuda/test_matmul_wgmma.py", NO_FLOAT16)]
+OTHERS = "cuda/test_matmul_dmma.py cuda/test_matmul_wgmma_tf32.py cuda/test_matmul_wgmma.py"
+OWN_TESTS = [(f"{MEMORY} {SPLIT}", TWO_DTYPES), (f"{FEW} {OTHERS}", NO_FLOAT16)]
 
 
 @pytest.mark.parametrize(("tests", "chosen"), OWN_TESTS)

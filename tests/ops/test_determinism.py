@@ -1,5 +1,9 @@
 """The same inputs give the same bits, run after run and process after process."""
 
+import io
+import textwrap
+from contextlib import redirect_stdout
+
 import pytest
 import tilewise as tw
 import torch
@@ -47,4 +51,7 @@ def test_two_processes_agree_bit_for_bit(device):
                 digest.update(result.cpu().contiguous().view(torch.uint8).numpy().tobytes())
         print(digest.hexdigest())
     """
-    assert fresh.run(code) == fresh.run(code)
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        exec(textwrap.dedent(code), {})
+    assert fresh.run(code) == printed.getvalue()

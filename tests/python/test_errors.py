@@ -34,6 +34,13 @@ def test_message(variant, classes, message, call):
     assert isinstance(caught.value, classes[1])
 
 
+@pytest.mark.parametrize(("variant", "classes", "message", "call"), CASES, ids=[c[0] for c in CASES])
+def test_the_class_is_the_same_where_torch_dispatches_the_call(variant, classes, message, call):
+    with torch.device("cpu"), pytest.raises(tw.TilewiseError) as caught:
+        call()
+    assert type(caught.value) is classes[0]
+
+
 def test_every_variant_has_its_message_here():
     source = Path(__file__).parents[2] / "src" / "error" / "mod.rs"
     if not source.exists():

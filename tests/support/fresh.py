@@ -27,13 +27,14 @@ def run(code, *, seconds=300, **environment):
     return printed(done.returncode, done.stdout, done.stderr)
 
 
-def run_after_torch(code):
+def run_after_torch(code, **environment):
     """The same in a process in which torch has been imported, and nothing of tilewise: a fork of one that
     waits with it, for the import takes longer than most code. Not for calls on torch's threads, which
     tilewise leaves alone in a forked child."""
     with tempfile.TemporaryDirectory() as folder:
         stdout, stderr = (Path(folder, name) for name in ("stdout", "stderr"))
         request = {"code": textwrap.dedent(code), "stdout": str(stdout), "stderr": str(stderr)}
+        request["environment"] = environment
         process = with_torch()
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
@@ -63,6 +64,7 @@ for fd, name in ((1, "stdout"), (2, "stderr")):
     os.dup2(os.open(request[name], os.O_WRONLY | os.O_CREAT), fd)
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 signal.alarm(300)
+os.environ.update(request["environment"])
 exec(request["code"])
 """
 

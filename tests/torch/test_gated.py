@@ -45,6 +45,20 @@ def test_gradients_of_two_orders(device, activation):
     assert torch.autograd.gradgradcheck(call, tuple(given.values()))
 
 
+VECTORS_AND_BATCHES = [((5,), (5, 4)), ((5,), (5,)), ((6, 5), (5,)), ((2, 6, 5), (5, 4))]
+
+
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("shapes", VECTORS_AND_BATCHES, ids=str)
+def test_gradients_of_two_orders_of_vectors_and_batches(device, shapes, activation):
+    leaf = {"dtype": torch.float64, "device": device, "requires_grad": True}
+    (of_a, of_b), columns = shapes, (*shapes[1], 1)[1]
+    given = tuple(torch.randn(shape, **leaf) for shape in (of_a, of_b, of_b, (2, columns)))
+    call = lambda a, b, gate, bias: tw.matmul(a, b, gate=gate, bias=bias, activation=activation)  # noqa: E731
+    assert torch.autograd.gradcheck(call, given)
+    assert torch.autograd.gradgradcheck(call, given)
+
+
 @pytest.mark.parametrize(("m", "k", "n"), [(0, 5, 4), (6, 5, 0), (6, 0, 4), (0, 0, 0)])
 @pytest.mark.parametrize("activation", [None, "silu"])
 def test_gradients_of_empty_operands(device, activation, m, k, n):

@@ -179,6 +179,17 @@ def test_matmul_of_every_activation(device, activation, bias):
 
 
 @activations
+def test_gradients_of_many_seeds_at_once(device, activation):
+    name, slope, _ = ACTIVATIONS[activation]
+    inputs = [leaf(2, 3, 4, device=device), leaf(4, 2, device=device), leaf(2, device=device)]
+
+    def ours(a, b, bias):
+        return tw.matmul(a, b, bias=bias, activation=name, negative_slope=slope)
+
+    assert gradcheck(ours, inputs, check_batched_grad=True)
+
+
+@activations
 @pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 2)])
 def test_only_the_gradients_that_are_wanted(device, activation, needed):
     name, slope, function = ACTIVATIONS[activation]

@@ -67,6 +67,55 @@ def test_subclasses_keep_their_class(device, call):
     assert type(call(torch.nn.Parameter(x, requires_grad=False))) is torch.Tensor
 
 
+class Passing(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+MODES = {
+    "default device": torch.device,
+    "function mode": lambda _: Passing(),
+    "dispatch mode": lambda _: Recording(),
+}
+modes = pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+
+
+@modes
+def test_lists_are_checked_before_anything_is_written(device, mode):
+    def ones(*shape, **options):
+        return torch.ones(*shape, device=device, **options)
+
+    out, x = torch.zeros(2, 2, device=device), ones(2, 2)
+    two = {"a": [x, x.clone()], "b": [x, x], "out": [out, torch.zeros_like(out)]}
+    wrong = [
+        (tw.LayoutError, {"out": [out, out]}),
+        (tw.LayoutError, {"out": [two["a"][1], out]}),
+        (tw.LayoutError, {"a": [x, (rows := ones(3, 2))[:2]], "out": [out, rows[1:]]}),
+        (tw.ShapeError, {"out": [out, torch.zeros(3, 3, device=device)]}),
+        (tw.DTypeError, {"out": [out, torch.zeros(2, 2, device=device, dtype=torch.float64)]}),
+        (tw.ShapeError, {"a": [x, ones(2)]}),
+        (tw.DTypeError, {"a": [x, x.double()], "b": [x, x.double()]}),
+        (tw.DTypeError, {"bias": [ones(2), None]}),
+        (tw.UnsupportedError, {"b": [x, ones(2, 2, requires_grad=True)]}),
+    ]
+    for error, options in wrong:
+        with mode(device), pytest.raises(error, match="grouped_matmul"):
+            tw.grouped_matmul(**{**two, **options})
+        assert not out.any(), options
+        assert (two["a"][1] == 1).all(), options
+    with mode(device):
+        tw.grouped_matmul(**two)
+    assert (out == 2).all()
+
+
+def test_lists_of_which_some_require_grad_are_checked_as_all_others(device):
+    x = torch.ones(2, 2, device=device)
+    w = x.clone().requires_grad_()
+    for options in ({"bias": [x[0], None]}, {"a": [x, x[0]]}, {"a": [x, x.double()], "b": [w, w.double()]}):
+        with pytest.raises(tw.TilewiseError, match="at index 1 of the lists"):
+            tw.grouped_matmul(**{"a": [x, x], "b": [w, w], **options})
+
+
 def test_objects_with_torch_function_are_asked():
     class Duck:
         @classmethod

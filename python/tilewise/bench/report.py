@@ -87,6 +87,7 @@ def show(op: str, measurements: Sequence[Measurement]) -> None:
 
 LEGEND = (
     "torch, best peer, same-size copy: speedup over them, that is, their time divided by tilewise's. "
+    "upcast: torch's matmul in float32, rounded to the operands' dtype. "
     "of ceiling: tilewise's rate as a share of that of a large copy; for a matmul, of torch's best matmul. "
     "±: half of the samples are within this of the median; shown from 5 % on. noise: more than a quarter of "
     "a time may be chance, so no ratio is shown."

@@ -26,30 +26,32 @@ class LatencyModel:
     """A fitted model. Its intervals assume independent errors of the same size everywhere."""
 
     title: ClassVar[str]
-    # The coefficients, and the inputs whose logarithms all but the last multiply.
     names: ClassVar[tuple[str, ...]]
+    """The coefficients."""
     factors: ClassVar[tuple[str, ...]]
+    """The inputs whose logarithms all coefficients but the last multiply."""
 
     coefficients: Mapping[str, Coefficient]
-    # How often such intervals contain the true value, were everything measured again: 0.95.
     confidence: float
-    # Where it was measured, by name, and the times measured there.
+    """How often such intervals contain the true value, were everything measured again: 0.95."""
     inputs: Mapping[str, Array]
+    """Where it was measured, by name."""
     times: Array
-    # Measured less predicted, in the order and unit of the times.
+    """The times measured there."""
     residuals: Array
-    # The share of the times' variance that the model explains; NaN if all times are alike.
+    """Measured less predicted, in the order and unit of the times."""
     r_squared: float
-    # Measurements less coefficients.
+    """The share of the times' variance that the model explains; NaN if all times are alike."""
     degrees_of_freedom: int
-    # Estimate of the standard deviation of one measurement.
+    """Measurements less coefficients."""
     residual_std: float
-    # Of the estimates, in the order of `names`.
+    """Estimate of the standard deviation of one measurement."""
     covariance: Array
-    # Half of an interval's width, in standard errors.
+    """Of the estimates, in the order of `names`."""
     t_quantile: float
-    # Of the times: a label, nothing is converted.
+    """Half of an interval's width, in standard errors."""
     unit: str
+    """Of the times: a label, nothing is converted."""
 
     @classmethod
     def design(cls, inputs: Mapping[str, Array]) -> Array:

@@ -63,6 +63,11 @@ def as_matrix(t: Any, dims: tuple[int, int]) -> Any:
     return t.unsqueeze(-2) if t is not None and dims[0] == 1 else t
 
 
+def column_sums(t: Any) -> Any:
+    """Over all dimensions but the last."""
+    return t.sum(tuple(range(t.dim() - 1))) if t.dim() > 1 else t
+
+
 def of_bias(bias: Any, a: Any, b: Any, dims: tuple[int, int]) -> Any:
     """A bias alone, in the shape of the product it is added to."""
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -97,7 +102,8 @@ def matmul_b_grad(grad: Any, a: Any, dims: tuple[int, int], precision: Any, by_c
     a = a.unsqueeze(-2) if dims[0] == 1 else a
     if dims[1] <= 2 and dims[0] > 2:
         # One product that sums over the batch, instead of a product for each of it.
-        a, grad = a.flatten(0, -2), grad.flatten(0, -2)
+        # Not by flatten, for which gradients of many seeds at once have no rule.
+        a, grad = (t.reshape(math.prod(t.shape[:-1]), t.shape[-1]) for t in (a, grad))
     if by_columns:
         b_grad = tilewise.matmul(grad.mT, a, precision=precision).mT
     else:

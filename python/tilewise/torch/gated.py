@@ -178,7 +178,7 @@ def sums_of(*grads: Any) -> Any:
     """The bias's gradient of those of the matmuls, one of which may be None, for zero."""
     like = next(grad for grad in grads if grad is not None)
     zero = like.new_zeros(like.shape[-1])
-    return torch.stack([zero if grad is None else grad.sum(tuple(range(grad.dim() - 1))) for grad in grads])
+    return torch.stack([zero if grad is None else formulas.column_sums(grad) for grad in grads])
 
 
 class Joined(Function):

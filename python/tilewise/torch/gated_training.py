@@ -108,6 +108,7 @@ class Gated(Function):
         a, b, gate, v, up = ctx.saved_tensors
         a_needed, b_needed, gate_needed, bias_needed, *_ = ctx.needs_input_grad
         dims, activation, slope, precision, (a_by_columns, b_by_columns, gate_by_columns) = ctx.how
+        grad, v, up, v_grad, up_grad = (formulas.as_matrix(t, dims) for t in (grad, v, up, v_grad, up_grad))
         bias_grad = None
         if grad is not None:
             sums = bias_needed and v_grad is None and up_grad is None
@@ -115,7 +116,6 @@ class Gated(Function):
             v_grad, up_grad, bias_grad = plus(of_v, v_grad), plus(of_up, up_grad), (*bias_grads, None)[0]
         if v_grad is None and up_grad is None:
             return (None,) * 8
-        v_grad, up_grad = (formulas.as_matrix(t, dims) for t in (v_grad, up_grad))
         if bias_needed and bias_grad is None:
             bias_grad = gated.sums_of(v_grad, up_grad)
         a_grad = b_grad = gate_grad = None

@@ -10,8 +10,8 @@ import torch
 import tilewise
 from tilewise import _core
 
-from . import fakes, formulas, gated
-from .recording import Function, Run, is_forward, plus
+from . import autocast, fakes, formulas, gated
+from .recording import Function, Run, is_forward, plus, refuse_derivatives
 
 ops = torch.ops.tilewise
 
@@ -172,6 +172,7 @@ def listed(
         raise tilewise.ShapeError(
             "grouped_matmul: lists have a matrix for each matmul, and all have the same length"
         )
+    check_lists({"a": a, "b": b, "bias": bias, "gate": gate}, out)
     results = []
     for i, (x, y, one, other, to) in enumerate(zip(a, b, biases, gates, outs, strict=True)):
         try:
@@ -180,6 +181,43 @@ def listed(
             _, _, message = str(error).partition(": ")
             raise type(error)(f"grouped_matmul: at index {i} of the lists: {message}") from error
     return results
+
+
+def check_lists(inputs: dict[str, Any], out: Any) -> None:
+    """Before the first product, what src/python/listed_matmul.rs checks of tensors that have memory."""
+    a, b = inputs["a"], inputs["b"]
+
+    def at(index: int) -> str:
+        return f"grouped_matmul: at index {index} of the lists:"
+
+    for name, many in (*inputs.items(), ("out", out)):
+        for i, t in enumerate(many or ()):
+            if t is None:
+                raise tilewise.DTypeError(
+                    f"{at(i)} `{name}` is of type NoneType, not a tensor; pass a torch.Tensor"
+                )
+    for i, (x, y) in enumerate(zip(a, b, strict=True)):
+        if not (isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)):
+            continue
+        if (x.dim(), y.dim()) != (2, 2):
+            raise tilewise.ShapeError(
+                f"{at(i)} `a` has {x.dim()} dimensions and b has {y.dim()}; matrices in lists have 2 each"
+            )
+        if x.dtype != a[0].dtype and not autocast.is_on_for(x.device.type):
+            raise tilewise.DTypeError(
+                f"{at(i)} `a` has dtype {fakes.named(x.dtype)}, but a[0] has {fakes.named(a[0].dtype)}; they "
+                "must be the same. Convert one of them first"
+            )
+    for i, to in enumerate(out or ()):
+        for name, many in (*inputs.items(), ("out", out[:i])):
+            for j, t in enumerate(many or ()):
+                if t is to:
+                    raise tilewise.LayoutError(
+                        f"grouped_matmul: out[{i}] shares memory with {name}[{j}]; pass an `out` whose "
+                        "tensors have memory of their own"
+                    )
+        given = {f"{name}[{i}]": many[i] for name, many in inputs.items() if many is not None}
+        refuse_derivatives("grouped_matmul", {**given, f"out[{i}]": to})
 
 
 def result_suffices(activation: str | None, slope: float) -> bool:

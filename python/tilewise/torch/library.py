@@ -10,7 +10,6 @@ import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-import tilewise
 from tilewise import _core
 from tilewise._imports import after_import
 
@@ -30,7 +29,7 @@ from . import (
     second_order,
     sharding,
 )
-from .recording import is_forward
+from .recording import needs_derivative, refuse_derivatives
 
 Implementation = Callable[..., Any]
 
@@ -237,20 +236,6 @@ def below_autograd(op: Any, keyset: Any) -> Implementation:
     return run
 
 
-def needs_gradient(*args: Any) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
-
-
-def needs_derivative(*args: Any) -> bool:
-    # A tangent is seen by autograd.Function, and lost by a plain call.
-    return is_forward() or needs_gradient(*args)
-
-
-def has_tangent(given: Any) -> bool:
-    tensor = is_forward() and isinstance(given, torch.Tensor)
-    return tensor and forward_ad.unpack_dual(given).tangent is not None
-
-
 def differentiated(op: Any, record: Implementation) -> Implementation:
     def autograd_kernel(keyset: Any, *args: Any, **options: Any) -> Any:
         run = below_autograd(op, keyset)
@@ -291,14 +276,3 @@ def undifferentiated(op: Any) -> Implementation:
         below_autograd(op, keyset)(*args, **options)
 
     return autograd_kernel
-
-
-def refuse_derivatives(public_name: str, arguments: dict[str, Any]) -> None:
-    for name, given in arguments.items():
-        gradient = needs_gradient(given)
-        if gradient or has_tangent(given):
-            raise tilewise.UnsupportedError(
-                f"{public_name}: a call with `out` is not differentiated, but `{name}` "
-                f"{'requires grad' if gradient else 'has a tangent'}; call without `out`, or pass "
-                f"{f'{name}.detach()' if gradient else f'the primal of {name}'}"
-            )

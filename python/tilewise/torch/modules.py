@@ -30,7 +30,7 @@ FOR_MATMUL: tuple[type, ...] = (
 
 
 class Linear(torch.nn.Module):
-    """`activation(x @ weight.T + bias) + residual` in one call; torch.nn.Linear with both added.
+    """`activation(x @ weight.T + bias) + residual` in one call; torch.nn.Linear plus activation and residual.
 
     Without an activation, the layer is also an instance of torch.nn.Linear. With an activation it is not, and
     has no in_features or out_features: tools that rewrite linear layers (quantisation, batch-norm folding,
@@ -229,8 +229,8 @@ class GroupedLinear(torch.nn.Module):
 class GatedMLP(torch.nn.Module):
     """`down_proj(activation(gate_proj(x)) * up_proj(x))`: the MLP of Llama, Mistral, Gemma and Qwen.
 
-    It makes two calls of `tilewise.matmul`, one for gate and up and one for down. If one of the three
-    torch.nn.Linear has hooks, or was replaced by another layer, that layer is called as it is; with hooks for
+    It makes two calls of `tilewise.matmul`, one for gate and up and one for down. If a torch.nn.Linear
+    has hooks, or was replaced by another layer, it is called as it is (gate and up together); with hooks for
     all modules, all three are.
 
     Args:

@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 import tilewise
 
-from . import fakes, gated, grouped, library, sharded
+from . import fakes, formulas, gated, grouped, sharded
+from .recording import refuse_derivatives
 
 ops = torch.ops.tilewise
 NUMBERS = (bool, int, float, torch.SymInt, torch.SymFloat)
@@ -36,7 +37,7 @@ def check_operands(op: str, **given: Any) -> None:
 
 
 def check_out(op: str, out: Any) -> None:
-    if not isinstance(out, torch.Tensor):
+    if isinstance(out, (*NO_OPERAND, *NUMBERS)):
         raise tilewise.DTypeError(
             f"{op}: `out` is of type {type(out).__name__}, not a tensor; pass a torch.Tensor"
         )
@@ -104,7 +105,7 @@ def matmul(
         if any(is_traceable_wrapper_subclass(t) for t in given):
             if out is not None:
                 names = dict(zip(("a", "b", "bias", "gate", "residual"), given, strict=True))
-                library.refuse_derivatives("matmul", {**names, "out": out})
+                refuse_derivatives("matmul", {**names, "out": out})
             result = gated.by_operators(*given, **options)
             return result if out is None else out.copy_(result)
         if out is None:
@@ -159,7 +160,7 @@ def activation_backward(
     options = {"negative_slope": negative_slope, "saved_is": saved_is}
     if activation is None:
         # An operator may not return its argument.
-        return grad, grad.sum(tuple(range(grad.dim() - 1))) if bias else None
+        return grad, formulas.column_sums(grad) if bias else None
     result, bias_grad = ops.activation_backward(grad, saved, activation, **options, bias=bias)
     return result, bias_grad if bias else None
 

@@ -9,6 +9,8 @@ import torch
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
+import tilewise
+
 
 class Function(_SingleLevelFunction):
     """Autograd's part of the dispatcher sees one level of torch.func at a time, for which this is the class:
@@ -33,6 +35,31 @@ def is_watched(t: Any) -> bool:
         or torch._C._is_tracing()
         or is_forward()
     )
+
+
+def needs_gradient(*args: Any) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in args)
+
+
+def needs_derivative(*args: Any) -> bool:
+    # A tangent is seen by autograd.Function, and lost by a plain call.
+    return is_forward() or needs_gradient(*args)
+
+
+def has_tangent(given: Any) -> bool:
+    tensor = is_forward() and isinstance(given, torch.Tensor)
+    return tensor and forward_ad.unpack_dual(given).tangent is not None
+
+
+def refuse_derivatives(public_name: str, arguments: dict[str, Any]) -> None:
+    for name, given in arguments.items():
+        gradient = needs_gradient(given)
+        if gradient or has_tangent(given):
+            raise tilewise.UnsupportedError(
+                f"{public_name}: a call with `out` is not differentiated, but `{name}` "
+                f"{'requires grad' if gradient else 'has a tangent'}; call without `out`, or pass "
+                f"{f'{name}.detach()' if gradient else f'the primal of {name}'}"
+            )
 
 
 def keep(ctx: Any, *tensors: Any) -> None:

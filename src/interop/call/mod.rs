@@ -251,6 +251,16 @@ impl<'py> Call<'py> {
         }
     }
 
+    /// Whether autocast is on for the first tensor's device.
+    pub fn is_autocast(&self) -> Result<bool> {
+        match self.first.as_ref().map(|first| (&*first.source, first.device)) {
+            Some((Source::Torch(class), device)) => {
+                Ok(class.torch.dispatcher.is_autocast(self.py, Autocast::Everywhere, device)?)
+            }
+            _ => Ok(false),
+        }
+    }
+
     fn same_library(&self, name: &'static str, tensor: &Tensor<'py>) -> Result<()> {
         match &self.first {
             Some(first) if !first.source.mixes_with(&tensor.source) => Err(Error::KindsDiffer {

@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyTuple, PyType};
 pub use refusal::first_line;
-use refusal::{explain, is_true, nested};
+use refusal::{explain, is_true, masked, nested};
 
 use super::builtin::{Attribute, Method, truth};
 use super::dispatcher::{self, Dispatcher, Overrides};
@@ -188,6 +188,7 @@ pub struct TorchClass {
     pub torch: &'static Torch,
     table: Option<Table>,
     pub overrides: Overrides,
+    masked: bool,
 }
 
 impl TorchClass {
@@ -209,7 +210,8 @@ impl TorchClass {
         let function = class.getattr("__torch_function__")?;
         let function = !class.is(tensor) && !function.is(torch.no_torch_function.bind(py));
         let overrides = Overrides { function, dispatch: overrides("__torch_dispatch__")? };
-        Ok(Some(TorchClass { torch, table: Table::of_type(class)?, overrides }))
+        let masked = overrides.dispatch && class.name()? == "MaskedTensor";
+        Ok(Some(TorchClass { torch, table: Table::of_type(class)?, overrides, masked }))
     }
 
     /// Fills in the view of a tensor, and returns the tensor it is of: the object itself, but for negated
@@ -255,7 +257,13 @@ impl TorchClass {
     pub fn check_dispatched(&self, argument: Argument, object: &Bound<'_, PyAny>) -> Result<()> {
         let is_nested =
             || object.getattr(intern!(object.py(), "is_nested")).is_ok_and(|nested| is_true(&nested));
-        if self.overrides.dispatch && is_nested() { Err(nested(argument)) } else { Ok(()) }
+        if self.masked {
+            Err(masked(argument))
+        } else if self.overrides.dispatch && is_nested() {
+            Err(nested(argument))
+        } else {
+            Ok(())
+        }
     }
 
     /// Fills in the view of a tensor that nothing but its memory has to be asked of.

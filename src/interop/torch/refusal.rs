@@ -21,7 +21,7 @@ pub fn explain(argument: Argument, object: &Bound<'_, PyAny>, raised: PyErr) -> 
     let truth = |attribute: &str| object.getattr(attribute).is_ok_and(|v| is_true(&v));
     let layout =
         object.getattr("layout").and_then(|l| l.str()).map_or_else(|_| String::new(), |s| s.to_string());
-    let storage = |got: String, remedy| Error::Storage { op, argument: name, got, remedy };
+    let storage = |got: String, remedy| stored(argument, got, remedy);
     if truth("is_nested") {
         return nested(argument);
     }
@@ -45,12 +45,18 @@ pub fn explain(argument: Argument, object: &Bound<'_, PyAny>, raised: PyErr) -> 
 }
 
 pub fn nested(argument: Argument) -> Error {
-    Error::Storage {
-        op: argument.op,
-        argument: argument.name,
-        got: "as a nested tensor".into(),
-        remedy: "pass its parts, or torch.nested.to_padded_tensor of it",
-    }
+    let remedy = "pass its parts, or torch.nested.to_padded_tensor of it";
+    stored(argument, "as a nested tensor".into(), remedy)
+}
+
+pub fn masked(argument: Argument) -> Error {
+    stored(argument, "as a masked tensor".into(), "pass its .to_tensor(...), with a value for what is masked")
+}
+
+/// `remedy`: for an input; nothing that is made of an `out` is what the caller will look at.
+fn stored(Argument { op, name, .. }: Argument, got: String, remedy: &'static str) -> Error {
+    let remedy = if name == "out" { "pass a fresh tensor" } else { remedy };
+    Error::Storage { op, argument: name, got, remedy }
 }
 
 /// The sentence of an exception, without the trace that C++ appends to it.
