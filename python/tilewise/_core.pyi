@@ -130,9 +130,10 @@ def add(
     Raises:
         DTypeError: not a tensor, a dtype that is not accepted, or an alpha that does not fit the result's dtype.
         OptionError: an alpha, where x is a number.
-        ShapeError: shapes do not broadcast, or `out` has the wrong one.
+        ShapeError: shapes do not broadcast, have more than 64 dimensions, or `out` has the wrong one.
         LayoutError: `out` is read-only or overlaps an input; memory is not strided.
         DeviceError: tensors of different devices or libraries.
+        UnsupportedError: `out` in a call that would be recorded for gradients.
 
     Example:
         >>> tilewise.add(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]), alpha=2)
@@ -164,8 +165,10 @@ def softmax(
     Raises:
         DTypeError: not a tensor, a `dtype` that is not floating, or integers without a `dtype`.
         DimError: `dim` is out of range.
-        ShapeError, LayoutError: `out` has the wrong shape, is read-only or overlaps x.
+        ShapeError: `out` has the wrong shape, or x more than 64 dimensions.
+        LayoutError: `out` is read-only or overlaps x; memory is not strided.
         DeviceError: tensors of different devices or libraries.
+        UnsupportedError: `out` in a call that would be recorded for gradients.
 
     Example:
         >>> tilewise.softmax(torch.zeros(2, 4))
@@ -240,11 +243,12 @@ def matmul(
         residual behind an activation may be steps of their own, each of which rounds.
 
     Raises:
-        DTypeError: not a tensor, dtypes that differ or are not floating.
+        DTypeError: not a tensor, dtypes that differ or are not floating, a negative_slope that is no number.
         ShapeError: sizes do not fit, bias is not (n,), gate is not of b's shape, or `out` has the wrong shape.
         LayoutError: `out` is read-only or overlaps an input without being the residual; memory is not strided.
         DeviceError: tensors of different devices or libraries.
         OptionError: an activation or precision that is not known, or a negative_slope without leaky_relu.
+        UnsupportedError: `out` in a call that would be recorded for gradients.
 
     Example:
         >>> tilewise.matmul(torch.eye(2), torch.tensor([[1.0, -2.0], [3.0, 4.0]]), activation="relu")
@@ -293,7 +297,8 @@ def grouped_matmul(
     Returns:
         A tensor of a's library, device and dtype, of shape (T, N), whose rows after the last group are
         zeros; or (G, M, N); or `out`; with lists, a list of tensors. float16 and bfloat16 are accumulated in
-        float32 and rounded once, after bias, activation and gate.
+        float32 and rounded once, after bias, activation and gate; in a call that records gradients, an activation
+        and a gate may be steps of their own, each of which rounds.
 
     Raises:
         DTypeError: not a tensor, dtypes that differ or are not floating, offsets that are not int32.
@@ -302,6 +307,7 @@ def grouped_matmul(
         LayoutError: `out` is read-only or overlaps an input; memory is not strided.
         DeviceError: tensors of different devices or libraries.
         OptionError: an activation that is not known, or a negative_slope without leaky_relu.
+        UnsupportedError: `out` in a call that would be recorded for gradients.
 
     Example:
         >>> tokens, experts = torch.ones(3, 2), torch.tensor([1.0, 10.0]).expand(2, 1, 2).mT.expand(2, 2, 1)
