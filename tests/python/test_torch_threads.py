@@ -55,29 +55,20 @@ BEGIN = """
 
 
 @lent
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_there_are_as_many_threads_as_torch_has(count):
-    printed = fresh.run(
+def test_there_are_as_many_threads_as_torch_has():
+    fresh.run(
         f"""{BEGIN}
-    torch.set_num_threads({count})
     before = threads()
-    work()
-    print(threads() - before, own(), tw.explain(tw.add, big, big).cpu.threads)
+    for count in (1, 2, 3, 1, 4):
+        torch.set_num_threads(count)
+        work()
+        # With fewer than before, torch may keep the others.
+        assert threads() - before == count - 1 or count == 1 and threads() <= before + 2
+        assert tw.explain(tw.add, big, big).cpu.threads == count
+    assert own() == 0
     """,
         RAYON_NUM_THREADS="5",
     )
-    assert printed.split() == [str(count - 1), "0", str(count)]
-
-
-@lent
-def test_a_change_of_torch_s_threads_holds_from_the_next_call_on():
-    fresh.run(f"""{BEGIN}
-    for count in (2, 1, 4, 3):
-        torch.set_num_threads(count)
-        work()
-        assert tw.explain(tw.add, big, big).cpu.threads == count
-    assert own() == 0
-    """)
 
 
 @lent
@@ -110,7 +101,7 @@ def test_every_way_to_a_call_has_torch_s_threads():
 
 
 def test_arrays_of_other_libraries_have_threads_of_tilewise_s_own():
-    printed = fresh.run(
+    printed = fresh.run_after_torch(
         f"""{BEGIN}
     torch.set_num_threads(1)
     x = np.ones((1500, 1500))
@@ -162,23 +153,24 @@ def test_calls_within_a_parallel_region_of_torch_s_are_made():
     """)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_forked_child_computes_on_as_many(count):
+def test_a_forked_child_computes_on_as_many():
     fresh.run(
         f"""{BEGIN}
     torch.set_num_threads(2)
     torch.add(big, big)
     work()
 
-    def child():
-        torch.set_num_threads({count})
-        work()
-        assert own() == (0 if {count} == 1 else 3)
-        assert tw.explain(tw.add, big, big).cpu.threads == {count}
-        in_a_child(work)
+    for count in (1, 2):
 
-    in_a_child(child)
-    work()
+        def child():
+            torch.set_num_threads(count)
+            work()
+            assert own() == (0 if count == 1 else 3)
+            assert tw.explain(tw.add, big, big).cpu.threads == count
+            in_a_child(work)
+
+        in_a_child(child)
+        work()
     """,
         RAYON_NUM_THREADS="4",
     )
