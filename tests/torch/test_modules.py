@@ -71,6 +71,7 @@ def test_linear_with_a_residual(device, activation):
     "make", [lambda: tilewise.torch.Linear(8, 8), lambda: tilewise.torch.GatedMLP(8, 16)]
 )
 def test_a_residual_keeps_its_dtype_under_autocast_as_in_torch(device, make):
+    torch._dynamo.reset()  # which compiles the same code a few times only
     layer, x = make().to(device), torch.randn(4, 8, device=device)
     compiled = torch.compile(lambda r: layer(x, residual=r), backend="aot_eager", fullgraph=True)
     with torch.autocast(device, dtype=torch.bfloat16):

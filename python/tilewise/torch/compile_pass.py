@@ -37,6 +37,9 @@ def compile_pass() -> Callable[[torch.fx.Graph], None]:
         >>> passes = {"pre_grad_custom_pass": tilewise.torch.compile_pass()}
         >>> model = torch.compile(model, options=passes)
 
+    Raises:
+        ImportError: torch before 2.6.
+
     Source: python/tilewise/torch/compile_pass.py.
     """
     try:

@@ -317,12 +317,24 @@ def shown_options(layer: Any) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in shown.items())
 
 
+def has_hooks(layer: Any) -> bool:
+    """Of its own, or for all modules."""
+    all_modules = torch.nn.modules.module
+    return bool(
+        layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+        or all_modules._global_forward_hooks
+        or all_modules._global_forward_pre_hooks
+        or all_modules._global_backward_hooks
+        or all_modules._global_backward_pre_hooks
+    )
+
+
 def is_plain(layer: Any) -> bool:
     """Whether a matmul is all that a call of the layer does."""
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    if any(hooks) or torch.nn.modules.module._has_any_global_hook():
-        return False
-    known = type(layer) is torch.nn.Linear and "forward" not in layer.__dict__
+    known = type(layer) is torch.nn.Linear and "forward" not in layer.__dict__ and not has_hooks(layer)
     return known and type(layer.weight) in FOR_MATMUL and type(layer.bias) in FOR_MATMUL
 
 
