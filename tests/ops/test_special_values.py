@@ -194,7 +194,7 @@ def test_activations_of_special_numbers(device, dtype, activation):
     assert_identical(tw.matmul(one, v.repeat(1, 9), activation=activation), got.repeat(1, 9))
 
 
-# torch multiplies -inf by 0 here on every device. Its gelu(+inf) is NaN for float32 on CPUs, +inf elsewhere.
+# torch multiplies -inf by 0 here on every device. Its gelu(+inf) is NaN on some CPUs for float32, else +inf.
 @dtypes
 @pytest.mark.parametrize(
     ("activation", "above", "below"),

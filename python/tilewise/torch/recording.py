@@ -1,4 +1,4 @@
-"""What every derivative needs: the class they are recorded by, and what it keeps."""
+"""What every derivative needs: whether a call has any, the class they are recorded by, and what it keeps."""
 
 from __future__ import annotations
 
