@@ -54,13 +54,13 @@ SOURCES := $(shell find src build kernels python -name '*.rs' -o -name '*.cu' -o
 install = $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(BIN)/python -m pip --python $(1)/bin/python install --quiet $(2)
 
 # The network is busy with packages while the processors are with kernels, and one of them compiles the tests while the
-# other links the wheel. Cargo counts processors itself, below.
-TOGETHER := $(MAKE) --jobs=2 --output-sync=line
+# other links the wheel; what they leave, the emulator takes. Cargo counts processors itself, below.
+TOGETHER := $(MAKE) --jobs=3 --output-sync=line
 
 # No part of `test`: it takes two cores a minute and a half to build, and its answer changes with Cargo.lock only.
 DENY := target/tools/bin/cargo-deny
 
-.PHONY: demo wheel kernels test lint lint-rust lint-python lint-stub rust audit test-rust test-python test-torch bench docs figures clean help
+.PHONY: demo wheel kernels test lint lint-rust lint-python lint-stub rust emulator audit test-rust test-python test-torch bench docs figures clean help
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -72,7 +72,7 @@ demo:  ## install, run add, softmax and matmul on the best device present, compa
 	$(BIN)/python -m tilewise.demo
 
 test:  ## everything CI runs
-	$(TOGETHER) $(VENV)/.groups $(WHEELS)/$(TESTED)/.built lint-python rust
+	$(TOGETHER) $(VENV)/.groups $(WHEELS)/$(TESTED)/.built lint-python rust emulator
 	$(MAKE) $(VENV)/.developing
 	$(TOGETHER) lint-stub test-python
 
@@ -96,6 +96,10 @@ lint-stub: $(VENV)/.developing
 rust: $(TOOLS)/.ready $(VENV)/.groups
 	$(MAKE) lint-rust
 	$(MAKE) test-rust
+
+# What the tests would compile else, for the devices and dtypes that they ask for.
+emulator:
+	nice -n 19 $(PYTHON) tests/emulator/host_build.py h200 --without float16
 
 audit: $(DENY)  ## licences and sources of the Rust dependencies: run it when Cargo.lock changes
 	$(DENY) --log-level error check licenses bans sources

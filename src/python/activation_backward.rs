@@ -89,7 +89,7 @@ pub fn activation_backward<'py>(
         ("up", given(up)),
     ];
     // No function of the public ones.
-    finish(py, run(), [grad, saved, activation.unwrap_or(&none)], keywords, || Ok(()))
+    finish(py, run(), [grad, saved, activation.unwrap_or(&none)], keywords)
 }
 
 /// What an activation_backward may be given besides grad.

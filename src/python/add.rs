@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use super::arguments::{Keyword, given};
 use super::exceptions::raise;
 use super::recording::{Recorded, Recorder};
-use super::routing::finish;
+use super::routing::finish_checked;
 use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
@@ -96,7 +96,7 @@ pub fn add<'py>(
         Ok(ADD.record(py, &tensors, Recorded { results: result, how, saved: None, materialized: true })?)
     };
     let check = || problem(&mut Call::planning(py, "add", &DType::ALL), x, y, &alpha, out).map(drop);
-    finish(py, run(), [x, y], [("alpha", alpha.given()), ("out", given(out))], check)
+    finish_checked(py, run(), [x, y], [("alpha", alpha.given()), ("out", given(out))], check)
 }
 
 /// x and y, or y and x where x is a number and y is not: without an alpha their order does not matter.

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use super::arguments::{self, Keyword, given};
 use super::exceptions::raise;
 use super::listed_matmul::{self, is_listed};
-use super::routing::finish;
+use super::routing::{finish, finish_checked};
 use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
@@ -86,11 +86,11 @@ pub fn grouped_matmul<'py>(
             // Before torch makes the products one after the other.
             listed_matmul::check(py, a, b, &options).map_err(|error| raise(py, error))?;
         }
-        return finish(py, result, [a, b], options.keywords(), || Ok(()));
+        return finish(py, result, [a, b], options.keywords());
     }
     match run(py, a, b, &options, Autocast::Everywhere) {
         Err(Error::NeedsTorch { by: Handler::Autocast, .. }) => in_lower_precision(py, a, b, &options),
-        result => finish(py, result, [a, b], options.keywords(), || {
+        result => finish_checked(py, result, [a, b], options.keywords(), || {
             let mut call = Call::planning(py, OP, &DType::FLOATS);
             problem(&mut call, a, b, options.checked()?, &options).map(drop)
         }),
@@ -138,14 +138,14 @@ fn in_lower_precision<'py>(
         None => autocast::lowered([Some(a), Some(b), options.bias, options.gate])?,
     };
     let Some([Some(a), Some(b), bias, gate]) = lowered else {
-        return finish(py, by_python(), [a, b], options.keywords(), || Ok(()));
+        return finish(py, by_python(), [a, b], options.keywords());
     };
     let options = GroupedOptions { bias: bias.as_ref(), gate: gate.as_ref(), ..*options };
     let result = match run(py, &a, &b, &options, Autocast::Nowhere) {
         Err(Error::NeedsTorch { .. }) => by_python(),
         result => result,
     };
-    finish(py, result, [&a, &b], options.keywords(), || Ok(()))
+    finish(py, result, [&a, &b], options.keywords())
 }
 
 /// What a grouped_matmul may be given besides its operands.

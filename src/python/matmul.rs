@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::arguments::{self, Keyword, given};
 use super::exceptions::raise;
 use super::recording::{Recorded, Recorder};
-use super::routing::{Entry, finish};
+use super::routing::{Entry, finish, finish_checked};
 use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
@@ -83,7 +83,7 @@ pub fn matmul<'py>(
     let options = MatmulOptions { bias, gate, residual, activation, negative_slope, precision, out };
     match run(py, a, b, &options, Autocast::Everywhere) {
         Err(Error::NeedsTorch { by: Handler::Autocast, .. }) => in_lower_precision(py, a, b, &options),
-        result => finish(py, result, [a, b], options.keywords(), || check(py, a, b, &options)),
+        result => finish_checked(py, result, [a, b], options.keywords(), || check(py, a, b, &options)),
     }
 }
 
@@ -227,7 +227,7 @@ fn in_lower_precision<'py>(
         None => autocast::lowered([Some(a), Some(b), options.bias, options.gate, options.residual])?,
     };
     let Some([Some(a), Some(b), bias, gate, residual]) = lowered else {
-        return finish(py, by_python(), [a, b], options.keywords(), || Ok(()));
+        return finish(py, by_python(), [a, b], options.keywords());
     };
     let (bias, gate, residual) = (bias.as_ref(), gate.as_ref(), residual.as_ref());
     let options = MatmulOptions { bias, gate, residual, ..*options };
@@ -235,7 +235,7 @@ fn in_lower_precision<'py>(
         Err(Error::NeedsTorch { .. }) => by_python(),
         result => result,
     };
-    finish(py, result, [&a, &b], options.keywords(), || Ok(()))
+    finish(py, result, [&a, &b], options.keywords())
 }
 
 /// Raises what matmul would for these options, before there are operands.

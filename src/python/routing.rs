@@ -13,9 +13,19 @@ use super::exceptions::{is_ours, raise};
 use crate::error::{Error, Handler, Result};
 use crate::interop;
 
-/// What a call returns: its result, or what torch makes of the very same call. `check`: whether its arguments are in order, as far
-/// as their memory tells.
+/// What a call returns: its result, or what torch makes of the very same call.
 pub fn finish<'py, const P: usize, const K: usize>(
+    py: Python<'py>,
+    result: Result<Bound<'py, PyAny>>,
+    positional: [&Bound<'py, PyAny>; P],
+    keywords: [(&str, Option<Borrowed<'_, 'py, PyAny>>); K],
+) -> PyResult<Bound<'py, PyAny>> {
+    finish_checked(py, result, positional, keywords, || Ok(()))
+}
+
+/// As `finish`, of arguments that torch's dispatcher may be the first to see. `check`: whether they are in order, as far as
+/// their memory tells.
+pub fn finish_checked<'py, const P: usize, const K: usize>(
     py: Python<'py>,
     result: Result<Bound<'py, PyAny>>,
     positional: [&Bound<'py, PyAny>; P],

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use super::arguments::{self, Keyword, given};
 use super::recording::{Recorded, Recorder};
-use super::routing::finish;
+use super::routing::finish_checked;
 use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
@@ -166,7 +166,13 @@ fn along_dim<'py>(
     };
     let planning = || Call::planning(py, kind.name(), &DType::FLOATS);
     let check = || problem(&mut planning(), kind, x, &dim, dtype, out).map(drop);
-    finish(py, result, [x], [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))], check)
+    finish_checked(
+        py,
+        result,
+        [x],
+        [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))],
+        check,
+    )
 }
 
 /// As `add::problem`.

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 
 use super::arguments::{self, Keyword, given};
-use super::routing::finish;
+use super::routing::finish_checked;
 use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -133,7 +133,7 @@ fn along_dim<'py>(
     let keywords = [("dim", dim.given()), ("dtype", given(dtype)), ("out", given(out))];
     let planning = || Call::planning(py, kind.backward_name(), &DType::FLOATS);
     let check = || problem(&mut planning(), kind, (grad, output), &dim, dtype, out).map(drop);
-    finish(py, run(), [grad, output], keywords, check)
+    finish_checked(py, run(), [grad, output], keywords, check)
 }
 
 /// As `add::problem`.

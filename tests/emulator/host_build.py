@@ -1,10 +1,11 @@
 """Compiles the kernels for the host, and the stand-in for the driver that runs them.
 
-python tests/emulator/host_build.py [h200|a100|t4...]    prints the folder to put on LD_LIBRARY_PATH
+python tests/emulator/host_build.py [h200|a100|t4...] [--without float16,...]    prints the folder for LD_LIBRARY_PATH
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import re
@@ -209,5 +210,13 @@ def environment(
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ["h200"]:
-        print(build(name))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("device", nargs="?", default="h200", choices=DEVICES)
+    parser.add_argument("--without", default="", help="these dtypes, as float16,float64")
+    chosen = parser.parse_args()
+    try:
+        print(build(chosen.device, without=list(filter(None, chosen.without.split(",")))))
+    except Unavailable as why:  # nor do its tests run
+        print(why)
