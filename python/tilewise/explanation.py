@@ -228,7 +228,8 @@ def explain(
             spaces, and after "NVIDIA" or "GeForce".
 
     Returns:
-        An Explanation. For a GPU of this machine, its plan is the one that runs.
+        An Explanation. For a GPU of this machine, its plan is the one that runs; where gradients are
+        recorded, several calls may run instead (docs/guarantees.md).
 
     Raises:
         As the call itself; OptionError: another op; DeviceError: a device that is not known; ShapeError: more

@@ -1,6 +1,8 @@
 """Compiles the kernels for the host, and the stand-in for the driver that runs them.
 
-python tests/emulator/host_build.py [h200|a100|t4...] [--without float16,...]    prints the folder for LD_LIBRARY_PATH
+python tests/emulator/host_build.py [h200|a100|t4...] [--without float16,...]
+
+prints the folder to put on LD_LIBRARY_PATH.
 """
 
 from __future__ import annotations

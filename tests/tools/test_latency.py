@@ -207,6 +207,7 @@ def test_a_file_with_both_times_gives_both_models(tmp_path):
         ("s,t,ttft\n1,2,3\n1,0,3\n", "d.csv, line 3: t is 0; every value"),
         ("t,tpot\n1,2\n2,nan\n", "d.csv, line 3: tpot is nan; every value"),
         ("t,tpot\n1,2\n2,3\n", "d.csv, tpot: measured at 2 different t"),
+        ("s,t,tpot,ttft\n1,1,2,3\n1,2,3,4\n", "without this column the other is fitted"),
         (b"\x89PNG\r\n\xff", "d.csv cannot be read as CSV"),
     ],
 )

@@ -41,6 +41,15 @@ def test_linear(device, activation, bias):
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("layer", [torch.nn.Linear(3, 3), torch.nn.Softmax(-1), torch.nn.LogSoftmax(-1)])
+def test_the_input_has_torch_s_name(layer):
+    ours = getattr(tilewise.torch, type(layer).__name__)
+    ours = ours(3, 3) if isinstance(layer, torch.nn.Linear) else ours(-1)
+    ours.load_state_dict(layer.state_dict())
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(ours(input=x), layer(input=x))
+
+
 @pytest.mark.parametrize("activation", [None, "gelu"])
 def test_linear_with_a_residual(device, activation):
     layer = tilewise.torch.Linear(5, 7, activation=activation, device=device)

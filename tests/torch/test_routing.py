@@ -5,6 +5,8 @@ import pytest
 import tilewise as tw
 import torch
 from support import fresh
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -208,3 +210,15 @@ def test_torch_jit_trace_records_the_operators(call):
     traced = torch.jit.trace(call, x)
     assert "tilewise::" in str(traced.graph)
     assert torch.equal(traced(other), call(other))
+
+
+def test_a_real_tensor_beside_a_fake_one_is_torch_s_to_refuse(capfd):
+    real = torch.randn(3, 3)
+    with FakeTensorMode():
+        fake = torch.empty(3, 3)
+    for operands in [(real, fake), (fake, real)]:
+        with pytest.raises(AssertionError, match="convert all Tensors to FakeTensors"):
+            tw.matmul(*operands)
+    with pytest.raises(AssertionError, match="convert all Tensors to FakeTensors"):
+        make_fx(lambda x: tw.matmul(x, real), tracing_mode="fake")(real)
+    assert "data pointer" not in capfd.readouterr().err

@@ -72,12 +72,14 @@ def fit_csv(path: str | os.PathLike[str], *, confidence: float = 0.95) -> list[L
     """
     path = Path(path)
     models: list[LatencyModel] = []
-    for series in read_csv(path):
+    found = list(read_csv(path))
+    remedy = "; without this column the other is fitted" if len(found) > 1 else ""
+    for series in found:
         fit: Callable[..., LatencyModel] = fit_tpot if series.model == "tpot" else fit_ttft
         try:
             models.append(fit(*series.numbers, confidence=confidence, unit=series.unit))
         except FitError as error:
-            raise FitError(f"{path.name}, {series.column}: {error}") from None
+            raise FitError(f"{path.name}, {series.column}: {error}{remedy}") from None
     return models
 
 

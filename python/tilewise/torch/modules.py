@@ -91,15 +91,16 @@ class Linear(torch.nn.Module):
 
     reset_parameters = torch.nn.Linear.reset_parameters
 
-    def forward(self, x: Any, residual: Any = None) -> Any:
-        """`activation(x @ weight.T + bias) + residual`, of x of shape (..., in_features) and a residual that
-        broadcasts to the result, of shape (..., out_features). Under autocast a residual of another dtype is
-        added as torch adds it, behind the matmul: a float32 residual gives a float32 result."""
+    def forward(self, input: Any, residual: Any = None) -> Any:
+        """`activation(input @ weight.T + bias) + residual`, of an input of shape (..., in_features) and a
+        residual of its dtype that broadcasts to the result, of shape (..., out_features). Under autocast a
+        residual of another dtype is added as torch adds it, behind the matmul: a float32 residual gives a
+        float32 result. Elsewhere `layer(input) + residual` does that."""
         if residual is not None and autocast.would_convert(residual):
-            return self.forward(x) + residual
+            return self.forward(input) + residual
         # The attributes are found by a function in Python, which takes a fifth of a small call; torch.fx
         # has to see it.
-        found = {} if isinstance(x, torch.fx.Proxy) else self._parameters
+        found = {} if isinstance(input, torch.fx.Proxy) else self._parameters
         weight, bias = found.get("weight"), found.get("bias")
         weight = self.weight if weight is None else weight
         bias = self.bias if bias is None else bias
@@ -108,7 +109,7 @@ class Linear(torch.nn.Module):
             eager = not torch.compiler.is_compiling()
             if eager and type(weight) is sharded.DTensor:
                 how = sharded.Options(self.activation, self.negative_slope, self.precision, transposed=True)
-                result = sharded.matmul(x, weight, bias, how)
+                result = sharded.matmul(input, weight, bias, how)
                 if result is not None:
                     return result if residual is None else result + residual
             if eager and autocast.is_on():
@@ -117,7 +118,7 @@ class Linear(torch.nn.Module):
                 columns = weight.mT
             try:
                 return tilewise.matmul(
-                    x,
+                    input,
                     columns,
                     bias=bias,
                     residual=residual,
@@ -126,8 +127,8 @@ class Linear(torch.nn.Module):
                     precision=self.precision,
                 )
             except MISFITS as error:
-                raise misfit("Linear", x, weight, error) from None
-        result = torch.nn.functional.linear(x, weight, bias)
+                raise misfit("Linear", input, weight, error) from None
+        result = torch.nn.functional.linear(input, weight, bias)
         if self.activation is not None:
             result = formulas.ACTIVATIONS[self.activation](result, self.negative_slope)
         return result if residual is None else result + residual
@@ -349,8 +350,8 @@ class Softmax(torch.nn.Module):
             name, given = type(self).__name__, type(dim).__name__
             raise tilewise.DTypeError(f"{name}: `dim` must be an integer, got {given}") from None
 
-    def forward(self, x: Any) -> Any:
-        return tilewise.softmax(x, self.dim)
+    def forward(self, input: Any) -> Any:
+        return tilewise.softmax(input, self.dim)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
@@ -359,5 +360,5 @@ class Softmax(torch.nn.Module):
 class LogSoftmax(Softmax):
     """`tilewise.log_softmax(x, dim)`; torch.nn.LogSoftmax whose dim defaults to the last."""
 
-    def forward(self, x: Any) -> Any:
-        return tilewise.log_softmax(x, self.dim)
+    def forward(self, input: Any) -> Any:
+        return tilewise.log_softmax(input, self.dim)
