@@ -2,6 +2,7 @@
 //! once for the row's sum and once more for its results.
 
 mod columns;
+mod groups;
 mod rows;
 mod short;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cpu::float::{
-    Real, TailMask, add_to_totals, last_group, narrow_pair, narrow_rest, wide, wide_groups, wide_rest,
+    Real, TailMask, add_to_totals, last_group, narrow_pair, narrow_rest, wide, wide_rest,
 };
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
@@ -133,80 +133,6 @@ impl<T: Float, O: Float<Real = T::Real>> Fill<O> for Results<'_, T> {
     }
 }
 
-/// Rows of N groups, in registers from their sum to their results. `WHOLE`: their length is a multiple of a group's.
-#[inline(always)]
-fn rows_of_groups<T: Float, O: Float<Real = T::Real>, I: Isa, const N: usize, const WHOLE: bool>(
-    isa: I,
-    kind: Kind,
-    length: usize,
-    (grad, output): (&[T], &[T]),
-    results: &mut [O],
-) {
-    let tail = TailMask::new(N * LANES - length);
-    let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
-    for (to, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
-        let grad = wide_groups::<T, I, N>(isa, grad);
-        let output = wide_groups::<T, I, N>(isa, output);
-        let mut sums = [T::Real::default(); LANES];
-        for i in 0..N - 1 {
-            sums = add_terms(isa, kind, grad[i], output[i], sums);
-        }
-        let last = if WHOLE { grad[N - 1] } else { tail.apply(grad[N - 1]) };
-        sums = add_terms(isa, kind, last, output[N - 1], sums);
-        let sums = [T::Real::sum_of_lanes(isa, sums); LANES];
-        for i in 0..N {
-            let to = if i + 1 < N { to[i * LANES..].first_chunk_mut::<LANES>() } else { to.last_chunk_mut() };
-            if let Some(to) = to {
-                O::narrow(isa, &super::results(isa, kind, grad[i], output[i], sums), to);
-            }
-        }
-    }
-}
-
-/// Rows shorter than a group, from the last on: each is the end of a group that begins in the rows before, whose results are
-/// written after it.
-#[inline(always)]
-fn rows_within_a_group<T: Float, O: Float<Real = T::Real>, I: Isa>(
-    isa: I,
-    kind: Kind,
-    length: usize,
-    (grad, output): (&[T], &[T]),
-    results: &mut [O],
-) {
-    let own = TailMask::new(LANES - length);
-    for end in (1..=grad.len() / length).rev().map(|row| row * length) {
-        if end < LANES {
-            let (mut grads, mut outputs, mut to) =
-                ([T::default(); LANES], [T::default(); LANES], [O::default(); LANES]);
-            grads[LANES - length..].copy_from_slice(&grad[end - length..end]);
-            outputs[LANES - length..].copy_from_slice(&output[end - length..end]);
-            end_of_a_group(isa, kind, own, (&grads, &outputs), &mut to);
-            results[end - length..end].copy_from_slice(&to[LANES - length..]);
-        } else if let (Some(grad), Some(output), Some(to)) =
-            (grad[..end].last_chunk(), output[..end].last_chunk(), results[..end].last_chunk_mut())
-        {
-            end_of_a_group(isa, kind, own, (grad, output), to);
-        }
-    }
-}
-
-/// Of a row of which `own` leaves the elements.
-#[inline(always)]
-fn end_of_a_group<T: Float, O: Float<Real = T::Real>, I: Isa>(
-    isa: I,
-    kind: Kind,
-    own: TailMask<T::Real>,
-    (grad, output): (&[T; LANES], &[T; LANES]),
-    to: &mut [O; LANES],
-) {
-    let (grad, output) = (wide(isa, grad), wide(isa, output));
-    // Both: an infinity of another row times 0 is no number.
-    let zeros = [T::Real::default(); LANES];
-    let terms = add_terms(isa, kind, own.apply(grad), own.apply(output), zeros);
-    let sums = [T::Real::sum_of_lanes(isa, terms); LANES];
-    O::narrow(isa, &results(isa, kind, grad, output, sums), to);
-}
-
 /// Shortest rows that are streamed: shorter ones share many of their lines.
 const SHORTEST_STREAMED: usize = 8 * LANES;
 
@@ -235,26 +161,17 @@ impl<T: Float, O: Float<Real = T::Real>> Kernel for Short<'_, T, O> {
             let Visit { grad, output, results, buffered, streamed } = piece.visit(&mut scratch);
             let (kind, inputs) = (operands.kind, (grad, output));
             let rows = grad.chunks_exact(length).zip(output.chunks_exact(length));
-            match length.div_ceil(LANES) {
-                1 if length == LANES => {
-                    rows_of_groups::<T, O, I, 1, true>(isa, kind, length, inputs, results);
+            if groups::solve(isa, kind, length, inputs, results) {
+                // Done.
+            } else if streamed && length >= SHORTEST_STREAMED {
+                for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
+                    let sum = sum(isa, kind, grad, output);
+                    streaming::fill(isa, results, &Results { kind, grad, output, sum });
                 }
-                1 if !I::MASKS => rows_within_a_group::<T, O, I>(isa, kind, length, inputs, results),
-                2 if length == 2 * LANES => {
-                    rows_of_groups::<T, O, I, 2, true>(isa, kind, length, inputs, results);
-                }
-                2 => rows_of_groups::<T, O, I, 2, false>(isa, kind, length, inputs, results),
-                _ if streamed && length >= SHORTEST_STREAMED => {
-                    for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
-                        let sum = sum(isa, kind, grad, output);
-                        streaming::fill(isa, results, &Results { kind, grad, output, sum });
-                    }
-                }
-                _ => {
-                    for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
-                        let sum = sum(isa, kind, grad, output);
-                        fill(isa, kind, (grad, output), sum, results);
-                    }
+            } else {
+                for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
+                    let sum = sum(isa, kind, grad, output);
+                    fill(isa, kind, (grad, output), sum, results);
                 }
             }
             if buffered {
