@@ -97,7 +97,7 @@ rust: $(TOOLS)/.ready $(VENV)/.groups
 	$(MAKE) lint-rust
 	$(MAKE) test-rust
 
-# What the tests would compile else, for the devices and dtypes that they ask for.
+# Most of what tests/emulator/test_emulator.py would compile else, for the device and the dtypes that it asks for.
 emulator:
 	nice -n 19 $(PYTHON) tests/emulator/host_build.py h200 --without float16
 

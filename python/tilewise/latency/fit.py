@@ -70,6 +70,7 @@ def fit_csv(path: str | os.PathLike[str], *, confidence: float = 0.95) -> list[L
             number above 0.
         OSError: the file cannot be read.
     """
+    _check_confidence(confidence)
     path = Path(path)
     models: list[LatencyModel] = []
     found = list(read_csv(path))
@@ -83,9 +84,13 @@ def fit_csv(path: str | os.PathLike[str], *, confidence: float = 0.95) -> list[L
     return models
 
 
-def _fit(model: type[Model], given: Mapping[str, Numbers], y: Numbers, confidence: float, unit: str) -> Model:
+def _check_confidence(confidence: float) -> None:
     if not 0 < confidence < 1:
         raise FitError(f"confidence is {confidence}; it must lie between 0 and 1, as 0.95 does")
+
+
+def _fit(model: type[Model], given: Mapping[str, Numbers], y: Numbers, confidence: float, unit: str) -> Model:
+    _check_confidence(confidence)
     inputs, times = columns(given, y)
     design = model.design(inputs)
     check_determined(inputs, design)
