@@ -52,6 +52,21 @@ def test_results_lie_where_inductor_plans_them(dynamic, mode):
         torch.testing.assert_close(compiled(*arguments), by_torch(*arguments), rtol=1e-3, atol=1e-3)
 
 
+def test_matmuls_with_a_gate_or_a_residual_too():
+    x, w, _ = inputs(6, "cpu")
+    given = {"bias": torch.randn(2, 5), "gate": torch.randn(4, 5), "residual": torch.randn(6, 5)}
+    for names in (["gate"], ["residual"], ["bias", "gate"], list(given)):
+        options = {name: given[name] for name in names}
+
+        def call(x, w, options=options):
+            return tw.matmul(x, w, activation="silu", **options)
+
+        expected = call(x, w)
+        got, (code, *_) = run_and_get_code(torch.compile(call, fullgraph=True), x, w)
+        assert f"extern_kernels.tilewise_fused_matmul_{'_'.join(names)}(" in code
+        torch.testing.assert_close(got, expected)
+
+
 def test_memory_is_used_again():
     x = torch.randn(6, 6)
     compiled = torch.compile(lambda x: tw.softmax(tw.softmax(tw.softmax(x))), fullgraph=True)

@@ -4,6 +4,7 @@ sizes from these, too."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,16 +12,6 @@ import torch
 from . import fakes, formulas
 
 ops = torch.ops.tilewise
-
-
-def register() -> None:
-    from torch._decomp import register_decomposition
-
-    register_decomposition([ops.add.Tensor, ops.add.alpha, ops.add.Scalar])(add)
-    register_decomposition(ops.softmax.default)(softmax)
-    register_decomposition(ops.log_softmax.default)(log_softmax)
-    register_decomposition(ops.matmul.default)(matmul)
-    register_decomposition(ops.fused_matmul.default)(fused_matmul)
 
 
 def add(x: Any, y: Any, *, alpha: Any = 1) -> Any:
@@ -78,3 +69,22 @@ def fused_matmul(
     if gate is not None:
         result = result * product(b, b_bias)
     return result if residual is None else result + residual
+
+
+def table() -> dict[Any, Callable[..., Any]]:
+    return {
+        ops.add.Tensor: add,
+        ops.add.alpha: add,
+        ops.add.Scalar: add,
+        ops.softmax.default: softmax,
+        ops.log_softmax.default: log_softmax,
+        ops.matmul.default: matmul,
+        ops.fused_matmul.default: fused_matmul,
+    }
+
+
+def register() -> None:
+    from torch._decomp import register_decomposition
+
+    for op, decomposition in table().items():
+        register_decomposition(op)(decomposition)

@@ -7,6 +7,7 @@ are used here call the operators.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,23 +15,33 @@ import torch
 
 from tilewise import _core
 
+from . import decompositions
+
 ops = torch.ops.tilewise
 
 
-def matmul(a: Any, b: Any, bias: Any = None, **options: Any) -> Any:
-    return _core.matmul(a, b, bias=bias, **options)
+def matmul_of(*names: str) -> Callable[..., Any]:
+    """matmul with these tensors behind `a` and `b`, by position as inductor passes them."""
+
+    def matmul(a: Any, b: Any, *tensors: Any, **options: Any) -> Any:
+        return _core.matmul(a, b, **dict(zip(names, tensors, strict=False)), **options)
+
+    return matmul
 
 
-# Each with the operator's overloads that mean it.
-# Tensors come first, by position; all else comes by the schema's names.
-KERNELS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    "add": (_core.add, ("Tensor", "alpha", "Scalar")),
-    "softmax": (_core.softmax, ("default",)),
-    "log_softmax": (_core.log_softmax, ("default",)),
-    "matmul": (matmul, ("default",)),
-    "softmax_backward": (_core.softmax_backward, ("default",)),
-    "log_softmax_backward": (_core.log_softmax_backward, ("default",)),
+# Those that generated code calls. All that is no tensor comes by the schema's names.
+KERNELS: dict[str, Callable[..., Any]] = {
+    "add": _core.add,
+    "softmax": _core.softmax,
+    "log_softmax": _core.log_softmax,
+    "matmul": matmul_of("bias"),
+    "softmax_backward": _core.softmax_backward,
+    "log_softmax_backward": _core.log_softmax_backward,
 }
+OPTIONAL = ("bias", "gate", "residual")
+for count in range(len(OPTIONAL) + 1):
+    for names in itertools.combinations(OPTIONAL, count):
+        KERNELS["_".join(["fused_matmul", *names])] = matmul_of(*names)
 NUMBERS = (bool, int, float, str, torch.dtype)
 
 
@@ -38,7 +49,7 @@ def register_kernels() -> None:
     """Where generated code looks for them, code from an earlier process's cache too."""
     from torch._inductor.select_algorithm import extern_kernels
 
-    for name, (kernel, _) in KERNELS.items():
+    for name, kernel in KERNELS.items():
         setattr(extern_kernels, f"tilewise_{name}", kernel)
 
 
@@ -48,19 +59,21 @@ def register_lowerings() -> None:
 
     used = {lowerings: ("fallback_handler", "register_lowering"), ir: ("ExternKernelOut", "TensorBox")}
     if not all(hasattr(owner, name) for owner, names in used.items() for name in names):
+        # Unasked, inductor refuses to call what has a decomposition where the environment says CI.
+        for op in decompositions.table():
+            lowerings.make_fallback(op, warn=False)
         return
-    for name, (_, overloads) in KERNELS.items():
-        for overload in overloads:
-            op = getattr(getattr(ops, name), overload)
-            register = lowerings.register_lowering(op, type_promotion_kind=None)
-            register(lowering(op, f"extern_kernels.tilewise_{name}"))
+    backward = ops.softmax_backward.default, ops.log_softmax_backward.default
+    for op in (*decompositions.table(), *backward):
+        lowerings.register_lowering(op, type_promotion_kind=None)(lowering(op))
 
 
-def lowering(op: Any, kernel: str) -> Callable[..., Any]:
+def lowering(op: Any) -> Callable[..., Any]:
     from torch._inductor import ir
     from torch._inductor.lowering import fallback_handler
     from torch._inductor.virtualized import V
 
+    operator = op._schema.name.removeprefix("tilewise::")
     by_operator = fallback_handler(op, add_to_fallback_set=False)
 
     def lower(*args: Any, **options: Any) -> Any:
@@ -70,7 +83,8 @@ def lowering(op: Any, kernel: str) -> Callable[..., Any]:
             for a in op._schema.arguments
             if a.name in values and not (a.has_default_value() and is_default(a, values[a.name]))
         }
-        tensors = [v for v in given.values() if isinstance(v, ir.IRNode)]
+        tensors = {name: v for name, v in given.items() if isinstance(v, ir.IRNode)}
+        given_too = [n for n in OPTIONAL if n in tensors] if operator == "fused_matmul" else []
         numbers = {name: v for name, v in given.items() if not isinstance(v, ir.IRNode)}
         result = V.graph.current_node.meta.get("val")
         plain = all(isinstance(v, NUMBERS) for v in numbers.values())
@@ -81,9 +95,9 @@ def lowering(op: Any, kernel: str) -> Callable[..., Any]:
         return ir.TensorBox.create(
             ir.ExternKernelOut(
                 layout=ir.FallbackKernel.tensor_to_layout(result),
-                inputs=[ir.ExternKernel.realize_input(t) for t in tensors],
+                inputs=[ir.ExternKernel.realize_input(t) for t in tensors.values()],
                 kwargs=numbers,
-                python_kernel_name=kernel,
+                python_kernel_name="_".join([f"extern_kernels.tilewise_{operator}", *given_too]),
             )
         )
 
