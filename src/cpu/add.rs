@@ -164,6 +164,9 @@ impl<T: Element> Kernel for AddRange<'_, T> {
 /// Elements in place that are worth a visit of their own.
 const SHORT: usize = 256;
 
+/// Elements of a row that are worth it.
+const NARROW: usize = 16;
+
 /// The last two dimensions row by row, where rows are contiguous but not one behind the other (a broadcast row or column,
 /// a slice).
 #[derive(Clone, Copy)]
@@ -182,7 +185,7 @@ impl Rows {
         };
         let (rows, columns) = (rows as usize, columns as usize);
         let in_rows = in_rows && x.has_rows() && out.has_rows();
-        (columns >= SHORT && in_rows && !out.is_streamed()).then_some(Rows { rows, columns })
+        (columns >= NARROW && in_rows && !out.is_streamed()).then_some(Rows { rows, columns })
     }
 }
 
@@ -240,13 +243,17 @@ struct Tiles {
     matrices: usize,
     rows: usize,
     columns: usize,
-    /// Rows of a tile.
+    /// Rows of a tile, and columns.
     height: usize,
+    width: usize,
 }
 
 /// Columns of a tile, and rows at most: as many as four cache lines hold, so that each line of an input across is used
 /// whole while it is in the cache.
 const TILE: usize = 64;
+
+/// Fewer rows or columns leave room for more of the others.
+const THIN: usize = 8;
 
 impl Tiles {
     fn of(problem: &AddProblem) -> Option<Tiles> {
@@ -258,8 +265,12 @@ impl Tiles {
         let [.., rows, columns] = *problem.shape else { return None };
         let (rows, columns) = (rows as usize, columns as usize);
         let matrices = problem.elements() as usize / (rows * columns).max(1);
-        let height = TILE.min(4 * CACHE_LINE / problem.out.dtype.size());
-        crossed.then_some(Tiles { matrices, rows, columns, height })
+        let (height, width) = match (rows, columns) {
+            (..THIN, _) => (THIN, MATRIX / THIN),
+            (_, ..THIN) => (MATRIX / THIN, THIN),
+            _ => (TILE.min(4 * CACHE_LINE / problem.out.dtype.size()), TILE),
+        };
+        crossed.then_some(Tiles { matrices, rows, columns, height, width })
     }
 
     /// Tiles from the first row of a matrix to its last.
@@ -296,27 +307,42 @@ impl<T: Element> Kernel for AddTiles<'_, T> {
     fn run<I: Isa>(self, isa: I) {
         let AddTiles { x, y, alpha, out, tiles, range } = self;
         let [mut x_buffer, mut y_buffer] = [[T::default(); MATRIX]; 2];
-        let mut sums = [T::default(); TILE];
+        let mut sums = [T::default(); MATRIX / THIN];
         for (first, rows) in range.map(|i| tiles.nth(i)) {
-            for column in (0..tiles.columns).step_by(TILE) {
-                let columns = TILE.min(tiles.columns - column);
+            for column in (0..tiles.columns).step_by(tiles.width) {
+                let columns = tiles.width.min(tiles.columns - column);
                 let start = first * tiles.columns + column;
                 let x = x.matrix(start, [rows, columns], &mut x_buffer);
                 let y = match y {
                     Addend::Elements(y) => Ok(y.matrix(start, [rows, columns], &mut y_buffer)),
                     Addend::Scalar(y) => Err(*y),
                 };
+                if columns < THIN && columns == tiles.columns {
+                    let y = match &y {
+                        Ok(y) => y.whole().map(Ok),
+                        Err(y) => Some(Err(*y)),
+                    };
+                    // SAFETY: tiles of different threads are disjoint.
+                    let sums = unsafe { out.slice(start, rows * columns) };
+                    if let (Some(x), Some(y), Some(sums)) = (x.whole(), y, sums) {
+                        Sums { x, y, alpha }.fill(isa, 0..sums.len(), sums);
+                        continue;
+                    }
+                }
                 for row in 0..rows {
                     let start = start + row * tiles.columns;
-                    // SAFETY: tiles of different threads are disjoint, and so are those of one.
+                    // SAFETY: as above, and so are the rows of one.
                     let slice = unsafe { out.slice(start, columns) };
                     let stored = slice.is_some();
-                    let sums = slice.unwrap_or(&mut sums[..columns]);
-                    let x = x.row(row);
-                    match &y {
-                        Ok(y) => T::add(isa, x, y.row(row), alpha, sums),
-                        Err(y) => T::add_scalar(isa, x, *y, alpha, sums),
-                    }
+                    let sums = match slice {
+                        Some(slice) => slice,
+                        None => &mut sums[..columns],
+                    };
+                    let y = match &y {
+                        Ok(y) => Ok(y.row(row)),
+                        Err(y) => Err(*y),
+                    };
+                    Sums { x: x.row(row), y, alpha }.fill(isa, 0..columns, sums);
                     if !stored {
                         // SAFETY: as above; `sums` is the buffer.
                         unsafe { out.store(start, sums) };

@@ -25,6 +25,8 @@ pub trait Real:
     fn sum_of_lanes<I: Isa>(isa: I, sums: [Self; LANES]) -> Self;
     /// The largest of a group without NaNs.
     fn largest_of_lanes<I: Isa>(isa: I, group: [Self; LANES]) -> Self;
+    /// The larger of each two elements: that of `a` where they are equal or one is NaN.
+    fn larger<I: Isa>(isa: I, a: [Self; LANES], b: [Self; LANES]) -> [Self; LANES];
     /// Itself or 0, by a mask of [`mask`](Self::mask), whatever it is.
     fn masked(self, mask: Self) -> Self;
     fn mask(kept: bool) -> Self;
@@ -185,8 +187,26 @@ pub fn narrow_pair<T: Float, O: Float<Real = T::Real>, I: Isa>(
     O::narrow(isa, &from[1], &mut to[1]);
 }
 
+/// Conversions of halves are instructions for a group, or a function of its own.
+#[inline(always)]
+fn halves_to_f32<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [f32]) {
+    E::to_f32s(isa, from, to);
+}
+
+#[inline(always)]
+fn halves_to_f64<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [f64]) {
+    let mut buffer = [0.0; 256];
+    for (from, to) in from.chunks(256).zip(to.chunks_mut(256)) {
+        let buffer = &mut buffer[..from.len()];
+        E::to_f32s(isa, from, buffer);
+        for (t, &f) in to.iter_mut().zip(&*buffer) {
+            *t = f64::from(f);
+        }
+    }
+}
+
 macro_rules! real {
-    ($type:ty, $dtype:expr, $to:ident, $sum:ident, $largest:ident) => {
+    ($type:ty, $dtype:expr, $to:ident, $sum:ident, $largest:ident, $larger:ident, $of_halves:ident) => {
         impl Element for $type {
             const DTYPE: DType = $dtype;
             type Arith = $type;
@@ -210,6 +230,15 @@ macro_rules! real {
             #[inline(always)]
             fn from_element<E: Element>(element: E) -> $type {
                 element.$to()
+            }
+            #[inline(always)]
+            fn convert<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [$type]) {
+                if matches!(E::DTYPE, DType::F16 | DType::BF16) {
+                    return $of_halves(isa, from, to);
+                }
+                for (t, &f) in to.iter_mut().zip(from) {
+                    *t = f.$to();
+                }
             }
             #[inline(always)]
             fn to_arith(self) -> $type {
@@ -259,6 +288,10 @@ macro_rules! real {
                 isa.$largest(group)
             }
             #[inline(always)]
+            fn larger<I: Isa>(isa: I, a: [$type; LANES], b: [$type; LANES]) -> [$type; LANES] {
+                isa.$larger(a, b)
+            }
+            #[inline(always)]
             fn masked(self, mask: $type) -> $type {
                 <$type>::from_bits(self.to_bits() & mask.to_bits())
             }
@@ -297,5 +330,5 @@ macro_rules! real {
     };
 }
 
-real!(f32, DType::F32, to_f32, sum_f32, largest_f32);
-real!(f64, DType::F64, to_f64, sum_f64, largest_f64);
+real!(f32, DType::F32, to_f32, sum_f32, largest_f32, larger_f32, halves_to_f32);
+real!(f64, DType::F64, to_f64, sum_f64, largest_f64, larger_f64, halves_to_f64);

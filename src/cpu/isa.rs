@@ -43,6 +43,10 @@ pub trait Isa: Copy + Send + Sync + 'static {
     fn largest_f32(self, values: [f32; LANES]) -> f32;
     fn largest_f64(self, values: [f64; LANES]) -> f64;
 
+    /// The larger of each two elements: that of `a` where they are equal or one is NaN.
+    fn larger_f32(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES];
+    fn larger_f64(self, a: [f64; LANES], b: [f64; LANES]) -> [f64; LANES];
+
     /// Copies a cache line, past the caches if the CPU can.
     ///
     /// # Safety
@@ -178,10 +182,28 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
+    fn larger_f32(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+        larger(a, b)
+    }
+
+    #[inline(always)]
+    fn larger_f64(self, a: [f64; LANES], b: [f64; LANES]) -> [f64; LANES] {
+        larger(a, b)
+    }
+
+    #[inline(always)]
     unsafe fn stream_line(self, from: *const u8, to: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { ptr::copy_nonoverlapping(from, to, CACHE_LINE) };
     }
+}
+
+#[inline(always)]
+fn larger<T: PartialOrd + Copy>(mut a: [T; LANES], b: [T; LANES]) -> [T; LANES] {
+    for i in 0..LANES {
+        a[i] = if b[i] > a[i] { b[i] } else { a[i] };
+    }
+    a
 }
 
 #[inline(always)]
@@ -329,6 +351,24 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn larger_f32(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+            // SAFETY: as in `widen_f16`.
+            unsafe {
+                let [a, b] = [a, b].map(|group| transmute::<[f32; LANES], __m512>(group));
+                transmute(_mm512_max_ps(b, a))
+            }
+        }
+
+        #[inline(always)]
+        fn larger_f64(self, a: [f64; LANES], b: [f64; LANES]) -> [f64; LANES] {
+            // SAFETY: as in `widen_f16`, with two registers.
+            unsafe {
+                let [a, b] = [a, b].map(|group| transmute::<[f64; LANES], [__m512d; 2]>(group));
+                transmute([_mm512_max_pd(b[0], a[0]), _mm512_max_pd(b[1], a[1])])
+            }
+        }
+
+        #[inline(always)]
         unsafe fn stream_line(self, from: *const u8, to: *mut u8) {
             // SAFETY: as in `widen_f16`; the caller's promise.
             unsafe { stream_line(from, to) };
@@ -440,6 +480,29 @@ mod x86 {
             unsafe {
                 let [a, b, c, d] = transmute::<[f64; LANES], [__m256d; 4]>(values);
                 largest_of_4(_mm256_max_pd(_mm256_max_pd(a, c), _mm256_max_pd(b, d)))
+            }
+        }
+
+        #[inline(always)]
+        fn larger_f32(self, a: [f32; LANES], b: [f32; LANES]) -> [f32; LANES] {
+            // SAFETY: as in `widen_f16`.
+            unsafe {
+                let [a, b] = [a, b].map(|group| transmute::<[f32; LANES], [__m256; 2]>(group));
+                transmute([_mm256_max_ps(b[0], a[0]), _mm256_max_ps(b[1], a[1])])
+            }
+        }
+
+        #[inline(always)]
+        fn larger_f64(self, a: [f64; LANES], b: [f64; LANES]) -> [f64; LANES] {
+            // SAFETY: as in `widen_f16`, with four registers.
+            unsafe {
+                let [a, b] = [a, b].map(|group| transmute::<[f64; LANES], [__m256d; 4]>(group));
+                transmute([
+                    _mm256_max_pd(b[0], a[0]),
+                    _mm256_max_pd(b[1], a[1]),
+                    _mm256_max_pd(b[2], a[2]),
+                    _mm256_max_pd(b[3], a[3]),
+                ])
             }
         }
 

@@ -259,6 +259,17 @@ impl<'a, T: Copy> Across<'a, T> {
     /// Copies elements of some rows.
     #[inline(always)]
     fn copy(&mut self, rows: Range<usize>, elements: Range<usize>) {
+        if elements.len() < rows.len() {
+            for i in elements {
+                let from = self.from.wrapping_offset(i as isize * self.step);
+                let to = self.to[i..].iter_mut().step_by(self.length);
+                for (row, to) in rows.clone().zip(to.skip(rows.start)) {
+                    // SAFETY: the promise of `new`; no alignment is assumed.
+                    *to = unsafe { from.wrapping_add(row).read_unaligned() };
+                }
+            }
+            return;
+        }
         for row in rows {
             let from = self.from.wrapping_add(row);
             let to = &mut self.to[row * self.length..][elements.clone()];
@@ -353,6 +364,8 @@ pub struct Source<T> {
     in_place: bool,
     /// Whether the elements are those that the target writes, one for one.
     is_output: bool,
+    /// Whether no target writes them, and they are aligned.
+    is_constant: bool,
     /// Of the last two dimensions.
     strides: [i64; 2],
     element: PhantomData<T>,
@@ -371,9 +384,15 @@ impl<T: Element> Source<T> {
         written: usize,
     ) -> Source<T> {
         let usable = is_in_place(address, dtype, T::DTYPE);
-        let (in_place, is_output) = (usable && address != written, usable && address == written);
-        let walk = Walk::new(address, shape, strides);
-        Source { walk, dtype, in_place, is_output, strides: last_two(strides), element: PhantomData }
+        Source {
+            walk: Walk::new(address, shape, strides),
+            dtype,
+            in_place: usable && address != written,
+            is_output: usable && address == written,
+            is_constant: is_in_place(address, dtype, dtype) && address != written,
+            strides: last_two(strides),
+            element: PhantomData,
+        }
     }
 
     /// Whether the elements are those that the target writes, of its dtype and aligned.
@@ -458,6 +477,13 @@ impl<T: Element> Source<T> {
         if E::DTYPE == T::DTYPE {
             // SAFETY: `new` vouches for the memory; its elements are T; `to` is the caller's own buffer.
             return unsafe { self.walk.gather(start, to) };
+        }
+        let (offset, reach) = self.walk.contiguous_from(start);
+        if self.is_constant && reach >= to.len() {
+            let first = self.walk.pointer::<E>().wrapping_offset(offset as isize);
+            // SAFETY: `new` vouches for the memory, which is aligned, of type E and contiguous for `reach` elements.
+            let from = unsafe { slice::from_raw_parts(first.cast_const(), to.len()) };
+            return dispatch(Convert { from, to });
         }
         let mut raw = [E::default(); BLOCK];
         for (i, to) in to.chunks_mut(BLOCK).enumerate() {
@@ -615,6 +641,14 @@ impl<'a, T> Matrix<'a, T> {
     #[inline(always)]
     pub fn step(&self) -> isize {
         self.step
+    }
+
+    /// All of it, if rows follow one another.
+    #[inline(always)]
+    pub fn whole(&self) -> Option<&'a [T]> {
+        let len = self.rows * self.columns;
+        // SAFETY: as of `part`, of rows without a gap.
+        (self.step == self.columns as isize).then(|| unsafe { slice::from_raw_parts(self.first, len) })
     }
 
     #[inline(always)]

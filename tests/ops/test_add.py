@@ -146,6 +146,28 @@ def test_inputs_are_not_written(device):
     assert_identical(y, before[1])
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 7, 8, 9, 70])
+def test_images_of_either_layout(device, channels):
+    """Few columns across one another, and few rows; more pixels than a part of the work has."""
+    for dtype in ALL:
+        x, y = (values((2, channels, 47, 31), dtype, device) for _ in range(2))
+        x = x.contiguous(memory_format=torch.channels_last)
+        number = True if dtype == torch.bool else 2
+        for a, b in ((x, y), (y, x)):
+            got = [tw.add(a, b), tw.add(a, b, alpha=number), a.clone()]
+            tw.add(got[2], b, out=got[2])
+            for result, alpha in zip(got, (1, number, 1), strict=True):
+                assert_identical(result, torch.add(a, b, alpha=alpha), f"{channels} channels:")
+
+
+@pytest.mark.parametrize("width", [1, 2, 8, 15, 16, 17, 33, 64, 300])
+def test_sums_of_every_row_with_every_row(device, width):
+    for dtype in ALL:
+        x, y = values((9, 1, width), dtype, device), values((1, 70, width), dtype, device)
+        assert_identical(tw.add(x, y), torch.add(x, y), f"rows of {width}:")
+        assert_identical(tw.add(x.expand(9, 70, width), y.mT.contiguous().mT), torch.add(x, y))
+
+
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 def test_the_result_keeps_the_memory_order_of_its_inputs(device, memory_format):
     x = values((2, 3, 4, 5), torch.float32, device).to(memory_format=memory_format)

@@ -82,6 +82,18 @@ def test_long_and_thin(device, dtype, shape):
         check(lay_a(a), lay_b(b), f"{lay_a.__name__} @ {lay_b.__name__}:")
 
 
+@dtypes
+@pytest.mark.parametrize("k", [0, 1, 3, 4, 16, 64, 65])
+def test_batches_of_tiny_matrices(device, dtype, k):
+    for m, n in [(1, 1), (3, 1), (1, 4), (2, 2), (3, 3), (4, 4), (4, 5)]:
+        a = torch.randn(5, m, k, device=device).to(dtype)
+        b = torch.randn(5, k, n, device=device).to(dtype)
+        bias = torch.randn(n, device=device).to(dtype)
+        for lay_a, lay_b in LAYOUTS:
+            context = f"({m}, {k}) {lay_a.__name__} @ ({k}, {n}) {lay_b.__name__}:"
+            check(lay_a(a), lay_b(b), context, bias=bias, activation="leaky_relu")
+
+
 @pytest.mark.gpu
 @dtypes
 @pytest.mark.parametrize("shape", [(2048, 2048, 512), (2047, 4099, 1031), (8192, 1024, 264)], ids=str)

@@ -55,7 +55,9 @@ fn method_of(shape: Shape) -> Method {
     }
     let pairs = if dtype == DType::BF16 { of_pairs() } else { None };
     let method = if pairs != Some(OfPairs::Amx) && small::is_small(m, n, k, gated) {
-        Method::new("a product packed at once", "matmul/small.rs")
+        let tiny = small::is_tiny(m, n, k, gated);
+        let loops = if tiny { "elements where they lie" } else { "a product packed at once" };
+        Method::new(loops, "matmul/small.rs")
     } else {
         Method::new("blocks of k, columns and rows", "matmul/blocks.rs")
     };
@@ -167,7 +169,10 @@ impl Shape {
     }
 
     fn is_for_vectors(self) -> bool {
-        vector::is_for(self.dtype, self.size, self.across)
+        let [m, n, k] = self.size;
+        let in_pairs = self.dtype == DType::BF16 && of_pairs().is_some();
+        (in_pairs || !small::is_tiny(m, n, k, self.gated))
+            && vector::is_for(self.dtype, self.size, self.across)
     }
 
     /// Asks for what a product takes besides its operands, about: the sums of pieces of k of products with vectors, and what

@@ -1,10 +1,12 @@
-//! Products of a few rows and columns: all of a and b is packed at once, row by row. The preparations for blocks
-//! ([`super::blocks`]) would take several times as long as the arithmetic, which is the same.
+//! Products of a few rows and columns: all of a and b is packed at once, row by row, or read where it lies. The preparations
+//! for blocks ([`super::blocks`]) would take several times as long as the arithmetic, which is the same.
 
 use super::blocks::{Block, Progress, Sum};
 use super::scheme::Scheme;
 use super::scratch::Scratch;
 use super::*;
+use crate::cpu::element::Element;
+use crate::cpu::float::Real;
 use crate::cpu::isa::Isa;
 use crate::cpu::register::{Operands, Tiles};
 
@@ -13,6 +15,13 @@ const SIDE: usize = 64;
 
 /// Elements of a matrix, at most: of more, blocks take no longer.
 const ELEMENTS: usize = 512;
+
+/// Whether the elements of a small product are read where they lie: packing would take longer, and so would the ways for
+/// vectors.
+#[inline(always)]
+pub fn is_tiny(m: usize, n: usize, k: usize, gated: bool) -> bool {
+    m.max(n) <= 4 && k <= SIDE && m * n * k <= 64 && !gated
+}
 
 /// Whether a product is one for [`Block::solve_small`], if rows of a need not be read along k, in whole registers.
 #[inline(always)]
@@ -25,6 +34,20 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
     pub fn solve_small(&self, scratch: &mut Scratch) {
         let Product { m, n, k, a, b, out, .. } = self.product;
         let (height, width) = (S::Tiles::<I>::HEIGHT, S::Tiles::<I>::WIDTH);
+        let progress = Progress { first: true, last: true, sums: out, gates: out };
+        if is_tiny(m, n, k, false) {
+            let tile = scratch.tile.room::<Sum<S>>(height * width);
+            for (i, row) in tile.chunks_exact_mut(width).take(m).enumerate() {
+                for (j, sum) in row.iter_mut().take(n).enumerate() {
+                    *sum = Sum::<S>::default();
+                    for l in 0..k {
+                        let [x, y] = [element::<S::Memory>(a, i, l), element::<S::Memory>(b, l, j)];
+                        *sum = x.mul_add(self.isa, y, *sum);
+                    }
+                }
+            }
+            return self.finish(progress, &mut tile[..m * width], 0..m, 0..n);
+        }
         let deep = k.div_ceil(S::DEPTH);
         let mut line = [S::Memory::default(); SIDE];
         let rows = scratch.a.room::<S::Factor>(m.next_multiple_of(height) * deep);
@@ -51,7 +74,6 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             }
         }
         let tile = scratch.tile.room::<Sum<S>>(height * width);
-        let progress = Progress { first: true, last: true, sums: out, gates: out };
         let size = size_of::<S::Factor>() as isize;
         for top in (0..m).step_by(height) {
             for column in (0..n).step_by(width) {
@@ -81,6 +103,13 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             }
         }
     }
+}
+
+#[inline(always)]
+fn element<T: Float>(matrix: Placed, row: usize, column: usize) -> T::Real {
+    let from = std::ptr::with_exposed_provenance::<T>(matrix.at(size_of::<T>(), row, column));
+    // SAFETY: as of `read`.
+    T::Real::from_element(unsafe { from.read_unaligned() })
 }
 
 /// The first elements of a row.

@@ -7,7 +7,7 @@ use super::steps::{
 };
 use super::tiles::{Split, Tile};
 use super::*;
-use crate::cpu::float::add_groups;
+use crate::cpu::float::{add_groups, add_to_totals};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
 
 /// Elements of a column whose sum is formed in the arithmetic type before it goes into a float64.
@@ -55,7 +55,7 @@ impl<T: Float> Default for Scratch<T> {
     }
 }
 
-/// As [`larger`](super::rows::larger).
+/// As [`Real::larger`].
 #[inline(always)]
 fn larger_of<R: Exp>(a: R, b: R) -> R {
     if b > a { b } else { a }
@@ -142,16 +142,16 @@ impl<T: Float> Kernel for Whole<'_, T> {
         tile.join::<T, _>(maxima.as_flattened_mut(), larger_of);
         let bases = bases(&maxima);
         let mut totals = vec![0.0; groups * LANES];
-        let mut sums = vec![[T::Real::default(); LANES]; groups];
         for rows in scratch.values.chunks_mut(RUN * groups) {
-            for row in rows.chunks_exact_mut(groups) {
-                for (group, (base, sum)) in row.iter_mut().zip(bases.iter().zip(&mut sums)) {
-                    let exponentials = exponentials::<T, I>(isa, *group, *base);
-                    *group = exponentials;
-                    *sum = add_groups(*sum, exponentials);
+            for (place, (base, totals)) in bases.iter().zip(totals.as_chunks_mut().0).enumerate() {
+                let mut sums = [T::Real::default(); LANES];
+                for row in rows.chunks_exact_mut(groups) {
+                    let exponentials = exponentials::<T, I>(isa, row[place], *base);
+                    row[place] = exponentials;
+                    sums = add_groups(sums, exponentials);
                 }
+                add_to_totals(totals, sums);
             }
-            add_up(&mut totals, &mut sums);
         }
         tile.join::<T, _>(&mut totals, |a, b| a + b);
         lower(&mut totals, &maxima);

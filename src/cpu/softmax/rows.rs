@@ -151,11 +151,12 @@ fn extremes<T: Float, I: Isa>(isa: I, x: &[T::Real]) -> (T::Real, T::Real) {
         });
     };
     // Two of each, since a register waits for the comparison before. Elements may be looked at twice.
-    let mut largest = [[T::Real::NEG_INFINITY; LANES], larger([T::Real::NEG_INFINITY; LANES], *last)];
+    let mut largest =
+        [[T::Real::NEG_INFINITY; LANES], T::Real::larger(isa, [T::Real::NEG_INFINITY; LANES], *last)];
     let mut smallest = [smaller([-T::Real::NEG_INFINITY; LANES], *last); 2];
     for pair in x.as_chunks::<LANES>().0.as_chunks::<2>().0 {
         for i in 0..2 {
-            largest[i] = larger(largest[i], pair[i]);
+            largest[i] = T::Real::larger(isa, largest[i], pair[i]);
             if !is_half::<T>() {
                 smallest[i] = smaller(smallest[i], pair[i]);
             }
@@ -163,24 +164,16 @@ fn extremes<T: Float, I: Isa>(isa: I, x: &[T::Real]) -> (T::Real, T::Real) {
     }
     // What no pair holds.
     if let Some(group) = x.as_chunks::<LANES>().0.last() {
-        largest[0] = larger(largest[0], *group);
+        largest[0] = T::Real::larger(isa, largest[0], *group);
         smallest[0] = smaller(smallest[0], *group);
     }
     (
-        T::Real::largest_of_lanes(isa, larger(largest[0], largest[1])),
+        T::Real::largest_of_lanes(isa, T::Real::larger(isa, largest[0], largest[1])),
         smallest_of_lanes(isa, smaller(smallest[0], smallest[1])),
     )
 }
 
 /// By value, as [`add_groups`].
-#[inline(always)]
-pub fn larger<R: Exp>(mut largest: [R; LANES], x: [R; LANES]) -> [R; LANES] {
-    for i in 0..LANES {
-        largest[i] = if x[i] > largest[i] { x[i] } else { largest[i] };
-    }
-    largest
-}
-
 #[inline(always)]
 fn smaller<R: Exp>(mut smallest: [R; LANES], x: [R; LANES]) -> [R; LANES] {
     for i in 0..LANES {
@@ -362,7 +355,7 @@ fn rows_of_groups<T: Float, I: Isa, const N: usize>(
         let mut largest = [T::Real::NEG_INFINITY; LANES];
         let mut smallest = [-T::Real::NEG_INFINITY; LANES];
         for group in &x {
-            largest = larger(largest, *group);
+            largest = T::Real::larger(isa, largest, *group);
             if T::DTYPE == DType::F32 {
                 smallest = smaller(smallest, *group);
             }

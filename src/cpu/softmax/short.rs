@@ -1,10 +1,9 @@
 //! Columns of few elements: a group of neighbouring columns at a time, from its first elements to its results.
 
 use super::columns::RUN;
-use super::rows::larger;
 use super::steps::{bases_of, exponentials, finishing_of, lower, scaled, shifted};
 use super::*;
-use crate::cpu::float::{add_groups, add_to_totals, narrow_rest, wide, wide_rest};
+use crate::cpu::float::{Real, add_groups, add_to_totals, narrow_rest, wide, wide_rest};
 use crate::cpu::isa::{Kernel, dispatch};
 use crate::cpu::operand::{Matrix, MatrixMut, is_in_place};
 
@@ -167,7 +166,7 @@ impl<T: Float> Solve for Tile<'_, T> {
         for (row, value) in values.iter_mut().enumerate() {
             let x = read::<T, I, N>(isa, x.part(row, first, count));
             for i in 0..N {
-                maxima[i] = larger(maxima[i], x[i]);
+                maxima[i] = T::Real::larger(isa, maxima[i], x[i]);
                 value[i] = x[i];
             }
         }

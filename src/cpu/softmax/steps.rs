@@ -1,7 +1,6 @@
 //! What is done with groups of columns.
 
 use super::groups::{self, Visit};
-use super::rows::larger;
 use super::*;
 use crate::cpu::float::{Real, add_groups};
 
@@ -12,8 +11,8 @@ pub struct Raise<'a, R>(pub &'a mut Groups<R>);
 
 impl<R: Exp> Visit<R> for Raise<'_, R> {
     #[inline(always)]
-    fn visit<I: Isa>(&mut self, _: I, place: usize, x: [R; LANES]) {
-        self.0[place] = larger(self.0[place], x);
+    fn visit<I: Isa>(&mut self, isa: I, place: usize, x: [R; LANES]) {
+        self.0[place] = R::larger(isa, self.0[place], x);
     }
 }
 
@@ -25,8 +24,8 @@ pub struct Keep<'a, R> {
 
 impl<R: Exp> Visit<R> for Keep<'_, R> {
     #[inline(always)]
-    fn visit<I: Isa>(&mut self, _: I, place: usize, x: [R; LANES]) {
-        self.maxima[place] = larger(self.maxima[place], x);
+    fn visit<I: Isa>(&mut self, isa: I, place: usize, x: [R; LANES]) {
+        self.maxima[place] = R::larger(isa, self.maxima[place], x);
         self.values[place] = x;
     }
 }
@@ -123,9 +122,9 @@ pub fn bases_of<R: Exp>(mut maxima: [R; LANES]) -> [R; LANES] {
 /// The same of all columns.
 #[inline(always)]
 pub fn bases<R: Exp>(maxima: &Groups<R>) -> Vec<[R; LANES]> {
-    let mut bases = maxima.to_vec();
-    for base in &mut bases {
-        *base = bases_of(*base);
+    let mut bases = vec![[R::default(); LANES]; maxima.len()];
+    for (base, &maxima) in bases.iter_mut().zip(maxima) {
+        *base = bases_of(maxima);
     }
     bases
 }
