@@ -235,8 +235,8 @@ fn add_rows<R: Activate>(sums: &mut [R], rows: &[R]) {
 #[inline(always)]
 fn derive<R: Activate, I: Isa>(isa: I, activation: Activation, saved: &[R], grad: &mut [R]) {
     let zero = R::default();
-    // LLVM stores what is either the value from there or another by a mask, which AMD's AVX2 takes ten times as long for: no
-    // selection here is stored without being multiplied.
+    // Of a selection between what memory holds already and another value LLVM makes a store by a mask, for which AMD's AVX2
+    // takes ten times as long: every selection here is multiplied before it is stored.
     let one = black_box(R::from_element(1.0));
     // Loops in full, for closures might not be inlined: see `cpu::isa`.
     match activation {

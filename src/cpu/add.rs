@@ -164,7 +164,7 @@ impl<T: Element> Kernel for AddRange<'_, T> {
 /// Elements in place that are worth a visit of their own.
 const SHORT: usize = 256;
 
-/// Elements of a row that are worth it.
+/// Elements of a row, at least, for rows to be added where they lie.
 const NARROW: usize = 16;
 
 /// The last two dimensions row by row, where rows are contiguous but not one behind the other (a broadcast row or column,
@@ -248,11 +248,11 @@ struct Tiles {
     width: usize,
 }
 
-/// Columns of a tile, and rows at most: as many as four cache lines hold, so that each line of an input across is used
-/// whole while it is in the cache.
+/// Columns of a tile, and rows at most, of matrices that are not thin: as many as four cache lines hold, so that each line of
+/// an input across is used whole while it is in the cache.
 const TILE: usize = 64;
 
-/// Fewer rows or columns leave room for more of the others.
+/// Of a matrix with fewer rows or columns a tile has as many of the others as [`MATRIX`] elements leave room for.
 const THIN: usize = 8;
 
 impl Tiles {

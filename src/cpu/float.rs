@@ -25,7 +25,8 @@ pub trait Real:
     fn sum_of_lanes<I: Isa>(isa: I, sums: [Self; LANES]) -> Self;
     /// The largest of a group without NaNs.
     fn largest_of_lanes<I: Isa>(isa: I, group: [Self; LANES]) -> Self;
-    /// The larger of each two elements: that of `a` where they are equal or one is NaN.
+    /// The larger of each two elements: that of `a` where they are equal or one is NaN. Instructions of their own, since LLVM
+    /// stores by a mask what a loop would put where `a` was.
     fn larger<I: Isa>(isa: I, a: [Self; LANES], b: [Self; LANES]) -> [Self; LANES];
     /// Itself or 0, by a mask of [`mask`](Self::mask), whatever it is.
     fn masked(self, mask: Self) -> Self;
@@ -187,7 +188,7 @@ pub fn narrow_pair<T: Float, O: Float<Real = T::Real>, I: Isa>(
     O::narrow(isa, &from[1], &mut to[1]);
 }
 
-/// Conversions of halves are instructions for a group, or a function of its own.
+/// By groups: an instruction or a few of each, or a call where the CPU has none.
 #[inline(always)]
 fn halves_to_f32<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [f32]) {
     E::to_f32s(isa, from, to);

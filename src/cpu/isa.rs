@@ -1,8 +1,8 @@
 //! Instruction sets: code is written once, compiled for each, and chosen when it runs.
 //!
-//! Loops are plain Rust that LLVM vectorises. Conversions of float16 and bfloat16, and the sum and the largest of a group, are
-//! intrinsics: LLVM cannot see through the conversions of float16, and takes the others apart. A value of an [`Isa`] type proves
-//! that the CPU has it: only what [`dispatch`] calls makes one.
+//! Loops are plain Rust that LLVM vectorises. Conversions of float16 and bfloat16, the sum and the largest of a group, and the
+//! larger of two are intrinsics: LLVM cannot see through the conversions of float16, takes the others apart, and makes stores by
+//! a mask of the last. A value of an [`Isa`] type proves that the CPU has it: only what [`dispatch`] calls makes one.
 //!
 //! Only what is inlined into [`dispatch`]'s entries is compiled for their instruction set, and a closure is
 //! inlined only where LLVM finds it cheap: exp in a closure took 30 times as long. Code under a [`Kernel`] is

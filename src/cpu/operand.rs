@@ -364,8 +364,8 @@ pub struct Source<T> {
     in_place: bool,
     /// Whether the elements are those that the target writes, one for one.
     is_output: bool,
-    /// Whether no target writes them, and they are aligned.
-    is_constant: bool,
+    /// Whether the memory may be read as slices of its own dtype: aligned, and not at the address that is written.
+    is_sliceable: bool,
     /// Of the last two dimensions.
     strides: [i64; 2],
     element: PhantomData<T>,
@@ -389,7 +389,7 @@ impl<T: Element> Source<T> {
             dtype,
             in_place: usable && address != written,
             is_output: usable && address == written,
-            is_constant: is_in_place(address, dtype, dtype) && address != written,
+            is_sliceable: is_in_place(address, dtype, dtype) && address != written,
             strides: last_two(strides),
             element: PhantomData,
         }
@@ -479,9 +479,10 @@ impl<T: Element> Source<T> {
             return unsafe { self.walk.gather(start, to) };
         }
         let (offset, reach) = self.walk.contiguous_from(start);
-        if self.is_constant && reach >= to.len() {
+        if self.is_sliceable && reach >= to.len() {
             let first = self.walk.pointer::<E>().wrapping_offset(offset as isize);
-            // SAFETY: `new` vouches for the memory, which is aligned, of type E and contiguous for `reach` elements.
+            // SAFETY: `new` vouches for the memory, which is aligned, of type E and contiguous for `reach` elements; nobody
+            // writes it while the slice is alive.
             let from = unsafe { slice::from_raw_parts(first.cast_const(), to.len()) };
             return dispatch(Convert { from, to });
         }

@@ -148,7 +148,7 @@ def test_inputs_are_not_written(device):
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 7, 8, 9, 70])
 def test_images_of_either_layout(device, channels):
-    """Few columns across one another, and few rows; more pixels than a part of the work has."""
+    """Few columns across one another, and few rows; more pixels than a tile has."""
     for dtype in ALL:
         x, y = (values((2, channels, 47, 31), dtype, device) for _ in range(2))
         x = x.contiguous(memory_format=torch.channels_last)
@@ -158,6 +158,12 @@ def test_images_of_either_layout(device, channels):
             tw.add(got[2], b, out=got[2])
             for result, alpha in zip(got, (1, number, 1), strict=True):
                 assert_identical(result, torch.add(a, b, alpha=alpha), f"{channels} channels:")
+            second = b.clone()
+            assert_identical(tw.add(a, second, out=second), torch.add(a, b), f"{channels} channels:")
+    half, wide = (values((2, channels, 47, 31), dtype, device) for dtype in (torch.float16, torch.float32))
+    half = half.contiguous(memory_format=torch.channels_last)
+    for a, b in ((half, wide), (wide, half)):
+        assert_identical(tw.add(a, b), torch.add(a, b), f"{channels} channels:")
 
 
 @pytest.mark.parametrize("width", [1, 2, 8, 15, 16, 17, 33, 64, 300])

@@ -117,10 +117,16 @@ def test_inductor_without_the_parts_that_are_used():
         import torch._inductor.lowering
         import tilewise as tw
         import tilewise.torch
+        from torch._inductor.utils import run_and_get_code
+
+        def sum_of_products(x):
+            return tw.matmul(tw.add(x, x), x.T, residual=tw.softmax(x[:, :3]))
 
         ir.ExternKernelOut = kept
         x = torch.randn(3, 4)
-        compiled = torch.compile(lambda x: tw.matmul(tw.add(x, x), x.T, residual=tw.softmax(x[:, :3])))
-        torch.testing.assert_close(compiled(x), 2 * x @ x.T + torch.softmax(x[:, :3], -1))
+        result, (code, *_) = run_and_get_code(torch.compile(sum_of_products, fullgraph=True), x)
+        torch.testing.assert_close(result, 2 * x @ x.T + torch.softmax(x[:, :3], -1))
+        assert "torch.ops.tilewise.fused_matmul" in code
+        assert "extern_kernels.tilewise" not in code
     """
     fresh.run(code, CI="true", TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")

@@ -24,7 +24,8 @@ def matmul_of(*names: str) -> Callable[..., Any]:
     """matmul with these tensors behind `a` and `b`, by position as inductor passes them."""
 
     def matmul(a: Any, b: Any, *tensors: Any, **options: Any) -> Any:
-        return _core.matmul(a, b, **dict(zip(names, tensors, strict=False)), **options)
+        given = zip(names[: len(tensors)], tensors, strict=True)
+        return _core.matmul(a, b, **dict(given), **options)
 
     return matmul
 
@@ -39,9 +40,11 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "log_softmax_backward": _core.log_softmax_backward,
 }
 OPTIONAL = ("bias", "gate", "residual")
-for count in range(len(OPTIONAL) + 1):
-    for names in itertools.combinations(OPTIONAL, count):
-        KERNELS["_".join(["fused_matmul", *names])] = matmul_of(*names)
+KERNELS |= {
+    "_".join(["fused_matmul", *names]): matmul_of(*names)
+    for count in range(len(OPTIONAL) + 1)
+    for names in itertools.combinations(OPTIONAL, count)
+}
 NUMBERS = (bool, int, float, str, torch.dtype)
 
 
@@ -60,8 +63,9 @@ def register_lowerings() -> None:
     used = {lowerings: ("fallback_handler", "register_lowering"), ir: ("ExternKernelOut", "TensorBox")}
     if not all(hasattr(owner, name) for owner, names in used.items() for name in names):
         # Unasked, inductor refuses to call what has a decomposition where the environment says CI.
-        for op in decompositions.table():
-            lowerings.make_fallback(op, warn=False)
+        if hasattr(lowerings, "make_fallback"):
+            for op in decompositions.table():
+                lowerings.make_fallback(op, warn=False)
         return
     backward = ops.softmax_backward.default, ops.log_softmax_backward.default
     for op in (*decompositions.table(), *backward):
@@ -84,7 +88,7 @@ def lowering(op: Any) -> Callable[..., Any]:
             if a.name in values and not (a.has_default_value() and is_default(a, values[a.name]))
         }
         tensors = {name: v for name, v in given.items() if isinstance(v, ir.IRNode)}
-        given_too = [n for n in OPTIONAL if n in tensors] if operator == "fused_matmul" else []
+        suffixes = [n for n in OPTIONAL if n in tensors] if operator == "fused_matmul" else []
         numbers = {name: v for name, v in given.items() if not isinstance(v, ir.IRNode)}
         result = V.graph.current_node.meta.get("val")
         plain = all(isinstance(v, NUMBERS) for v in numbers.values())
@@ -97,7 +101,7 @@ def lowering(op: Any) -> Callable[..., Any]:
                 layout=ir.FallbackKernel.tensor_to_layout(result),
                 inputs=[ir.ExternKernel.realize_input(t) for t in tensors.values()],
                 kwargs=numbers,
-                python_kernel_name="_".join([f"extern_kernels.tilewise_{operator}", *given_too]),
+                python_kernel_name="_".join([f"extern_kernels.tilewise_{operator}", *suffixes]),
             )
         )
 

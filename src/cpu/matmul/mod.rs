@@ -55,8 +55,7 @@ fn method_of(shape: Shape) -> Method {
     }
     let pairs = if dtype == DType::BF16 { of_pairs() } else { None };
     let method = if pairs != Some(OfPairs::Amx) && small::is_small(m, n, k, gated) {
-        let tiny = small::is_tiny(m, n, k, gated);
-        let loops = if tiny { "elements where they lie" } else { "a product packed at once" };
+        let loops = if shape.is_tiny() { "elements where they lie" } else { "a product packed at once" };
         Method::new(loops, "matmul/small.rs")
     } else {
         Method::new("blocks of k, columns and rows", "matmul/blocks.rs")
@@ -169,10 +168,14 @@ impl Shape {
     }
 
     fn is_for_vectors(self) -> bool {
+        !self.is_tiny() && vector::is_for(self.dtype, self.size, self.across)
+    }
+
+    /// As [`small::is_tiny`]. Pairs of bfloat16 are multiplied by their own instructions, which round otherwise.
+    fn is_tiny(self) -> bool {
         let [m, n, k] = self.size;
         let in_pairs = self.dtype == DType::BF16 && of_pairs().is_some();
-        (in_pairs || !small::is_tiny(m, n, k, self.gated))
-            && vector::is_for(self.dtype, self.size, self.across)
+        !in_pairs && !self.gated && small::is_tiny(m, n, k)
     }
 
     /// Asks for what a product takes besides its operands, about: the sums of pieces of k of products with vectors, and what

@@ -16,11 +16,11 @@ const SIDE: usize = 64;
 /// Elements of a matrix, at most: of more, blocks take no longer.
 const ELEMENTS: usize = 512;
 
-/// Whether the elements of a small product are read where they lie: packing would take longer, and so would the ways for
-/// vectors.
+/// Whether the elements of a product are read where they lie, unless they become pairs: packing would take longer, and so
+/// would the ways for vectors.
 #[inline(always)]
-pub fn is_tiny(m: usize, n: usize, k: usize, gated: bool) -> bool {
-    m.max(n) <= 4 && k <= SIDE && m * n * k <= 64 && !gated
+pub fn is_tiny(m: usize, n: usize, k: usize) -> bool {
+    m.max(n) <= 4 && k <= SIDE && m * n * k <= 64
 }
 
 /// Whether a product is one for [`Block::solve_small`], if rows of a need not be read along k, in whole registers.
@@ -35,11 +35,12 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let Product { m, n, k, a, b, out, .. } = self.product;
         let (height, width) = (S::Tiles::<I>::HEIGHT, S::Tiles::<I>::WIDTH);
         let progress = Progress { first: true, last: true, sums: out, gates: out };
-        if is_tiny(m, n, k, false) {
+        if S::DEPTH == 1 && is_tiny(m, n, k) {
             let tile = scratch.tile.room::<Sum<S>>(height * width);
             for (i, row) in tile.chunks_exact_mut(width).take(m).enumerate() {
+                // The activation is applied to all of a row.
+                row.fill(Sum::<S>::default());
                 for (j, sum) in row.iter_mut().take(n).enumerate() {
-                    *sum = Sum::<S>::default();
                     for l in 0..k {
                         let [x, y] = [element::<S::Memory>(a, i, l), element::<S::Memory>(b, l, j)];
                         *sum = x.mul_add(self.isa, y, *sum);

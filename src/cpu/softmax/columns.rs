@@ -55,7 +55,7 @@ impl<T: Float> Default for Scratch<T> {
     }
 }
 
-/// As [`Real::larger`].
+/// As [`larger`](crate::cpu::float::Real::larger).
 #[inline(always)]
 fn larger_of<R: Exp>(a: R, b: R) -> R {
     if b > a { b } else { a }
@@ -143,6 +143,7 @@ impl<T: Float> Kernel for Whole<'_, T> {
         let bases = bases(&maxima);
         let mut totals = vec![0.0; groups * LANES];
         for rows in scratch.values.chunks_mut(RUN * groups) {
+            // Group by group, whose sums stay in registers.
             for (place, (base, totals)) in bases.iter().zip(totals.as_chunks_mut().0).enumerate() {
                 let mut sums = [T::Real::default(); LANES];
                 for row in rows.chunks_exact_mut(groups) {

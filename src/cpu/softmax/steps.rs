@@ -119,7 +119,7 @@ pub fn bases_of<R: Exp>(mut maxima: [R; LANES]) -> [R; LANES] {
     maxima
 }
 
-/// The same of all columns.
+/// The same of all columns. Not in place, where LLVM would store by a mask.
 #[inline(always)]
 pub fn bases<R: Exp>(maxima: &Groups<R>) -> Vec<[R; LANES]> {
     let mut bases = vec![[R::default(); LANES]; maxima.len()];

@@ -2,7 +2,7 @@
 
 use super::{Random, Tensor, half_ulp, indices, rounded};
 use crate::cpu::exp::Exp;
-use crate::cpu::isa::{Isa, Kernel, dispatch};
+use crate::cpu::isa::{Isa, Kernel, LANES, dispatch};
 use crate::cpu::softmax::run;
 use crate::dtype::DType;
 use crate::ops::softmax::{Kind, output, problem};
@@ -15,6 +15,29 @@ impl<R: Exp> Kernel for ExpOf<R> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> R {
         R::exp(isa, self.0)
+    }
+}
+
+struct LargerOf<R>([R; 2]);
+
+impl<R: Exp> Kernel for LargerOf<R> {
+    type Output = [R; LANES];
+
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) -> [R; LANES] {
+        let [a, b] = self.0;
+        R::larger(isa, [a; LANES], [b; LANES])
+    }
+}
+
+#[test]
+fn the_first_is_the_larger_of_equals_and_of_nans() {
+    let numbers = [f64::NAN, f64::NEG_INFINITY, -1.0, -0.0, 0.0, 2.0, f64::INFINITY];
+    for (a, b) in numbers.iter().flat_map(|&a| numbers.map(|b| (a, b))) {
+        let expected = if b > a { b } else { a };
+        let (double, single) = (dispatch(LargerOf([a, b])), dispatch(LargerOf([a as f32, b as f32])));
+        assert_eq!(double.map(f64::to_bits), [expected.to_bits(); LANES], "{a}, {b}");
+        assert_eq!(single.map(f32::to_bits), [(expected as f32).to_bits(); LANES], "{a}, {b}");
     }
 }
 
