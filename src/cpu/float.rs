@@ -190,12 +190,12 @@ pub fn narrow_pair<T: Float, O: Float<Real = T::Real>, I: Isa>(
 
 /// By groups: an instruction or a few of each, or a call where the CPU has none.
 #[inline(always)]
-fn halves_to_f32<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [f32]) {
+fn two_bytes_to_f32<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [f32]) {
     E::to_f32s(isa, from, to);
 }
 
 #[inline(always)]
-fn halves_to_f64<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [f64]) {
+fn two_bytes_to_f64<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [f64]) {
     let mut buffer = [0.0; 256];
     for (from, to) in from.chunks(256).zip(to.chunks_mut(256)) {
         let buffer = &mut buffer[..from.len()];
@@ -207,7 +207,7 @@ fn halves_to_f64<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [f64]) {
 }
 
 macro_rules! real {
-    ($type:ty, $dtype:expr, $to:ident, $sum:ident, $largest:ident, $larger:ident, $of_halves:ident) => {
+    ($type:ty, $dtype:expr, $to:ident, $sum:ident, $largest:ident, $larger:ident, $of_two_bytes:ident) => {
         impl Element for $type {
             const DTYPE: DType = $dtype;
             type Arith = $type;
@@ -235,7 +235,7 @@ macro_rules! real {
             #[inline(always)]
             fn convert<E: Element, I: Isa>(isa: I, from: &[E], to: &mut [$type]) {
                 if matches!(E::DTYPE, DType::F16 | DType::BF16) {
-                    return $of_halves(isa, from, to);
+                    return $of_two_bytes(isa, from, to);
                 }
                 for (t, &f) in to.iter_mut().zip(from) {
                     *t = f.$to();
@@ -331,5 +331,5 @@ macro_rules! real {
     };
 }
 
-real!(f32, DType::F32, to_f32, sum_f32, largest_f32, larger_f32, halves_to_f32);
-real!(f64, DType::F64, to_f64, sum_f64, largest_f64, larger_f64, halves_to_f64);
+real!(f32, DType::F32, to_f32, sum_f32, largest_f32, larger_f32, two_bytes_to_f32);
+real!(f64, DType::F64, to_f64, sum_f64, largest_f64, larger_f64, two_bytes_to_f64);

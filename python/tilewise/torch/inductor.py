@@ -30,7 +30,7 @@ def matmul_of(*names: str) -> Callable[..., Any]:
     return matmul
 
 
-# Those that generated code calls. All that is no tensor comes by the schema's names.
+# Those that generated code calls. Tensors come first, by position; all else comes by the schema's names.
 KERNELS: dict[str, Callable[..., Any]] = {
     "add": _core.add,
     "softmax": _core.softmax,
