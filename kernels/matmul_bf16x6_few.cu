@@ -6,7 +6,7 @@
 // As matmul_bf16x6.cu, but that both operands are split between shared memory and the tensor cores, which take the rows from
 // registers (common/wgmma_bf16x6_few.cuh): a is read once, where it is, and the time is that of reading it.
 // A block has one tile, for all of k or, in a cluster, a part of it; results are those of common/wgmma_splitk.cuh.
-// Variants, matmul_bf16x6_few_{rows x columns of a block}_f32: src/cuda/plan/matmul/wgmma/few/mod.rs chooses.
+// Variants, matmul_bf16x6_few_{rows x columns of a block}_f32: src/cuda/plan/matmul/wgmma/bf16x6/few/mod.rs chooses.
 // Hazard: a warpgroup that waits for every other phase of a barrier would take the phase before for it; so the stages of the ring
 // are its own or both warpgroups'.
 // Measurements: docs/measurements/matmul_bf16x6_few.md
@@ -22,7 +22,7 @@
         run_few<Shape##NAME>(p);                                                 \
     }
 
-// Warpgroups side by side, columns. The same list is TILES in src/cuda/plan/matmul/wgmma/few/mod.rs.
+// Warpgroups side by side, columns. The same list is TILES in src/cuda/plan/matmul/wgmma/bf16x6/few/mod.rs.
 EXPORT(64x8, 1, 8)
 EXPORT(64x16, 1, 16)
 EXPORT(64x32, 1, 32)

@@ -377,21 +377,29 @@ def bf16x6_cases() -> Iterator[Case]:
 def few_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
     deep, wide = FEW
-    kernels = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == "matmul_bf16x6_few"]
-    for tile in sorted({kernel.split("_")[3] for kernel in kernels}):
-        name, columns = f"matmul few {tile}", int(tile.split("x")[1])
-        for rows, splits, layout in product((1, columns + 1), (1, 2), "nt"):
-            x = random(rows, deep, dtype=torch.float32)
-            w = operand(deep, wide, torch.float32, layout == "t")
-            forced = partial(on_kernel, "few", tile=tile, splits=splits)
-            yield f"{name} {rows} {splits} {layout}", forced(lambda x=x, w=w: tw.matmul(x, w))
-        bias, special = random(wide, dtype=torch.float32), random(wide, deep, dtype=torch.float32)
+    of_floats, of_halves = (few_tiles(file) for file in ("matmul_bf16x6_few", "matmul_wgmma_few"))
+    kinds = [(tile, torch.float32, (1, 2)) for tile in of_floats]
+    kinds += [(tile, dtype, (1,)) for tile in of_halves for dtype in (torch.float16, torch.bfloat16)]
+    for tile, dtype, splits in kinds:
+        name, columns = f"matmul few {tile} {dtype}", int(tile.split("x")[1])
+        for rows, split, layout in product((1, columns + 1), splits, "nt"):
+            x = random(rows, deep, dtype=dtype)
+            w = operand(deep, wide, dtype, layout == "t")
+            forced = partial(on_kernel, "few", tile=tile, splits=split)
+            yield f"{name} {rows} {split} {layout}", forced(lambda x=x, w=w: tw.matmul(x, w))
+        bias, special = random(wide, dtype=dtype), random(wide, deep, dtype=dtype)
         fused = lambda x=x, w=w, bias=bias: tw.matmul(x, w, bias=bias, activation="gelu")  # noqa: E731
         yield f"{name} bias", forced(fused)
-        special[3, 5], special[40, 7], special[50, 9] = float("inf"), float("nan"), 3.4e38
-        special[100] *= 1e-39
+        special[3, 5], special[40, 7] = float("inf"), float("nan")
+        special[50, 9] = torch.finfo(dtype).max
+        special[100] *= torch.finfo(dtype).tiny
         again = lambda x=x, w=special.T: tw.matmul(x, w)  # noqa: E731
         yield f"{name} not finite", forced(again)
+
+
+def few_tiles(file: str) -> list[str]:
+    kernels = [k["kernel"] for k in _core.build_info()["kernels"] if k["file"] == file]
+    return sorted({kernel.split("_")[3] for kernel in kernels})
 
 
 def tf32_cases() -> Iterator[Case]:

@@ -13,7 +13,7 @@ FROM_SM_80 = {"matmul_mma", "matmul_skinny", "matmul_repack"}
 # What uses instructions of one architecture alone, or serves only what does.
 ONLY_SM_90A = {"grouped_matmul_wgmma", "grouped_matmul_wgmma_list"}
 ONLY_SM_90A |= {"matmul_bf16x6", "matmul_bf16x6_few", "matmul_split"}
-ONLY_SM_90A |= {"matmul_wgmma", "matmul_wgmma_tf32", "matmul_wgmma_training"}
+ONLY_SM_90A |= {"matmul_wgmma", "matmul_wgmma_few", "matmul_wgmma_tf32", "matmul_wgmma_training"}
 # What is planned only where a multiprocessor has 228 KB of shared memory, or tensor cores for float64; TF32
 # on Hopper has a file of its own.
 SOME = {

@@ -53,7 +53,7 @@ def test_every_kernel_is_launched_and_right(compiler, device, without, cases):
 TWO_DTYPES, NO_FLOAT16 = "not float16 and not float64 or bfloat16", "bfloat16 or not float16"
 MEMORY = "ops/test_out.py ops/test_empty.py ops/test_views.py cuda/test_softmax_variants.py"
 SPLIT = "cuda/test_matmul_skinny.py cuda/test_matmul_copied.py cuda/test_matmul_bf16x6.py"
-FEW = "cuda/test_matmul_few.py cuda/test_matmul_splitk.py"
+FEW = "cuda/test_matmul_few.py cuda/test_matmul_wgmma_few.py cuda/test_matmul_splitk.py"
 OTHERS = "cuda/test_matmul_dmma.py cuda/test_matmul_wgmma_tf32.py cuda/test_matmul_wgmma.py"
 OWN_TESTS = [(f"{MEMORY} {SPLIT}", TWO_DTYPES), (f"{FEW} {OTHERS}", NO_FLOAT16)]
 

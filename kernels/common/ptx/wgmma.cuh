@@ -181,6 +181,9 @@ WIDTH_OF_REGISTERS(256, 128, 128, 129, 130, 131, 132, 133)
     };
 
 // The operands behind the accumulators, by number: a, b, accumulate, and whether a and b are transposed.
+WIDTH(8, 4, 4, 5, 6, 7, 8)
+WIDTH(16, 8, 8, 9, 10, 11, 12)
+WIDTH(32, 16, 16, 17, 18, 19, 20)
 WIDTH(64, 32, 32, 33, 34, 35, 36)
 WIDTH(72, 36, 36, 37, 38, 39, 40)
 WIDTH(88, 44, 44, 45, 46, 47, 48)

@@ -96,7 +96,10 @@ pub const MATMUL: [(&str, &str); 7] = [
     ("blocks", "a block a tile: matmul_mma.cu, matmul_tf32.cu, matmul_dmma.cu, matmul_simt.cu"),
     ("wgmma", "float16 and bfloat16 on compute capability 9.0: matmul_wgmma.cu"),
     ("bf16x6", "float32 on compute capability 9.0, from bfloat16 parts: matmul_split.cu, matmul_bf16x6.cu"),
-    ("few", "few rows or columns of float32 on compute capability 9.0: matmul_bf16x6_few.cu"),
+    (
+        "few",
+        "few rows or columns on compute capability 9.0: matmul_wgmma_few.cu, of float32 matmul_bf16x6_few.cu",
+    ),
     ("tf32", "float32 as TF32 on compute capability 9.0: matmul_repack.cu, matmul_wgmma_tf32.cu"),
     (
         "skinny",

@@ -22,6 +22,7 @@ pub use params::MatmulParams;
 use super::reason::Reason;
 use super::{Bases, Choice};
 use crate::cuda::device::DeviceFacts;
+use crate::dtype::DType;
 use crate::ops::matmul::{Activation, MatmulProblem, Matrix};
 use crate::ops::work::Workload;
 
@@ -34,7 +35,7 @@ pub enum Forced {
     Wgmma(wgmma::Overrides),
     /// matmul_bf16x6.cu, where it can do the problem.
     Bf16x6(wgmma::Overrides),
-    /// matmul_bf16x6_few.cu, where it can do the problem.
+    /// matmul_wgmma_few.cu, or of float32 matmul_bf16x6_few.cu, where they can do the problem.
     Few(wgmma::Overrides),
     /// matmul_wgmma_tf32.cu, where it can do the problem.
     Tf32(wgmma::Overrides),
@@ -50,15 +51,16 @@ pub enum Route {
     Blocks(blocks::Overrides),
     Wgmma(wgmma::WgmmaChoice),
     Bf16x6(wgmma::bf16x6::Bf16x6Choice),
-    Few(wgmma::few::FewChoice),
+    Bf16x6Few(wgmma::bf16x6::few::FewChoice),
+    WgmmaFew(wgmma::few::FewChoice),
     Tf32(wgmma::tf32::Tf32Choice),
     Skinny(skinny::SkinnyChoice),
     Copied(copied::CopiedChoice),
     SplitK(splitk::SplitKChoice),
 }
 
-/// On compute capability 9.0, fp16 and bf16 go to matmul_wgmma.cu without an estimate of other kernels, but for small problems
-/// whose operands it would have to copy; among its tiles and splits wgmma/cost.rs decides. float32 goes to matmul_bf16x6.cu
+/// On compute capability 9.0, fp16 and bf16 go to matmul_wgmma.cu, but for small problems whose operands it would have to copy, and
+/// few rows that matmul_wgmma_few.cu is estimated to do sooner; among its tiles and splits wgmma/cost.rs decides. float32 goes to matmul_bf16x6.cu
 /// there where that is estimated to be done before the blocks or the kernels of few rows, of which matmul_bf16x6_few.cu is
 /// one; as TF32 to matmul_wgmma_tf32.cu.
 /// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle; of
@@ -71,7 +73,10 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
         Some(Forced::Bf16x6(overrides)) => {
             wgmma::bf16x6::choose(problem, device, overrides).map(Route::Bf16x6)
         }
-        Some(Forced::Few(overrides)) => wgmma::few::choose(problem, device, overrides).map(Route::Few),
+        Some(Forced::Few(overrides)) if problem.dtype == DType::F32 => {
+            wgmma::bf16x6::few::choose(problem, device, overrides).map(Route::Bf16x6Few)
+        }
+        Some(Forced::Few(overrides)) => wgmma::few::choose(problem, device, overrides).map(Route::WgmmaFew),
         Some(Forced::Tf32(overrides)) => wgmma::tf32::choose(problem, device, overrides).map(Route::Tf32),
         Some(Forced::Skinny(overrides)) => skinny::choose(problem, device, overrides).map(Route::Skinny),
         Some(Forced::Copied) => copied::choose(problem, device).map(Route::Copied),
@@ -86,10 +91,14 @@ pub fn route(problem: &MatmulProblem, device: &DeviceFacts, forced: Option<Force
 
 /// None: the blocks.
 fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
-    if let Some(choice) = wgmma::choose(problem, device, wgmma::Overrides::default())
+    if let Some((choice, clocks)) = wgmma::choose_timed(problem, device, wgmma::Overrides::default())
         && (!choice.copies_operands() || multiply_adds(problem) >= COPIED_FROM)
     {
-        return Some(Route::Wgmma(choice.unasked()));
+        return Some(match wgmma::few::choose(problem, device, wgmma::Overrides::default()) {
+            Some(few) if few.clocks() < clocks => Route::WgmmaFew(few.instead(("wgmma", clocks))),
+            Some(few) => Route::Wgmma(choice.instead(clocks, (wgmma::few::NAME, few.clocks()))),
+            None => Route::Wgmma(choice.unasked()),
+        });
     }
     let narrow = Narrow::fastest(problem, device);
     let blocks = || blocks::clocks(problem, &Oriented::new(problem), device);
@@ -129,7 +138,7 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
 /// A kernel for few rows or columns.
 enum Narrow {
     Skinny(skinny::SkinnyChoice),
-    Few(wgmma::few::FewChoice),
+    Few(wgmma::bf16x6::few::FewChoice),
 }
 
 impl Narrow {
@@ -137,7 +146,7 @@ impl Narrow {
         if problem.work().bytes() < FEW_BYTES {
             return None;
         }
-        let few = wgmma::few::choose(problem, device, wgmma::Overrides::default()).map(Narrow::Few);
+        let few = wgmma::bf16x6::few::choose(problem, device, wgmma::Overrides::default()).map(Narrow::Few);
         let is_skinny = problem.m.min(problem.n) <= skinny::FEW;
         let skinny =
             is_skinny.then(|| skinny::choose(problem, device, skinny::Overrides::default())).flatten();
@@ -155,7 +164,7 @@ impl Narrow {
     fn name(&self) -> &'static str {
         match self {
             Narrow::Skinny(choice) => choice.name(),
-            Narrow::Few(_) => wgmma::few::NAME,
+            Narrow::Few(_) => wgmma::bf16x6::few::NAME,
         }
     }
 
@@ -163,7 +172,7 @@ impl Narrow {
     fn instead(self, other: (&'static str, f64)) -> Route {
         match self {
             Narrow::Skinny(choice) => Route::Skinny(choice.instead(other)),
-            Narrow::Few(choice) => Route::Few(choice.instead(other)),
+            Narrow::Few(choice) => Route::Bf16x6Few(choice.instead(other)),
         }
     }
 }
@@ -219,7 +228,8 @@ fn of_route(
         Route::Bf16x6(choice) => {
             choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))
         }
-        Route::Few(choice) => choice.launch(p, device).choice(bases),
+        Route::Bf16x6Few(choice) => choice.launch(p, device).choice(bases),
+        Route::WgmmaFew(choice) => choice.launch(p, device).choice(bases),
         Route::Tf32(choice) => choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p)),
         Route::Wgmma(choice) => {
             choice.launches(p, device, workspace).choice(bases, choice.workspace_bytes(p))

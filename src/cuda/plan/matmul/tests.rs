@@ -384,7 +384,7 @@ fn launches_are_placed_where_they_would_be_planned() {
         (1, 4095, 4095, 4095),
         (2, 250, 4096, 130),
     ];
-    let mut routes = [0; 8];
+    let mut routes = [0; 9];
     let ieee = DType::FLOATS.map(|dtype| (dtype, Precision::Ieee));
     let dtypes = || ieee.into_iter().chain([(DType::F32, Precision::Tf32)]);
     for (device, (dtype, precision)) in
@@ -437,9 +437,14 @@ fn launches_are_placed_where_they_would_be_planned() {
                     let last = choice.launches.len() - 1;
                     planned.reduce.iter().for_each(|plan| assert_eq!(of(last).typed(&addresses), *plan));
                 }
-                Route::Few(few) => {
+                Route::Bf16x6Few(few) => {
                     routes[6] += 1;
                     assert_eq!(choice.plan(&p, WORKSPACE), few.launch(&p, device).plan);
+                }
+                Route::WgmmaFew(few) => {
+                    routes[8] += 1;
+                    assert_eq!(choice.plan(&p, WORKSPACE), few.launch(&p, device).plan);
+                    assert_eq!(choice.main().maps.len(), 4);
                 }
                 route @ (Route::Wgmma(_) | Route::Tf32(_)) => {
                     let planned = match route {

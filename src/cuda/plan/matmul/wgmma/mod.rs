@@ -189,11 +189,15 @@ impl Tile {
 
     /// As many as `blocks` of them on a multiprocessor have room for.
     fn stages(&self, blocks: u32, tma_store: bool, gated: bool, device: &DeviceFacts) -> u32 {
-        let share = (device.shared_bytes_per_multiprocessor / blocks).saturating_sub(1024);
-        let room =
-            share.min(device.shared_bytes_per_block).saturating_sub(self.fixed_bytes(tma_store, gated));
-        (room / self.stage_bytes()).min(MAX_STAGES)
+        stages(blocks, self.fixed_bytes(tma_store, gated), self.stage_bytes(), device)
     }
+}
+
+/// Stages of so many bytes, beside others, that as many blocks on a multiprocessor have room for.
+fn stages(blocks: u32, fixed_bytes: u32, stage_bytes: u32, device: &DeviceFacts) -> u32 {
+    let share = (device.shared_bytes_per_multiprocessor / blocks).saturating_sub(1024);
+    let room = share.min(device.shared_bytes_per_block).saturating_sub(fixed_bytes);
+    (room / stage_bytes).min(MAX_STAGES)
 }
 
 /// k splits that are tried, besides as many as there is room for.
@@ -367,6 +371,15 @@ fn fastest(
 
 /// None: not for this problem on this device.
 pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<WgmmaChoice> {
+    Some(choose_timed(problem, device, overrides)?.0)
+}
+
+/// The same, and the clocks until the result is complete.
+pub fn choose_timed(
+    problem: &MatmulProblem,
+    device: &DeviceFacts,
+    overrides: Overrides,
+) -> Option<(WgmmaChoice, f64)> {
     let p = Oriented::new(problem);
     let (size, copies) = sized(problem, &p, device)?;
     let gated = problem.gate.is_some();
@@ -407,12 +420,11 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     // Then the residual can come by TMA, too.
     let adds = tile.can_tma_store() && work.splits == 1 && residual_lead(&p).is_some();
     let tma_store = rows_of_vectors && (adds || cost::tma_store(&size, &work, device));
-    let (splits, cluster_splitk) = (work.splits as u32, work.cluster_splitk);
-    Some(WgmmaChoice {
+    let choice = WgmmaChoice {
         tile,
-        splits,
+        splits: work.splits as u32,
         cluster,
-        cluster_splitk,
+        cluster_splitk: work.cluster_splitk,
         group_m,
         resident,
         tma_store,
@@ -420,7 +432,8 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         swapped: false,
         copies,
         why,
-    })
+    };
+    Some((choice, clocks))
 }
 
 /// Whether a gated product's other matrix can be read where and as b is, and the result's rows are the caller's.
@@ -519,6 +532,12 @@ impl WgmmaChoice {
     pub fn unasked(mut self) -> WgmmaChoice {
         let because = "compute capability 9.0 has wgmma; no other kernel was considered";
         self.why[0] = Reason::plain("wgmma", "mma", because);
+        self
+    }
+
+    /// The same, taking so many clocks, where another would take others.
+    pub fn instead(mut self, clocks: f64, other: (&'static str, f64)) -> WgmmaChoice {
+        self.why[0] = estimated(("wgmma", clocks), other);
         self
     }
 

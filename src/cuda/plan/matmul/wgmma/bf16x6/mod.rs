@@ -1,5 +1,6 @@
 //! float32 from bfloat16 parts: how kernels/matmul_split.cu and kernels/matmul_bf16x6.cu are launched.
 
+pub mod few;
 mod params;
 
 pub use params::{Bf16x6Params, SplitParams};

@@ -108,7 +108,7 @@ fn others_do_what_they_do_sooner() {
             "bf16x6"
         }
         Route::Skinny(_) => "skinny",
-        Route::Few(_) => "few",
+        Route::Bf16x6Few(_) => "few",
         Route::Tf32(_) => "tf32",
         Route::Blocks(_) => "blocks",
         Route::SplitK(_) => "k in splits",

@@ -1,87 +1,99 @@
-//! float32 of few columns, or few rows as columns of the transposed product: how kernels/matmul_bf16x6_few.cu is launched.
+//! Few columns of float16 and bfloat16, or few rows as columns of the transposed product: how kernels/matmul_wgmma_few.cu is launched.
 
-mod launch;
+mod params;
 
-pub use launch::Launch;
+pub use params::FewParams;
 
+use std::mem::{offset_of, size_of};
+
+use super::cost::{MODEL, Size};
+use super::launches::{Load, Tiles, load};
 use super::{
-    Addressed, BLOCK_K, HEADER_BYTES, MAX_STAGES, Oriented, Overrides, SIZE_LIMIT, addressed_words,
-    addressed_words_of_rows, estimated,
+    Addressed, BLOCK_K, HEADER_BYTES, Oriented, Overrides, ROW_BYTES, SIZE_LIMIT, TileCluster, addressed,
+    estimated, lead_stride, stages,
 };
 use crate::cuda::device::DeviceFacts;
-use crate::cuda::plan::matmul::cost::memory_clocks;
+use crate::cuda::plan::index::Divisor;
+use crate::cuda::plan::matmul::activation;
 use crate::cuda::plan::reason::{Reason, least_two};
+use crate::cuda::plan::{self, Bases, Kernel, LaunchPlan};
+use crate::cuda::tensor_map::{TensorMap, TensorMapSpec};
 use crate::dtype::DType;
-use crate::ops::matmul::MatmulProblem;
+use crate::ops::matmul::{Activation, MatmulProblem};
 
-/// FewShape of kernels/common/wgmma_bf16x6_few.cuh: rows and columns of a block.
+/// Columns of a block, which has 64 rows: FewTile of kernels/common/wgmma_few.cuh.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tile {
     pub name: &'static str,
-    m: u32,
     n: u32,
 }
 
-/// The same list as in matmul_bf16x6_few.cu. Of equals, the first is preferred.
-pub const TILES: [Tile; 8] = [
-    Tile { name: "64x8", m: 64, n: 8 },
-    Tile { name: "64x16", m: 64, n: 16 },
-    Tile { name: "64x32", m: 64, n: 32 },
-    Tile { name: "64x64", m: 64, n: 64 },
-    Tile { name: "128x8", m: 128, n: 8 },
-    Tile { name: "128x16", m: 128, n: 16 },
-    Tile { name: "128x32", m: 128, n: 32 },
-    Tile { name: "128x64", m: 128, n: 64 },
+/// The same list as in matmul_wgmma_few.cu. Of equals, the first is preferred.
+pub const TILES: [Tile; 4] = [
+    Tile { name: "64x8", n: 8 },
+    Tile { name: "64x16", n: 16 },
+    Tile { name: "64x32", n: 32 },
+    Tile { name: "64x64", n: 64 },
 ];
-pub const NAME: &str = "bf16x6 few";
+pub const NAME: &str = "wgmma few";
+const MAPS: usize = 4;
+const ROWS: u32 = 64;
+const THREADS: u32 = 384;
+/// Of k in a stage, and boxes of an operand.
+const STAGE_K: u64 = BOXES * BLOCK_K;
+const BOXES: u64 = 2;
 /// The most columns for which the kernel has been measured. A developer may ask for more.
 const FEW: i64 = 64;
-/// Parts of an element.
-const PARTS: u32 = 3;
-/// k splits that are tried: a cluster's.
-const SPLITS: [u64; 4] = [1, 2, 4, 8];
-/// Blocks of k of a split, at least: fewer end before the ring is full.
-const LEAST_K_BLOCKS: u64 = 3;
+/// Two warpgroups have two stages each, at least.
+const LEAST_STAGES: u32 = 4;
 
-/// Clocks from the launch to the first product, and from the last to the end.
-const START: f64 = 14_000.0;
-/// Clocks that a warpgroup takes to split 64 of k of a row or column.
-const SPLITTING: f64 = 7.0;
-/// Bytes of shared memory, and that L2 brings, in a clock.
-const SHARED_BYTES: f64 = 128.0;
-const L2_BYTES: f64 = 60.0;
-/// Share of the shorter of the memory's time and the blocks' that the longer does not hide.
-const OVERLAP: f64 = 0.2;
-const CLUSTER_REDUCE: f64 = 1200.0;
-const CLUSTER_REDUCE_BYTES: f64 = 12.0;
+// Fitted to what an H200 takes more or less than by matmul_wgmma.cu, as its model has it, with all tiles of 114 shapes:
+// docs/measurements/matmul_wgmma_few.md.
+/// Clocks from the launch to the first product, and from the last to the end; and those of each round of blocks besides.
+const START: f64 = 2715.0;
+const ROUND: f64 = 6033.0;
+/// Bytes that a multiprocessor receives in a clock.
+const L2_BYTES: f64 = 98.0;
 
 impl Tile {
-    /// The parts of the columns, of each warpgroup.
-    fn parts_bytes(&self) -> u32 {
-        2 * PARTS * self.n * 128
-    }
-
     fn stage_bytes(&self) -> u32 {
-        (self.m + self.n) * 256
+        BOXES as u32 * ROW_BYTES * (ROWS + self.n)
     }
 
-    fn stages(&self, device: &DeviceFacts) -> u32 {
-        let share = device.shared_bytes_per_multiprocessor.saturating_sub(1024);
-        let room = share.min(device.shared_bytes_per_block).saturating_sub(HEADER_BYTES + self.parts_bytes());
-        let most = (room / self.stage_bytes()).min(MAX_STAGES);
-        // Two warpgroups of the same rows take every other stage.
-        if self.m == 64 { most / 2 * 2 } else { most }
+    /// Of so many blocks on a multiprocessor.
+    fn stages(&self, resident: u32, device: &DeviceFacts) -> u32 {
+        stages(resident, HEADER_BYTES, self.stage_bytes(), device) / 2 * 2
     }
 
-    /// Clocks of a block for 64 of k.
-    fn clocks(&self) -> f64 {
-        let (warpgroups, n) = (f64::from(self.m / 64), f64::from(self.n));
-        let products = warpgroups * 24.0 * (n / 2.0).max(16.0);
-        let loaded = f64::from(self.stage_bytes());
-        let shared = 2.0 * loaded + warpgroups * n * (384.0 + 24.0 * 32.0);
-        // Of two warpgroups, one splits while the other multiplies.
-        let splitting = warpgroups / 2.0 * (SPLITTING * (64.0 + n) + 12.0 * n);
-        products.max(shared / SHARED_BYTES).max(loaded / L2_BYTES).max(splitting)
+    /// Blocks on a multiprocessor, for so many in all.
+    fn resident(&self, blocks: u64, device: &DeviceFacts) -> u32 {
+        let many = blocks > u64::from(device.multiprocessors);
+        if many && self.stages(2, device) >= LEAST_STAGES { 2 } else { 1 }
+    }
+
+    fn blocks(&self, p: &Oriented) -> u64 {
+        let (tiles_m, tiles_n) = self.tiles(p);
+        tiles_m.saturating_mul(tiles_n)
+    }
+
+    fn tiles(&self, p: &Oriented) -> (u64, u64) {
+        (p.m.unsigned_abs().div_ceil(ROWS.into()), p.n.unsigned_abs().div_ceil(self.n.into()))
+    }
+
+    /// Clocks until the result is complete.
+    fn clocks(&self, p: &Oriented, device: &DeviceFacts) -> f64 {
+        let (blocks, many) = (self.blocks(p), u64::from(device.multiprocessors));
+        let resident = self.resident(blocks, device);
+        let at_once = many * u64::from(resident);
+        let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
+        // Of columns, only those that there are.
+        let columns = n.next_multiple_of(8).min(self.n.into());
+        let read = ((u64::from(ROWS) + columns) * u64::from(ROW_BYTES)) as f64 * k.div_ceil(BLOCK_K) as f64;
+        let side_by_side = f64::from(resident).min(blocks.div_ceil(many) as f64);
+        let rounds = blocks.div_ceil(at_once) as f64;
+        let loading = rounds * (side_by_side * read / L2_BYTES + ROUND);
+        let size = Size { m, n, k, products: 1, gated: false, off_lines: [false; 2], b_by_rows: false };
+        START + MODEL.of_memory(&size, device).hypot(loading)
     }
 }
 
@@ -89,46 +101,33 @@ impl Tile {
 #[derive(Clone, Debug, PartialEq)]
 pub struct FewChoice {
     tile: &'static Tile,
-    splits: u32,
     clocks: f64,
     why: Vec<Reason>,
 }
 
 /// None: not for this problem on this device.
 pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<FewChoice> {
-    // Code for 9.0a runs on nothing else.
-    let takes = problem.dtype == DType::F32 && problem.batch.is_empty() && problem.gate.is_none();
+    let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
     let few = problem.m.min(problem.n) <= FEW || overrides.tile.is_some();
-    if device.compute_capability != (9, 0) || !takes || !few {
+    let whole = overrides.splits.is_none_or(|splits| splits == 1)
+        && overrides.cluster.is_none_or(TileCluster::is_alone);
+    // Code for 9.0a runs on nothing else.
+    if device.compute_capability != (9, 0) || !halves || !few || !whole || !problem.batch.is_empty() {
         return None;
     }
     let p = oriented(problem);
-    let fits = [p.m, p.n, p.k].iter().all(|&size| (1..=SIZE_LIMIT / 2).contains(&size));
-    let residual = p.residual.as_ref().map_or(0, |x| x.address);
-    let addresses = [p.out.address, p.bias, residual];
-    let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(problem.dtype.size()));
-    if !fits || !elements_lie_whole || rows(&p).is_none() || columns(&p).is_none() {
+    if !takes(problem, &p) {
         return None;
     }
-    let k_blocks = p.k.unsigned_abs().div_ceil(BLOCK_K);
     let is_asked = |tile: &&Tile| match overrides.tile {
-        Some(only) => TILES[only] == **tile,
-        None => i64::from(tile.n) >= p.n,
+        Some(only) => TILES.get(only).is_some_and(|asked| asked == *tile),
+        None => tile.n == TILES[0].n || i64::from(tile.n / 2) < p.n,
     };
-    let works = TILES.iter().filter(is_asked).flat_map(|tile| {
-        let (tiles_m, tiles_n) = tiles(&p, tile);
-        let tiles = tiles_m.saturating_mul(tiles_n);
-        let counts = SPLITS.into_iter().filter(move |&splits| match overrides.splits {
-            Some(asked) => splits == u64::from(asked),
-            None => splits == 1 || pays(tiles, splits, k_blocks, device),
-        });
-        counts.filter(|&splits| splits <= k_blocks).map(move |splits| (tile, splits))
-    });
-    let timed = works.map(|work| (work, clocks(&p, k_blocks, work, device)));
-    let (((tile, splits), clocks), next) = least_two(timed)?;
-    let mut why = vec![Reason::asked_for(NAME, "simt")];
-    why.extend(next.map(|((other, _), of)| estimated((tile.name, clocks), (other.name, of))));
-    Some(FewChoice { tile, splits: splits as u32, clocks, why })
+    let tiles = TILES.iter().filter(is_asked).filter(|tile| tile.blocks(&p) <= u64::from(u32::MAX / 4));
+    let ((tile, clocks), next) = least_two(tiles.map(|tile| (tile, tile.clocks(&p, device))))?;
+    let mut why = vec![Reason::asked_for(NAME, "wgmma")];
+    why.extend(next.map(|(other, of)| estimated((tile.name, clocks), (other.name, of))));
+    Some(FewChoice { tile, clocks, why })
 }
 
 /// The long side as rows.
@@ -136,38 +135,29 @@ fn oriented(problem: &MatmulProblem) -> Oriented {
     if problem.n > problem.m { Oriented::transposed(problem) } else { Oriented::straight(problem) }
 }
 
-fn tiles(p: &Oriented, tile: &Tile) -> (u64, u64) {
-    (p.m.unsigned_abs().div_ceil(tile.m.into()), p.n.unsigned_abs().div_ceil(tile.n.into()))
+/// Whether there is a kernel: of operands that the copy engine can address, few rows along k, and a bias of the other side.
+fn takes(problem: &MatmulProblem, p: &Oriented) -> bool {
+    let fits = [p.m, p.n, p.k].iter().all(|&size| (1..=SIZE_LIMIT).contains(&size));
+    let residual = p.residual.as_ref().map_or(0, |x| x.address);
+    let addresses = [p.out.address, p.bias, residual];
+    let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(problem.dtype.size()));
+    let plain = problem.gate.is_none() && p.wide.is_none() && (p.bias == 0 || p.transposed);
+    fits && elements_lie_whole && plain && rows(p).is_some() && columns(p).is_some()
 }
 
-/// Whether the blocks of clusters all run at once, of multiprocessors that are near each other (cost.rs).
-fn pays(tiles: u64, splits: u64, k_blocks: u64, device: &DeviceFacts) -> bool {
-    let many = u64::from(device.multiprocessors);
-    let most = if splits == 2 { many / 16 * 16 } else { many / 4 * 3 };
-    tiles.saturating_mul(splits) <= most && k_blocks >= LEAST_K_BLOCKS * splits
-}
-
-/// Until the result is complete.
-fn clocks(p: &Oriented, k_blocks: u64, (tile, splits): (&Tile, u64), device: &DeviceFacts) -> f64 {
-    let (tiles_m, tiles_n) = tiles(p, tile);
-    let rounds =
-        tiles_m.saturating_mul(tiles_n).saturating_mul(splits).div_ceil(u64::from(device.multiprocessors))
-            as f64;
-    let elements = f64::from(tile.m * tile.n);
-    let reduce = CLUSTER_REDUCE + 4.0 * elements / CLUSTER_REDUCE_BYTES;
-    let computing = rounds * (k_blocks.div_ceil(splits) as f64 * tile.clocks() + reduce);
-    let memory = memory_clocks(4.0 * p.m as f64 * p.k as f64, device);
-    START + memory.max(computing) + OVERLAP * memory.min(computing)
-}
-
-/// The columns as words of 16 bits, if they lie along k.
-fn columns(p: &Oriented) -> Option<Addressed> {
-    addressed_words(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride))
-}
-
-/// The rows as words of 16 bits, which may lie across k.
 fn rows(p: &Oriented) -> Option<Addressed> {
-    addressed_words_of_rows(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride))
+    addressed(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride))
+}
+
+fn columns(p: &Oriented) -> Option<Addressed> {
+    addressed(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride)).filter(|x| !x.mn_major)
+}
+
+/// The launch, and what the maps among its parameters are made from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch {
+    pub plan: LaunchPlan<FewParams>,
+    pub maps: [Option<TensorMapSpec>; MAPS],
 }
 
 impl FewChoice {
@@ -180,6 +170,82 @@ impl FewChoice {
     /// Until the result is complete.
     pub fn clocks(&self) -> f64 {
         self.clocks
+    }
+
+    pub fn launch(&self, problem: &MatmulProblem, device: &DeviceFacts) -> Launch {
+        let (p, tile) = (oriented(problem), self.tile);
+        let (tiles_m, tiles_n) = tile.tiles(&p);
+        let (tiles_m, tiles_n) = (tiles_m as u32, tiles_n as u32);
+        let (a, k) = (rows(&p), p.k.unsigned_abs());
+        let a_mn = a.as_ref().is_some_and(|a| a.mn_major);
+        let along_m = Tiles { count: tiles_m, rows: ROWS, ..Tiles::ALONE };
+        let along_n = Tiles { count: tiles_n, rows: tile.n, ..Tiles::ALONE };
+        let a = load(problem, &a, (p.m, k), along_m, true);
+        let b = load(problem, &columns(&p), (p.n, k), along_n, true);
+        let bytes = |x: &Option<Load>| {
+            x.map_or([0; 2], |x| [x.stage_bytes, x.tail_bytes].map(|bytes| BOXES as u16 * bytes as u16))
+        };
+        let ([a_bytes, a_tail_bytes], [b_bytes, b_tail_bytes]) = (bytes(&a), bytes(&b));
+        // Eight rows next to each other.
+        let vectors =
+            |x, row_stride, col_stride| lead_stride(x, (p.m, row_stride), (p.n, col_stride)).is_some();
+        let residual_vector = p.residual.as_ref().is_some_and(|x| vectors(x, x.row_stride, x.col_stride));
+        let [residual, residual_row, residual_col] =
+            p.residual.as_ref().map_or([0; 3], |x| [x.address as i64, x.row_stride, x.col_stride]);
+        let (kind, slope) = activation(problem.activation);
+        let blocks = tiles_m * tiles_n;
+        let stages = tile.stages(tile.resident(blocks.into(), device), device);
+        let params = FewParams {
+            by_columns: Divisor::new(tiles_n.into()),
+            tiles_n,
+            stages,
+            k_blocks: k.div_ceil(STAGE_K) as u32,
+            a_mn: a_mn.into(),
+            a_bytes,
+            a_tail_bytes,
+            b_bytes,
+            b_tail_bytes,
+            m: p.m as u32,
+            n: p.n as u32,
+            activation: kind,
+            negative_slope: slope as f32,
+            store_elements: u32::from(!vectors(&p.out, p.out.row_stride, p.out.col_stride)),
+            residual_vector: residual_vector.into(),
+            bias: p.bias,
+            bias_row: p.bias_row,
+            out: p.out.address,
+            out_row: p.out.row_stride,
+            out_col: p.out.col_stride,
+            residual: residual as usize,
+            residual_row,
+            residual_col,
+            maps: [TensorMap::NONE; MAPS],
+        };
+        let epilogue = match problem.activation {
+            Activation::None | Activation::Relu | Activation::LeakyRelu { .. } => "bias_relu",
+            Activation::Gelu | Activation::GeluTanh | Activation::Silu => "general",
+        };
+        let name = format!("matmul_wgmma_few_{}_{epilogue}_{}", tile.name, problem.dtype.suffix());
+        let kernel = Kernel { file: "matmul_wgmma_few", name };
+        let settings = [("tiles_m", tiles_m), ("tiles_n", tiles_n), ("stages", stages)];
+        let shared_bytes = HEADER_BYTES + stages * tile.stage_bytes();
+        let plan = LaunchPlan {
+            settings: settings.map(|(name, value)| (name, u64::from(value))).to_vec(),
+            why: self.why.as_slice().into(),
+            ..LaunchPlan::new(kernel, blocks, THREADS, shared_bytes, params)
+        };
+        let with_tail = |x: Option<Load>| [x.map(|x| x.map), x.map(|x| x.tail.unwrap_or(x.map))];
+        let ([a, a_tail], [b, b_tail]) = (with_tail(a), with_tail(b));
+        Launch { plan, maps: [a, a_tail, b, b_tail] }
+    }
+}
+
+impl Launch {
+    /// The same without addresses, for a problem at `bases`.
+    pub fn choice(&self, bases: &Bases) -> plan::Choice {
+        let at = |i: usize| offset_of!(FewParams, maps) + i * size_of::<TensorMap>();
+        let maps = self.maps.iter().enumerate().filter_map(|(i, spec)| Some((at(i), (*spec)?)));
+        plan::Choice::new(self.plan.launch(bases).with_maps(bases, maps), self.plan.why.clone())
     }
 }
 

@@ -1,69 +1,67 @@
-//! Which tiles are chosen, that what is launched covers operands and result, and what others do.
+//! Which rows have such tiles, that what is launched covers operands and result, and what others do.
 
 use super::*;
 use crate::cuda::device::examples;
 use crate::cuda::plan::matmul::tests::problem;
+use crate::cuda::plan::matmul::wgmma::MAX_STAGES;
 use crate::cuda::plan::matmul::{Route, route};
 use crate::ops::matmul::Bias;
 
-fn floats_of(m: i64, n: i64, k: i64) -> MatmulProblem {
-    problem(DType::F32, 1, m, k, n)
+/// Of a linear layer: rows of both operands are along k.
+fn linear(m: i64, n: i64, k: i64) -> MatmulProblem {
+    let mut p = problem(DType::BF16, 1, m, k, n);
+    (p.b.row_stride, p.b.col_stride) = (1, k);
+    p
 }
 
-fn launched(p: &MatmulProblem, overrides: Overrides) -> Option<Launch> {
-    let device = examples::h200();
-    Some(choose(p, &device, overrides)?.launch(p, &device))
+fn asked(tile: usize) -> Overrides {
+    Overrides { tile: Some(tile), ..Overrides::default() }
 }
 
 #[test]
 fn every_tile_fits_and_covers_every_shape() {
     let device = examples::h200();
     for (index, tile) in TILES.iter().enumerate() {
-        for (m, n, k) in
-            [(1, 8, 4), (17, 68, 64), (64, 4096, 132), (300, 4096, 132), (40, 14_336, 4096), (5, 3000, 640)]
-        {
-            for splits in [1, 2, 8] {
-                let p = floats_of(m, n, k);
-                let overrides = Overrides { tile: Some(index), splits: Some(splits), ..Overrides::default() };
-                let Some(Launch { plan, .. }) = launched(&p, overrides) else {
-                    assert!(k < 64 * i64::from(splits), "{} {m}x{n}x{k} {splits}", tile.name);
-                    continue;
-                };
-                let q = &plan.params.wgmma;
-                assert!(plan.shared_bytes <= device.shared_bytes_per_block, "{}", tile.name);
-                assert!((2..=MAX_STAGES).contains(&q.stages), "{} stages", q.stages);
-                assert!(tile.m == 128 || q.stages.is_multiple_of(2), "warpgroups take turns");
-                // The cluster's sums lie where the ring was, of both warpgroups if those share rows.
-                let sums = tile.n * (tile.m + 4) * 4 * (128 / tile.m);
-                assert!(sums <= q.stages * tile.stage_bytes(), "{}", tile.name);
-                let covered = (q.order.tiles_m * tile.m, q.order.tiles_n * tile.n);
-                assert!(i64::from(covered.0) >= m.max(n) && i64::from(covered.1) >= m.min(n));
-                assert_eq!((plan.cluster, plan.grid[0]), (splits, q.items * splits));
-                assert_eq!(q.split_blocks * splits + q.longer_splits, (k as u32).div_ceil(64));
-                assert!(q.a_tail_bytes <= q.a_stage_bytes && q.b_tail_bytes <= q.b_stage_bytes);
-                assert!(u32::from(q.a_stage_bytes) <= tile.m * 256);
-                assert!(u32::from(q.b_stage_bytes) <= tile.n * 256);
-            }
+        for (m, n, k) in [(1, 8, 8), (17, 72, 64), (64, 4096, 136), (300, 4096, 136), (40, 14_336, 4096)] {
+            let p = linear(m, n, k);
+            let Launch { plan, maps } = choose(&p, &device, asked(index)).unwrap().launch(&p, &device);
+            let q = &plan.params;
+            let resident = if plan.grid[0] > device.multiprocessors && tile.n < 64 { 2 } else { 1 };
+            let share = device.shared_bytes_per_multiprocessor / resident - 1024;
+            assert!(plan.shared_bytes <= share.min(device.shared_bytes_per_block), "{}", tile.name);
+            // Two warpgroups take turns, and hand a stage back when the next is under way.
+            assert!(q.stages.is_multiple_of(2) && (LEAST_STAGES..=MAX_STAGES).contains(&q.stages));
+            let blocks = [n.max(m) as u32, n.min(m) as u32];
+            let [rows, columns] = [blocks[0].div_ceil(ROWS), blocks[1].div_ceil(tile.n)];
+            assert_eq!((plan.grid[0], q.tiles_n), (rows * columns, columns));
+            assert_eq!(u64::from(q.k_blocks), (k as u64).div_ceil(128));
+            // Of the last tiles no more comes than there is, in groups of eight rows.
+            let last = |size: u32, tile: u32| (size - (size - 1) / tile * tile).next_multiple_of(8);
+            assert_eq!(u32::from(q.a_tail_bytes), 256 * last(blocks[0], ROWS));
+            assert_eq!(u32::from(q.b_tail_bytes), 256 * last(blocks[1], tile.n));
+            assert!(u32::from(q.a_bytes) <= 256 * ROWS && u32::from(q.b_bytes) <= 256 * tile.n);
+            let [a, a_tail, b, b_tail] = maps.map(|map| map.unwrap().r#box[1]);
+            assert_eq!([a, a_tail].map(|rows| rows * 256), [q.a_bytes, q.a_tail_bytes].map(u32::from));
+            assert_eq!([b, b_tail].map(|rows| rows * 256), [q.b_bytes, q.b_tail_bytes].map(u32::from));
         }
     }
 }
 
 #[test]
 fn maps_cover_the_operands_as_they_lie() {
-    let (m, n, k) = (40, 200, 132);
+    let (m, n, k) = (40, 200, 136);
     // Weights as a linear layer has them, and their transpose.
     for along_k in [true, false] {
-        let mut p = floats_of(m, n, k);
+        let mut p = linear(m, n, k);
         (p.b.row_stride, p.b.col_stride) = if along_k { (1, k) } else { (n, 1) };
-        let launch = launched(&p, Overrides::default()).unwrap();
-        let [weights, few] = [0, 1].map(|i| launch.maps[i].unwrap());
-        assert_eq!(launch.plan.params.wgmma.a_mn, u32::from(!along_k));
-        // Words of 16 bits, in boxes of 128 bytes.
-        let (sizes, row) = if along_k { ([2 * k, n], 4 * k) } else { ([2 * n, k], 4 * n) };
+        let device = examples::h200();
+        let launch = choose(&p, &device, Overrides::default()).unwrap().launch(&p, &device);
+        let [weights, _, few, _] = launch.maps.map(|map| map.unwrap());
+        assert_eq!(launch.plan.params.a_mn, u32::from(!along_k));
+        let sizes = if along_k { [k, n] } else { [n, k] };
         assert_eq!([weights.sizes[0], weights.sizes[1]], sizes.map(|size| size as u64));
-        assert_eq!((weights.dtype, weights.strides[0], weights.r#box[0]), (DType::BF16, row as u64, 64));
-        assert_eq!([few.sizes[0], few.sizes[1]], [2 * k as u64, m as u64]);
-        assert_eq!((few.strides[0], few.r#box[0], few.r#box[1]), (4 * k as u64, 64, 40));
+        assert_eq!((weights.strides[0], weights.r#box[0]), (2 * sizes[0] as u64, 64));
+        assert_eq!(([few.sizes[0], few.sizes[1]], few.strides[0]), ([k as u64, m as u64], 2 * k as u64));
     }
 }
 
@@ -71,34 +69,55 @@ fn maps_cover_the_operands_as_they_lie() {
 fn others_do_what_the_kernel_cannot() {
     let device = examples::h200();
     let takes = |p: &MatmulProblem| choose(p, &device, Overrides::default()).is_some();
-    let p = floats_of(40, 200, 132);
+    let p = linear(40, 200, 136);
     assert!(takes(&p));
-    let bias = Some(Bias { address: 4096, stride: 1, row_stride: 0 });
-    assert!(takes(&MatmulProblem { bias, residual: Some(p.out.clone()), ..p.clone() }));
-    assert!(!takes(&floats_of(65, 4000, 132)));
-    assert!(!takes(&problem(DType::F32, 3, 40, 132, 200)));
-    assert!(!takes(&problem(DType::F64, 1, 40, 132, 200)));
+    let bias = |stride| Some(Bias { address: 4096, stride, row_stride: 0 });
+    assert!(takes(&MatmulProblem { bias: bias(1), residual: Some(p.out.clone()), ..p.clone() }));
+    assert!(takes(&MatmulProblem { bias: bias(0), activation: Activation::Gelu, ..p.clone() }));
+    assert!(!takes(&MatmulProblem { gate: Some(p.b.clone()), ..p.clone() }));
+    assert!(!takes(&linear(65, 4000, 136)));
+    assert!(!takes(&problem(DType::BF16, 3, 40, 136, 200)));
+    assert!(!takes(&problem(DType::F32, 1, 40, 136, 200)));
+    // Few columns, whose bias is by column of the tile.
+    let columns = problem(DType::BF16, 1, 200, 136, 40);
+    let mut columns = MatmulProblem { b: linear(200, 40, 136).b, ..columns };
+    assert!(takes(&columns));
+    columns.bias = bias(1);
+    assert!(!takes(&columns));
     // Rows that do not begin at 16 bytes; few rows that lie across k.
-    assert!(!takes(&floats_of(40, 202, 132)));
-    assert!(!takes(&floats_of(40, 200, 130)));
+    assert!(!takes(&linear(40, 200, 132)));
     let mut across = p.clone();
     (across.a.row_stride, across.a.col_stride) = (1, 40);
     assert!(!takes(&across));
     assert!(choose(&p, &examples::a100(), Overrides::default()).is_none());
+    for overrides in [
+        Overrides { splits: Some(2), ..asked(0) },
+        Overrides { cluster: Some(TileCluster::PAIR), ..asked(0) },
+    ] {
+        assert!(choose(&p, &device, overrides).is_none());
+    }
 }
 
 #[test]
-fn few_rows_by_large_weights_are_done_sooner() {
+fn those_asked_for_by_name_are_the_first_of_float32() {
+    let others = crate::cuda::plan::matmul::wgmma::bf16x6::few::TILES;
+    assert!(TILES.iter().zip(&others).all(|(own, other)| own.name == other.name));
+}
+
+#[test]
+fn few_rows_are_done_sooner_where_blocks_for_all_weights_run_at_once() {
     let device = examples::h200();
-    let taken = |m, n, k| match route(&floats_of(m, n, k), &device, None) {
-        Route::Few(choice) => Some((choice.tile.name, choice.splits)),
+    let taken = |m, n, k| match route(&linear(m, n, k), &device, None) {
+        Route::WgmmaFew(choice) => Some(choice.tile.name),
         _ => None,
     };
-    assert_eq!(taken(64, 4096, 4096), Some(("64x64", 2)));
-    assert_eq!(taken(48, 14_336, 4096), Some(("128x64", 1)));
-    assert_eq!(taken(32, 4096, 14_336), Some(("64x32", 2)));
-    assert_eq!(taken(16, 4096, 4096), Some(("64x16", 2)));
-    // Not measured; and too little to read.
-    assert_eq!(taken(96, 4096, 4096), None);
-    assert_eq!(taken(64, 128, 128), None);
+    assert_eq!(taken(64, 4096, 4096), Some("64x32"));
+    assert_eq!(taken(64, 2048, 2048), Some("64x16"));
+    assert_eq!(taken(16, 4096, 14_336), Some("64x8"));
+    assert_eq!(taken(1, 1024, 1024), Some("64x8"));
+    assert_eq!(taken(1, 14_336, 4096), Some("64x8"));
+    // Others: many rounds of blocks, a long k for few blocks, and rows that were not measured.
+    assert_eq!(taken(64, 14_336, 4096), None);
+    assert_eq!(taken(16, 1024, 8192), None);
+    assert_eq!(taken(72, 4096, 4096), None);
 }

@@ -38,7 +38,7 @@ pub fn choose(
     device: &DeviceFacts,
     overrides: Overrides,
     (instead_of, clocks): (&'static str, f64),
-) -> Option<WgmmaChoice> {
+) -> Option<(WgmmaChoice, f64)> {
     let asked = overrides.transposed();
     let alone = overrides.splits.is_none_or(|splits| splits == 1)
         && overrides.cluster.is_none_or(TileCluster::is_alone);
@@ -60,7 +60,10 @@ pub fn choose(
         why.push(estimated((tile.name, own), (instead_of, clocks)));
     }
     // Blocks count items in 31 bits, a grid's step beyond the last.
-    (items <= u64::from(u32::MAX / 4)).then_some(WgmmaChoice {
+    if items > u64::from(u32::MAX / 4) {
+        return None;
+    }
+    let choice = WgmmaChoice {
         tile,
         splits: 1,
         cluster: TileCluster::ALONE,
@@ -73,7 +76,8 @@ pub fn choose(
         swapped: true,
         copies: [None; 2],
         why,
-    })
+    };
+    Some((choice, own))
 }
 
 /// Whether there is a kernel: of rows of a contiguous along k and results in vectors of 16 bytes, with what its epilogue does.

@@ -1,8 +1,8 @@
 //! From a choice to a launch: parameters, and what tensor maps are made from.
 
-use super::super::bf16x6::Bf16x6Params;
-use super::super::launches::{Load, Tiles, by_offset, load};
-use super::super::params::{MAPS, WgmmaParams};
+use super::super::super::launches::{Load, Tiles, by_offset, load};
+use super::super::super::params::{MAPS, WgmmaParams};
+use super::super::Bf16x6Params;
 use super::{BLOCK_K, FewChoice, HEADER_BYTES, columns, oriented, rows, tiles};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::index::Divisor;
