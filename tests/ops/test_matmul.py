@@ -92,6 +92,12 @@ def test_batches_of_tiny_matrices(device, dtype, k):
         for lay_a, lay_b in LAYOUTS:
             context = f"({m}, {k}) {lay_a.__name__} @ ({k}, {n}) {lay_b.__name__}:"
             check(lay_a(a), lay_b(b), context, bias=bias, activation="leaky_relu")
+        residual = torch.randn(5, m, n, device=device).to(dtype)
+        check(a, b[0], f"({m}, {k}) by one of ({k}, {n}):", residual=residual)
+        out = residual.clone()
+        assert_identical(tw.matmul(a, b, residual=out, out=out), tw.matmul(a, b, residual=residual))
+        crossed = a[:, None].flip(0), b[None]  # every one by every other
+        check(*crossed, f"({m}, {k}) @ ({k}, {n}), crossed:")
 
 
 @pytest.mark.gpu
@@ -221,6 +227,34 @@ def test_a_few_rows_or_columns_by_a_large_matrix(device, dtype, few, k):
     apart = torch.full((601, 3 * k), float("nan"), dtype=dtype, device=device)
     apart[:, ::3] = b.mT
     check(a, apart[:, ::3].mT)
+
+
+@dtypes
+@pytest.mark.parametrize("k", [64, 255, 4097, 9000])
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_few_results_of_long_sums(device, dtype, rows, k):
+    """Every number of columns that are less than a group of lanes or as many, and some that are more."""
+    a = torch.randn(rows, k, device=device).to(dtype)
+    for columns in (*range(1, 18), 24):
+        b = torch.randn(k, columns + 2, device=device).to(dtype)
+        bias = torch.randn(columns, device=device).to(dtype)
+        for lay in (views.contiguous, views.transposed, lambda x: x):  # the last one is a part of each row
+            check(a, lay(b[:, 1:-1]), f"{rows} x {k} x {columns}:", bias=bias, activation="relu")
+            check(lay(b[:, 1:-1]).mT, a.mT, f"{columns} x {k} x {rows}:")
+
+
+@dtypes
+@pytest.mark.parametrize("k", [1, 63, 64, 1000, 10_000])
+def test_vectors_times_vectors(device, dtype, k):
+    """Vectors of every form have the same product: a dimension of size 1 has any stride."""
+    u, v = (torch.randn(2 * k, device=device).to(dtype)[::2] for _ in range(2))
+    for x, y in [(u, v), (u.contiguous(), v.contiguous())]:
+        for a in (x, x[None], x[:, None].mT):
+            for b in (y, y[:, None], y[None].mT, y.as_strided((k, 1), (y.stride(0), 7))):
+                product, error = reference.matmul(x[None], y[:, None])
+                got = tw.matmul(a, b)
+                assert got.shape == torch.matmul(a, b).shape
+                assert_rounded(got.reshape(1, 1), product, error)
 
 
 @dtypes

@@ -282,11 +282,13 @@ LOOPS = [
     (tw.matmul, (meta(70, 50), meta(50, 90)), {}, "blocks of k, columns and rows", "matmul/blocks.rs"),
     # With AMX other loops multiply bfloat16.
     (tw.matmul, (f32(7, 5), f32(5, 9)), {}, "a product packed at once", "matmul/small.rs"),
-    (tw.matmul, (f32(3, 3), f32(3)), {}, "elements where they lie", "matmul/small.rs"),
+    (tw.matmul, (f32(3, 3), f32(3)), {}, "elements where they lie", "matmul/tiny.rs"),
     (tw.matmul, (meta(7, 500), meta(500)), {}, "rows of a matrix times one or a few", "vector/dots.rs"),
     (tw.matmul, (f32(16, 900), f32(500, 900).T), {}, "rows of a matrix times one or", "vector/dots.rs"),
     (tw.matmul, (meta(700, 5), meta(5)), {}, "rows of few elements times a vector", "vector/short.rs"),
     (tw.matmul, (meta(4, 500), meta(500, 900)), {}, "columns of a matrix times one", "vector/across.rs"),
+    (tw.matmul, (meta(4, 9000), meta(9000, 9)), {}, "a few results of a long k", "vector/narrow.rs"),
+    (tw.matmul, (meta(500), meta(500)), {}, "a few results of a long k", "vector/narrow.rs"),
     (tw.matmul, (meta(5, 500), meta(500, 900)), {}, "blocks of k, columns and rows", "matmul/blocks.rs"),
     (tw.grouped_matmul, (meta(4, 70, 50), meta(4, 50, 90)), {}, "blocks of k", "matmul/blocks.rs"),
     (tw.grouped_matmul, ([meta(1, 5), meta(70, 50)], [meta(5, 9), meta(50, 90)]), {}, "blocks", "blocks.rs"),
@@ -345,7 +347,7 @@ def test_it_refuses_what_the_call_refuses():
         with pytest.raises(tw.OptionError, match=f'op="{name}" is not known; accepted: '):
             tw.explain(op, meta(2))
     # A result in the place of the function.
-    with pytest.raises(tw.OptionError, match=r"`op` is a Tensor; pass one of tilewise's functions"):
+    with pytest.raises(tw.OptionError, match=r"`op` is of type Tensor; pass one of tilewise's functions"):
         tw.explain(tw.add(torch.ones(2), 1))
 
 

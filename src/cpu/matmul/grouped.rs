@@ -64,7 +64,7 @@ fn grouped<T: Factor>(problem: &GroupedMatmulProblem) -> Result<()> {
         let bias = [&biases, &gate_biases].map(|biases| biases.get(group).map(Vec::as_slice));
         let product = product::<T>(problem, group, ranges[group], bias);
         if product.m > 0 {
-            multiply::<T>(product, shape(problem, (product.m, product.k)).is_for_vectors(), parallel);
+            multiply::<T>(product, shape(problem, (product.m, product.k)), parallel);
         }
     };
     let costs = ranges.iter().map(|&range| shape(problem, rows_and_depth(problem, range)).cost());
@@ -89,9 +89,9 @@ fn grouped<T: Factor>(problem: &GroupedMatmulProblem) -> Result<()> {
     let last = ranges.last().map_or(0, |&(_, end)| end);
     if problem.cut == Cut::Rows && last < problem.m as usize {
         let rest = product::<T>(problem, 0, (last, problem.m as usize), [None; 2]);
-        let is_for_vectors = shape(problem, (rest.m, 0)).is_for_vectors();
+        let shape = shape(problem, (rest.m, 0));
         let rest = Product { k: 0, gate: None, activation: Activation::None, ..rest };
-        multiply::<T>(rest, is_for_vectors, parallel::pays(all));
+        multiply::<T>(rest, shape, parallel::pays(all));
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! matmul: products of matrices in tiles of registers ([`blocks`], [`parts`]) of factors ([`scheme`], [`pairs`], [`amx`])
-//! that are packed where that pays ([`pack`], [`scratch`]), or all at once ([`small`]), products with one or a few vectors
-//! ([`vector`]), what is done to an accumulator before it is rounded ([`epilogue`]), and products of groups ([`grouped`]).
+//! that are packed where that pays ([`pack`], [`scratch`]), or all at once ([`small`]), products of a handful of elements
+//! ([`tiny`]) and with one or a few vectors ([`vector`]), what is done to an accumulator before it is rounded ([`epilogue`]), and
+//! products of groups ([`grouped`]).
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -14,6 +15,7 @@ mod parts;
 mod scheme;
 mod scratch;
 mod small;
+mod tiny;
 mod vector;
 
 use std::ops::Range;
@@ -50,13 +52,15 @@ pub fn method(problem: &MatmulProblem) -> Method {
 
 fn method_of(shape: Shape) -> Method {
     let Shape { dtype, size: [m, n, k], gated, .. } = shape;
+    if shape.is_tiny() {
+        return Method::new("elements where they lie", "matmul/tiny.rs");
+    }
     if shape.is_for_vectors() {
         return vector::method(dtype, shape.size, shape.across);
     }
     let pairs = if dtype == DType::BF16 { of_pairs() } else { None };
     let method = if pairs != Some(OfPairs::Amx) && small::is_small(m, n, k, gated) {
-        let loops = if shape.is_tiny() { "elements where they lie" } else { "a product packed at once" };
-        Method::new(loops, "matmul/small.rs")
+        Method::new("a product packed at once", "matmul/small.rs")
     } else {
         Method::new("blocks of k, columns and rows", "matmul/blocks.rs")
     };
@@ -92,6 +96,28 @@ struct Gate<'a, R> {
 }
 
 impl<'a, R> Product<'a, R> {
+    /// The product at `index` of the batch, with the biases of b and of the gate.
+    #[inline(always)]
+    fn of<T: Float<Real = R>>(
+        problem: &MatmulProblem,
+        [bias, gate_bias]: [Option<&'a [R]>; 2],
+        index: usize,
+    ) -> Product<'a, R> {
+        let place = |matrix: &Matrix| place(matrix, T::DTYPE, &problem.batch, index);
+        Product {
+            m: problem.m as usize,
+            n: problem.n as usize,
+            k: problem.k as usize,
+            a: place(&problem.a),
+            b: place(&problem.b),
+            out: place(&problem.out),
+            bias,
+            gate: problem.gate.as_ref().map(|gate| Gate { b: place(gate), bias: gate_bias }),
+            residual: problem.residual.as_ref().map(place),
+            activation: problem.activation,
+        }
+    }
+
     /// The product of some rows and columns, of elements of `size` bytes.
     fn part(self, size: usize, rows: Range<usize>, columns: Range<usize>) -> Product<'a, R> {
         Product {
@@ -171,11 +197,11 @@ impl Shape {
         !self.is_tiny() && vector::is_for(self.dtype, self.size, self.across)
     }
 
-    /// As [`small::is_tiny`]. Pairs of bfloat16 are multiplied by their own instructions, which round otherwise.
+    /// As [`tiny::is_tiny`]. Pairs of bfloat16 are multiplied by their own instructions, which round otherwise.
     fn is_tiny(self) -> bool {
         let [m, n, k] = self.size;
         let in_pairs = self.dtype == DType::BF16 && of_pairs().is_some();
-        !in_pairs && !self.gated && small::is_tiny(m, n, k)
+        !in_pairs && !self.gated && tiny::is_tiny(m, n, k)
     }
 
     /// Asks for what a product takes besides its operands, about: the sums of pieces of k of products with vectors, and what
@@ -196,12 +222,13 @@ impl Shape {
     }
 
     /// Operations of a product, and about how many nanoseconds one thread takes: one does some 100 operations of a matrix
-    /// product, 10 of one with a vector, which is bound by memory, as many more of one with a few, and makes a call.
+    /// product, 10 of one with a vector, which is bound by memory, as many more of one with a few, and makes a call, but for tiny ones.
     fn cost(self) -> (f64, f64) {
         let [m, n, k] = self.size;
         let operations = if self.gated { 4.0 } else { 2.0 } * m as f64 * n as f64 * k as f64;
         let rate = if self.is_for_vectors() { (10.0 * m.min(n) as f64).min(100.0) } else { 100.0 };
-        (operations, 50.0 + operations / rate)
+        let call = if self.is_tiny() { 20.0 } else { 50.0 };
+        (operations, call + operations / rate)
     }
 }
 
@@ -210,7 +237,7 @@ impl Shape {
 const SMALL: f64 = 2e7;
 
 fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
-    let (m, n, k) = (problem.m as usize, problem.n as usize, problem.k as usize);
+    let n = problem.n as usize;
     let load = |bias: &Bias, row: usize| {
         let rows = Placed { address: bias.address, row_stride: bias.row_stride, col_stride: 0 };
         // SAFETY: the bias is memory that the caller keeps alive for the call, and `check_out` has refused an `out` that
@@ -218,47 +245,41 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
         unsafe { load_bias::<T>("matmul", rows.at(size_of::<T>(), row, 0), (n, bias.stride)) }
     };
     let shape = Shape::of(problem);
-    let (gated, is_for_vectors) = (shape.gated, shape.is_for_vectors());
     let bias_row = |row| problem.bias.as_ref().map(|bias| load(bias, row)).transpose();
-    let bias: Option<Vec<T::Real>> = bias_row(usize::from(gated))?;
-    let gate_bias = if gated { bias_row(0)? } else { None };
+    let bias: Option<Vec<T::Real>> = bias_row(usize::from(shape.gated))?;
+    let gate_bias = if shape.gated { bias_row(0)? } else { None };
     let solve = |index: usize, parallel: bool| {
-        let place = |matrix: &Matrix| place(matrix, T::DTYPE, &problem.batch, index);
-        let product = Product {
-            m,
-            n,
-            k,
-            a: place(&problem.a),
-            b: place(&problem.b),
-            out: place(&problem.out),
-            bias: bias.as_deref(),
-            gate: problem.gate.as_ref().map(|gate| Gate { b: place(gate), bias: gate_bias.as_deref() }),
-            residual: problem.residual.as_ref().map(place),
-            activation: problem.activation,
-        };
-        multiply::<T>(product, is_for_vectors, parallel);
+        let product = Product::of::<T>(problem, [bias.as_deref(), gate_bias.as_deref()], index);
+        multiply::<T>(product, shape, parallel);
     };
     let products = problem.batch_count() as usize;
     let (operations, nanoseconds) = shape.cost();
     if parallel::is_long(nanoseconds * products as f64) {
         shape.check_room::<T::Real>("matmul")?;
     }
+    let solve_range = |range: Range<usize>| {
+        if shape.is_tiny() {
+            dispatch(tiny::Products::<T> { problem, bias: bias.as_deref(), range });
+        } else {
+            range.for_each(|index| solve(index, false));
+        }
+    };
     if products == 1 {
         solve(0, parallel::pays(nanoseconds));
     } else if !parallel::pays(nanoseconds * products as f64) {
-        (0..products).for_each(|index| solve(index, false));
+        solve_range(0..products);
     } else if operations < SMALL || products >= 4 * parallel::threads() {
-        parallel::for_ranges(products, 1, nanoseconds * products as f64, |range| {
-            range.for_each(|index| solve(index, false));
-        });
+        parallel::for_ranges(products, 1, nanoseconds * products as f64, solve_range);
     } else {
         (0..products).for_each(|index| solve(index, parallel::pays(nanoseconds)));
     }
     Ok(())
 }
 
-fn multiply<T: Factor>(product: Product<'_, T::Real>, is_for_vectors: bool, parallel: bool) {
-    if is_for_vectors {
+fn multiply<T: Factor>(product: Product<'_, T::Real>, shape: Shape, parallel: bool) {
+    if shape.is_tiny() {
+        dispatch(tiny::Single::<T>(product));
+    } else if shape.is_for_vectors() {
         vector::solve::<T>(product, parallel);
     } else {
         blocks::solve::<T>(product, parallel);
@@ -284,9 +305,15 @@ unsafe fn load_bias<T: Float>(
 /// The matrix at `index` of the batch.
 fn place(matrix: &Matrix, dtype: DType, batch: &[i64], index: usize) -> Placed {
     let (mut rest, mut offset) = (index as i64, 0);
-    for (&size, &stride) in batch.iter().zip(&matrix.batch_strides).rev() {
-        offset += rest % size * stride;
-        rest /= size;
+    match matrix.batch_strides[..] {
+        // Without divisions, which take longer than a tiny product.
+        [stride] => offset = rest * stride,
+        _ => {
+            for (&size, &stride) in batch.iter().zip(&matrix.batch_strides).rev() {
+                offset += rest % size * stride;
+                rest /= size;
+            }
+        }
     }
     let bytes = offset * dtype.size() as i64;
     Placed {

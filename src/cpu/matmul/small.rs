@@ -1,12 +1,10 @@
-//! Products of a few rows and columns: all of a and b is packed at once, row by row, or read where it lies. The preparations
+//! Products of a few rows and columns: all of a and b is packed at once, row by row. The preparations
 //! for blocks ([`super::blocks`]) would take several times as long as the arithmetic, which is the same.
 
 use super::blocks::{Block, Progress, Sum};
 use super::scheme::Scheme;
 use super::scratch::Scratch;
 use super::*;
-use crate::cpu::element::Element;
-use crate::cpu::float::Real;
 use crate::cpu::isa::Isa;
 use crate::cpu::register::{Operands, Tiles};
 
@@ -15,13 +13,6 @@ const SIDE: usize = 64;
 
 /// Elements of a matrix, at most: of more, blocks take no longer.
 const ELEMENTS: usize = 512;
-
-/// Whether the elements of a product are read where they lie, unless they become pairs: packing would take longer, and so
-/// would the ways for vectors.
-#[inline(always)]
-pub fn is_tiny(m: usize, n: usize, k: usize) -> bool {
-    m.max(n) <= 4 && k <= SIDE && m * n * k <= 64
-}
 
 /// Whether a product is one for [`Block::solve_small`], if rows of a need not be read along k, in whole registers.
 #[inline(always)]
@@ -35,20 +26,6 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let Product { m, n, k, a, b, out, .. } = self.product;
         let (height, width) = (S::Tiles::<I>::HEIGHT, S::Tiles::<I>::WIDTH);
         let progress = Progress { first: true, last: true, sums: out, gates: out };
-        if S::DEPTH == 1 && is_tiny(m, n, k) {
-            let tile = scratch.tile.room::<Sum<S>>(height * width);
-            for (i, row) in tile.chunks_exact_mut(width).take(m).enumerate() {
-                // The activation is applied to all of a row.
-                row.fill(Sum::<S>::default());
-                for (j, sum) in row.iter_mut().take(n).enumerate() {
-                    for l in 0..k {
-                        let [x, y] = [element::<S::Memory>(a, i, l), element::<S::Memory>(b, l, j)];
-                        *sum = x.mul_add(self.isa, y, *sum);
-                    }
-                }
-            }
-            return self.finish(progress, &mut tile[..m * width], 0..m, 0..n);
-        }
         let deep = k.div_ceil(S::DEPTH);
         let mut line = [S::Memory::default(); SIDE];
         let rows = scratch.a.room::<S::Factor>(m.next_multiple_of(height) * deep);
@@ -104,13 +81,6 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             }
         }
     }
-}
-
-#[inline(always)]
-fn element<T: Float>(matrix: Placed, row: usize, column: usize) -> T::Real {
-    let from = std::ptr::with_exposed_provenance::<T>(matrix.at(size_of::<T>(), row, column));
-    // SAFETY: as of `read`.
-    T::Real::from_element(unsafe { from.read_unaligned() })
 }
 
 /// The first elements of a row.

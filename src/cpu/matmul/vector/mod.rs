@@ -3,6 +3,7 @@
 
 mod across;
 pub mod dots;
+mod narrow;
 mod short;
 #[cfg(target_arch = "x86_64")]
 pub mod tiles;
@@ -88,6 +89,9 @@ fn is_by_amx(dtype: DType, [m, n, k]: [usize; 3]) -> bool {
 
 /// What solves such a product.
 pub fn method(dtype: DType, [m, n, k]: [usize; 3], across: bool) -> Method {
+    if narrow::is_narrow(m.min(n), m.max(n), k, across) {
+        return Method::new("a few results of a long k", "matmul/vector/narrow.rs");
+    }
     if across {
         return Method::new("columns of a matrix times one or a few vectors", "matmul/vector/across.rs");
     }
@@ -106,7 +110,8 @@ pub fn method(dtype: DType, [m, n, k]: [usize; 3], across: bool) -> Method {
 pub fn is_across(m: usize, n: usize, a: [i64; 2], b: [i64; 2]) -> bool {
     // The rows of a times vectors are results, or the columns of b.
     let [of_results, of_k] = if n < m { a } else { [b[1], b[0]] };
-    of_results.unsigned_abs() < of_k.unsigned_abs()
+    // A single result has no neighbour, whatever its stride.
+    m.max(n) > 1 && of_results.unsigned_abs() < of_k.unsigned_abs()
 }
 
 /// out[v, i] = sum over k of matrix[i, k] * vectors[v, k], for `len` results of each of `count` vectors.
@@ -318,6 +323,9 @@ impl<T: Factor> Kernel for Sums<'_, T> {
             return;
         }
         let &Problem { ref vectors, k, count, .. } = problem;
+        if narrow::is_narrow(count, problem.len, k, problem.across) {
+            return narrow::sum(isa, problem, &depth, sums, scratch);
+        }
         if !problem.across {
             if is_short(count, k) {
                 let mut vector = [T::Real::default(); short::LONGEST];
