@@ -270,8 +270,8 @@ def _name(op: Any) -> str:
     name = getattr(op, "__name__", None)
     if not isinstance(name, str):
         raise _core.OptionError(
-            f"explain: `op` is a {type(op).__name__}; pass one of tilewise's functions or its name, and then "
-            "its arguments: explain(tilewise.matmul, a, b)"
+            f"explain: `op` is of type {type(op).__name__}; pass one of tilewise's functions or its name, "
+            "and then its arguments: explain(tilewise.matmul, a, b)"
         )
     if op is getattr(_core, name, None):
         return name

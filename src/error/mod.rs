@@ -52,6 +52,8 @@ pub enum Error {
         "{op}: `{argument}` is of type {got}, neither a tensor nor a number; pass a torch.Tensor, a numpy.ndarray, any object with __dlpack__ or a number"
     )]
     NotAnOperand { op: &'static str, argument: &'static str, got: String },
+    #[error("add: x and y are both numbers, of type {x} and {y}; one of them must be a tensor")]
+    OnlyNumbers { x: String, y: String },
     #[error(
         "{op}: `{argument}` has dtype {got}; accepted: {accepted}. Convert it first, e.g. {argument}.to(...) or {argument}.astype(...)"
     )]
@@ -212,7 +214,7 @@ pub enum Error {
 
     // --- option; but for the first `got` is as its caller wrote it, a string in quotes
     #[error(
-        "explain: op={got:?} is not known; accepted: tilewise's functions and their names: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"grouped_matmul\", \"softmax_backward\", \"log_softmax_backward\", \"activation_backward\""
+        "explain: op={got:?} is not known; accepted: tilewise's functions and their names: \"add\", \"softmax\", \"log_softmax\", \"matmul\", \"grouped_matmul\", \"softmax_backward\", \"log_softmax_backward\""
     )]
     NotExplained { got: String },
     #[error("add: `alpha` is not accepted where x is a number; multiply y first, and pass add(y, x)")]
@@ -300,6 +302,7 @@ impl Error {
         Some(match self {
             NotATensor { .. }
             | NotAnOperand { .. }
+            | OnlyNumbers { .. }
             | DTypeNotAccepted { .. }
             | DTypesDiffer { .. }
             | OutDType { .. }

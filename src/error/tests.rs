@@ -15,6 +15,7 @@ fn every_error() -> Vec<Error> {
     vec![
         NotATensor { op, argument, got: "list".into() },
         NotAnOperand { op: "add", argument: "y", got: "list".into() },
+        OnlyNumbers { x: "int".into(), y: "float".into() },
         DTypeNotAccepted {
             op: "matmul",
             argument: "a",

@@ -163,6 +163,11 @@ pub fn not_an_operand(argument: Argument, object: &Bound<'_, PyAny>) -> Error {
     Error::NotAnOperand { op: argument.op, argument: argument.name, got: type_name(object) }
 }
 
+/// Refuses two numbers where one must be a tensor.
+pub fn only_numbers(x: &Bound<'_, PyAny>, y: &Bound<'_, PyAny>) -> Error {
+    Error::OnlyNumbers { x: type_name(x), y: type_name(y) }
+}
+
 /// The value of a 0-dimensional tensor on the CPU.
 ///
 /// # Safety

@@ -10,7 +10,7 @@ use super::run::{Known, solve};
 use crate::dtype::DType;
 use crate::error::{Error, Handler, Result};
 use crate::interop::memo::{self, Arguments, Memo, Memoised};
-use crate::interop::scalar::{is_number, is_numpy_scalar};
+use crate::interop::scalar::{is_number, is_numpy_scalar, only_numbers};
 use crate::interop::{Argument, Autocast, Call, Output};
 use crate::ops::add::AddProblem;
 use crate::ops::{self, Scalar};
@@ -99,17 +99,21 @@ pub fn add<'py>(
     finish_checked(py, run(), [x, y], [("alpha", alpha.given()), ("out", given(out))], check)
 }
 
-/// x and y, or y and x where x is a number and y is not: without an alpha their order does not matter.
+/// x and y, or y and x where x is a number: without an alpha their order does not matter. Two numbers are no problem of tensors.
 fn number_last<'a, 'py>(
     x: &'a Bound<'py, PyAny>,
     y: &'a Bound<'py, PyAny>,
     alpha: &Keyword<'_, 'py>,
 ) -> Result<(&'a Bound<'py, PyAny>, &'a Bound<'py, PyAny>)> {
-    let swapped = (is_number(x) || is_numpy_scalar(x)?) && !is_number(y) && !is_numpy_scalar(y)?;
-    match (swapped, alpha.given()) {
-        (false, _) => Ok((x, y)),
-        (true, None) => Ok((y, x)),
-        (true, Some(_)) => Err(Error::AlphaBesideNumber),
+    if !is_number(x) && !is_numpy_scalar(x)? {
+        return Ok((x, y));
+    }
+    if is_number(y) || is_numpy_scalar(y)? {
+        return Err(only_numbers(x, y));
+    }
+    match alpha.given() {
+        None => Ok((y, x)),
+        Some(_) => Err(Error::AlphaBesideNumber),
     }
 }
 

@@ -92,6 +92,12 @@ CASES = [
         lambda: tw.add(x, None),
     ),
     (
+        "OnlyNumbers",
+        DTYPE,
+        "add: x and y are both numbers, of type int and float; one of them must be a tensor",
+        lambda: tw.add(1, 2.5),
+    ),
+    (
         "DTypeNotAccepted",
         DTYPE,
         f"matmul: `a` has dtype int64; accepted: {FLOATS}. Convert it first, e.g. a.to(...) or a.astype(...)",
@@ -457,7 +463,7 @@ CASES = [
     (
         "NotExplained",
         OPTION,
-        'explain: op="mul" is not known; accepted: tilewise\'s functions and their names: "add", "softmax", "log_softmax", "matmul", "grouped_matmul", "softmax_backward", "log_softmax_backward", "activation_backward"',
+        'explain: op="mul" is not known; accepted: tilewise\'s functions and their names: "add", "softmax", "log_softmax", "matmul", "grouped_matmul", "softmax_backward", "log_softmax_backward"',
         lambda: tw.explain("mul", x),
     ),
     (

@@ -143,6 +143,8 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(words, why, capsy
         (["all", "--shape", "8x8"], "--shape: name the operations"),
         (["add", "--layout", "row"], "--layout, --dim and --precision need --shape"),
         (["softmax", "--dim", "0"], "--layout, --dim and --precision need --shape"),
+        (["add", "--shape", "8x8", "--precision", "tf32"], "--precision is of matmul only"),
+        (["matmul", "--shape", "8x8x8", "--dim", "1"], "--dim is of softmax and its gradient only"),
         (["add", "--dtype", "int3"], "int3 is not known; accepted: float16"),
         (["add", "--shape", "8x8", "--only", "8"], "--only selects from the built-in cases"),
         (["add", "--shape", "2^40x2"], "'2^40x2' has more than 2^40 elements"),

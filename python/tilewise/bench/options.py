@@ -40,6 +40,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         result.error(
             "--layout, --dim and --precision need --shape; to select from the built-in cases, use --only TEXT"
         )
+    # Each where it means something: --precision is of matmul in float32, --dim of softmax and its gradient.
+    if options.precision and "matmul" not in options.operations:
+        result.error("--precision is of matmul only")
+    if options.dim is not None and not any("softmax" in operation for operation in options.operations):
+        result.error("--dim is of softmax and its gradient only")
     if options.only and options.shape:
         result.error("--only selects from the built-in cases, which --shape replaces: use one of the two")
     if options.record and options.from_file:
