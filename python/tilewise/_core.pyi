@@ -687,14 +687,14 @@ def force_matmul_kernel(
     Args:
         kernel: "blocks" (kernels/matmul_mma.cu and its siblings), "wgmma" (kernels/matmul_wgmma.cu: float16 and
             bfloat16 on compute capability 9.0), "bf16x6" (kernels/matmul_bf16x6.cu: float32 there), "few"
-            (kernels/matmul_bf16x6_few.cu: the same of few rows or columns), "tf32"
-            (kernels/matmul_wgmma_tf32.cu: the same with precision="tf32"), "skinny" (kernels/matmul_skinny.cu and
+            (kernels/matmul_wgmma_few.cu and matmul_bf16x6_few.cu: few rows or columns there), "tf32"
+            (kernels/matmul_wgmma_tf32.cu: float32 with precision="tf32"), "skinny" (kernels/matmul_skinny.cu and
             matmul_skinny_simt.cu: up to 16 rows or columns of fp16/bf16, 64 of others), "copied"
             (kernels/matmul_mma.cu on copies of operands that it could only read element by element), or None to leave
             the choice to the plan again.
         tile: for "blocks" (of fp16/bf16 and float64), "wgmma", "bf16x6", "few" and "tf32": rows x columns of a block, as
             "128x256"; None: the plan's.
-        splits: for "wgmma", "bf16x6", "few" (1, 2, 4, 8), "tf32", "skinny" and, where they divide k of float32 or float64,
+        splits: for "wgmma", "bf16x6", "few" (of float32 1, 2, 4, 8), "tf32", "skinny" and, where they divide k of float32 or float64,
             "blocks": k splits; None: the plan's.
         cluster: for "wgmma" and "tf32": rows x columns of blocks that load for each other, as "2x1"; "1x1" for none, and for
             "wgmma", "bf16x6" and "skinny" also for split-K through memory where the splits could be a cluster.
