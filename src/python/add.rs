@@ -99,7 +99,7 @@ pub fn add<'py>(
     finish_checked(py, run(), [x, y], [("alpha", alpha.given()), ("out", given(out))], check)
 }
 
-/// x and y, or y and x where x is a number: without an alpha their order does not matter. Two numbers are no problem of tensors.
+/// x and y, or y and x where x is a number: without an alpha their order does not matter. Two numbers are refused.
 fn number_last<'a, 'py>(
     x: &'a Bound<'py, PyAny>,
     y: &'a Bound<'py, PyAny>,

@@ -377,9 +377,9 @@ def bf16x6_cases() -> Iterator[Case]:
 def few_cases() -> Iterator[Case]:
     """Elsewhere than on compute capability 9.0 these run the plan's own choice."""
     deep, wide = FEW
-    of_floats, of_halves = (few_tiles(file) for file in ("matmul_bf16x6_few", "matmul_wgmma_few"))
+    of_floats, of_two_bytes = (few_tiles(file) for file in ("matmul_bf16x6_few", "matmul_wgmma_few"))
     kinds = [(tile, torch.float32, (1, 2)) for tile in of_floats]
-    kinds += [(tile, dtype, (1,)) for tile in of_halves for dtype in (torch.float16, torch.bfloat16)]
+    kinds += [(tile, dtype, (1,)) for tile in of_two_bytes for dtype in (torch.float16, torch.bfloat16)]
     for tile, dtype, splits in kinds:
         name, columns = f"matmul few {tile} {dtype}", int(tile.split("x")[1])
         for rows, split, layout in product((1, columns + 1), splits, "nt"):

@@ -60,9 +60,9 @@ pub enum Route {
 }
 
 /// On compute capability 9.0, fp16 and bf16 go to matmul_wgmma.cu, but for small problems whose operands it would have to copy, and
-/// few rows that matmul_wgmma_few.cu is estimated to do sooner; among its tiles and splits wgmma/cost.rs decides. float32 goes to matmul_bf16x6.cu
-/// there where that is estimated to be done before the blocks or the kernels of few rows, of which matmul_bf16x6_few.cu is
-/// one; as TF32 to matmul_wgmma_tf32.cu.
+/// few rows that matmul_wgmma_few.cu is estimated to do sooner; among its tiles and splits wgmma/cost.rs decides. float32 goes to
+/// matmul_bf16x6.cu there where that is estimated to be done before the blocks or the kernels of few rows, of which
+/// matmul_bf16x6_few.cu is one; as TF32 to matmul_wgmma_tf32.cu.
 /// Elsewhere few rows or columns go to matmul_skinny.cu where blocks of whole tiles would leave much of the device idle; of
 /// float32 and float64 k is split where there are few tiles;
 /// operands that those blocks would read element by element are copied first where they are used often enough;

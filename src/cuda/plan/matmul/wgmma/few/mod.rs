@@ -107,12 +107,12 @@ pub struct FewChoice {
 
 /// None: not for this problem on this device.
 pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Overrides) -> Option<FewChoice> {
-    let halves = matches!(problem.dtype, DType::F16 | DType::BF16);
+    let of_two_bytes = matches!(problem.dtype, DType::F16 | DType::BF16);
     let few = problem.m.min(problem.n) <= FEW || overrides.tile.is_some();
     let whole = overrides.splits.is_none_or(|splits| splits == 1)
         && overrides.cluster.is_none_or(TileCluster::is_alone);
     // Code for 9.0a runs on nothing else.
-    if device.compute_capability != (9, 0) || !halves || !few || !whole || !problem.batch.is_empty() {
+    if device.compute_capability != (9, 0) || !of_two_bytes || !few || !whole || !problem.batch.is_empty() {
         return None;
     }
     let p = oriented(problem);
