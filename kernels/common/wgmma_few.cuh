@@ -36,7 +36,7 @@ static_assert(sizeof(FewParams) == 640 && offsetof(FewParams, bias) == 64 && off
 template <class Element, int BN_> struct FewTile {
     using T = Element;
     static constexpr int BM = 64, BN = BN_, WARPGROUPS = 2, WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS + 128;
-    static constexpr int K_BOXES = 2, STAGE_K = K_BOXES * BLOCK_K;
+    static constexpr int K_BOXES = 2;
     static constexpr int A_BOX_BYTES = BM * 128, B_BOX_BYTES = BN * 128;
     static constexpr int A_BYTES = K_BOXES * A_BOX_BYTES, STAGE_BYTES = A_BYTES + K_BOXES * B_BOX_BYTES;
     static constexpr int ACCUMULATORS = BN / 2;
@@ -45,12 +45,21 @@ template <class Element, int BN_> struct FewTile {
     static_assert(WARPGROUPS * SUMS * sizeof(float) <= 4 * STAGE_BYTES, "four stages at least");
 };
 
+// Of rows or columns from the first: whether they are the last there are.
+template <class S, bool IS_B> __device__ __forceinline__ bool is_last_few(const FewParams& p, int32_t first) {
+    return uint32_t(first) + (IS_B ? S::BN : S::BM) >= (IS_B ? p.n : p.m);
+}
+
+template <bool IS_B> __device__ __forceinline__ const TensorMap& map_few(const FewParams& p, bool is_last) {
+    return IS_B ? (is_last ? p.b_tail : p.b) : (is_last ? p.a_tail : p.a);
+}
+
 // By one thread: fills an operand's part of every stage.
 template <class S, bool IS_B>
 __device__ __forceinline__ void produce_few(const FewParams& p, int32_t first, uint32_t shared, Ring ring) {
-    const bool is_last = uint32_t(first) + (IS_B ? S::BN : S::BM) >= (IS_B ? p.n : p.m);
+    const bool is_last = is_last_few<S, IS_B>(p, first);
     const uint32_t bytes = IS_B ? (is_last ? p.b_tail_bytes : p.b_bytes) : (is_last ? p.a_tail_bytes : p.a_bytes);
-    const TensorMap& map = IS_B ? (is_last ? p.b_tail : p.b) : (is_last ? p.a_tail : p.a);
+    const TensorMap& map = map_few<IS_B>(p, is_last);
     const bool mn_major = !IS_B && p.a_mn;
     for (uint32_t block = 0; block < p.k_blocks; ++block, ring.advance()) {
         ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
@@ -180,6 +189,8 @@ template <class S, bool ANY> __device__ __forceinline__ void run_few(const FewPa
     const uint32_t shared = uint32_t(__cvta_generic_to_shared(wgmma_shared));
     const Ring ring{shared, p.stages};
     const uint32_t warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+    const uint32_t tile_m = p.by_columns.quotient(blockIdx.x), tile_n = blockIdx.x - tile_m * p.tiles_n;
+    const int32_t row = int32_t(tile_m) * S::BM, col = int32_t(tile_n) * S::BN;
     if (warp == S::WARPS + 2) {
         if (ptx::elect()) {
             // As many as there can be: straight code is sooner done than a loop.
@@ -192,10 +203,10 @@ template <class S, bool ANY> __device__ __forceinline__ void run_few(const FewPa
         }
         __syncwarp();
     } else if (warp >= S::WARPS) {
-        if (ptx::elect()) ptx::tma_prefetch_map(warp == S::WARPS ? p.a : p.b);
+        const bool is_a = warp == S::WARPS;
+        const bool is_last = is_a ? is_last_few<S, false>(p, row) : is_last_few<S, true>(p, col);
+        if (ptx::elect()) ptx::tma_prefetch_map(is_a ? map_few<false>(p, is_last) : map_few<true>(p, is_last));
     }
-    const uint32_t tile_m = p.by_columns.quotient(blockIdx.x), tile_n = blockIdx.x - tile_m * p.tiles_n;
-    const int32_t row = int32_t(tile_m) * S::BM, col = int32_t(tile_n) * S::BN;
     __syncthreads();
     if (warp >= S::WARPS) {
         if (warp > S::WARPS + 1 || !ptx::elect()) return;

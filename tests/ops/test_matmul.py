@@ -233,9 +233,9 @@ def test_a_few_rows_or_columns_by_a_large_matrix(device, dtype, few, k):
 @pytest.mark.parametrize("k", [64, 255, 4097, 9000])
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_few_results_of_long_sums(device, dtype, rows, k):
-    """Every number of columns that are less than a group of lanes or as many, and some that are more."""
+    """Columns that are less than a group of lanes, as many, and more."""
     a = torch.randn(rows, k, device=device).to(dtype)
-    for columns in (*range(1, 18), 24):
+    for columns in (1, 3, 8, 16) if k == 9000 else (*range(1, 10), 13, 16, 17, 24):
         b = torch.randn(k, columns + 2, device=device).to(dtype)
         bias = torch.randn(columns, device=device).to(dtype)
         for lay in (views.contiguous, views.transposed, lambda x: x):  # the last one is a part of each row

@@ -184,12 +184,17 @@ impl Model {
         let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
         let blocks = size.k_blocks().div_ceil(splits) as f64;
         let products = m * n * BLOCK_K as f64 / (MULTIPLY_ADDS * rate);
-        let [off_a, off_b] = size.off_lines.map(|off| f64::from(u8::from(off)));
-        let off_b = if size.has_odd_tiles(tile) { self.odd_tiles } else { off_b };
-        let [lines_a, lines_b] = [off_a, off_b].map(|share| 1.0 + share * (self.lines - 1.0));
+        let [lines_a, lines_b] = self.of_lines(size.off_lines);
+        let lines_b =
+            if size.has_odd_tiles(tile) { 1.0 + self.odd_tiles * (self.lines - 1.0) } else { lines_b };
         let loaded = m * lines_a / f64::from(cluster.columns) + n * lines_b / f64::from(cluster.rows);
         let loads = loaded * BLOCK_K as f64 * 2.0 / self.l2_bytes;
         blocks * products.max(loads) + m * n * if by_tma { self.tma_store } else { self.store }
+    }
+
+    /// What each operand takes to load, of what it takes where its rows of 128 bytes are lines of the caches.
+    pub(super) fn of_lines(&self, off_lines: [bool; 2]) -> [f64; 2] {
+        off_lines.map(|off| if off { self.lines } else { 1.0 })
     }
 
     /// Clocks of memory, from which every operand comes once at least.

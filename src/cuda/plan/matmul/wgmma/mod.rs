@@ -241,6 +241,13 @@ struct Addressed {
     lead: u64,
 }
 
+impl Addressed {
+    /// Rows of 128 bytes are parts of two lines of the caches.
+    fn is_off_lines(&self) -> bool {
+        [self.lead, self.matrix.address as u64].iter().any(|at| !at.is_multiple_of(LINE_BYTES))
+    }
+}
+
 /// How a problem will be solved, but for where its workspace memory is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WgmmaChoice {
@@ -276,9 +283,8 @@ struct Read {
 
 impl Read {
     fn new(x: &Matrix, mn: (i64, i64), k: (i64, i64), batch: &[i64]) -> Read {
-        if let Some(Addressed { matrix, mn_major, lead }) = addressed(x, mn, k) {
-            let on_lines = [lead, matrix.address as u64].iter().all(|at| at.is_multiple_of(LINE_BYTES));
-            return Read { copy: None, off_lines: !on_lines, mn_major };
+        if let Some(addressed) = addressed(x, mn, k) {
+            return Read { copy: None, off_lines: addressed.is_off_lines(), mn_major: addressed.mn_major };
         }
         let copy = repack::Dense::new(x, mn, k, batch, 1);
         let off_lines = !copy.row_bytes().is_multiple_of(LINE_BYTES);

@@ -81,18 +81,20 @@ impl Tile {
     }
 
     /// Clocks until the result is complete.
-    fn clocks(&self, p: &Oriented, device: &DeviceFacts) -> f64 {
+    fn clocks(&self, p: &Oriented, off_lines: [bool; 2], device: &DeviceFacts) -> f64 {
         let (blocks, many) = (self.blocks(p), u64::from(device.multiprocessors));
         let resident = self.resident(blocks, device);
         let at_once = many * u64::from(resident);
         let [m, n, k] = [p.m, p.n, p.k].map(i64::unsigned_abs);
         // Of columns, only those that there are.
         let columns = n.next_multiple_of(8).min(self.n.into());
-        let read = ((u64::from(ROWS) + columns) * u64::from(ROW_BYTES)) as f64 * k.div_ceil(BLOCK_K) as f64;
+        let [lines_a, lines_b] = MODEL.of_lines(off_lines);
+        let lines = f64::from(ROWS) * lines_a + columns as f64 * lines_b;
+        let read = lines * f64::from(ROW_BYTES) * k.div_ceil(BLOCK_K) as f64;
         let side_by_side = f64::from(resident).min(blocks.div_ceil(many) as f64);
         let rounds = blocks.div_ceil(at_once) as f64;
         let loading = rounds * (side_by_side * read / L2_BYTES + ROUND);
-        let size = Size { m, n, k, products: 1, gated: false, off_lines: [false; 2], b_by_rows: false };
+        let size = Size { m, n, k, products: 1, gated: false, off_lines, b_by_rows: false };
         START + MODEL.of_memory(&size, device).hypot(loading)
     }
 }
@@ -101,6 +103,7 @@ impl Tile {
 #[derive(Clone, Debug, PartialEq)]
 pub struct FewChoice {
     tile: &'static Tile,
+    transposed: bool,
     clocks: f64,
     why: Vec<Reason>,
 }
@@ -115,42 +118,42 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     if device.compute_capability != (9, 0) || !of_two_bytes || !few || !whole || !problem.batch.is_empty() {
         return None;
     }
-    let p = oriented(problem);
-    if !takes(problem, &p) {
-        return None;
-    }
+    let (p, [a, b]) = taken(problem)?;
+    let off_lines = [a.is_off_lines(), b.is_off_lines()];
     let is_asked = |tile: &&Tile| match overrides.tile {
         Some(only) => TILES.get(only).is_some_and(|asked| asked == *tile),
         None => tile.n == TILES[0].n || i64::from(tile.n / 2) < p.n,
     };
-    let tiles = TILES.iter().filter(is_asked).filter(|tile| tile.blocks(&p) <= u64::from(u32::MAX / 4));
-    let ((tile, clocks), next) = least_two(tiles.map(|tile| (tile, tile.clocks(&p, device))))?;
+    let fits =
+        |tile: &&Tile| tile.blocks(&p) <= u64::from(u32::MAX / 4) && tile.stages(1, device) >= LEAST_STAGES;
+    let tiles = TILES.iter().filter(is_asked).filter(fits);
+    let ((tile, clocks), next) = least_two(tiles.map(|tile| (tile, tile.clocks(&p, off_lines, device))))?;
     let mut why = vec![Reason::asked_for(NAME, "wgmma")];
     why.extend(next.map(|(other, of)| estimated((tile.name, clocks), (other.name, of))));
-    Some(FewChoice { tile, clocks, why })
+    Some(FewChoice { tile, transposed: p.transposed, clocks, why })
 }
 
-/// The long side as rows.
-fn oriented(problem: &MatmulProblem) -> Oriented {
-    if problem.n > problem.m { Oriented::transposed(problem) } else { Oriented::straight(problem) }
+/// The problem with its long side as rows, and how the operands lie: of a square one as it is transposed, if the kernel takes that.
+fn taken(problem: &MatmulProblem) -> Option<(Oriented, [Addressed; 2])> {
+    let transposed = (problem.n >= problem.m).then(|| Oriented::transposed(problem));
+    let straight = || (problem.m >= problem.n).then(|| Oriented::straight(problem));
+    let with_operands = |p: Oriented| takes(problem, &p).map(|operands| (p, operands));
+    transposed.and_then(with_operands).or_else(|| straight().and_then(with_operands))
 }
 
-/// Whether there is a kernel: of operands that the copy engine can address, few rows along k, and a bias of the other side.
-fn takes(problem: &MatmulProblem, p: &Oriented) -> bool {
+/// Operands that the copy engine can address, few rows along k, and a bias of the other side: if there is a kernel.
+fn takes(problem: &MatmulProblem, p: &Oriented) -> Option<[Addressed; 2]> {
     let fits = [p.m, p.n, p.k].iter().all(|&size| (1..=SIZE_LIMIT).contains(&size));
     let residual = p.residual.as_ref().map_or(0, |x| x.address);
     let addresses = [p.out.address, p.bias, residual];
     let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(problem.dtype.size()));
     let plain = problem.gate.is_none() && p.wide.is_none() && (p.bias == 0 || p.transposed);
-    fits && elements_lie_whole && plain && rows(p).is_some() && columns(p).is_some()
-}
-
-fn rows(p: &Oriented) -> Option<Addressed> {
-    addressed(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride))
-}
-
-fn columns(p: &Oriented) -> Option<Addressed> {
-    addressed(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride)).filter(|x| !x.mn_major)
+    if !(fits && elements_lie_whole && plain) {
+        return None;
+    }
+    let rows = addressed(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride))?;
+    let columns = addressed(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride))?;
+    (!columns.mn_major).then_some([rows, columns])
 }
 
 /// The launch, and what the maps among its parameters are made from.
@@ -173,15 +176,18 @@ impl FewChoice {
     }
 
     pub fn launch(&self, problem: &MatmulProblem, device: &DeviceFacts) -> Launch {
-        let (p, tile) = (oriented(problem), self.tile);
+        let tile = self.tile;
+        let p = if self.transposed { Oriented::transposed(problem) } else { Oriented::straight(problem) };
         let (tiles_m, tiles_n) = tile.tiles(&p);
         let (tiles_m, tiles_n) = (tiles_m as u32, tiles_n as u32);
-        let (a, k) = (rows(&p), p.k.unsigned_abs());
-        let a_mn = a.as_ref().is_some_and(|a| a.mn_major);
+        let (operands, k) = (takes(problem, &p), p.k.unsigned_abs());
+        let a_mn = operands.as_ref().is_some_and(|[a, _]| a.mn_major);
         let along_m = Tiles { count: tiles_m, rows: ROWS, ..Tiles::ALONE };
         let along_n = Tiles { count: tiles_n, rows: tile.n, ..Tiles::ALONE };
+        let [a, b] = operands.map_or([None, None], |[a, b]| [Some(a), Some(b)]);
+        // As if read once, though blocks share the few rows: larger reads into the L2 cache are no gain.
         let a = load(problem, &a, (p.m, k), along_m, true);
-        let b = load(problem, &columns(&p), (p.n, k), along_n, true);
+        let b = load(problem, &b, (p.n, k), along_n, true);
         let bytes = |x: &Option<Load>| {
             x.map_or([0; 2], |x| [x.stage_bytes, x.tail_bytes].map(|bytes| BOXES as u16 * bytes as u16))
         };

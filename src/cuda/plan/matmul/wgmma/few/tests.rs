@@ -84,6 +84,13 @@ fn others_do_what_the_kernel_cannot() {
     assert!(takes(&columns));
     columns.bias = bias(1);
     assert!(!takes(&columns));
+    // Of a square result, whichever way there is: a bias by row of tiles, or few rows that are columns along k.
+    let square = linear(40, 40, 136);
+    assert!(takes(&MatmulProblem { bias: bias(1), ..square.clone() }));
+    let mut across = square.clone();
+    (across.a.row_stride, across.a.col_stride) = (1, 40);
+    assert!(takes(&across));
+    assert!(!takes(&MatmulProblem { bias: bias(1), ..across }));
     // Rows that do not begin at 16 bytes; few rows that lie across k.
     assert!(!takes(&linear(40, 200, 132)));
     let mut across = p.clone();
