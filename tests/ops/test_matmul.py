@@ -230,6 +230,23 @@ def test_a_few_rows_or_columns_by_a_large_matrix(device, dtype, few, k):
 
 
 @dtypes
+@pytest.mark.parametrize("k", [90, 530, 1200])
+@pytest.mark.parametrize(("m", "n"), [(65, 90), (129, 40), (33, 300)])
+def test_two_transposed_matrices(device, dtype, m, n, k):
+    """On a CPU the transposed product of the matrices as they lie, where the result is small beside them."""
+    a, b = pair(m, n, k, dtype, device)
+    a, b = views.transposed(a), views.transposed(b)
+    check(a, b)
+    check(a, b, activation="gelu")
+    check(a, b, bias=torch.randn(n, dtype=dtype, device=device))
+    check(a, b, residual=torch.randn(m, n, dtype=dtype, device=device))
+    wide = torch.full((m, n + 5), 7.0, dtype=dtype, device=device)
+    got = tw.matmul(a, b, out=wide[:, 2:-3])
+    torch.testing.assert_close(got, tw.matmul(a, b), rtol=0, atol=0)
+    assert bool((wide[:, :2] == 7).all() and (wide[:, -3:] == 7).all())
+
+
+@dtypes
 @pytest.mark.parametrize("k", [64, 255, 4097, 9000])
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_few_results_of_long_sums(device, dtype, rows, k):

@@ -28,6 +28,9 @@ const fn block_bytes(height: usize) -> usize {
     if height > 6 { 512 << 10 } else { 256 << 10 }
 }
 
+/// What storing an element to a column takes, of what packing one does.
+const STORE: usize = 2;
+
 /// Rows and columns that are worked on at a time, at most, which limits the packed rows of a to 8 MiB.
 const MOST: [usize; 2] = [2048, 4096];
 
@@ -133,6 +136,7 @@ pub fn of_pairs() -> Option<OfPairs> {
 pub type Sum<S> = <<S as Scheme>::Memory as Float>::Real;
 
 pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
+    let product = if pays_transposed::<T>(&product) { product.transposed() } else { product };
     if !parallel {
         return T::solve_part(product);
     }
@@ -141,6 +145,17 @@ pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
         let (rows, columns) = parts.nth(product.m, product.n, i);
         T::solve_part(product.part(size_of::<T>(), rows, columns));
     });
+}
+
+/// Whether the transposed product is done sooner: where neither a nor b would be packed then, and the result, a column of whose
+/// tiles is stored at a time, is small beside them. Its sums are the same.
+fn pays_transposed<T: Factor>(product: &Product<'_, T::Real>) -> bool {
+    let &Product { m, n, k, a, b, out, bias, gate, residual, .. } = product;
+    let follow_columns = |x: Placed| x.row_stride == 1 && x.col_stride != 1;
+    let by_elements = T::DTYPE != DType::BF16 || of_pairs().is_none();
+    let is_plain = bias.is_none() && gate.is_none() && residual.is_none();
+    let is_small = m * n <= (m + n).saturating_mul(k) / STORE;
+    by_elements && is_plain && is_small && follow_columns(a) && follow_columns(b) && out.col_stride == 1
 }
 
 /// What rows of a and columns of b cost that a part packs, beside one another: rows that AMX reads where they lie, columns that
@@ -502,6 +517,16 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             }
         }
         let first = ptr::with_exposed_provenance_mut::<S::Memory>(out.at(size, rows.start, column));
+        if is_sum && out.row_stride == 1 && out.col_stride != 1 {
+            for j in 0..count {
+                let to = first.wrapping_offset(j as isize * out.col_stride as isize).cast::<Sum<S>>();
+                for i in 0..rows.len() {
+                    // SAFETY: as below.
+                    unsafe { to.wrapping_add(i).write_unaligned(tile[i * width + j]) };
+                }
+            }
+            return;
+        }
         for i in 0..rows.len() {
             let tile = &tile[i * width..][..count];
             let to = first.wrapping_offset(i as isize * out.row_stride as isize);

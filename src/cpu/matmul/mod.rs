@@ -118,6 +118,12 @@ impl<'a, R> Product<'a, R> {
         }
     }
 
+    /// Of one without a bias, a gate and a residual: the product whose result is the transposed.
+    fn transposed(self) -> Product<'a, R> {
+        let (a, b) = (self.b.transposed(), self.a.transposed());
+        Product { m: self.n, n: self.m, a, b, out: self.out.transposed(), ..self }
+    }
+
     /// The product of some rows and columns, of elements of `size` bytes.
     fn part(self, size: usize, rows: Range<usize>, columns: Range<usize>) -> Product<'a, R> {
         Product {

@@ -14,6 +14,8 @@ use crate::cpu::register::{BLOCK, Tiles, prefetch};
 /// Elements of a row that are copied at a time, about, and so many rows.
 const WIDE: usize = 256;
 const ROWS: usize = MATRIX / WIDE;
+/// The same of elements that are factors.
+const COPIED: usize = 16;
 
 /// Copies `depth` (of k) x `columns` of a matrix in panels of `width` columns: of each one row after another. Columns that
 /// there are not are filled up with zeros.
@@ -32,10 +34,40 @@ pub fn panels<S: Scheme, I: Isa>(
     if rest != 0 {
         to[(columns.len() - rest) / width * len..][..len].fill(S::Factor::default());
     }
-    if matrix.row_stride == 1 && matrix.col_stride != 1 {
+    if size_of::<S::Memory>() == size_of::<S::Factor>() && matrix.col_stride == 1 {
+        copied(matrix, depth, columns, width, to);
+    } else if matrix.row_stride == 1 && matrix.col_stride != 1 {
         transposed::<S, I>(isa, matrix, depth, columns, width, staging, to);
     } else {
         straight::<S, I>(isa, matrix, depth, columns, width, staging, to);
+    }
+}
+
+/// Row by row, of elements that are factors and follow one another.
+#[inline(always)]
+fn copied<F: Copy>(matrix: Placed, depth: &Range<usize>, columns: &Range<usize>, width: usize, to: &mut [F]) {
+    let (k, len) = (depth.len(), depth.len() * width);
+    let step = matrix.row_stride as isize;
+    for row in (0..k).step_by(COPIED) {
+        let rows = COPIED.min(k - row);
+        for first in (0..columns.len()).step_by(width) {
+            let from = matrix.at(size_of::<F>(), depth.start + row, columns.start + first);
+            let from = ptr::with_exposed_provenance::<F>(from);
+            // By pointer: with slices LLVM looks up their lengths for each row.
+            let to = to[first / width * len + row * width..][..rows * width].as_mut_ptr();
+            let count = width.min(columns.len() - first);
+            // SAFETY: rows of the matrix, which nobody writes, and of the panel; no alignment is assumed.
+            let copy = |i: usize, count: usize| unsafe {
+                let (from, to) = (from.wrapping_offset(i as isize * step), to.wrapping_add(i * width));
+                ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), count * size_of::<F>());
+            };
+            if count < width {
+                (0..rows).for_each(|i| copy(i, count));
+            } else {
+                // A length that is known makes moves of this.
+                (0..rows).for_each(|i| copy(i, width));
+            }
+        }
     }
 }
 
