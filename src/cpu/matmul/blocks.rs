@@ -17,7 +17,7 @@ use super::*;
 use crate::cpu::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::isa::run_avx512;
-use crate::cpu::isa::{CACHE_LINE, LANES};
+use crate::cpu::isa::{CACHE_LINE, LANES, has_whole_groups};
 use crate::cpu::register::{AsFactors, BLOCK, MAX_HEIGHT, MAX_WIDTH, Operands, Tiles, Widening};
 
 /// Factors along k in a block. The length depends on nothing else, since it decides the order of sums.
@@ -28,8 +28,9 @@ const fn block_bytes(height: usize) -> usize {
     if height > 6 { 512 << 10 } else { 256 << 10 }
 }
 
-/// What storing an element to a column takes, of what packing one does.
+/// How many times as long as to pack an element it takes to store one to a column, and bytes of a result that is stored so, at most.
 const STORE: usize = 2;
+const STORED: usize = 1 << 19;
 
 /// Rows and columns that are worked on at a time, at most, which limits the packed rows of a to 8 MiB.
 const MOST: [usize; 2] = [2048, 4096];
@@ -147,15 +148,16 @@ pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
     });
 }
 
-/// Whether the transposed product is done sooner: where neither a nor b would be packed then, and the result, a column of whose
-/// tiles is stored at a time, is small beside them. Its sums are the same.
+/// Whether the transposed product, of the same sums, is done sooner: of a and b that follow columns. They need not be packed then, but
+/// for rows that collide and the last columns, or rows of narrower elements are packed as they lie, if not for tiles of AVX-512. Tiles
+/// are stored a column at a time, which is slower, so that the result has to be small.
 fn pays_transposed<T: Factor>(product: &Product<'_, T::Real>) -> bool {
     let &Product { m, n, k, a, b, out, bias, gate, residual, .. } = product;
-    let follow_columns = |x: Placed| x.row_stride == 1 && x.col_stride != 1;
-    let by_elements = T::DTYPE != DType::BF16 || of_pairs().is_none();
+    let follows_columns = |x: Placed| x.row_stride == 1 && x.col_stride != 1;
+    let is_packed_less = size_of::<T>() == size_of::<T::Real>() || !has_whole_groups();
     let is_plain = bias.is_none() && gate.is_none() && residual.is_none();
-    let is_small = m * n <= (m + n).saturating_mul(k) / STORE;
-    by_elements && is_plain && is_small && follow_columns(a) && follow_columns(b) && out.col_stride == 1
+    let is_small = m * n <= (m + n).saturating_mul(k) / STORE && m * n * size_of::<T>() <= STORED;
+    is_packed_less && is_plain && is_small && follows_columns(a) && follows_columns(b) && out.col_stride == 1
 }
 
 /// What rows of a and columns of b cost that a part packs, beside one another: rows that AMX reads where they lie, columns that

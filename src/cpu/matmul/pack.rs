@@ -14,7 +14,7 @@ use crate::cpu::register::{BLOCK, Tiles, prefetch};
 /// Elements of a row that are copied at a time, about, and so many rows.
 const WIDE: usize = 256;
 const ROWS: usize = MATRIX / WIDE;
-/// The same of elements that are factors.
+/// Rows that are copied at a time, of elements that are factors.
 const COPIED: usize = 16;
 
 /// Copies `depth` (of k) x `columns` of a matrix in panels of `width` columns: of each one row after another. Columns that
@@ -56,18 +56,27 @@ fn copied<F: Copy>(matrix: Placed, depth: &Range<usize>, columns: &Range<usize>,
             // By pointer: with slices LLVM looks up their lengths for each row.
             let to = to[first / width * len + row * width..][..rows * width].as_mut_ptr();
             let count = width.min(columns.len() - first);
-            // SAFETY: rows of the matrix, which nobody writes, and of the panel; no alignment is assumed.
-            let copy = |i: usize, count: usize| unsafe {
-                let (from, to) = (from.wrapping_offset(i as isize * step), to.wrapping_add(i * width));
-                ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), count * size_of::<F>());
-            };
-            if count < width {
-                (0..rows).for_each(|i| copy(i, count));
-            } else {
+            // SAFETY: rows of the matrix, which nobody writes, and of the panel.
+            unsafe {
                 // A length that is known makes moves of this.
-                (0..rows).for_each(|i| copy(i, width));
+                if count == width {
+                    copy_rows(from, step, to, width, [rows, width]);
+                } else {
+                    copy_rows(from, step, to, width, [rows, count]);
+                }
             }
         }
+    }
+}
+
+/// # Safety
+/// So many rows of `count` factors, `step` apart, can be read, and written at `to`, `width` apart; no alignment is assumed.
+#[inline(always)]
+unsafe fn copy_rows<F>(from: *const F, step: isize, to: *mut F, width: usize, [rows, count]: [usize; 2]) {
+    for i in 0..rows {
+        let (from, to) = (from.wrapping_offset(i as isize * step), to.wrapping_add(i * width));
+        // SAFETY: the caller's promise.
+        unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), count * size_of::<F>()) };
     }
 }
 

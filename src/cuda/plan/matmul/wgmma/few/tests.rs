@@ -86,10 +86,15 @@ fn others_do_what_the_kernel_cannot() {
     assert!(!takes(&columns));
     // Of a square result, whichever way there is: a bias by row of tiles, or few rows that are columns along k.
     let square = linear(40, 40, 136);
-    assert!(takes(&MatmulProblem { bias: bias(1), ..square.clone() }));
+    let a_mn = |p: &MatmulProblem| {
+        let Launch { plan, maps } = choose(p, &device, Overrides::default()).unwrap().launch(p, &device);
+        assert!(maps.iter().all(Option::is_some));
+        plan.params.a_mn
+    };
+    assert_eq!(a_mn(&MatmulProblem { bias: bias(1), ..square.clone() }), 0);
     let mut across = square.clone();
     (across.a.row_stride, across.a.col_stride) = (1, 40);
-    assert!(takes(&across));
+    assert_eq!(a_mn(&across), 1);
     assert!(!takes(&MatmulProblem { bias: bias(1), ..across }));
     // Rows that do not begin at 16 bytes; few rows that lie across k.
     assert!(!takes(&linear(40, 200, 132)));
@@ -97,6 +102,8 @@ fn others_do_what_the_kernel_cannot() {
     (across.a.row_stride, across.a.col_stride) = (1, 40);
     assert!(!takes(&across));
     assert!(choose(&p, &examples::a100(), Overrides::default()).is_none());
+    let small = DeviceFacts { shared_bytes_per_block: 60 << 10, ..examples::h200() };
+    assert!(choose(&p, &small, Overrides::default()).is_none());
     for overrides in [
         Overrides { splits: Some(2), ..asked(0) },
         Overrides { cluster: Some(TileCluster::PAIR), ..asked(0) },
@@ -127,4 +134,6 @@ fn few_rows_are_done_sooner_where_blocks_for_all_weights_run_at_once() {
     assert_eq!(taken(64, 14_336, 4096), None);
     assert_eq!(taken(16, 1024, 8192), None);
     assert_eq!(taken(72, 4096, 4096), None);
+    // Rows off the lines of caches, which take more loads.
+    assert_eq!(taken(64, 4104, 4104), None);
 }
