@@ -19,7 +19,8 @@ def described(argument: str, value: Any) -> Any:
     """A tensor that the core can look at: gradients play no part, and what has no memory gets addresses
     that are never touched."""
     if isinstance(value, (list, tuple)):
-        return [described(argument, one) for one in value]
+        each = [described(argument, one) for one in value]
+        return tuple(each) if isinstance(value, tuple) else each
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return value

@@ -324,6 +324,12 @@ def test_nothing_is_computed_or_written():
     assert out.tolist() == [7.0] * 4
 
 
+@pytest.mark.parametrize("shape", [(2, 3), [2, 3]])
+def test_a_shape_is_no_tensor_whatever_it_is_written_as(shape):
+    with pytest.raises(tw.DTypeError, match=f"`a` is of type {type(shape).__name__}, not a tensor"):
+        tw.explain(tw.matmul, shape, torch.ones(3, 2))
+
+
 def test_it_refuses_what_the_call_refuses():
     with pytest.raises(tw.ShapeError, match="do not fit"):
         tw.explain(tw.matmul, meta(2, 3), meta(4, 5), device="h200")
