@@ -5,12 +5,12 @@
 
 // As many as there can be stages: straight code is sooner done than a loop over the stages that there are, or over lanes.
 template <class S, class Work> __device__ __forceinline__ void make_barriers(const WgmmaParams& p, Ring ring) {
+    const uint32_t blocks =
+        S::HAS_CLUSTERS ? TileCluster::rows_of(p.cluster) + TileCluster::columns_of(p.cluster) - 1 : 1;
 #pragma unroll
     for (uint32_t stage = 0; stage < MAX_STAGES; ++stage) {
         ptx::mbarrier_init(ring.full(stage), 2);
-        ptx::mbarrier_init(ring.empty(stage), S::WARPS * (S::HAS_CLUSTERS ? TileCluster::rows_of(p.cluster) +
-                                                                                TileCluster::columns_of(p.cluster) - 1
-                                                                          : 1));
+        ptx::mbarrier_init(ring.empty(stage), 4 * S::SHARING * blocks);
     }
     Work::make_barriers(ring.barriers);
     ptx::fence_mbarrier_init();

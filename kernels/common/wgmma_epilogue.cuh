@@ -87,7 +87,7 @@ template <class S, EpilogueKind F> struct Epilogue {
     }
     // First of this warp's 16 rows in step i, within the tile.
     __device__ __forceinline__ int32_t row_of(int i) const {
-        return ((warp / 4) * S::M_STEPS + i) * 64 + warp % 4 * 16;
+        return ((S::PING_PONG ? 0 : warp / 4) * S::M_STEPS + i) * 64 + warp % 4 * 16;
     }
 
     // Asks for the tile's bias, which arrives while the tile is multiplied: nothing here may look at what is loaded, nor
@@ -396,13 +396,13 @@ template <class S, EpilogueKind F> struct Epilogue {
     // As rows of 128 bytes, 16-byte vectors permuted by an XOR with the row, as the copy engine has it, and so that neither
     // stmatrix nor the reads have bank conflicts.
     __device__ __forceinline__ void stage(const float (&v)[UNIT], uint32_t to, int part) const {
+        const uint32_t row = lane % 16, first = (to + row * 128) | ((lane / 16 ^ row % 8) << 4);
 #pragma unroll
         for (int k = 0; k < UNIT / 8; ++k) {  // of 16 columns
             uint32_t words[4];
 #pragma unroll
             for (int q = 0; q < 4; ++q) words[q] = pack<T>(v[k * 8 + q * 2], v[k * 8 + q * 2 + 1]);
-            const uint32_t row = lane % 16, vector = (part * (UNIT / 8) + k) * 2 + lane / 16;
-            ptx::stmatrix_x4(to + row * 128 + ((vector ^ row % 8) << 4), words);
+            ptx::stmatrix_x4(first ^ uint32_t(part * (UNIT / 8) + k) << 5, words);
         }
     }
 
@@ -413,12 +413,14 @@ template <class S, EpilogueKind F> struct Epilogue {
         if (ANY && (p.store_elements || (width < 64 && width % 8 != 0))) {
             copy_elements(buffer, out, rows, width);
         } else {
+            const int32_t row = lane / 8, vector = lane % 8, end = vector * 8 < width ? rows : 0;
+            const uint32_t from = (buffer + row * 128) | (vector ^ row) << 4;
+            T* to = out + row * p.out_row + vector * 8;
 #pragma unroll
             for (int pass = 0; pass < 4; ++pass) {
-                const int32_t row = pass * 4 + lane / 8, vector = lane % 8;
                 uint32_t words[4];
-                ptx::load_shared_16(buffer + row * 128 + ((vector ^ row % 8) << 4), words);
-                if (row < rows && vector * 8 < width) ptx::store_global<16>(out + row * p.out_row + vector * 8, words);
+                ptx::load_shared_16((from ^ pass % 2 << 6) + pass * 512, words);
+                ptx::store_global_if<16>(row + pass * 4 < end, to + pass * 4 * p.out_row, words);
             }
         }
         __syncwarp();

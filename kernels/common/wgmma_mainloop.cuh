@@ -210,14 +210,17 @@ struct HandBack {
 
 // One item's products, summed over its blocks of k. One group of wgmma stays under way while the next is issued; a
 // group's stages are handed back when it is done, which is known once the group behind it has been issued and all but one
-// have been waited for. `prepare` gets each block's number, and the ring at its stage, before it is multiplied.
+// have been waited for. `prepare` gets each block's number, and the ring at its stage, before it is multiplied; `issued` is
+// called when the last product has been issued.
 struct Nothing {
     __device__ __forceinline__ void operator()(uint32_t, const Ring&) const {}
+    __device__ __forceinline__ void operator()() const {}
 };
-template <class S, class Prepare = Nothing>
+template <class S, class Prepare = Nothing, class Issued = Nothing>
 __device__ __forceinline__ void multiply(const WgmmaParams& p, const TileCluster& cluster, Accumulators<S>& d,
-                                         uint32_t shared, Ring& ring, uint32_t blocks, Prepare prepare = {}) {
-    const uint32_t own_rows = __shfl_sync(~0u, threadIdx.x / 128, 0) * S::M_STEPS * BOX_BYTES;
+                                         uint32_t shared, Ring& ring, uint32_t blocks, Prepare prepare = {},
+                                         Issued issued = {}) {
+    const uint32_t own_rows = S::PING_PONG ? 0 : __shfl_sync(~0u, threadIdx.x / 128, 0) * S::M_STEPS * BOX_BYTES;
     HandBack multiplied(cluster, shared, ring);
     const uint32_t most = p.stages >= 4 * S::GROUP ? S::GROUP : 1;
     uint32_t under_way = 0;
@@ -241,6 +244,7 @@ __device__ __forceinline__ void multiply(const WgmmaParams& p, const TileCluster
         under_way = group;
         block += group;
     }
+    issued();
     ptx::wgmma_wait<0>();
 #pragma unroll
     for (int i = 0; i < S::M_STEPS; ++i) ptx::wgmma_pin(d[i]);

@@ -79,16 +79,16 @@ static_assert(offsetof(WgmmaParams, a) == 448, "mirrored in Rust");
 enum : uint32_t { GATED = 8 };
 
 // Barriers by number; 0 is that of __syncthreads. RESULT_READY + i is the one of consumer warpgroup i; cluster split-K
-// has one for all.
-enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START, RESULT_READY };
+// has one for all. In ping-pong, TURN + i is the one of consumer warpgroup i.
+enum : uint32_t { PRODUCERS_START = 1, CONSUMERS_START, RESULT_READY, TURN = RESULT_READY + 3 };
 
 // The two of a warp's 16 rows whose accumulators a lane has.
 struct RowsOfLane {
     int32_t first, step;  // within them, and from there to the second
 };
 
-template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS_>
-struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN> {
+template <class Element, int CONSUMERS, int M_STEPS, int BN, int BLOCKS_, bool PING_PONG = false>
+struct WgmmaShape : WgmmaTile<CONSUMERS, M_STEPS, BN, PING_PONG> {
     using T = Element;
     using Result = Element;
     static constexpr int BLOCKS = BLOCKS_;                         // on one multiprocessor
@@ -175,6 +175,12 @@ struct Ring {
 
     __device__ __forceinline__ uint32_t full(uint32_t s) const { return barriers + s * 8; }
     __device__ __forceinline__ uint32_t empty(uint32_t s) const { return barriers + (MAX_STAGES + s) * 8; }
+    // Of a tile that another warpgroup multiplies.
+    __device__ __forceinline__ void skip(uint32_t blocks) {
+        const uint32_t turns = (stage + blocks) / stages;
+        stage += blocks - turns * stages;
+        phase ^= turns & 1;
+    }
     __device__ __forceinline__ void advance() {
         if (++stage == stages) {
             stage = 0;
@@ -237,6 +243,7 @@ template <class S, bool CLUSTER_SPLITK> struct Schedule {
         return blockIdx.x >> ((blocks >> 1) - (blocks >> 3));
     }
     __device__ __forceinline__ bool left() const { return index < p.items; }
+    __device__ __forceinline__ bool more() const { return index + cluster.clusters(gridDim.x) < p.items; }
     __device__ __forceinline__ void next() {
         index += cluster.clusters(gridDim.x);
         if (left()) find();

@@ -198,7 +198,7 @@ def test_splits_in_memory_and_in_a_cluster_are_the_same_sums():
     assert_identical(*results)
 
 
-@pytest.mark.parametrize("tile", ["64x128", "128x160", "192x192", "256x192"])
+@pytest.mark.parametrize("tile", ["64x128", "128x160", "192x192", "256x192", "128x128pingpong"])
 @pytest.mark.parametrize("activation", list(reference.ACTIVATIONS))
 def test_bias_and_activation(tile, activation):
     for dtype in DTYPES:
@@ -266,7 +266,7 @@ def test_batches(batch_a, batch_b, cluster):
 def test_more_tiles_than_blocks(cluster):
     # Several tiles to a block, so that stages, phases and staging run on from tile to tile.
     for tile, group_m in itertools.product(
-        ["64x64", "128x128", "192x128", "256x128", "128x192", "128x256"], [None, 1, 3]
+        ["64x64", "128x128", "192x128", "256x128", "128x192", "128x256", "128x128pingpong"], [None, 1, 3]
     ):
         size = 700 if EMULATED else 4000
         check(
@@ -277,6 +277,29 @@ def test_more_tiles_than_blocks(cluster):
             group_m=group_m,
             cluster=cluster,
         )
+
+
+@CLUSTERS
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_consumers_that_take_tiles_in_turns(dtype, cluster):
+    """Blocks with a tile for one consumer, for both and for one again; k of one block, and longer than the ring."""
+    blocks = _core.devices()[0]["multiprocessors"]
+    for tiles, n, (k, activation) in itertools.product(
+        (1, 2, 3, 5), (256, 250), [(8, None), (72, "relu"), (1000, "gelu"), (456, None)]
+    ):
+        if EMULATED and (tiles == 5) != (k == 456):
+            continue
+        m = 128 * (tiles * blocks // 2) - 20
+        a, b = randn(m, k, dtype=dtype), aligned(randn(k, n, dtype=dtype))
+        parent = torch.full((m, n + 6), 7.0, dtype=dtype, device=DEVICE)
+        bias = None if activation is None else randn(n, dtype=dtype)
+        options = {"bias": bias, "activation": activation, "cluster": cluster, "out": parent[:, :n]}
+        check(a, b, f"{tiles} {n} {k}", "128x128pingpong", **options)
+        assert (parent[:, n:] == 7).all()
+        again = tw.matmul(a, b, bias=bias, activation=activation)
+        assert_identical(again, parent[:, :n])
+    a, b = randn(3, 2, 300, 200, dtype=dtype), randn(2, 200, 136, dtype=dtype)
+    check(a, b, "batch", "128x128pingpong", cluster=cluster)
 
 
 @CLUSTERS

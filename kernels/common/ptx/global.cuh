@@ -59,6 +59,15 @@ template <int Bytes> __device__ __forceinline__ void store_global(void* p, const
     }
 }
 
+// Nothing is stored unless `wanted`: a branch around a store keeps others from being issued beside it.
+template <int Bytes> __device__ __forceinline__ void store_global_if(bool wanted, void* p, const uint32_t* w) {
+    static_assert(Bytes == 16, "");
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p st.global.v4.b32 [%0], {%1, %2, %3, %4};}" ::"l"(
+                     __cvta_generic_to_global(p)),
+                 "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "r"(uint32_t(wanted))
+                 : "memory");
+}
+
 // Starts the way of the 32 bytes around p to L2.
 __device__ __forceinline__ void prefetch_to_l2(const void* p) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));

@@ -25,6 +25,11 @@ pub enum Activation {
 impl Activation {
     pub const NAMES: [&'static str; 5] = ["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"];
 
+    /// Whether it takes an exponential of each element.
+    pub fn is_smooth(self) -> bool {
+        matches!(self, Activation::Gelu | Activation::GeluTanh | Activation::Silu)
+    }
+
     /// As callers write it.
     pub fn name(self) -> Option<&'static str> {
         match self {

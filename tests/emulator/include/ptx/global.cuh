@@ -26,5 +26,8 @@ template <int Bytes> void store_global(void* p, const uint32_t* w) {
     emulator::check_global(p, Bytes);
     memcpy(p, w, Bytes);
 }
+template <int Bytes> void store_global_if(bool wanted, void* p, const uint32_t* w) {
+    if (wanted) store_global<Bytes>(p, w);
+}
 
 }  // namespace ptx

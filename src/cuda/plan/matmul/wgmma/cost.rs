@@ -27,6 +27,11 @@ pub struct Model {
     pub(super) store: f64,
     /// The same where the copy engine takes the result from there, beside the next tile.
     pub(super) tma_store: f64,
+    /// The same of the last tile in ping-pong; those before it are stored beside the next.
+    pub(super) ping_pong_end: f64,
+    /// Clocks for an activation with an exponential of each element, while the tensor cores wait, and in ping-pong.
+    pub(super) smooth: f64,
+    pub(super) ping_pong_smooth: f64,
     /// Clocks for the second kernel that a split takes, and bytes of partial sums that L2 moves in one.
     pub(super) reduce: f64,
     pub(super) reduce_bytes: f64,
@@ -41,12 +46,12 @@ pub struct Model {
 }
 
 /// Fitted by `benchmarks/fit_matmul.py` to times of `benchmarks/sweep_matmul.py`, except `odd_tiles` and `four`, which its random
-/// shapes told. How well it chooses is in docs/measurements/matmul_wgmma.md.
+/// shapes told, and what is of activations and ping-pong, which its table in the same document did. How well it chooses is in docs/measurements/matmul_wgmma.md.
 pub const MODEL: Model = Model {
     // In the order of TILES.
     rates: [
         0.890, 0.880, 0.892, 0.900, 0.875, 0.877, 0.881, 0.847, 0.847, 0.851, 0.810, 0.806, 0.771, 0.834,
-        0.720, 0.679, 0.470,
+        0.720, 0.679, 0.470, 0.835,
     ],
     l2_bytes: 69.1,
     lines: 2.23,
@@ -55,6 +60,9 @@ pub const MODEL: Model = Model {
     start: 8430.0,
     store: 0.095,
     tma_store: 0.068,
+    ping_pong_end: 0.19,
+    smooth: 0.194,
+    ping_pong_smooth: 0.128,
     reduce: 3760.0,
     reduce_bytes: 3290.0,
     cluster_reduce: 1500.0,
@@ -87,6 +95,8 @@ pub struct Size {
     pub products: u64,
     /// Half of the columns are the gate's.
     pub gated: bool,
+    /// An activation with an exponential; of gated products it was not told apart.
+    pub smooth: bool,
     /// Of a and of b: rows of 128 bytes are parts of two lines of the caches.
     pub off_lines: [bool; 2],
     /// b is contiguous along n.
@@ -181,7 +191,7 @@ impl Model {
         (splits, cluster): (u64, TileCluster),
         by_tma: bool,
     ) -> f64 {
-        let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
+        let (m, n) = tile.size();
         let blocks = size.k_blocks().div_ceil(splits) as f64;
         let products = m * n * BLOCK_K as f64 / (MULTIPLY_ADDS * rate);
         let [lines_a, lines_b] = self.of_lines(size.off_lines);
@@ -189,7 +199,23 @@ impl Model {
             if size.has_odd_tiles(tile) { 1.0 + self.odd_tiles * (self.lines - 1.0) } else { lines_b };
         let loaded = m * lines_a / f64::from(cluster.columns) + n * lines_b / f64::from(cluster.rows);
         let loads = loaded * BLOCK_K as f64 * 2.0 / self.l2_bytes;
-        blocks * products.max(loads) + m * n * if by_tma { self.tma_store } else { self.store }
+        let store = match by_tma {
+            _ if tile.is_ping_pong() => 0.0,
+            true => self.tma_store,
+            false => self.store,
+        };
+        let activation = match tile.is_ping_pong() {
+            _ if !size.smooth => 0.0,
+            true => self.ping_pong_smooth,
+            false => self.smooth,
+        };
+        blocks * products.max(loads) + m * n * (store + activation)
+    }
+
+    /// What is not beside another tile.
+    fn of_last_tile(&self, tile: &Tile) -> f64 {
+        let (m, n) = tile.size();
+        if tile.is_ping_pong() { m * n * self.ping_pong_end } else { 0.0 }
     }
 
     /// What each operand takes to load, of what it takes where its rows of 128 bytes are lines of the caches.
@@ -219,7 +245,7 @@ impl Model {
     pub fn clocks(&self, size: &Size, work: &Work, device: &DeviceFacts) -> f64 {
         let (tile, splits) = (&TILES[work.tile], work.splits);
         let tiles = size.tiles_of_clusters(work) as f64;
-        let (m, n) = (f64::from(tile.m()), f64::from(tile.n));
+        let (m, n) = tile.size();
         let rounds = (tiles * splits as f64 / f64::from(device.multiprocessors)).ceil();
         let rate = self.rates[work.tile];
         let by_tma = tma_store(size, work, device);
@@ -237,7 +263,7 @@ impl Model {
             2 => self.pair,
             _ => self.four,
         };
-        self.done(computing, memory) + together + reduce
+        self.done(computing, memory) + self.of_last_tile(tile) + together + reduce
     }
 
     /// The same of products whose tiles follow each other in one launch, the longest k first.
@@ -254,6 +280,6 @@ impl Model {
             memory += self.of_memory(size, device);
             before = through;
         }
-        self.done(computing, memory)
+        self.done(computing, memory) + self.of_last_tile(tile)
     }
 }

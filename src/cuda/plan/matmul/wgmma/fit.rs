@@ -34,6 +34,9 @@ impl Model {
             ("start", &mut self.start),
             ("store", &mut self.store),
             ("tma_store", &mut self.tma_store),
+            ("ping_pong_end", &mut self.ping_pong_end),
+            ("smooth", &mut self.smooth),
+            ("ping_pong_smooth", &mut self.ping_pong_smooth),
             ("reduce", &mut self.reduce),
             ("reduce_bytes", &mut self.reduce_bytes),
             ("cluster_reduce", &mut self.cluster_reduce),
@@ -65,7 +68,7 @@ pub fn clocks<'a>(
     }
     let clocks = |plan: &Plan| {
         let &Plan { m, n, k, off_lines, b_by_rows, tile, splits, cluster, cluster_splitk } = plan;
-        let size = Size { m, n, k, products: 1, gated: false, off_lines, b_by_rows };
+        let size = Size { m, n, k, products: 1, gated: false, smooth: false, off_lines, b_by_rows };
         let work = Work { tile, splits: splits.max(1), cluster, cluster_splitk };
         model.clocks(&size, &work, device)
     };

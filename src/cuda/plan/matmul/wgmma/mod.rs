@@ -68,7 +68,7 @@ pub struct Tile {
 
 /// The same list as TILES in matmul_wgmma.cu. Of equals, the first is preferred.
 #[rustfmt::skip]
-pub const TILES: [Tile; 17] = [
+pub const TILES: [Tile; 18] = [
     Tile { name: "256x128", consumers: 2, m_steps: 2, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "128x256", consumers: 2, m_steps: 1, n: 256, blocks: 1, has_cluster_splitk: false, planes: 1 },
     Tile { name: "256x192", consumers: 2, m_steps: 2, n: 192, blocks: 1, has_cluster_splitk: false, planes: 1 },
@@ -86,11 +86,30 @@ pub const TILES: [Tile; 17] = [
     Tile { name: "64x128",  consumers: 1, m_steps: 1, n: 128, blocks: 2, has_cluster_splitk: true, planes: 1 },
     Tile { name: "128x64",  consumers: 2, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true, planes: 1 },
     Tile { name: "64x64",   consumers: 1, m_steps: 1, n:  64, blocks: 2, has_cluster_splitk: true, planes: 1 },
+    Tile { name: PING_PONG, consumers: 2, m_steps: 2, n: 128, blocks: 1, has_cluster_splitk: false, planes: 1 },
 ];
+
+/// The tile whose consumers take every second of a block's tiles: one stores while the other multiplies.
+const PING_PONG: &str = "128x128pingpong";
+/// The least k of which it is tried: of less, most of the time is the results', which the copy engine writes sooner.
+const PING_PONG_K: u64 = 256;
 
 impl Tile {
     pub fn m(&self) -> u32 {
-        64 * self.consumers * self.m_steps
+        64 * if self.is_ping_pong() { 1 } else { self.consumers } * self.m_steps
+    }
+
+    fn size(&self) -> (f64, f64) {
+        (self.m().into(), self.n.into())
+    }
+
+    fn is_ping_pong(&self) -> bool {
+        self.name == PING_PONG
+    }
+
+    /// Whether there is a kernel for parts of k. A block has one tile then.
+    fn can_split(&self) -> bool {
+        !self.is_ping_pong()
     }
 
     /// Whether its blocks may share a and b: equal parts of groups of eight rows, which the permutation of a box has.
@@ -145,7 +164,7 @@ impl Tile {
 
     /// Whether there is a kernel of a gated product: half of the columns are whole boxes.
     fn has_gate(&self) -> bool {
-        self.planes == 1 && self.n.is_multiple_of(2 * BOX_COLUMNS)
+        self.planes == 1 && self.n.is_multiple_of(2 * BOX_COLUMNS) && !self.is_ping_pong()
     }
 
     /// Whether there is one that adds a residual: large tiles that have it come by TMA, and small ones.
@@ -326,7 +345,8 @@ fn sized(
     let products = problem.batch_count().unsigned_abs();
     let columns = if gated { 2 * n } else { n };
     let off_lines = [a.off_lines, b.off_lines];
-    Some((Size { m, n: columns, k, products, gated, off_lines, b_by_rows: b.mn_major }, copies))
+    let smooth = problem.activation.is_smooth() && !gated;
+    Some((Size { m, n: columns, k, products, gated, smooth, off_lines, b_by_rows: b.mn_major }, copies))
 }
 
 /// The tile that is estimated to be done first, and the next, each with the k splits that suit it.
@@ -338,7 +358,10 @@ fn fastest(
 ) -> Option<(Taking<Work>, Option<Taking<Work>>)> {
     let gated = problem.gate.is_some();
     let candidates = (0..TILES.len())
-        .filter(|&tile| overrides.tile.is_none_or(|only| only == tile))
+        .filter(|&tile| match overrides.tile {
+            Some(only) => only == tile,
+            None => size.k >= PING_PONG_K || !TILES[tile].is_ping_pong(),
+        })
         .filter(|&tile| !gated || TILES[tile].has_gate());
     let residual = problem.residual.is_some() && !gated;
     // Each tile with the number of k splits that suits it.
@@ -353,7 +376,10 @@ fn fastest(
             None => TILES[tile].can_share(cluster),
         });
         // The sums of splits are finished elsewhere.
-        let counts = counts.filter(|&splits| splits > 1 || !residual || TILES[tile].has_residual());
+        let counts = counts.filter(|&splits| match splits {
+            1 => !residual || TILES[tile].has_residual(),
+            _ => TILES[tile].can_split(),
+        });
         let is_cluster = |work: &Work| {
             let wanted = overrides.splits.is_some() || cost::pays_in_cluster(size, work, device);
             wanted && overrides.cluster.is_none() && cost::can_be_cluster(work)

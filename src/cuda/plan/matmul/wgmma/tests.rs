@@ -54,7 +54,7 @@ fn choices() {
         ((512, 7168, 2048), "128x224", 1, "1x1"),
         ((4096, 14336, 4096), "128x256", 1, "1x1"),
         ((4096, 2112, 7168), "128x176", 1, "2x1"),
-        ((32768, 768, 768), "128x256", 1, "1x1"),
+        ((32768, 768, 768), "128x128pingpong", 1, "1x1"),
         ((512, 512, 65536), "128x128", 8, "1x1"),
         ((16, 4096, 4096), "64x64", 2, "1x1"),
         ((64, 4096, 4096), "64x64", 2, "1x1"),
@@ -84,7 +84,8 @@ fn every_tile_fits_and_covers_every_shape() {
             let k_blocks = (k as u64).div_ceil(BLOCK_K) as u32;
             let clusters = TileCluster::ALL.into_iter().filter(|&cluster| shape.can_share(cluster));
             let asked = clusters.flat_map(|cluster| [1, 3].map(|splits| (Some(splits), Some(cluster))));
-            for (splits, cluster) in asked.chain([(None, None), (Some(4), None)]) {
+            let asked = asked.chain([(None, None), (Some(4), None)]);
+            for (splits, cluster) in asked.filter(|(splits, _)| *splits <= Some(1) || shape.can_split()) {
                 let p = bf16(m, n, k);
                 let overrides = Overrides { tile: Some(tile), splits, cluster, group_m: None };
                 let (choice, launches) = chosen(&p, overrides);
@@ -401,15 +402,40 @@ fn results_leave_by_the_copy_engine_where_blocks_have_several_tiles() {
     assert!(!tma_store(&bf16(8192, 8192, 512), "128x256", Some(2)).0);
 }
 
+#[test]
+fn ping_pong_is_for_short_k_and_long_activations() {
+    let tile = |batch, m, n, k, activation| {
+        let p = MatmulProblem { activation, ..problem(DType::BF16, batch, m, k, n) };
+        chosen(&p, Overrides::default()).0.tile.name
+    };
+    assert_eq!(tile(1, 4096, 4096, 1024, Activation::Gelu), PING_PONG);
+    assert_eq!(tile(1, 4096, 3072, 768, Activation::Silu), PING_PONG);
+    assert_eq!(tile(32, 1024, 1024, 512, Activation::None), PING_PONG);
+    assert_ne!(tile(1, 4096, 4096, 4096, Activation::None), PING_PONG);
+    assert_ne!(tile(8, 2048, 2048, 2048, Activation::None), PING_PONG);
+    assert_ne!(tile(48, 2048, 2048, 128, Activation::None), PING_PONG);
+    // A block with one tile has nothing to hide.
+    assert_ne!(tile(1, 1024, 1024, 1024, Activation::Gelu), PING_PONG);
+    // It has no kernel for a residual, a gate or parts of k.
+    let mut p = MatmulProblem { activation: Activation::Gelu, ..problem(DType::BF16, 1, 4096, 1024, 4096) };
+    p.residual = Some(p.out.clone());
+    assert_ne!(chosen(&p, Overrides::default()).0.tile.name, PING_PONG);
+    let mut p = MatmulProblem { activation: Activation::Gelu, ..problem(DType::BF16, 1, 4096, 1024, 4096) };
+    p.gate = Some(p.b.clone());
+    assert_ne!(chosen(&p, Overrides::default()).0.tile.name, PING_PONG);
+}
+
 /// The kernel's own arithmetic of shared memory, compiled as plain C++.
 #[test]
 fn the_kernels_shared_memory_is_this_large() {
-    let shapes: String =
-        TILES.iter().map(|t| format!("show<{}, {}, {}>();\n", t.consumers, t.m_steps, t.n)).collect();
+    let shapes: String = TILES
+        .iter()
+        .map(|t| format!("show<{}, {}, {}, {}>();\n", t.consumers, t.m_steps, t.n, t.is_ping_pong()))
+        .collect();
     let program = format!(
         "#include \"wgmma_tile.cuh\"\n#include <cstdio>\n\
-         template <int C, int M, int N> void show() {{\n\
-         using S = WgmmaTile<C, M, N>;\n\
+         template <int C, int M, int N, bool P> void show() {{\n\
+         using S = WgmmaTile<C, M, N, P>;\n\
          std::printf(\"%d %d %d %d %d %d\\n\", S::BM, S::BUFFERS, S::CAN_TMA_STORE ? S::RESULT : 0, HEADER_BYTES, S::A_BYTES + S::B_BYTES, S::TAIL);\n}}\n\
          int main() {{\n{shapes}}}\n"
     );

@@ -81,7 +81,7 @@ impl Tile {
     }
 
     /// Clocks until the result is complete.
-    fn clocks(&self, p: &Oriented, off_lines: [bool; 2], device: &DeviceFacts) -> f64 {
+    fn clocks(&self, p: &Oriented, smooth: bool, off_lines: [bool; 2], device: &DeviceFacts) -> f64 {
         let (blocks, many) = (self.blocks(p), u64::from(device.multiprocessors));
         let resident = self.resident(blocks, device);
         let at_once = many * u64::from(resident);
@@ -94,8 +94,10 @@ impl Tile {
         let side_by_side = f64::from(resident).min(blocks.div_ceil(many) as f64);
         let rounds = blocks.div_ceil(at_once) as f64;
         let loading = rounds * (side_by_side * read / L2_BYTES + ROUND);
-        let size = Size { m, n, k, products: 1, gated: false, off_lines, b_by_rows: false };
-        START + MODEL.of_memory(&size, device).hypot(loading)
+        let results = rounds * side_by_side * f64::from(ROWS) * columns as f64;
+        let activation = if smooth { results * MODEL.smooth } else { 0.0 };
+        let size = Size { m, n, k, products: 1, gated: false, smooth, off_lines, b_by_rows: false };
+        START + MODEL.of_memory(&size, device).hypot(loading) + activation
     }
 }
 
@@ -120,6 +122,7 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     }
     let (p, [a, b]) = taken(problem)?;
     let off_lines = [a.is_off_lines(), b.is_off_lines()];
+    let smooth = problem.activation.is_smooth();
     let is_asked = |tile: &&Tile| match overrides.tile {
         Some(only) => TILES.get(only).is_some_and(|asked| asked == *tile),
         None => tile.n == TILES[0].n || i64::from(tile.n / 2) < p.n,
@@ -127,7 +130,8 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     let fits =
         |tile: &&Tile| tile.blocks(&p) <= u64::from(u32::MAX / 4) && tile.stages(1, device) >= LEAST_STAGES;
     let tiles = TILES.iter().filter(is_asked).filter(fits);
-    let ((tile, clocks), next) = least_two(tiles.map(|tile| (tile, tile.clocks(&p, off_lines, device))))?;
+    let ((tile, clocks), next) =
+        least_two(tiles.map(|tile| (tile, tile.clocks(&p, smooth, off_lines, device))))?;
     let mut why = vec![Reason::asked_for(NAME, "wgmma")];
     why.extend(next.map(|(other, of)| estimated((tile.name, clocks), (other.name, of))));
     Some(FewChoice { tile, transposed: p.transposed, clocks, why })
