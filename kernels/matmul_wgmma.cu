@@ -8,9 +8,8 @@
 // apply the epilogue (common/wgmma_epilogue.cuh) while the producers load the next tile, and in ping-pong another
 // consumer multiplies it. Clusters of two and four share boxes of a and b by multicast; or a cluster's blocks are the k
 // splits of a tile and reduce through distributed shared memory (common/wgmma_splitk.cuh). Base and strides are
-// multiples of 16 bytes; m, n, k are any.
-// Variants, matmul_wgmma_{rows x columns of a block}_{epilogue}_{dtype}: src/cuda/plan/matmul/wgmma/{mod,epilogue}.rs
-// choose; `transpose`, of the transposed product: wgmma/transposed/mod.rs. Small tiles fill the device where tiles are few.
+// multiples of 16 bytes; m, n, k are any. Variants, matmul_wgmma_{rows x columns of a tile}_{epilogue}_{dtype}:
+// src/cuda/plan/matmul/wgmma/{mod,epilogue}.rs choose; `transpose`, of the transposed product: wgmma/transposed/mod.rs.
 // Hazard: an arrival at another block's barrier must not be a release at cluster scope, which costs 1000 clocks a
 // stage: it waits for all earlier accesses of the thread.
 // Measurements: docs/measurements/matmul_wgmma.md

@@ -46,7 +46,8 @@ pub struct Model {
 }
 
 /// Fitted by `benchmarks/fit_matmul.py` to times of `benchmarks/sweep_matmul.py`, except `odd_tiles` and `four`, which its random
-/// shapes told, and what is of activations and ping-pong, which its table in the same document did. How well it chooses is in docs/measurements/matmul_wgmma.md.
+/// shapes told, and those of activations and ping-pong, which a table in docs/measurements/matmul_wgmma.md did. How well it
+/// chooses is there, too.
 pub const MODEL: Model = Model {
     // In the order of TILES.
     rates: [
