@@ -55,6 +55,7 @@ TRANSPOSED = sorted({tile for _, _, tile, *epilogue, _ in KERNELS if epilogue ==
 # Rows and columns of blocks that load for each other.
 SHARING = [(1, 1), (2, 1), (2, 2), (4, 1), (1, 4)]
 CLUSTERED = {tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["splitk"]}
+SPLIT = {tile for _, _, tile, *epilogue, _ in KERNELS if epilogue == ["partial"]}
 
 
 def random_shapes(count: int, seed: int) -> Iterator[tuple[int, int, int]]:
@@ -90,7 +91,7 @@ def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[st
     m, n, k = shape
     yield from ({"tile": tile} for tile in TRANSPOSED if m <= 320 and n % 8 == 0)
     for tile in TILES:
-        rows, columns = map(int, tile.split("x"))
+        rows, columns = map(int, tile.removesuffix("pingpong").split("x"))
         tiles_m, tiles_n = -(-m // rows), -(-n // columns)
         tiles = tiles_m * tiles_n
         for down, across in SHARING:
@@ -99,7 +100,8 @@ def plans(shape: tuple[int, int, int], multiprocessors: int) -> Iterator[dict[st
             yield from (
                 {"tile": tile, "splits": splits, "cluster": f"{down}x{across}"}
                 for splits in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-                if splits == 1 or (tiles * splits <= 1.5 * multiprocessors and k >= 256 * splits)
+                if splits == 1
+                or (tile in SPLIT and tiles * splits <= 1.5 * multiprocessors and k >= 256 * splits)
             )
         if tile in CLUSTERED and m <= rows:
             # As many clusters as run at once.

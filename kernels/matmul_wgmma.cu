@@ -69,7 +69,8 @@ __device__ __forceinline__ void consume(const WgmmaParams& p, const TileCluster&
     const Turns<S> turns(work, ring);
     // Instruction-cache warm-up: the first time nothing is multiplied and nothing stored, so that the epilogue's instructions
     // arrive while the first boxes do. Instructions of the longer epilogues lie behind what a launch fetches, and arrive
-    // later than the end of a long k; so those do it for a short k only.
+    // later than the end of a long k; so those do it for a short k only. The second consumer in ping-pong always does: it waits for its
+    // turn.
     constexpr bool IS_SHORT = F == EpilogueKind::none || F == EpilogueKind::transpose;
     constexpr uint32_t SHORT = IS_SHORT ? ~0u : Epilogue<S, F>::ANY ? 12 : 24;  // of k, in blocks
     for (bool warm_up = turns.own > 0 || p.split_blocks <= SHORT; work.left(); warm_up = false) {

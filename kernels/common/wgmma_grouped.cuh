@@ -59,7 +59,7 @@ struct Slots {
     }
 };
 constexpr uint32_t NO_MORE = ~0u;
-// A barrier by number, behind those of wgmma_shape.cuh: RESULT_READY + 2 is the last.
+// A barrier by number, behind those of wgmma_shape.cuh: without ping-pong RESULT_READY + 2 is the last.
 constexpr uint32_t CLEARED = RESULT_READY + 3;
 
 // As Schedule: the items that find_items hands out, for a consumer warp or a producer's thread.

@@ -167,7 +167,7 @@ struct TileCluster {
 };
 
 // The ring of stages. Each has a barrier that completes when the bytes of both operands have arrived, and one that
-// completes when every consumer warp is done with them, here and in the blocks that this one loads for.
+// completes when every warp that multiplies them is done, here and in the blocks that this one loads for.
 struct Ring {
     uint32_t barriers;  // shared address
     uint32_t stages;

@@ -220,9 +220,9 @@ def explain(
     Args:
         op: tilewise.add, softmax, log_softmax, matmul, grouped_matmul, softmax_backward or
             log_softmax_backward, or the name of one.
-        *args, **kwargs: the arguments of the call. Only shapes, strides, dtypes and the alignment of addresses
-            matter, so tensors may be on torch's "meta" device (aligned as a new tensor), if a process could
-            address what they span: 2^47 bytes on most machines.
+        *args, **kwargs: the arguments of the call. Only shapes, strides, dtypes and the alignment of
+            addresses matter, so tensors may be on torch's "meta" device (aligned as a new tensor), if a
+            process could address what they span: 2^47 bytes on most machines.
         device: None for the device that the tensors are on; "cpu"; an index, a torch.device, "cuda" or
             "cuda:1" for a GPU of this machine; or the name of a GPU, which need not be present: "h200",
             "h100", "b200", "a100", "a10", "l4", "t4", "rtx3090", "rtx4090", "rtx5090", in any case, with

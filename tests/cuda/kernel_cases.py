@@ -304,6 +304,7 @@ def wgmma_cases() -> Iterator[Case]:
     kernels = [k["kernel"].split("_") for k in _core.build_info()["kernels"] if k["file"] == "matmul_wgmma"]
     tiles = {tile for _, _, tile, *_ in kernels}
     clustered = {tile for _, _, tile, *epilogue, _ in kernels if epilogue == ["splitk"]}
+    split = {tile for _, _, tile, *epilogue, _ in kernels if epilogue == ["partial"]}
     for dtype in FLOATS[:2]:
         larger = product(["64x64", "128x96", "192x192"], ["2x2", "4x1", "1x4"])
         for tile, cluster in [*product(sorted(tiles), ["1x1", "2x1"]), *larger]:
@@ -319,8 +320,9 @@ def wgmma_cases() -> Iterator[Case]:
             a, b, bias = random(3, 70, 33, dtype=dtype), random(33, 77, dtype=dtype), random(77, dtype=dtype)
             fused = lambda a=a, b=b, bias=bias: tw.matmul(a, b, bias=bias, activation="gelu")  # noqa: E731
             yield f"{name} odd batch", forced(fused)
-            deep = random(100, 520, dtype=dtype), random(520, 72, dtype=dtype)
-            yield f"{name} splits", forced(lambda x=deep: tw.matmul(*x), splits=3)
+            if tile in split:
+                deep = random(100, 520, dtype=dtype), random(520, 72, dtype=dtype)
+                yield f"{name} splits", forced(lambda x=deep: tw.matmul(*x), splits=3)
         for tile, splits in product(sorted(clustered), [2, 4]):
             x, w, bias = (
                 random(60, 1032, dtype=dtype),
@@ -333,10 +335,15 @@ def wgmma_cases() -> Iterator[Case]:
             odd = partial(tw.matmul, x, w[:, :133], bias=bias, activation="silu")
             yield f"{name}, odd", forced(odd)
         tall = 128 * (2 * _core.devices()[0]["multiprocessors"] // 3 + 1)
-        for tile in ("128x192", "128x256"):
-            many = random(tall, 72, dtype=dtype), random(72, 760, dtype=dtype)
-            stored = lambda x=many: tw.matmul(*x)  # noqa: E731
-            yield f"matmul wgmma {dtype} {tile} many tiles", on_kernel("wgmma", stored, tile=tile)
+        many, bias = (random(tall, 72, dtype=dtype), random(72, 760, dtype=dtype)), random(760, dtype=dtype)
+        for tile in ("128x192", "128x256", "128x128pingpong"):
+            for activation in (None, "relu", "gelu") if tile == "128x128pingpong" else (None,):
+                options = {"bias": bias, "activation": activation} if activation else {}
+                stored = partial(tw.matmul, *many, **options)
+                yield (
+                    f"matmul wgmma {dtype} {tile} many tiles {activation}",
+                    on_kernel("wgmma", stored, tile=tile),
+                )
         crossed = random(5, 1, 64, 40, dtype=dtype), random(3, 40, 72, dtype=dtype)
         yield f"matmul wgmma {dtype} crossed batches", on_kernel("wgmma", lambda x=crossed: tw.matmul(*x))
 

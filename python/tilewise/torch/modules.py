@@ -176,8 +176,8 @@ class GroupedLinear(torch.nn.Module):
             is not a number, or another dtype.
 
     Shapes:
-        x (T, in_features) and int32 offsets (groups,), where each group's rows end, to (T, out_features). As in
-            grouped_matmul, each offset is replaced by the running maximum, within 0 to T.
+        x (T, in_features) and int32 offsets (groups,), where each group's rows end, to (T, out_features).
+            Each offset is replaced by the running maximum, within 0 to T.
     """
 
     bias: torch.nn.Parameter | None

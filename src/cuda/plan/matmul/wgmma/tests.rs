@@ -416,7 +416,10 @@ fn ping_pong_is_for_short_k_and_long_activations() {
     assert_ne!(tile(48, 2048, 2048, 128, Activation::None), PING_PONG);
     // A block with one tile has nothing to hide.
     assert_ne!(tile(1, 1024, 1024, 1024, Activation::Gelu), PING_PONG);
-    // It has no kernel for a residual, a gate or parts of k.
+    // It has no kernel for parts of k, a residual or a gate.
+    let tile = TILES.iter().position(|tile| tile.name == PING_PONG);
+    let split = Overrides { tile, splits: Some(2), ..Overrides::default() };
+    assert_eq!(choose(&bf16(512, 512, 4096), &examples::h200(), split), None);
     let mut p = MatmulProblem { activation: Activation::Gelu, ..problem(DType::BF16, 1, 4096, 1024, 4096) };
     p.residual = Some(p.out.clone());
     assert_ne!(chosen(&p, Overrides::default()).0.tile.name, PING_PONG);
