@@ -296,7 +296,7 @@ def grouped_matmul(
 
     Returns:
         A tensor of a's library, device and dtype, of shape (T, N), whose rows after the last group are
-        zeros; or (G, M, N); or `out`; with lists, a list of tensors. float16 and bfloat16 are accumulated in
+        zeros; or (G, M, N); or `out`; with lists, a list of as many tensors. float16 and bfloat16 are accumulated in
         float32 and rounded once, after bias, activation and gate; in a call that records gradients, an activation
         and a gate may be steps of their own, each of which rounds.
 

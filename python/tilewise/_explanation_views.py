@@ -164,8 +164,11 @@ def _occupancy(explanation: Explanation) -> Rows:
 
 def _tile_order(order: TileOrder) -> Rows:
     def shown(strips: tuple[int, int]) -> str:
-        rows, columns = strips
-        return f"{rows} rows of a, {columns} columns of b: {order.elements(strips):,.0f} elements"
+        rows, columns = (
+            f"{count} {what}{'s' * (count > 1)}"
+            for count, what in zip(strips, ("row", "column"), strict=True)
+        )
+        return f"{rows} of tiles of a, {columns} of tiles of b: {order.elements(strips):,.0f} elements"
 
     return [
         ("blocks at once", str(order.blocks_at_once)),

@@ -94,7 +94,7 @@ pub enum Error {
     // --- shape
     #[error("{op}: shapes {} of x and {} of y do not broadcast; sizes must be equal or 1, counted from the last dimension", display_dims(.x), display_dims(.y))]
     NotBroadcastable { op: &'static str, x: Dims, y: Dims },
-    #[error("matmul: a of shape {} and b of shape {} do not fit: a's last size {} must equal b's {} size {}. Transpose one of them?", display_dims(.a), display_dims(.b), .inner_a, if .b.len() == 1 { "only" } else { "second-last" }, .inner_b)]
+    #[error("matmul: a of shape {} and b of shape {} do not fit: a's last size {} must equal b's {} size {}{}", display_dims(.a), display_dims(.b), .inner_a, if .b.len() == 1 { "only" } else { "second-last" }, .inner_b, remedy_of_transposing(.a, .b))]
     InnerSizesDiffer { a: Dims, b: Dims, inner_a: i64, inner_b: i64 },
     #[error("matmul: batch sizes {} of a and {} of b do not broadcast; they must be equal or 1, counted from the last batch dimension", display_dims(.a), display_dims(.b))]
     BatchNotBroadcastable { a: Dims, b: Dims },
@@ -281,6 +281,20 @@ fn list(names: &[&str]) -> String {
 fn without_op(error: &Error) -> String {
     let message = error.to_string();
     message.split_once(": ").map_or(message.as_str(), |(_, rest)| rest).to_owned()
+}
+
+/// Which matrices of a matmul to transpose for their inner sizes to fit, if that helps.
+fn remedy_of_transposing(a: &Dims, b: &Dims) -> &'static str {
+    let [rows, inner_a] = [2, 1].map(|from_end| a.len().checked_sub(from_end).map(|d| a[d]));
+    let columns = if b.len() > 1 { b.last().copied() } else { None };
+    let inner_b = b.get(b.len().saturating_sub(2)).copied();
+    match (rows.is_some() && rows == inner_b, columns.is_some() && columns == inner_a) {
+        (true, true) => ". Transpose one of them?",
+        (true, false) => ". Transpose a?",
+        (false, true) => ". Transpose b?",
+        (false, false) if rows.is_some() && rows == columns => ". Transpose both?",
+        (false, false) => "",
+    }
 }
 
 fn built_for(targets: &[&str]) -> String {

@@ -221,7 +221,7 @@ CASES = [
     (
         "InnerSizesDiffer",
         SHAPE,
-        "matmul: a of shape (2, 3) and b of shape (2,) do not fit: a's last size 3 must equal b's only size 2. Transpose one of them?",
+        "matmul: a of shape (2, 3) and b of shape (2,) do not fit: a's last size 3 must equal b's only size 2. Transpose a?",
         lambda: tw.matmul(x, torch.ones(2)),
     ),
     (

@@ -427,7 +427,7 @@ def test_an_estimated_time_stands_beside_the_roofline():
 @of_every_gpu
 def test_small_tile_orders_are_counted_in_elements():
     text = str(tw.explain(tw.matmul, meta(100, 100), meta(100, 100), device="t4"))
-    assert "2 rows of a, 2 columns of b: 20,000 elements" in text
+    assert "2 rows of tiles of a, 2 columns of tiles of b: 20,000 elements" in text
 
 
 def test_times_and_intensities_have_units_that_people_read():

@@ -155,8 +155,7 @@ def matmul(
         a.shape[-1] == inner,
         lambda: (
             f"matmul: a of shape {tuple(a.shape)} and b of shape {tuple(b.shape)} do not fit: a's last size "
-            f"{a.shape[-1]} must equal b's {'only' if b.dim() == 1 else 'second-last'} size {inner}. "
-            "Transpose one of them?"
+            f"{a.shape[-1]} must equal b's {'only' if b.dim() == 1 else 'second-last'} size {inner}"
         ),
     )
     with broadcasting(
