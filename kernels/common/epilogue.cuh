@@ -19,10 +19,10 @@ __device__ __forceinline__ double reciprocal(double v) { return 1.0 / v; }
 __device__ __forceinline__ float maximum(float v, float w) { return ptx::max_nan(v, w); }
 __device__ __forceinline__ double maximum(double v, double w) { return v < w ? w : v; }
 
-// v times the normal distribution's share below v. With erff, 192 accumulators a thread in matmul_wgmma.cu spill, so for halves by
-// the share above |v|: an exponential, 2^(-v^2 log2(e) / 2), times a polynomial in 1 / (1 + c |v|), to 3e-5 of itself (minimax on
-// 0 <= |v| <= 14), where roundings to half are up to 5e-4. The least of v and 10^4 is to make infinity itself, and minus
-// infinity NaN. A result that underflows is +0.
+// v times the normal distribution's share below v. With erff, 192 accumulators a thread in matmul_wgmma.cu spill, so for
+// float16 and bfloat16 by the share above |v|: an exponential, 2^(-v^2 log2(e) / 2), times a polynomial in 1 / (1 + c |v|), to
+// 3e-5 of itself (minimax on 0 <= |v| <= 14; activation_gradient.cuh has one for float32, too), where roundings to float16 are
+// up to 5e-4. With the least of v and 10^4, infinity becomes itself and minus infinity NaN. A result that underflows is +0.
 template <class T> __device__ __forceinline__ float gelu(float v) {
     if constexpr (!is_half<T>) return 0.5f * v * (1.0f + erff(v * 0.70710678118654752440f));
     const float u = fminf(v, 1e4f), power = 0.84932180f * u;
@@ -45,8 +45,8 @@ template <class T> __device__ __forceinline__ double gated(double v, double minu
     return v / (1.0 + exp(minus_w));
 }
 
-// The activations by what they cost: one to three instructions for each element, or 7 to 14 of halves, two of them of a unit
-// with an eighth of the others' rate. NaN stays NaN in all of them, as in torch.
+// The activations by what they cost: one to three instructions for each element, or (float16 and bfloat16) 7 to 14, two of
+// them of a unit with an eighth of the others' rate. NaN stays NaN in all of them, as in torch.
 template <int N, class Acc> __device__ __forceinline__ void relu(Acc (&v)[N]) {
 #pragma unroll
     for (int i = 0; i < N; ++i) v[i] = maximum(v[i], Acc(0));
