@@ -6,21 +6,23 @@
 // A block has one tile and all of k (common/wgmma_few.cuh): no k splits, no clusters, and no more code and parameters than one tile
 // takes, for what a launch still has to fetch is a fifth of a short matmul. The rest of a long one is reading the weights.
 // Two producer threads, one an operand, fill a ring of stages by TMA; two consumer warpgroups take every other stage and add
-// their sums in shared memory. Base and strides are multiples of 16 bytes; the few rows lie along k.
+// their sums in shared memory. With a gate, every other stage is the gate's, and act(a @ gate + bias) meets a @ b + bias there.
+// Base and strides are multiples of 16 bytes; the few rows lie along k.
 // Variants, matmul_wgmma_few_{rows x columns of a block}_{epilogue}_{dtype}: src/cuda/plan/matmul/wgmma/few/mod.rs chooses.
 // Hazard: as in matmul_bf16x6_few.cu, the stages of the ring are a warpgroup's own; each has two, or it would wait for itself.
 // Measurements: docs/measurements/matmul_wgmma_few.md
 
 #include "wgmma_few.cuh"
 
-#define EXPORT_EPILOGUE(T, BN, EPILOGUE, ANY)                                              \
+#define EXPORT_EPILOGUE(T, BN, EPILOGUE, ANY, GATED)                                       \
     extern "C" __global__ void __launch_bounds__(FewTile<T, BN>::THREADS, 2)               \
         matmul_wgmma_few_64x##BN##_##EPILOGUE##_##T(const __grid_constant__ FewParams p) { \
-        run_few<FewTile<T, BN>, ANY>(p);                                                   \
+        run_few<FewTile<T, BN, GATED>, ANY>(p);                                            \
     }
-#define EXPORT(T, BN)                        \
-    EXPORT_EPILOGUE(T, BN, bias_relu, false) \
-    EXPORT_EPILOGUE(T, BN, general, true)
+#define EXPORT(T, BN)                               \
+    EXPORT_EPILOGUE(T, BN, bias_relu, false, false) \
+    EXPORT_EPILOGUE(T, BN, general, true, false)    \
+    EXPORT_EPILOGUE(T, BN, gated, true, true)
 
 // The same list is TILES in src/cuda/plan/matmul/wgmma/few/mod.rs.
 #define TILES(T)  \

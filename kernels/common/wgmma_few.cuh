@@ -3,14 +3,14 @@
 
 #include "wgmma_shape.cuh"
 
-// out[i, j] = act(sum over k of a[i, k] b[k, j] + bias) + residual, of few columns, which lie along k. Strides in elements. Mirrored
-// in src/cuda/plan/matmul/wgmma/few/params.rs.
+// out[i, j] = act(sum over k of a[i, k] b[k, j] + bias) + residual, of few columns, which lie along k; gated, act(gate @ b + bias) *
+// (a @ b + bias) + residual. Strides in elements. Mirrored in src/cuda/plan/matmul/wgmma/few/params.rs.
 struct alignas(64) FewParams {
     // Two lines of the constant caches, each of which takes as long as several stages. First what there is to know before the end.
     Divisor by_columns;  // tiles side by side
     uint32_t tiles_n;
     uint32_t stages;
-    uint32_t k_blocks;  // of a stage each
+    uint32_t k_blocks;  // stages; of gated products, for both
     uint32_t a_mn;      // rows lie along m, not along k
     // That arrive for a stage: for most tiles, and for the last row or column of them.
     uint16_t a_bytes, a_tail_bytes;
@@ -27,14 +27,19 @@ struct alignas(64) FewParams {
     const void* residual;  // null: none
     int64_t residual_row, residual_col;
     TensorMap a, a_tail, b, b_tail;
+    // Of gated products, whose bias is the gate's: where a's is from that on.
+    TensorMap gate, gate_tail;
+    int64_t bias_up;
 };
-static_assert(sizeof(FewParams) == 640 && offsetof(FewParams, bias) == 64 && offsetof(FewParams, a) == 128,
+static_assert(sizeof(FewParams) == 960 && offsetof(FewParams, bias) == 64 && offsetof(FewParams, a) == 128 &&
+                  offsetof(FewParams, bias_up) == 896,
               "mirrored in Rust");
 
 // 64 rows and BN columns of the result. Two warpgroups take every other stage, of 128 of k, and then stages of their own of the
-// ring, which has an even number.
-template <class Element, int BN_> struct FewTile {
+// ring, which has an even number. GATED: the first one's are the gate's, and each has all of k.
+template <class Element, int BN_, bool GATED_ = false> struct FewTile {
     using T = Element;
+    static constexpr bool GATED = GATED_;
     static constexpr int BM = 64, BN = BN_, WARPGROUPS = 2, WARPS = 4 * WARPGROUPS, THREADS = 32 * WARPS + 128;
     static constexpr int K_BOXES = 2;
     static constexpr int A_BOX_BYTES = BM * 128, B_BOX_BYTES = BN * 128;
@@ -53,15 +58,20 @@ template <class S, bool IS_B> __device__ __forceinline__ bool is_last_few(const 
 template <bool IS_B> __device__ __forceinline__ const TensorMap& map_few(const FewParams& p, bool is_last) {
     return IS_B ? (is_last ? p.b_tail : p.b) : (is_last ? p.a_tail : p.a);
 }
+__device__ __forceinline__ const TensorMap& map_of_gate(const FewParams& p, bool is_last) {
+    return is_last ? p.gate_tail : p.gate;
+}
 
 // By one thread: fills an operand's part of every stage.
 template <class S, bool IS_B>
 __device__ __forceinline__ void produce_few(const FewParams& p, int32_t first, uint32_t shared, Ring ring) {
     const bool is_last = is_last_few<S, IS_B>(p, first);
     const uint32_t bytes = IS_B ? (is_last ? p.b_tail_bytes : p.b_bytes) : (is_last ? p.a_tail_bytes : p.a_bytes);
-    const TensorMap& map = map_few<IS_B>(p, is_last);
+    const TensorMap &own = map_few<IS_B>(p, is_last), &gate = S::GATED && !IS_B ? map_of_gate(p, is_last) : own;
     const bool mn_major = !IS_B && p.a_mn;
-    for (uint32_t block = 0; block < p.k_blocks; ++block, ring.advance()) {
+    for (uint32_t stage = 0; stage < p.k_blocks; ++stage, ring.advance()) {
+        const uint32_t block = S::GATED ? stage / 2 : stage;
+        const TensorMap& map = S::GATED && stage % 2 == 0 ? gate : own;
         ptx::mbarrier_wait(ring.empty(ring.stage), ring.phase ^ 1);
         const uint32_t full = ring.full(ring.stage);
         const uint32_t to = shared + HEADER_BYTES + ring.stage * S::STAGE_BYTES + (IS_B ? S::A_BYTES : 0);
@@ -134,12 +144,14 @@ template <class S, bool ANY> struct FewEpilogue {
     using T = typename S::T;
     const FewParams& p;
     const int32_t row, col, along;  // the tile's first, and the vector's first within it
-    float bias[8] = {};
+    float bias[8] = {}, bias_up[8] = {};
 
     __device__ __forceinline__ FewEpilogue(const FewParams& p, int32_t row, int32_t col)
         : p(p), row(row), col(col), along(int32_t(threadIdx.x % (S::BM / 8)) * 8) {
+        if (p.bias == nullptr) return;
         const T* from = static_cast<const T*>(p.bias) + (row + along) * p.bias_row;
-        add_bias(bias, p.bias == nullptr ? nullptr : from, p.bias_row, rows_left());
+        add_bias(bias, from, p.bias_row, rows_left());
+        if constexpr (S::GATED) add_bias(bias_up, from + p.bias_up, p.bias_row, rows_left());
     }
     __device__ __forceinline__ int32_t rows_left() const { return int32_t(p.m) - row - along; }
 
@@ -158,19 +170,21 @@ template <class S, bool ANY> struct FewEpilogue {
         const int32_t columns = min(int32_t(p.n) - col, S::BN), count = rows_left();
         if (count <= 0) return;
         for (int32_t column = threadIdx.x / (S::BM / 8); column < columns; column += CONSUMERS / (S::BM / 8)) {
-            float v[8] = {};
+            float v[8], w[8];  // of the warpgroups
+            const float* from = sums + column * S::COLUMN + along;
 #pragma unroll
-            for (int group = 0; group < S::WARPGROUPS; ++group) {
-                const float* from = sums + group * S::SUMS + column * S::COLUMN + along;
-#pragma unroll
-                for (int e = 0; e < 8; ++e) v[e] += from[e];
+            for (int e = 0; e < 8; ++e) {
+                w[e] = from[S::SUMS + e];
+                v[e] = from[e] + (S::GATED ? 0.0f : w[e]) + bias[e];
             }
-#pragma unroll
-            for (int e = 0; e < 8; ++e) v[e] += bias[e];
             if constexpr (ANY) {
                 activate<T>(v, p.activation, p.negative_slope);
             } else {
                 rectify(v, p.activation, p.negative_slope);
+            }
+            if constexpr (S::GATED) {
+#pragma unroll
+                for (int e = 0; e < 8; ++e) v[e] *= w[e] + bias_up[e];
             }
             Run<T, float> run;
             if (p.residual != nullptr) {
@@ -203,9 +217,10 @@ template <class S, bool ANY> __device__ __forceinline__ void run_few(const FewPa
         }
         __syncwarp();
     } else if (warp >= S::WARPS) {
-        const bool is_a = warp == S::WARPS;
-        const bool is_last = is_a ? is_last_few<S, false>(p, row) : is_last_few<S, true>(p, col);
-        if (ptx::elect()) ptx::tma_prefetch_map(is_a ? map_few<false>(p, is_last) : map_few<true>(p, is_last));
+        const bool is_b = warp == S::WARPS + 1, is_gate = S::GATED && warp == S::WARPS + 3;
+        const bool is_last = is_b ? is_last_few<S, true>(p, col) : is_last_few<S, false>(p, row);
+        const TensorMap& weights = is_gate ? map_of_gate(p, is_last) : map_few<false>(p, is_last);
+        if (ptx::elect()) ptx::tma_prefetch_map(is_b ? map_few<true>(p, is_last) : weights);
     }
     __syncthreads();
     if (warp >= S::WARPS) {

@@ -103,6 +103,7 @@ class Occupancy:
 
     blocks_per_multiprocessor: int
     limited_by: str
+    """What there is no more of for another block: threads, registers, shared memory or blocks, or several."""
     threads_used: float
     """Share of an SM's threads."""
     waves: int

@@ -402,6 +402,11 @@ def few_cases() -> Iterator[Case]:
         special[100] *= torch.finfo(dtype).tiny
         again = lambda x=x, w=special.T: tw.matmul(x, w)  # noqa: E731
         yield f"{name} not finite", forced(again)
+        if dtype != torch.float32:
+            gated = partial(
+                tw.matmul, x, w, gate=random(wide, deep, dtype=dtype).T, bias=random(2, wide, dtype=dtype)
+            )
+            yield f"{name} gated", forced(partial(gated, activation="silu"))
 
 
 def few_tiles(file: str) -> list[str]:

@@ -80,6 +80,49 @@ def test_epilogues(tile, dtype):
 
 @DTYPES
 @pytest.mark.parametrize("tile", TILES)
+def test_gates(tile, dtype):
+    few, many, k = min(int(tile.split("x")[1]), 13), 132, 520
+    x, w, gate = (randn(*shape, dtype=dtype) for shape in [(few, k), (many, k), (many, k)])
+    _core.force_matmul_kernel("few", tile=tile)
+    assert kernel_of(x, w.mT, gate=gate.mT).startswith(f"matmul_wgmma_few_{tile}_gated_")
+    bias, residual = randn(2, many, dtype=dtype), randn(few, many, dtype=dtype)
+    for lay_w in LAYOUTS:
+        check(x, lay_w(w.mT), lay_w.__name__, tile, gate=lay_w(gate.mT), activation="silu")
+    for activation in (None, *reference.ACTIVATIONS):
+        check(x, w.mT, activation, tile, gate=gate.mT, bias=bias, residual=residual, activation=activation)
+    out = randn(many, few, dtype=dtype).mT
+    check(x, w.mT, "into columns:", tile, gate=gate.mT, bias=bias[:, :1].expand(2, many), out=out)
+    # A short k, of one stage for each product; a tile of one row; more columns than the tile has.
+    for rows, columns, short in [(few, 136, 8), (few, 65, 136), (few, 72, 264), (2 * few + 1, 72, 136)]:
+        shapes = [(rows, short), (columns, short), (columns, short)]
+        x, w, gate = (randn(*shape, dtype=dtype) for shape in shapes)
+        check(x, w.mT, short, tile, gate=gate.mT, activation="silu")
+        guarded = Guarded((rows, columns), dtype, DEVICE)
+        check(x, w.mT, "guarded", tile, gate=gate.mT, activation="silu", out=guarded.out)
+        guarded.assert_rest_untouched()
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_a_gate_s_infinities_and_nan_stay_in_their_columns(tile):
+    few = min(int(tile.split("x")[1]), 13)
+    x, w, gate = (randn(*shape, dtype=torch.bfloat16) for shape in [(few, 264), (152, 264), (152, 264)])
+    w[3, 7], gate[50, 9], gate[60, 5], w[60, 6] = (float(v) for v in ("inf", "nan", "-inf", "inf"))
+    for activation in (None, "relu"):
+        check(x, w.mT, activation, tile, gate=gate.mT, activation=activation)
+
+
+@pytest.mark.skipif(EMULATED, reason="slow")
+@pytest.mark.parametrize("rows", [1, 16, 32, 64])
+def test_large_gates(rows):
+    x, w, gate = (randn(*shape, dtype=torch.bfloat16) for shape in [(rows, 2048), (8192, 2048), (8192, 2048)])
+    for tile in (None, *TILES):
+        check(x, w.mT, "", tile, gate=gate.mT, activation="silu")
+    # Of another layout than the weights.
+    check(x, w.mT, "", gate=gate.mT.contiguous(), activation="silu")
+
+
+@DTYPES
+@pytest.mark.parametrize("tile", TILES)
 def test_nothing_else_is_written(tile, dtype):
     """Of results of whole vectors, and of others."""
     for few, many in [(7, 136), (9, 131), (33, 72)]:

@@ -208,7 +208,7 @@ fn check(explained: &Explanation, what: &str) {
             "{what}: {rows} x {columns}"
         );
     }
-    assert!(explained.occupancy.is_none_or(|o| o.waves >= 1 && o.last_wave <= 1.0), "{what}");
+    assert!(explained.occupancy.as_ref().is_none_or(|o| o.waves >= 1 && o.last_wave <= 1.0), "{what}");
 }
 
 /// The calls of one operation, of tensors that no machine holds. What is larger than `MOST_BYTES` is not planned.

@@ -12,11 +12,11 @@ pub struct Demand {
     pub shared_bytes: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Occupancy {
     pub blocks_per_multiprocessor: u32,
-    /// What there is no more of for another block.
-    pub limited_by: &'static str,
+    /// What there is no more of for another block: all that there is, in this order.
+    pub limited_by: String,
     /// Share of the multiprocessor's threads in use.
     pub threads_used: f64,
     /// Rounds of as many blocks as the device holds.
@@ -39,14 +39,15 @@ pub fn occupancy(demand: Demand, blocks: u64, device: &DeviceFacts) -> Occupancy
         (device.shared_bytes_per_multiprocessor.checked_div(per_block).unwrap_or(u32::MAX), "shared memory"),
         (device.blocks_per_multiprocessor, "blocks"),
     ];
-    let (fit, limited_by) = limits.into_iter().min_by_key(|limit| limit.0).unwrap_or((1, "threads"));
-    let fit = fit.max(1);
+    let least = limits.iter().map(|limit| limit.0).min().unwrap_or(1);
+    let scarce: Vec<_> = limits.iter().filter(|limit| limit.0 == least).map(|limit| limit.1).collect();
+    let fit = least.max(1);
     let at_once = u64::from(fit) * u64::from(device.multiprocessors.max(1));
     let waves = blocks.div_ceil(at_once).max(1);
     let rest = blocks - (waves - 1) * at_once;
     Occupancy {
         blocks_per_multiprocessor: fit,
-        limited_by,
+        limited_by: scarce.join(" and "),
         threads_used: f64::from(fit * warps * 32) / f64::from(device.threads_per_multiprocessor.max(1)),
         waves,
         last_wave: rest as f64 / at_once as f64,
@@ -62,17 +63,18 @@ mod tests {
     fn the_scarcest_resource_decides() {
         // (threads, registers, shared bytes) -> (blocks, limit), by NVIDIA's occupancy calculator.
         let cases = [
-            ((128, 32, 0), (16, "threads")),
+            ((128, 32, 0), (16, "threads and registers")),
+            ((128, 24, 0), (16, "threads")),
             ((128, 64, 0), (8, "registers")),
             ((256, 255, 0), (1, "registers")),
-            ((384, 168, 200 << 10), (1, "registers")),
+            ((384, 168, 200 << 10), (1, "registers and shared memory")),
             ((128, 40, 100 << 10), (2, "shared memory")),
             ((32, 16, 0), (32, "blocks")),
         ];
         for ((threads, registers, shared_bytes), (blocks, limit)) in cases {
             let seen = occupancy(Demand { threads, registers, shared_bytes }, 1, &h200());
             assert_eq!(
-                (seen.blocks_per_multiprocessor, seen.limited_by),
+                (seen.blocks_per_multiprocessor, seen.limited_by.as_str()),
                 (blocks, limit),
                 "{threads} threads"
             );

@@ -60,10 +60,10 @@ pub fn describe(
     }
     let why: Vec<_> = planned.why.iter().map(|reason| reason_entry(py, reason)).collect::<Result<_>>()?;
     explained.set_item("why", why)?;
-    if let Some(occupancy) = planned.occupancy {
+    if let Some(occupancy) = &planned.occupancy {
         let entry = PyDict::new(py);
         entry.set_item("blocks_per_multiprocessor", occupancy.blocks_per_multiprocessor)?;
-        entry.set_item("limited_by", occupancy.limited_by)?;
+        entry.set_item("limited_by", &occupancy.limited_by)?;
         entry.set_item("threads_used", occupancy.threads_used)?;
         entry.set_item("waves", occupancy.waves)?;
         entry.set_item("last_wave", occupancy.last_wave)?;
@@ -157,7 +157,7 @@ pub fn tile_order(explained: &Bound<'_, PyDict>, p: &MatmulProblem, planned: &Ex
     else {
         return Ok(());
     };
-    let Some(occupancy) = planned.occupancy else { return Ok(()) };
+    let Some(occupancy) = &planned.occupancy else { return Ok(()) };
     // Blocks of a cluster share a tile, or have neighbouring ones that are counted as one.
     let cluster = setting("cluster").unwrap_or(1);
     let at_once = occupancy.blocks_per_multiprocessor * planned.device.multiprocessors / cluster;

@@ -1,7 +1,7 @@
-//! act(a @ gate) * (a @ b): in one kernel where matmul_wgmma.cu can have both of a tile's products in registers; else two
-//! products, of which the first leaves its results, unrounded, for the second to multiply by.
+//! act(a @ gate) * (a @ b): in one kernel where matmul_wgmma.cu or matmul_wgmma_few.cu can have both of a tile's products in
+//! registers; else two products, of which the first leaves its results, unrounded, for the second to multiply by.
 
-use super::{Forced, Route, of_route, route, wgmma};
+use super::{Forced, Route, of_route, route, wgmma, wgmma_or_few};
 use crate::cuda::device::DeviceFacts;
 use crate::cuda::plan::reason::Reason;
 use crate::cuda::plan::{Bases, Choice};
@@ -19,12 +19,14 @@ pub fn choose(p: &MatmulProblem, bases: &Bases, device: &DeviceFacts, forced: Op
         return choice.choice(p, device, bases);
     }
     let together = match forced {
-        Some(Forced::Wgmma(overrides)) => wgmma::choose(p, device, overrides),
-        None => wgmma::choose(p, device, wgmma::Overrides::default()).map(wgmma::WgmmaChoice::unasked),
+        Some(Forced::Wgmma(overrides)) => wgmma::choose(p, device, overrides).map(Route::Wgmma),
+        Some(Forced::Few(overrides)) => wgmma::few::choose(p, device, overrides).map(Route::WgmmaFew),
+        None => wgmma::choose_timed(p, device, wgmma::Overrides::default())
+            .map(|(choice, clocks)| wgmma_or_few(p, device, choice, clocks)),
         Some(_) => None,
     };
     match together {
-        Some(choice) => of_route(&Route::Wgmma(choice), p, bases, bases.workspace(), device),
+        Some(route) => of_route(&route, p, bases, bases.workspace(), device),
         None => in_two(p, bases, device, forced),
     }
 }

@@ -94,11 +94,7 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
     if let Some((choice, clocks)) = wgmma::choose_timed(problem, device, wgmma::Overrides::default())
         && (!choice.copies_operands() || multiply_adds(problem) >= COPIED_FROM)
     {
-        return Some(match wgmma::few::choose(problem, device, wgmma::Overrides::default()) {
-            Some(few) if few.clocks() < clocks => Route::WgmmaFew(few.instead(("wgmma", clocks))),
-            Some(few) => Route::Wgmma(choice.instead(clocks, (wgmma::few::NAME, few.clocks()))),
-            None => Route::Wgmma(choice.unasked()),
-        });
+        return Some(wgmma_or_few(problem, device, choice, clocks));
     }
     let narrow = Narrow::fastest(problem, device);
     let blocks = || blocks::clocks(problem, &Oriented::new(problem), device);
@@ -133,6 +129,15 @@ fn unforced(problem: &MatmulProblem, device: &DeviceFacts) -> Option<Route> {
     let by_elements = blocks::computing(problem, &Oriented::new(problem), device);
     (choice.clocks() * PLAINLY < by_elements)
         .then(|| Route::Copied(choice.instead(by_elements, problem, device)))
+}
+
+/// What is estimated to be done first: matmul_wgmma.cu, with a choice that takes so many clocks, or its kernel of few rows.
+fn wgmma_or_few(p: &MatmulProblem, device: &DeviceFacts, choice: wgmma::WgmmaChoice, clocks: f64) -> Route {
+    match wgmma::few::choose(p, device, wgmma::Overrides::default()) {
+        Some(few) if few.clocks() < clocks => Route::WgmmaFew(few.instead(("wgmma", clocks))),
+        Some(few) => Route::Wgmma(choice.instead(clocks, (wgmma::few::NAME, few.clocks()))),
+        None => Route::Wgmma(choice.unasked()),
+    }
 }
 
 /// A kernel for few rows or columns.

@@ -208,7 +208,8 @@ impl Model {
         let activation = match tile.is_ping_pong() {
             _ if !size.smooth => 0.0,
             true => self.ping_pong_smooth,
-            false => self.smooth,
+            // Of splits, each has a part of it.
+            false => self.smooth / splits as f64,
         };
         blocks * products.max(loads) + m * n * (store + activation)
     }

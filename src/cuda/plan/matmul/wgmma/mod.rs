@@ -562,7 +562,7 @@ impl WgmmaChoice {
 
     /// The plan's own choice, and not a developer's.
     pub fn unasked(mut self) -> WgmmaChoice {
-        let because = "compute capability 9.0 has wgmma; no other kernel was considered";
+        let because = "compute capability 9.0 has wgmma";
         self.why[0] = Reason::plain("wgmma", "mma", because);
         self
     }

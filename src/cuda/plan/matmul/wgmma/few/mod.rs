@@ -36,7 +36,7 @@ pub const TILES: [Tile; 4] = [
     Tile { name: "64x64", n: 64 },
 ];
 pub const NAME: &str = "wgmma few";
-const MAPS: usize = 4;
+const MAPS: usize = 6;
 const ROWS: u32 = 64;
 const THREADS: u32 = 384;
 /// Of k in a stage, and boxes of an operand.
@@ -80,8 +80,9 @@ impl Tile {
         (p.m.unsigned_abs().div_ceil(ROWS.into()), p.n.unsigned_abs().div_ceil(self.n.into()))
     }
 
-    /// Clocks until the result is complete.
-    fn clocks(&self, p: &Oriented, smooth: bool, off_lines: [bool; 2], device: &DeviceFacts) -> f64 {
+    /// Clocks until the result is complete; gated, of two products.
+    fn clocks(&self, p: &Oriented, kind: Kind, off_lines: [bool; 2], device: &DeviceFacts) -> f64 {
+        let Kind { gated, smooth } = kind;
         let (blocks, many) = (self.blocks(p), u64::from(device.multiprocessors));
         let resident = self.resident(blocks, device);
         let at_once = many * u64::from(resident);
@@ -90,15 +91,23 @@ impl Tile {
         let columns = n.next_multiple_of(8).min(self.n.into());
         let [lines_a, lines_b] = MODEL.of_lines(off_lines);
         let lines = f64::from(ROWS) * lines_a + columns as f64 * lines_b;
-        let read = lines * f64::from(ROW_BYTES) * k.div_ceil(BLOCK_K) as f64;
+        let read = lines * f64::from(ROW_BYTES) * (k.div_ceil(BLOCK_K) << u32::from(gated)) as f64;
         let side_by_side = f64::from(resident).min(blocks.div_ceil(many) as f64);
         let rounds = blocks.div_ceil(at_once) as f64;
         let loading = rounds * (side_by_side * read / L2_BYTES + ROUND);
         let results = rounds * side_by_side * f64::from(ROWS) * columns as f64;
         let activation = if smooth { results * MODEL.smooth } else { 0.0 };
-        let size = Size { m, n, k, products: 1, gated: false, smooth, off_lines, b_by_rows: false };
+        let m = m << u32::from(gated);
+        let size = Size { m, n, k, products: 1, gated, smooth, off_lines, b_by_rows: false };
         START + MODEL.of_memory(&size, device).hypot(loading) + activation
     }
+}
+
+/// Of a problem, besides its sizes: as `Size` has them.
+#[derive(Clone, Copy)]
+struct Kind {
+    gated: bool,
+    smooth: bool,
 }
 
 /// How a problem will be solved.
@@ -120,9 +129,11 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
     if device.compute_capability != (9, 0) || !of_two_bytes || !few || !whole || !problem.batch.is_empty() {
         return None;
     }
-    let (p, [a, b]) = taken(problem)?;
-    let off_lines = [a.is_off_lines(), b.is_off_lines()];
-    let smooth = problem.activation.is_smooth();
+    let (p, Operands { rows, gate, columns }) = taken(problem)?;
+    let gate_is_off_lines = gate.as_ref().is_some_and(Addressed::is_off_lines);
+    let off_lines = [rows.is_off_lines() || gate_is_off_lines, columns.is_off_lines()];
+    let gated = gate.is_some();
+    let kind = Kind { gated, smooth: problem.activation.is_smooth() && !gated };
     let is_asked = |tile: &&Tile| match overrides.tile {
         Some(only) => TILES.get(only).is_some_and(|asked| asked == *tile),
         None => tile.n == TILES[0].n || i64::from(tile.n / 2) < p.n,
@@ -131,33 +142,46 @@ pub fn choose(problem: &MatmulProblem, device: &DeviceFacts, overrides: Override
         |tile: &&Tile| tile.blocks(&p) <= u64::from(u32::MAX / 4) && tile.stages(1, device) >= LEAST_STAGES;
     let tiles = TILES.iter().filter(is_asked).filter(fits);
     let ((tile, clocks), next) =
-        least_two(tiles.map(|tile| (tile, tile.clocks(&p, smooth, off_lines, device))))?;
+        least_two(tiles.map(|tile| (tile, tile.clocks(&p, kind, off_lines, device))))?;
     let mut why = vec![Reason::asked_for(NAME, "wgmma")];
     why.extend(next.map(|(other, of)| estimated((tile.name, clocks), (other.name, of))));
     Some(FewChoice { tile, transposed: p.transposed, clocks, why })
 }
 
+/// As the copy engine addresses them.
+struct Operands {
+    rows: Addressed,
+    gate: Option<Addressed>,
+    columns: Addressed,
+}
+
 /// The problem with its long side as rows, and how the operands lie: of a square one as it is transposed, if the kernel takes that.
-fn taken(problem: &MatmulProblem) -> Option<(Oriented, [Addressed; 2])> {
+fn taken(problem: &MatmulProblem) -> Option<(Oriented, Operands)> {
     let transposed = (problem.n >= problem.m).then(|| Oriented::transposed(problem));
     let straight = || (problem.m >= problem.n).then(|| Oriented::straight(problem));
     let with_operands = |p: Oriented| takes(problem, &p).map(|operands| (p, operands));
     transposed.and_then(with_operands).or_else(|| straight().and_then(with_operands))
 }
 
-/// Operands that the copy engine can address, few rows along k, and a bias of the other side: if there is a kernel.
-fn takes(problem: &MatmulProblem, p: &Oriented) -> Option<[Addressed; 2]> {
+/// Operands that the copy engine can address, few rows along k, a bias of the other side, and a gate that lies as its rows do: if
+/// there is a kernel.
+fn takes(problem: &MatmulProblem, p: &Oriented) -> Option<Operands> {
     let fits = [p.m, p.n, p.k].iter().all(|&size| (1..=SIZE_LIMIT).contains(&size));
     let residual = p.residual.as_ref().map_or(0, |x| x.address);
     let addresses = [p.out.address, p.bias, residual];
     let elements_lie_whole = addresses.iter().all(|address| address.is_multiple_of(problem.dtype.size()));
-    let plain = problem.gate.is_none() && p.wide.is_none() && (p.bias == 0 || p.transposed);
-    if !(fits && elements_lie_whole && plain) {
+    let by_row = p.transposed || (p.bias == 0 && problem.gate.is_none());
+    if !(fits && elements_lie_whole && by_row && p.wide.is_none()) {
         return None;
     }
     let rows = addressed(&p.a, (p.m, p.a.row_stride), (p.k, p.a.col_stride))?;
     let columns = addressed(&p.b, (p.n, p.b.col_stride), (p.k, p.b.row_stride))?;
-    (!columns.mn_major).then_some([rows, columns])
+    let gate = match &problem.gate {
+        Some(x) => Some(addressed(x, (p.m, x.col_stride), (p.k, x.row_stride))?),
+        None => None,
+    };
+    let is_alike = gate.as_ref().is_none_or(|gate| gate.mn_major == rows.mn_major);
+    (is_alike && !columns.mn_major).then_some(Operands { rows, gate, columns })
 }
 
 /// The launch, and what the maps among its parameters are made from.
@@ -185,12 +209,13 @@ impl FewChoice {
         let (tiles_m, tiles_n) = tile.tiles(&p);
         let (tiles_m, tiles_n) = (tiles_m as u32, tiles_n as u32);
         let (operands, k) = (takes(problem, &p), p.k.unsigned_abs());
-        let a_mn = operands.as_ref().is_some_and(|[a, _]| a.mn_major);
+        let a_mn = operands.as_ref().is_some_and(|operands| operands.rows.mn_major);
         let along_m = Tiles { count: tiles_m, rows: ROWS, ..Tiles::ALONE };
         let along_n = Tiles { count: tiles_n, rows: tile.n, ..Tiles::ALONE };
-        let [a, b] = operands.map_or([None, None], |[a, b]| [Some(a), Some(b)]);
+        let [a, gate, b] =
+            operands.map_or([None, None, None], |of| [Some(of.rows), of.gate, Some(of.columns)]);
         // As if read once, though blocks share the few rows: larger reads into the L2 cache are no gain.
-        let a = load(problem, &a, (p.m, k), along_m, true);
+        let [a, gate] = [a, gate].map(|x| load(problem, &x, (p.m, k), along_m, true));
         let b = load(problem, &b, (p.n, k), along_n, true);
         let bytes = |x: &Option<Load>| {
             x.map_or([0; 2], |x| [x.stage_bytes, x.tail_bytes].map(|bytes| BOXES as u16 * bytes as u16))
@@ -209,7 +234,7 @@ impl FewChoice {
             by_columns: Divisor::new(tiles_n.into()),
             tiles_n,
             stages,
-            k_blocks: k.div_ceil(STAGE_K) as u32,
+            k_blocks: (k.div_ceil(STAGE_K) as u32) << u32::from(gate.is_some()),
             a_mn: a_mn.into(),
             a_bytes,
             a_tail_bytes,
@@ -230,8 +255,11 @@ impl FewChoice {
             residual_row,
             residual_col,
             maps: [TensorMap::NONE; MAPS],
+            bias_up: problem.bias.as_ref().filter(|_| gate.is_some()).map_or(0, |bias| bias.row_stride),
+            unused: [0; 7],
         };
         let epilogue = match problem.activation {
+            _ if gate.is_some() => "gated",
             Activation::None | Activation::Relu | Activation::LeakyRelu { .. } => "bias_relu",
             Activation::Gelu | Activation::GeluTanh | Activation::Silu => "general",
         };
@@ -245,8 +273,8 @@ impl FewChoice {
             ..LaunchPlan::new(kernel, blocks, THREADS, shared_bytes, params)
         };
         let with_tail = |x: Option<Load>| [x.map(|x| x.map), x.map(|x| x.tail.unwrap_or(x.map))];
-        let ([a, a_tail], [b, b_tail]) = (with_tail(a), with_tail(b));
-        Launch { plan, maps: [a, a_tail, b, b_tail] }
+        let [[a, a_tail], [b, b_tail], [gate, gate_tail]] = [a, b, gate].map(with_tail);
+        Launch { plan, maps: [a, a_tail, b, b_tail, gate, gate_tail] }
     }
 }
 

@@ -36,13 +36,16 @@ pub struct FewParams {
     pub residual: usize,
     pub residual_row: i64,
     pub residual_col: i64,
-    /// Of a, of its last tile, and the same of b.
+    /// Of a, of its last tile, and the same of b and of the gate.
     pub maps: [TensorMap; MAPS],
+    /// From the gate's bias to that of a.
+    pub bias_up: i64,
+    pub unused: [u64; 7],
 }
 
 const _: () = {
-    assert!(size_of::<FewParams>() == 640 && offset_of!(FewParams, bias) == 64);
-    assert!(offset_of!(FewParams, maps) == 128);
+    assert!(size_of::<FewParams>() == 960 && offset_of!(FewParams, bias) == 64);
+    assert!(offset_of!(FewParams, maps) == 128 && offset_of!(FewParams, bias_up) == 896);
 };
 
 // SAFETY: repr(C) integers and floats without padding, in the order and of the types of FewParams in

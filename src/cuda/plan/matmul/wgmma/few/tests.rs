@@ -5,7 +5,7 @@ use crate::cuda::device::examples;
 use crate::cuda::plan::matmul::tests::problem;
 use crate::cuda::plan::matmul::wgmma::MAX_STAGES;
 use crate::cuda::plan::matmul::{Route, route};
-use crate::ops::matmul::Bias;
+use crate::ops::matmul::{Bias, Matrix};
 
 /// Of a linear layer: rows of both operands are along k.
 fn linear(m: i64, n: i64, k: i64) -> MatmulProblem {
@@ -40,7 +40,7 @@ fn every_tile_fits_and_covers_every_shape() {
             assert_eq!(u32::from(q.a_tail_bytes), 256 * last(blocks[0], ROWS));
             assert_eq!(u32::from(q.b_tail_bytes), 256 * last(blocks[1], tile.n));
             assert!(u32::from(q.a_bytes) <= 256 * ROWS && u32::from(q.b_bytes) <= 256 * tile.n);
-            let [a, a_tail, b, b_tail] = maps.map(|map| map.unwrap().r#box[1]);
+            let [a, a_tail, b, b_tail] = [0, 1, 2, 3].map(|map: usize| maps[map].unwrap().r#box[1]);
             assert_eq!([a, a_tail].map(|rows| rows * 256), [q.a_bytes, q.a_tail_bytes].map(u32::from));
             assert_eq!([b, b_tail].map(|rows| rows * 256), [q.b_bytes, q.b_tail_bytes].map(u32::from));
         }
@@ -56,7 +56,7 @@ fn maps_cover_the_operands_as_they_lie() {
         (p.b.row_stride, p.b.col_stride) = if along_k { (1, k) } else { (n, 1) };
         let device = examples::h200();
         let launch = choose(&p, &device, Overrides::default()).unwrap().launch(&p, &device);
-        let [weights, _, few, _] = launch.maps.map(|map| map.unwrap());
+        let [weights, few] = [0, 2].map(|map: usize| launch.maps[map].unwrap());
         assert_eq!(launch.plan.params.a_mn, u32::from(!along_k));
         let sizes = if along_k { [k, n] } else { [n, k] };
         assert_eq!([weights.sizes[0], weights.sizes[1]], sizes.map(|size| size as u64));
@@ -74,7 +74,12 @@ fn others_do_what_the_kernel_cannot() {
     let bias = |stride| Some(Bias { address: 4096, stride, row_stride: 0 });
     assert!(takes(&MatmulProblem { bias: bias(1), residual: Some(p.out.clone()), ..p.clone() }));
     assert!(takes(&MatmulProblem { bias: bias(0), activation: Activation::Gelu, ..p.clone() }));
-    assert!(!takes(&MatmulProblem { gate: Some(p.b.clone()), ..p.clone() }));
+    assert!(takes(&MatmulProblem { gate: Some(p.b.clone()), ..p.clone() }));
+    // Rows of the gate that lie otherwise than those of the weights, or that nothing can address.
+    for (row_stride, col_stride) in [(200, 1), (1, 132)] {
+        let gate = Matrix { row_stride, col_stride, ..p.b.clone() };
+        assert!(!takes(&MatmulProblem { gate: Some(gate), ..p.clone() }));
+    }
     assert!(!takes(&linear(65, 4000, 136)));
     assert!(!takes(&problem(DType::BF16, 3, 40, 136, 200)));
     assert!(!takes(&problem(DType::F32, 1, 40, 136, 200)));
@@ -82,13 +87,14 @@ fn others_do_what_the_kernel_cannot() {
     let columns = problem(DType::BF16, 1, 200, 136, 40);
     let mut columns = MatmulProblem { b: linear(200, 40, 136).b, ..columns };
     assert!(takes(&columns));
+    assert!(!takes(&MatmulProblem { gate: Some(columns.b.clone()), ..columns.clone() }));
     columns.bias = bias(1);
     assert!(!takes(&columns));
     // Of a square result, whichever way there is: a bias by row of tiles, or few rows that are columns along k.
     let square = linear(40, 40, 136);
     let a_mn = |p: &MatmulProblem| {
         let Launch { plan, maps } = choose(p, &device, Overrides::default()).unwrap().launch(p, &device);
-        assert!(maps.iter().all(Option::is_some));
+        assert!(maps[..4].iter().all(Option::is_some));
         plan.params.a_mn
     };
     assert_eq!(a_mn(&MatmulProblem { bias: bias(1), ..square.clone() }), 0);
@@ -110,6 +116,24 @@ fn others_do_what_the_kernel_cannot() {
     ] {
         assert!(choose(&p, &device, overrides).is_none());
     }
+}
+
+#[test]
+fn a_gate_has_stages_maps_and_a_bias_of_its_own() {
+    let (device, p) = (examples::h200(), linear(16, 200, 136));
+    let gate = Matrix { address: 1 << 20, ..p.b.clone() };
+    let bias = Some(Bias { address: 4096, stride: 1, row_stride: 208 });
+    let gated = MatmulProblem { gate: Some(gate), bias, activation: Activation::Silu, ..p.clone() };
+    let launch = |p: &MatmulProblem| choose(p, &device, asked(1)).unwrap().launch(p, &device);
+    let (plain, gated) = (launch(&p), launch(&gated));
+    assert_eq!(gated.plan.kernel.name, "matmul_wgmma_few_64x16_gated_bf16");
+    assert_eq!((plain.plan.params.k_blocks, gated.plan.params.k_blocks), (2, 4));
+    assert_eq!((gated.plan.params.bias, gated.plan.params.bias_up), (4096, 208));
+    assert_eq!(gated.maps[..4], plain.maps[..4]);
+    for (gate, weights) in gated.maps[4..].iter().zip(&gated.maps) {
+        assert_eq!(gate.unwrap(), TensorMapSpec { address: 1 << 20, ..weights.unwrap() });
+    }
+    assert!(plain.maps[4..].iter().all(Option::is_none));
 }
 
 #[test]
