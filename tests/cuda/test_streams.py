@@ -161,24 +161,24 @@ def test_an_external_stream():
 
 
 def test_streams_of_threads_are_their_own():
-    x, results = data(), {}
+    x, values = data(), []
+    out = tw.add(x, 1).fill_(float("nan"))  # and the kernel is loaded
     torch.cuda.synchronize()
 
     def work():
         # This thread's current stream is the default one, whatever the other thread has set.
-        results["stream"] = torch.cuda.current_stream()
-        results["value"] = tw.add(x, 1)
+        values.append(tw.add(x, 1, out=out).cpu())
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        torch.cuda._sleep(SPIN)
+        torch.cuda._sleep(4 * SPIN)
         thread = threading.Thread(target=work)
         thread.start()
         thread.join()
-        results["stream"].synchronize()
-        assert not side.query(), "the thread's work went to another thread's stream"
-    assert_identical(results["value"], x + 1)
+        assert not side.query(), "the thread has waited for another thread's stream"
     side.synchronize()
+    # Behind the other thread's work, the result would not have been there yet.
+    assert_identical(values[0], x.cpu() + 1)
 
 
 def test_a_fresh_thread_has_no_context_and_needs_none():
