@@ -83,6 +83,22 @@ def test_long_and_thin(device, dtype, shape):
 
 
 @dtypes
+@pytest.mark.parametrize("shape", [(2, 64), (64, 2), (300, 1000), (3, 9000), (65, 63)], ids=str)
+def test_a_column_times_a_row(device, dtype, shape):
+    m, n = shape
+    a, b = pair(m, n, 1, dtype, device)
+    bias = torch.randn(n, device=device).to(dtype)
+    for options in ({}, {"bias": bias}, {"activation": "relu"}, {"bias": bias, "activation": "gelu"}):
+        expected, error = reference.matmul(a, b, **options)
+        for make in (views.contiguous, views.transposed, views.every_second):
+            out = make(torch.full((m, n), float("nan"), dtype=dtype, device=device))
+            tw.matmul(a, b, out=out, **options)
+            assert_rounded(out, expected, error, f"{make.__name__} {list(options)}:")
+    check(torch.stack([a, 2 * a]), b[:, ::2], "a batch:", activation="silu")
+    check(a.expand(3, m, 1), b[:, :1].expand(1, n), "expanded:", bias=bias[:1].expand(n))
+
+
+@dtypes
 @pytest.mark.parametrize("k", [0, 1, 3, 4, 16, 64, 65])
 def test_batches_of_tiny_matrices(device, dtype, k):
     for m, n in [(1, 1), (3, 1), (1, 4), (2, 2), (3, 3), (4, 4), (4, 5)]:

@@ -283,6 +283,7 @@ LOOPS = [
     # With AMX other loops multiply bfloat16.
     (tw.matmul, (f32(7, 5), f32(5, 9)), {}, "a product packed at once", "matmul/small.rs"),
     (tw.matmul, (f32(3, 3), f32(3)), {}, "elements where they lie", "matmul/tiny.rs"),
+    (tw.matmul, (f32(7, 1), f32(1, 90)), {}, "a column times a row", "matmul/outer.rs"),
     (tw.matmul, (meta(7, 500), meta(500)), {}, "rows of a matrix times one or a few", "vector/dots.rs"),
     (tw.matmul, (f32(16, 900), f32(500, 900).T), {}, "rows of a matrix times one or", "vector/dots.rs"),
     (tw.matmul, (meta(700, 5), meta(5)), {}, "rows of few elements times a vector", "vector/short.rs"),

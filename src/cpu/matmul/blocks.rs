@@ -397,8 +397,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
             return Rows { steps: [row_step, size], len: 0, in_place: true };
         }
         // Rows that are not as many as are transposed at a time are copied sooner as they are.
-        let down = a.row_stride.unsigned_abs() < a.col_stride.unsigned_abs();
-        if S::Tiles::<I>::ROWS_ALONG_K || (!down && !height.is_multiple_of(BLOCK)) {
+        if S::Tiles::<I>::ROWS_ALONG_K || (!a.runs_down() && !height.is_multiple_of(BLOCK)) {
             // A line more than a row keeps rows from sharing places.
             let len = deep.next_multiple_of(16) + 16;
             return Rows { steps: [len as isize * size, size], len, in_place: false };
@@ -411,7 +410,7 @@ impl<S: Scheme, I: Isa> Block<'_, S, I> {
         let (Product { m, a, .. }, isa) = (self.product, self.isa);
         if rows.len == depth.len().div_ceil(S::DEPTH) {
             pack::panels::<S, I>(isa, a.transposed(), depth, &(0..m), S::Tiles::<I>::HEIGHT, staging, to);
-        } else if a.row_stride.unsigned_abs() < a.col_stride.unsigned_abs() {
+        } else if a.runs_down() {
             pack::transposed_rows::<S, I>(isa, a, &(0..m), depth, rows.len, staging, to);
         } else {
             pack::rows::<S, I>(isa, a, &(0..m), depth, rows.len, staging, to);

@@ -1,6 +1,6 @@
 //! matmul: products of matrices in tiles of registers ([`blocks`], [`parts`]) of factors ([`scheme`], [`pairs`], [`amx`])
 //! that are packed where that pays ([`pack`], [`scratch`]), or all at once ([`small`]), products of a handful of elements
-//! ([`tiny`]) and with one or a few vectors ([`vector`]), what is done to an accumulator before it is rounded ([`epilogue`]), and
+//! ([`tiny`]), of a column and a row ([`outer`]) and with one or a few vectors ([`vector`]), what is done to an accumulator before it is rounded ([`epilogue`]), and
 //! products of groups ([`grouped`]).
 
 #[cfg(target_arch = "x86_64")]
@@ -8,6 +8,7 @@ mod amx;
 mod blocks;
 pub mod epilogue;
 pub mod grouped;
+mod outer;
 mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
@@ -54,6 +55,9 @@ fn method_of(shape: Shape) -> Method {
     let Shape { dtype, size: [m, n, k], gated, .. } = shape;
     if shape.is_tiny() {
         return Method::new("elements where they lie", "matmul/tiny.rs");
+    }
+    if shape.outer {
+        return Method::new("a column times a row", "matmul/outer.rs");
     }
     if shape.is_for_vectors() {
         return vector::method(dtype, shape.size, shape.across);
@@ -166,6 +170,11 @@ impl Placed {
         (self.row_stride * size as i64) % 4096 == 0
     }
 
+    /// Whether neighbours in memory are those of a column.
+    fn runs_down(self) -> bool {
+        self.row_stride.unsigned_abs() < self.col_stride.unsigned_abs()
+    }
+
     fn strides(self) -> [i64; 2] {
         [self.row_stride, self.col_stride]
     }
@@ -182,6 +191,8 @@ struct Shape {
     /// m, n and k.
     size: [usize; 3],
     gated: bool,
+    /// [`outer::is_outer`].
+    outer: bool,
     /// [`vector::is_across`] of a and b or its gate.
     across: bool,
 }
@@ -190,13 +201,15 @@ impl Shape {
     fn of(problem: &MatmulProblem) -> Shape {
         let size = [problem.m, problem.n, problem.k].map(|size| size as usize);
         let gate = problem.gate.as_ref().map(Matrix::strides);
-        Shape::new(problem.dtype, size, problem.a.strides(), problem.b.strides(), gate)
+        let shape = Shape::new(problem.dtype, size, problem.a.strides(), problem.b.strides(), gate);
+        Shape { outer: outer::is_outer(problem), ..shape }
     }
 
+    /// Of one of a group.
     fn new(dtype: DType, size: [usize; 3], a: [i64; 2], b: [i64; 2], gate: Option<[i64; 2]>) -> Shape {
         let [m, n, _] = size;
         let across = [Some(b), gate].into_iter().flatten().any(|b| vector::is_across(m, n, a, b));
-        Shape { dtype, size, gated: gate.is_some(), across }
+        Shape { dtype, size, gated: gate.is_some(), outer: false, across }
     }
 
     fn is_for_vectors(self) -> bool {
@@ -228,11 +241,16 @@ impl Shape {
     }
 
     /// Operations of a product, and about how many nanoseconds one thread takes: one does some 100 operations of a matrix
-    /// product, 10 of one with a vector, which is bound by memory, as many more of one with a few, and makes a call, but for tiny ones.
+    /// product, 20 of a column and a row and 10 of one with a vector, which are bound by memory, as many more of one with a few
+    /// vectors, and makes a call, but for tiny ones.
     fn cost(self) -> (f64, f64) {
         let [m, n, k] = self.size;
         let operations = if self.gated { 4.0 } else { 2.0 } * m as f64 * n as f64 * k as f64;
-        let rate = if self.is_for_vectors() { (10.0 * m.min(n) as f64).min(100.0) } else { 100.0 };
+        let rate = match self.is_for_vectors() {
+            true => (10.0 * m.min(n) as f64).min(100.0),
+            false if self.outer => 20.0,
+            false => 100.0,
+        };
         let call = if self.is_tiny() { 20.0 } else { 50.0 };
         (operations, call + operations / rate)
     }
@@ -285,6 +303,8 @@ fn matmul<T: Factor>(problem: &MatmulProblem) -> Result<()> {
 fn multiply<T: Factor>(product: Product<'_, T::Real>, shape: Shape, parallel: bool) {
     if shape.is_tiny() {
         dispatch(tiny::Single::<T>(product));
+    } else if shape.outer {
+        outer::solve::<T>(product, parallel);
     } else if shape.is_for_vectors() {
         vector::solve::<T>(product, parallel);
     } else {

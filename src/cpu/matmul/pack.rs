@@ -235,8 +235,7 @@ pub fn rows<S: Scheme, I: Isa>(
     }
 }
 
-/// [`rows`] of a matrix whose columns are contiguous, for factors that are never elements themselves: a few columns at a
-/// time are transposed.
+/// [`rows`] of a matrix whose columns are contiguous: a few columns at a time are transposed.
 #[inline(always)]
 pub fn transposed_rows<S: Scheme, I: Isa>(
     isa: I,
@@ -252,6 +251,7 @@ pub fn transposed_rows<S: Scheme, I: Isa>(
     let memory = staging.elements.room(MATRIX);
     let block = staging.factors.room::<[S::Factor; WIDE]>(BLOCK);
     let zeros = [S::Memory::default(); WIDE];
+    let are_factors = size_of::<S::Memory>() == size_of::<S::Factor>();
     for column in (0..k).step_by(BLOCK * S::DEPTH) {
         let columns = (BLOCK * S::DEPTH).min(k - column);
         let deep = columns.div_ceil(S::DEPTH);
@@ -259,6 +259,10 @@ pub fn transposed_rows<S: Scheme, I: Isa>(
             let count = WIDE.min(m - row);
             let lines = source.matrix(column * m + row, [columns, count], memory);
             for (i, factors) in (0..columns).step_by(S::DEPTH).zip(&mut *block) {
+                if are_factors {
+                    S::along(isa, lines.row(i), factors);
+                    continue;
+                }
                 let next = if i + 1 < columns { lines.row(i + 1) } else { &zeros[..count] };
                 S::across(isa, [lines.row(i), next], factors);
             }

@@ -82,7 +82,7 @@ fn multiply<T: Factor, I: Isa>(isa: I, product: &Product<'_, T::Real>) {
 }
 
 #[inline(always)]
-fn element<T: Float>(matrix: Placed, row: usize, column: usize) -> T::Real {
+pub fn element<T: Float>(matrix: Placed, row: usize, column: usize) -> T::Real {
     let from = std::ptr::with_exposed_provenance::<T>(matrix.at(size_of::<T>(), row, column));
     // SAFETY: a problem's operands are memory of the given shapes that the caller keeps alive, which nobody writes meanwhile, but
     // for a residual that is the output, whose element is read before it is written. No alignment is assumed.

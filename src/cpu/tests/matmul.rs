@@ -155,10 +155,25 @@ fn a_few_rows_or_columns_wherever_they_lie() {
 }
 
 #[test]
+fn a_column_times_a_row_wherever_they_lie() {
+    let mut random = Random::new(13);
+    for case in 0..96 {
+        let (dtype, activation) = (DType::FLOATS[case % 4], random.pick(&ACTIVATIONS));
+        let (m, n) = random.pick(&[(2, 64), (3, 1000), (70, 65), (65, 300), (300, 2)]);
+        let mut of = |shape: &[i64], expanded| Tensor::strided(&mut random, dtype, shape, expanded);
+        let (a, b, bias, mut out) =
+            (of(&[m, 1], true), of(&[1, n], true), of(&[n], true), of(&[m, n], false));
+        let bias = if case % 3 == 0 { None } else { Some(&bias) };
+        solve(&a, &b, bias, activation, &mut out);
+        check(&a, &b, bias, activation, &out);
+    }
+}
+
+#[test]
 fn nan_and_infinity_pass_through() {
     let mut random = Random::new(11);
     for dtype in DType::FLOATS {
-        for (m, n, k) in [(4, 6, 9), (1, 20, 9), (20, 1, 9), (5, 5, 1)] {
+        for (m, n, k) in [(4, 6, 9), (1, 20, 9), (20, 1, 9), (5, 5, 1), (5, 70, 1)] {
             let mut of = |m, n| Tensor::contiguous(&mut random, dtype, &[m, n]);
             let (mut a, mut b, mut out) = (of(m, k), of(k, n), of(m, n));
             a.write(k - 1, f64::INFINITY);

@@ -3,7 +3,7 @@
 use super::Problem;
 use crate::cpu::float::{Float, Real, is_half, wide, wide_rest};
 use crate::cpu::isa::{Isa, LANES};
-use crate::cpu::operand::Source;
+use crate::cpu::operand::Matrix;
 
 /// Rows of the matrix as it lies there, each times an element of the vector, are added up.
 #[inline(always)]
@@ -15,12 +15,10 @@ pub fn across<T: Float, I: Isa>(
     vector: &[T::Real],
     sums: &mut [T::Real],
 ) {
-    let (width, step) = (sums.len(), problem.len);
-    let mut buffers = Buffers::default();
-    let start = |k: usize| (depth + k) * step + first;
+    let mut stretches = Stretches::new(problem, [depth, vector.len()], [first, sums.len()]);
     let (fours, rest) = vector.as_chunks::<4>();
     for (i, four) in fours.iter().enumerate() {
-        let rows = buffers.load::<4>(&problem.matrix, start(4 * i), step, width);
+        let rows = stretches.load::<4>(4 * i);
         if is_half::<T>() {
             add_rows(isa, rows, four.map(|factor| [factor]), [&mut *sums]);
             continue;
@@ -36,7 +34,7 @@ pub fn across<T: Float, I: Isa>(
         }
     }
     for (i, &factor) in rest.iter().enumerate() {
-        let row = buffers.load::<1>(&problem.matrix, start(4 * fours.len() + i), step, width);
+        let row = stretches.load::<1>(4 * fours.len() + i);
         add_rows(isa, row, [[factor]], [&mut *sums]);
     }
 }
@@ -52,14 +50,13 @@ pub fn several_across<T: Float, I: Isa, const V: usize>(
     sums: &mut [T::Real],
 ) {
     let (width, len) = (sums.len() / V, vectors.len() / V);
-    let mut buffers = Buffers::default();
-    let start = |k: usize| (depth + k) * problem.len + first;
+    let mut stretches = Stretches::new(problem, [depth, len], [first, width]);
     for k in (0..len / 4 * 4).step_by(4) {
-        let rows = buffers.load::<4>(&problem.matrix, start(k), problem.len, width);
+        let rows = stretches.load::<4>(k);
         add_rows(isa, rows, factors::<_, 4, V>(vectors, len, k), split::<_, V>(sums, width));
     }
     for k in len / 4 * 4..len {
-        let row = buffers.load::<1>(&problem.matrix, start(k), problem.len, width);
+        let row = stretches.load::<1>(k);
         add_rows(isa, row, factors::<_, 1, V>(vectors, len, k), split::<_, V>(sums, width));
     }
 }
@@ -130,29 +127,46 @@ fn add_rows<T: Float, I: Isa, const N: usize, const V: usize>(
     }
 }
 
-/// What stretches of the matrix are gathered in, where they are not contiguous. Four at a time read a matrix that is
-/// not in the cache twice as fast as one (measured on Zen 5), and load and store sums or the vector a quarter as often.
-#[derive(Default)]
-struct Buffers<T>([Vec<T>; 4]);
+/// Stretches of rows of the matrix, where they lie or, if they are not contiguous, gathered in buffers. Four at a time read a matrix
+/// that is not in the cache twice as fast as one (measured on Zen 5), and load and store sums or the vector a quarter as often.
+struct Stretches<'a, T: Float> {
+    problem: &'a Problem<'a, T>,
+    in_place: Option<Matrix<'a, T>>,
+    buffers: [Vec<T>; 4],
+    /// The first row and column, and columns.
+    start: [usize; 2],
+    width: usize,
+}
 
-impl<T: Float> Buffers<T> {
-    /// N stretches of `len` elements, `step` elements apart.
+impl<'a, T: Float> Stretches<'a, T> {
     #[inline(always)]
-    fn load<'a, const N: usize>(
-        &'a mut self,
-        matrix: &'a Source<T>,
-        start: usize,
-        step: usize,
-        len: usize,
-    ) -> [&'a [T]; N] {
+    fn new(
+        problem: &'a Problem<'a, T>,
+        [depth, rows]: [usize; 2],
+        [first, width]: [usize; 2],
+    ) -> Stretches<'a, T> {
+        let Problem { matrix, len, .. } = problem;
+        let in_place = || matrix.matrix(depth * len + first, [rows, width], &mut []);
+        let in_place = matrix.has_rows().then(in_place);
+        Stretches { problem, in_place, buffers: Default::default(), start: [depth, first], width }
+    }
+
+    /// N of them, from the `k`-th on.
+    #[inline(always)]
+    fn load<const N: usize>(&mut self, k: usize) -> [&[T]; N] {
         let mut stretches: [&[T]; N] = [&[]; N];
-        for (i, (stretch, buffer)) in stretches.iter_mut().zip(&mut self.0).enumerate() {
-            let start = start + i * step;
-            *stretch = matrix.slice(start, len).unwrap_or_else(|| {
-                buffer.resize(len, T::default());
-                matrix.load(start, buffer);
-                buffer
-            });
+        if let Some(rows) = &self.in_place {
+            for i in 0..N {
+                stretches[i] = rows.row(k + i);
+            }
+            return stretches;
+        }
+        let Problem { matrix, len, .. } = self.problem;
+        let [depth, first] = self.start;
+        for (i, (stretch, buffer)) in stretches.iter_mut().zip(&mut self.buffers).enumerate() {
+            buffer.resize(self.width, T::default());
+            matrix.load((depth + k + i) * len + first, buffer);
+            *stretch = buffer;
         }
         stretches
     }

@@ -5,16 +5,19 @@ use std::ops::Range;
 use std::ptr;
 
 use super::super::blocks::Sum;
+use super::super::pack;
 use super::super::scheme::Scheme;
 use super::super::scratch::Scratch;
 use super::Problem;
 use crate::cpu::float::Real;
 use crate::cpu::isa::{Isa, LANES};
-use crate::cpu::operand::MATRIX;
 use crate::cpu::register::{Dots, Load, MOST_ROWS, MOST_VECTORS, Register, Tiles, add_dots, rows_at_once};
 
 /// Bytes of a row's factors that meet one vector after another: the rows' stay in the first-level cache meanwhile.
 const STRETCH: usize = 4096;
+
+/// Vectors whose elements are neighbours in memory, at least, for them to be transposed.
+const TRANSPOSED: usize = 4;
 
 /// Registers that are added to a sum one after another, at most.
 const CHAIN: usize = 256;
@@ -44,13 +47,11 @@ pub fn sum<S: Scheme, L: Load<S::Tiles<I>>, I: Isa>(
     } else {
         let step = registers * lanes;
         let packed = scratch.b.room::<S::Factor>(count * step);
-        for (v, to) in packed.chunks_exact_mut(step).enumerate() {
-            let memory = scratch.staging.elements.room(MATRIX);
-            for at in (0..depth.len()).step_by(MATRIX) {
-                let len = MATRIX.min(depth.len() - at);
-                let line = problem.vectors.block(v * k + depth.start + at, len, memory);
-                S::along(isa, line, &mut to[at / S::DEPTH..][..len.div_ceil(S::DEPTH)]);
-            }
+        let staging = &mut scratch.staging;
+        if count >= TRANSPOSED && vectors.runs_down() {
+            pack::transposed_rows::<S, I>(isa, vectors, &(0..count), depth, step, staging, packed);
+        } else {
+            pack::rows::<S, I>(isa, vectors, &(0..count), depth, step, staging, packed);
         }
         (packed.as_ptr(), (step * size_of::<S::Factor>()) as isize)
     };

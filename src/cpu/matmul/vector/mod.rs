@@ -41,6 +41,10 @@ const MOST_ALONG: usize = 64;
 const MOST_ALONG_NARROW: usize = 16;
 const MOST_BESIDE_AMX: usize = 8;
 const MOST_ACROSS: usize = 4;
+/// Results of each of several vectors with a matrix of neighbours that are results, at least, and elements of it: blocks keep the
+/// sums of fewer in registers, but their threads do not share k.
+const WIDE_ACROSS: usize = 64;
+const MANY_ACROSS: usize = 1 << 20;
 
 /// Vectors of bfloat16 that AMX multiplies with rows where they lie: so many with those of any matrix, more with those of one that
 /// has so many elements for each, as all threads share what is packed of them.
@@ -66,12 +70,19 @@ pub fn is_for(dtype: DType, [m, n, k]: [usize; 3], across: bool) -> bool {
         return count == 1;
     }
     let most = match across {
+        true if is_for_blocks(count, len, k) => 1,
         true => MOST_ACROSS,
         false if dtype == DType::BF16 && of_pairs() == Some(OfPairs::Amx) => MOST_BESIDE_AMX,
         false if has_whole_groups() => MOST_ALONG.min(k / LANES_ADDED),
         false => MOST_ALONG_NARROW / if dtype == DType::F64 { 2 } else { 1 },
     };
     count <= most || (!across && is_by_amx(dtype, [m, n, k]))
+}
+
+/// Whether several vectors with a matrix whose neighbours are results are left to blocks.
+fn is_for_blocks(count: usize, len: usize, k: usize) -> bool {
+    let is_small = len < WIDE_ACROSS && len.saturating_mul(k) < MANY_ACROSS;
+    is_small && !narrow::is_narrow(count, len, k, true)
 }
 
 /// Whether rows that follow k are ones of [`short`].
@@ -223,15 +234,15 @@ fn sum_of<T: Factor>(
         }
     };
     // Across, a tile is as wide as threads leave it and as its sums stay in the first-level cache: memory is read 1.4 times
-    // as fast in rows of 16 KiB as in those of 4. Else each thread has a few tiles, of rows that make up for the packing of
-    // vectors.
+    // as fast in rows of 16 KiB as in those of 4. Else each thread has two tiles, or one, before which it transposes vectors.
     let threads = if parallel { parallel::threads() } else { 1 };
     let wanted = if across {
         len.div_ceil(threads).next_multiple_of(64)
     } else if is_short(count, k) {
         TILE / k.max(1)
     } else {
-        (len / (4 * threads)).min(ROWS)
+        let has_several = parallel && !vectors.runs_down();
+        len.div_ceil(if has_several { 2 * threads } else { threads }).min(ROWS)
     };
     let multiple = if problem.has_pairs() { MAX_HEIGHT } else { 1 };
     let most = SUMS / size_of::<T::Real>() / count;
