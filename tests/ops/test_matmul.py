@@ -94,7 +94,7 @@ def test_a_column_times_a_row(device, dtype, shape):
             out = make(torch.full((m, n), float("nan"), dtype=dtype, device=device))
             tw.matmul(a, b, out=out, **options)
             assert_rounded(out, expected, error, f"{make.__name__} {list(options)}:")
-    check(torch.stack([a, 2 * a]), b[:, ::2], "a batch:", activation="silu")
+    check(torch.stack([a, 2 * a]), torch.stack([b, -b]), "a batch:", activation="silu")
     check(a.expand(3, m, 1), b[:, :1].expand(1, n), "expanded:", bias=bias[:1].expand(n))
 
 

@@ -284,6 +284,8 @@ LOOPS = [
     (tw.matmul, (f32(7, 5), f32(5, 9)), {}, "a product packed at once", "matmul/small.rs"),
     (tw.matmul, (f32(3, 3), f32(3)), {}, "elements where they lie", "matmul/tiny.rs"),
     (tw.matmul, (f32(7, 1), f32(1, 90)), {}, "a column times a row", "matmul/outer.rs"),
+    (tw.matmul, (f32(4, 2100), f32(2100, 40)), {}, "blocks of k", "matmul/blocks.rs"),
+    (tw.matmul, (f32(4, 40000), f32(40000, 40)), {}, "columns of a matrix", "matmul/vector/across.rs"),
     (tw.matmul, (meta(7, 500), meta(500)), {}, "rows of a matrix times one or a few", "vector/dots.rs"),
     (tw.matmul, (f32(16, 900), f32(500, 900).T), {}, "rows of a matrix times one or", "vector/dots.rs"),
     (tw.matmul, (meta(700, 5), meta(5)), {}, "rows of few elements times a vector", "vector/short.rs"),

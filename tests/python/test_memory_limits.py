@@ -73,6 +73,7 @@ LIMITED = """
         yield "matmul of few rows and columns", lambda: tw.matmul(deep, deep.T)
         yield "matrix times vector", lambda: tw.matmul(deep, deep[0])
         yield "vector times matrix", lambda: tw.matmul(deep[:, 0], deep)
+        yield "column times row", lambda: tw.matmul(one.expand(3, 1), long[:1])
         yield "product of expanded vectors", lambda: tw.matmul(one.expand(2**24), one.expand(2**24))
         yield "add", lambda: tw.add(x, x.T)
         yield "softmax", lambda: tw.softmax(x)

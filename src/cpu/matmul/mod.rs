@@ -1,7 +1,7 @@
 //! matmul: products of matrices in tiles of registers ([`blocks`], [`parts`]) of factors ([`scheme`], [`pairs`], [`amx`])
 //! that are packed where that pays ([`pack`], [`scratch`]), or all at once ([`small`]), products of a handful of elements
-//! ([`tiny`]), of a column and a row ([`outer`]) and with one or a few vectors ([`vector`]), what is done to an accumulator before it is rounded ([`epilogue`]), and
-//! products of groups ([`grouped`]).
+//! ([`tiny`]), of a column and a row ([`outer`]) and with one or a few vectors ([`vector`]), what is done to an accumulator
+//! before it is rounded ([`epilogue`]), and products of groups ([`grouped`]).
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -170,9 +170,8 @@ impl Placed {
         (self.row_stride * size as i64) % 4096 == 0
     }
 
-    /// Whether neighbours in memory are those of a column.
     fn runs_down(self) -> bool {
-        self.row_stride.unsigned_abs() < self.col_stride.unsigned_abs()
+        runs_down(self.strides())
     }
 
     fn strides(self) -> [i64; 2] {
@@ -182,6 +181,11 @@ impl Placed {
     fn transposed(self) -> Placed {
         Placed { address: self.address, row_stride: self.col_stride, col_stride: self.row_stride }
     }
+}
+
+/// Whether neighbours in memory are those of a column, by the steps along rows and columns.
+fn runs_down([row_stride, col_stride]: [i64; 2]) -> bool {
+    row_stride.unsigned_abs() < col_stride.unsigned_abs()
 }
 
 /// What a way and a cost are chosen by.

@@ -10,29 +10,25 @@ use crate::cpu::streaming::Fill;
 /// Results that are computed before they are rounded or have their activation.
 const AT_ONCE: usize = 256;
 
-/// Parts for each thread.
+/// Columns that are done for all rows, whose elements stay in the first-level cache; parts of the rows for each thread.
+const STRETCH: usize = 4096;
 const PARTS: usize = 4;
 
 /// Results of a row, at least: a row begins in the time of as many.
 const LEAST: i64 = 64;
 
-/// Whether the product of a whole problem is one, without a gate and a residual, and with several rows that are long enough.
+/// Whether the product of a whole problem is one: without a gate, a residual and a bias for each row of what is computed, and with
+/// several rows that are long enough.
 pub fn is_outer(problem: &MatmulProblem) -> bool {
     let &MatmulProblem { m, n, k, ref out, ref bias, .. } = problem;
-    let is_plain = problem.gate.is_none() && problem.residual.is_none();
-    let is_turned = is_turned(out.strides(), bias.is_some());
+    let is_turned = runs_down(out.strides());
+    let is_plain = problem.gate.is_none() && problem.residual.is_none() && !(is_turned && bias.is_some());
     let [rows, row] = if is_turned { [n, m] } else { [m, n] };
     k == 1 && is_plain && rows > 1 && row >= LEAST
 }
 
-/// Whether the columns of the result, as they lie, are the rows of what is computed: not where each has a bias of its own.
-fn is_turned([row_stride, col_stride]: [i64; 2], has_bias: bool) -> bool {
-    row_stride.unsigned_abs() < col_stride.unsigned_abs() && !has_bias
-}
-
 pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
-    let is_turned = is_turned(product.out.strides(), product.bias.is_some());
-    let product = if is_turned { product.transposed() } else { product };
+    let product = if product.out.runs_down() { product.transposed() } else { product };
     let Product { m, n, out, .. } = product;
     let (shape, strides) = ([m as i64, n as i64], [out.row_stride, out.col_stride]);
     // SAFETY: the output is memory of the given shape that the caller keeps alive, each element is written by one thread, and
@@ -40,17 +36,22 @@ pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
     let mut target = unsafe { Target::<T>::new(out.address, T::DTYPE, &shape, &strides) };
     target.stream();
     let parts = if parallel { m.min(PARTS * parallel::threads()) } else { 1 };
-    parallel::for_each(parts, parallel, |i| {
-        let rows = parts::split(m, parts, i)..parts::split(m, parts, i + 1);
-        scratch::with(|scratch| dispatch(Rows { product: &product, target: &target, rows, scratch }));
+    let stretches = n.div_ceil(STRETCH);
+    parallel::for_each(parts * stretches, parallel, |i| {
+        let (part, stretch) = (i / stretches, i % stretches);
+        let rows = parts::split(m, parts, part)..parts::split(m, parts, part + 1);
+        let columns = stretch * STRETCH..n.min((stretch + 1) * STRETCH);
+        let (product, target) = (&product, &target);
+        scratch::with(|scratch| dispatch(Rows { product, target, rows, columns, scratch }));
     });
 }
 
-/// Some rows of the result.
+/// Some rows and columns of the result.
 struct Rows<'a, T: Float> {
     product: &'a Product<'a, T::Real>,
     target: &'a Target<T>,
     rows: Range<usize>,
+    columns: Range<usize>,
     scratch: &'a mut Scratch,
 }
 
@@ -59,24 +60,26 @@ impl<T: Factor> Kernel for Rows<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Rows { product, target, rows, scratch } = self;
+        let Rows { product, target, rows, columns, scratch: Scratch { b: row, staging, .. } } = self;
         let &Product { n, a, b, bias, activation, .. } = product;
-        let row = scratch.b.room::<T::Real>(n);
+        let (row, len) = (row.room::<T::Real>(columns.len()), columns.len());
+        let first = b.at(size_of::<T>(), 0, columns.start);
         // SAFETY: a problem's operands are memory of the given shapes that the caller keeps alive, which nobody writes meanwhile.
-        let source = unsafe { Source::<T>::new(b.address, T::DTYPE, &[n as i64], &[b.col_stride], 0) };
+        let source = unsafe { Source::<T>::new(first, T::DTYPE, &[len as i64], &[b.col_stride], 0) };
         widened::load(isa, &source, 0, row);
-        let mut results = Vec::new();
+        let bias = bias.map(|bias| &bias[columns.clone()]);
         for i in rows {
             let by = Multiples { factor: tiny::element::<T>(a, i, 0), row, bias, activation };
-            if target.reach(i * n) >= n {
-                // SAFETY: as of the target; nobody else has this row.
-                unsafe { target.fill(isa, i * n, n, &by) };
+            let start = i * n + columns.start;
+            if target.reach(start) >= len {
+                // SAFETY: as of the target; nobody else has this part of the row.
+                unsafe { target.fill(isa, start, len, &by) };
                 continue;
             }
-            results.resize(n, T::default());
-            by.fill(isa, 0..n, &mut results);
+            let results = staging.elements.room::<T>(len);
+            by.fill(isa, 0..len, results);
             // SAFETY: as above.
-            unsafe { target.store(i * n, &results) };
+            unsafe { target.store(start, results) };
         }
     }
 }

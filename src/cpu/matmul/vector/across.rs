@@ -156,8 +156,8 @@ impl<'a, T: Float> Stretches<'a, T> {
     fn load<const N: usize>(&mut self, k: usize) -> [&[T]; N] {
         let mut stretches: [&[T]; N] = [&[]; N];
         if let Some(rows) = &self.in_place {
-            for i in 0..N {
-                stretches[i] = rows.row(k + i);
+            for (i, stretch) in stretches.iter_mut().enumerate() {
+                *stretch = rows.row(k + i);
             }
             return stretches;
         }

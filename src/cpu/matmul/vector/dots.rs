@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::ptr;
 
 use super::super::blocks::Sum;
-use super::super::pack;
 use super::super::scheme::Scheme;
 use super::super::scratch::Scratch;
+use super::super::{Placed, pack};
 use super::Problem;
 use crate::cpu::float::Real;
 use crate::cpu::isa::{Isa, LANES};
@@ -21,6 +21,11 @@ const TRANSPOSED: usize = 4;
 
 /// Registers that are added to a sum one after another, at most.
 const CHAIN: usize = 256;
+
+/// Whether vectors are packed by blocks that are transposed.
+pub fn transposes(count: usize, vectors: Placed) -> bool {
+    count >= TRANSPOSED && vectors.runs_down()
+}
 
 /// Adds the products over some of k of the rows from the `first`-th on to the sums of one vector after another.
 #[inline(always)]
@@ -48,7 +53,7 @@ pub fn sum<S: Scheme, L: Load<S::Tiles<I>>, I: Isa>(
         let step = registers * lanes;
         let packed = scratch.b.room::<S::Factor>(count * step);
         let staging = &mut scratch.staging;
-        if count >= TRANSPOSED && vectors.runs_down() {
+        if transposes(count, vectors) {
             pack::transposed_rows::<S, I>(isa, vectors, &(0..count), depth, step, staging, packed);
         } else {
             pack::rows::<S, I>(isa, vectors, &(0..count), depth, step, staging, packed);

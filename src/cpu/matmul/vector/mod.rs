@@ -41,8 +41,8 @@ const MOST_ALONG: usize = 64;
 const MOST_ALONG_NARROW: usize = 16;
 const MOST_BESIDE_AMX: usize = 8;
 const MOST_ACROSS: usize = 4;
-/// Results of each of several vectors with a matrix of neighbours that are results, at least, and elements of it: blocks keep the
-/// sums of fewer in registers, but their threads do not share k.
+/// Several vectors with a matrix across k: of fewer results than this and a smaller matrix, blocks are sooner done. They keep the
+/// sums in registers, but their threads do not share k.
 const WIDE_ACROSS: usize = 64;
 const MANY_ACROSS: usize = 1 << 20;
 
@@ -234,14 +234,15 @@ fn sum_of<T: Factor>(
         }
     };
     // Across, a tile is as wide as threads leave it and as its sums stay in the first-level cache: memory is read 1.4 times
-    // as fast in rows of 16 KiB as in those of 4. Else each thread has two tiles, or one, before which it transposes vectors.
+    // as fast in rows of 16 KiB as in those of 4. Else it has `ROWS` rows at most, and each thread two tiles if there are fewer, or
+    // one where vectors are transposed for each.
     let threads = if parallel { parallel::threads() } else { 1 };
     let wanted = if across {
         len.div_ceil(threads).next_multiple_of(64)
     } else if is_short(count, k) {
         TILE / k.max(1)
     } else {
-        let has_several = parallel && !vectors.runs_down();
+        let has_several = parallel && !dots::transposes(count, vectors);
         len.div_ceil(if has_several { 2 * threads } else { threads }).min(ROWS)
     };
     let multiple = if problem.has_pairs() { MAX_HEIGHT } else { 1 };

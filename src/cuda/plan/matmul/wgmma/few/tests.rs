@@ -137,6 +137,20 @@ fn a_gate_has_stages_maps_and_a_bias_of_its_own() {
 }
 
 #[test]
+fn few_rows_with_a_gate_are_done_where_they_are_done_sooner() {
+    let device = examples::h200();
+    let kernel = |m, n, k| {
+        let p = linear(m, n, k);
+        let gated = MatmulProblem { gate: Some(p.b.clone()), ..p };
+        let mut choice = crate::cuda::plan::matmul::choose(&gated, &device, None);
+        choice.launches.swap_remove(choice.main).kernel.name
+    };
+    assert_eq!(kernel(16, 3072, 1024), "matmul_wgmma_few_64x8_gated_bf16");
+    assert_eq!(kernel(1, 14_336, 4096), "matmul_wgmma_few_64x8_gated_bf16");
+    assert!(kernel(64, 14_336, 4096).starts_with("matmul_wgmma_64x"));
+}
+
+#[test]
 fn those_asked_for_by_name_are_the_first_of_float32() {
     let others = crate::cuda::plan::matmul::wgmma::bf16x6::few::TILES;
     assert!(TILES.iter().zip(&others).all(|(own, other)| own.name == other.name));
