@@ -27,7 +27,7 @@ struct alignas(64) FewParams {
     const void* residual;  // null: none
     int64_t residual_row, residual_col;
     TensorMap a, a_tail, b, b_tail;
-    // Of gated products, whose bias is the gate's: where a's is from that on.
+    // Of gated products: `bias` is the gate's, and a's lies so many elements behind it.
     TensorMap gate, gate_tail;
     int64_t bias_up;
 };

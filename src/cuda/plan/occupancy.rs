@@ -15,7 +15,7 @@ pub struct Demand {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Occupancy {
     pub blocks_per_multiprocessor: u32,
-    /// What there is no more of for another block: all that there is, in this order.
+    /// What there is no more of for another block; several names are joined by "and".
     pub limited_by: String,
     /// Share of the multiprocessor's threads in use.
     pub threads_used: f64,
