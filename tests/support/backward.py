@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from support.reference import ACTIVATIONS
+from support.reference import ACTIVATIONS, evaluation_error
 from support.tolerance import ARITHMETIC
 
 _BACKWARD = {
@@ -64,6 +64,5 @@ def gated(grad, pre, up, name, negative_slope=0.01):
     value = F.leaky_relu(v, negative_slope) if name == "leaky_relu" else ACTIVATIONS[name](v)
     of_pre, error = of_pre * u, error * u.abs() + step * (of_pre * u).abs()
     of_up = grad.double() * value
-    # The activation is some of its argument, to a few roundings of that.
-    up_error = 16 * step * grad.double().abs() * (v.abs() + value.abs())
+    up_error = grad.double().abs() * (evaluation_error(name, v, grad.dtype) + 16 * step * value.abs())
     return (of_pre, error.nan_to_num(0.0, posinf=0.0)), (of_up, up_error.nan_to_num(0.0, posinf=0.0))

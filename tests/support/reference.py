@@ -80,12 +80,18 @@ def product(a, b, bias, activation, tf32):
     reference = ACTIVATIONS[activation](accumulator)
     error = size * relative
     if activation is not None:
-        # No activation is steeper than 1.2, and evaluating it costs a few roundings of its argument.
-        error = 1.2 * error + 16 * step * accumulator.abs()
-    if activation == "gelu" and a.dtype in (torch.float16, torch.bfloat16):
-        # The polynomial of kernels/common/epilogue.cuh, of the share above |v|.
-        error = error + 3e-5 * F.gelu(-accumulator.abs()).abs()
+        # No activation is steeper than 1.2.
+        error = 1.2 * error + evaluation_error(activation, accumulator, a.dtype)
     return reference, error.nan_to_num(0.0, posinf=0.0)
+
+
+def evaluation_error(activation, v, dtype):
+    """What activation(v) may be off by before it is rounded to `dtype`: a few roundings of its argument."""
+    error = 16 * ARITHMETIC[dtype] * v.abs()
+    if activation == "gelu" and dtype in (torch.float16, torch.bfloat16):
+        # The polynomial of kernels/common/epilogue.cuh, of the share above |v|.
+        error = error + 3e-5 * F.gelu(-v.abs()).abs()
+    return error
 
 
 def group_ranges(offsets, total):
