@@ -72,12 +72,14 @@ template <class In, class Out> __device__ __forceinline__ void softmax_cluster(c
     for (int i = 0; i < V; ++i) {
         auto& each = v[Keep ? i : 0];
         widen_vector<In, Out>(raw[i], each);
+        C sum = 0;  // of a vector: in sums of sums, roundings of equal terms do not add up
 #pragma unroll
         for (C& e : each) {
             const C power = exponential(e);
-            mine.sum += power;
+            sum += power;
             if (Keep) e = p.log ? e - exponential.base : power;
         }
+        mine.sum += sum;
     }
     mine.sum = reduce_warp(mine.sum, Sum()) * exponential.correction();
 

@@ -97,6 +97,7 @@ __device__ __forceinline__ void softmax_column_tile(const ColumnTileParams& p) {
         in_batches<N>(first, end, [&](auto n, int k) {
             W w[decltype(n)::value];
             load(w, k);
+            C sum[E] = {};  // in sums of sums, roundings of equal terms do not add up
 #pragma unroll
             for (auto& each : w) {
                 C v[E];
@@ -104,11 +105,13 @@ __device__ __forceinline__ void softmax_column_tile(const ColumnTileParams& p) {
 #pragma unroll
                 for (int e = 0; e < E; ++e) {
                     const C shifted = v[e] - base[e], exponential = M::exp(shifted);
-                    mine[e].sum += exponential;
+                    sum[e] += exponential;
                     v[e] = p.log ? shifted : exponential;
                 }
                 if constexpr (Keep) __builtin_memcpy(&each, v, sizeof(each));
             }
+#pragma unroll
+            for (int e = 0; e < E; ++e) mine[e].sum += sum[e];
             if constexpr (Keep) {
 #pragma unroll
                 for (int u = 0; u < decltype(n)::value; ++u) own[(k + u) * step] = w[u];

@@ -79,15 +79,16 @@ template <class In, class Out> __device__ __forceinline__ void softmax_smem(cons
     const C base = mine.base();
     mine.sum = M::exp(single - base);
     for_vectors([&](uint4* vector, int) {
-        C v[E];
+        C v[E], sum = 0;  // of a vector: in sums of sums, roundings of equal terms do not add up
         widen_vector<In, Out>(load_shared_vector(vector), v);
 #pragma unroll
         for (C& e : v) {
             const C shifted = e - base;
             e = M::exp(shifted);
-            mine.sum += e;
+            sum += e;
             if (Keep && p.log) e = shifted;
         }
+        mine.sum += sum;
         if constexpr (Keep) {
             Pack<In, E> pack;
             __builtin_memcpy(&pack, v, sizeof(pack));

@@ -92,13 +92,16 @@ __device__ __forceinline__ void accumulate_columns(const Access<In, E> (&raw)[K]
         columns[e].max = larger(before, seen[e]);
         columns[e].sum *= M::exp(before - columns[e].base());
     }
+    C sum[E] = {};  // in sums of sums, roundings of equal terms do not add up
 #pragma unroll
     for (int k = 0; k < K; ++k) {
         C v[E];
         raw[k].template widen<Out>(v);
 #pragma unroll
-        for (int e = 0; e < E; ++e) columns[e].sum += M::exp(v[e] - columns[e].base());
+        for (int e = 0; e < E; ++e) sum[e] += M::exp(v[e] - columns[e].base());
     }
+#pragma unroll
+    for (int e = 0; e < E; ++e) columns[e].sum += sum[e];
 }
 
 // The largest of the elements that a thread has loaded.

@@ -80,7 +80,7 @@ pub trait Kernel {
 pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     {
-        if x86::has_avx512() {
+        if x86::AVX512 && x86::has_avx512() {
             // SAFETY: the CPU has just been found to have every feature that the entry enables.
             return unsafe { x86::run_avx512(kernel) };
         }
@@ -243,9 +243,13 @@ mod x86 {
     #[derive(Clone, Copy, Debug)]
     pub struct Avx2(());
 
+    /// Whether this build has loops for it.
+    pub const AVX512: bool = cfg!(feature = "avx512");
+
     #[inline]
     pub fn has_avx512() -> bool {
-        has_avx2()
+        AVX512
+            && has_avx2()
             && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")

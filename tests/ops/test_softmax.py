@@ -270,6 +270,31 @@ def test_rows_sum_to_one(device, dtype):
         )
 
 
+@ops
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
+        ((600, 1725), 1),
+        ((180, 5626), 1),
+        ((16, 20000), 1),
+        ((500, 1000, 7), 1),
+        ((500, 64, 33), 1),
+        ((16, 600, 33), 1),
+        ((14, 1577, 129), 1),
+        ((2048, 600), 0),
+        ((40000, 5), 0),
+    ],
+)
+def test_many_small_terms_beside_a_large_one(device, op, dtype, shape, dim):
+    """Each of them is rounded alike where it is added to the large one."""
+    x = torch.zeros(shape, device=device)
+    x.select(dim, shape[dim] // 3).fill_(6.5)
+    x = (x + torch.rand(shape, device=device).mean(dim, keepdim=True)).to(dtype)
+    expected, error = SOFTMAX[op](x, dim, torch.float32)
+    assert_rounded(OPS[op](x, dim, dtype=torch.float32), expected, error)
+
+
 @dtypes
 def test_equal_inputs_share_equally(device, dtype):
     for n in (1, 2, 16, 4096, 65536):

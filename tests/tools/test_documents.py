@@ -1,6 +1,7 @@
 """Documents and comments name files that exist, heads are short, and the map of the source misses no file."""
 
 import ast
+import functools
 import io
 import itertools
 import posixpath
@@ -53,6 +54,7 @@ def pattern(name):
     return re.compile(text + "[^/]+" if name.endswith("/") else text)
 
 
+@functools.cache  # several tests read all of it
 def prose(name, text):
     """Of a document everything, of a source its comments and docstrings."""
     match Path(name).suffix:

@@ -97,10 +97,8 @@ impl<T: Factor> Fill<T> for Multiples<'_, T::Real> {
     fn fill<I: Isa>(&self, isa: I, range: Range<usize>, to: &mut [T]) {
         for (i, to) in to.chunks_mut(AT_ONCE).enumerate() {
             let start = range.start + i * AT_ONCE;
-            if size_of::<T>() == size_of::<T::Real>() {
-                if let Some(to) = T::as_reals(to) {
-                    self.multiply(isa, start, to);
-                }
+            if let Some(to) = T::as_reals(to) {
+                self.multiply(isa, start, to);
                 continue;
             }
             let mut sums = [T::Real::default(); AT_ONCE];

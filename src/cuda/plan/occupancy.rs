@@ -15,7 +15,7 @@ pub struct Demand {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Occupancy {
     pub blocks_per_multiprocessor: u32,
-    /// What there is no more of for another block; several names are joined by "and".
+    /// What there is no more of for another block: "threads", or "threads, registers and blocks".
     pub limited_by: String,
     /// Share of the multiprocessor's threads in use.
     pub threads_used: f64,
@@ -47,7 +47,10 @@ pub fn occupancy(demand: Demand, blocks: u64, device: &DeviceFacts) -> Occupancy
     let rest = blocks - (waves - 1) * at_once;
     Occupancy {
         blocks_per_multiprocessor: fit,
-        limited_by: scarce.join(" and "),
+        limited_by: match scarce.as_slice() {
+            [others @ .., last] if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+            _ => scarce.concat(),
+        },
         threads_used: f64::from(fit * warps * 32) / f64::from(device.threads_per_multiprocessor.max(1)),
         waves,
         last_wave: rest as f64 / at_once as f64,
@@ -64,6 +67,7 @@ mod tests {
         // (threads, registers, shared bytes) -> (blocks, limit), by NVIDIA's occupancy calculator.
         let cases = [
             ((128, 32, 0), (16, "threads and registers")),
+            ((64, 32, 0), (32, "threads, registers and blocks")),
             ((128, 24, 0), (16, "threads")),
             ((128, 64, 0), (8, "registers")),
             ((256, 255, 0), (1, "registers")),
