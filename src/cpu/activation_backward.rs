@@ -72,8 +72,10 @@ fn solve<T: Float<Real: Activate>>(problem: &ActivationBackwardProblem) -> Resul
         columns: across * BLOCK..columns.min((across + 1) * BLOCK),
     };
     let Some(bias) = &problem.bias else {
-        parallel::for_each_with(down * across, parallel, Scratch::default, |scratch, i| {
-            dispatch(Visit { work: &work, piece: piece(i / across, i % across), scratch, sums: &mut [] });
+        let count = rows * columns;
+        parallel::for_each_with(count.div_ceil(BLOCK), parallel, Scratch::default, |scratch, i| {
+            let piece = Piece { rows: 0..1, columns: i * BLOCK..count.min((i + 1) * BLOCK) };
+            dispatch(Visit { work: &work, piece, scratch, sums: &mut [] });
         });
         return Ok(());
     };
@@ -131,6 +133,7 @@ struct Work<T> {
     columns: usize,
 }
 
+/// Where no sums are wanted, all elements are columns of one row.
 struct Piece {
     rows: Range<usize>,
     columns: Range<usize>,
@@ -139,9 +142,9 @@ struct Piece {
 /// What a thread widens and computes in.
 #[derive(Default)]
 struct Scratch<R> {
-    grad: Vec<R>,
     saved: Vec<R>,
     up: Vec<R>,
+    results: Vec<R>,
     sums: Vec<R>,
 }
 
@@ -183,38 +186,62 @@ impl<T: Float<Real: Activate>> Work<T> {
     #[inline(always)]
     fn visit<I: Isa>(&self, isa: I, start: usize, width: usize, rows: usize, scratch: &mut Scratch<T::Real>) {
         let len = width * rows;
-        let Scratch { grad, saved, up, sums } = scratch;
+        let Scratch { saved, up, results, sums } = scratch;
         let wanted = width.min(sums.len());
+        let is_real = size_of::<T>() == size_of::<T::Real>();
         let (sums, up_sums) = sums.split_at_mut(wanted);
-        grad.resize(len, T::Real::default());
-        widened::load(isa, &self.grad, start, grad);
-        if let Some(source) = &self.saved {
-            let mut elements = Vec::new();
-            let saved = widened::read(isa, source, start, len, (&mut elements, saved));
-            if let Some((_, gradient)) = &self.up {
-                up.clear();
-                up.extend_from_slice(saved);
-                epilogue::apply(isa, self.activation, None, up);
-                for (up, &grad) in up.iter_mut().zip(&*grad) {
-                    *up = *up * grad;
-                }
-                // SAFETY: as of `out` below.
-                unsafe { widened::store(isa, gradient, start, up) };
-                add_rows(up_sums, up);
+        let (mut of_grad, mut of_saved, mut unused) = (Vec::new(), Vec::new(), Vec::new());
+        // Gradients of the arithmetic type are used where they lie; others are replaced by the results, in the same buffer.
+        results.resize(len, T::Real::default());
+        let given: &[T::Real] = if is_real {
+            widened::read(isa, &self.grad, start, len, (&mut of_grad, &mut unused))
+        } else {
+            widened::load(isa, &self.grad, start, results);
+            &[]
+        };
+        let (Some(source), Some(out)) = (&self.saved, &self.out) else {
+            return add_rows(sums, if is_real { given } else { results });
+        };
+        let saved = widened::read(isa, source, start, len, (&mut of_saved, saved));
+        if let Some((_, gradient)) = &self.up {
+            up.clear();
+            up.extend_from_slice(saved);
+            epilogue::apply(isa, self.activation, None, up);
+            for (up, &grad) in up.iter_mut().zip(if is_real { given } else { &*results }) {
+                *up = *up * grad;
             }
-            derive(isa, self.activation, saved, grad);
+            // SAFETY: every piece is visited by one thread, which holds no slice of the output.
+            unsafe { widened::store(isa, gradient, start, up) };
+            add_rows(up_sums, up);
         }
+        let mut is_stored = false;
+        let results = if is_real {
+            // SAFETY: as above; this is the only slice.
+            let place = unsafe { out.slice(start, len) }.and_then(T::as_reals);
+            is_stored = place.is_some();
+            let place = place.unwrap_or(results);
+            let each = place.iter_mut().zip(given).zip(saved).map(|((result, &g), &v)| (result, g, v));
+            derive(isa, self.activation, each);
+            place
+        } else {
+            let each = results.iter_mut().zip(saved).map(|(result, &v)| {
+                let g = *result;
+                (result, g, v)
+            });
+            derive(isa, self.activation, each);
+            results
+        };
         if let Some((factor, _)) = &self.up {
             widened::load(isa, factor, start, up);
-            for (grad, &up) in grad.iter_mut().zip(&*up) {
-                *grad = *grad * up;
+            for (result, &up) in results.iter_mut().zip(&*up) {
+                *result = *result * up;
             }
         }
-        if let Some(out) = &self.out {
-            // SAFETY: every piece is visited by one thread, which holds no other slice of the output.
-            unsafe { widened::store(isa, out, start, grad) };
+        if !is_stored {
+            // SAFETY: the target gave no slice.
+            unsafe { widened::store(isa, out, start, results) };
         }
-        add_rows(sums, grad);
+        add_rows(sums, results);
     }
 }
 
@@ -231,46 +258,55 @@ fn add_rows<R: Activate>(sums: &mut [R], rows: &[R]) {
     }
 }
 
-/// Multiplies gradients by the activation's derivative. Of NaN, relu passes the gradient on, as in torch.
+/// The result, the gradient and the argument of each element: their product with the activation's derivative. Of NaN, relu
+/// passes the gradient on, as in torch.
 #[inline(always)]
-fn derive<R: Activate, I: Isa>(isa: I, activation: Activation, saved: &[R], grad: &mut [R]) {
+fn derive<'a, R: Activate, I: Isa>(
+    isa: I,
+    activation: Activation,
+    each: impl Iterator<Item = (&'a mut R, R, R)>,
+) {
     let zero = R::default();
     // Of a selection between what memory holds already and another value LLVM makes a store by a mask, for which AMD's AVX2
     // takes ten times as long: every selection here is multiplied before it is stored.
     let one = black_box(R::from_element(1.0));
     // Loops in full, for closures might not be inlined: see `cpu::isa`.
     match activation {
-        Activation::None => {}
+        Activation::None => {
+            for (result, g, _) in each {
+                *result = g;
+            }
+        }
         Activation::Relu => {
-            for (g, &v) in grad.iter_mut().zip(saved) {
-                *g = (if v <= zero { zero } else { *g }) * one;
+            for (result, g, v) in each {
+                *result = (if v <= zero { zero } else { g }) * one;
             }
         }
         Activation::LeakyRelu { negative_slope } => {
             let slope = R::from_element(negative_slope);
-            for (g, &v) in grad.iter_mut().zip(saved) {
-                *g = *g * (if v > zero { one } else { slope });
+            for (result, g, v) in each {
+                *result = g * (if v > zero { one } else { slope });
             }
         }
         Activation::Gelu => {
-            for (g, &v) in grad.iter_mut().zip(saved) {
-                *g = *g * R::gelu_derivative(isa, v);
+            for (result, g, v) in each {
+                *result = g * R::gelu_derivative(isa, v);
             }
         }
         Activation::GeluTanh => {
             let [scale, cubic] = gelu_tanh_polynomial();
             let three = R::from_element(3.0);
-            for (g, &v) in grad.iter_mut().zip(saved) {
+            for (result, g, v) in each {
                 let square = v * v;
                 let (share, slope) = sigmoid_and_slope(isa, v * square.mul_add(isa, cubic, scale));
                 let inner = square.mul_add(isa, three * cubic, scale);
-                *g = *g * (share + v * slope * inner);
+                *result = g * (share + v * slope * inner);
             }
         }
         Activation::Silu => {
-            for (g, &v) in grad.iter_mut().zip(saved) {
+            for (result, g, v) in each {
                 let (share, slope) = sigmoid_and_slope(isa, v);
-                *g = *g * (share + v * slope);
+                *result = g * (share + v * slope);
             }
         }
     }

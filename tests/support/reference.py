@@ -19,13 +19,13 @@ def along_last(function, x, dim):
 
 
 def softmax(x, dim=-1, dtype=None):
-    """2e-6 of each probability (2e-14 for float64); more only where x - max is itself rounded far from 0."""
+    """3e-6 of each probability (2e-14 for float64); more only where x - max is itself rounded far from 0."""
     dtype = dtype or x.dtype
     x = x.to(dtype).double()
     reference = along_last(torch.softmax, x, dim)
     step = ARITHMETIC[dtype]
     distance = (x.amax(dim, keepdim=True) - x).nan_to_num(0.0).clamp(max=1e3) if x.numel() else x
-    relative = (4 * step * distance).clamp(min=2e-6 if step > 2.0**-50 else 2e-14)
+    relative = (4 * step * distance).clamp(min=3e-6 if step > 2.0**-50 else 2e-14)
     # Probabilities too small for a normal number of the arithmetic type may be flushed to zero.
     flushed = 0.0 if dtype == torch.float64 else 2.0**-126
     return reference, reference.nan_to_num(0.0) * relative + flushed
@@ -36,7 +36,7 @@ def log_softmax(x, dim=-1, dtype=None):
     reference = along_last(torch.log_softmax, x.to(dtype).double(), dim)
     step = ARITHMETIC[dtype]
     size = reference.abs().nan_to_num(0.0, posinf=0.0)
-    return reference, size * 4 * step + (2e-6 if step > 2.0**-50 else 2e-14)
+    return reference, size * 4 * step + (3e-6 if step > 2.0**-50 else 2e-14)
 
 
 SOFTMAX = {"softmax": softmax, "log_softmax": log_softmax}
