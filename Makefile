@@ -34,10 +34,13 @@ WHEEL = $(call set,all)
 # additions alone is compiled, so that all of the build is run. That the kernels compile for every GPU, `make kernels` says in
 # kernels/resources.txt, with a digest that the tests compare.
 TESTED = $(subst $(space),-,$(strip $(filter-out none,$(NATIVE)) emulated))
-# What is tested has loops for the instructions of this machine alone. Those for others, which do not run here, are a third of the
-# work of a build; the unit tests, which are not optimised, and clippy have all of them.
-of_this_machine = $(if $(findstring emulated,$(1)),$(2))
-WITHOUT_AVX512 := $(shell grep -qsw avx512f /proc/cpuinfo || echo --no-default-features)
+# What is tested is built for the instructions of this machine: loops for others, which do not run here, are a third of the work.
+# The unit tests, which are not optimised, and clippy have all of them.
+LEVEL := $(if $(filter x86_64,$(shell uname -m)),$(shell grep -qsw avx512vl /proc/cpuinfo && echo v4 || { grep -qsw avx2 /proc/cpuinfo && echo v3; }))
+LEVEL_FLAGS := $(if $(LEVEL),-C target-cpu=x86-64-$(LEVEL))
+LEVEL_FEATURES := $(if $(filter v4,$(LEVEL)),,--no-default-features)
+# $(call if_tested,SET,WORDS): the words where the set of GPUs is that of a wheel to be tested.
+if_tested = $(if $(findstring emulated,$(1)),$(2))
 # Their build script compiles kernels, too.
 CARGO = TILEWISE_CUDA_TARGETS='$(subst -, ,$(TESTED))' cargo
 unexport TILEWISE_CUDA_TARGETS
@@ -164,8 +167,8 @@ $(TOOLS)/.ready: $(VENV)/.pip pyproject.toml
 $(WHEELS)/%/.built: $(TOOLS)/.ready $(SOURCES)
 	@rm -rf $(@D)
 	MAKEFLAGS= TILEWISE_CUDA_TARGETS='$(subst -, ,$*)' CARGO_ZIGBUILD_PYTHON_PATH=$(PYO3_PYTHON) \
-		RUSTFLAGS='$(UNWINDER) $(call of_this_machine,$*,-C target-cpu=native)' \
-		$(TOOLS)/bin/maturin build --release --locked $(call of_this_machine,$*,$(WITHOUT_AVX512)) \
+		RUSTFLAGS='$(UNWINDER) $(call if_tested,$*,$(LEVEL_FLAGS))' \
+		$(TOOLS)/bin/maturin build --release --locked $(call if_tested,$*,$(LEVEL_FEATURES)) \
 		--interpreter $(PYO3_PYTHON) --zig --compatibility $(PORTABLE) --out $(@D)
 	$(TOOLS)/bin/auditwheel show $(@D)/*.whl | grep '"$(PORTABLE)_'
 	@touch $@

@@ -1,5 +1,6 @@
 //! Gradients through an activation, and with them those of a bias: pieces of rows and columns, each of which
-//! leaves the sums of its columns. Pieces depend on the shape alone, and with them the order of every sum.
+//! leaves the sums of its columns. Pieces depend on the shape alone, and with them the order of every sum. Without sums,
+//! stretches of elements.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -62,22 +63,30 @@ fn solve<T: Float<Real: Activate>>(problem: &ActivationBackwardProblem) -> Resul
         activation: problem.activation,
         columns,
     };
-    let height = ROWS.max(rows.div_ceil(PIECES));
-    // No rows are a piece too, whose sums are 0.
-    let (down, across) = (rows.div_ceil(height).max(1), columns.div_ceil(BLOCK));
     let nanoseconds = (rows * columns) as f64 * if problem.saved.is_some() { 1.0 } else { 0.3 };
     let parallel = parallel::pays(nanoseconds);
-    let piece = |down: usize, across: usize| Piece {
-        rows: down * height..rows.min((down + 1) * height),
-        columns: across * BLOCK..columns.min((across + 1) * BLOCK),
-    };
     let Some(bias) = &problem.bias else {
-        let count = rows * columns;
-        parallel::for_each_with(count.div_ceil(BLOCK), parallel, Scratch::default, |scratch, i| {
-            let piece = Piece { rows: 0..1, columns: i * BLOCK..count.min((i + 1) * BLOCK) };
+        // Stretches of whole rows, or of a part of one: an operand may have gaps between its rows.
+        let (run, stretch) = match BLOCK / columns.max(1) {
+            0 => (columns, columns.div_ceil(columns.div_ceil(BLOCK))),
+            rows_at_once => (rows * columns, rows_at_once * columns.max(1)),
+        };
+        let parts = run.div_ceil(stretch);
+        let count = if run == columns { rows * parts } else { parts };
+        parallel::for_each_with(count, parallel, Scratch::default, |scratch, i| {
+            let (first, part) = (i / parts * run, i % parts);
+            let piece =
+                Piece { rows: 0..1, columns: first + part * stretch..first + run.min((part + 1) * stretch) };
             dispatch(Visit { work: &work, piece, scratch, sums: &mut [] });
         });
         return Ok(());
+    };
+    let height = ROWS.max(rows.div_ceil(PIECES));
+    // No rows are a piece too, whose sums are 0.
+    let (down, across) = (rows.div_ceil(height).max(1), columns.div_ceil(BLOCK));
+    let piece = |down: usize, across: usize| Piece {
+        rows: down * height..rows.min((down + 1) * height),
+        columns: across * BLOCK..columns.min((across + 1) * BLOCK),
     };
     // Of a piece's columns, and behind them those of up's gradient.
     let biases = 1 + usize::from(work.up.is_some());
@@ -141,17 +150,19 @@ struct Piece {
 
 /// What a thread widens and computes in.
 #[derive(Default)]
-struct Scratch<R> {
-    saved: Vec<R>,
-    up: Vec<R>,
-    results: Vec<R>,
-    sums: Vec<R>,
+struct Scratch<T: Float> {
+    grad_elements: Vec<T>,
+    saved_elements: Vec<T>,
+    saved: Vec<T::Real>,
+    up: Vec<T::Real>,
+    results: Vec<T::Real>,
+    sums: Vec<T::Real>,
 }
 
 struct Visit<'a, T: Float> {
     work: &'a Work<T>,
     piece: Piece,
-    scratch: &'a mut Scratch<T::Real>,
+    scratch: &'a mut Scratch<T>,
     /// Of the piece's columns, and of up's gradient; or empty where they are not wanted.
     sums: &'a mut [f64],
 }
@@ -184,17 +195,17 @@ impl<T: Float<Real: Activate>> Kernel for Visit<'_, T> {
 impl<T: Float<Real: Activate>> Work<T> {
     /// Elements from `start` on: whole rows, or `width` of one.
     #[inline(always)]
-    fn visit<I: Isa>(&self, isa: I, start: usize, width: usize, rows: usize, scratch: &mut Scratch<T::Real>) {
+    fn visit<I: Isa>(&self, isa: I, start: usize, width: usize, rows: usize, scratch: &mut Scratch<T>) {
         let len = width * rows;
-        let Scratch { saved, up, results, sums } = scratch;
+        let Scratch { grad_elements, saved_elements, saved, up, results, sums } = scratch;
         let wanted = width.min(sums.len());
         let is_real = size_of::<T>() == size_of::<T::Real>();
         let (sums, up_sums) = sums.split_at_mut(wanted);
-        let (mut of_grad, mut of_saved, mut unused) = (Vec::new(), Vec::new(), Vec::new());
+        let mut unused = Vec::new();
         // Gradients of the arithmetic type are used where they lie; others are replaced by the results, in the same buffer.
         results.resize(len, T::Real::default());
         let given: &[T::Real] = if is_real {
-            widened::read(isa, &self.grad, start, len, (&mut of_grad, &mut unused))
+            widened::read(isa, &self.grad, start, len, (grad_elements, &mut unused))
         } else {
             widened::load(isa, &self.grad, start, results);
             &[]
@@ -202,7 +213,7 @@ impl<T: Float<Real: Activate>> Work<T> {
         let (Some(source), Some(out)) = (&self.saved, &self.out) else {
             return add_rows(sums, if is_real { given } else { results });
         };
-        let saved = widened::read(isa, source, start, len, (&mut of_saved, saved));
+        let saved = widened::read(isa, source, start, len, (saved_elements, saved));
         if let Some((_, gradient)) = &self.up {
             up.clear();
             up.extend_from_slice(saved);
@@ -238,7 +249,7 @@ impl<T: Float<Real: Activate>> Work<T> {
             }
         }
         if !is_stored {
-            // SAFETY: the target gave no slice.
+            // SAFETY: as above; no slice was given, or none was asked for.
             unsafe { widened::store(isa, out, start, results) };
         }
         add_rows(sums, results);
@@ -258,8 +269,8 @@ fn add_rows<R: Activate>(sums: &mut [R], rows: &[R]) {
     }
 }
 
-/// The result, the gradient and the argument of each element: their product with the activation's derivative. Of NaN, relu
-/// passes the gradient on, as in torch.
+/// Of each result, gradient and argument: the result is the gradient times the activation's derivative at the argument. Of NaN,
+/// relu passes the gradient on, as in torch.
 #[inline(always)]
 fn derive<'a, R: Activate, I: Isa>(
     isa: I,

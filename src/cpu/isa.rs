@@ -80,7 +80,8 @@ pub trait Kernel {
 pub fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     {
-        if x86::AVX512 && x86::has_avx512() {
+        // Without the constant, loops for it would be compiled that a build has no use for.
+        if x86::BUILT_FOR_AVX512 && x86::has_avx512() {
             // SAFETY: the CPU has just been found to have every feature that the entry enables.
             return unsafe { x86::run_avx512(kernel) };
         }
@@ -243,12 +244,12 @@ mod x86 {
     #[derive(Clone, Copy, Debug)]
     pub struct Avx2(());
 
-    /// Whether this build has loops for it.
-    pub const AVX512: bool = cfg!(feature = "avx512");
+    /// Whether this build has loops for AVX-512.
+    pub const BUILT_FOR_AVX512: bool = cfg!(feature = "avx512");
 
     #[inline]
     pub fn has_avx512() -> bool {
-        AVX512
+        BUILT_FOR_AVX512
             && has_avx2()
             && is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")

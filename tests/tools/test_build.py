@@ -82,6 +82,14 @@ def test_what_is_tested_is_built_for_the_gpus_that_are_here_and_for_the_emulator
     assert planned("test", ["9.0", "8.6"], asked) == ("86 90 emulated", "86-90-emulated")
 
 
+@pytest.mark.parametrize("target", ["demo", "kernels", "wheel"])
+def test_only_what_is_tested_is_built_for_this_cpu(printed, target):
+    one_cpu = re.compile(r"target-cpu|--no-default-features")
+    assert not one_cpu.search(printed(target, ["9.0"]))
+    # Whatever this machine is, it has either AVX-512 or no use for loops of it.
+    assert one_cpu.search(printed("test", ["9.0"]))
+
+
 @pytest.mark.parametrize(("target", "command"), [("lint-rust", "clippy"), ("test-rust", "test")])
 def test_cargo_compiles_no_other_kernels_for_its_checks(printed, target, command):
     assert f"TILEWISE_CUDA_TARGETS='emulated' cargo {command} " in printed(target)
