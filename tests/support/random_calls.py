@@ -28,34 +28,8 @@ from support.tolerance import FLOATS, assert_rounded
 
 OF_16_BITS = [torch.float16, torch.bfloat16]
 # Where kernels change their way, and their neighbours.
-EDGES = [
-    1,
-    2,
-    3,
-    7,
-    8,
-    15,
-    16,
-    17,
-    31,
-    32,
-    33,
-    48,
-    63,
-    64,
-    65,
-    72,
-    96,
-    127,
-    128,
-    129,
-    192,
-    255,
-    256,
-    257,
-    264,
-]
-EDGES += [384, 511, 512, 513, 520, 1000, 1024, 1032, 2048, 4096]
+EDGES = [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 72, 96, 127, 128, 129, 192, 255, 256]
+EDGES += [257, 264, 384, 511, 512, 513, 520, 1000, 1024, 1032, 2048, 4096]
 
 
 class Call:

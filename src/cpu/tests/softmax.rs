@@ -89,7 +89,7 @@ fn check(kind: Kind, x: &Tensor, out: &Tensor, dim: usize) {
         for (l, expected) in reference(kind, &row).into_iter().enumerate() {
             index[dim] = l as i64;
             let got = out.float(&index);
-            // float32 results are promised to 2e-6; the smallest of them to their own spacing.
+            // float32 results are held to 1e-6, the smallest of them to their own spacing.
             let relative = if out.dtype == DType::F64 { 4e-15 } else { 1e-6 };
             let slack = expected.abs() * relative + half_ulp(expected, out.dtype) * 1.01;
             let absolute = if kind == Kind::LogSoftmax { relative / 4.0 } else { 0.0 };
