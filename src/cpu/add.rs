@@ -71,7 +71,7 @@ fn add<T: Element>(problem: &AddProblem) {
     let in_place = problem.x.address == out.address
         || matches!(&problem.y, AddendProblem::Tensor(y) if y.address == out.address);
     if !in_place {
-        target.stream();
+        target.stream(x.bytes() + y.bytes());
     }
     let alpha = T::arith(problem.alpha);
 
@@ -117,6 +117,13 @@ fn streams<T: Element>() -> bool {
 }
 
 impl<T: Element> Addend<T> {
+    fn bytes(&self) -> usize {
+        match self {
+            Addend::Elements(y) => y.bytes(),
+            Addend::Scalar(_) => 0,
+        }
+    }
+
     #[inline]
     fn reach(&self, start: usize) -> usize {
         match self {

@@ -11,11 +11,11 @@ use half::{bf16, f16};
 
 use super::element::{Bool, Element};
 use super::isa::{CACHE_LINE, Isa, Kernel, dispatch};
-use super::memory;
 #[cfg(target_arch = "x86_64")]
 use super::register::x86::transpose_2;
 use super::register::{BLOCK as SQUARE, Tiles, prefetch};
 use super::streaming::{self, Fill};
+use super::{memory, parallel};
 use crate::dtype::DType;
 use crate::tensor::Dims;
 
@@ -67,6 +67,12 @@ impl Walk {
             walk.strides.push(1);
         }
         walk
+    }
+
+    /// Of elements of so many bytes, each once.
+    fn bytes(&self, size: usize) -> usize {
+        let steps = self.shape.iter().zip(&self.strides).filter(|&(_, &stride)| stride != 0);
+        steps.map(|(&len, _)| len as usize).product::<usize>() * size
     }
 
     /// Splits a linear index into one per dimension; also the offset they lead to, in elements.
@@ -395,6 +401,11 @@ impl<T: Element> Source<T> {
         }
     }
 
+    /// Those of its elements, each once.
+    pub fn bytes(&self) -> usize {
+        self.walk.bytes(self.dtype.size())
+    }
+
     /// Whether the elements are those that the target writes, of its dtype and aligned.
     pub fn is_output(&self) -> bool {
         self.is_output
@@ -711,15 +722,16 @@ impl<T: Element> Target<T> {
         Target { walk, dtype, in_place, streamed: false, strides: last_two(strides), element: PhantomData }
     }
 
-    /// From here on [`fill`](Self::fill) writes past the caches where that pays. Not for memory that is an input too: its
-    /// lines are in the caches already.
-    pub fn stream(&mut self) {
+    /// From here on [`fill`](Self::fill) writes past the caches where that pays, if so many bytes are read for it. Not for
+    /// memory that is an input too: its lines are in the caches already.
+    pub fn stream(&mut self, read: usize) {
         let run = match (self.walk.shape.last(), self.walk.strides.last()) {
             (Some(&len), Some(1)) => len as usize * size_of::<T>(),
             _ => 0,
         };
-        let bytes = self.walk.shape.iter().product::<i64>() as usize * size_of::<T>();
-        self.streamed = self.in_place && run >= SHORTEST_STREAM && streaming::pays(bytes);
+        let written = self.walk.bytes(size_of::<T>());
+        self.streamed =
+            self.in_place && run >= SHORTEST_STREAM && streaming::pays(written, read, parallel::threads());
     }
 
     pub fn is_streamed(&self) -> bool {

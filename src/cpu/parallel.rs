@@ -1,8 +1,11 @@
 //! Loops over threads, that stay serial when threads cost more.
 
+use std::iter;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+
+use smallvec::SmallVec;
 
 use super::streaming;
 use super::workers::{self, Crew};
@@ -64,27 +67,6 @@ fn batch(crew: Crew, tasks: usize) -> usize {
     .max(1)
 }
 
-/// Calls `work` for every item that `next` gives; each thread has a scratch of `init`.
-fn share<I, S>(
-    crew: Crew,
-    threads: usize,
-    next: impl Fn() -> Option<I> + Sync,
-    init: impl Fn() -> S + Sync,
-    work: impl Fn(&mut S, I) + Sync,
-) {
-    crew.run(threads, &|| {
-        let Some(mut item) = next() else { return };
-        let mut scratch = init();
-        loop {
-            work(&mut scratch, item);
-            match next() {
-                Some(another) => item = another,
-                None => return streaming::finish(),
-            }
-        }
-    });
-}
-
 /// Calls `work` for every task of 0..tasks, in any order.
 pub fn for_each(tasks: usize, parallel: bool, work: impl Fn(usize) + Sync + Send) {
     for_each_with(tasks, parallel, || (), |(), task| work(task));
@@ -101,6 +83,31 @@ pub fn for_each_with<S>(
     for_batches(crew, tasks, batch(crew, tasks), init, work);
 }
 
+/// A thread's share of the tasks, those that follow one another: it finds in its caches what it left there in the call
+/// before. What it has not begun is for whoever is done with their own.
+#[repr(align(64))] // A line of the cache, which the others seldom need.
+struct Share {
+    next: AtomicUsize,
+    end: usize,
+}
+
+impl Share {
+    /// The `i`-th of so many, all about as long.
+    fn nth(i: usize, shares: usize, tasks: usize) -> Share {
+        let start = |i: usize| i * (tasks / shares) + i.min(tasks % shares);
+        Share { next: AtomicUsize::new(start(i)), end: start(i + 1) }
+    }
+
+    fn take(&self, batch: usize) -> Option<Range<usize>> {
+        // Nobody waits for the line of one that is used up.
+        if self.next.load(Ordering::Relaxed) >= self.end {
+            return None;
+        }
+        let first = self.next.fetch_add(batch, Ordering::Relaxed);
+        (first < self.end).then(|| first..self.end.min(first + batch))
+    }
+}
+
 fn for_batches<S>(
     crew: Crew,
     tasks: usize,
@@ -108,29 +115,42 @@ fn for_batches<S>(
     init: impl Fn() -> S + Sync + Send,
     work: impl Fn(&mut S, usize) + Sync + Send,
 ) {
-    let given = AtomicUsize::new(0);
-    let next = || {
-        let first = given.fetch_add(batch, Ordering::Relaxed);
-        (first < tasks).then(|| first..tasks.min(first + batch))
-    };
     let threads = crew.count().min(tasks.div_ceil(batch));
-    share(crew, threads, next, init, |scratch, tasks: Range<usize>| {
-        tasks.for_each(|task| work(scratch, task))
+    let shares: SmallVec<[Share; 8]> = (0..threads).map(|i| Share::nth(i, threads, tasks)).collect();
+    crew.run(threads, &|place| {
+        let others = |i: usize| &shares[(place + i) % threads];
+        let mut batches = (0..threads).flat_map(|i| iter::from_fn(move || others(i).take(batch)));
+        let Some(mut tasks) = batches.next() else { return };
+        let mut scratch = init();
+        loop {
+            tasks.for_each(|task| work(&mut scratch, task));
+            match batches.next() {
+                Some(more) => tasks = more,
+                None => return streaming::finish(),
+            }
+        }
     });
 }
 
 /// Calls `work` for every item, in any order; each thread has a scratch of `init`.
 pub fn for_items<I: Send, S>(
-    mut items: impl ExactSizeIterator<Item = I> + Send,
+    items: impl ExactSizeIterator<Item = I>,
     parallel: bool,
-    init: impl Fn() -> S + Sync,
-    work: impl Fn(&mut S, I) + Sync,
+    init: impl Fn() -> S + Sync + Send,
+    work: impl Fn(&mut S, I) + Sync + Send,
 ) {
     let crew = crew(items.len(), parallel);
-    let threads = crew.count().min(items.len());
-    let items = Mutex::new(&mut items);
-    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
-    share(crew, threads, next, init, work);
+    if let Crew::Alone = crew {
+        let mut scratch = init();
+        items.for_each(|item| work(&mut scratch, item));
+        return streaming::finish();
+    }
+    let items: Vec<_> = items.map(|item| Mutex::new(Some(item))).collect();
+    for_batches(crew, items.len(), 1, init, |scratch, i| {
+        if let Some(item) = items[i].lock().unwrap_or_else(PoisonError::into_inner).take() {
+            work(scratch, item);
+        }
+    });
 }
 
 /// Calls `work` for every chunk of `width` elements, in any order, with its index.

@@ -39,7 +39,7 @@ struct Worker {
 }
 
 struct Job<'a> {
-    work: &'a (dyn Fn() + Sync),
+    work: &'a (dyn Fn(usize) + Sync),
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -121,10 +121,11 @@ impl Pool {
         self.threads
     }
 
-    /// Calls `work` on the calling thread, and on as many workers as make up so many threads and come in time.
-    pub fn run(&'static self, threads: usize, work: &(dyn Fn() + Sync)) {
+    /// Calls `work` on the calling thread, with 0, and on as many workers as make up so many threads and come in time, with
+    /// the number of each, from 1 on.
+    pub fn run(&'static self, threads: usize, work: &(dyn Fn(usize) + Sync)) {
         if threads < 2 || self.taken.swap(true, Ordering::Acquire) {
-            return work();
+            return work(0);
         }
         let job = Job { work, panic: Mutex::new(None) };
         {
@@ -134,7 +135,7 @@ impl Pool {
             self.job.store((&raw const job).cast_mut().cast(), Ordering::Relaxed);
             self.gate.open(seats as u64);
             (0..seats.min(2)).for_each(|i| self.wake(i));
-            work();
+            work(0);
         }
         if let Some(payload) = job.panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
             panic::resume_unwind(payload);
@@ -172,7 +173,7 @@ impl Pool {
             // SAFETY: the job of a call is alive until all that have entered are out, and `enter` is after the store of
             // its address.
             let job = unsafe { &*self.job.load(Ordering::Relaxed) };
-            if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(job.work)) {
+            if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| (job.work)(index + 1))) {
                 *job.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
             }
             self.gate.leave();
@@ -268,9 +269,9 @@ mod tests {
     }
 
     /// Work that takes tasks until there are none.
-    fn tasks(done: &[AtomicUsize]) -> impl Fn() + Sync {
+    fn tasks(done: &[AtomicUsize]) -> impl Fn(usize) + Sync {
         let next = AtomicUsize::new(0);
-        move || {
+        move |_| {
             while let Some(times) = done.get(next.fetch_add(1, Ordering::Relaxed)) {
                 times.fetch_add(1, Ordering::Relaxed);
             }
@@ -304,7 +305,7 @@ mod tests {
         for _ in 0..20 {
             let inside = AtomicUsize::new(0);
             // Nobody leaves before all three are there.
-            pool.run(3, &|| {
+            pool.run(3, &|_| {
                 inside.fetch_add(1, Ordering::SeqCst);
                 while inside.load(Ordering::SeqCst) < 3 {
                     thread::yield_now();
@@ -319,12 +320,13 @@ mod tests {
         let pool = with_threads(2);
         let caller = thread::current().id();
         let inside = AtomicUsize::new(0);
-        let work = || {
+        let work = |place| {
             inside.fetch_add(1, Ordering::SeqCst);
             while inside.load(Ordering::SeqCst) < 2 {
                 thread::yield_now();
             }
-            assert_eq!(thread::current().id(), caller, "no caller");
+            assert_eq!(thread::current().id() == caller, place == 0);
+            assert_eq!(place, 0, "no caller");
         };
         let raised = panic::catch_unwind(AssertUnwindSafe(|| pool.run(2, &work)));
         assert!(raised.is_err());

@@ -12,11 +12,15 @@ thread_local! {
     static UNFINISHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether an output of so many bytes should be streamed. From half of the last-level cache on it is no loss for whoever
-/// reads the output next (docs/measurements/cpu_memory_bound.md).
-pub fn pays(bytes: usize) -> bool {
+/// Whether an output of so many bytes, computed from so many others, should be streamed. Several threads are as fast by the
+/// caches until half as much again as these hold has to pass through them. One thread is not; from half of the caches on,
+/// whoever reads the output next loses no more than it gains (docs/measurements/cpu_memory_bound.md).
+pub fn pays(written: usize, read: usize, threads: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
-    return bytes >= LEAST && super::isa::has_avx2() && (cfg!(test) || bytes >= x86::last_level_cache() / 2);
+    return written >= LEAST && super::isa::has_avx2() && {
+        let half = x86::last_level_cache() / 2;
+        cfg!(test) || written + read >= 3 * half || written >= half && threads == 1
+    };
     #[cfg(not(target_arch = "x86_64"))]
     false
 }
@@ -43,13 +47,14 @@ pub fn fill<T: Element, I: Isa>(isa: I, to: &mut [T], by: &impl Fill<T>) {
     UNFINISHED.set(true);
     let mut chunk = Chunk([T::default(); CHUNK]);
     // Up to the first line; lines from there on.
-    let mut count = to.as_ptr().align_offset(CACHE_LINE).min(to.len());
+    let before = to.as_ptr().align_offset(CACHE_LINE).min(to.len());
+    let mut count = if before > 0 { before } else { CHUNK.min(to.len()) };
     let mut start = 0;
     while start < to.len() {
         let results = &mut chunk.0[..count];
         by.fill(isa, start..start + count, results);
         let to_rest = &mut to[start..start + count];
-        let lines = if start == 0 && count < CHUNK { 0 } else { size_of_val(to_rest) / CACHE_LINE };
+        let lines = if start < before { 0 } else { size_of_val(to_rest) / CACHE_LINE };
         let (first, rest) = (to_rest.as_mut_ptr().cast::<u8>(), lines * CACHE_LINE / size_of::<T>());
         for i in 0..lines {
             // SAFETY: `lines` are within both, and what is left of `to` begins with one.
@@ -57,7 +62,10 @@ pub fn fill<T: Element, I: Isa>(isa: I, to: &mut [T], by: &impl Fill<T>) {
                 isa.stream_line(results.as_ptr().cast::<u8>().add(i * CACHE_LINE), first.add(i * CACHE_LINE))
             };
         }
-        to_rest[rest..].copy_from_slice(&results[rest..]);
+        // A call, even where there is nothing to copy.
+        if rest < count {
+            to_rest[rest..].copy_from_slice(&results[rest..]);
+        }
         start += count;
         count = CHUNK.min(to.len() - start);
     }

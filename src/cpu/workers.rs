@@ -12,8 +12,9 @@ pub trait Workers: Debug + Sync {
     /// How many there are for the calling thread, which is one of them.
     fn count(&self) -> usize;
 
-    /// Calls `work` so often, at the same time as far as there are threads; on return no call of it is running.
-    fn run(&self, times: usize, work: &(dyn Fn() + Sync));
+    /// Calls `work` with each number below `times`, at the same time as far as there are threads, and where it can each on the
+    /// same thread as ever; on return no call of it is running.
+    fn run(&self, times: usize, work: &(dyn Fn(usize) + Sync));
 }
 
 #[derive(Clone, Copy)]
@@ -95,16 +96,17 @@ impl Crew {
         }
     }
 
-    /// Calls `work`, which takes tasks from somewhere until there are none, on so many of the threads at once.
-    pub fn run(self, threads: usize, work: &(dyn Fn() + Sync)) {
+    /// Calls `work`, which takes tasks from somewhere until there are none, on so many of the threads at once, with a number
+    /// that is the thread's own as far as possible.
+    pub fn run(self, threads: usize, work: &(dyn Fn(usize) + Sync)) {
         if let Crew::Alone = self {
-            return work();
+            return work(0);
         }
         // Workers compute in the modes of their caller, and loops within the work are serial.
         let modes = float_modes::current();
-        let on_duty = || {
+        let on_duty = |place| {
             let _shift = Shift::begin(Duty::Worker);
-            float_modes::within(modes, work);
+            float_modes::within(modes, || work(place));
         };
         match self {
             Crew::Alone => {}
@@ -112,7 +114,7 @@ impl Crew {
             Crew::Lent(workers, _) => {
                 workers.run(threads, &on_duty);
                 // Where the workers could not do it all.
-                work();
+                work(0);
             }
         }
     }
@@ -144,10 +146,10 @@ mod tests {
             3
         }
 
-        fn run(&self, times: usize, work: &(dyn Fn() + Sync)) {
+        fn run(&self, times: usize, work: &(dyn Fn(usize) + Sync)) {
             thread::scope(|scope| {
-                for _ in 0..times.min(self.0) {
-                    scope.spawn(work);
+                for place in 0..times.min(self.0) {
+                    scope.spawn(move || work(place));
                 }
             });
         }

@@ -67,9 +67,9 @@ def test_linear_with_a_residual(device, activation):
         torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
         with torch.no_grad():
             torch.testing.assert_close(layer(x, residual=residual), expected, rtol=1e-5, atol=1e-5)
-    with pytest.raises(tw.ShapeError, match="`residual` has shape"):
+    with pytest.raises(tw.ShapeError, match="^Linear: `residual` has shape"):
         layer(x, residual=torch.ones(6, device=device))
-    with pytest.raises(tw.DTypeError, match="`residual` is"):
+    with pytest.raises(tw.DTypeError, match="^Linear: `residual` is"):
         layer(x, residual=1)
     # Whose weight only torch.nn.functional.linear knows.
     torch.nn.utils.parametrizations.weight_norm(layer)
@@ -119,6 +119,20 @@ def test_a_layer_with_a_wrong_option_is_not_made(options, error, words, device):
             tilewise.torch.Linear(2, 3, activation="silu")
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: tilewise.torch.Linear(-4, 5), "^Linear: in_features=-4 is not a size"),
+        (lambda: tilewise.torch.Linear(4, 5.0, activation="relu"), r"^Linear: out_features=5\.0 is not a size"),
+        (lambda: tilewise.torch.GatedMLP(4, "8"), "^GatedMLP: intermediate_size='8' is not a size"),
+        (lambda: tilewise.torch.GroupedLinear(-1, 4, 5), "^GroupedLinear: groups=-1 is not a size"),
+    ],
+)
+def test_a_layer_with_a_wrong_size_is_not_made(make, words):
+    with pytest.raises(tw.OptionError, match=words):
+        make()
+
+
 @pytest.mark.parametrize("activation", [None, "relu"])
 def test_an_input_that_does_not_fit_is_told_of_as_input_and_weight(device, activation):
     layer = tilewise.torch.Linear(5, 3, activation=activation, device=device)
@@ -156,12 +170,12 @@ def test_a_layer_speaks_of_its_input_and_weight(name, layer, more, gradients):
             with pytest.raises(error, match=f"^{name}: .*{words}") as caught:
                 layer(given, *more)
             assert "`a`" not in str(caught.value)
-        # Errors of other arguments are those of the operation.
+        # What is wrong with other arguments is said in the operation's words, under the layer's name.
         if name == "Linear":
             layer.bias = torch.nn.Parameter(layer.bias.double())
         else:
             more = (more[0].long() if more else x.double(),)
-        with pytest.raises(tw.TilewiseError, match=r"matmul: `(residual|offsets|bias)` has dtype"):
+        with pytest.raises(tw.TilewiseError, match=rf"^{name}: `(residual|offsets|bias)` has dtype"):
             layer(x, *more)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 import torch
@@ -13,8 +14,11 @@ from . import fakes
 DEVICES = ("cpu", "cuda", "meta")
 
 
-def check(layer: str, bias: Any, dtype: Any, **options: Any) -> None:
-    """Raises what is wrong with the options of a layer, as the layer's error."""
+def check(layer: str, sizes: dict[str, Any], bias: Any, dtype: Any, **options: Any) -> None:
+    """Raises what is wrong with the sizes and options of a layer, as the layer's error."""
+    for name, size in sizes.items():
+        if not is_size(size):
+            raise _core.OptionError(f"{layer}: {name}={size!r} is not a size, an integer from 0 up")
     if dtype is not None and dtype not in fakes.FLOATS:
         accepted = fakes.names(fakes.FLOATS)
         raise _core.DTypeError(f"{layer}: dtype={dtype!r} is not a dtype of its matmul; accepted: {accepted}")
@@ -35,12 +39,20 @@ def check(layer: str, bias: Any, dtype: Any, **options: Any) -> None:
         raise type(error)(str(error).replace("matmul:", f"{layer}:", 1)) from None
 
 
+def is_size(given: Any) -> bool:
+    try:
+        return index(given) >= 0
+    except TypeError:
+        return False
+
+
 # What an input that does not fit a layer's weight raises. Not of tilewise, which may be half imported here.
 MISFITS = (_core.ShapeError, _core.DTypeError, _core.DeviceError)
 
 
 def misfit(layer: str, x: Any, weight: Any, error: Exception) -> Exception:
-    """The error of a matmul as that of a layer, which has an input and a weight instead of a and b."""
+    """The error of a matmul as that of a layer, which has an input and a weight instead of a and b; what is
+    wrong with something else, a residual or offsets, keeps the matmul's words under the layer's name."""
     kind = type(error)
     if not isinstance(x, torch.Tensor):
         given = f"{type(x).__module__}.{type(x).__qualname__}".removeprefix("builtins.")
@@ -60,4 +72,4 @@ def misfit(layer: str, x: Any, weight: Any, error: Exception) -> Exception:
             f"{layer}: an input of shape {tuple(x.shape)} does not fit a weight of shape "
             f"{tuple(weight.shape)}: the last sizes must be equal"
         )
-    return error
+    return kind(str(error).replace("grouped_matmul:", f"{layer}:", 1).replace("matmul:", f"{layer}:", 1))

@@ -74,9 +74,9 @@ class Linear(torch.nn.Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        check(
-            "Linear", bias, dtype, activation=activation, negative_slope=negative_slope, precision=precision
-        )
+        sizes = {"in_features": in_features, "out_features": out_features}
+        how: dict[str, Any] = {"negative_slope": negative_slope, "precision": precision}
+        check("Linear", sizes, bias, dtype, activation=activation, **how)
         if type(self) is Linear and activation is None:
             self.__class__ = PlainLinear
         if isinstance(self, torch.nn.Linear):
@@ -194,7 +194,8 @@ class GroupedLinear(torch.nn.Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        check("GroupedLinear", bias, dtype, activation=activation, negative_slope=negative_slope)
+        sizes = {"groups": groups, "in_features": in_features, "out_features": out_features}
+        check("GroupedLinear", sizes, bias, dtype, activation=activation, negative_slope=negative_slope)
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = torch.nn.Parameter(torch.empty(groups, out_features, in_features, **made))
@@ -265,8 +266,9 @@ class GatedMLP(torch.nn.Module):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
+        sizes = {"hidden_size": hidden_size, "intermediate_size": intermediate_size}
         how: dict[str, Any] = {"negative_slope": negative_slope, "precision": precision}
-        check("GatedMLP", bias, dtype, activation=activation, **how)
+        check("GatedMLP", sizes, bias, dtype, activation=activation, **how)
         super().__init__()
         options = {"bias": bias, "device": device, "dtype": dtype}
         self.gate_proj = torch.nn.Linear(hidden_size, intermediate_size, **options)
@@ -300,9 +302,12 @@ class GatedMLP(torch.nn.Module):
                 h = formulas.ACTIVATIONS[self.activation](h, self.negative_slope)
             h = h * up(x)
         if is_plain(down):
-            return tilewise.matmul(
-                h, down.weight.mT, bias=down.bias, residual=residual, precision=self.precision
-            )
+            try:
+                return tilewise.matmul(
+                    h, down.weight.mT, bias=down.bias, residual=residual, precision=self.precision
+                )
+            except MISFITS as error:
+                raise misfit("GatedMLP", h, down.weight, error) from None
         return down(h) if residual is None else down(h) + residual
 
     def extra_repr(self) -> str:

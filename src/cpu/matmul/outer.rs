@@ -34,7 +34,7 @@ pub fn solve<T: Factor>(product: Product<'_, T::Real>, parallel: bool) {
     // SAFETY: the output is memory of the given shape that the caller keeps alive, each element is written by one thread, and
     // `check_out` has refused what overlaps itself or an input.
     let mut target = unsafe { Target::<T>::new(out.address, T::DTYPE, &shape, &strides) };
-    target.stream();
+    target.stream(0);
     let parts = if parallel { m.min(PARTS * parallel::threads()) } else { 1 };
     let stretches = n.div_ceil(STRETCH);
     parallel::for_each(parts * stretches, parallel, |i| {

@@ -36,7 +36,7 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     let (rows, length) = (problem.row_count() as usize, problem.length as usize);
     let in_place = problem.x.address == problem.out.address;
     if !in_place {
-        out.stream();
+        out.stream(x.bytes());
     }
     let rows_of = Rows { x: &x, out: &out, in_place, kind: problem.kind, length };
     let nanoseconds = rows as f64 * (10.0 + 0.5 * length as f64);

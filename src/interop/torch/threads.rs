@@ -73,7 +73,7 @@ impl Workers for Threads {
         if code == 0 { count as usize } else { 1 }
     }
 
-    fn run(&self, times: usize, work: &(dyn Fn() + Sync)) {
+    fn run(&self, times: usize, work: &(dyn Fn(usize) + Sync)) {
         let job = Job { work, panic: Mutex::new(None) };
         let context = (&raw const job).cast_mut().cast();
         // An error can only be torch's own, for `range` raises none: then fewer calls were made, or none.
@@ -86,7 +86,7 @@ impl Workers for Threads {
 }
 
 struct Job<'a> {
-    work: &'a (dyn Fn() + Sync),
+    work: &'a (dyn Fn(usize) + Sync),
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
@@ -94,7 +94,7 @@ struct Job<'a> {
 unsafe extern "C" fn range(first: i64, end: i64, context: *mut c_void) {
     // SAFETY: `Threads::run` passes a job, of which threads share all.
     let job = unsafe { &*context.cast_const().cast::<Job<'_>>() };
-    let work = || (first..end).for_each(|_| (job.work)());
+    let work = || (first..end).for_each(|place| (job.work)(place as usize));
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(work)) {
         *job.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(payload);
     }

@@ -92,7 +92,8 @@ fn facts(own: Device, asked: Option<&str>) -> Result<Option<DeviceFacts>> {
         (None, Device::Cuda(ordinal)) => here(ordinal),
         (Some("cuda"), _) => here(0),
         (Some(name), _) => {
-            if let Some(ordinal) = name.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
+            let ordinal = name.strip_prefix("cuda:").and_then(|digits| digits.parse().ok());
+            if let Some(ordinal) = ordinal.filter(|ordinal| *ordinal >= 0) {
                 return here(ordinal);
             }
             let facts = device::published(name);

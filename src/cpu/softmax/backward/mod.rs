@@ -98,7 +98,7 @@ fn with_operands<T: Float, O: Float<Real = T::Real>>(
     let mut out =
         unsafe { Target::new(out.address, out.dtype, &shape, &dims(&out.strides, problem.out_stride)) };
     if !in_place {
-        out.stream();
+        out.stream(grad.bytes() + output.bytes());
     }
     solve(Operands { kind: problem.kind, grad: &grad, output: &output, out: &out, in_place })
 }
