@@ -199,6 +199,17 @@ impl Isa for Portable {
     }
 }
 
+/// In a loop over groups of elements, each step's vectors are its own: LLVM would form some across steps, of elements that
+/// it gathers.
+#[inline(always)]
+pub fn one_step() {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    // SAFETY: no instruction.
+    unsafe {
+        std::arch::asm!("", options(nomem, nostack, preserves_flags));
+    }
+}
+
 #[inline(always)]
 fn larger<T: PartialOrd + Copy>(mut a: [T; LANES], b: [T; LANES]) -> [T; LANES] {
     for i in 0..LANES {

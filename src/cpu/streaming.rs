@@ -12,14 +12,14 @@ thread_local! {
     static UNFINISHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether an output of so many bytes, computed from so many others, should be streamed. Several threads are as fast by the
-/// caches until half as much again as these hold has to pass through them. One thread is not; from half of the caches on,
-/// whoever reads the output next loses no more than it gains (docs/measurements/cpu_memory_bound.md).
+/// Whether an output of so many bytes, computed from so many others, should be streamed: whoever reads it next is to lose no
+/// more than it gains. With several threads that is so where twice as much passes through the caches as they hold, with
+/// one if the output is half of them (docs/measurements/cpu_memory_bound.md).
 pub fn pays(written: usize, read: usize, threads: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
     return written >= LEAST && super::isa::has_avx2() && {
         let half = x86::last_level_cache() / 2;
-        cfg!(test) || written + read >= 3 * half || written >= half && threads == 1
+        cfg!(test) || written + read >= 4 * half || written >= half && threads == 1
     };
     #[cfg(not(target_arch = "x86_64"))]
     false

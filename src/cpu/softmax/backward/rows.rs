@@ -4,7 +4,8 @@ use super::*;
 use crate::cpu::float::{
     Real, TailMask, add_to_totals, last_group, narrow_pair, narrow_rest, wide, wide_rest,
 };
-use crate::cpu::isa::{Kernel, LANES, dispatch};
+use crate::cpu::isa::{CACHE_LINE, Kernel, LANES, dispatch, one_step};
+use crate::cpu::register::prefetch;
 use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
 use crate::cpu::streaming::{self, Fill};
 
@@ -35,6 +36,14 @@ const SUMMED: usize = 2 * GROUPS;
 /// The sum over a row or a piece of one.
 #[inline(always)]
 fn sum<T: Float, I: Isa>(isa: I, kind: Kind, grad: &[T], output: &[T]) -> f64 {
+    match kind {
+        Kind::Softmax => sum_by(isa, Kind::Softmax, grad, output),
+        Kind::LogSoftmax => sum_by(isa, Kind::LogSoftmax, grad, output),
+    }
+}
+
+#[inline(always)]
+fn sum_by<T: Float, I: Isa>(isa: I, kind: Kind, grad: &[T], output: &[T]) -> f64 {
     let mut total = [0.0f64; LANES];
     let (grads, outputs) =
         (grad.as_chunks().0.as_chunks::<SUMMED>(), output.as_chunks().0.as_chunks::<SUMMED>());
@@ -73,6 +82,7 @@ fn sums<T: Float, I: Isa>(
         else {
             continue;
         };
+        one_step();
         let (grad, output) = (T::wide_pair(isa, grads), T::wide_pair(isa, outputs));
         a = add_terms(isa, kind, grad[0], output[0], a);
         b = add_terms(isa, kind, grad[1], output[1], b);
@@ -91,6 +101,21 @@ fn sums<T: Float, I: Isa>(
 fn fill<T: Float, O: Float<Real = T::Real>, I: Isa>(
     isa: I,
     kind: Kind,
+    inputs: (&[T], &[T]),
+    sum: f64,
+    to: &mut [O],
+) {
+    // Loops without a branch in them.
+    match kind {
+        Kind::Softmax => fill_by(isa, Kind::Softmax, inputs, sum, to),
+        Kind::LogSoftmax => fill_by(isa, Kind::LogSoftmax, inputs, sum, to),
+    }
+}
+
+#[inline(always)]
+fn fill_by<T: Float, O: Float<Real = T::Real>, I: Isa>(
+    isa: I,
+    kind: Kind,
     (grad, output): (&[T], &[T]),
     sum: f64,
     to: &mut [O],
@@ -100,6 +125,7 @@ fn fill<T: Float, O: Float<Real = T::Real>, I: Isa>(
     let (outputs, outputs_rest) = output.as_chunks().0.as_chunks::<2>();
     let (tos, to_rest) = to.as_chunks_mut::<LANES>().0.as_chunks_mut::<2>();
     for (to, (grad, output)) in tos.iter_mut().zip(pairs.iter().zip(outputs)) {
+        one_step();
         let (grad, output) = (T::wide_pair(isa, grad), T::wide_pair(isa, output));
         let low = results(isa, kind, grad[0], output[0], sums);
         let high = results(isa, kind, grad[1], output[1], sums);
@@ -124,17 +150,29 @@ struct Results<'a, T> {
     grad: &'a [T],
     output: &'a [T],
     sum: f64,
+    /// Whether the row behind this one, which is read next, is asked for meanwhile.
+    asks: bool,
 }
 
 impl<T: Float, O: Float<Real = T::Real>> Fill<O> for Results<'_, T> {
     #[inline(always)]
     fn fill<I: Isa>(&self, isa: I, range: Range<usize>, to: &mut [O]) {
+        if self.asks {
+            for i in range.clone().step_by(CACHE_LINE / size_of::<T>()) {
+                prefetch(self.grad.as_ptr().wrapping_add(self.grad.len() + i));
+                prefetch(self.output.as_ptr().wrapping_add(self.output.len() + i));
+            }
+        }
         fill(isa, self.kind, (&self.grad[range.clone()], &self.output[range]), self.sum, to);
     }
 }
 
 /// Shortest rows that are streamed: shorter ones share many of their lines.
 const SHORTEST_STREAMED: usize = 8 * LANES;
+
+/// Bytes of rows that are asked for while those before them are streamed. Of shorter ones the processor sees the first loads by
+/// then.
+const LEAST_ASKED_FOR: usize = 2048;
 
 /// Elements of rows that are visited together: what is not strided needs no buffer.
 const VISITED: usize = 4096;
@@ -164,9 +202,10 @@ impl<T: Float, O: Float<Real = T::Real>> Kernel for Short<'_, T, O> {
             if groups::solve(isa, kind, length, inputs, results) {
                 // Done.
             } else if streamed && length >= SHORTEST_STREAMED {
+                let asks = size_of_val(&grad[..length]) >= LEAST_ASKED_FOR;
                 for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
                     let sum = sum(isa, kind, grad, output);
-                    streaming::fill(isa, results, &Results { kind, grad, output, sum });
+                    streaming::fill(isa, results, &Results { kind, grad, output, sum, asks });
                 }
             } else {
                 for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
@@ -286,7 +325,7 @@ impl<T: Float, O: Float<Real = T::Real>> Kernel for Write<'_, T, O> {
         let Visit { grad, output, results, buffered, streamed } = piece.visit(scratch);
         let kind = piece.operands.kind;
         if streamed {
-            streaming::fill(isa, results, &Results { kind, grad, output, sum });
+            streaming::fill(isa, results, &Results { kind, grad, output, sum, asks: false });
         } else {
             fill(isa, kind, (grad, output), sum, results);
         }
