@@ -731,7 +731,7 @@ impl<T: Element> Target<T> {
         };
         let written = self.walk.bytes(size_of::<T>());
         self.streamed =
-            self.in_place && run >= SHORTEST_STREAM && streaming::pays(written, read, parallel::threads());
+            self.in_place && run >= SHORTEST_STREAM && streaming::pays(written, read, parallel::threads);
     }
 
     pub fn is_streamed(&self) -> bool {

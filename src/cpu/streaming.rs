@@ -15,11 +15,11 @@ thread_local! {
 /// Whether an output of so many bytes, computed from so many others, should be streamed: whoever reads it next is to lose no
 /// more than it gains. With several threads that is so where twice as much passes through the caches as they hold, with
 /// one if the output is half of them (docs/measurements/cpu_memory_bound.md).
-pub fn pays(written: usize, read: usize, threads: usize) -> bool {
+pub fn pays(written: usize, read: usize, threads: impl FnOnce() -> usize) -> bool {
     #[cfg(target_arch = "x86_64")]
     return written >= LEAST && super::isa::has_avx2() && {
         let half = x86::last_level_cache() / 2;
-        cfg!(test) || written + read >= 4 * half || written >= half && threads == 1
+        cfg!(test) || written + read >= 4 * half || written >= half && threads() == 1
     };
     #[cfg(not(target_arch = "x86_64"))]
     false

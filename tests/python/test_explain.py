@@ -383,7 +383,9 @@ def test_a_device_is_named_as_torch_names_it():
             tw.explain(tw.softmax, x, device=absent)
 
 
-@pytest.mark.parametrize("device", [torch.device("meta"), True, 1.5, ["h200"], object(), b"h200", -1, "cuda:-1", 10**30])
+@pytest.mark.parametrize(
+    "device", [torch.device("meta"), True, 1.5, ["h200"], object(), b"h200", -1, "cuda:-1", 10**30]
+)
 def test_what_is_no_device_is_refused(device):
     with pytest.raises(tw.DeviceError, match=r"device=.* is not known; accepted: None"):
         tw.explain(tw.softmax, meta(2, 3), device=device)

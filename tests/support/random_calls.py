@@ -26,6 +26,7 @@ from support import backward, reference, views
 from support.guarded import Guarded
 from support.tolerance import FLOATS, assert_rounded
 
+SPECIAL = [math.inf, -math.inf, math.nan, 0.0, -0.0, 1e-40, -3e-39, 6e4]
 OF_16_BITS = [torch.float16, torch.bfloat16]
 # Where kernels change their way, and their neighbours.
 EDGES = [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 72, 96, 127, 128, 129, 192, 255, 256]
@@ -38,6 +39,7 @@ class Call:
     def __init__(self, seed, device):
         self.random = random.Random(seed)
         self.device = device
+        self.has_specials = True
         torch.manual_seed(seed)
 
     def chance(self, share):
@@ -54,19 +56,35 @@ class Call:
         for _ in range(self.random.randint(1, rank)):
             sizes.append(self.size(max(1, min(20_000, elements))))
             elements //= sizes[-1]
+        if self.chance(0.01):
+            sizes.append(0)
         self.random.shuffle(sizes)
         return sizes
 
     def tensor(self, shape, dtype):
-        """Normal numbers, numbers of one sign, or mostly zeros."""
+        """Normal numbers, numbers of one sign, or mostly zeros; some with a few special values among them."""
         kind = self.random.random()
         x = torch.rand(shape, device=self.device) if kind < 0.1 else torch.randn(shape, device=self.device)
         if kind > 0.9:
             x *= torch.rand(shape, device=self.device) < 0.1
-        return x.to(dtype)
+        x = x.to(dtype)
+        if x.numel() and self.has_specials and self.chance(0.1):
+            for _ in range(self.random.randint(1, 4)):
+                special = self.random.choice(SPECIAL)
+                # Some bfloat16 instructions of CPUs take subnormal numbers for zeros.
+                if self.device != "cpu" or dtype != torch.bfloat16 or not 0 < abs(special) < 1e-38:
+                    x.view(-1)[self.random.randrange(x.numel())] = special
+        return x
 
     def view(self, x, makers=views.MAKERS):
+        if x.dim() and self.chance(0.05):
+            return self.expanded(x)
         return x if self.chance(0.4) else self.random.choice(makers)(x)
+
+    def expanded(self, x):
+        """The first of a dimension in place of all."""
+        dim = self.random.randrange(x.dim())
+        return x.narrow(dim, 0, min(1, x.shape[dim])).expand(x.shape)
 
     def operand(self, shape, dtype):
         return self.view(self.tensor(shape, dtype))
@@ -116,11 +134,14 @@ def matmul(call):
         m, n, k = max(1, m // 2), max(1, n * 2 // 3), max(1, k * 2 // 3)
     k = 0 if call.chance(0.01) else k
     batch = [call.random.randint(1, 5)] if call.chance(0.3) else []
+    is_gated = call.chance(0.2)
+    # A gate may vanish in one arithmetic and not in another, which shows if it meets infinity.
+    call.has_specials = not is_gated
     a = call.matrix([*batch, m, k] if call.chance(0.8) else [m, k], dtype)
     b = call.matrix([*batch, k, n] if call.chance(0.8) else [k, n], dtype)
     shape = [*(batch if a.dim() + b.dim() > 4 else []), m, n]
     options = {"activation": call.random.choice(list(reference.ACTIVATIONS))}
-    if call.chance(0.2):
+    if is_gated:
         options["gate"] = call.operand(b.shape, dtype) if call.chance(0.3) else call.like(b)
     if call.chance(0.4):
         options["bias"] = call.operand([2, n] if "gate" in options else [n], dtype)
@@ -140,6 +161,7 @@ def grouped_matmul(call):
     sizes = [call.random.choice([0, 1, 3, call.size(300)]) for _ in range(groups)]
     total = sum(sizes) + call.random.choice([0, 0, 5])
     options = {"activation": call.random.choice(list(reference.ACTIVATIONS))}
+    call.has_specials = False
     if call.chance(0.6):
         a = call.view(call.tensor([total, k], dtype), views.MATRIX_MAKERS)
         b = call.tensor([groups, k, n], dtype)
@@ -199,12 +221,13 @@ def add(call):
 def gradients_of_an_activation(call):
     dtype, shape = call.random.choice(FLOATS), call.shape(1_500_000, 3)
     activation = call.random.choice([name for name in reference.ACTIVATIONS if name])
-    grad = call.view(call.tensor(shape, dtype), [views.contiguous, views.misaligned])
+    dense = [views.contiguous, views.misaligned]
+    grad = call.random.choice(dense)(call.tensor(shape, dtype))
     saved = 3 * call.tensor(shape, dtype)
     context = f"{activation}_backward {dtype} {shape}"
     options = {"saved_is": "pre_activation"}
     if call.chance(0.5):
-        saved = call.view(saved, [views.contiguous, views.misaligned])
+        saved = call.random.choice(dense)(saved)
         expected, error = backward.activation(grad, saved, activation)
         wanted = call.chance(0.5)
         got, bias = activation_backward(grad, saved, activation, bias=wanted, **options)

@@ -123,7 +123,10 @@ def test_a_layer_with_a_wrong_option_is_not_made(options, error, words, device):
     ("make", "words"),
     [
         (lambda: tilewise.torch.Linear(-4, 5), "^Linear: in_features=-4 is not a size"),
-        (lambda: tilewise.torch.Linear(4, 5.0, activation="relu"), r"^Linear: out_features=5\.0 is not a size"),
+        (
+            lambda: tilewise.torch.Linear(4, 5.0, activation="relu"),
+            r"^Linear: out_features=5\.0 is not a size",
+        ),
         (lambda: tilewise.torch.GatedMLP(4, "8"), "^GatedMLP: intermediate_size='8' is not a size"),
         (lambda: tilewise.torch.GroupedLinear(-1, 4, 5), "^GroupedLinear: groups=-1 is not a size"),
     ],
