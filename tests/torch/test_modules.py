@@ -67,9 +67,9 @@ def test_linear_with_a_residual(device, activation):
         torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
         with torch.no_grad():
             torch.testing.assert_close(layer(x, residual=residual), expected, rtol=1e-5, atol=1e-5)
-    with pytest.raises(tw.ShapeError, match="^Linear: `residual` has shape"):
+    with pytest.raises(tw.ShapeError, match=r"^Linear: `residual` has shape"):
         layer(x, residual=torch.ones(6, device=device))
-    with pytest.raises(tw.DTypeError, match="^Linear: `residual` is"):
+    with pytest.raises(tw.DTypeError, match=r"^Linear: `residual` is"):
         layer(x, residual=1)
     # Whose weight only torch.nn.functional.linear knows.
     torch.nn.utils.parametrizations.weight_norm(layer)
