@@ -116,6 +116,21 @@ pub fn has_whole_groups() -> bool {
     false
 }
 
+/// Whether this CPU has AVX-512 and is not Intel's: some of what pays on the one does not on the other.
+pub fn has_avx512_of_others() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        static OF_OTHERS: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
+            let vendor = std::arch::x86_64::__cpuid(0);
+            let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+            x86::has_avx512() && name.as_flattened() != b"GenuineIntel"
+        });
+        *OF_OTHERS
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// What [`dispatch`] chooses on this CPU.
 pub fn name() -> &'static str {
     dispatch(Name)

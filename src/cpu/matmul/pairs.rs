@@ -3,24 +3,18 @@
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
-use std::sync::LazyLock;
 
 use half::bf16;
 
 use super::scheme::Scheme;
-use crate::cpu::isa::{Isa, has_avx512};
+use crate::cpu::isa::{Isa, has_avx512_of_others};
 use crate::cpu::register::x86::{instructions, transpose_4};
 use crate::cpu::register::{DotsOf, Load, Operands, Register, RowPointers, Tiles, add_dots_of, multiply};
 
 /// Whether this CPU has AVX512-BF16 that is faster than float32: not Intel's, which takes up to twice the time
 /// (docs/measurements/cpu_matmul.md).
 pub fn has_fast_avx512_bf16() -> bool {
-    static FAST: LazyLock<bool> = LazyLock::new(|| {
-        let vendor = __cpuid(0);
-        let of_intel = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel";
-        is_x86_feature_detected!("avx512bf16") && has_avx512() && !of_intel
-    });
-    *FAST
+    is_x86_feature_detected!("avx512bf16") && has_avx512_of_others()
 }
 
 /// Products of pairs by `T`, to be used where the CPU has its instructions.

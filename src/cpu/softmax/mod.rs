@@ -75,7 +75,7 @@ impl<P> Way<'_, P> {
 fn choose<R>(problem: &SoftmaxProblem, with: impl FnOnce(Way<'_, SoftmaxProblem>) -> R) -> R {
     let SoftmaxProblem { rows, x, x_stride, out, out_stride, length, .. } = problem;
     let operands = [(x, *x_stride), (out, *out_stride)];
-    if short::serves(out.dtype, rows, *length, operands) {
+    if short::serves(out.dtype, rows, *length, short::LONG, operands) {
         return with(Way::Short);
     }
     let kept = arithmetic_size(out.dtype);

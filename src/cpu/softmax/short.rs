@@ -11,7 +11,7 @@ use crate::cpu::operand::{Matrix, MatrixMut, is_in_place};
 pub const LONGEST: usize = 64;
 
 /// The same of columns whose elements lie far apart, or of which there are few (docs/measurements/cpu_memory_bound.md).
-const LONG: i64 = 32;
+pub const LONG: i64 = 32;
 
 /// Bytes from the first element of a column to its last that a first-level cache keeps, with all between them.
 const NEAR: u64 = 1 << 15;
@@ -22,18 +22,19 @@ const FEW: i64 = 8;
 /// Columns that a thread takes at once.
 const WIDTH: usize = 1024;
 
-/// Whether columns are solved here: short ones in rows of the memory itself.
+/// Whether columns are solved here: short ones in rows of the memory itself, far apart of at most `long` elements.
 pub fn serves<const N: usize>(
     dtype: DType,
     rows: &[i64],
     length: i64,
+    long: i64,
     operands: [(&Strided, i64); N],
 ) -> bool {
     let columns = rows.last().copied().unwrap_or(1);
     let has_rows =
         |&(t, _): &(&Strided, i64)| is_in_place(t.address, t.dtype, dtype) && t.strides.last() == Some(&1);
     let near = |&(_, step): &(&Strided, i64)| (step * length).unsigned_abs() <= NEAR / dtype.size() as u64;
-    let short = length <= LONG || (length <= LONGEST as i64 && columns >= FEW && operands.iter().all(near));
+    let short = length <= long || (length <= LONGEST as i64 && columns >= FEW && operands.iter().all(near));
     columns > 1 && short && operands.iter().all(has_rows)
 }
 

@@ -44,7 +44,7 @@ fn choose<R>(problem: &SoftmaxBackwardProblem, with: impl FnOnce(Way<'_, Softmax
     let operands =
         [(&problem.grad, problem.grad_stride), (&problem.output, problem.output_stride), (out, *out_stride)];
     let [dtype, results] = dtypes(problem);
-    if dtype == results && super::short::serves(dtype, rows, *length, operands) {
+    if dtype == results && super::short::serves(dtype, rows, *length, short::long(), operands) {
         return with(Way::Short);
     }
     let kept = 2 * dtype.size();

@@ -1,11 +1,17 @@
 //! Columns of few elements, as [`crate::cpu::softmax::short`].
 
 use super::*;
-use crate::cpu::isa::{CACHE_LINE, Kernel, dispatch};
+use crate::cpu::isa::{CACHE_LINE, Kernel, dispatch, has_avx512_of_others};
 use crate::cpu::operand::{Matrix, MatrixMut};
 use crate::cpu::register::prefetch;
 use crate::cpu::softmax::columns::RUN;
-use crate::cpu::softmax::short::{Solve, Tiles, for_blocks, read, write};
+use crate::cpu::softmax::short::{LONG, Solve, Tiles, for_blocks, read, write};
+
+/// Elements of columns far apart, at most. AMD's CPUs with AVX-512 are quicker by tiles from there on
+/// (docs/measurements/cpu_memory_bound.md).
+pub fn long() -> i64 {
+    if has_avx512_of_others() { 8 } else { LONG }
+}
 
 pub fn solve<T: Float>(problem: &SoftmaxBackwardProblem) -> Result<()> {
     with_operands::<T, T>(problem, Split::dims, |operands| {
