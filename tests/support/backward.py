@@ -44,14 +44,15 @@ def activation(grad, pre, name, negative_slope=0.01):
         "silu": lambda: aten.silu_backward(g, v),
     }[name]()
     # A few roundings, of what grows with v where a derivative is a sum of two terms.
-    error = 16 * ARITHMETIC[grad.dtype] * g.abs() * (1 + v.abs().clamp(max=16))
+    error = 16 * ARITHMETIC[grad.dtype] * g.abs() * (1 + v.abs().nan_to_num(16.0).clamp(max=16))
     return reference, error.nan_to_num(0.0, posinf=0.0)
 
 
 def column_sums(reference, error, dtype):
     """Sums over all dimensions but the last of what `activation` returned."""
     columns = reference.shape[-1] if reference.dim() else 1
-    terms, errors = reference.reshape(-1, columns), error.reshape(-1, columns)
+    rows = reference.shape[:-1].numel()
+    terms, errors = reference.reshape(rows, columns), error.reshape(rows, columns)
     size = terms.abs().sum(0).nan_to_num(0.0, posinf=0.0)
     return terms.sum(0), errors.sum(0) + 64 * ARITHMETIC[dtype] * size
 
@@ -62,7 +63,8 @@ def gated(grad, pre, up, name, negative_slope=0.01):
     of_pre, error = activation(grad, pre, name, negative_slope)
     u, v = up.double(), pre.double()
     value = F.leaky_relu(v, negative_slope) if name == "leaky_relu" else ACTIVATIONS[name](v)
-    of_pre, error = of_pre * u, error * u.abs() + step * (of_pre * u).abs()
+    smallest = 0.0 if grad.dtype == torch.float64 else 2.0**-149
+    of_pre, error = of_pre * u, error * u.abs() + step * (of_pre * u).abs() + smallest
     of_up = grad.double() * value
     up_error = grad.double().abs() * (evaluation_error(name, v, grad.dtype) + 16 * step * value.abs())
     return (of_pre, error.nan_to_num(0.0, posinf=0.0)), (of_up, up_error.nan_to_num(0.0, posinf=0.0))
