@@ -119,7 +119,8 @@ class Ceiling:
     """The roofline: seconds that the work takes at the device's rates for memory and for arithmetic.
 
     The rates are NVIDIA's published numbers for the product, or else clocks times units. No estimated time is
-    below the roofline.
+    below the roofline. `bound_by` is the larger of the two; where both are below a microsecond, a launch
+    takes longer.
     """
 
     memory_seconds: float
@@ -186,7 +187,8 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """All facts as plain data; those that do not apply are left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None and value != ()}
+        facts = {**asdict(self), "estimated_seconds": self.estimated_seconds}
+        return {name: value for name, value in facts.items() if value is not None and value != ()}
 
     @property
     def estimated_seconds(self) -> float | None:

@@ -426,7 +426,17 @@ def test_an_estimated_time_stands_beside_the_roofline():
     assert e.estimated_seconds >= max(e.ceiling.memory_seconds, e.ceiling.arithmetic_seconds)
     ours, theirs = (f"{1e6 * clocks / e.device.clock_hertz:,.1f} µs" for clocks in (chosen, other))
     assert f"lowest estimated time, {ours} against {theirs}" in str(e)
-    assert tw.explain(tw.add, meta(64), meta(64), device="h200").estimated_seconds is None
+    assert e.as_dict()["estimated_seconds"] == e.estimated_seconds
+    small = tw.explain(tw.add, meta(64), meta(64), device="h200")
+    assert small.estimated_seconds is None
+    assert "estimated_seconds" not in small.as_dict()
+
+
+def test_small_work_is_bound_by_its_launch():
+    small, large = (tw.explain(tw.add, meta(n), 1, device="h200") for n in (64, 1 << 24))
+    assert "the launch" in str(small)
+    assert "the launch" not in str(large)
+    assert small.ceiling.bound_by == large.ceiling.bound_by == "memory"
 
 
 @of_every_gpu

@@ -17,7 +17,7 @@ from support.bench_run import measurement, whole_run
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks/pages.py"
-NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five"}
+NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 
 if not SCRIPT.exists():
     pytest.skip("no checkout", allow_module_level=True)
