@@ -116,16 +116,16 @@ pub fn has_whole_groups() -> bool {
     false
 }
 
-/// Whether this CPU has AVX-512 and is not Intel's: some of what pays on the one does not on the other.
-pub fn has_avx512_of_others() -> bool {
+/// Whether this CPU has AVX-512 and is not Intel's: some loops pay on AMD's CPUs and not on Intel's.
+pub fn has_avx512_not_of_intel() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
-        static OF_OTHERS: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
+        static NOT_OF_INTEL: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
             let vendor = std::arch::x86_64::__cpuid(0);
             let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
             x86::has_avx512() && name.as_flattened() != b"GenuineIntel"
         });
-        *OF_OTHERS
+        *NOT_OF_INTEL
     }
     #[cfg(not(target_arch = "x86_64"))]
     false
@@ -214,8 +214,7 @@ impl Isa for Portable {
     }
 }
 
-/// In a loop over groups of elements, each step's vectors are its own: LLVM would form some across steps, of elements that
-/// it gathers.
+/// To be called in each step of a loop over groups: keeps LLVM from forming vectors across steps, of elements that it gathers.
 #[inline(always)]
 pub fn one_step() {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -1,4 +1,4 @@
-//! Memory that an operation takes besides its operands, where its size depends on the problem.
+//! Memory that an operation takes besides its operands, where its size depends on the problem, and memory that threads keep.
 
 use std::ptr;
 
@@ -12,6 +12,39 @@ pub fn zeros<T: Copy + Default>(op: &'static str, len: usize) -> Result<Vec<T>> 
         .map_err(|_| Error::OutOfMemory { op, bytes: len.saturating_mul(size_of::<T>()) })?;
     memory.resize(len, T::default());
     Ok(memory)
+}
+
+/// Numbers of any type, which stay from one use to the next.
+#[derive(Debug, Default)]
+pub struct Memory(Vec<Line>);
+
+/// A cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Memory {
+    /// The first `len` elements, of types of numbers: more memory is asked for where it is too short.
+    #[inline]
+    pub fn room<F: Copy>(&mut self, len: usize) -> &mut [F] {
+        let lines = (len * size_of::<F>()).div_ceil(size_of::<Line>());
+        if self.0.len() < lines {
+            self.0 = vec![Line([0; 64]); lines];
+        }
+        // SAFETY: so many bytes are there and initialised, aligned for any number, of which any bits are one.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), len) }
+    }
+
+    /// The same, or nothing if there is no memory.
+    pub fn try_room<F: Copy>(&mut self, len: usize) -> Option<&mut [F]> {
+        let lines = (len * size_of::<F>()).div_ceil(size_of::<Line>());
+        if self.0.len() < lines {
+            self.0 = Vec::new();
+            self.0.try_reserve_exact(lines).ok()?;
+            self.0.resize(lines, Line([0; 64]));
+        }
+        Some(self.room(len))
+    }
 }
 
 /// Whether the system has so many bytes left. Asked before threads start and other crates take memory

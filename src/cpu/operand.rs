@@ -69,7 +69,7 @@ impl Walk {
         walk
     }
 
-    /// Of elements of so many bytes, each once.
+    /// Bytes of its elements, of `size` each; an expanded dimension counts once.
     fn bytes(&self, size: usize) -> usize {
         let steps = self.shape.iter().zip(&self.strides).filter(|&(_, &stride)| stride != 0);
         steps.map(|(&len, _)| len as usize).product::<usize>() * size
@@ -401,7 +401,7 @@ impl<T: Element> Source<T> {
         }
     }
 
-    /// Those of its elements, each once.
+    /// Bytes of its elements; an expanded dimension counts once.
     pub fn bytes(&self) -> usize {
         self.walk.bytes(self.dtype.size())
     }

@@ -83,9 +83,9 @@ pub fn for_each_with<S>(
     for_batches(crew, tasks, batch(crew, tasks), init, work);
 }
 
-/// A thread's share of the tasks, those that follow one another: it finds in its caches what it left there in the call
-/// before. What it has not begun is for whoever is done with their own.
-#[repr(align(64))] // A line of the cache, which the others seldom need.
+/// Neighbouring tasks, the same in every call, with which one thread begins: it finds in its caches what it left there. Threads
+/// that are done with their own share take from the others'.
+#[repr(align(64))] // A cache line of its own: others touch it only when they are done with theirs.
 struct Share {
     next: AtomicUsize,
     end: usize,
@@ -118,8 +118,8 @@ fn for_batches<S>(
     let threads = crew.count().min(tasks.div_ceil(batch));
     let shares: SmallVec<[Share; 8]> = (0..threads).map(|i| Share::nth(i, threads, tasks)).collect();
     crew.run(threads, &|place| {
-        let others = |i: usize| &shares[(place + i) % threads];
-        let mut batches = (0..threads).flat_map(|i| iter::from_fn(move || others(i).take(batch)));
+        let share = |i: usize| &shares[(place + i) % threads];
+        let mut batches = (0..threads).flat_map(|i| iter::from_fn(move || share(i).take(batch)));
         let Some(mut tasks) = batches.next() else { return };
         let mut scratch = init();
         loop {
@@ -140,14 +140,17 @@ pub fn for_items<I: Send, S>(
     work: impl Fn(&mut S, I) + Sync + Send,
 ) {
     let crew = crew(items.len(), parallel);
-    if let Crew::Alone = crew {
+    let mut shared = Vec::new();
+    // Without memory for them they are one thread's.
+    if matches!(crew, Crew::Alone) || shared.try_reserve_exact(items.len()).is_err() {
         let mut scratch = init();
         items.for_each(|item| work(&mut scratch, item));
         return streaming::finish();
     }
-    let items: Vec<_> = items.map(|item| Mutex::new(Some(item))).collect();
-    for_batches(crew, items.len(), 1, init, |scratch, i| {
-        if let Some(item) = items[i].lock().unwrap_or_else(PoisonError::into_inner).take() {
+    shared.extend(items.map(|item| Mutex::new(Some(item))));
+    for_batches(crew, shared.len(), 1, init, |scratch, i| {
+        let item = shared[i].lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(item) = item {
             work(scratch, item);
         }
     });
@@ -198,4 +201,20 @@ pub fn for_ranges(len: usize, multiple: usize, nanoseconds: f64, work: impl Fn(R
     let piece = len.div_ceil(threads * each).next_multiple_of(multiple);
     let range = |i: usize| i * piece..len.min((i + 1) * piece);
     for_batches(crew, len.div_ceil(piece), 1, || (), |(), i| work(range(i)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_all_tasks_once_in_order() {
+        for tasks in [0, 1, 2, 7, 64, 1000] {
+            for shares in 1..9 {
+                let all = (0..shares).map(|i| Share::nth(i, shares, tasks));
+                let taken = all.flat_map(|share| iter::from_fn(move || share.take(3)).flatten());
+                assert!(taken.eq(0..tasks), "{tasks} in {shares}");
+            }
+        }
+    }
 }

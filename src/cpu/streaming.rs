@@ -12,17 +12,22 @@ thread_local! {
     static UNFINISHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether an output of so many bytes, computed from so many others, should be streamed: whoever reads it next is to lose no
-/// more than it gains. With several threads that is so where twice as much passes through the caches as they hold, with
-/// one if the output is half of them (docs/measurements/cpu_memory_bound.md).
+/// Whether an output of so many bytes, computed from so many others, should be streamed.
 pub fn pays(written: usize, read: usize, threads: impl FnOnce() -> usize) -> bool {
     #[cfg(target_arch = "x86_64")]
-    return written >= LEAST && super::isa::has_avx2() && {
-        let half = x86::last_level_cache() / 2;
-        cfg!(test) || written + read >= 4 * half || written >= half && threads() == 1
-    };
+    return written >= LEAST
+        && super::isa::has_avx2()
+        && (cfg!(test) || is_worth(x86::last_level_cache(), written, read, threads));
     #[cfg(not(target_arch = "x86_64"))]
     false
+}
+
+/// With one thread an output from half of the last-level cache on, with several one that is with its inputs twice as large as
+/// that. Near these limits whoever reads the output next loses what is gained, and more, far from them nothing
+/// (docs/measurements/cpu_memory_bound.md).
+#[cfg(target_arch = "x86_64")]
+fn is_worth(cache: usize, written: usize, read: usize, threads: impl FnOnce() -> usize) -> bool {
+    written + read >= 2 * cache || written >= cache / 2 && threads() == 1
 }
 
 /// Fewer bytes are never streamed: some virtual CPUs have caches of no size. Tests have no outputs as large as caches.
@@ -62,7 +67,7 @@ pub fn fill<T: Element, I: Isa>(isa: I, to: &mut [T], by: &impl Fill<T>) {
                 isa.stream_line(results.as_ptr().cast::<u8>().add(i * CACHE_LINE), first.add(i * CACHE_LINE))
             };
         }
-        // A call, even where there is nothing to copy.
+        // `copy_from_slice` calls memcpy, even for no bytes.
         if rest < count {
             to_rest[rest..].copy_from_slice(&results[rest..]);
         }
@@ -108,6 +113,17 @@ mod x86 {
 mod tests {
     use super::super::isa::{Kernel, dispatch};
     use super::*;
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn only_one_thread_streams_what_the_caches_have_room_for() {
+        let unasked = || panic!("the number of threads does not matter");
+        assert!(!is_worth(64, 31, 62, unasked));
+        assert!(is_worth(64, 32, 32, || 1));
+        assert!(!is_worth(64, 32, 95, || 2));
+        assert!(is_worth(64, 32, 96, unasked));
+        assert!(is_worth(64, 128, 0, unasked));
+    }
 
     struct Places;
 

@@ -12,8 +12,8 @@ pub trait Workers: Debug + Sync {
     /// How many there are for the calling thread, which is one of them.
     fn count(&self) -> usize;
 
-    /// Calls `work` with each number below `times`, at the same time as far as there are threads, and where it can each on the
-    /// same thread as ever; on return no call of it is running.
+    /// Calls `work` with each number below `times`, at the same time as far as there are threads. Where the library can, a number
+    /// is on the same thread in every call. On return no call of `work` is running.
     fn run(&self, times: usize, work: &(dyn Fn(usize) + Sync));
 }
 
@@ -141,6 +141,24 @@ mod tests {
     #[derive(Debug)]
     struct Reliable(usize);
 
+    /// Passes numbers beyond those of the threads, as a pool does whose later workers came first.
+    #[derive(Debug)]
+    struct Distant;
+
+    impl Workers for Distant {
+        fn count(&self) -> usize {
+            3
+        }
+
+        fn run(&self, times: usize, work: &(dyn Fn(usize) + Sync)) {
+            thread::scope(|scope| {
+                for place in 0..times {
+                    scope.spawn(move || work(7 * place + 2));
+                }
+            });
+        }
+    }
+
     impl Workers for Reliable {
         fn count(&self) -> usize {
             3
@@ -161,7 +179,7 @@ mod tests {
 
     #[test]
     fn every_task_is_done_once_even_by_workers_that_fail() {
-        for workers in [&ALL, &SOME, &NONE] {
+        for workers in [&ALL as &dyn Workers, &SOME, &NONE, &Distant] {
             let done: Vec<_> = (0..1000).map(|_| AtomicUsize::new(0)).collect();
             let mut chunks = vec![0; 1003];
             with(Some(workers), || {

@@ -9,7 +9,7 @@ use std::{ptr, slice};
 use super::pairs::Pairs;
 use super::parts::{even, split};
 use super::scheme::{InRegisters, Scheme, Widened};
-use super::scratch::{self, Memory, Scratch, Staging};
+use super::scratch::{self, Scratch, Staging};
 #[cfg(target_arch = "x86_64")]
 use super::vector::tiles;
 use super::vector::{self, dots};
@@ -18,6 +18,7 @@ use crate::cpu::element::Element;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::isa::run_avx512;
 use crate::cpu::isa::{CACHE_LINE, LANES, has_whole_groups};
+use crate::cpu::memory::Memory;
 use crate::cpu::register::{AsFactors, BLOCK, MAX_HEIGHT, MAX_WIDTH, Operands, Tiles, Widening};
 
 /// Factors along k in a block. The length depends on nothing else, since it decides the order of sums.

@@ -7,14 +7,14 @@ use std::marker::PhantomData;
 use half::bf16;
 
 use super::scheme::Scheme;
-use crate::cpu::isa::{Isa, has_avx512_of_others};
+use crate::cpu::isa::{Isa, has_avx512_not_of_intel};
 use crate::cpu::register::x86::{instructions, transpose_4};
 use crate::cpu::register::{DotsOf, Load, Operands, Register, RowPointers, Tiles, add_dots_of, multiply};
 
 /// Whether this CPU has AVX512-BF16 that is faster than float32: not Intel's, which takes up to twice the time
 /// (docs/measurements/cpu_matmul.md).
 pub fn has_fast_avx512_bf16() -> bool {
-    is_x86_feature_detected!("avx512bf16") && has_avx512_of_others()
+    is_x86_feature_detected!("avx512bf16") && has_avx512_not_of_intel()
 }
 
 /// Products of pairs by `T`, to be used where the CPU has its instructions.

@@ -3,6 +3,8 @@
 
 use std::cell::RefCell;
 
+use crate::cpu::memory::Memory;
+
 #[derive(Default)]
 pub struct Scratch {
     /// Packed rows of a.
@@ -36,26 +38,4 @@ pub fn with<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
         Ok(mut scratch) => f(&mut scratch),
         Err(_) => f(&mut Scratch::default()),
     })
-}
-
-/// Numbers of any type, which stay from one use to the next.
-#[derive(Default)]
-pub struct Memory(Vec<Line>);
-
-/// A cache line.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
-
-impl Memory {
-    /// The first `len` elements, of types of numbers: more memory is asked for where it is too short.
-    #[inline]
-    pub fn room<F: Copy>(&mut self, len: usize) -> &mut [F] {
-        let lines = (len * size_of::<F>()).div_ceil(size_of::<Line>());
-        if self.0.len() < lines {
-            self.0 = vec![Line([0; 64]); lines];
-        }
-        // SAFETY: so many bytes are there and initialised, aligned for any number, of which any bits are one.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), len) }
-    }
 }

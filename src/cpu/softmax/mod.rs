@@ -137,23 +137,28 @@ fn operands<T: Float>(
     }
 }
 
-/// Calls `solve(parts, unit, parallel)` for units of work that can themselves be solved by several threads: over
-/// the units where there are enough of them, else one after the other with all threads in each. `parts` are as many
-/// as a unit's pieces report; where there is no memory for them, nothing has been written.
+/// Calls `solve(parts, units, parallel)` for units of work that can themselves be solved by several threads: for each on one
+/// thread where there are enough of them, else for so many `together`, one after the other, with all threads in them.
+/// `parts` are as many as the pieces of a unit report, for each; where there is no memory for them, nothing has been written.
 fn for_units<P: Copy + Default + Send>(
     op: &'static str,
     units: usize,
     parts: usize,
+    together: usize,
     nanoseconds: f64,
-    solve: impl Fn(&mut [P], usize, bool) + Sync + Send,
+    solve: impl Fn(&mut [P], Range<usize>, bool) + Sync + Send,
 ) -> Result<()> {
     let pays = parallel::pays(nanoseconds);
     if pays && units >= 2 * parallel::threads() {
         let mut all = zeros(op, units * parts)?;
-        parallel::for_chunks(&mut all, parts, true, |unit, parts| solve(parts, unit, false));
-    } else {
-        let mut parts = zeros(op, parts)?;
-        (0..units).for_each(|unit| solve(&mut parts, unit, pays));
+        parallel::for_chunks(&mut all, parts, true, |unit, parts| solve(parts, unit..unit + 1, false));
+        return Ok(());
+    }
+    let together = if pays { together.clamp(1, units.max(1)) } else { 1 };
+    let mut all = zeros(op, together * parts)?;
+    for first in (0..units).step_by(together) {
+        let units = first..units.min(first + together);
+        solve(&mut all[..units.len() * parts], units, pays);
     }
     Ok(())
 }

@@ -1,10 +1,13 @@
 //! Row by row, through a buffer of the arithmetic type.
 
+use std::cell::RefCell;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::*;
 use crate::cpu::float::{Real, TailMask, add_groups, add_to_totals, last_group, wide_groups};
 use crate::cpu::isa::{Kernel, LANES, dispatch};
+use crate::cpu::memory::Memory;
 use crate::cpu::streaming::Fill;
 use crate::cpu::widened;
 
@@ -46,10 +49,17 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
         });
         return Ok(());
     }
-    let op = problem.kind.name();
-    for_units(op, rows, length.div_ceil(PIECE), nanoseconds, |parts, row, parallel| {
-        long(op, rows_of, parts, row, parallel);
+    let (op, pieces) = (problem.kind.name(), length.div_ceil(PIECE));
+    for_units(op, rows, pieces, long_together(length), nanoseconds, |parts, rows, parallel| {
+        long(rows_of, parts, rows, parallel);
     })
+}
+
+/// Long rows whose pieces are solved in the same two loops: as many as the threads' second-level caches have from the first to
+/// the second.
+pub fn long_together(length: usize) -> usize {
+    const EACH: usize = 1 << 16;
+    parallel::threads() * EACH / length
 }
 
 struct Rows<'a, T> {
@@ -506,55 +516,77 @@ fn survey_row<T: Float, I: Isa>(
     if x.len() <= PIECE { parts[0] } else { combined(&parts[..x.len().div_ceil(PIECE)]) }
 }
 
-/// A row in pieces, each of which reports its maximum and its sum.
-fn long<T: Float>(
-    op: &'static str,
+thread_local! {
+    /// Exponentials that the output cannot keep.
+    static EXPONENTIALS: RefCell<Memory> = RefCell::default();
+}
+
+/// Rows in pieces, each of which reports its maximum and its sum.
+fn long<T: Float>(rows: Rows<'_, T>, parts: &mut [(T::Real, f64)], these: Range<usize>, parallel: bool) {
+    let in_output = rows.memory(these.start * rows.length, PIECE).is_some();
+    if rows.kind == Kind::LogSoftmax || in_output || rows.length > KEPT {
+        return long_by(rows, parts, these, parallel, None);
+    }
+    EXPONENTIALS.with_borrow_mut(|memory| {
+        // Rows before these are written, so that a lack of memory is no error any more.
+        let kept = memory.try_room(parts.len() * PIECE);
+        long_by(rows, parts, these, parallel, kept);
+    });
+}
+
+/// With memory for the exponentials of each piece, or none.
+fn long_by<T: Float>(
     rows: Rows<'_, T>,
     parts: &mut [(T::Real, f64)],
-    row: usize,
+    these: Range<usize>,
     parallel: bool,
+    mut kept: Option<&mut [T::Real]>,
 ) {
-    let (start, length) = (row * rows.length, rows.length);
-    let piece = |i: usize| (start + i * PIECE, PIECE.min(length - i * PIECE));
-    let mut buffer;
-    let mut kept = match rows.kind {
-        Kind::LogSoftmax => None,
-        Kind::Softmax => rows.memory(start, length),
+    let (length, pieces) = (rows.length, rows.length.div_ceil(PIECE));
+    let piece = |i: usize| {
+        let (row, first) = (these.start + i / pieces, i % pieces * PIECE);
+        (row * length + first, PIECE.min(length - first))
     };
-    let buffered = kept.is_none() && rows.kind == Kind::Softmax && length <= KEPT;
-    if buffered {
-        // Rows before this one are written, so that a lack of memory is no error any more.
-        buffer = zeros(op, length).unwrap_or_default();
-        kept = Some(&mut buffer[..]).filter(|buffer| !buffer.is_empty());
-    }
-    let Some(kept) = kept else {
-        parallel::for_chunks_with(parts, 1, parallel, Scratch::new, |scratch, i, part| {
-            let (start, len) = piece(i);
-            part.fill(dispatch(Survey { rows, start, len, scratch, kept: None }));
-        });
-        let row = combined(parts);
-        parallel::for_each_with(parts.len(), parallel, Scratch::new, |scratch, i| {
-            let (start, len) = piece(i);
-            dispatch(Write { rows, start, len, scratch, row });
-        });
-        return;
-    };
-    let items = kept.chunks_mut(PIECE).zip(&mut *parts).enumerate();
-    parallel::for_items(items, parallel, Scratch::new, |scratch, (i, (kept, part))| {
+    let survey = |scratch: &mut Scratch<T>, i: usize, kept: Option<&mut [T::Real]>| {
         let (start, len) = piece(i);
-        *part = dispatch(Survey { rows, start, len, scratch, kept: Some(kept) });
+        let output = || if rows.kind == Kind::Softmax { rows.memory(start, len) } else { None };
+        let kept = kept.map(|kept| &mut kept[..len]).or_else(output);
+        dispatch(Survey { rows, start, len, scratch, kept })
+    };
+    match &mut kept {
+        Some(kept) => {
+            let items = kept.chunks_exact_mut(PIECE).zip(&mut *parts).enumerate();
+            parallel::for_items(items, parallel, Scratch::new, |scratch, (i, (kept, part))| {
+                *part = survey(scratch, i, Some(kept));
+            });
+        }
+        None => parallel::for_chunks_with(parts, 1, parallel, Scratch::new, |scratch, i, part| {
+            part.fill(survey(scratch, i, None));
+        }),
+    }
+    let parts = &*parts;
+    let totals: SmallVec<[_; 8]> = parts.chunks_exact(pieces).map(combined).collect();
+    let factor = |i: usize| factor(parts[i].0, totals[i / pieces]);
+    if let Some(kept) = kept {
+        let items = kept.chunks_exact_mut(PIECE).enumerate();
+        return parallel::for_items(
+            items,
+            parallel,
+            || (),
+            |(), (i, kept)| {
+                let (start, len) = piece(i);
+                dispatch(Rescale { rows, start: Some(start), kept: &mut kept[..len], factor: factor(i) });
+            },
+        );
+    }
+    parallel::for_each_with(parts.len(), parallel, Scratch::new, |scratch, i| {
+        let ((start, len), row) = (piece(i), totals[i / pieces]);
+        let output = if rows.kind == Kind::Softmax { rows.memory(start, len) } else { None };
+        match output {
+            Some(kept) => dispatch(Rescale { rows, start: None, kept, factor: factor(i) }),
+            None => dispatch(Write { rows, start, len, scratch, row }),
+        }
     });
-    let row = combined(parts);
-    let items = kept.chunks_mut(PIECE).zip(parts).enumerate();
-    parallel::for_items(
-        items,
-        parallel,
-        || (),
-        |(), (i, (kept, &mut (maximum, _)))| {
-            let start = buffered.then_some(piece(i).0);
-            dispatch(Rescale { rows, start, kept, maximum, row });
-        },
-    );
 }
 
 /// The maximum of a piece and its sum of exponentials relative to that, which go to `kept` if there is one.
@@ -581,14 +613,13 @@ impl<T: Float> Kernel for Survey<'_, T> {
     }
 }
 
-/// The results of a piece from the exponentials that were kept, of which `maximum` is the largest's exponent.
+/// The results of a piece from its exponentials.
 struct Rescale<'a, T: Float> {
     rows: Rows<'a, T>,
     /// Where they go, unless they are in the output already.
     start: Option<usize>,
     kept: &'a mut [T::Real],
-    maximum: T::Real,
-    row: (T::Real, f64),
+    factor: T::Real,
 }
 
 impl<T: Float> Kernel for Rescale<'_, T> {
@@ -596,8 +627,7 @@ impl<T: Float> Kernel for Rescale<'_, T> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Rescale { rows, start, kept, maximum, row } = self;
-        let factor = factor(maximum, row);
+        let Rescale { rows, start, kept, factor } = self;
         match start {
             Some(start) => rows.store_scaled(isa, start, kept, factor),
             None => scale(kept, factor),

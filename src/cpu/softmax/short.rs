@@ -2,6 +2,7 @@
 
 use super::columns::RUN;
 use super::steps::{bases_of, exponentials, finishing_of, lower, scaled, shifted};
+use super::tiles::NARROW;
 use super::*;
 use crate::cpu::float::{Real, add_groups, add_to_totals, narrow_rest, wide, wide_rest};
 use crate::cpu::isa::{Kernel, dispatch};
@@ -10,7 +11,8 @@ use crate::cpu::operand::{Matrix, MatrixMut, is_in_place};
 /// Elements of a column, at most.
 pub const LONGEST: usize = 64;
 
-/// The same of columns whose elements lie far apart, or of which there are few (docs/measurements/cpu_memory_bound.md).
+/// The same of columns whose elements lie far apart, or of which there are few (docs/measurements/cpu_memory_bound.md); of
+/// gradients far apart, see `backward::short::long`.
 pub const LONG: i64 = 32;
 
 /// Bytes from the first element of a column to its last that a first-level cache keeps, with all between them.
@@ -34,8 +36,13 @@ pub fn serves<const N: usize>(
     let has_rows =
         |&(t, _): &(&Strided, i64)| is_in_place(t.address, t.dtype, dtype) && t.strides.last() == Some(&1);
     let near = |&(_, step): &(&Strided, i64)| (step * length).unsigned_abs() <= NEAR / dtype.size() as u64;
-    let short = length <= long || (length <= LONGEST as i64 && columns >= FEW && operands.iter().all(near));
-    columns > 1 && short && operands.iter().all(has_rows)
+    let longest = match operands.iter().all(near) {
+        true if columns >= FEW => LONGEST as i64,
+        // Tiles take no fewer.
+        false if columns >= NARROW => long,
+        _ => LONG,
+    };
+    columns > 1 && length <= longest && operands.iter().all(has_rows)
 }
 
 /// The index space in tiles: all elements of neighbouring columns, which are a row's neighbours.

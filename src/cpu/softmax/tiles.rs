@@ -2,14 +2,13 @@
 //! along the rows.
 
 use super::*;
-use crate::cpu::isa::CACHE_LINE;
 use crate::cpu::operand::{MATRIX, Matrix};
 
 /// Bytes of a tile that a piece has, so that a second visit finds it in a usual second-level cache.
 const PIECE: usize = 1 << 19;
 
 /// Fewer columns are gathered as rows.
-const NARROW: i64 = 2 * LANES as i64;
+pub const NARROW: i64 = 2 * LANES as i64;
 
 /// Columns of a tile in pieces: a row of it is a page or a few, read from the first byte to the last.
 const WIDE: usize = 1024;
@@ -23,8 +22,6 @@ pub struct Split {
     width: usize,
     /// Elements along the row that are kept widened at a time.
     rows: usize,
-    /// Whether neighbouring tiles have a cache line in common.
-    shares_lines: bool,
     /// Columns of which there are several rows in one of the tile's, which is then the only one.
     period: Option<usize>,
     /// Elements of the last row along which columns run, if they are fewer than those of the others.
@@ -56,17 +53,7 @@ impl Split {
         };
         let outer = outer.iter().product::<i64>() as usize;
         let columns = columns as usize;
-        let shares_lines = !(columns * out.dtype.size()).is_multiple_of(CACHE_LINE);
-        Some(Split {
-            outer,
-            length,
-            columns,
-            width,
-            rows: piece / width,
-            shares_lines,
-            period: None,
-            partial: None,
-        })
+        Some(Split { outer, length, columns, width, rows: piece / width, period: None, partial: None })
     }
 
     /// Where several rows of `columns` are taken for one: `length` of them in all.
@@ -115,21 +102,14 @@ impl Split {
         let units = self.outer * tiles;
         if self.pieces() == 1 {
             let pays = parallel::pays(nanoseconds);
-            let threads = if pays && self.shares_lines { parallel::threads() } else { 1 };
-            parallel::for_each_with(units, pays, S::default, |scratch, task| {
-                whole(scratch, tile(apart(task, units, threads)));
-            });
+            parallel::for_each_with(units, pays, S::default, |scratch, unit| whole(scratch, tile(unit)));
             return Ok(());
         }
         let parts = self.pieces() * self.width.min(self.columns).next_multiple_of(LANES);
-        for_units(op, units, parts, nanoseconds, |parts, unit, parallel| long(parts, tile(unit), parallel))
+        for_units(op, units, parts, 1, nanoseconds, |parts, units, parallel| {
+            units.for_each(|unit| long(parts, tile(unit), parallel));
+        })
     }
-}
-
-/// The unit that is to be solved as the `task`-th, so that threads are far from each other.
-fn apart(task: usize, units: usize, threads: usize) -> usize {
-    let (thread, done) = (task % threads, task / threads);
-    thread * (units / threads) + thread.min(units % threads) + done
 }
 
 /// Neighbouring columns.
@@ -210,22 +190,5 @@ impl Tile {
             buffer.resize(MATRIX, T::default());
         }
         from.matrix(start, [rows, self.width], buffer)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::apart;
-
-    #[test]
-    fn every_unit_is_solved_once() {
-        for units in 1..40 {
-            for threads in 1..9 {
-                let mut solved: Vec<_> = (0..units).map(|task| apart(task, units, threads)).collect();
-                solved.sort_unstable();
-                assert!(solved.into_iter().eq(0..units));
-            }
-        }
-        assert_eq!([0, 1, 2, 3].map(|task| apart(task, 4, 2)), [0, 2, 1, 3]);
     }
 }

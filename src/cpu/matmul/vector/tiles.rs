@@ -10,10 +10,11 @@ use super::super::amx::{self, Amx};
 use super::super::pack;
 use super::super::pairs::Pairs;
 use super::super::scheme::Scheme;
-use super::super::scratch::{self, Memory, Scratch, Staging};
+use super::super::scratch::{self, Scratch, Staging};
 use super::super::{Placed, parallel};
 use super::Problem;
 use crate::cpu::isa::{Isa, Kernel, run_avx512};
+use crate::cpu::memory::Memory;
 use crate::cpu::operand::MATRIX;
 use crate::cpu::register::{BLOCK, Operands, Tiles};
 

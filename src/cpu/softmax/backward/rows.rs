@@ -1,12 +1,14 @@
 //! Row by row.
 
+use smallvec::SmallVec;
+
 use super::*;
 use crate::cpu::float::{
     Real, TailMask, add_to_totals, last_group, narrow_pair, narrow_rest, wide, wide_rest,
 };
 use crate::cpu::isa::{CACHE_LINE, Kernel, LANES, dispatch, one_step};
 use crate::cpu::register::prefetch;
-use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT};
+use crate::cpu::softmax::rows::{GROUPS, PIECE, SHORT, long_together};
 use crate::cpu::streaming::{self, Fill};
 
 pub fn solve<T: Float, O: Float<Real = T::Real>>(problem: &SoftmaxBackwardProblem) -> Result<()> {
@@ -23,8 +25,8 @@ pub fn solve<T: Float, O: Float<Real = T::Real>>(problem: &SoftmaxBackwardProble
                 return Ok(());
             }
             let (op, pieces) = (problem.kind.backward_name(), length.div_ceil(PIECE));
-            for_units(op, rows, pieces, nanoseconds, |sums, row, parallel| {
-                long(operands, sums, row, length, parallel);
+            for_units(op, rows, pieces, long_together(length), nanoseconds, |sums, rows, parallel| {
+                long(operands, sums, rows, length, parallel);
             })
         },
     )
@@ -105,7 +107,7 @@ fn fill<T: Float, O: Float<Real = T::Real>, I: Isa>(
     sum: f64,
     to: &mut [O],
 ) {
-    // Loops without a branch in them.
+    // A constant kind leaves no branch in the loops.
     match kind {
         Kind::Softmax => fill_by(isa, Kind::Softmax, inputs, sum, to),
         Kind::LogSoftmax => fill_by(isa, Kind::LogSoftmax, inputs, sum, to),
@@ -170,8 +172,8 @@ impl<T: Float, O: Float<Real = T::Real>> Fill<O> for Results<'_, T> {
 /// Shortest rows that are streamed: shorter ones share many of their lines.
 const SHORTEST_STREAMED: usize = 8 * LANES;
 
-/// Bytes of rows that are asked for while those before them are streamed. Of shorter ones the processor sees the first loads by
-/// then.
+/// Least bytes of a row for the next one to be asked for while it is streamed: behind shorter ones the processor reaches the next
+/// row's loads by itself.
 const LEAST_ASKED_FOR: usize = 2048;
 
 /// Elements of rows that are visited together: what is not strided needs no buffer.
@@ -202,7 +204,7 @@ impl<T: Float, O: Float<Real = T::Real>> Kernel for Short<'_, T, O> {
             if groups::solve(isa, kind, length, inputs, results) {
                 // Done.
             } else if streamed && length >= SHORTEST_STREAMED {
-                let asks = size_of_val(&grad[..length]) >= LEAST_ASKED_FOR;
+                let asks = length * size_of::<T>() >= LEAST_ASKED_FOR;
                 for (results, (grad, output)) in results.chunks_exact_mut(length).zip(rows) {
                     let sum = sum(isa, kind, grad, output);
                     streaming::fill(isa, results, &Results { kind, grad, output, sum, asks });
@@ -274,24 +276,25 @@ impl<'a, T: Float, O: Float<Real = T::Real>> Piece<'a, T, O> {
     }
 }
 
-/// A row in pieces, each of which reports its sum.
+/// Rows in pieces, each of which reports its sum.
 fn long<T: Float, O: Float<Real = T::Real>>(
     operands: Operands<'_, T, O>,
     sums: &mut [f64],
-    row: usize,
+    rows: Range<usize>,
     length: usize,
     parallel: bool,
 ) {
+    let pieces = length.div_ceil(PIECE);
     let piece = |i: usize| {
-        let start = i * PIECE;
-        Piece { operands, start: row * length + start, length: PIECE.min(length - start) }
+        let (row, first) = (rows.start + i / pieces, i % pieces * PIECE);
+        Piece { operands, start: row * length + first, length: PIECE.min(length - first) }
     };
     parallel::for_chunks_with(sums, 1, parallel, Scratch::default, |scratch, i, sum| {
         sum.fill(dispatch(Survey { piece: piece(i), scratch }));
     });
-    let sum = sums.iter().sum();
+    let totals: SmallVec<[f64; 8]> = sums.chunks_exact(pieces).map(|sums| sums.iter().sum()).collect();
     parallel::for_each_with(sums.len(), parallel, Scratch::default, |scratch, i| {
-        dispatch(Write { piece: piece(i), scratch, sum });
+        dispatch(Write { piece: piece(i), scratch, sum: totals[i / pieces] });
     });
 }
 

@@ -1,16 +1,16 @@
 //! Columns of few elements, as [`crate::cpu::softmax::short`].
 
 use super::*;
-use crate::cpu::isa::{CACHE_LINE, Kernel, dispatch, has_avx512_of_others};
+use crate::cpu::isa::{CACHE_LINE, Kernel, dispatch, has_avx512_not_of_intel};
 use crate::cpu::operand::{Matrix, MatrixMut};
 use crate::cpu::register::prefetch;
 use crate::cpu::softmax::columns::RUN;
 use crate::cpu::softmax::short::{LONG, Solve, Tiles, for_blocks, read, write};
 
-/// Elements of columns far apart, at most. AMD's CPUs with AVX-512 are quicker by tiles from there on
-/// (docs/measurements/cpu_memory_bound.md).
+/// Elements of columns far apart, at most. AMD's CPUs with AVX-512 are mostly quicker by tiles from there on
+/// (docs/measurements/cpu_memory_bound.md); nobody else's CPUs with it were measured.
 pub fn long() -> i64 {
-    if has_avx512_of_others() { 8 } else { LONG }
+    if has_avx512_not_of_intel() { 8 } else { LONG }
 }
 
 pub fn solve<T: Float>(problem: &SoftmaxBackwardProblem) -> Result<()> {
