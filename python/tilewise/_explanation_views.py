@@ -187,16 +187,16 @@ def _groups(groups: Groups) -> Rows:
     return rows
 
 
-# Below these seconds of work a kernel's launch takes longer than what it does.
+# Work of fewer seconds takes less time than its kernel's launch.
 _LAUNCH_SECONDS = 1e-6
 
 
 def _time(ceiling: Ceiling, estimated: float | None) -> Rows:
-    is_short = max(ceiling.memory_seconds, ceiling.arithmetic_seconds) < _LAUNCH_SECONDS
+    work = max(ceiling.memory_seconds, ceiling.arithmetic_seconds, estimated or 0.0)
     rows = [
         ("memory roof", _amount(ceiling.memory_seconds, "s")),
         ("arithmetic roof", _amount(ceiling.arithmetic_seconds, "s")),
-        ("bound by", "the launch, which takes longer" if is_short else ceiling.bound_by),
+        ("bound by", "the launch, which takes longer" if work < _LAUNCH_SECONDS else ceiling.bound_by),
     ]
     return rows if estimated is None else [*rows, ("estimated", _amount(estimated, "s"))]
 

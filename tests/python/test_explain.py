@@ -437,6 +437,9 @@ def test_small_work_is_bound_by_its_launch():
     assert "the launch" in str(small)
     assert "the launch" not in str(large)
     assert small.ceiling.bound_by == large.ceiling.bound_by == "memory"
+    estimated = tw.explain(tw.matmul, meta(64, 4096), meta(4096, 64), device="h200")
+    assert estimated.ceiling.memory_seconds < 1e-6 < estimated.estimated_seconds
+    assert "the launch" not in str(estimated)
 
 
 @of_every_gpu

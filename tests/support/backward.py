@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from support.reference import ACTIVATIONS, evaluation_error
-from support.tolerance import ARITHMETIC
+from support.tolerance import ARITHMETIC, SUBNORMAL_STEP
 
 _BACKWARD = {
     "softmax": torch.ops.aten._softmax_backward_data,
@@ -63,8 +63,8 @@ def gated(grad, pre, up, name, negative_slope=0.01):
     of_pre, error = activation(grad, pre, name, negative_slope)
     u, v = up.double(), pre.double()
     value = F.leaky_relu(v, negative_slope) if name == "leaky_relu" else ACTIVATIONS[name](v)
-    smallest = 0.0 if grad.dtype == torch.float64 else 2.0**-149
-    of_pre, error = of_pre * u, error * u.abs() + step * (of_pre * u).abs() + smallest
+    error = error * u.abs() + step * (of_pre * u).abs() + SUBNORMAL_STEP[grad.dtype]
+    of_pre = of_pre * u
     of_up = grad.double() * value
     up_error = grad.double().abs() * (evaluation_error(name, v, grad.dtype) + 16 * step * value.abs())
     return (of_pre, error.nan_to_num(0.0, posinf=0.0)), (of_up, up_error.nan_to_num(0.0, posinf=0.0))

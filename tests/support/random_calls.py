@@ -58,7 +58,7 @@ class Call:
             sizes.append(self.size(max(1, min(20_000, elements))))
             elements //= sizes[-1]
         if self.chance(0.01):
-            sizes.append(0)
+            sizes[0] = 0
         self.random.shuffle(sizes)
         return sizes
 
@@ -162,12 +162,16 @@ def grouped_matmul(call):
     sizes = [call.random.choice([0, 1, 3, call.size(300)]) for _ in range(groups)]
     total = sum(sizes) + call.random.choice([0, 0, 5])
     options = {"activation": call.random.choice(list(reference.ACTIVATIONS))}
-    call.specials = []
-    if call.chance(0.6):
+    is_gated = call.chance(0.12)
+    if is_gated:
+        call.specials = []  # as of a matmul's gate
+    elif dtype == torch.bfloat16 and call.device == "cpu":
+        call.specials = SPECIAL
+    if is_gated or call.chance(0.6):
         a = call.view(call.tensor([total, k], dtype), views.MATRIX_MAKERS)
         b = call.tensor([groups, k, n], dtype)
         b = b.mT.contiguous().mT if call.chance(0.5) else b
-        if call.chance(0.2):
+        if is_gated:
             options["gate"] = call.like(b)
     else:
         a, b = call.tensor([k, total], dtype), call.tensor([total, n], dtype)
@@ -224,7 +228,7 @@ def gradients_of_an_activation(call):
     activation = call.random.choice([name for name in reference.ACTIVATIONS if name])
     dense, is_gated = [views.contiguous, views.misaligned], call.chance(0.5)
     if is_gated:
-        call.specials = []  # as above
+        call.specials = []  # as of a matmul's gate
     grad = call.random.choice(dense)(call.tensor(shape, dtype))
     saved = 3 * call.tensor(shape, dtype)
     context = f"{activation}_backward {dtype} {shape}"

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from support.tolerance import ARITHMETIC
+from support.tolerance import ARITHMETIC, SUBNORMAL_STEP
 
 
 def add(x, y, dtype, alpha=1):
@@ -92,8 +92,7 @@ def product(a, b, bias, activation, tf32):
 
 def evaluation_error(activation, v, dtype):
     """What activation(v) may be off by before it is rounded to `dtype`: a few roundings of its argument."""
-    smallest = 0.0 if dtype == torch.float64 else 2.0**-149
-    error = 16 * ARITHMETIC[dtype] * v.abs() + smallest
+    error = 16 * ARITHMETIC[dtype] * v.abs() + SUBNORMAL_STEP[dtype]
     if activation == "gelu" and dtype in (torch.float16, torch.bfloat16):
         # The polynomial of kernels/common/epilogue.cuh, of the share above |v|.
         error = error + 3e-5 * F.gelu(-v.abs()).abs()

@@ -20,6 +20,13 @@ TINY = {
     torch.float32: 2.0**-150,
     torch.float64: 2.0**-1074,
 }
+# What float32 arithmetic may lose of a subnormal result.
+SUBNORMAL_STEP = {
+    torch.float16: 2.0**-149,
+    torch.bfloat16: 2.0**-149,
+    torch.float32: 2.0**-149,
+    torch.float64: 0.0,
+}
 # The rounding of the type that sums are formed in.
 ARITHMETIC = {
     torch.float16: 2.0**-24,

@@ -182,6 +182,17 @@ def test_a_layer_speaks_of_its_input_and_weight(name, layer, more, gradients):
             layer(x, *more)
 
 
+def test_a_gated_mlp_names_the_layer_that_does_not_fit(device):
+    mlp, x = tilewise.torch.GatedMLP(5, 3).to(device), torch.ones(2, 5, device=device)
+    with pytest.raises(tw.ShapeError, match=r"^GatedMLP: `residual` has shape \(7,\)"):
+        mlp(x, residual=torch.ones(7, device=device))
+    mlp.down_proj.double()
+    with pytest.raises(
+        tw.DTypeError, match=r"^GatedMLP\.down_proj: the input has dtype float32, but the weight"
+    ):
+        mlp(x)
+
+
 def test_linear_with_parameters_of_another_kind(device):
     """A weight that is computed, one that was replaced, a bias that was taken away."""
     x = torch.randn(3, 4, device=device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from operator import index
 from typing import Any
 
@@ -36,7 +37,12 @@ def check(layer: str, sizes: dict[str, Any], bias: Any, dtype: Any, **options: A
     try:
         _core.check_matmul_options(**options)
     except (_core.OptionError, _core.DTypeError) as error:
-        raise type(error)(str(error).replace("matmul:", f"{layer}:", 1)) from None
+        raise named(layer, error) from None
+
+
+def named(layer: str, error: Exception) -> Exception:
+    """An error of the operation as the layer's."""
+    return type(error)(re.sub(r"^(grouped_)?matmul:", f"{layer}:", str(error)))
 
 
 def is_size(given: Any) -> bool:
@@ -72,4 +78,4 @@ def misfit(layer: str, x: Any, weight: Any, error: Exception) -> Exception:
             f"{layer}: an input of shape {tuple(x.shape)} does not fit a weight of shape "
             f"{tuple(weight.shape)}: the last sizes must be equal"
         )
-    return kind(str(error).replace("grouped_matmul:", f"{layer}:", 1).replace("matmul:", f"{layer}:", 1))
+    return named(layer, error)

@@ -50,9 +50,9 @@ class Linear(torch.nn.Module):
         dtype: of the parameters: float16, bfloat16, float32 or float64.
 
     Raises:
-        OptionError: an activation or precision that is not known, a slope without leaky_relu, or an
-            activation that is set in a layer made without one. DTypeError: a slope that is not a number, or
-            another dtype.
+        OptionError: a size that is no integer from 0 up, an activation or precision that is not known, a
+            slope without leaky_relu, or an activation that is set in a layer made without one. DTypeError: a
+            slope that is not a number, or another dtype.
 
     Shapes:
         (..., in_features) to (..., out_features); `residual`, which is added, broadcasts to the result.
@@ -172,8 +172,8 @@ class GroupedLinear(torch.nn.Module):
         dtype: of the parameters: float16, bfloat16, float32 or float64.
 
     Raises:
-        OptionError: an activation that is not known, or a slope without leaky_relu. DTypeError: a slope that
-            is not a number, or another dtype.
+        OptionError: a size that is no integer from 0 up, an activation that is not known, or a slope without
+            leaky_relu. DTypeError: a slope that is not a number, or another dtype.
 
     Shapes:
         x (T, in_features) and int32 offsets (groups,), where each group's rows end, to (T, out_features).
@@ -247,8 +247,8 @@ class GatedMLP(torch.nn.Module):
         dtype: of the parameters: float16, bfloat16, float32 or float64.
 
     Raises:
-        OptionError: an activation or precision that is not known, or a slope without leaky_relu.
-            DTypeError: a slope that is not a number, or another dtype.
+        OptionError: a size that is no integer from 0 up, an activation or precision that is not known, or a
+            slope without leaky_relu. DTypeError: a slope that is not a number, or another dtype.
 
     Shapes:
         (..., hidden_size) to (..., hidden_size); `residual`, which is added, broadcasts to the result.
@@ -307,7 +307,9 @@ class GatedMLP(torch.nn.Module):
                     h, down.weight.mT, bias=down.bias, residual=residual, precision=self.precision
                 )
             except MISFITS as error:
-                raise misfit("GatedMLP", h, down.weight, error) from None
+                # h is the input of that layer, a residual the MLP's own.
+                layer = "GatedMLP" if "`residual`" in str(error) else "GatedMLP.down_proj"
+                raise misfit(layer, h, down.weight, error) from None
         return down(h) if residual is None else down(h) + residual
 
     def extra_repr(self) -> str:
