@@ -1,4 +1,4 @@
-//! Streaming stores: results too many to stay in the last-level cache go past all caches. No line of an output is then
+//! Streaming stores: large results go past all caches. No line of an output is then
 //! read before it is written, which is a quarter of an addition's traffic.
 
 use std::cell::Cell;
@@ -22,8 +22,8 @@ pub fn pays(written: usize, read: usize, threads: impl FnOnce() -> usize) -> boo
     false
 }
 
-/// With one thread an output from half of the last-level cache on, with several one that is with its inputs twice as large as
-/// that. Near these limits whoever reads the output next loses what is gained, and more, far from them nothing
+/// With one thread, outputs of at least half of the last-level cache; with several, where output and inputs together are at least
+/// twice that cache. Just above these limits a reader of the output loses more than was gained; far above, nothing
 /// (docs/measurements/cpu_memory_bound.md).
 #[cfg(target_arch = "x86_64")]
 fn is_worth(cache: usize, written: usize, read: usize, threads: impl FnOnce() -> usize) -> bool {

@@ -31,7 +31,7 @@ LONG = [
 ]
 LONGER = [16384, 16385, 24576, 32768, 32769, 50257, 65536, 65537, 115_100, 131072, 131073, 262144, 300001]
 LONGER += [262_152, 540_673]  # one launch of the whole device
-LONGER += [524_288, 530_001]
+LONGER += [524_288, 530_001, 1_048_577]
 
 INF, NAN = float("inf"), float("nan")
 OPS = {"softmax": tw.softmax, "log_softmax": tw.log_softmax}

@@ -294,5 +294,16 @@ def test_bits_are_the_same_whoever_works(threads, dtype):
         for dim in (0, 1):
             assert_same(("softmax", dim), lambda x=tensor, dim=dim: tw.softmax(x, dim))
             assert_same(("backward", dim), lambda x=tensor, dim=dim: tw.softmax_backward(x, x, dim))
+    # As many long rows are solved together as there are threads for.
+    several = torch.randn(5, 70_001).to(dtype)
+    for op in (tw.softmax, tw.log_softmax):
+        assert_same(op, lambda op=op: op(several))
+        assert_same((op, "into its input"), lambda op=op, x=several: op(y := x.clone(), out=y))
+        assert_same(
+            (op, "into every second"),
+            lambda op=op: op(several, out=torch.empty(5, 140_002, dtype=dtype)[:, ::2]),
+        )
+    for op in (tw.softmax_backward, tw.log_softmax_backward):
+        assert_same(op, lambda op=op: op(several, several, 1))
     assert_same("matrix times vector", lambda: tw.matmul(long, long[0]))
     assert_same("batched", lambda: tw.matmul(x.view(7, 100, 1001), x.T))

@@ -12,7 +12,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 import tilewise
 
 from . import autocast, formulas, sharded
-from .layer_errors import MISFITS, check, misfit
+from .layer_errors import MISFITS, check, misfit, named
 
 Activation = Literal["relu", "leaky_relu", "gelu", "gelu_tanh", "silu"]
 Precision = Literal["ieee", "tf32"]
@@ -308,8 +308,9 @@ class GatedMLP(torch.nn.Module):
                 )
             except MISFITS as error:
                 # h is the input of that layer, a residual the MLP's own.
-                layer = "GatedMLP" if "`residual`" in str(error) else "GatedMLP.down_proj"
-                raise misfit(layer, h, down.weight, error) from None
+                if "`residual`" in str(error):
+                    raise named("GatedMLP", error) from None
+                raise misfit("GatedMLP.down_proj", h, down.weight, error) from None
         return down(h) if residual is None else down(h) + residual
 
     def extra_repr(self) -> str:

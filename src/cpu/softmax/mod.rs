@@ -137,9 +137,9 @@ fn operands<T: Float>(
     }
 }
 
-/// Calls `solve(parts, units, parallel)` for units of work that can themselves be solved by several threads: for each on one
-/// thread where there are enough of them, else for so many `together`, one after the other, with all threads in them.
-/// `parts` are as many as the pieces of a unit report, for each; where there is no memory for them, nothing has been written.
+/// Calls `solve(parts, units, parallel)` for units of work that can themselves be solved by several threads: with each unit alone, on
+/// one thread, where there are enough for all threads, else with groups of `together` units, group after group, all threads in each.
+/// Of each of the units `parts` has as many as its pieces report; where there is no memory for them, nothing has been written.
 fn for_units<P: Copy + Default + Send>(
     op: &'static str,
     units: usize,

@@ -55,9 +55,10 @@ pub fn solve<T: Float>(problem: &SoftmaxProblem) -> Result<()> {
     })
 }
 
-/// Long rows whose pieces are solved in the same two loops: as many as the threads' second-level caches have from the first to
-/// the second.
+/// How many long rows go through both loops together: as many as stay in the threads' second-level caches from the first loop to the
+/// second. None of those that go alone.
 pub fn long_together(length: usize) -> usize {
+    // Elements that a thread's cache keeps.
     const EACH: usize = 1 << 16;
     parallel::threads() * EACH / length
 }
@@ -517,12 +518,13 @@ fn survey_row<T: Float, I: Isa>(
 }
 
 thread_local! {
-    /// Exponentials that the output cannot keep.
+    /// Exponentials that the output cannot keep: at most `KEPT`, or those of rows that go together.
     static EXPONENTIALS: RefCell<Memory> = RefCell::default();
 }
 
 /// Rows in pieces, each of which reports its maximum and its sum.
 fn long<T: Float>(rows: Rows<'_, T>, parts: &mut [(T::Real, f64)], these: Range<usize>, parallel: bool) {
+    // Of all pieces or of none: a row's elements are contiguous in the output, or none of them are.
     let in_output = rows.memory(these.start * rows.length, PIECE).is_some();
     if rows.kind == Kind::LogSoftmax || in_output || rows.length > KEPT {
         return long_by(rows, parts, these, parallel, None);

@@ -24,7 +24,8 @@ const FEW: i64 = 8;
 /// Columns that a thread takes at once.
 const WIDTH: usize = 1024;
 
-/// Whether columns are solved here: short ones in rows of the memory itself, far apart of at most `long` elements.
+/// Whether columns are solved here: short ones in rows of the memory itself. `long` is the limit of those far apart, where there are
+/// enough of them for tiles.
 pub fn serves<const N: usize>(
     dtype: DType,
     rows: &[i64],
@@ -38,8 +39,8 @@ pub fn serves<const N: usize>(
     let near = |&(_, step): &(&Strided, i64)| (step * length).unsigned_abs() <= NEAR / dtype.size() as u64;
     let longest = match operands.iter().all(near) {
         true if columns >= FEW => LONGEST as i64,
-        // Tiles take no fewer.
         false if columns >= NARROW => long,
+        // Tiles take no fewer.
         _ => LONG,
     };
     columns > 1 && length <= longest && operands.iter().all(has_rows)
